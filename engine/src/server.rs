@@ -1,0 +1,273 @@
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use transports::{Link, Listener};
+use wire::Session;
+
+use crate::lane::Lane;
+use crate::poller::Spare;
+use crate::stats::{Snapshot, Stats};
+use crate::workers::Workers;
+
+/// What clients connect to: makes a session for each.
+pub trait Service: Send + Sync {
+    /// The session of a client that has just connected.
+    fn session(&self) -> Box<dyn Session>;
+}
+
+/// How much of what the engine may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// How long a lane polls at most before it sleeps; zero is not at all.
+    pub poll: Duration,
+    /// How many requests of a connection may wait for workers before it is not heard any more.
+    pub in_flight: usize,
+    /// How many threads there may be for what would block.
+    pub workers: usize,
+    /// How many connections there may be; more are closed at once.
+    pub connections: usize,
+    /// How long requests in flight get when the engine stops, before they are cancelled.
+    pub grace: Duration,
+}
+
+impl Default for Tuning {
+    /// What suits this machine: polling for about as long as a wake-up across processors takes,
+    /// if there is more than one.
+    fn default() -> Tuning {
+        let processors = processors();
+        Tuning {
+            poll: Duration::from_micros(if processors > 1 { 50 } else { 0 }),
+            in_flight: 256,
+            workers: (processors * 4).clamp(16, 128),
+            connections: 4096,
+            grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Accepts connections and drives them, each in a thread of its own.
+pub struct Engine {
+    workers: Arc<Workers>,
+    spare: Spare,
+    tuning: Tuning,
+    /// Readable once the engine stops.
+    stop: OwnedFd,
+    stopping: AtomicBool,
+    alive: Mutex<Alive>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Alive {
+    listeners: usize,
+    members: HashMap<u64, (Weak<Lane>, Arc<Stats>)>,
+    next: u64,
+    /// What the lanes that have ended did.
+    past: Snapshot,
+}
+
+impl Engine {
+    /// What a lane's thread needs at most: requests do not recurse.
+    const STACK: usize = 512 << 10;
+
+    /// An engine without anything to do yet.
+    pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
+        Ok(Arc::new(Engine {
+            workers: Workers::new(tuning.workers),
+            spare: Spare::new(processors()),
+            tuning,
+            stop: eventfd(0, EventfdFlags::CLOEXEC)?,
+            stopping: AtomicBool::new(false),
+            alive: Mutex::default(),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// Serves the clients that come to `listener`, until the engine stops.
+    pub fn listen(
+        self: &Arc<Self>,
+        listener: Listener,
+        service: Arc<dyn Service>,
+    ) -> io::Result<()> {
+        self.alive().listeners += 1;
+        let engine = self.clone();
+        let spawned = std::thread::Builder::new()
+            .name("barge-accept".into())
+            .spawn(move || {
+                engine.accept(&listener, &*service);
+                engine.alive().listeners -= 1;
+                engine.changed.notify_all();
+            });
+        if spawned.is_err() {
+            self.alive().listeners -= 1;
+        }
+        spawned.map(drop)
+    }
+
+    /// Serves the client at the other end of `link`.
+    pub fn connect(self: &Arc<Self>, link: Box<dyn Link>, service: &dyn Service) -> io::Result<()> {
+        let member = self.admit()?;
+        let id = member.id;
+        let lane = Lane::new(
+            link,
+            service.session(),
+            self.workers.clone(),
+            self.tuning,
+            member,
+        )?;
+        if let Some((known, _)) = self.alive().members.get_mut(&id) {
+            *known = Arc::downgrade(&lane);
+        }
+        tracing::debug!(connection = id, peer = lane.link.peer(), "connected");
+        let engine = self.clone();
+        std::thread::Builder::new()
+            .name(format!("barge-lane-{id}"))
+            .stack_size(Engine::STACK)
+            .spawn(move || {
+                if engine.stopping.load(Ordering::SeqCst) {
+                    lane.link.end_input();
+                }
+                lane.run(&engine.spare, &engine.stopping);
+            })
+            .map(drop)
+    }
+
+    /// Stops: no more connections, no more requests; what is in flight is answered. Returns at
+    /// once; [`Engine::wait`] waits for the end.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        // Cannot fail: nobody else adds to it.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        for lane in self.alive().lanes() {
+            lane.link.end_input();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until there is neither a listener nor a connection any more. What a stop leaves
+    /// unanswered beyond the time of grace is cancelled.
+    pub fn wait(&self) {
+        let mut alive = self.alive();
+        let mut deadline = None;
+        while alive.listeners > 0 || !alive.members.is_empty() {
+            if !self.stopping.load(Ordering::SeqCst) {
+                alive = self.changed.wait(alive).expect("no panic holds it");
+                continue;
+            }
+            let now = Instant::now();
+            let deadline = deadline.get_or_insert(now + self.tuning.grace);
+            if now >= *deadline {
+                let lanes = alive.lanes();
+                drop(alive);
+                for lane in lanes {
+                    lane.cancel_all();
+                    lane.leave();
+                }
+                alive = self.alive();
+                *deadline = now + self.tuning.grace.max(Duration::from_secs(1));
+            }
+            let left = *deadline - now.min(*deadline);
+            alive = self
+                .changed
+                .wait_timeout(alive, left)
+                .expect("no panic holds it")
+                .0;
+        }
+    }
+
+    /// How many connections there are, and what those of now and before have done.
+    pub fn stats(&self) -> (usize, Snapshot) {
+        let alive = self.alive();
+        let now = alive.members.values().map(|(_, stats)| stats.snapshot());
+        (
+            alive.members.len(),
+            now.fold(alive.past, |sum, stats| sum + stats),
+        )
+    }
+
+    fn admit(self: &Arc<Self>) -> io::Result<Member> {
+        let most = self.tuning.connections;
+        let mut alive = self.alive();
+        if alive.members.len() >= most {
+            return Err(io::Error::other(format!(
+                "there are {most} connections already"
+            )));
+        }
+        alive.next += 1;
+        let id = alive.next;
+        let stats = Arc::new(Stats::default());
+        alive.members.insert(id, (Weak::new(), stats.clone()));
+        Ok(Member {
+            engine: self.clone(),
+            id,
+            stats,
+        })
+    }
+
+    fn accept(self: &Arc<Self>, listener: &Listener, service: &dyn Service) {
+        loop {
+            match listener.accept(self.stop.as_fd()) {
+                Ok(Some(link)) => {
+                    let peer = link.peer().to_owned();
+                    if let Err(error) = self.connect(Box::new(link), service) {
+                        tracing::warn!(peer, "connection refused: {error}");
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(addr = %listener.addr(), "no longer listening: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn alive(&self) -> MutexGuard<'_, Alive> {
+        self.alive.lock().expect("no panic holds it")
+    }
+}
+
+impl Alive {
+    fn lanes(&self) -> Vec<Arc<Lane>> {
+        self.members
+            .values()
+            .filter_map(|(lane, _)| lane.upgrade())
+            .collect()
+    }
+}
+
+/// A connection's place among those alive; dropped last of all that a connection has.
+pub(crate) struct Member {
+    engine: Arc<Engine>,
+    id: u64,
+    pub(crate) stats: Arc<Stats>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let done = self.stats.snapshot();
+        tracing::debug!(
+            connection = self.id,
+            requests = done.requests,
+            offloaded = done.offloaded,
+            cancelled = done.cancelled,
+            received = done.received,
+            sent = done.sent,
+            "disconnected"
+        );
+        let mut alive = self.engine.alive();
+        alive.past = alive.past + done;
+        alive.members.remove(&self.id);
+        drop(alive);
+        self.engine.changed.notify_all();
+    }
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

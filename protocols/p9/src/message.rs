@@ -1,0 +1,490 @@
+//! The table of all messages, and what comes of it: types, decoding, encoding.
+//!
+//! A message is size[4] type[1] tag[2] and its fields, size counting itself. Decoding is bounded by
+//! the message, never panics and refuses trailing bytes; what it yields borrows from the message.
+
+use wire::{Malformed, Reader};
+
+use crate::field::{Data, Datasync, DotuErrno, Extension, Field, Names, Put, Qids, Uid};
+use crate::{Dialect, Fid, Qid, Stat, Tag};
+
+/// Bytes before a message's fields: size[4] type[1] tag[2].
+pub const HEADER: usize = 7;
+
+/// Bytes before the payload of Rread and Rreaddir: the header and count[4].
+pub const DATA_HEAD: usize = HEADER + 4;
+
+/// Bytes before the payload of Twrite: the header, fid[4], offset[8] and count[4].
+pub const WRITE_HEAD: usize = HEADER + 16;
+
+/// What every message begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the whole message.
+    pub size: u32,
+    /// Which message: an even [`Kind`] for a request, one more for its reply.
+    pub number: u8,
+    /// Its tag.
+    pub tag: Tag,
+}
+
+impl Header {
+    /// The header of a message, of which at least that much has come.
+    #[inline]
+    pub fn decode(message: &[u8]) -> Result<Header, Malformed> {
+        let mut from = Reader::new(message);
+        Ok(Header {
+            size: from.u32()?,
+            number: from.u8()?,
+            tag: from.u16().map(Tag)?,
+        })
+    }
+
+    /// The bytes on the wire.
+    #[inline]
+    pub fn encode(self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[..4].copy_from_slice(&self.size.to_le_bytes());
+        bytes[4] = self.number;
+        bytes[5..].copy_from_slice(&self.tag.0.to_le_bytes());
+        bytes
+    }
+}
+
+/// All of a Twrite but its `count` bytes of payload.
+pub fn write_head(tag: Tag, fid: Fid, offset: u64, count: u32) -> [u8; WRITE_HEAD] {
+    let header = Header {
+        size: WRITE_HEAD as u32 + count,
+        number: Kind::Write.request(),
+        tag,
+    };
+    let mut bytes = [0; WRITE_HEAD];
+    bytes[..7].copy_from_slice(&header.encode());
+    bytes[7..11].copy_from_slice(&fid.0.to_le_bytes());
+    bytes[11..19].copy_from_slice(&offset.to_le_bytes());
+    bytes[19..].copy_from_slice(&count.to_le_bytes());
+    bytes
+}
+
+/// All of an Rread or Rreaddir (`kind`) but its `count` bytes of payload.
+#[inline]
+pub fn data_head(kind: Kind, tag: Tag, count: u32) -> [u8; DATA_HEAD] {
+    let header = Header {
+        size: DATA_HEAD as u32 + count,
+        number: kind.reply(),
+        tag,
+    };
+    let mut bytes = [0; DATA_HEAD];
+    bytes[..7].copy_from_slice(&header.encode());
+    bytes[7..].copy_from_slice(&count.to_le_bytes());
+    bytes
+}
+
+/// Bytes that are no message of a dialect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undecodable {
+    /// A number that the dialect has no message of.
+    Number(u8),
+    /// A message whose fields are not what its number promises.
+    Fields(&'static str, Malformed),
+    /// No message of any kind: its size is another than it says.
+    Frame(Malformed),
+}
+
+impl std::fmt::Display for Undecodable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Undecodable::Number(number) => write!(f, "no message has number {number}"),
+            Undecodable::Fields(name, what) => write!(f, "{name}: {what}"),
+            Undecodable::Frame(what) => write!(f, "no message: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Undecodable {}
+
+/// Checks that `message` is as long as it says, and splits its header off.
+fn split(message: &[u8]) -> Result<(Header, Reader<'_>), Undecodable> {
+    let header = Header::decode(message).map_err(Undecodable::Frame)?;
+    if header.size as usize != message.len() {
+        return Err(Undecodable::Frame(Malformed::new(format!(
+            "expected {} bytes, got {}",
+            header.size,
+            message.len()
+        ))));
+    }
+    Ok((header, Reader::new(&message[HEADER..])))
+}
+
+macro_rules! messages {
+    (
+        lifetime $a:lifetime;
+        requests {$(
+            $(#[$doc:meta])*
+            $number:literal $name:ident of $dialects:ident
+                ($($tfield:ident: $ttype:ty),*) -> ($($rfield:ident: $rtype:ty),*);
+        )*}
+        errors {$(
+            $(#[$edoc:meta])*
+            $enumber:literal $ename:ident of $edialects:ident ($($efield:ident: $etype:ty),*);
+        )*}
+    ) => {
+        /// The kinds of messages, each by the number of its request; its reply has one more.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Kind {
+            $($(#[$doc])* $name = $number,)*
+            $($(#[$edoc])* $ename = $enumber,)*
+        }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: &'static [Kind] = &[$(Kind::$name,)* $(Kind::$ename,)*];
+
+            /// The kind that a message's number belongs to, request or reply.
+            pub const fn of(number: u8) -> Option<Kind> {
+                Some(match number & !1 {
+                    $($number => Kind::$name,)*
+                    $($enumber => Kind::$ename,)*
+                    _ => return None,
+                })
+            }
+
+            /// Whether a dialect has it.
+            pub const fn is_in(self, dialect: Dialect) -> bool {
+                match self {
+                    $(Kind::$name => Dialects::$dialects.include(dialect),)*
+                    $(Kind::$ename => Dialects::$edialects.include(dialect),)*
+                }
+            }
+
+            /// Its name, without the T or R.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$name => stringify!($name),)*
+                    $(Kind::$ename => stringify!($ename),)*
+                }
+            }
+        }
+
+        /// A request, by the names and fields of section 5 of Plan 9's manual and diod's `protocol.md`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum Tmessage<$a> {
+            $($(#[$doc])* $name { $($tfield: $ttype),* },)*
+        }
+
+        /// A reply.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum Rmessage<$a> {
+            $($(#[$doc])* $name { $($rfield: $rtype),* },)*
+            $($(#[$edoc])* $ename { $($efield: $etype),* },)*
+        }
+
+        impl<$a> Tmessage<$a> {
+            /// Which it is.
+            pub const fn kind(&self) -> Kind {
+                match self {
+                    $(Tmessage::$name { .. } => Kind::$name,)*
+                }
+            }
+
+            /// Reads a whole message.
+            pub fn decode(
+                dialect: Dialect,
+                message: &$a [u8],
+            ) -> Result<(Tag, Tmessage<$a>), Undecodable> {
+                let (header, mut from) = split(message)?;
+                let unknown = || Undecodable::Number(header.number);
+                let kind = Kind::of(header.number)
+                    .filter(|kind| kind.request() == header.number && kind.is_in(dialect))
+                    .ok_or_else(unknown)?;
+                let fields = Tmessage::fields(kind, dialect, &mut from)
+                    .and_then(|fields| from.end().map(|()| fields))
+                    .map_err(|what| Undecodable::Fields(kind.name(), what))?;
+                Ok((header.tag, fields.ok_or_else(unknown)?))
+            }
+
+            fn fields(
+                kind: Kind,
+                dialect: Dialect,
+                from: &mut Reader<$a>,
+            ) -> Result<Option<Tmessage<$a>>, Malformed> {
+                Ok(Some(match kind {
+                    $(Kind::$name => Tmessage::$name {
+                        $($tfield: <$ttype as Field<$a>>::get(from, dialect)?),*
+                    },)*
+                    $(Kind::$ename => return Ok(None),)*
+                }))
+            }
+
+            /// How many bytes the whole message has.
+            pub fn size(&self, dialect: Dialect) -> usize {
+                match self {
+                    $(Tmessage::$name { $($tfield),* } => {
+                        HEADER $(+ $tfield.size(dialect))*
+                    })*
+                }
+            }
+
+            /// Writes all of the message but its payload, which is to follow and is returned.
+            pub fn encode_head(&self, dialect: Dialect, tag: Tag, to: &mut impl Put) -> &$a [u8] {
+                let size = self.size(dialect) as u32;
+                to.put(&Header { size, number: self.kind().request(), tag }.encode());
+                match self {
+                    $(Tmessage::$name { $($tfield),* } => {
+                        $($tfield.put(dialect, to);)*
+                        $(if !$tfield.tail().is_empty() { return $tfield.tail(); })*
+                    })*
+                }
+                &[]
+            }
+
+            #[cfg(test)]
+            fn sample(kind: Kind, from: &mut sample::Entropy<$a>) -> Option<Tmessage<$a>> {
+                Some(match kind {
+                    $(Kind::$name => Tmessage::$name {
+                        $($tfield: <$ttype as sample::Sample<$a>>::sample(from)),*
+                    },)*
+                    $(Kind::$ename => return None,)*
+                })
+            }
+        }
+
+        impl<$a> Rmessage<$a> {
+            /// Which it is.
+            pub const fn kind(&self) -> Kind {
+                match self {
+                    $(Rmessage::$name { .. } => Kind::$name,)*
+                    $(Rmessage::$ename { .. } => Kind::$ename,)*
+                }
+            }
+
+            /// Reads a whole message.
+            pub fn decode(
+                dialect: Dialect,
+                message: &$a [u8],
+            ) -> Result<(Tag, Rmessage<$a>), Undecodable> {
+                let (header, mut from) = split(message)?;
+                let kind = Kind::of(header.number)
+                    .filter(|kind| kind.reply() == header.number && kind.is_in(dialect))
+                    .ok_or(Undecodable::Number(header.number))?;
+                let fields = Rmessage::fields(kind, dialect, &mut from)
+                    .and_then(|fields| from.end().map(|()| fields))
+                    .map_err(|what| Undecodable::Fields(kind.name(), what))?;
+                Ok((header.tag, fields))
+            }
+
+            fn fields(
+                kind: Kind,
+                dialect: Dialect,
+                #[allow(unused)]
+                from: &mut Reader<$a>,
+            ) -> Result<Rmessage<$a>, Malformed> {
+                Ok(match kind {
+                    $(Kind::$name => Rmessage::$name {
+                        $($rfield: <$rtype as Field<$a>>::get(from, dialect)?),*
+                    },)*
+                    $(Kind::$ename => Rmessage::$ename {
+                        $($efield: <$etype as Field<$a>>::get(from, dialect)?),*
+                    },)*
+                })
+            }
+
+            /// How many bytes the whole message has.
+            pub fn size(&self, dialect: Dialect) -> usize {
+                match self {
+                    $(Rmessage::$name { $($rfield),* } => {
+                        HEADER $(+ $rfield.size(dialect))*
+                    })*
+                    $(Rmessage::$ename { $($efield),* } => {
+                        HEADER $(+ $efield.size(dialect))*
+                    })*
+                }
+            }
+
+            /// Writes all of the message but its payload, which is to follow and is returned.
+            pub fn encode_head(&self, dialect: Dialect, tag: Tag, to: &mut impl Put) -> &$a [u8] {
+                let size = self.size(dialect) as u32;
+                to.put(&Header { size, number: self.kind().reply(), tag }.encode());
+                match self {
+                    $(Rmessage::$name { $($rfield),* } => {
+                        $($rfield.put(dialect, to);)*
+                        $(if !$rfield.tail().is_empty() { return $rfield.tail(); })*
+                    })*
+                    $(Rmessage::$ename { $($efield),* } => {
+                        $($efield.put(dialect, to);)*
+                    })*
+                }
+                &[]
+            }
+
+            #[cfg(test)]
+            #[allow(unused_variables)]
+            fn sample(kind: Kind, from: &mut sample::Entropy<$a>) -> Rmessage<$a> {
+                match kind {
+                    $(Kind::$name => Rmessage::$name {
+                        $($rfield: <$rtype as sample::Sample<$a>>::sample(from)),*
+                    },)*
+                    $(Kind::$ename => Rmessage::$ename {
+                        $($efield: <$etype as sample::Sample<$a>>::sample(from)),*
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+/// Which dialects a message is of.
+#[derive(Clone, Copy)]
+enum Dialects {
+    /// All.
+    All,
+    /// 9P2000 and 9P2000.u.
+    Old,
+    /// 9P2000.L.
+    Linux,
+}
+
+impl Dialects {
+    const fn include(self, dialect: Dialect) -> bool {
+        match self {
+            Dialects::All => true,
+            Dialects::Old => !matches!(dialect, Dialect::Linux),
+            Dialects::Linux => matches!(dialect, Dialect::Linux),
+        }
+    }
+}
+
+impl Kind {
+    /// The number of the request. Rerror and Rlerror have one that nobody may send.
+    pub const fn request(self) -> u8 {
+        self as u8
+    }
+
+    /// The number of the reply.
+    pub const fn reply(self) -> u8 {
+        self as u8 + 1
+    }
+}
+
+impl Tmessage<'_> {
+    /// Writes the whole message.
+    pub fn encode(&self, dialect: Dialect, tag: Tag, to: &mut impl Put) {
+        let payload = self.encode_head(dialect, tag, to);
+        to.put(payload);
+    }
+}
+
+impl Rmessage<'_> {
+    /// Writes the whole message.
+    pub fn encode(&self, dialect: Dialect, tag: Tag, to: &mut impl Put) {
+        let payload = self.encode_head(dialect, tag, to);
+        to.put(payload);
+    }
+}
+
+messages! {
+    lifetime 'a;
+    requests {
+        /// Figures of a file system: statfs(2).
+        8 Statfs of Linux (fid: Fid)
+            -> (kind: u32, bsize: u32, blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64,
+                fsid: u64, namelen: u32);
+        /// Opens a file.
+        12 Lopen of Linux (fid: Fid, flags: u32) -> (qid: Qid, iounit: u32);
+        /// Opens a file of a directory, which is made if there is none; the fid becomes it.
+        14 Lcreate of Linux (fid: Fid, name: &'a [u8], flags: u32, mode: u32, gid: u32)
+            -> (qid: Qid, iounit: u32);
+        /// Makes a symbolic link.
+        16 Symlink of Linux (fid: Fid, name: &'a [u8], target: &'a [u8], gid: u32) -> (qid: Qid);
+        /// Makes a device, pipe, socket or file.
+        18 Mknod of Linux
+            (dfid: Fid, name: &'a [u8], mode: u32, major: u32, minor: u32, gid: u32)
+            -> (qid: Qid);
+        /// Moves a file.
+        20 Rename of Linux (fid: Fid, dfid: Fid, name: &'a [u8]) -> ();
+        /// Reads a symbolic link.
+        22 Readlink of Linux (fid: Fid) -> (target: &'a [u8]);
+        /// Attributes of a file.
+        24 Getattr of Linux (fid: Fid, mask: u64)
+            -> (valid: u64, qid: Qid, mode: u32, uid: u32, gid: u32, nlink: u64, rdev: u64,
+                size: u64, blksize: u64, blocks: u64, atime_sec: u64, atime_nsec: u64,
+                mtime_sec: u64, mtime_nsec: u64, ctime_sec: u64, ctime_nsec: u64, btime_sec: u64,
+                btime_nsec: u64, generation: u64, data_version: u64);
+        /// Changes attributes of a file.
+        26 Setattr of Linux
+            (fid: Fid, valid: u32, mode: u32, uid: u32, gid: u32, size: u64, atime_sec: u64,
+                atime_nsec: u64, mtime_sec: u64, mtime_nsec: u64)
+            -> ();
+        /// Points a new fid at an extended attribute, or without a name at the list of all.
+        30 Xattrwalk of Linux (fid: Fid, newfid: Fid, name: &'a [u8]) -> (size: u64);
+        /// Has a fid take an extended attribute's value, which is set when it is clunked.
+        32 Xattrcreate of Linux (fid: Fid, name: &'a [u8], size: u64, flags: u32) -> ();
+        /// Entries of an open directory.
+        40 Readdir of Linux (fid: Fid, offset: u64, count: u32) -> (data: Data<'a>);
+        /// Makes an open file durable.
+        50 Fsync of Linux (fid: Fid, datasync: Datasync) -> ();
+        /// Locks or unlocks bytes of a file.
+        52 Lock of Linux
+            (fid: Fid, kind: u8, flags: u32, start: u64, length: u64, proc_id: u32,
+                client_id: &'a [u8])
+            -> (status: u8);
+        /// Asks who has locked bytes of a file.
+        54 Getlock of Linux
+            (fid: Fid, kind: u8, start: u64, length: u64, proc_id: u32, client_id: &'a [u8])
+            -> (kind: u8, start: u64, length: u64, proc_id: u32, client_id: &'a [u8]);
+        /// Gives a file a further name.
+        70 Link of Linux (dfid: Fid, fid: Fid, name: &'a [u8]) -> ();
+        /// Makes a directory.
+        72 Mkdir of Linux (dfid: Fid, name: &'a [u8], mode: u32, gid: u32) -> (qid: Qid);
+        /// Moves a file by its name.
+        74 Renameat of Linux
+            (olddirfid: Fid, oldname: &'a [u8], newdirfid: Fid, newname: &'a [u8])
+            -> ();
+        /// Removes a name.
+        76 Unlinkat of Linux (dirfid: Fid, name: &'a [u8], flags: u32) -> ();
+        /// Begins a session: version(5).
+        100 Version of All (msize: u32, version: &'a [u8]) -> (msize: u32, version: &'a [u8]);
+        /// Asks for authentication: attach(5).
+        102 Auth of All (afid: Fid, uname: &'a [u8], aname: &'a [u8], n_uname: Uid) -> (aqid: Qid);
+        /// Points a fid at a tree's root: attach(5).
+        104 Attach of All
+            (fid: Fid, afid: Fid, uname: &'a [u8], aname: &'a [u8], n_uname: Uid)
+            -> (qid: Qid);
+        /// Cancels a request: flush(5).
+        108 Flush of All (oldtag: Tag) -> ();
+        /// Points a fid at a file by names from another: walk(5).
+        110 Walk of All (fid: Fid, newfid: Fid, names: Names<'a>) -> (qids: Qids<'a>);
+        /// Opens a file: open(5).
+        112 Open of Old (fid: Fid, mode: u8) -> (qid: Qid, iounit: u32);
+        /// Makes a file and opens it, the fid becomes it: open(5).
+        114 Create of Old
+            (fid: Fid, name: &'a [u8], perm: u32, mode: u8, extension: Extension<'a>)
+            -> (qid: Qid, iounit: u32);
+        /// Reads from an open file, or an extended attribute's value: read(5).
+        116 Read of All (fid: Fid, offset: u64, count: u32) -> (data: Data<'a>);
+        /// Writes to an open file: read(5).
+        118 Write of All (fid: Fid, offset: u64, data: Data<'a>) -> (count: u32);
+        /// Gives a fid up: clunk(5).
+        120 Clunk of All (fid: Fid) -> ();
+        /// Removes a file and gives its fid up: remove(5).
+        122 Remove of All (fid: Fid) -> ();
+        /// Attributes of a file: stat(5).
+        124 Stat of Old (fid: Fid) -> (stat: Stat<'a>);
+        /// Changes attributes of a file, its name included: stat(5).
+        126 Wstat of Old (fid: Fid, stat: Stat<'a>) -> ();
+    }
+    errors {
+        /// A request failed, in 9P2000.L.
+        6 Lerror of Linux (errno: u32);
+        /// A request failed: error(5).
+        106 Error of Old (text: &'a [u8], errno: DotuErrno);
+    }
+}
+
+#[cfg(test)]
+mod sample;
+#[cfg(test)]
+mod tests;

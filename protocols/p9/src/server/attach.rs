@@ -1,0 +1,178 @@
+//! Tversion and Tattach: how a session and a user's part in it begin.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vfs::{Caller, Cx, Errno, Export, Kind, Name, Node, Result, Want};
+
+use super::fid::{FidState, Step};
+use super::qid::qid_of;
+use super::{Agreed, Options, Turn};
+use crate::{Dialect, Fid, Rmessage, Uid};
+
+/// Which trees clients may attach to.
+pub trait Exports: Send + Sync {
+    /// The export that `aname` (Tattach) means, and the path below its root that remains of it:
+    /// names with slashes between and around them, perhaps none.
+    fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])>;
+}
+
+/// Exports by name: an `aname` is an export's name and, behind a slash, a path below its root; so
+/// are both together where one export's name is another's path, and the longest wins. A name may
+/// have slashes of its own; those around it do not count. The export without a name is what no other
+/// is meant by.
+#[derive(Clone, Default)]
+pub struct ExportList(pub Vec<Arc<Export>>);
+
+impl Exports for ExportList {
+    fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
+        let aname = trim_slashes(aname);
+        let below = |export: &Arc<Export>| {
+            let name = trim_slashes(export.name.as_bytes());
+            let rest = aname.strip_prefix(name)?;
+            let whole = name.is_empty() || rest.is_empty() || rest[0] == b'/';
+            whole.then(|| (name.len(), export.clone(), rest))
+        };
+        let found = self.0.iter().filter_map(below);
+        let (_, export, rest) = found.max_by_key(|(len, ..)| *len)?;
+        Some((export, rest))
+    }
+}
+
+fn trim_slashes(mut path: &[u8]) -> &[u8] {
+    while let Some(rest) = path.strip_prefix(b"/") {
+        path = rest;
+    }
+    while let Some(rest) = path.strip_suffix(b"/") {
+        path = rest;
+    }
+    path
+}
+
+/// What a Tattach began: a user's part in an export. All fids walked from there share it.
+pub(super) struct Attach {
+    pub(super) export: Arc<Export>,
+    /// Where it began; nothing above is reached from it.
+    pub(super) root: Arc<Step>,
+    /// Whether that is below the export's own root.
+    pub(super) below: bool,
+    pub(super) caller: Caller,
+}
+
+impl Attach {
+    /// The caller, as a message says it that names a group for what it makes.
+    pub(super) fn caller_in(&self, gid: u32) -> Caller {
+        if gid == u32::MAX {
+            return self.caller.clone();
+        }
+        Caller {
+            gid,
+            ..self.caller.clone()
+        }
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn version(&mut self, msize: u32, version: &[u8]) -> Result<()> {
+        // What was agreed on before ends in any case; the driver serves nothing meanwhile.
+        self.peer.fids.clear();
+        self.peer.agreed.store(0, Ordering::Release);
+        let Some(dialect) = Dialect::answering(version) else {
+            let unknown = Rmessage::Version {
+                msize: msize.min(self.peer.server.options.max_msize),
+                version: b"unknown",
+            };
+            return self.reply(&unknown);
+        };
+        self.dialect = dialect;
+        if msize < Options::MIN_MSIZE {
+            return Err(Errno::EMSGSIZE);
+        }
+        let most = self.peer.server.options.max_msize;
+        let msize = msize.min(most.max(Options::MIN_MSIZE));
+        tracing::debug!(client = self.peer.client, %dialect, msize, "session");
+        let agreed = Agreed { dialect, msize };
+        self.peer.agreed.store(agreed.pack(), Ordering::Release);
+        self.reply(&Rmessage::Version {
+            msize,
+            version: dialect.version().as_bytes(),
+        })
+    }
+
+    pub(super) fn attach(
+        &mut self,
+        fid: Fid,
+        afid: Fid,
+        uname: &[u8],
+        aname: &[u8],
+        n_uname: Uid,
+    ) -> Result<()> {
+        // No Tauth has ever been granted.
+        if afid != Fid::NONE {
+            return Err(Errno::EBADF);
+        }
+        self.peer.fids.check_free(fid)?;
+        let caller = self.caller(uname, n_uname)?;
+        let exports = &self.peer.server.exports;
+        let (export, path) = exports.resolve(aname).ok_or(Errno::ENOENT)?;
+        let cx = self.cx(&caller);
+        let top = export.fs.root(&cx)?;
+        let node = descend(&cx, top.clone(), path)?;
+        let attr = node.attr(&cx, Want::BASIC | Want::TIMES)?;
+        let below = node.id() != top.id();
+        tracing::debug!(
+            client = self.peer.client,
+            uid = caller.uid,
+            aname = %aname.escape_ascii(),
+            "attach"
+        );
+        let attach = Arc::new(Attach {
+            export,
+            root: Step::root(node),
+            below,
+            caller,
+        });
+        let root = attach.root.clone();
+        self.peer.fids.insert(fid, FidState::walked(attach, root))?;
+        self.reply(&Rmessage::Attach { qid: qid_of(&attr) })
+    }
+
+    /// Who attaches: the number if there is one, else the name.
+    fn caller(&self, uname: &[u8], n_uname: Uid) -> Result<Caller> {
+        let server = &self.peer.server;
+        let uid = match n_uname {
+            Uid::NONE => server
+                .users
+                .uid(uname)
+                .or(server.options.unknown_user)
+                .ok_or(Errno::EPERM)?,
+            Uid(uid) => uid,
+        };
+        let gid = server.users.primary_group(uid).unwrap_or(uid);
+        Ok(Caller::new(uid, gid))
+    }
+}
+
+/// The node at `path` below `node`. No link is followed and no `..`.
+fn descend(cx: &Cx<'_>, mut node: Arc<dyn Node>, path: &[u8]) -> Result<Arc<dyn Node>> {
+    for name in path.split(|&byte| byte == b'/') {
+        match name {
+            b"" | b"." => continue,
+            b".." => return Err(Errno::EACCES),
+            _ if node.kind() != Kind::Directory => return Err(Errno::ENOTDIR),
+            _ => node = node.lookup(cx, Name::new(name)?)?.node,
+        }
+    }
+    Ok(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slashes_around_a_path_do_not_count() {
+        assert_eq!(trim_slashes(b"//a/b/"), b"a/b");
+        assert_eq!(trim_slashes(b"/"), b"");
+    }
+}

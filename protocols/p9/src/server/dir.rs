@@ -1,0 +1,152 @@
+//! Treaddir: the entries of a directory, as 9P2000.L has them.
+
+use vfs::{Attr, Cx, DirEntry, DirSink, Errno, Kind, Plus, Result, Want};
+use wire::Outgoing;
+
+use super::Turn;
+use super::fid::FidState;
+use super::qid::{entry_qid, qid_of};
+use super::walk::up;
+use crate::message::DATA_HEAD;
+use crate::{Fid, Kind as Message, Put, Qid};
+
+/// The offset behind `.`, and the one behind `..`: Linux shows no dots but those a server sends.
+///
+/// Every other offset is the source's own cookie, so these are where no source counts up to and no
+/// file system's hashes or positions are known to be. A cookie that is one of them after all is sent
+/// with the sign bit, which no offset of Linux has.
+const BEHIND_DOT: u64 = 0x7fff_ffe0_0d07_0001;
+const BEHIND_DOTS: u64 = 0x7fff_ffe0_0d07_0002;
+const SIGN: u64 = 1 << 63;
+
+/// A cookie as the offset that a client sees.
+fn offset_of(cookie: u64) -> u64 {
+    match cookie {
+        BEHIND_DOT | BEHIND_DOTS => cookie | SIGN,
+        _ => cookie,
+    }
+}
+
+/// The cookie to go on from, given a client's offset.
+fn cookie_of(offset: u64) -> u64 {
+    const HIDDEN_DOT: u64 = BEHIND_DOT | SIGN;
+    const HIDDEN_DOTS: u64 = BEHIND_DOTS | SIGN;
+    match offset {
+        BEHIND_DOT | BEHIND_DOTS => 0,
+        HIDDEN_DOT | HIDDEN_DOTS => offset & !SIGN,
+        _ => offset,
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn readdir(&mut self, fid: Fid, offset: u64, count: u32) -> Result<()> {
+        let fid = self.fid(fid)?;
+        let open = fid.open()?;
+        if !fid.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        let room = self.room(count);
+        let cx = self.cx(&fid.attach.caller);
+        self.begin_data(Message::Readdir);
+        let mut entries = Entries {
+            out: self.out,
+            end: DATA_HEAD + room,
+            full: false,
+        };
+        let done = dots(&cx, &fid, offset, &mut entries).and_then(|()| {
+            if entries.full {
+                return Ok(());
+            }
+            let cookie = cookie_of(offset);
+            open.file.readdir(&cx, cookie, Plus::Names, &mut entries)
+        });
+        let (empty, full) = (entries.out.len() == DATA_HEAD, entries.full);
+        match done {
+            // What was read before an error is good; the error comes again behind it.
+            Err(errno) if empty || errno.is_signal() => return Err(errno),
+            // Nothing would mean the end.
+            Ok(()) if empty && full => return Err(Errno::EINVAL),
+            _ => {}
+        }
+        self.end_data(Message::Readdir)
+    }
+}
+
+/// `.` and `..`, as far as `offset` is before them.
+fn dots(cx: &Cx<'_>, fid: &FidState, offset: u64, entries: &mut Entries<'_>) -> Result<()> {
+    if offset == 0 {
+        let attr = fid.attr(cx, Want::BASIC | Want::TIMES)?;
+        entries.put(dot(&attr), BEHIND_DOT, b".");
+    }
+    if (offset == 0 || offset == BEHIND_DOT) && !entries.full {
+        let attr = match up(cx, &fid.attach, &fid.step) {
+            Ok((_, Some(attr))) => attr,
+            Ok((up, None)) => up.node.attr(cx, Want::BASIC | Want::TIMES)?,
+            Err(errno) if errno.is_signal() => return Err(errno),
+            // Removed or moved away while it was open: it is above itself.
+            Err(_) => fid.attr(cx, Want::BASIC | Want::TIMES)?,
+        };
+        entries.put(dot(&attr), BEHIND_DOTS, b"..");
+    }
+    Ok(())
+}
+
+fn dot(attr: &Attr) -> (Qid, u8) {
+    (qid_of(attr), Kind::Directory.d_type())
+}
+
+/// Whole entries, behind the reply's head: qid[13] offset[8] type[1] name[s].
+struct Entries<'a> {
+    out: &'a mut dyn Outgoing,
+    /// Where the reply must end.
+    end: usize,
+    /// Whether an entry did not fit.
+    full: bool,
+}
+
+impl Entries<'_> {
+    /// Bytes before the name: its length is among them.
+    const HEAD: usize = Qid::SIZE + 8 + 1 + 2;
+
+    fn put(&mut self, (qid, d_type): (Qid, u8), offset: u64, name: &[u8]) -> bool {
+        if self.full || Entries::HEAD + name.len() > self.end - self.out.len() {
+            self.full = true;
+            return false;
+        }
+        let mut entry = super::out::Buffered::new(self.out);
+        entry.put(&[qid.kind.bits()]);
+        entry.put(&qid.version.to_le_bytes());
+        entry.put(&qid.path.to_le_bytes());
+        entry.put(&offset.to_le_bytes());
+        entry.put(&[d_type]);
+        entry.put(&(name.len() as u16).to_le_bytes());
+        entry.put(name);
+        entry.finish();
+        true
+    }
+}
+
+impl DirSink for Entries<'_> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        let qid = entry_qid(entry.kind, entry.id);
+        let d_type = entry.kind.map_or(0, Kind::d_type);
+        self.put((qid, d_type), offset_of(entry.cookie), entry.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cookie_becomes_the_offset_of_a_dot_and_each_comes_back() {
+        for cookie in [1, 2, 3, i64::MAX as u64, u64::MAX, BEHIND_DOT, BEHIND_DOTS] {
+            let offset = offset_of(cookie);
+            assert!(
+                ![0, BEHIND_DOT, BEHIND_DOTS].contains(&offset),
+                "{cookie:x}"
+            );
+            assert_eq!(cookie_of(offset), cookie);
+        }
+    }
+}

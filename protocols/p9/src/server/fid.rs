@@ -1,0 +1,384 @@
+//! Fids: what a client points at, and the table of them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vfs::{Attr, Call, Cx, Errno, File, Kind, Name, Node, OpenFlags, Result, Want};
+
+use super::attach::Attach;
+use super::legacy::Records;
+use super::lock::Lockers;
+use super::xattr::{Draft, Value};
+use crate::Fid;
+
+/// What a fid points at. Never changes: what a request makes of it takes its place.
+pub(super) struct FidState {
+    pub(super) attach: Arc<Attach>,
+    pub(super) step: Arc<Step>,
+    pub(super) state: State,
+}
+
+/// What a fid is good for.
+#[derive(Clone)]
+pub(super) enum State {
+    /// Walked to a node.
+    Walked,
+    /// Opened it.
+    Open(Arc<Open>),
+    /// Reads an extended attribute of it.
+    Value(Arc<Value>),
+    /// Takes an extended attribute's new value.
+    Draft(Arc<Draft>),
+}
+
+/// An open file of a fid.
+pub(super) struct Open {
+    pub(super) file: Arc<dyn File>,
+    pub(super) flags: OpenFlags,
+    /// To be removed when clunked (`ORCLOSE`).
+    pub(super) remove: bool,
+    /// How far 9P2000 has read this directory.
+    pub(super) records: Mutex<Records>,
+    /// Who locked through this fid.
+    pub(super) lockers: Lockers,
+}
+
+/// A node, and how it was walked to: what names it for removal, renaming and 9P2000's stat.
+pub(super) struct Step {
+    pub(super) node: Arc<dyn Node>,
+    /// Its name and directory when it was walked to; nothing for an attach's root, and for what
+    /// `..` led to from elsewhere.
+    pub(super) place: Option<Place>,
+}
+
+pub(super) struct Place {
+    pub(super) up: Arc<Step>,
+    name: Label,
+}
+
+impl FidState {
+    pub(super) fn walked(attach: Arc<Attach>, step: Arc<Step>) -> Arc<FidState> {
+        Arc::new(FidState {
+            attach,
+            step,
+            state: State::Walked,
+        })
+    }
+
+    /// A node of this directory by name.
+    pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>) -> Arc<FidState> {
+        let step = Step::new(&self.step, name, node);
+        FidState::walked(self.attach.clone(), step)
+    }
+
+    pub(super) fn node(&self) -> &dyn Node {
+        &*self.step.node
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        self.step.node.kind() == Kind::Directory
+    }
+
+    /// The same place, put to another use.
+    pub(super) fn with(&self, state: State) -> Arc<FidState> {
+        Arc::new(FidState {
+            attach: self.attach.clone(),
+            step: self.step.clone(),
+            state,
+        })
+    }
+
+    /// Its open file, `EBADF` if it is not open.
+    #[inline]
+    pub(super) fn open(&self) -> Result<&Arc<Open>> {
+        match &self.state {
+            State::Open(open) => Ok(open),
+            State::Walked | State::Value(_) | State::Draft(_) => Err(Errno::EBADF),
+        }
+    }
+
+    /// `EINVAL` unless it was walked to and nothing more.
+    pub(super) fn unused(&self) -> Result<()> {
+        match self.state {
+            State::Walked => Ok(()),
+            State::Open(_) | State::Value(_) | State::Draft(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// `EINVAL` for what points at an extended attribute.
+    pub(super) fn is_file(&self) -> Result<()> {
+        match self.state {
+            State::Walked | State::Open(_) => Ok(()),
+            State::Value(_) | State::Draft(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Attributes, of the open file if it is open: they outlive its name.
+    pub(super) fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        match &self.state {
+            State::Open(open) => open.file.attr(cx, want),
+            State::Walked | State::Value(_) | State::Draft(_) => self.step.node.attr(cx, want),
+        }
+    }
+
+    /// Where it is, if it is still there: its directory and its name in it. `EBUSY` for a root,
+    /// `ENOENT` if another has the name by now, or nobody.
+    pub(super) fn place(&self, cx: &Cx<'_>) -> Result<&Place> {
+        let place = self.step.place.as_ref().ok_or(Errno::EBUSY)?;
+        let found = place.up.node.lookup(cx, place.name()?)?;
+        if found.node.id() != self.step.node.id() {
+            return Err(Errno::ENOENT);
+        }
+        Ok(place)
+    }
+
+    /// Takes its name away.
+    pub(super) fn unlink(&self, cx: &Cx<'_>) -> Result<()> {
+        let place = self.place(cx)?;
+        let up = &place.up.node;
+        up.unlink(cx, place.name()?, self.is_directory())
+    }
+
+    /// What is left to do when the client is gone.
+    fn abandon(&self) {
+        if let State::Open(open) = &self.state
+            && open.remove
+        {
+            let call = Call::detached();
+            // Nobody is left to be told.
+            let _ = self.unlink(&Cx::new(&self.attach.caller, &call));
+        }
+    }
+}
+
+impl Open {
+    /// What `fid` becomes when `file` is what opening it gave; removed when clunked, if `remove`.
+    pub(super) fn new(
+        fid: &FidState,
+        file: Arc<dyn File>,
+        flags: OpenFlags,
+        remove: bool,
+    ) -> State {
+        State::Open(Arc::new(Open {
+            file,
+            flags,
+            remove,
+            records: Mutex::default(),
+            lockers: Lockers::new(&fid.attach, &fid.step),
+        }))
+    }
+}
+
+impl Step {
+    pub(super) fn root(node: Arc<dyn Node>) -> Arc<Step> {
+        Arc::new(Step { node, place: None })
+    }
+
+    pub(super) fn new(up: &Arc<Step>, name: Name<'_>, node: Arc<dyn Node>) -> Arc<Step> {
+        Arc::new(Step {
+            node,
+            place: Some(Place {
+                up: up.clone(),
+                name: Label::new(name),
+            }),
+        })
+    }
+}
+
+impl Place {
+    pub(super) fn name(&self) -> Result<Name<'_>> {
+        Name::new(self.name.bytes())
+    }
+}
+
+/// A tree may be as deep as a client cares to make it, so steps go one by one, not recursively.
+impl Drop for Step {
+    fn drop(&mut self) {
+        let mut place = self.place.take();
+        while let Some(Place { up, .. }) = place {
+            place = Arc::into_inner(up).and_then(|mut step| step.place.take());
+        }
+    }
+}
+
+/// A name that takes no memory of its own while it is short.
+enum Label {
+    Short { len: u8, bytes: [u8; 22] },
+    Long(Box<[u8]>),
+}
+
+impl Label {
+    fn new(name: Name<'_>) -> Label {
+        let name = name.bytes();
+        let mut bytes = [0; 22];
+        match bytes.get_mut(..name.len()) {
+            Some(short) => {
+                short.copy_from_slice(name);
+                let len = name.len() as u8;
+                Label::Short { len, bytes }
+            }
+            None => Label::Long(name.into()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Label::Short { len, bytes } => &bytes[..(*len).into()],
+            Label::Long(bytes) => bytes,
+        }
+    }
+}
+
+/// The fids of a connection.
+pub(super) struct Fids {
+    shards: [Mutex<Shard>; Fids::SHARDS],
+    count: AtomicUsize,
+    most: usize,
+}
+
+type Shard = HashMap<u32, Arc<FidState>, FidHash>;
+
+impl Fids {
+    /// More than threads work for one connection. A power of two.
+    const SHARDS: usize = 16;
+
+    pub(super) fn new(most: usize) -> Fids {
+        let hash = FidHash {
+            key: RandomState::new().hash_one(0),
+        };
+        Fids {
+            shards: std::array::from_fn(|_| Mutex::new(HashMap::with_hasher(hash))),
+            count: AtomicUsize::new(0),
+            most,
+        }
+    }
+
+    /// What a fid points at, `EBADF` if it is none.
+    #[inline]
+    pub(super) fn get(&self, fid: Fid) -> Result<Arc<FidState>> {
+        self.shard(fid).get(&fid.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// `EBADF` if a fid is taken, or none that could be.
+    pub(super) fn check_free(&self, fid: Fid) -> Result<()> {
+        if fid == Fid::NONE || self.shard(fid).contains_key(&fid.0) {
+            return Err(Errno::EBADF);
+        }
+        Ok(())
+    }
+
+    /// Adds a fid: `EBADF` if it is taken, `EMFILE` if there are too many.
+    pub(super) fn insert(&self, fid: Fid, state: Arc<FidState>) -> Result<()> {
+        if fid == Fid::NONE {
+            return Err(Errno::EBADF);
+        }
+        if self.count.fetch_add(1, Ordering::Relaxed) >= self.most {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Errno::EMFILE);
+        }
+        match self.shard(fid).entry(fid.0) {
+            Entry::Vacant(free) => {
+                free.insert(state);
+                Ok(())
+            }
+            Entry::Occupied(_) => {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                Err(Errno::EBADF)
+            }
+        }
+    }
+
+    /// Points a fid elsewhere, unless it no longer points at `old`: `EBADF`.
+    pub(super) fn replace(&self, fid: Fid, old: &Arc<FidState>, new: Arc<FidState>) -> Result<()> {
+        let replaced = match self.shard(fid).get_mut(&fid.0) {
+            Some(state) if Arc::ptr_eq(state, old) => std::mem::replace(state, new),
+            _ => return Err(Errno::EBADF),
+        };
+        // Closing may take time: not under the shard's lock.
+        drop(replaced);
+        Ok(())
+    }
+
+    /// Takes a fid away if it still points at `old`.
+    pub(super) fn remove(&self, fid: Fid, old: &Arc<FidState>) {
+        let mut shard = self.shard(fid);
+        if let Entry::Occupied(entry) = shard.entry(fid.0)
+            && Arc::ptr_eq(entry.get(), old)
+        {
+            let removed = entry.remove();
+            drop(shard);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            drop(removed);
+        }
+    }
+
+    /// Clunks them all.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let fids = {
+                let mut shard = lock(shard);
+                let empty = HashMap::with_hasher(*shard.hasher());
+                std::mem::replace(&mut *shard, empty)
+            };
+            self.count.fetch_sub(fids.len(), Ordering::Relaxed);
+            fids.values().for_each(|fid| fid.abandon());
+        }
+    }
+
+    #[inline]
+    fn shard(&self, fid: Fid) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[fid.0 as usize % Fids::SHARDS])
+    }
+}
+
+impl Drop for Fids {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Locks what no panic leaves half done.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Hashes fids, which are small numbers as a rule, under a key of each connection's own: a client
+/// that chooses them badly does not know which those would be.
+#[derive(Clone, Copy)]
+struct FidHash {
+    key: u64,
+}
+
+struct FidHasher(u64);
+
+impl BuildHasher for FidHash {
+    type Hasher = FidHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> FidHasher {
+        FidHasher(self.key)
+    }
+}
+
+impl Hasher for FidHasher {
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    fn write_u32(&mut self, fid: u32) {
+        // A folded multiplication: every bit of the product counts.
+        let product = u128::from(self.0 ^ u64::from(fid)) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
+    }
+}

@@ -1,0 +1,98 @@
+//! Tread, Twrite, Tfsync: the bytes of open files, and of extended attributes.
+
+use vfs::{Errno, OpenFlags, Result};
+
+use super::Turn;
+use super::fid::State;
+use crate::message::{DATA_HEAD, WRITE_HEAD, data_head};
+use crate::{Fid, Kind, Rmessage};
+
+impl Turn<'_> {
+    pub(super) fn read(&mut self, fid: Fid, offset: u64, count: u32) -> Result<()> {
+        let fid = self.fid(fid)?;
+        let open = match &fid.state {
+            State::Open(open) => open,
+            State::Value(value) => {
+                let begin = value
+                    .bytes
+                    .len()
+                    .min(offset.try_into().unwrap_or(usize::MAX));
+                let rest = &value.bytes[begin..];
+                let data = &rest[..rest.len().min(self.room(count))];
+                self.begin_data(Kind::Read);
+                self.out.bytes(data);
+                return self.end_data(Kind::Read);
+            }
+            State::Walked | State::Draft(_) => return Err(Errno::EBADF),
+        };
+        if fid.is_directory() {
+            return self.read_records(&fid, open, offset, count);
+        }
+        if !open.flags.intersects(OpenFlags::READ | OpenFlags::EXEC) {
+            return Err(Errno::EBADF);
+        }
+        check_offset(offset)?;
+        let len = self.room(count);
+        self.begin_data(Kind::Read);
+        if len > 0 {
+            let cx = self.cx(&fid.attach.caller);
+            open.file.read(&cx, offset, len, self.out)?;
+        }
+        self.end_data(Kind::Read)
+    }
+
+    pub(super) fn write(&mut self, fid: Fid, offset: u64, data: &[u8]) -> Result<()> {
+        let fid = self.fid(fid)?;
+        check_offset(offset)?;
+        let count = match &fid.state {
+            State::Open(_) if fid.is_directory() => return Err(Errno::EISDIR),
+            State::Open(open) if !open.flags.contains(OpenFlags::WRITE) => {
+                return Err(Errno::EBADF);
+            }
+            State::Open(_) if data.is_empty() => 0,
+            State::Open(open) => {
+                let cx = self.cx(&fid.attach.caller);
+                let range = WRITE_HEAD..WRITE_HEAD + data.len();
+                let count = self
+                    .message
+                    .payload(range, &mut |payload| open.file.write(&cx, offset, payload))?;
+                debug_assert!(count <= data.len(), "a source wrote more than it got");
+                count.min(data.len())
+            }
+            State::Draft(draft) => draft.write(offset, data)?,
+            State::Walked | State::Value(_) => return Err(Errno::EBADF),
+        };
+        self.reply(&Rmessage::Write {
+            count: count as u32,
+        })
+    }
+
+    pub(super) fn fsync(&mut self, fid: Fid, datasync: bool) -> Result<()> {
+        let fid = self.fid(fid)?;
+        let open = fid.open()?;
+        open.file.fsync(&self.cx(&fid.attach.caller), datasync)?;
+        self.reply(&Rmessage::Fsync {})
+    }
+
+    /// How many bytes of the `count` asked for the reply may carry.
+    pub(super) fn room(&self, count: u32) -> usize {
+        (count as usize).min(self.limit.saturating_sub(DATA_HEAD))
+    }
+
+    /// Begins a reply whose payload is put right behind its head.
+    pub(super) fn begin_data(&mut self, kind: Kind) {
+        self.out.bytes(&data_head(kind, self.tag, 0));
+    }
+
+    /// Ends it: its length is known by now.
+    pub(super) fn end_data(&mut self, kind: Kind) -> Result<()> {
+        let count = self.out.len() - DATA_HEAD;
+        self.out.patch(0, &data_head(kind, self.tag, count as u32));
+        Ok(())
+    }
+}
+
+/// Offsets are signed wherever files are.
+fn check_offset(offset: u64) -> Result<()> {
+    i64::try_from(offset).map(drop).map_err(|_| Errno::EINVAL)
+}

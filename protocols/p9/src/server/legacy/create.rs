@@ -1,0 +1,200 @@
+//! Tcreate: everything that has a name is made by it.
+
+use std::sync::Arc;
+
+use vfs::{Cx, Device, Entry, Errno, Make, Mode, Name, OpenFlags, Result, Want};
+
+use crate::numbers::{Dm, Omode};
+use crate::server::Turn;
+use crate::server::fid::{FidState, Open};
+use crate::server::make::check_target;
+use crate::server::open::IOUNIT;
+use crate::server::qid::qid_of;
+use crate::{Dialect, Fid, Rmessage};
+
+/// What 9P2000.u makes besides files and directories.
+const SPECIAL: Dm = Dm::SYMLINK
+    .union(Dm::LINK)
+    .union(Dm::DEVICE)
+    .union(Dm::NAMEDPIPE)
+    .union(Dm::SOCKET);
+
+impl Turn<'_> {
+    pub(in crate::server) fn create(
+        &mut self,
+        fid: Fid,
+        name: &[u8],
+        perm: u32,
+        mode: u8,
+        extension: &[u8],
+    ) -> Result<()> {
+        let dir = self.fid(fid)?;
+        dir.unused()?;
+        if !dir.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        let name = Name::new(name)?;
+        let perm = Dm::from_bits_retain(perm);
+        let mode = Omode::from_bits_retain(mode);
+        if self.dialect == Dialect::Plan9 && perm.intersects(SPECIAL) {
+            return Err(Errno::EINVAL);
+        }
+        let cx = self.cx(&dir.attach.caller);
+        let bits = self.permissions(&cx, &dir, perm)?;
+        let (qid, made) = if perm.contains(Dm::DIR) {
+            self.create_directory(&cx, &dir, name, bits, mode)?
+        } else if perm.intersects(SPECIAL) {
+            let entry = self.create_special(&cx, &dir, name, perm, bits, extension)?;
+            (qid_of(&entry.attr), dir.child(name, entry.node))
+        } else {
+            let mut flags = self.legacy_flags(mode) | OpenFlags::EXCL;
+            flags.set(
+                OpenFlags::APPEND,
+                flags.contains(OpenFlags::APPEND) || perm.contains(Dm::APPEND),
+            );
+            let (entry, file) = dir.node().create(&cx, name, flags, bits)?;
+            let child = dir.child(name, entry.node);
+            let remove = mode.contains(Omode::RCLOSE);
+            let opened = Open::new(&child, file, flags, remove);
+            (qid_of(&entry.attr), child.with(opened))
+        };
+        self.peer.fids.replace(fid, &dir, made)?;
+        self.reply(&Rmessage::Create {
+            qid,
+            iounit: IOUNIT,
+        })
+    }
+
+    /// The permissions of what is made: in 9P2000 at most its directory's (open(5)); a 9P2000.u client
+    /// has applied a umask.
+    fn permissions(&self, cx: &Cx<'_>, dir: &FidState, perm: Dm) -> Result<Mode> {
+        let bits = mode_bits(self.dialect, perm);
+        if self.dialect != Dialect::Plan9 {
+            return Ok(Mode::exactly(bits));
+        }
+        let kept = if perm.contains(Dm::DIR) { 0o777 } else { 0o666 };
+        let parent = dir.attr(cx, Want::BASIC)?.mode;
+        Ok(Mode::exactly(bits & (!kept | parent & kept)))
+    }
+
+    fn create_directory(
+        &self,
+        cx: &Cx<'_>,
+        dir: &FidState,
+        name: Name<'_>,
+        bits: Mode,
+        mode: Omode,
+    ) -> Result<(crate::Qid, Arc<FidState>)> {
+        let flags = self.legacy_flags(mode);
+        if flags != OpenFlags::READ {
+            return Err(Errno::EISDIR);
+        }
+        // Two steps, which must not end between them.
+        cx.may_wait()?;
+        let entry = dir.node().make(cx, name, Make::Directory, bits)?;
+        let qid = qid_of(&entry.attr);
+        let child = dir.child(name, entry.node);
+        let file = child.node().open(cx, flags)?;
+        let remove = mode.contains(Omode::RCLOSE);
+        let opened = Open::new(&child, file, flags, remove);
+        Ok((qid, child.with(opened)))
+    }
+
+    /// Makes what cannot be opened: the fid then points at it, and no more.
+    fn create_special(
+        &self,
+        cx: &Cx<'_>,
+        dir: &FidState,
+        name: Name<'_>,
+        perm: Dm,
+        bits: Mode,
+        extension: &[u8],
+    ) -> Result<Entry> {
+        let what = if perm.contains(Dm::SYMLINK) {
+            check_target(extension)?;
+            Make::Symlink(extension)
+        } else if perm.contains(Dm::LINK) {
+            let target = self.fid(Fid(number(extension)?))?;
+            target.is_file()?;
+            if !Arc::ptr_eq(&target.attach.export, &dir.attach.export) {
+                return Err(Errno::EXDEV);
+            }
+            return dir.node().link(cx, name, target.node());
+        } else if perm.contains(Dm::DEVICE) {
+            device(extension)?
+        } else if perm.contains(Dm::NAMEDPIPE) {
+            Make::Fifo
+        } else {
+            Make::Socket
+        };
+        dir.node().make(cx, name, what, bits)
+    }
+}
+
+/// The permission bits of a mode, with those above that 9P2000.u knows.
+pub(super) fn mode_bits(dialect: Dialect, mode: Dm) -> u32 {
+    let mut bits = mode.bits() & 0o777;
+    if dialect == Dialect::Unix {
+        for (dm, bit) in SET_BITS {
+            if mode.contains(dm) {
+                bits |= bit;
+            }
+        }
+    }
+    bits
+}
+
+/// What 9P2000.u calls the bits above the permissions.
+pub(super) const SET_BITS: [(Dm, u32); 3] = [
+    (Dm::SETUID, 0o4000),
+    (Dm::SETGID, 0o2000),
+    (Dm::SETVTX, 0o1000),
+];
+
+/// `b 8 1` or `c 1 3`.
+fn device(extension: &[u8]) -> Result<Make<'static>> {
+    let mut words = extension
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
+    let mut word = || words.next().ok_or(Errno::EINVAL);
+    let kind = word()?;
+    let device = Device {
+        major: number(word()?)?,
+        minor: number(word()?)?,
+    };
+    match kind {
+        b"b" => Ok(Make::BlockDevice(device)),
+        b"c" => Ok(Make::CharDevice(device)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn number(word: &[u8]) -> Result<u32> {
+    let text = std::str::from_utf8(word.trim_ascii());
+    text.ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(Errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_a_letter_and_two_numbers() {
+        let (major, minor) = (8, 1);
+        let block = Make::BlockDevice(Device { major, minor });
+        assert_eq!(device(b"b 8 1"), Ok(block));
+        assert_eq!(device(b" b  8 1\n"), Ok(block));
+        for wrong in [
+            &b""[..],
+            b"b",
+            b"b 8",
+            b"x 8 1",
+            b"c -1 1",
+            b"c 1 99999999999",
+        ] {
+            assert_eq!(device(wrong), Err(Errno::EINVAL));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What 9P2000 and 9P2000.u do their own way: Topen, Tcreate, Tstat, Twstat, directories as files.
+//!
+//! What it lacks on purpose: following symbolic links for clients of plain 9P2000, which have no
+//! word for them (they see files that cannot be opened); exclusive use, append-only and temporary
+//! files, which no file system below knows: those bits are taken and forgotten.
+
+mod create;
+mod records;
+mod stat;
+mod wstat;
+
+pub(super) use self::records::Records;
+
+use vfs::{Errno, OpenFlags, Result, Want};
+
+use super::Turn;
+use super::fid::Open;
+use super::open::IOUNIT;
+use super::qid::qid_of;
+use crate::numbers::Omode;
+use crate::{Dialect, Fid, Rmessage};
+
+impl Turn<'_> {
+    pub(super) fn open(&mut self, fid: Fid, mode: u8) -> Result<()> {
+        let state = self.fid(fid)?;
+        state.unused()?;
+        let mode = Omode::from_bits_retain(mode);
+        let flags = self.legacy_flags(mode);
+        if state.is_directory() && flags != OpenFlags::READ {
+            return Err(Errno::EISDIR);
+        }
+        let cx = self.cx(&state.attach.caller);
+        let file = state.node().open(&cx, flags)?;
+        let attr = file.attr(&cx, Want::BASIC | Want::TIMES)?;
+        let remove = mode.contains(Omode::RCLOSE);
+        let opened = state.with(Open::new(&state, file, flags, remove));
+        self.peer.fids.replace(fid, &state, opened)?;
+        self.reply(&Rmessage::Open {
+            qid: qid_of(&attr),
+            iounit: IOUNIT,
+        })
+    }
+
+    fn legacy_flags(&self, mode: Omode) -> OpenFlags {
+        let mut flags = match (mode & Omode::ACCESS).bits() {
+            0 => OpenFlags::READ,
+            1 => OpenFlags::WRITE,
+            2 => OpenFlags::READ | OpenFlags::WRITE,
+            _ => OpenFlags::EXEC,
+        };
+        flags.set(OpenFlags::TRUNC, mode.contains(Omode::TRUNC));
+        let append = self.dialect == Dialect::Unix && mode.contains(Omode::APPEND);
+        flags.set(OpenFlags::APPEND, append);
+        flags
+    }
+}

@@ -1,0 +1,112 @@
+//! Tread of a directory: its entries as whole stat records, read from front to back (read(5)).
+
+use std::sync::Arc;
+
+use vfs::{DirEntry, DirSink, Entry, Errno, Plus, Result};
+
+use crate::message::DATA_HEAD;
+use crate::server::Turn;
+use crate::server::fid::{FidState, Open, lock};
+use crate::{Dialect, Kind};
+
+/// How far a directory has been read: only there, or at its start, may reading go on.
+#[derive(Default)]
+pub(in crate::server) struct Records {
+    offset: u64,
+    cookie: u64,
+}
+
+impl Turn<'_> {
+    pub(in crate::server) fn read_records(
+        &mut self,
+        fid: &FidState,
+        open: &Arc<Open>,
+        offset: u64,
+        count: u32,
+    ) -> Result<()> {
+        if self.dialect == Dialect::Linux {
+            return Err(Errno::EISDIR);
+        }
+        let mut records = lock(&open.records);
+        let mut cookie = match offset {
+            0 => 0,
+            _ if offset == records.offset => records.cookie,
+            _ => return Err(Errno::EINVAL),
+        };
+        let end = DATA_HEAD + self.room(count);
+        self.begin_data(Kind::Read);
+        let done = self.put_records(fid, open, &mut cookie, end);
+        let len = self.out.len() - DATA_HEAD;
+        match done {
+            // What was read before an error is good; the error comes again behind it.
+            Err(errno) if len == 0 || errno.is_signal() => return Err(errno),
+            _ => {}
+        }
+        *records = Records {
+            offset: offset + len as u64,
+            cookie,
+        };
+        self.end_data(Kind::Read)
+    }
+
+    /// Puts records until `end`, leaving `cookie` behind the last.
+    fn put_records(
+        &mut self,
+        fid: &FidState,
+        open: &Open,
+        cookie: &mut u64,
+        end: usize,
+    ) -> Result<()> {
+        let cx = self.cx(&fid.attach.caller);
+        loop {
+            let mut batch = Batch(Vec::new());
+            open.file.readdir(&cx, *cookie, Plus::Entries, &mut batch)?;
+            let whole = batch.0.len() < Batch::MOST;
+            for found in batch.0 {
+                let Some(Entry { node, attr }) = found.entry else {
+                    *cookie = found.cookie;
+                    continue;
+                };
+                let record = self.record(&cx, &*node, &attr, &found.name)?;
+                if record.len() > end - self.out.len() {
+                    // Nothing would mean the end.
+                    let empty = self.out.len() == DATA_HEAD;
+                    return if empty { Err(Errno::EINVAL) } else { Ok(()) };
+                }
+                self.out.bytes(&record);
+                *cookie = found.cookie;
+            }
+            if whole {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Some entries, to be looked at when the source is done: it may hold locks while it tells them.
+struct Batch(Vec<Found>);
+
+struct Found {
+    name: Vec<u8>,
+    cookie: u64,
+    entry: Option<Entry>,
+}
+
+impl Batch {
+    /// About as many as fill 8 KiB, which is what Plan 9 asks for at once.
+    const MOST: usize = 100;
+}
+
+impl DirSink for Batch {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        if self.0.len() == Batch::MOST {
+            return false;
+        }
+        self.0.push(Found {
+            name: entry.name.to_vec(),
+            cookie: entry.cookie,
+            entry: entry.entry,
+        });
+        true
+    }
+}

@@ -1,0 +1,134 @@
+//! Tstat: attributes as stat(5) has them.
+
+use vfs::{Attr, Cx, Kind, Node, Result, Time, Want};
+
+use super::create::SET_BITS;
+use crate::numbers::Dm;
+use crate::server::Turn;
+use crate::server::qid::qid_of;
+use crate::stat::UnixStat;
+use crate::{Dialect, Fid, Rmessage, Stat};
+
+impl Turn<'_> {
+    pub(in crate::server) fn stat(&mut self, fid: Fid) -> Result<()> {
+        let fid = self.fid(fid)?;
+        let cx = self.cx(&fid.attach.caller);
+        let attr = fid.attr(&cx, Want::STAT)?;
+        let name = match &fid.step.place {
+            Some(place) => place.name()?.bytes(),
+            None => b"/",
+        };
+        let told = Told::new(self, &cx, fid.node(), &attr)?;
+        let stat = told.stat(self.dialect, &attr, name);
+        self.reply(&Rmessage::Stat { stat })
+    }
+
+    /// A record of a directory's contents.
+    pub(super) fn record(
+        &self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        attr: &Attr,
+        name: &[u8],
+    ) -> Result<Vec<u8>> {
+        let told = Told::new(self, cx, node, attr)?;
+        let stat = told.stat(self.dialect, attr, name);
+        let mut record = Vec::with_capacity(stat.record_size(self.dialect));
+        stat.encode(self.dialect, &mut record);
+        Ok(record)
+    }
+}
+
+/// The strings of a stat.
+struct Told {
+    user: String,
+    group: String,
+    extension: Vec<u8>,
+}
+
+impl Told {
+    fn new(turn: &Turn<'_>, cx: &Cx<'_>, node: &dyn Node, attr: &Attr) -> Result<Told> {
+        let users = &turn.peer.server.users;
+        Ok(Told {
+            user: bounded(users.user(attr.uid), attr.uid),
+            group: bounded(users.group(attr.gid), attr.gid),
+            extension: match turn.dialect {
+                Dialect::Unix => extension(cx, node, attr)?,
+                Dialect::Plan9 | Dialect::Linux => Vec::new(),
+            },
+        })
+    }
+
+    fn stat<'a>(&'a self, dialect: Dialect, attr: &Attr, name: &'a [u8]) -> Stat<'a> {
+        Stat {
+            kind: 0,
+            dev: 0,
+            qid: qid_of(attr),
+            mode: stat_mode(dialect, attr).bits(),
+            atime: seconds(attr.atime),
+            mtime: seconds(attr.mtime),
+            length: match attr.kind {
+                Kind::Directory => 0,
+                _ => attr.size,
+            },
+            name,
+            uid: self.user.as_bytes(),
+            gid: self.group.as_bytes(),
+            // Nothing below knows who wrote last.
+            muid: b"",
+            unix: UnixStat {
+                extension: &self.extension,
+                n_uid: attr.uid,
+                n_gid: attr.gid,
+                n_muid: u32::MAX,
+            },
+        }
+    }
+}
+
+/// A name, or the number for want of one that a record can carry.
+fn bounded(name: Option<String>, id: u32) -> String {
+    /// Many times what user databases allow.
+    const MOST: usize = 1024;
+    name.filter(|name| name.len() <= MOST)
+        .unwrap_or_else(|| id.to_string())
+}
+
+fn extension(cx: &Cx<'_>, node: &dyn Node, attr: &Attr) -> Result<Vec<u8>> {
+    /// Linux's `PATH_MAX`: what is longer, no client makes use of.
+    const MOST: usize = 4096;
+    let device = |letter| format!("{letter} {} {}", attr.rdev.major, attr.rdev.minor).into();
+    Ok(match attr.kind {
+        Kind::Symlink => match node.readlink(cx) {
+            Ok(target) if target.len() <= MOST => target,
+            Err(errno) if errno.is_signal() => return Err(errno),
+            _ => Vec::new(),
+        },
+        Kind::BlockDevice => device('b'),
+        Kind::CharDevice => device('c'),
+        Kind::File | Kind::Directory | Kind::Fifo | Kind::Socket => Vec::new(),
+    })
+}
+
+fn stat_mode(dialect: Dialect, attr: &Attr) -> Dm {
+    let mut mode = Dm::from_bits_retain(attr.mode & 0o777);
+    mode.set(Dm::DIR, attr.kind == Kind::Directory);
+    if dialect == Dialect::Unix {
+        mode |= match attr.kind {
+            Kind::Symlink => Dm::SYMLINK,
+            Kind::BlockDevice | Kind::CharDevice => Dm::DEVICE,
+            Kind::Fifo => Dm::NAMEDPIPE,
+            Kind::Socket => Dm::SOCKET,
+            Kind::File | Kind::Directory => Dm::empty(),
+        };
+        for (dm, bit) in SET_BITS {
+            mode.set(dm, attr.mode & bit != 0);
+        }
+    }
+    mode
+}
+
+/// What 32 bits hold of a time, short of all ones, which Twstat means something else by.
+fn seconds(time: Time) -> u32 {
+    time.sec.clamp(0, i64::from(u32::MAX - 1)) as u32
+}

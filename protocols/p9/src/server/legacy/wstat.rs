@@ -1,0 +1,135 @@
+//! Twstat: attributes and the name change together or not at all; a change of nothing makes the
+//! file durable (stat(5)).
+
+use std::sync::Arc;
+
+use vfs::{Cx, Errno, Name, RenameFlags, Result, SetAttr, SetTime, Time};
+
+use super::create::mode_bits;
+use crate::numbers::Dm;
+use crate::server::Turn;
+use crate::server::fid::{FidState, State};
+use crate::server::make::existing;
+use crate::{Dialect, Fid, Rmessage, Stat};
+
+impl Turn<'_> {
+    pub(in crate::server) fn wstat(&mut self, fid: Fid, stat: &Stat<'_>) -> Result<()> {
+        let state = self.fid(fid)?;
+        state.is_file()?;
+        let cx = self.cx(&state.attach.caller);
+        let set = self.asked(&state, stat)?;
+        let change = set != SetAttr::default();
+        let renamed = match new_name(&state, stat)? {
+            Some(name) => {
+                if change {
+                    // Two steps, which must not end between them.
+                    cx.may_wait()?;
+                }
+                Some(self.rename_here(&cx, &state, name)?)
+            }
+            None => None,
+        };
+        if change {
+            if let Err(errno) = self.change(&state, &set) {
+                if let Some(renamed) = renamed {
+                    rename_back(&cx, &state, &renamed);
+                }
+                return Err(errno);
+            }
+        } else if let (None, State::Open(open)) = (&renamed, &state.state) {
+            open.file.fsync(&cx, false)?;
+        }
+        if let Some(renamed) = renamed {
+            // Whoever has pointed the fid elsewhere meanwhile keeps it there.
+            let _ = self.peer.fids.replace(fid, &state, renamed);
+        }
+        self.reply(&Rmessage::Wstat {})
+    }
+
+    /// What to change besides the name. The fields that say what a file is (type, dev, qid, muid)
+    /// are not looked at: clients send them back as they got them.
+    fn asked(&self, fid: &FidState, stat: &Stat<'_>) -> Result<SetAttr> {
+        let users = &self.peer.server.users;
+        let mut set = SetAttr::default();
+        if stat.mode != u32::MAX {
+            let mode = Dm::from_bits_retain(stat.mode);
+            if mode.contains(Dm::DIR) != fid.is_directory() {
+                return Err(Errno::EINVAL);
+            }
+            set.mode = Some(mode_bits(self.dialect, mode));
+        }
+        let time = |sec| {
+            let at = Time {
+                sec: i64::from(sec),
+                nsec: 0,
+            };
+            (sec != u32::MAX).then_some(SetTime::At(at))
+        };
+        set.atime = time(stat.atime);
+        set.mtime = time(stat.mtime);
+        set.uid = owner(stat.uid, stat.unix.n_uid, |name| users.uid(name))?;
+        set.gid = owner(stat.gid, stat.unix.n_gid, |name| users.gid(name))?;
+        set.size = match stat.length {
+            u64::MAX => None,
+            0 if fid.is_directory() => None,
+            _ if fid.is_directory() => return Err(Errno::EISDIR),
+            length if i64::try_from(length).is_err() => return Err(Errno::EFBIG),
+            length => Some(length),
+        };
+        Ok(set)
+    }
+
+    fn rename_here(&self, cx: &Cx<'_>, fid: &FidState, name: Name<'_>) -> Result<Arc<FidState>> {
+        let place = fid.place(cx)?;
+        let dir = &*place.up.node;
+        let flags = match self.dialect {
+            // stat(5): an error if the name is another's.
+            Dialect::Plan9 => RenameFlags::NOREPLACE,
+            // Linux means rename(2).
+            Dialect::Unix | Dialect::Linux => RenameFlags::empty(),
+        };
+        dir.rename(cx, place.name()?, dir, name, flags)?;
+        let up = FidState::walked(fid.attach.clone(), place.up.clone());
+        let moved = up.child(name, fid.step.node.clone());
+        Ok(moved.with(fid.state.clone()))
+    }
+}
+
+/// The name asked for, if it is another than the fid's.
+fn new_name<'a>(fid: &FidState, stat: &Stat<'a>) -> Result<Option<Name<'a>>> {
+    let Some(place) = &fid.step.place else {
+        // A root keeps its name, and clients may send it back.
+        return match stat.name {
+            b"" | b"/" => Ok(None),
+            _ => Err(Errno::EBUSY),
+        };
+    };
+    if stat.name.is_empty() || stat.name == place.name()?.bytes() {
+        return Ok(None);
+    }
+    existing(stat.name).map(Some)
+}
+
+/// All or nothing, as far as it goes: the name may have been taken in between.
+fn rename_back(cx: &Cx<'_>, old: &FidState, renamed: &FidState) {
+    let names = (&old.step.place, &renamed.step.place);
+    if let (Some(old), Some(new)) = names
+        && let (Ok(old_name), Ok(new_name)) = (old.name(), new.name())
+    {
+        let dir = &*old.up.node;
+        let _ = dir.rename(cx, new_name, dir, old_name, RenameFlags::NOREPLACE);
+    }
+}
+
+/// An owner by number, else by name; `EINVAL` for a name that nobody has.
+fn owner(
+    name: &[u8],
+    number: u32,
+    known: impl FnOnce(&[u8]) -> Option<u32>,
+) -> Result<Option<u32>> {
+    match (name, number) {
+        (b"", u32::MAX) => Ok(None),
+        (_, u32::MAX) => known(name).map(Some).ok_or(Errno::EINVAL),
+        _ => Ok(Some(number)),
+    }
+}

@@ -1,0 +1,207 @@
+//! Tlock and Tgetlock: advisory locks of bytes.
+//!
+//! An owner is what the client calls one: its name for itself and a process. flock(2) comes as a lock of
+//! the whole file, so all locks are of [`Space::Posix`]. What a fid's requests locked goes when the
+//! fid does.
+
+use std::sync::{Arc, Mutex};
+
+use vfs::lock::{Lock, LockKind, Owner, Space};
+use vfs::{Call, Cx, Errno, Result};
+
+use super::Turn;
+use super::attach::Attach;
+use super::fid::{Step, lock};
+use crate::numbers::{LockFlags, lock_kind, lock_status};
+use crate::{Rmessage, Tmessage};
+
+/// Those who hold or wait for locks through one open fid. Dropping it releases what they hold of
+/// the file.
+pub(super) struct Lockers {
+    attach: Arc<Attach>,
+    step: Arc<Step>,
+    owners: Mutex<Vec<Owner>>,
+}
+
+impl Lockers {
+    /// Each is a process of a client that shares one open file.
+    const MOST: usize = 1024;
+
+    pub(super) fn new(attach: &Arc<Attach>, step: &Arc<Step>) -> Lockers {
+        Lockers {
+            attach: attach.clone(),
+            step: step.clone(),
+            owners: Mutex::default(),
+        }
+    }
+
+    fn lock(&self, cx: &Cx<'_>, new: Lock, wait: bool) -> Result<()> {
+        let owner = new.owner.clone();
+        if self.with_owners(|owners| owners.len() >= Lockers::MOST && !owners.contains(&owner)) {
+            return Err(Errno::ENOLCK);
+        }
+        let locks = &self.attach.export.locks;
+        let done = locks.lock(cx, &*self.step.node, new, wait);
+        // Who waits is of this fid too: if it is clunked meanwhile, the waiting ends.
+        if matches!(done, Ok(()) | Err(Errno::PARKED)) {
+            self.with_owners(|owners| {
+                if !owners.contains(&owner) {
+                    owners.push(owner);
+                }
+            });
+        }
+        done
+    }
+
+    fn with_owners<T>(&self, with: impl FnOnce(&mut Vec<Owner>) -> T) -> T {
+        with(&mut lock(&self.owners))
+    }
+}
+
+impl Drop for Lockers {
+    fn drop(&mut self) {
+        let owners = std::mem::take(&mut *lock(&self.owners));
+        if owners.is_empty() {
+            return;
+        }
+        let call = Call::detached();
+        let cx = Cx::new(&self.attach.caller, &call);
+        let locks = &self.attach.export.locks;
+        locks.release(&cx, &*self.step.node, |owner| owners.contains(owner));
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn lock(&mut self, request: &Tmessage<'_>) -> Result<()> {
+        let &Tmessage::Lock {
+            fid,
+            kind,
+            flags,
+            start,
+            length,
+            proc_id,
+            client_id,
+        } = request
+        else {
+            return Err(Errno::EPROTO);
+        };
+        let fid = self.fid(fid)?;
+        let open = fid.open()?;
+        let (start, end) = range(start, length)?;
+        let owner = self.owner(client_id, proc_id)?;
+        let cx = self.cx(&fid.attach.caller);
+        let done = match kind {
+            lock_kind::UNLCK => {
+                let locks = &fid.attach.export.locks;
+                locks.unlock(&cx, fid.node(), Space::Posix, start, end, &owner)
+            }
+            _ => {
+                let flags = LockFlags::from_bits_retain(flags);
+                let wait =
+                    flags.contains(LockFlags::BLOCK) && self.peer.server.options.wait_for_locks;
+                let new = Lock {
+                    space: Space::Posix,
+                    start,
+                    end,
+                    kind: strength(kind)?,
+                    owner,
+                };
+                open.lockers.lock(&cx, new, wait)
+            }
+        };
+        let status = match done {
+            Ok(()) => lock_status::SUCCESS,
+            Err(Errno::EAGAIN) => lock_status::BLOCKED,
+            Err(errno) => return Err(errno),
+        };
+        self.reply(&Rmessage::Lock { status })
+    }
+
+    pub(super) fn getlock(&mut self, request: &Tmessage<'_>) -> Result<()> {
+        let &Tmessage::Getlock {
+            fid,
+            kind,
+            start,
+            length,
+            proc_id,
+            client_id,
+        } = request
+        else {
+            return Err(Errno::EPROTO);
+        };
+        let fid = self.fid(fid)?;
+        fid.open()?;
+        let (first, last) = range(start, length)?;
+        let nobody = Rmessage::Getlock {
+            kind: lock_kind::UNLCK,
+            start,
+            length,
+            proc_id,
+            client_id,
+        };
+        // Linux asks with the kind it would answer with if there were none.
+        if kind == lock_kind::UNLCK {
+            return self.reply(&nobody);
+        }
+        let asked = Lock {
+            space: Space::Posix,
+            start: first,
+            end: last,
+            kind: strength(kind)?,
+            owner: self.owner(client_id, proc_id)?,
+        };
+        let cx = self.cx(&fid.attach.caller);
+        let locks = &fid.attach.export.locks;
+        let Some(held) = locks.holder(&cx, fid.node(), &asked)? else {
+            return self.reply(&nobody);
+        };
+        // Another connection's name for itself is none of this one's business.
+        let client_id = match held.owner.id.split_last_chunk::<4>() {
+            Some((client_id, _)) if held.owner.client == self.peer.client => client_id,
+            _ => &[],
+        };
+        self.reply(&Rmessage::Getlock {
+            kind: match held.kind {
+                LockKind::Shared => lock_kind::RDLCK,
+                LockKind::Exclusive => lock_kind::WRLCK,
+            },
+            start: held.start,
+            length: match held.end {
+                u64::MAX => 0,
+                end => end - held.start + 1,
+            },
+            proc_id: held.owner.pid,
+            client_id,
+        })
+    }
+
+    fn owner(&self, client_id: &[u8], proc_id: u32) -> Result<Owner> {
+        /// Linux sends its node name, of up to 64 bytes.
+        const MOST: usize = 255;
+        if client_id.len() > MOST {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Owner {
+            client: self.peer.client,
+            id: [client_id, &proc_id.to_le_bytes()].concat().into(),
+            pid: proc_id,
+        })
+    }
+}
+
+fn strength(kind: u8) -> Result<LockKind> {
+    match kind {
+        lock_kind::RDLCK => Ok(LockKind::Shared),
+        lock_kind::WRLCK => Ok(LockKind::Exclusive),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// First and last byte; no length is to the end.
+fn range(start: u64, length: u64) -> Result<(u64, u64)> {
+    let end = match length {
+        0 => u64::MAX,
+        _ => start.checked_add(length - 1).ok_or(Errno::EOVERFLOW)?,
+    };
+    Ok((start, end))
+}

@@ -1,0 +1,183 @@
+//! Names in directories: making, linking, moving, removing.
+
+use vfs::{Device, Errno, Kind, Make, Mode, Name, RenameFlags, Result};
+
+use super::Turn;
+use super::attach::Attach;
+use super::fid::FidState;
+use super::qid::qid_of;
+use crate::numbers::AT_REMOVEDIR;
+use crate::{Fid, Qid, Rmessage};
+
+impl Turn<'_> {
+    pub(super) fn symlink(&mut self, fid: Fid, name: &[u8], target: &[u8], gid: u32) -> Result<()> {
+        check_target(target)?;
+        let qid = self.make(fid, name, Make::Symlink(target), 0o777, gid)?;
+        self.reply(&Rmessage::Symlink { qid })
+    }
+
+    pub(super) fn mkdir(&mut self, dfid: Fid, name: &[u8], mode: u32, gid: u32) -> Result<()> {
+        let qid = self.make(dfid, name, Make::Directory, mode, gid)?;
+        self.reply(&Rmessage::Mkdir { qid })
+    }
+
+    pub(super) fn mknod(
+        &mut self,
+        dfid: Fid,
+        name: &[u8],
+        mode: u32,
+        device: Device,
+        gid: u32,
+    ) -> Result<()> {
+        let kind = match mode & S_IFMT {
+            // mknod(2): no kind is a file.
+            0 => Some(Kind::File),
+            _ => Kind::from_mode(mode),
+        };
+        let what = match kind {
+            Some(Kind::File) => Make::File,
+            Some(Kind::Fifo) => Make::Fifo,
+            Some(Kind::Socket) => Make::Socket,
+            Some(Kind::CharDevice) => Make::CharDevice(device),
+            Some(Kind::BlockDevice) => Make::BlockDevice(device),
+            Some(Kind::Directory) => return Err(Errno::EPERM),
+            Some(Kind::Symlink) | None => return Err(Errno::EINVAL),
+        };
+        let qid = self.make(dfid, name, what, mode, gid)?;
+        self.reply(&Rmessage::Mknod { qid })
+    }
+
+    fn make(&self, dfid: Fid, name: &[u8], what: Make<'_>, mode: u32, gid: u32) -> Result<Qid> {
+        let dir = self.fid(dfid)?;
+        check_directory(&dir)?;
+        let caller = dir.attach.caller_in(gid);
+        let mode = Mode::exactly(mode & 0o7777);
+        let name = Name::new(name)?;
+        let entry = dir.node().make(&self.cx(&caller), name, what, mode)?;
+        Ok(qid_of(&entry.attr))
+    }
+
+    pub(super) fn link(&mut self, dfid: Fid, fid: Fid, name: &[u8]) -> Result<()> {
+        let (dir, target) = (self.fid(dfid)?, self.fid(fid)?);
+        target.is_file()?;
+        check_directory(&dir)?;
+        check_same(&dir.attach, &target.attach)?;
+        let cx = self.cx(&dir.attach.caller);
+        dir.node().link(&cx, Name::new(name)?, target.node())?;
+        self.reply(&Rmessage::Link {})
+    }
+
+    pub(super) fn renameat(
+        &mut self,
+        olddirfid: Fid,
+        oldname: &[u8],
+        newdirfid: Fid,
+        newname: &[u8],
+    ) -> Result<()> {
+        let (from, to) = (self.fid(olddirfid)?, self.fid(newdirfid)?);
+        check_directory(&from)?;
+        check_directory(&to)?;
+        check_same(&from.attach, &to.attach)?;
+        let cx = self.cx(&from.attach.caller);
+        from.node().rename(
+            &cx,
+            existing(oldname)?,
+            to.node(),
+            existing(newname)?,
+            RenameFlags::empty(),
+        )?;
+        self.reply(&Rmessage::Renameat {})
+    }
+
+    /// Moves what a fid points at, which follows. Other fids of the same file keep the name they
+    /// walked, and find that it is another's.
+    pub(super) fn rename(&mut self, fid: Fid, dfid: Fid, name: &[u8]) -> Result<()> {
+        let (file, dir) = (self.fid(fid)?, self.fid(dfid)?);
+        file.is_file()?;
+        check_directory(&dir)?;
+        check_same(&file.attach, &dir.attach)?;
+        let name = existing(name)?;
+        let cx = self.cx(&file.attach.caller);
+        let place = file.place(&cx)?;
+        place
+            .up
+            .node
+            .rename(&cx, place.name()?, dir.node(), name, RenameFlags::empty())?;
+        let moved = dir.child(name, file.step.node.clone());
+        // Whoever has pointed the fid elsewhere meanwhile keeps it there.
+        let _ = self
+            .peer
+            .fids
+            .replace(fid, &file, moved.with(file.state.clone()));
+        self.reply(&Rmessage::Rename {})
+    }
+
+    pub(super) fn unlinkat(&mut self, dirfid: Fid, name: &[u8], flags: u32) -> Result<()> {
+        let dir = self.fid(dirfid)?;
+        check_directory(&dir)?;
+        if flags & !AT_REMOVEDIR != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let cx = self.cx(&dir.attach.caller);
+        let name = existing(name)?;
+        dir.node().unlink(&cx, name, flags & AT_REMOVEDIR != 0)?;
+        self.reply(&Rmessage::Unlinkat {})
+    }
+
+    /// The fid is gone afterwards, even if the file is not.
+    pub(super) fn remove(&mut self, fid: Fid) -> Result<()> {
+        let state = self.fid(fid)?;
+        let cx = self.cx(&state.attach.caller);
+        let done = state.is_file().and_then(|()| state.unlink(&cx));
+        if let Err(errno) = done
+            && errno.is_signal()
+        {
+            return Err(errno);
+        }
+        self.peer.fids.remove(fid, &state);
+        done?;
+        self.reply(&Rmessage::Remove {})
+    }
+}
+
+const S_IFMT: u32 = 0o170000;
+
+/// `ENOTDIR`, or `EINVAL` for what points at an extended attribute.
+fn check_directory(dir: &FidState) -> Result<()> {
+    dir.is_file()?;
+    if dir.is_directory() {
+        Ok(())
+    } else {
+        Err(Errno::ENOTDIR)
+    }
+}
+
+/// `EXDEV` unless both are of one export.
+fn check_same(one: &Attach, other: &Attach) -> Result<()> {
+    if std::sync::Arc::ptr_eq(&one.export, &other.export) {
+        Ok(())
+    } else {
+        Err(Errno::EXDEV)
+    }
+}
+
+/// A symbolic link's target, as symlink(2) takes it and Rreadlink can tell it.
+pub(super) fn check_target(target: &[u8]) -> Result<()> {
+    /// Linux's `PATH_MAX`, its NUL included.
+    const MOST: usize = 4095;
+    match target {
+        b"" => Err(Errno::ENOENT),
+        _ if target.len() > MOST => Err(Errno::ENAMETOOLONG),
+        _ if target.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// A name that is there already, or that something is moved to: the dots are, but not to be moved
+/// or removed.
+pub(super) fn existing(name: &[u8]) -> Result<Name<'_>> {
+    Name::new(name).map_err(|errno| match errno {
+        Errno::EEXIST => Errno::EINVAL,
+        other => other,
+    })
+}

@@ -1,0 +1,409 @@
+//! The server half: a [`Session`] per connection, which answers requests over exported trees.
+//!
+//! A connection's state is its fids and what Tversion agreed on. A fid's state is never changed but
+//! replaced as a whole, so requests on one fid run at once without locking it; those that depend
+//! on more (offsets in 9P2000's directories, values of extended attributes, who locked) have a
+//! mutex of their own. A request that answers [`Answer::WouldBlock`] or [`Answer::Parked`] has left
+//! no trace.
+//!
+//! What it lacks on purpose: authentication (a transport's business: Tauth is told that none is
+//! needed), the order of replies and cancellation (the driver's, by [`Role`]).
+//!
+//! Lock order: a shard of the fid table is held for a look-up only, and never with another lock;
+//! a fid's own mutexes are held across calls of the source, one at a time.
+
+mod attach;
+mod dir;
+mod fid;
+mod io;
+mod legacy;
+mod lock;
+mod make;
+mod meta;
+mod open;
+mod out;
+mod qid;
+mod walk;
+mod who;
+mod xattr;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vfs::lock::Owner;
+use vfs::{Call, Cx, Errno, Patience};
+use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
+
+use self::fid::{FidState, Fids};
+use self::out::Buffered;
+use self::xattr::XattrSpace;
+use crate::message::{HEADER, Header};
+use crate::{Dialect, DotuErrno, Fid, Kind, Rmessage, Tag, Tmessage, Undecodable};
+
+pub use self::attach::{ExportList, Exports};
+pub use self::qid::version_of;
+pub use self::who::{NumericUsers, Users};
+
+/// Serves exported trees over 9P.
+#[derive(Clone)]
+pub struct Server {
+    exports: Arc<dyn Exports>,
+    users: Arc<dyn Users>,
+    options: Options,
+}
+
+/// How much a client may ask for, and what is made of what it leaves open.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The largest message, header included. At least [`Options::MIN_MSIZE`].
+    pub max_msize: u32,
+    /// The most fids of a connection.
+    pub max_fids: usize,
+    /// The most bytes of extended attributes that a connection's fids hold.
+    pub max_xattr_bytes: usize,
+    /// Whom to take a client for that names no user, or none that [`Users`] knows; nothing refuses
+    /// it with `EPERM`.
+    pub unknown_user: Option<u32>,
+    /// Whether a lock request that may wait is answered when it is granted. Otherwise it is told
+    /// that another is in the way at once, and Linux asks again after its `locktimeout`: 30
+    /// seconds, but signals end that wait, while only death ends the other.
+    pub wait_for_locks: bool,
+}
+
+impl Options {
+    /// The least that a session can be held with: Rwalk of 16 names has 217 bytes.
+    pub const MIN_MSIZE: u32 = 256;
+
+    /// The largest message before the first Tversion, which itself has some 20 bytes.
+    const FIRST_MSIZE: u32 = 8192;
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            // As QEMU. Linux asks for 1 MiB + 24 at most on streams, so this bounds others.
+            max_msize: 4 << 20,
+            // About 150 bytes each with its name, and a small node: a full table stays below
+            // 200 MiB. Linux holds one per cached name and one per open file.
+            max_fids: 1 << 20,
+            // 64 of the largest.
+            max_xattr_bytes: 4 << 20,
+            // "nobody". Linux's own first attach names that user and no number.
+            unknown_user: Some(65534),
+            wait_for_locks: true,
+        }
+    }
+}
+
+impl Server {
+    /// Serves `exports` to clients whose users are those of `users`.
+    pub fn new(exports: Arc<dyn Exports>, users: Arc<dyn Users>, options: Options) -> Server {
+        Server {
+            exports,
+            users,
+            options,
+        }
+    }
+
+    /// A new connection.
+    pub fn session(&self) -> Connection {
+        Connection {
+            fids: Fids::new(self.options.max_fids),
+            xattr_space: Arc::new(XattrSpace::new(self.options.max_xattr_bytes)),
+            agreed: AtomicU64::new(0),
+            client: Owner::new_client(),
+            server: self.clone(),
+        }
+    }
+}
+
+/// A client's connection. Dropping it clunks all its fids.
+pub struct Connection {
+    server: Server,
+    /// Whose locks are this connection's.
+    client: u64,
+    /// What Tversion agreed on, packed: see [`Agreed`]. 0 before.
+    agreed: AtomicU64,
+    fids: Fids,
+    xattr_space: Arc<XattrSpace>,
+}
+
+/// What a Tversion agreed on.
+#[derive(Clone, Copy)]
+struct Agreed {
+    dialect: Dialect,
+    msize: u32,
+}
+
+impl Agreed {
+    fn pack(self) -> u64 {
+        let dialect = match self.dialect {
+            Dialect::Plan9 => 1,
+            Dialect::Unix => 2,
+            Dialect::Linux => 3,
+        };
+        dialect << 32 | u64::from(self.msize)
+    }
+
+    fn unpack(packed: u64) -> Option<Agreed> {
+        let dialect = match packed >> 32 {
+            1 => Dialect::Plan9,
+            2 => Dialect::Unix,
+            3 => Dialect::Linux,
+            _ => return None,
+        };
+        let msize = packed as u32;
+        Some(Agreed { dialect, msize })
+    }
+}
+
+impl Session for Connection {
+    fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
+        let Some(size) = head.first_chunk() else {
+            return Ok(None);
+        };
+        let size = u32::from_le_bytes(*size);
+        let most = self.agreed().map_or(Options::FIRST_MSIZE, |a| a.msize);
+        if size < HEADER as u32 || size > most {
+            return Err(Malformed::new(format!(
+                "expected a message of {HEADER} to {most} bytes, got one of {size}"
+            )));
+        }
+        Ok(Some(size as usize))
+    }
+
+    fn role(&self, message: &[u8]) -> Result<Role, Malformed> {
+        let header = Header::decode(message)?;
+        let id = header.tag.0.into();
+        Ok(match Kind::of(header.number) {
+            Some(Kind::Version) if header.number == Kind::Version.request() => Role::Reset { id },
+            Some(Kind::Flush) => match Tmessage::decode(Dialect::Linux, message) {
+                // A flush of itself waits for nothing.
+                Ok((tag, Tmessage::Flush { oldtag })) if oldtag != tag => Role::Cancel {
+                    id,
+                    target: oldtag.0.into(),
+                },
+                _ => Role::Request { id },
+            },
+            _ => Role::Request { id },
+        })
+    }
+
+    fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> Result<Answer, Malformed> {
+        let bytes = message.bytes();
+        let header = Header::decode(bytes)?;
+        let agreed = self.agreed();
+        let dialect = agreed.map_or(Dialect::Plan9, |agreed| agreed.dialect);
+        let msize = agreed.map_or(Options::FIRST_MSIZE, |agreed| agreed.msize);
+        let mut turn = Turn {
+            peer: self,
+            call,
+            patience,
+            tag: header.tag,
+            dialect,
+            limit: (msize as usize).min(out.room()),
+            message,
+            out,
+        };
+        let done = match Tmessage::decode(dialect, bytes) {
+            Ok((_, request)) => turn.answer(agreed.is_some(), request),
+            Err(Undecodable::Frame(what)) => return Err(what),
+            Err(undecodable) => {
+                tracing::debug!(client = self.client, %undecodable, "refused");
+                Err(match undecodable {
+                    Undecodable::Number(_) => Errno::EOPNOTSUPP,
+                    _ => Errno::EPROTO,
+                })
+            }
+        };
+        match done {
+            Ok(()) => return Ok(Answer::Done),
+            Err(Errno::WOULD_BLOCK) => turn.out.truncate(0),
+            Err(Errno::PARKED) => {
+                turn.out.truncate(0);
+                return Ok(Answer::Parked);
+            }
+            Err(errno) => {
+                turn.out.truncate(0);
+                turn.refuse(errno);
+                return Ok(Answer::Done);
+            }
+        }
+        Ok(Answer::WouldBlock)
+    }
+}
+
+impl Connection {
+    #[inline]
+    fn agreed(&self) -> Option<Agreed> {
+        Agreed::unpack(self.agreed.load(Ordering::Acquire))
+    }
+}
+
+/// A request being answered.
+struct Turn<'a> {
+    peer: &'a Connection,
+    call: &'a Call,
+    patience: Patience,
+    tag: Tag,
+    dialect: Dialect,
+    /// How many bytes the reply may have.
+    limit: usize,
+    message: &'a dyn Incoming,
+    out: &'a mut dyn Outgoing,
+}
+
+impl<'a> Turn<'a> {
+    fn answer(&mut self, in_session: bool, request: Tmessage<'_>) -> vfs::Result<()> {
+        use Tmessage as T;
+        tracing::trace!(
+            client = self.peer.client,
+            tag = self.tag.0,
+            kind = request.kind().name()
+        );
+        if let T::Version { msize, version } = request {
+            return self.version(msize, version);
+        }
+        if self.tag == Tag::NONE {
+            return Err(Errno::EINVAL);
+        }
+        if !in_session {
+            return Err(Errno::EPROTO);
+        }
+        match request {
+            T::Read { fid, offset, count } => self.read(fid, offset, count),
+            T::Write { fid, offset, data } => self.write(fid, offset, data.0),
+            T::Getattr { fid, mask } => self.getattr(fid, mask),
+            T::Walk { fid, newfid, names } => self.walk(fid, newfid, names),
+            T::Clunk { fid } => self.clunk(fid),
+            T::Lopen { fid, flags } => self.lopen(fid, flags),
+            T::Readdir { fid, offset, count } => self.readdir(fid, offset, count),
+            T::Lcreate {
+                fid,
+                name,
+                flags,
+                mode,
+                gid,
+            } => self.lcreate(fid, name, flags, mode, gid),
+            T::Statfs { fid } => self.statfs(fid),
+            T::Symlink {
+                fid,
+                name,
+                target,
+                gid,
+            } => self.symlink(fid, name, target, gid),
+            T::Mknod {
+                dfid,
+                name,
+                mode,
+                major,
+                minor,
+                gid,
+            } => self.mknod(dfid, name, mode, vfs::Device { major, minor }, gid),
+            T::Mkdir {
+                dfid,
+                name,
+                mode,
+                gid,
+            } => self.mkdir(dfid, name, mode, gid),
+            T::Link { dfid, fid, name } => self.link(dfid, fid, name),
+            T::Rename { fid, dfid, name } => self.rename(fid, dfid, name),
+            T::Renameat {
+                olddirfid,
+                oldname,
+                newdirfid,
+                newname,
+            } => self.renameat(olddirfid, oldname, newdirfid, newname),
+            T::Unlinkat {
+                dirfid,
+                name,
+                flags,
+            } => self.unlinkat(dirfid, name, flags),
+            T::Readlink { fid } => self.readlink(fid),
+            T::Setattr { .. } => self.setattr(&request),
+            T::Xattrwalk { fid, newfid, name } => self.xattrwalk(fid, newfid, name),
+            T::Xattrcreate {
+                fid,
+                name,
+                size,
+                flags,
+            } => self.xattrcreate(fid, name, size, flags),
+            T::Fsync { fid, datasync } => self.fsync(fid, datasync.0 != 0),
+            T::Lock { .. } => self.lock(&request),
+            T::Getlock { .. } => self.getlock(&request),
+            T::Auth { .. } => Err(Errno::ENOENT),
+            T::Attach {
+                fid,
+                afid,
+                uname,
+                aname,
+                n_uname,
+            } => self.attach(fid, afid, uname, aname, n_uname),
+            // The driver has seen to it that the other was answered.
+            T::Flush { .. } => self.reply(&Rmessage::Flush {}),
+            T::Remove { fid } => self.remove(fid),
+            T::Open { fid, mode } => self.open(fid, mode),
+            T::Create {
+                fid,
+                name,
+                perm,
+                mode,
+                extension,
+            } => self.create(fid, name, perm, mode, extension.0),
+            T::Stat { fid } => self.stat(fid),
+            T::Wstat { fid, stat } => self.wstat(fid, &stat),
+            T::Version { .. } => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Writes a whole reply, `EMSGSIZE` if it is longer than was agreed on.
+    fn reply(&mut self, message: &Rmessage<'_>) -> vfs::Result<()> {
+        if message.size(self.dialect) > self.limit {
+            return Err(Errno::EMSGSIZE);
+        }
+        self.write_reply(message);
+        Ok(())
+    }
+
+    fn write_reply(&mut self, message: &Rmessage<'_>) {
+        let mut buffered = Buffered::new(self.out);
+        message.encode(self.dialect, self.tag, &mut buffered);
+        buffered.finish();
+    }
+
+    fn refuse(&mut self, errno: Errno) {
+        match self.dialect {
+            Dialect::Linux => self.write_reply(&Rmessage::Lerror {
+                errno: errno.raw().into(),
+            }),
+            Dialect::Plan9 | Dialect::Unix => self.write_reply(&Rmessage::Error {
+                text: errno.to_string().as_bytes(),
+                errno: DotuErrno(errno.raw().into()),
+            }),
+        }
+    }
+
+    /// The context of a call on behalf of `caller`.
+    fn cx<'b>(&self, caller: &'b vfs::Caller) -> Cx<'b>
+    where
+        'a: 'b,
+    {
+        Cx {
+            caller,
+            patience: self.patience,
+            call: self.call,
+        }
+    }
+
+    /// A fid's state, `EBADF` if there is none.
+    #[inline]
+    fn fid(&self, fid: Fid) -> vfs::Result<Arc<FidState>> {
+        self.peer.fids.get(fid)
+    }
+}

@@ -1,0 +1,121 @@
+//! Tlopen, Tlcreate, Tclunk: fids become open files and end.
+
+use vfs::{Errno, Kind, Mode, Name, OpenFlags, Result, Want};
+
+use super::Turn;
+use super::fid::{FidState, Open, State};
+use super::qid::qid_of;
+use crate::numbers::Lopen;
+use crate::{Fid, Rmessage};
+
+/// `iounit` of every reply: as much as msize allows. Linux caps reads, writes and Treaddir by any
+/// other value.
+pub(super) const IOUNIT: u32 = 0;
+
+impl Turn<'_> {
+    pub(super) fn lopen(&mut self, fid: Fid, flags: u32) -> Result<()> {
+        let state = self.fid(fid)?;
+        state.unused()?;
+        let asked = Lopen::from_bits_retain(flags);
+        let flags = open_flags(asked)?;
+        match state.node().kind() {
+            Kind::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC) => {
+                return Err(Errno::EISDIR);
+            }
+            Kind::Directory => {}
+            _ if asked.contains(Lopen::DIRECTORY) => return Err(Errno::ENOTDIR),
+            _ => {}
+        }
+        let cx = self.cx(&state.attach.caller);
+        let file = state.node().open(&cx, flags)?;
+        let attr = file.attr(&cx, Want::BASIC | Want::TIMES)?;
+        let opened = state.with(Open::new(&state, file, flags, false));
+        self.peer.fids.replace(fid, &state, opened)?;
+        self.reply(&Rmessage::Lopen {
+            qid: qid_of(&attr),
+            iounit: IOUNIT,
+        })
+    }
+
+    pub(super) fn lcreate(
+        &mut self,
+        fid: Fid,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+        gid: u32,
+    ) -> Result<()> {
+        let state = self.fid(fid)?;
+        state.unused()?;
+        if !state.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        let name = Name::new(name)?;
+        let asked = Lopen::from_bits_retain(flags);
+        let mut flags = open_flags(asked)?;
+        flags.set(OpenFlags::EXCL, asked.contains(Lopen::EXCL));
+        let caller = state.attach.caller_in(gid);
+        let mode = Mode::exactly(mode & 0o7777);
+        let (entry, file) = state.node().create(&self.cx(&caller), name, flags, mode)?;
+        let child = state.child(name, entry.node);
+        let created = child.with(Open::new(&child, file, flags, false));
+        self.peer.fids.replace(fid, &state, created)?;
+        self.reply(&Rmessage::Lcreate {
+            qid: qid_of(&entry.attr),
+            iounit: IOUNIT,
+        })
+    }
+
+    /// The fid is gone afterwards, whatever became of what was left to do.
+    pub(super) fn clunk(&mut self, fid: Fid) -> Result<()> {
+        let state = self.fid(fid)?;
+        let done = self.last_duties(&state);
+        if let Err(errno) = done
+            && errno.is_signal()
+        {
+            return Err(errno);
+        }
+        self.peer.fids.remove(fid, &state);
+        done?;
+        self.reply(&Rmessage::Clunk {})
+    }
+
+    fn last_duties(&self, fid: &FidState) -> Result<()> {
+        let cx = self.cx(&fid.attach.caller);
+        match &fid.state {
+            State::Walked | State::Value(_) => Ok(()),
+            State::Draft(draft) => draft.commit(&cx, fid.node()),
+            State::Open(open) => {
+                if open.flags.contains(OpenFlags::WRITE) {
+                    open.file.flush(&cx)?;
+                }
+                if open.remove {
+                    fid.unlink(&cx)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What Linux's open flags mean here. Those not named are the client's own business: `DIRECT` is
+/// about its cache, and says nothing of how the bytes it sends are aligned; truncation to come by
+/// Tsetattr is the rule, but `TRUNC` is honoured.
+fn open_flags(asked: Lopen) -> Result<OpenFlags> {
+    let mut flags = match (asked & Lopen::ACCESS).bits() {
+        0 => OpenFlags::READ,
+        1 => OpenFlags::WRITE,
+        2 => OpenFlags::READ | OpenFlags::WRITE,
+        _ => return Err(Errno::EINVAL),
+    };
+    for (bit, flag) in [
+        (Lopen::TRUNC, OpenFlags::TRUNC),
+        (Lopen::APPEND, OpenFlags::APPEND),
+        (Lopen::DSYNC, OpenFlags::DSYNC),
+        (Lopen::SYNC, OpenFlags::SYNC),
+        (Lopen::NOATIME, OpenFlags::NOATIME),
+    ] {
+        flags.set(flag, asked.contains(bit));
+    }
+    Ok(flags)
+}

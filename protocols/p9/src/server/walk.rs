@@ -1,0 +1,119 @@
+//! Twalk: new fids from old ones.
+
+use std::sync::Arc;
+
+use vfs::{Cx, Errno, Name, Node, Result, Want};
+
+use super::Turn;
+use super::attach::Attach;
+use super::fid::{FidState, Step};
+use super::qid::qid_of;
+use crate::{Fid, Names, Qid, QidType, Qids, Rmessage};
+
+impl Turn<'_> {
+    pub(super) fn walk(&mut self, fid: Fid, newfid: Fid, names: Names<'_>) -> Result<()> {
+        if names.len() > Names::MAX {
+            return Err(Errno::EINVAL);
+        }
+        let from = self.fid(fid)?;
+        from.is_file()?;
+        if newfid != fid {
+            self.peer.fids.check_free(newfid)?;
+        } else if !names.is_empty() {
+            // An open file stays where it is: walk(5).
+            from.unused()?;
+        }
+        let mut qids = [NO_QID; Names::MAX];
+        let mut walked = 0;
+        let mut step = from.step.clone();
+        {
+            let cx = self.cx(&from.attach.caller);
+            for name in names.iter() {
+                match next(&cx, &from.attach, &step, name) {
+                    Ok((next, qid)) => {
+                        step = next;
+                        qids[walked] = qid;
+                        walked += 1;
+                    }
+                    Err(errno) if walked == 0 || errno.is_signal() => return Err(errno),
+                    // As far as it went: the fids stay what they were.
+                    Err(_) => break,
+                }
+            }
+        }
+        if walked == names.len() && !(newfid == fid && names.is_empty()) {
+            let state = FidState::walked(from.attach.clone(), step);
+            if newfid == fid {
+                self.peer.fids.replace(fid, &from, state)?;
+            } else {
+                self.peer.fids.insert(newfid, state)?;
+            }
+        }
+        self.reply(&Rmessage::Walk {
+            qids: Qids::new(&qids[..walked]),
+        })
+    }
+}
+
+const NO_QID: Qid = Qid {
+    kind: QidType::empty(),
+    version: 0,
+    path: 0,
+};
+
+/// One name further.
+fn next(cx: &Cx<'_>, attach: &Attach, step: &Arc<Step>, name: &[u8]) -> Result<(Arc<Step>, Qid)> {
+    if step.node.kind() != vfs::Kind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let (next, attr) = match name {
+        b"." => (step.clone(), None),
+        b".." => up(cx, attach, step)?,
+        _ => {
+            let name = Name::new(name)?;
+            let entry = step.node.lookup(cx, name)?;
+            (Step::new(step, name, entry.node), Some(entry.attr))
+        }
+    };
+    let attr = match attr {
+        Some(attr) => attr,
+        None => next.node.attr(cx, Want::BASIC | Want::TIMES)?,
+    };
+    Ok((next, qid_of(&attr)))
+}
+
+/// The directory above, which for the root of an attach is itself.
+pub(super) fn up(
+    cx: &Cx<'_>,
+    attach: &Attach,
+    step: &Arc<Step>,
+) -> Result<(Arc<Step>, Option<vfs::Attr>)> {
+    let root = attach.root.node.id();
+    if step.node.id() == root {
+        return Ok((attach.root.clone(), None));
+    }
+    let parent = step.node.parent(cx)?;
+    if attach.below {
+        check_below(cx, &parent.node, root)?;
+    }
+    let known = step.place.as_ref().map(|place| &place.up);
+    let up = match known {
+        Some(up) if up.node.id() == parent.node.id() => up.clone(),
+        _ if parent.node.id() == root => attach.root.clone(),
+        _ => Step::root(parent.node),
+    };
+    Ok((up, Some(parent.attr)))
+}
+
+/// `ENOENT` for what is not below `root`: another may have moved it out of there.
+fn check_below(cx: &Cx<'_>, node: &Arc<dyn Node>, root: vfs::NodeId) -> Result<()> {
+    let mut at = node.clone();
+    while at.id() != root {
+        let parent = at.parent(cx)?.node;
+        if parent.id() == at.id() {
+            return Err(Errno::ENOENT);
+        }
+        at = parent;
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Txattrwalk and Txattrcreate: extended attributes as fids to read and write.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use vfs::{Cx, Errno, Node, Result, XattrFlags};
+
+use super::Turn;
+use super::fid::{FidState, State, lock};
+use crate::{Fid, Rmessage};
+
+/// The largest value, and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+const MOST: usize = 64 << 10;
+
+/// The longest name (`XATTR_NAME_MAX`).
+const NAME_MOST: usize = 255;
+
+/// How many bytes of values a connection's fids may hold yet.
+pub(super) struct XattrSpace(AtomicUsize);
+
+/// Bytes of a connection's [`XattrSpace`], given back when dropped.
+struct Reserved {
+    space: Arc<XattrSpace>,
+    bytes: usize,
+}
+
+impl XattrSpace {
+    pub(super) fn new(bytes: usize) -> XattrSpace {
+        XattrSpace(AtomicUsize::new(bytes))
+    }
+
+    /// `ENOBUFS` if there is not so much left.
+    fn reserve(self: &Arc<XattrSpace>, bytes: usize) -> Result<Reserved> {
+        let take = |left: usize| left.checked_sub(bytes);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .map_err(|_| Errno::ENOBUFS)?;
+        Ok(Reserved {
+            space: self.clone(),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.space.0.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A value, or the list of names, as it was when walked to.
+pub(super) struct Value {
+    pub(super) bytes: Vec<u8>,
+    _reserved: Reserved,
+}
+
+/// A value under construction.
+pub(super) struct Draft {
+    name: Box<[u8]>,
+    /// How many bytes it shall have.
+    size: usize,
+    flags: XattrFlags,
+    bytes: Mutex<Vec<u8>>,
+    _reserved: Reserved,
+}
+
+impl Draft {
+    /// Puts some of the value in its place, `ENOSPC` beyond the size it shall have.
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        let offset = usize::try_from(offset).map_err(|_| Errno::ENOSPC)?;
+        let end = offset.checked_add(data.len()).ok_or(Errno::ENOSPC)?;
+        if end > self.size {
+            return Err(Errno::ENOSPC);
+        }
+        let mut bytes = lock(&self.bytes);
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset..end].copy_from_slice(data);
+        Ok(data.len())
+    }
+
+    /// Sets the attribute, `EINVAL` if it has not come whole. Linux asks for removal by replacing
+    /// with nothing.
+    pub(super) fn commit(&self, cx: &Cx<'_>, node: &dyn Node) -> Result<()> {
+        let bytes = lock(&self.bytes);
+        if bytes.len() != self.size {
+            return Err(Errno::EINVAL);
+        }
+        if bytes.is_empty() && self.flags.contains(XattrFlags::REPLACE) {
+            return node.remove_xattr(cx, &self.name);
+        }
+        node.set_xattr(cx, &self.name, &bytes, self.flags)
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn xattrwalk(&mut self, fid: Fid, newfid: Fid, name: &[u8]) -> Result<()> {
+        let from = self.fid(fid)?;
+        from.is_file()?;
+        self.peer.fids.check_free(newfid)?;
+        let cx = self.cx(&from.attach.caller);
+        let bytes = if name.is_empty() {
+            from.node().xattrs(&cx)?
+        } else {
+            check_name(name)?;
+            from.node().xattr(&cx, name)?
+        };
+        if bytes.len() > MOST {
+            return Err(Errno::E2BIG);
+        }
+        let size = bytes.len() as u64;
+        let value = State::Value(Arc::new(Value {
+            _reserved: self.peer.xattr_space.reserve(bytes.len())?,
+            bytes,
+        }));
+        let state = Arc::new(FidState {
+            attach: from.attach.clone(),
+            step: from.step.clone(),
+            state: value,
+        });
+        self.peer.fids.insert(newfid, state)?;
+        self.reply(&Rmessage::Xattrwalk { size })
+    }
+
+    pub(super) fn xattrcreate(
+        &mut self,
+        fid: Fid,
+        name: &[u8],
+        size: u64,
+        flags: u32,
+    ) -> Result<()> {
+        let state = self.fid(fid)?;
+        state.unused()?;
+        check_name(name)?;
+        let flags = XattrFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        if size > MOST {
+            return Err(Errno::E2BIG);
+        }
+        let draft = State::Draft(Arc::new(Draft {
+            name: name.into(),
+            size,
+            flags,
+            bytes: Mutex::default(),
+            _reserved: self.peer.xattr_space.reserve(size)?,
+        }));
+        self.peer.fids.replace(fid, &state, state.with(draft))?;
+        self.reply(&Rmessage::Xattrcreate {})
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" => Err(Errno::EINVAL),
+        _ if name.len() > NAME_MOST => Err(Errno::ERANGE),
+        _ if name.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}

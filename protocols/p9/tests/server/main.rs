@@ -1,0 +1,7 @@
+//! The server half over a tree in memory and a network that is a function call: bytes in, bytes out.
+
+mod legacy;
+mod linux;
+mod net;
+mod robust;
+mod session;

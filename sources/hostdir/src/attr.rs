@@ -1,0 +1,244 @@
+//! Attributes, as read and as changed.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, RawMode, Statx, StatxTimestamp, Timespec, Timestamps, UTIME_NOW,
+    UTIME_OMIT, Uid,
+};
+use rustix::io::Errno as Raw;
+use rustix::path::DecInt;
+use sys::errno;
+use vfs::{Attr, Cx, Errno, Kind, Result, SetAttr, SetTime, Time, Want};
+
+use crate::device::{self, Device};
+use crate::node;
+use crate::proc_path::ProcPath;
+use crate::tree::{self, Tree};
+
+/// What statx(2) says of a node on `device`, without a generation.
+///
+/// The change counter is the ctime in nanoseconds. Kernels from 6.13 on take it from a fine clock
+/// whenever somebody has looked since the last change (ext4, XFS, btrfs, tmpfs), so two states
+/// that were both looked at never share one. Folding the mtime in would add nothing: each
+/// change of it is one of the ctime.
+pub(crate) fn of(device: &Device, stx: &Statx) -> Attr {
+    let mode = u32::from(stx.stx_mode);
+    let ctime = time(stx.stx_ctime);
+    Attr {
+        id: device.id(stx.stx_ino),
+        generation: 0,
+        kind: Kind::from_mode(mode).unwrap_or(Kind::File),
+        mode: mode & 0o7777,
+        nlink: stx.stx_nlink,
+        uid: stx.stx_uid,
+        gid: stx.stx_gid,
+        rdev: vfs::Device {
+            major: stx.stx_rdev_major,
+            minor: stx.stx_rdev_minor,
+        },
+        size: stx.stx_size,
+        blksize: stx.stx_blksize,
+        blocks: stx.stx_blocks,
+        atime: time(stx.stx_atime),
+        mtime: time(stx.stx_mtime),
+        ctime,
+        btime: (stx.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0)
+            .then(|| time(stx.stx_btime)),
+        change: (ctime.sec as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(ctime.nsec.into()),
+        device: device::dev_of(stx),
+    }
+}
+
+/// The attributes of what `fd` is open on, on `device`.
+pub(crate) fn read(device: &Device, fd: BorrowedFd<'_>, want: Want) -> Result<Attr> {
+    let mut attr = of(device, &tree::stat(fd)?);
+    if want.contains(Want::GENERATION) {
+        attr.generation = node::life_of(fd);
+    }
+    Ok(attr)
+}
+
+fn time(stamp: StatxTimestamp) -> Time {
+    Time {
+        sec: stamp.tv_sec,
+        nsec: stamp.tv_nsec,
+    }
+}
+
+/// How an object is reached to change it.
+#[derive(Clone, Copy)]
+pub(crate) enum Target<'a> {
+    /// By what may be no more than a path to it: permissions are checked.
+    Path(BorrowedFd<'a>),
+    /// By an open file.
+    Open(BorrowedFd<'a>),
+}
+
+/// Makes the changes that `set` asks for: owner, mode, times, size. Permissions are the caller's,
+/// whom the thread has become. A change that fails ends it; those before it stay.
+fn change(tree: &Tree, target: Target<'_>, set: &SetAttr) -> Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        target.chown(set.uid, set.gid)?;
+    }
+    // Behind the owner, whose change takes set-id bits away.
+    if let Some(mode) = set.mode {
+        target.chmod(tree, mode)?;
+    }
+    let timed = set.atime.is_some() || set.mtime.is_some();
+    if timed {
+        target.touch(set)?;
+    }
+    if let Some(size) = set.size {
+        target.truncate(size)?;
+        // Which has set the mtime to now.
+        if matches!(set.mtime, Some(SetTime::At(_))) {
+            target.touch(set)?;
+        }
+    }
+    let changed = set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || timed;
+    if set.ctime && !changed && set.size.is_none() {
+        target.mark_changed(tree)?;
+    }
+    if set.kill_priv {
+        tree.act_as_server()?;
+        target.kill_privileges(tree)?;
+    }
+    Ok(())
+}
+
+impl<'a> Target<'a> {
+    fn fd(self) -> BorrowedFd<'a> {
+        match self {
+            Target::Path(fd) | Target::Open(fd) => fd,
+        }
+    }
+
+    fn chown(self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        match self {
+            Target::Path(fd) => rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH),
+            Target::Open(fd) => rustix::fs::fchown(fd, uid, gid),
+        }
+        .map_err(errno)
+    }
+
+    fn chmod(self, tree: &Tree, mode: u32) -> Result<()> {
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        match self {
+            Target::Path(fd) => {
+                rustix::fs::chmodat(tree.proc_fds(), DecInt::from_fd(fd), mode, AtFlags::empty())
+            }
+            Target::Open(fd) => rustix::fs::fchmod(fd, mode),
+        }
+        .map_err(errno)
+    }
+
+    fn utimens(self, times: &Timestamps) -> rustix::io::Result<()> {
+        match self {
+            Target::Path(fd) => rustix::fs::utimensat(fd, c"", times, AtFlags::EMPTY_PATH),
+            Target::Open(fd) => rustix::fs::futimens(fd, times),
+        }
+    }
+
+    fn touch(self, set: &SetAttr) -> Result<()> {
+        let times = Timestamps {
+            last_access: timespec(set.atime),
+            last_modification: timespec(set.mtime),
+        };
+        let explicit = |time| matches!(time, Some(SetTime::At(_)));
+        match self.utimens(&times) {
+            // The kernel lets who may write set both times to now, or none.
+            Err(Raw::PERM | Raw::ACCESS) if !explicit(set.atime) && !explicit(set.mtime) => {
+                // A new size sets the mtime to now by itself.
+                if set.size.is_some() {
+                    return Ok(());
+                }
+                let now = timespec(Some(SetTime::Now));
+                self.utimens(&Timestamps {
+                    last_access: now,
+                    last_modification: now,
+                })
+                .map_err(errno)
+            }
+            done => done.map_err(errno),
+        }
+    }
+
+    fn truncate(self, size: u64) -> Result<()> {
+        match self {
+            Target::Path(fd) => sys::path::truncate(ProcPath::of(fd).as_c_str(), size),
+            Target::Open(fd) => rustix::fs::ftruncate(fd, size),
+        }
+        .map_err(errno)
+    }
+
+    /// Sets the ctime to now, and nothing else.
+    fn mark_changed(self, tree: &Tree) -> Result<()> {
+        let stx = tree::stat(self.fd())?;
+        let mode = RawMode::from(stx.stx_mode);
+        // A change of owner to nobody in particular needs no permission, but costs a file its
+        // set-id bits; there a change to the same mode does it.
+        if mode & 0o6000 == 0 {
+            self.chown(None, None)
+        } else {
+            self.chmod(tree, mode & 0o7777)
+        }
+    }
+
+    /// Takes set-id bits and file capabilities away, as the kernel does when somebody without
+    /// privileges changes a file.
+    fn kill_privileges(self, tree: &Tree) -> Result<()> {
+        let mode = RawMode::from(tree::stat(self.fd())?.stx_mode);
+        if Kind::from_mode(mode) != Some(Kind::File) {
+            return Ok(());
+        }
+        let mut kept = mode & 0o7777 & !0o4000;
+        // Set-gid without execute permission for the group once meant mandatory locks.
+        if mode & 0o010 != 0 {
+            kept &= !0o2000;
+        }
+        if kept != mode & 0o7777 {
+            self.chmod(tree, kept)?;
+        }
+        match rustix::fs::removexattr(ProcPath::of(self.fd()).as_c_str(), c"security.capability") {
+            Ok(()) | Err(Raw::NODATA | Raw::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(errno(error)),
+        }
+    }
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    let (tv_sec, tv_nsec) = match time {
+        None => (0, UTIME_OMIT),
+        Some(SetTime::Now) => (0, UTIME_NOW),
+        Some(SetTime::At(time)) => (time.sec, time.nsec.into()),
+    };
+    Timespec { tv_sec, tv_nsec }
+}
+
+/// Refuses what no system call could be told: user id -1 means "leave" to chown(2), and a time
+/// has less than a second of nanoseconds.
+pub(crate) fn check(set: &SetAttr) -> Result<()> {
+    let time_is_good =
+        |time| !matches!(time, Some(SetTime::At(Time { nsec, .. })) if nsec > 999_999_999);
+    if set.uid == Some(u32::MAX)
+        || set.gid == Some(u32::MAX)
+        || !time_is_good(set.atime)
+        || !time_is_good(set.mtime)
+    {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// [`change`] on behalf of `cx`'s caller, and what the attributes are then.
+pub(crate) fn set(device: &Device, cx: &Cx<'_>, target: Target<'_>, set: &SetAttr) -> Result<Attr> {
+    check(set)?;
+    device.brief(cx.patience)?;
+    device.tree.act(cx)?;
+    change(&device.tree, target, set)?;
+    read(device, target.fd(), Want::STAT)
+}

@@ -1,0 +1,107 @@
+//! Copying from file to file without a way through the client.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno as Raw;
+use sys::errno;
+use vfs::{Cx, Errno, Patience, Result};
+
+use crate::file::HostFile;
+
+/// What may be copied on a lane's own thread: about what one large read or write moves.
+const SHORT: u64 = 1 << 20;
+
+/// How much is copied between two looks whether the request is cancelled. Large, because file
+/// systems that share blocks do it per call.
+const STEP: u64 = 128 << 20;
+
+/// How much goes through memory at once where the kernel does not copy.
+const BUFFER: usize = 256 << 10;
+
+/// copy_file_range(2), or reading and writing where the kernel has no way between the two.
+pub(crate) fn any(
+    from: &HostFile,
+    cx: &Cx<'_>,
+    offset: u64,
+    to: &HostFile,
+    to_offset: u64,
+    len: u64,
+) -> Result<u64> {
+    if len > SHORT {
+        cx.may_wait()?;
+    }
+    from.node().device().brief(cx.patience)?;
+    to.node().device().brief(cx.patience)?;
+    from.node().device().tree.act(cx)?;
+    let mut copied = 0;
+    while copied < len {
+        if copied > 0 && cx.call.check().is_err() {
+            break;
+        }
+        let (mut at, mut to_at) = (offset + copied, to_offset + copied);
+        let step = (len - copied).min(STEP) as usize;
+        match rustix::fs::copy_file_range(from.fd(), Some(&mut at), to.fd(), Some(&mut to_at), step)
+        {
+            Ok(0) => break,
+            Ok(more) => copied += more as u64,
+            Err(Raw::INTR) => {}
+            Err(_) if copied > 0 => break,
+            Err(Raw::XDEV | Raw::OPNOTSUPP | Raw::NOSYS) => {
+                cx.may_wait()?;
+                return through_memory(cx, from.fd(), offset, to.fd(), to_offset, len);
+            }
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    Ok(copied)
+}
+
+/// FICLONERANGE: all or nothing.
+pub(crate) fn clone(
+    from: &HostFile,
+    cx: &Cx<'_>,
+    offset: u64,
+    to: &HostFile,
+    to_offset: u64,
+    len: u64,
+) -> Result<u64> {
+    if len == 0 {
+        return Ok(0);
+    }
+    // It writes out what is dirty first.
+    from.node().device().long(cx.patience)?;
+    from.node().device().tree.act(cx)?;
+    match sys::clone::clone_range(from.fd(), offset, len, to.fd(), to_offset) {
+        Ok(()) => Ok(len),
+        Err(Raw::NOTTY) => Err(Errno::EOPNOTSUPP),
+        Err(error) => Err(errno(error)),
+    }
+}
+
+fn through_memory(
+    cx: &Cx<'_>,
+    from: BorrowedFd<'_>,
+    offset: u64,
+    to: BorrowedFd<'_>,
+    to_offset: u64,
+    len: u64,
+) -> Result<u64> {
+    let mut buffer = vec![0; BUFFER.min(len as usize)];
+    let mut copied = 0;
+    while copied < len {
+        if copied > 0 && cx.call.check().is_err() {
+            break;
+        }
+        let step = buffer.len().min((len - copied) as usize);
+        let moved =
+            sys::payload::pread_into(from, offset + copied, &mut buffer[..step], Patience::Full)
+                .and_then(|read| sys::payload::pwrite_all(to, to_offset + copied, &buffer[..read]));
+        match moved {
+            Ok(0) => break,
+            Ok(moved) => copied += moved as u64,
+            Err(_) if copied > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(copied)
+}

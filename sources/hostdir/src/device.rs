@@ -1,0 +1,193 @@
+//! The file systems that lie below one root: the root's own, and what is mounted in it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::fs::{FileType, OFlags, RawMode, Statx};
+use sys::handle::FileHandle;
+use vfs::{Errno, Patience, Result};
+
+use crate::fds::Fd;
+use crate::ids::{self, DeviceKey, Prefix};
+use crate::tree::Tree;
+
+/// A file system of the host. Lives as long as a node on it, so that what no client uses can be
+/// unmounted.
+pub(crate) struct Device {
+    pub(crate) tree: Arc<Tree>,
+    /// `st_dev`.
+    pub(crate) dev: u64,
+    pub(crate) prefix: Prefix,
+    class: Class,
+    /// Open on it for real, where the server may.
+    real: Option<Fd>,
+    /// Whether its nodes can be opened by kernel handle.
+    by_handle: bool,
+    /// Whether its reads can say that they would wait: 0 unknown, 1 yes, 2 no.
+    tells_waiting: AtomicU8,
+}
+
+/// How long a file system takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// It has no other place than memory.
+    Memory,
+    /// Its metadata is normally in memory.
+    Local,
+    /// Another machine or a program answers.
+    Remote,
+}
+
+impl Device {
+    /// The device that `fd`, whose attributes are `stx`, is on. May open a second descriptor, as the
+    /// server itself.
+    pub(crate) fn new(tree: &Arc<Tree>, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Device> {
+        let figures = rustix::fs::fstatfs(fd).map_err(sys::errno)?;
+        let dev = dev_of(stx);
+        let prefix = tree.prefix(DeviceKey {
+            dev,
+            fsid: fsid(&figures),
+        })?;
+        let class = Class::of(figures.f_type as u64);
+        let real = open_for_real(tree, fd, stx);
+        let by_handle = tree.by_handle && real.as_ref().is_some_and(|real| leads_back(real, fd));
+        Ok(Device {
+            tree: tree.clone(),
+            dev,
+            prefix,
+            class,
+            real,
+            by_handle,
+            tells_waiting: AtomicU8::new(0),
+        })
+    }
+
+    /// The number of its inode `ino`.
+    pub(crate) fn id(&self, ino: u64) -> vfs::NodeId {
+        ids::compose(&self.tree.key, self.prefix, ino)
+    }
+
+    /// What its nodes are opened by through kernel handles, if they can be.
+    pub(crate) fn mount(&self) -> Option<BorrowedFd<'_>> {
+        self.real().filter(|_| self.by_handle)
+    }
+
+    /// Something on it that is open for real, where the server may.
+    pub(crate) fn real(&self) -> Option<BorrowedFd<'_>> {
+        self.real.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Before what is in memory once its object is open.
+    pub(crate) fn memory(&self, patience: Patience) -> Result<()> {
+        enough(self.class != Class::Remote || patience == Patience::Full)
+    }
+
+    /// Before what a local file system normally does in memory.
+    pub(crate) fn brief(&self, patience: Patience) -> Result<()> {
+        enough(match self.class {
+            Class::Memory => true,
+            Class::Local => patience >= Patience::Brief,
+            Class::Remote => patience == Patience::Full,
+        })
+    }
+
+    /// Before what waits for a disk by nature.
+    pub(crate) fn long(&self, patience: Patience) -> Result<()> {
+        enough(self.class == Class::Memory || patience == Patience::Full)
+    }
+
+    /// Whether only cached names may be looked at; the other ways are open or closed altogether.
+    pub(crate) fn cached_names(&self, patience: Patience) -> Result<bool> {
+        self.memory(patience)?;
+        Ok(self.brief(patience).is_err())
+    }
+
+    /// The patience to read `file` with: full where pages are all there is, less only where the
+    /// kernel can tell what is cached.
+    pub(crate) fn read_patience(
+        &self,
+        file: BorrowedFd<'_>,
+        patience: Patience,
+    ) -> Result<Patience> {
+        if self.class == Class::Memory || patience == Patience::Full {
+            return Ok(Patience::Full);
+        }
+        self.memory(patience)?;
+        if self.tells_waiting.load(Ordering::Relaxed) == 0 {
+            let answer = if sys::payload::tells_waiting(file) {
+                1
+            } else {
+                2
+            };
+            self.tells_waiting.store(answer, Ordering::Relaxed);
+        }
+        enough(self.tells_waiting.load(Ordering::Relaxed) == 1)?;
+        Ok(patience)
+    }
+
+    /// Whether it is another machine's or program's.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.class == Class::Remote
+    }
+}
+
+fn enough(yes: bool) -> Result<()> {
+    if yes { Ok(()) } else { Err(Errno::WOULD_BLOCK) }
+}
+
+impl Class {
+    /// The class of a file system type (`include/uapi/linux/magic.h`; those that keep theirs
+    /// elsewhere say where).
+    fn of(magic: u64) -> Class {
+        match magic {
+            0x0102_1994 // tmpfs
+            | 0x8584_58f6 // ramfs
+            | 0x9584_58f6 // hugetlbfs
+            => Class::Memory,
+            0x6969 // NFS
+            | 0xff53_4d42 | 0xfe53_4d42 | 0x517b // CIFS, SMB2, SMB
+            | 0x6573_5546 // FUSE, virtiofs
+            | 0x0102_1997 // 9P
+            | 0x00c3_6400 // Ceph
+            | 0x5346_414f | 0x6b41_4653 // AFS
+            | 0x7375_7245 // Coda
+            | 0x0116_1970 // GFS2
+            | 0x7461_636f // OCFS2
+            | 0x0bd0_0bd0 // Lustre (its own headers)
+            | 0x1983_0326 // BeeGFS (its own headers)
+            | 0x4750_4653 // GPFS (its own headers)
+            | 0x2003_0528 // OrangeFS (fs/orangefs)
+            | 0x786f_4256 // vboxsf (fs/vboxsf)
+            => Class::Remote,
+            _ => Class::Local,
+        }
+    }
+}
+
+/// `st_dev` as one number.
+pub(crate) fn dev_of(stx: &Statx) -> u64 {
+    rustix::fs::makedev(stx.stx_dev_major, stx.stx_dev_minor)
+}
+
+/// `f_fsid` as one number.
+pub(crate) fn fsid(figures: &rustix::fs::StatFs) -> u64 {
+    let [high, low] = figures.f_fsid.val;
+    u64::from(high as u32) << 32 | u64::from(low as u32)
+}
+
+/// Opens `fd` for reading, as the server itself, if it is of a kind where that has no effects.
+fn open_for_real(tree: &Tree, fd: BorrowedFd<'_>, stx: &Statx) -> Option<Fd> {
+    let flags = match FileType::from_raw_mode(RawMode::from(stx.stx_mode)) {
+        FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
+        FileType::RegularFile => OFlags::RDONLY | OFlags::NONBLOCK,
+        _ => return None,
+    };
+    tree.act_as_server().ok()?;
+    tree.open(|| tree.reopen(fd, flags)).ok()
+}
+
+/// Whether a kernel handle of `fd` can be had, and opened.
+fn leads_back(real: &Fd, fd: BorrowedFd<'_>) -> bool {
+    FileHandle::of(fd).is_ok_and(|handle| handle.open(real.as_fd(), OFlags::PATH).is_ok())
+}

@@ -1,0 +1,160 @@
+//! Reading a directory.
+//!
+//! The cookies are the file system's own (`d_off`). An open directory keeps what it has read and not
+//! told yet, and where that goes on, so that reading in order neither seeks nor reads twice.
+//!
+//! The number of an entry that is a mount point is that of the directory beneath the mount: the
+//! kernel says so to everybody. Attributes ([`Plus::Entries`]) are those of what is mounted.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno as Raw;
+use sys::dir::Entry as RawEntry;
+use sys::errno;
+use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Kind, Name, Plus, Result};
+
+use crate::node::HostNode;
+
+/// How much is read at once: some 2000 entries, so that large directories take few calls.
+const BUFFER: usize = 64 << 10;
+
+/// An open directory's position.
+#[derive(Default)]
+pub(crate) struct Stream(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    buffer: Vec<u8>,
+    filled: usize,
+    /// The cookie before the first entry in the buffer.
+    base: u64,
+    /// Where the next entry is in the buffer, and the cookie before it.
+    at: usize,
+    cookie: u64,
+    /// The end was told; whoever asks once more is told again without a look.
+    ended: bool,
+}
+
+impl Stream {
+    pub(crate) fn read(
+        &self,
+        node: &HostNode,
+        fd: BorrowedFd<'_>,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: Plus,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let mut state = self.0.lock().expect("no panic holds it");
+        state.go_to(fd, cookie)?;
+        let mut told = false;
+        loop {
+            let state = &mut *state;
+            if state.at == state.filled {
+                match state.fill(fd) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(()),
+                    // The next call meets it again.
+                    Err(_) if told => return Ok(()),
+                    Err(error) => return Err(error),
+                }
+            }
+            let rest = &state.buffer[state.at..state.filled];
+            let raw = RawEntry::first(rest).ok_or(Errno::EIO)?;
+            if !matches!(raw.name, b"." | b"..") {
+                let (id, kind, entry) = match plus {
+                    Plus::Names => (
+                        node.device().id(raw.ino),
+                        Kind::from_d_type(raw.d_type),
+                        None,
+                    ),
+                    Plus::Entries => with_attr(node, cx, &raw)?,
+                };
+                let taken = sink.entry(DirEntry {
+                    name: raw.name,
+                    id,
+                    kind,
+                    cookie: raw.cookie,
+                    entry,
+                });
+                if !taken {
+                    return Ok(());
+                }
+                told = true;
+            }
+            state.cookie = raw.cookie;
+            state.at += raw.len;
+        }
+    }
+}
+
+type Looked = (vfs::NodeId, Option<Kind>, Option<Entry>);
+
+fn with_attr(node: &HostNode, cx: &Cx<'_>, raw: &RawEntry<'_>) -> Result<Looked> {
+    match Name::new(raw.name).and_then(|name| node.look_up(cx, name)) {
+        Ok((child, attr)) => {
+            let entry = Entry { node: child, attr };
+            Ok((attr.id, Some(attr.kind), Some(entry)))
+        }
+        Err(error) if error.is_signal() => Err(error),
+        // It vanished, or may not be looked at.
+        Err(_) => Ok((
+            node.device().id(raw.ino),
+            Kind::from_d_type(raw.d_type),
+            None,
+        )),
+    }
+}
+
+impl State {
+    /// Makes the entry behind `cookie` the next.
+    fn go_to(&mut self, fd: BorrowedFd<'_>, cookie: u64) -> Result<()> {
+        if cookie == self.cookie {
+            return Ok(());
+        }
+        self.ended = false;
+        // The start is read anew: whoever goes there wants to see what is new.
+        if cookie != 0 && self.find(cookie) {
+            return Ok(());
+        }
+        rustix::fs::seek(fd, SeekFrom::Start(cookie)).map_err(errno)?;
+        (self.base, self.cookie) = (cookie, cookie);
+        (self.at, self.filled) = (0, 0);
+        Ok(())
+    }
+
+    /// Goes to `cookie` if that is in the buffer.
+    fn find(&mut self, cookie: u64) -> bool {
+        let (mut at, mut here) = (0, self.base);
+        while here != cookie {
+            match RawEntry::first(&self.buffer[at..self.filled]) {
+                Some(raw) => (at, here) = (at + raw.len, raw.cookie),
+                None => return false,
+            }
+        }
+        (self.at, self.cookie) = (at, cookie);
+        true
+    }
+
+    /// Reads on, and says whether there was more.
+    fn fill(&mut self, fd: BorrowedFd<'_>) -> Result<bool> {
+        if std::mem::take(&mut self.ended) {
+            return Ok(false);
+        }
+        self.buffer.resize(BUFFER, 0);
+        let filled = match sys::dir::read(fd, &mut self.buffer) {
+            // What a removed directory says.
+            Err(Raw::NOENT) => 0,
+            filled => filled.map_err(errno)?,
+        };
+        if filled == 0 {
+            self.ended = true;
+            return Ok(false);
+        }
+        self.base = self.cookie;
+        (self.at, self.filled) = (0, filled);
+        Ok(true)
+    }
+}

@@ -1,0 +1,66 @@
+//! Reading and writing past the host's page cache.
+//!
+//! `O_DIRECT` wants memory, offset and length aligned. A client aligns what it sees, offset and
+//! length of its own device; the transport's memory is not to be had aligned. So the bytes go
+//! through a buffer of ours: there is no page cache that would be saved, only waiting for the
+//! device. Reads of any range work, writes have to be aligned by the client, as on a local file.
+
+use std::os::fd::BorrowedFd;
+
+use sys::payload;
+use vfs::{Patience, Payload, Result, Sink};
+
+/// Every block device is content with a page.
+const ALIGN: usize = 4096;
+
+/// How much goes through the buffer at once.
+const STEP: usize = 1 << 20;
+
+/// Puts up to `len` bytes from `offset` into `sink`.
+pub(crate) fn read(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    len: usize,
+    sink: &mut dyn Sink,
+) -> Result<usize> {
+    let mut memory = Vec::new();
+    let mut done = 0;
+    while done < len {
+        let at = offset + done as u64;
+        let before = (at % ALIGN as u64) as usize;
+        let wanted = (len - done).min(STEP);
+        let buffer = aligned(&mut memory, (before + wanted).next_multiple_of(ALIGN));
+        let read = match payload::pread_into(fd, at - before as u64, buffer, Patience::Full) {
+            Err(_) if done > 0 => break,
+            read => read?,
+        };
+        let got = read.saturating_sub(before).min(wanted);
+        sink.bytes(&buffer[before..][..got]);
+        done += got;
+        if got < wanted {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Writes `data` at `offset`.
+pub(crate) fn write(fd: BorrowedFd<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+    let mut memory = Vec::new();
+    let len = data.len();
+    let buffer = aligned(&mut memory, len);
+    let mut filled = 0;
+    data.bytes(&mut |piece| {
+        buffer[filled..][..piece.len()].copy_from_slice(piece);
+        filled += piece.len();
+        Ok(())
+    })?;
+    payload::pwrite_all(fd, offset, buffer)
+}
+
+/// `len` aligned bytes in `memory`.
+fn aligned(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    memory.resize(memory.len().max(len + ALIGN), 0);
+    let start = memory.as_ptr().align_offset(ALIGN);
+    &mut memory[start..][..len]
+}

@@ -1,0 +1,150 @@
+//! Where a file has data and where holes.
+//!
+//! `FIEMAP` tells many stretches per call, but of reserved space not whether something has been
+//! written to it that is still in the page cache; there, and on file systems that have no such
+//! map, lseek(2) with `SEEK_DATA` and `SEEK_HOLE` decides.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno as Raw;
+use sys::errno;
+use sys::fiemap::{self, BATCH};
+use vfs::{Errno, Extent, Result, Seek};
+
+use crate::tree;
+
+/// The next data or hole at or behind `offset`. Moves the file's position, which nobody uses.
+pub(crate) fn seek(fd: BorrowedFd<'_>, offset: u64, what: Seek) -> Result<u64> {
+    let offset = i64::try_from(offset).map_err(|_| Errno::ENXIO)? as u64;
+    let from = match what {
+        Seek::Data => SeekFrom::Data(offset),
+        Seek::Hole => SeekFrom::Hole(offset),
+    };
+    rustix::fs::seek(fd, from).map_err(errno)
+}
+
+/// Gives `each` what `offset..offset+len` consists of, up to the end of the file.
+pub(crate) fn walk(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+    each: &mut dyn FnMut(Extent) -> bool,
+) -> Result<()> {
+    let end = offset.saturating_add(len).min(tree::stat(fd)?.stx_size);
+    let mut out = Joined {
+        at: offset,
+        pending: None,
+        each,
+    };
+    match by_map(fd, end, &mut out) {
+        Err(Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::EINVAL) => by_seeking(fd, end, &mut out)?,
+        done => done?,
+    };
+    out.finish();
+    Ok(())
+}
+
+/// Whether to go on.
+type GoOn = bool;
+
+fn by_map(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
+    let mut batch = [fiemap::Extent::default(); BATCH];
+    while out.at < end {
+        let found = fiemap::extents(fd, out.at, end - out.at, &mut batch).map_err(errno)?;
+        for extent in &batch[..found] {
+            let start = extent.logical.clamp(out.at, end);
+            let stop = extent.logical.saturating_add(extent.length).min(end);
+            if !out.hole_until(start) {
+                return Ok(false);
+            }
+            let go_on = if extent.flags & fiemap::UNWRITTEN != 0 {
+                by_seeking(fd, stop, out)?
+            } else {
+                out.data_until(stop)
+            };
+            if !go_on {
+                return Ok(false);
+            }
+        }
+        let last = found > 0 && batch[found - 1].flags & fiemap::LAST != 0;
+        if found == 0 || last {
+            return Ok(out.hole_until(end));
+        }
+    }
+    Ok(true)
+}
+
+fn by_seeking(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
+    while out.at < end {
+        let data = match rustix::fs::seek(fd, SeekFrom::Data(out.at)) {
+            // No more data: a hole up to the end.
+            Err(Raw::NXIO) => end,
+            data => data.map_err(errno)?,
+        };
+        if !out.hole_until(data.min(end)) {
+            return Ok(false);
+        }
+        if out.at >= end {
+            break;
+        }
+        let hole = match rustix::fs::seek(fd, SeekFrom::Hole(out.at)) {
+            // Cut meanwhile.
+            Err(Raw::NXIO) => end,
+            hole => hole.map_err(errno)?,
+        };
+        if !out.data_until(hole.min(end)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Extents on their way out: without gaps, neighbours of a kind joined.
+struct Joined<'a> {
+    at: u64,
+    pending: Option<Extent>,
+    each: &'a mut dyn FnMut(Extent) -> bool,
+}
+
+impl Joined<'_> {
+    fn hole_until(&mut self, end: u64) -> GoOn {
+        self.until(end, true)
+    }
+
+    fn data_until(&mut self, end: u64) -> GoOn {
+        self.until(end, false)
+    }
+
+    fn until(&mut self, end: u64, hole: bool) -> GoOn {
+        if end <= self.at {
+            return true;
+        }
+        let len = end - self.at;
+        let mut go_on = true;
+        match &mut self.pending {
+            Some(pending) if pending.hole == hole => pending.len += len,
+            pending => {
+                let next = Extent {
+                    offset: self.at,
+                    len,
+                    hole,
+                };
+                if let Some(ready) = pending.replace(next) {
+                    go_on = (self.each)(ready);
+                }
+                if !go_on {
+                    self.pending = None;
+                }
+            }
+        }
+        self.at = end;
+        go_on
+    }
+
+    fn finish(mut self) {
+        if let Some(ready) = self.pending.take() {
+            (self.each)(ready);
+        }
+    }
+}

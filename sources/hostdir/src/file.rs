@@ -1,0 +1,184 @@
+//! An open file or directory.
+
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::fs::FallocateFlags;
+use sys::errno;
+use vfs::{
+    Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, OpenFlags, Payload, Plus,
+    Result, Seek, SetAttr, Sink, Want,
+};
+
+use crate::attr::{self, Target};
+use crate::dir::Stream;
+use crate::fds::Fd;
+use crate::node::HostNode;
+use crate::{copy, direct, extents};
+
+/// A file or directory that a client has open. It has a descriptor of its own, which no budget
+/// takes away, so it works on after unlink, rename and chmod.
+pub struct HostFile {
+    node: Arc<HostNode>,
+    fd: Arc<Fd>,
+    flags: OpenFlags,
+    stream: Option<Box<Stream>>,
+}
+
+impl HostFile {
+    pub(crate) fn new(node: Arc<HostNode>, fd: Arc<Fd>, flags: OpenFlags) -> HostFile {
+        let stream = (node.what() == Kind::Directory).then(Box::default);
+        HostFile {
+            node,
+            fd,
+            flags,
+            stream,
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn node(&self) -> &Arc<HostNode> {
+        &self.node
+    }
+
+    /// `to` as a file of the same export, `EXDEV` if it is another's.
+    pub(crate) fn sibling<'f>(&self, to: &'f dyn File) -> Result<&'f HostFile> {
+        let to = to.as_any().downcast_ref::<HostFile>();
+        to.filter(|to| Arc::ptr_eq(&to.node.device().tree, &self.node.device().tree))
+            .ok_or(Errno::EXDEV)
+    }
+
+    fn is_plain(&self) -> Result<()> {
+        match self.stream {
+            None => Ok(()),
+            Some(_) => Err(Errno::EISDIR),
+        }
+    }
+}
+
+impl File for HostFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        self.node.device().memory(cx.patience)?;
+        attr::read(self.node.device(), self.fd(), want)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        attr::set(self.node.device(), cx, Target::Open(self.fd()), set)
+    }
+
+    fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
+        let len = len.min(sink.room());
+        if self.flags.contains(OpenFlags::DIRECT) {
+            self.node.device().long(cx.patience)?;
+            return direct::read(self.fd(), offset, len, sink);
+        }
+        let patience = self.node.device().read_patience(self.fd(), cx.patience)?;
+        sink.file(self.fd(), offset, len, patience)
+    }
+
+    /// As the caller: whose writes take set-id bits away, and whose do not, is the kernel's to say.
+    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+        let waits = OpenFlags::DIRECT | OpenFlags::DSYNC | OpenFlags::SYNC;
+        if self.flags.intersects(waits) {
+            self.node.device().long(cx.patience)?;
+        } else {
+            self.node.device().brief(cx.patience)?;
+        }
+        self.node.device().tree.act(cx)?;
+        if self.flags.contains(OpenFlags::DIRECT) {
+            return direct::write(self.fd(), offset, data);
+        }
+        data.file(self.fd(), offset)
+    }
+
+    /// Callers are served one after another: a directory has one position.
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+        self.node.device().brief(cx.patience)?;
+        let stream = self.stream.as_ref().ok_or(Errno::ENOTDIR)?;
+        stream.read(&self.node, self.fd(), cx, cookie, plus, sink)
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
+        self.node.device().long(cx.patience)?;
+        if datasync {
+            rustix::fs::fdatasync(self.fd()).map_err(errno)
+        } else {
+            rustix::fs::fsync(self.fd()).map_err(errno)
+        }
+    }
+
+    /// Nothing: what is written is the host's at once, and what it makes of that fsync tells.
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+        self.is_plain()?;
+        self.node.device().long(cx.patience)?;
+        self.node.device().tree.act(cx)?;
+        let flags = match how {
+            Allocate::Extend => FallocateFlags::empty(),
+            Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
+            Allocate::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Allocate::Zero => FallocateFlags::ZERO_RANGE,
+            Allocate::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+            Allocate::Collapse => FallocateFlags::COLLAPSE_RANGE,
+            Allocate::Insert => FallocateFlags::INSERT_RANGE,
+            Allocate::Unshare => FallocateFlags::UNSHARE_RANGE,
+        };
+        rustix::fs::fallocate(self.fd(), flags, offset, len).map_err(errno)
+    }
+
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+        self.is_plain()?;
+        self.node.device().brief(cx.patience)?;
+        extents::seek(self.fd(), offset, what)
+    }
+
+    fn extents(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        self.is_plain()?;
+        self.node.device().brief(cx.patience)?;
+        extents::walk(self.fd(), offset, len, each)
+    }
+
+    fn copy(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        to: &dyn File,
+        to_offset: u64,
+        len: u64,
+        how: CopyHow,
+    ) -> Result<u64> {
+        let to = self.sibling(to)?;
+        self.is_plain().and_then(|()| to.is_plain())?;
+        match how {
+            CopyHow::Any => copy::any(self, cx, offset, to, to_offset, len),
+            CopyHow::Clone => copy::clone(self, cx, offset, to, to_offset, len),
+        }
+    }
+}
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        // Ours is the last count of a node that goes along. One that is found again just now keeps
+        // the descriptor until it goes, which is the lesser evil.
+        if Arc::strong_count(&self.node) > 1 {
+            self.node.settle(&self.fd);
+        }
+    }
+}

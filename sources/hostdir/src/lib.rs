@@ -1,0 +1,186 @@
+//! A directory of the host (or one file) as a file system.
+//!
+//! Nodes are held by descriptors of the objects themselves, so renames and unlinks happen to them
+//! as to local files, and no path below the root is ever walked by more than one component: there
+//! is no symbolic link, no `..` and no race that leads outside. What the host's kernel can decide it
+//! decides: with [`Identity::Switch`] each operation runs as its caller.
+//!
+//! What it lacks on purpose: write-behind and caches of its own (the host's page cache is that),
+//! watching for changes, and a lock table ([`vfs::lock::LockTable`] is that).
+//!
+//! | file | what |
+//! |---|---|
+//! | [`node`], `ops` | an object and how it is got hold of; what it does |
+//! | [`file`], `dir`, `open`, `copy`, `direct`, `extents` | open files and directories |
+//! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
+//! | `table`, `fds` | one node per object; the budget of descriptors |
+//! | `device`, `ids`, `mounts` | file systems below the root and their number space |
+//! | `resolve`, `sip` | handles, the directory above |
+//! | [`identity`] | on whose behalf a thread works |
+//! | `tree` | what all of these share; the lock order |
+
+mod attr;
+mod copy;
+mod device;
+mod dir;
+mod direct;
+mod extents;
+mod fds;
+pub mod file;
+pub mod identity;
+mod ids;
+mod limits;
+mod locks;
+mod mounts;
+pub mod node;
+mod open;
+mod ops;
+mod proc_path;
+mod resolve;
+mod sip;
+mod table;
+mod tree;
+mod xattr;
+
+use std::any::Any;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::CapabilitySet;
+use vfs::{Capabilities, Cx, FileSystem, Handle, Node, Result};
+
+use crate::identity::Switch;
+use crate::node::HostNode;
+use crate::tree::Tree;
+
+/// How an export treats its directory.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// On whose behalf it works.
+    pub identity: Identity,
+    /// How many descriptors it may have open, nodes and files together; nothing means three
+    /// quarters of what the process may (`RLIMIT_NOFILE` as it is at [`HostDir::open`]). A program
+    /// with several exports divides.
+    pub descriptors: Option<usize>,
+    /// What handles are stamped with. Handles outlive a restart only if it is the same again;
+    /// nothing means a key that derives from this machine's id.
+    pub key: Option<[u8; 16]>,
+    /// Goes without kernel handles, even where they are permitted.
+    pub no_kernel_handles: bool,
+}
+
+/// On whose behalf the host's file system is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Identity {
+    /// [`Identity::Switch`] where that is possible, otherwise [`Identity::Fixed`].
+    #[default]
+    Auto,
+    /// As the caller of each operation: owners are as on the host, and the host's kernel checks
+    /// permissions. Needs to run as user 0 with its capabilities.
+    Switch,
+    /// As the process: everything a client makes is its, and what it may not do nobody may.
+    Fixed,
+}
+
+/// A directory of the host, or a file.
+pub struct HostDir {
+    tree: Arc<Tree>,
+    root: Arc<HostNode>,
+    capabilities: Capabilities,
+    limits: Vec<String>,
+}
+
+impl HostDir {
+    /// Exports `path`; a symbolic link at its end is followed this once.
+    ///
+    /// The process's umask is 0 from then on: the modes that clients ask for are what they get. An
+    /// error says what was missing: the path, `/proc`, the openat2 system call (Linux 5.6), or
+    /// for [`Identity::Switch`] the privileges.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> io::Result<Arc<HostDir>> {
+        let switch = match options.identity {
+            Identity::Switch if !Switch::permitted() => {
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "expected to run as user 0 with CAP_SETUID, CAP_SETGID, CAP_DAC_OVERRIDE, \
+                     CAP_CHOWN and CAP_FOWNER, to work as each caller",
+                ));
+            }
+            Identity::Auto => Switch::permitted(),
+            Identity::Switch => true,
+            Identity::Fixed => false,
+        };
+        let by_handle =
+            !options.no_kernel_handles && sys::caps::have(CapabilitySet::DAC_READ_SEARCH);
+        let budget = options.descriptors.unwrap_or_else(|| {
+            usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX)
+        });
+        let key = options.key.unwrap_or_else(limits::machine_key);
+        let tree = Tree::new(key, by_handle, budget, switch.then(Switch::new))?;
+        let tree = Arc::new(tree);
+        tree.act_as_server()?;
+        let path = path.as_ref();
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let fd = tree.open(|| rustix::fs::open(path, flags, Mode::empty()))?;
+        limits::require_openat2(fd.as_fd())?;
+        rustix::process::umask(Mode::empty());
+        tree.set_root(fd.as_fd())?;
+        let (root, _) = tree.enter(None, fd, None)?;
+        root.pin();
+        tree.set_root_node(&root);
+        let capabilities = limits::capabilities(&tree, &root)?;
+        let limits = limits::lines(&tree, &root, &capabilities);
+        Ok(Arc::new(HostDir {
+            tree,
+            root,
+            capabilities,
+            limits,
+        }))
+    }
+
+    /// What this export cannot do because of how the process runs or what the file system is: a
+    /// line each, for the program to say once.
+    pub fn limits(&self) -> &[String] {
+        &self.limits
+    }
+
+    /// How many descriptors it has open now.
+    pub fn open_descriptors(&self) -> usize {
+        self.tree.open_descriptors()
+    }
+}
+
+impl FileSystem for HostDir {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn root(&self, _cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
+        Ok(self.root.clone())
+    }
+
+    fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
+        let node = resolve::resolve(&self.tree, cx, handle)?;
+        Ok(node)
+    }
+
+    /// Of the root's file system and of those below it that are in use.
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        self.root.device().long(cx.patience)?;
+        cx.may_wait()?;
+        for device in self.tree.devices() {
+            match device.real() {
+                Some(fd) => rustix::fs::syncfs(fd).map_err(sys::errno)?,
+                // The server may open nothing there, but can have all of the host's written.
+                None => rustix::fs::sync(),
+            }
+        }
+        Ok(())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+}

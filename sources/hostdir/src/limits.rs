@@ -1,0 +1,171 @@
+//! What an export can do, found out once.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno as Raw;
+use rustix::thread::CapabilitySet;
+use sys::errno;
+use vfs::{Capabilities, Kind, Level, Patience, Result};
+
+use crate::node::HostNode;
+use crate::proc_path::ProcPath;
+use crate::sip::{self, Key};
+use crate::tree::Tree;
+
+/// An error that says what is missing, on a kernel or in a sandbox without openat2(2).
+pub(crate) fn require_openat2(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // A file for the root answers ENOTDIR, which is as good.
+    match rustix::fs::openat2(fd, c".", OFlags::PATH, Mode::empty(), ResolveFlags::BENEATH) {
+        Err(Raw::NOSYS | Raw::PERM) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "expected the openat2 system call (Linux 5.6 or later, and permitted by the sandbox)",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A key that is the same after a restart and that nobody outside this machine knows: from its id,
+/// which machine-id(5) says to keep to oneself. Without one, from the time and the process.
+pub(crate) fn machine_key() -> Key {
+    let secret = std::fs::read("/etc/machine-id")
+        .ok()
+        .filter(|id| id.len() >= 32)
+        .unwrap_or_else(|| {
+            let now = std::time::SystemTime::now();
+            let since = now
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default();
+            let mut secret = since.as_nanos().to_le_bytes().to_vec();
+            secret.extend(std::process::id().to_le_bytes());
+            let random = std::fs::File::open("/dev/urandom");
+            let mut bytes = [0; 16];
+            if random
+                .and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes))
+                .is_ok()
+            {
+                secret.extend(bytes);
+            }
+            secret
+        });
+    let half = |which: u8| {
+        let label = *b"barge hostdir k ";
+        let mut key = label;
+        key[15] = which;
+        sip::hash(&key, &secret).to_le_bytes()
+    };
+    let mut key = Key::default();
+    key[..8].copy_from_slice(&half(1));
+    key[8..].copy_from_slice(&half(2));
+    key
+}
+
+/// File systems where a change counter from the ctime is finer than a clock tick, from Linux 6.13
+/// on (`FS_MGTIME`).
+const FINE_TIMES: [u64; 4] = [
+    0xef53,      // ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // btrfs
+    0x0102_1994, // tmpfs
+];
+
+/// File systems that share blocks.
+const CLONES: [u64; 5] = [
+    0x9123_683e, // btrfs
+    0x5846_5342, // XFS, since 2018 unless made without
+    0xca45_1a4e, // bcachefs
+    0x7461_636f, // OCFS2
+    0x2fc1_2fc1, // ZFS
+];
+
+/// overlayfs: it reads merged directories into memory, where positions do not outlast an open.
+const OVERLAY: u64 = 0x794c_7630;
+
+pub(crate) fn capabilities(tree: &Tree, root: &HostNode) -> Result<Capabilities> {
+    let fd = root.fd(Patience::Full)?;
+    let figures = rustix::fs::fstatfs(&*fd).map_err(errno)?;
+    let magic = figures.f_type as u64;
+    let path = ProcPath::of(fd.as_fd());
+    let attribute = |name: &std::ffi::CStr| match rustix::fs::getxattr(
+        path.as_c_str(),
+        name,
+        &mut [0u8; 0][..],
+    ) {
+        Err(Raw::OPNOTSUPP) => Level::None,
+        _ => Level::Native,
+    };
+    let read_only = figures.f_flags as u64 & 1 != 0; // ST_RDONLY
+    Ok(Capabilities {
+        read_only,
+        xattr: attribute(c"user.barge"),
+        acl: attribute(c"system.posix_acl_access"),
+        host_locks: Level::Native,
+        handles: match root.device().mount() {
+            Some(_) => Level::Native,
+            None => Level::Emulated,
+        },
+        change: if FINE_TIMES.contains(&magic) && kernel_at_least(6, 13) {
+            Level::Native
+        } else {
+            Level::Emulated
+        },
+        holes: Level::Native,
+        copy: Level::Native,
+        clone: native_if(CLONES.contains(&magic)),
+        tmpfile: native_if(root.what() == Kind::Directory && !read_only && makes_tmpfiles(&fd)),
+        devices: native_if(sys::caps::have(CapabilitySet::MKNOD)),
+        owners: native_if(tree.switches()),
+        stable_cookies: !root.device().is_remote() && magic != OVERLAY,
+    })
+}
+
+fn native_if(yes: bool) -> Level {
+    if yes { Level::Native } else { Level::None }
+}
+
+fn makes_tmpfiles(dir: &crate::fds::Fd) -> bool {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    !matches!(
+        rustix::fs::openat(dir, c".", flags, Mode::RUSR),
+        Err(Raw::OPNOTSUPP | Raw::ISDIR | Raw::INVAL)
+    )
+}
+
+fn kernel_at_least(major: u32, minor: u32) -> bool {
+    let Ok(release) = std::fs::read_to_string("/proc/sys/kernel/osrelease") else {
+        return false;
+    };
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|n| n.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
+}
+
+pub(crate) fn lines(tree: &Tree, root: &HostNode, can: &Capabilities) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut say = |cannot: bool, line: &str| {
+        if cannot {
+            lines.push(line.to_owned());
+        }
+    };
+    say(
+        !tree.switches(),
+        "works as the process's own user: callers are not told apart, owners cannot be changed",
+    );
+    say(
+        root.device().mount().is_none(),
+        "no kernel file handles: handles do not survive a restart, and a node that outsiders \
+         rename while descriptors are short is lost",
+    );
+    say(
+        can.devices == Level::None,
+        "cannot make device nodes (no CAP_MKNOD)",
+    );
+    say(
+        can.xattr == Level::None,
+        "the file system has no extended attributes",
+    );
+    say(can.read_only, "the file system is mounted read-only");
+    lines
+}

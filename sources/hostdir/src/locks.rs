@@ -1,0 +1,309 @@
+//! Locks as the host sees them.
+//!
+//! What barge's clients hold together of a node is held on the host by one open file of the node's
+//! own, its mirror: byte ranges as locks of that open file (`F_OFD_SETLK`; they meet the locks of
+//! processes), whole files by flock(2) on another. A mirror is opened with the server's own
+//! permissions when something is locked first and closed when nothing is held.
+//!
+//! A file that the server cannot open for writing is opened for reading. Exclusive byte-range
+//! locks need a file open for writing, so such a one is mirrored as shared: it keeps outsiders from
+//! locking to write. One that cannot be opened at all is not mirrored: clients exclude one another
+//! nevertheless. Neither are objects that are no files or directories.
+//!
+//! Lock order: the map of mirrors, to find one; then that mirror, held across the system calls.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno as Raw;
+use sys::errno;
+use sys::lock::Kind as Ofd;
+use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::{Cx, Errno, Kind, NodeId, Result};
+
+use crate::fds::Fd;
+use crate::node::HostNode;
+
+/// The mirrors of the nodes that have locks.
+#[derive(Default)]
+pub(crate) struct Mirrors(Mutex<HashMap<NodeId, Arc<Mutex<Mirror>>>>);
+
+#[derive(Default)]
+struct Mirror {
+    /// For byte ranges, and those held, disjoint.
+    ranges: Option<Open>,
+    held: Vec<(u64, u64)>,
+    /// For flock(2), and what is held.
+    whole: Option<Open>,
+    state: Option<HostLock>,
+}
+
+struct Open {
+    fd: Fd,
+    writable: bool,
+}
+
+impl Mirrors {
+    /// A node is dropped: nothing of it is locked any more.
+    pub(crate) fn forget(&self, id: NodeId) {
+        self.0.lock().expect("no panic holds it").remove(&id);
+    }
+
+    fn of(&self, node: &HostNode) -> Arc<Mutex<Mirror>> {
+        node.set_mirrored();
+        let mut mirrors = self.0.lock().expect("no panic holds it");
+        mirrors.entry(node.number()).or_default().clone()
+    }
+}
+
+/// [`vfs::Node::host_lock`].
+pub(crate) fn set(
+    node: &HostNode,
+    cx: &Cx<'_>,
+    space: Space,
+    start: u64,
+    end: u64,
+    state: HostLock,
+) -> Result<()> {
+    node.device().brief(cx.patience)?;
+    let mirror = node.device().tree.mirrors.of(node);
+    let mut mirror = mirror.lock().expect("no panic holds it");
+    match space {
+        Space::Posix => mirror.set_range(node, cx, start, end, state),
+        Space::Flock => mirror.set_whole(node, cx, state),
+    }
+}
+
+/// [`vfs::Node::host_lock_holder`].
+pub(crate) fn holder(
+    node: &HostNode,
+    cx: &Cx<'_>,
+    space: Space,
+    start: u64,
+    end: u64,
+    kind: LockKind,
+) -> Result<Option<Outsider>> {
+    node.device().brief(cx.patience)?;
+    let mirror = node.device().tree.mirrors.of(node);
+    let mirror = mirror.lock().expect("no panic holds it");
+    match space {
+        Space::Posix => mirror.range_holder(node, cx, start, end, kind),
+        Space::Flock => mirror.whole_holder(node, cx, kind),
+    }
+}
+
+impl Mirror {
+    fn set_range(
+        &mut self,
+        node: &HostNode,
+        cx: &Cx<'_>,
+        start: u64,
+        end: u64,
+        state: HostLock,
+    ) -> Result<()> {
+        if self.ranges.is_none() {
+            if state == HostLock::Unlocked {
+                return Ok(());
+            }
+            self.ranges = open(node, cx)?;
+        }
+        let Some(open) = &self.ranges else {
+            return Ok(());
+        };
+        let kind = match state {
+            HostLock::Unlocked => Ofd::Unlocked,
+            HostLock::Exclusive if open.writable => Ofd::Exclusive,
+            HostLock::Shared | HostLock::Exclusive => Ofd::Shared,
+        };
+        // No process outside can lock behind the largest offset, so there is nothing to tell.
+        let reachable = i64::try_from(start).is_ok();
+        let locked = if reachable {
+            sys::lock::set(open.fd.as_fd(), start, end, kind).map_err(errno)
+        } else {
+            Ok(())
+        };
+        if locked.is_ok() && reachable {
+            subtract(&mut self.held, start, end);
+            if state != HostLock::Unlocked {
+                self.held.push((start, end));
+            }
+        }
+        if self.held.is_empty() {
+            self.ranges = None;
+        }
+        locked
+    }
+
+    fn set_whole(&mut self, node: &HostNode, cx: &Cx<'_>, state: HostLock) -> Result<()> {
+        if state == HostLock::Unlocked {
+            // Closing unlocks.
+            (self.whole, self.state) = (None, None);
+            return Ok(());
+        }
+        if self.whole.is_none() {
+            self.whole = open(node, cx)?;
+        }
+        let Some(open) = &self.whole else {
+            return Ok(());
+        };
+        match rustix::fs::flock(&open.fd, operation(state)) {
+            Ok(()) => {
+                self.state = Some(state);
+                Ok(())
+            }
+            Err(error) => {
+                match self.state {
+                    // flock(2) gives up the old lock before it fails to get the new one.
+                    Some(before) => {
+                        let _ = rustix::fs::flock(&open.fd, operation(before));
+                    }
+                    None => self.whole = None,
+                }
+                Err(errno(error))
+            }
+        }
+    }
+
+    fn range_holder(
+        &self,
+        node: &HostNode,
+        cx: &Cx<'_>,
+        start: u64,
+        end: u64,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        if i64::try_from(start).is_err() {
+            return Ok(None);
+        }
+        let opened;
+        let open = match &self.ranges {
+            Some(open) => open,
+            None => match open(node, cx)? {
+                Some(open) => {
+                    opened = open;
+                    &opened
+                }
+                None => return Ok(None),
+            },
+        };
+        let kind = match kind {
+            LockKind::Shared => Ofd::Shared,
+            LockKind::Exclusive => Ofd::Exclusive,
+        };
+        let holder = sys::lock::holder(open.fd.as_fd(), start, end, kind).map_err(errno)?;
+        Ok(holder.map(|holder| Outsider {
+            start: holder.start,
+            end: holder.end,
+            kind: match holder.kind {
+                Ofd::Exclusive => LockKind::Exclusive,
+                _ => LockKind::Shared,
+            },
+            pid: holder.pid,
+        }))
+    }
+
+    /// There is no call that asks, only one that tries: with another open file, which meets our
+    /// own mirror as well. What that is in the way of cannot be told from an outsider's, so it
+    /// is taken for ours.
+    fn whole_holder(
+        &self,
+        node: &HostNode,
+        cx: &Cx<'_>,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        let ours_conflicts = match self.state {
+            None => false,
+            Some(HostLock::Shared) => kind == LockKind::Exclusive,
+            Some(_) => true,
+        };
+        if ours_conflicts {
+            return Ok(None);
+        }
+        let Some(open) = open(node, cx)? else {
+            return Ok(None);
+        };
+        let outsider = |kind| {
+            Ok(Some(Outsider {
+                start: 0,
+                end: u64::MAX,
+                kind,
+                pid: 0,
+            }))
+        };
+        if rustix::fs::flock(&open.fd, operation(kind.into())).is_ok() {
+            return Ok(None);
+        }
+        match rustix::fs::flock(&open.fd, operation(HostLock::Shared)) {
+            Ok(()) => outsider(LockKind::Shared),
+            Err(Raw::WOULDBLOCK) => outsider(LockKind::Exclusive),
+            Err(error) => Err(errno(error)),
+        }
+    }
+}
+
+fn operation(state: HostLock) -> FlockOperation {
+    match state {
+        HostLock::Unlocked => FlockOperation::NonBlockingUnlock,
+        HostLock::Shared => FlockOperation::NonBlockingLockShared,
+        HostLock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+    }
+}
+
+/// Opens a mirror, if the server can.
+fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
+    let flags = match node.what() {
+        Kind::File => [OFlags::RDWR, OFlags::RDONLY].as_slice(),
+        Kind::Directory => &[OFlags::RDONLY],
+        _ => return Ok(None),
+    };
+    let fd = node.fd(cx.patience)?;
+    let tree = &node.device().tree;
+    tree.act_as_server()?;
+    for &flags in flags {
+        match tree.open(|| tree.reopen(fd.as_fd(), flags | OFlags::NONBLOCK)) {
+            Ok(fd) => {
+                let writable = flags == OFlags::RDWR;
+                return Ok(Some(Open { fd, writable }));
+            }
+            Err(Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Takes `start..=end` out of disjoint ranges.
+fn subtract(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) {
+    let mut rest = Vec::new();
+    ranges.retain(|&(from, to)| {
+        if to < start || end < from {
+            return true;
+        }
+        if from < start {
+            rest.push((from, start - 1));
+        }
+        if end < to {
+            rest.push((end + 1, to));
+        }
+        false
+    });
+    ranges.extend(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_out_is_out() {
+        let mut ranges = vec![(0, 9), (20, u64::MAX)];
+        subtract(&mut ranges, 5, 29);
+        assert_eq!(ranges, [(0, 4), (30, u64::MAX)]);
+        subtract(&mut ranges, 40, 49);
+        assert_eq!(ranges, [(0, 4), (30, 39), (50, u64::MAX)]);
+        subtract(&mut ranges, 0, u64::MAX);
+        assert_eq!(ranges, []);
+    }
+}

@@ -1,0 +1,466 @@
+//! A node: which object it stands for, and how that is got hold of.
+//!
+//! As long as descriptors suffice it has one of the object itself (`O_PATH`: no name is walked
+//! again, so nobody can swap what the name leads to). One that is idle when they run short gives
+//! it up for the object's kernel handle, or, where handles are not permitted, for the name that
+//! it was found by last. An object without a name keeps its descriptor. What the node does is in
+//! [`crate::ops`].
+//!
+//! A million of them have to fit: a node is 72 bytes (see the test), its place in the table some
+//! 20 to 40.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use sys::errno;
+use sys::handle::FileHandle;
+use vfs::{Attr, Errno, Kind, Name, NodeId, Patience, Result};
+
+use crate::device::Device;
+use crate::fds::Fd;
+use crate::sip;
+use crate::table::RingSlot;
+use crate::tree;
+
+/// A file, directory or other object below an export's root.
+pub struct HostNode {
+    device: Arc<Device>,
+    id: NodeId,
+    slot: Mutex<Slot>,
+    ring: RingSlot,
+    kind: Kind,
+    flags: AtomicU8,
+}
+
+/// Used since the clock hand last came by.
+const TOUCHED: u8 = 1;
+/// Never gives its descriptor up.
+const PINNED: u8 = 2;
+/// Has locks mirrored on the host.
+const MIRRORED: u8 = 4;
+
+/// How an object is got hold of.
+enum Slot {
+    /// It is open: `O_PATH`, or what a file that created it has open.
+    Open {
+        fd: Arc<Fd>,
+        record: Option<Box<Record>>,
+    },
+    /// By a kernel handle, short enough to lie here (ext4 has 8 bytes, XFS and tmpfs 12, btrfs 20).
+    Small {
+        kind: u8,
+        len: u8,
+        bytes: [u8; SMALL],
+    },
+    /// By a kernel handle.
+    Large(Box<FileHandle>),
+    /// By the name it had; `life` tells it from another of the same number.
+    Named { record: Box<Record>, life: u64 },
+}
+
+/// What makes a slot no larger than its largest other variant.
+const SMALL: usize = 21;
+
+/// Where an object was found last.
+#[derive(Clone)]
+pub(crate) struct Record {
+    pub(crate) parent: Arc<HostNode>,
+    pub(crate) name: Box<[u8]>,
+}
+
+impl HostNode {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        attr: &Attr,
+        fd: Arc<Fd>,
+        record: Option<Box<Record>>,
+    ) -> HostNode {
+        HostNode {
+            device: device.clone(),
+            id: attr.id,
+            slot: Mutex::new(Slot::Open { fd, record }),
+            ring: RingSlot::new(),
+            kind: attr.kind,
+            flags: AtomicU8::new(TOUCHED),
+        }
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(crate) fn number(&self) -> NodeId {
+        self.id
+    }
+
+    pub(crate) fn what(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn ring_slot(&self) -> &RingSlot {
+        &self.ring
+    }
+
+    /// Keeps its descriptor whatever happens.
+    pub(crate) fn pin(&self) {
+        self.flags.fetch_or(PINNED, Ordering::Relaxed);
+    }
+
+    /// Has the node's mirrored locks looked for when it is dropped.
+    pub(crate) fn set_mirrored(&self) {
+        self.flags.fetch_or(MIRRORED, Ordering::Relaxed);
+    }
+
+    /// A descriptor of the object, `O_PATH` perhaps. If it has to be opened again that is done as
+    /// the server itself: so first this, then [`tree::Tree::act`]. `ESTALE` if it cannot be found again.
+    pub(crate) fn fd(&self, patience: Patience) -> Result<Arc<Fd>> {
+        if let Slot::Open { fd, .. } = &*self.slot() {
+            if self.flags.load(Ordering::Relaxed) & TOUCHED == 0 {
+                self.flags.fetch_or(TOUCHED, Ordering::Relaxed);
+            }
+            return Ok(fd.clone());
+        }
+        self.device.brief(patience)?;
+        self.device.tree.act_as_server()?;
+        match self.device.mount() {
+            Some(mount) => self.reopen_by_handle(mount),
+            None => self.reopen_by_name(),
+        }
+    }
+
+    fn reopen_by_handle(&self, mount: BorrowedFd<'_>) -> Result<Arc<Fd>> {
+        let mut slot = self.slot();
+        let handle = match &*slot {
+            Slot::Open { fd, .. } => return Ok(fd.clone()),
+            Slot::Small { kind, len, bytes } => {
+                FileHandle::new((*kind).into(), &bytes[..usize::from(*len)]).map_err(errno)?
+            }
+            Slot::Large(handle) => **handle,
+            Slot::Named { .. } => return Err(Errno::ESTALE),
+        };
+        let tree = &self.device.tree;
+        let fd = Arc::new(tree.open(|| handle.open(mount, OFlags::PATH))?);
+        *slot = Slot::Open {
+            fd: fd.clone(),
+            record: None,
+        };
+        tree.table.insert_into_ring(self);
+        Ok(fd)
+    }
+
+    /// Walks down from the nearest ancestor that is open, and believes a name only if it leads to
+    /// the very object.
+    fn reopen_by_name(&self) -> Result<Arc<Fd>> {
+        /// Deeper than any path that a system call would take at once; ends what is no tree.
+        const DEEPEST: usize = 1 << 16;
+        let mut way: Vec<(Option<Arc<HostNode>>, Box<Record>, u64)> = Vec::new();
+        let mut at: Option<Arc<HostNode>> = None;
+        let mut fd = loop {
+            let next = match &*at.as_deref().unwrap_or(self).slot() {
+                Slot::Open { fd, .. } => break fd.clone(),
+                Slot::Named { record, life } if way.len() < DEEPEST => {
+                    way.push((at.clone(), record.clone(), *life));
+                    record.parent.clone()
+                }
+                _ => return Err(Errno::ESTALE),
+            };
+            at = Some(next);
+        };
+        for (node, record, life) in way.into_iter().rev() {
+            let node = node.as_deref().unwrap_or(self);
+            let found = node
+                .device
+                .tree
+                .open(|| open_path(fd.as_fd(), &record.name));
+            let found = found.map_err(|error| match error {
+                Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => Errno::ESTALE,
+                error => error,
+            })?;
+            let stx = tree::stat(found.as_fd())?;
+            if node.device.id(stx.stx_ino) != node.id || life_of(found.as_fd()) != life {
+                return Err(Errno::ESTALE);
+            }
+            fd = node.install(&Arc::new(found));
+        }
+        Ok(fd)
+    }
+
+    /// Makes `fd` this node's descriptor, unless it has got one meanwhile, and says which it is.
+    fn install(&self, fd: &Arc<Fd>) -> Arc<Fd> {
+        let mut slot = self.slot();
+        let record = match &*slot {
+            Slot::Open { fd, .. } => return fd.clone(),
+            Slot::Named { record, .. } => Some(record.clone()),
+            Slot::Small { .. } | Slot::Large(_) => None,
+        };
+        let closed = std::mem::replace(
+            &mut *slot,
+            Slot::Open {
+                fd: fd.clone(),
+                record,
+            },
+        );
+        self.device.tree.table.insert_into_ring(self);
+        drop(slot);
+        drop(closed);
+        fd.clone()
+    }
+
+    /// Whether `fd`, found under this node's number, is the same object; if so, it is this node's
+    /// descriptor should it need one, and `record` where it was found last.
+    pub(crate) fn adopt(&self, kind: Kind, fd: &Arc<Fd>, record: Option<&Box<Record>>) -> bool {
+        if kind != self.kind {
+            return false;
+        }
+        let same = match &*self.slot() {
+            // An inode that is open keeps its number.
+            Slot::Open { .. } => true,
+            Slot::Small { kind, len, bytes } => FileHandle::of(fd.as_fd()).is_ok_and(|handle| {
+                handle.kind() == i32::from(*kind) && handle.bytes() == &bytes[..usize::from(*len)]
+            }),
+            Slot::Large(handle) => FileHandle::of(fd.as_fd()).is_ok_and(|other| other == **handle),
+            Slot::Named { life, .. } => life_of(fd.as_fd()) == *life,
+        };
+        if same {
+            self.install(fd);
+            if let Some(record) = record {
+                self.relocate(record);
+            }
+        }
+        same
+    }
+
+    /// Notes where it was found now.
+    pub(crate) fn relocate(&self, to: &Record) {
+        let tree = &self.device.tree;
+        let unmoved = |slot: &Slot| match slot {
+            Slot::Open {
+                record: Some(now), ..
+            }
+            | Slot::Named { record: now, .. } => {
+                Arc::ptr_eq(&now.parent, &to.parent) && now.name == to.name
+            }
+            Slot::Open { record: None, .. } => false,
+            Slot::Small { .. } | Slot::Large(_) => true,
+        };
+        if unmoved(&self.slot()) {
+            return;
+        }
+        // Records are older than what they record: those of two directories moved into one
+        // another could make a ring. The older one stays then, and proves stale when used.
+        let _moving = tree.moving.lock().expect("no panic holds it");
+        if self.kind == Kind::Directory {
+            let mut above = Some(to.parent.clone());
+            while let Some(node) = above {
+                if std::ptr::eq(&*node, self) {
+                    return;
+                }
+                above = node.slot().record().map(|record| record.parent.clone());
+            }
+        }
+        let mut slot = self.slot();
+        let old = match &mut *slot {
+            Slot::Open { record, .. } => record.replace(Box::new(to.clone())),
+            Slot::Named { record, .. } => Some(std::mem::replace(record, Box::new(to.clone()))),
+            Slot::Small { .. } | Slot::Large(_) => None,
+        };
+        drop(slot);
+        drop(old);
+    }
+
+    /// Where it was found last, if that is noted.
+    pub(crate) fn record(&self) -> Option<Record> {
+        self.slot().record().cloned()
+    }
+
+    /// The kernel's handle of the object.
+    pub(crate) fn kernel_handle(&self) -> Result<FileHandle> {
+        match &*self.slot() {
+            Slot::Open { fd, .. } => FileHandle::of(fd.as_fd()),
+            Slot::Small { kind, len, bytes } => {
+                FileHandle::new((*kind).into(), &bytes[..usize::from(*len)])
+            }
+            Slot::Large(handle) => Ok(**handle),
+            Slot::Named { .. } => Err(rustix::io::Errno::OPNOTSUPP),
+        }
+        .map_err(errno)
+    }
+
+    /// Gives the descriptor up, unless it is in use, was used lately, or could not be had again.
+    pub(crate) fn evict(&self) -> bool {
+        if self.flags.fetch_and(!TOUCHED, Ordering::Relaxed) & (TOUCHED | PINNED) != 0 {
+            return false;
+        }
+        let Ok(mut slot) = self.slot.try_lock() else {
+            return false;
+        };
+        let Slot::Open { fd, record } = &mut *slot else {
+            return false;
+        };
+        // Others take the descriptor under the slot's lock only, so nobody can now.
+        if Arc::strong_count(fd) > 1 || !has_name(fd.as_fd()) {
+            return false;
+        }
+        let closed = match (self.device.mount(), record.take()) {
+            (Some(_), _) => match FileHandle::of(fd.as_fd()) {
+                Ok(handle) => Slot::of_handle(&handle),
+                Err(_) => return false,
+            },
+            (None, Some(record)) => Slot::Named {
+                record,
+                life: life_of(fd.as_fd()),
+            },
+            (None, None) => return false,
+        };
+        let open = std::mem::replace(&mut *slot, closed);
+        self.device.tree.table.remove_from_ring(self);
+        drop(slot);
+        drop(open);
+        true
+    }
+
+    /// A file that shared its descriptor with this node is closed: if the node lives on it shall
+    /// not keep the file open for writing.
+    pub(crate) fn settle(&self, closed: &Arc<Fd>) {
+        let mut slot = self.slot();
+        let Slot::Open { fd, .. } = &mut *slot else {
+            return;
+        };
+        if !Arc::ptr_eq(fd, closed) {
+            return;
+        }
+        let tree = &self.device.tree;
+        if let Ok(path) = tree.open(|| tree.reopen(closed.as_fd(), OFlags::PATH)) {
+            *fd = Arc::new(path);
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().expect("no panic holds it")
+    }
+}
+
+impl Drop for HostNode {
+    fn drop(&mut self) {
+        let tree = &self.device.tree;
+        tree.table.remove(self);
+        if *self.flags.get_mut() & MIRRORED != 0 {
+            tree.mirrors.forget(self.id);
+        }
+        // A chain of parents that nobody else knows is taken apart link by link: dropped as it
+        // is, a deep one would overflow the stack.
+        let mut above = self.slot.get_mut().ok().and_then(Slot::take_record);
+        while let Some(record) = above {
+            above = Arc::into_inner(record.parent)
+                .and_then(|mut parent| parent.slot.get_mut().ok().and_then(Slot::take_record));
+        }
+    }
+}
+
+impl Slot {
+    fn of_handle(handle: &FileHandle) -> Slot {
+        let (Ok(kind), len) = (u8::try_from(handle.kind()), handle.bytes().len()) else {
+            return Slot::Large(Box::new(*handle));
+        };
+        if len > SMALL {
+            return Slot::Large(Box::new(*handle));
+        }
+        let mut bytes = [0; SMALL];
+        bytes[..len].copy_from_slice(handle.bytes());
+        Slot::Small {
+            kind,
+            len: len as u8,
+            bytes,
+        }
+    }
+
+    fn record(&self) -> Option<&Record> {
+        match self {
+            Slot::Open { record, .. } => record.as_deref(),
+            Slot::Named { record, .. } => Some(record),
+            Slot::Small { .. } | Slot::Large(_) => None,
+        }
+    }
+
+    fn take_record(&mut self) -> Option<Box<Record>> {
+        match self {
+            Slot::Open { record, .. } => record.take(),
+            Slot::Small { .. } | Slot::Large(_) => None,
+            Slot::Named { .. } => {
+                let nothing = Slot::Small {
+                    kind: 0,
+                    len: 0,
+                    bytes: [0; SMALL],
+                };
+                match std::mem::replace(self, nothing) {
+                    Slot::Named { record, .. } => Some(record),
+                    _ => None,
+                }
+            }
+        }
+    }
+}
+
+impl Record {
+    /// `name` in `parent`, if that is still in the table.
+    pub(crate) fn new(parent: &HostNode, name: Name<'_>) -> Option<Box<Record>> {
+        let parent = parent.shared()?;
+        Some(Box::new(Record {
+            parent,
+            name: name.bytes().into(),
+        }))
+    }
+}
+
+impl HostNode {
+    /// This node as the table has it; nothing if another took its number over.
+    pub(crate) fn shared(&self) -> Option<Arc<HostNode>> {
+        let node = self.device.tree.table.get(self.id)?;
+        std::ptr::eq(&*node, self).then_some(node)
+    }
+}
+
+/// Opens the one name `name` of the directory `dir`, whatever it is, following nothing.
+fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<rustix::fd::OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
+}
+
+/// Whether the object can still be found by a name.
+fn has_name(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK)
+        .is_ok_and(|stx| stx.stx_nlink > 0)
+}
+
+/// Tells one life of an inode number from the next: by the kernel's handle, which every file
+/// system that can makes so, or else by the time of birth.
+pub(crate) fn life_of(fd: BorrowedFd<'_>) -> u64 {
+    /// Any will do: nobody gains by two lives that look alike, and it must not change.
+    const KEY: sip::Key = *b"barge generation";
+    let bytes = match FileHandle::of(fd) {
+        Ok(handle) => [&handle.kind().to_le_bytes(), handle.bytes()].concat(),
+        Err(_) => match tree::stat(fd) {
+            Ok(stx) => [
+                stx.stx_btime.tv_sec.to_le_bytes(),
+                i64::from(stx.stx_btime.tv_nsec).to_le_bytes(),
+            ]
+            .concat(),
+            Err(_) => Vec::new(),
+        },
+    };
+    sip::hash(&KEY, &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_small() {
+        assert_eq!(size_of::<Slot>(), 24);
+        // Behind two counters of the `Arc`: 72, for which malloc takes 80.
+        assert_eq!(size_of::<HostNode>(), 56);
+    }
+}

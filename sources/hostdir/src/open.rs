@@ -1,0 +1,101 @@
+//! Opening files and directories for use.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{Access as RawAccess, AtFlags, OFlags};
+use rustix::io::Errno as Raw;
+use rustix::path::DecInt;
+use sys::errno;
+use vfs::{Access, Errno, Kind, OpenFlags, Patience, Result};
+
+use crate::fds::Fd;
+use crate::tree::Tree;
+
+/// Opens the file or directory that `path` is open on, as whom the thread is.
+pub(crate) fn file(
+    tree: &Tree,
+    kind: Kind,
+    path: BorrowedFd<'_>,
+    flags: OpenFlags,
+    patience: Patience,
+) -> Result<Fd> {
+    let mut raw = raw_flags(flags)?;
+    if kind == Kind::Directory {
+        raw |= OFlags::DIRECTORY;
+    }
+    if patience == Patience::Full {
+        // Which would otherwise refuse a file that another has a lease on, instead of waiting.
+        raw -= OFlags::NONBLOCK;
+    }
+    if flags.contains(OpenFlags::EXEC) && !flags.contains(OpenFlags::READ) {
+        if kind == Kind::Directory {
+            return Err(Errno::EACCES);
+        }
+        if access(tree, path, Access::EXEC)?.is_empty() {
+            return Err(Errno::EACCES);
+        }
+        // Who may execute it may have it read for that.
+        tree.act_as_server()?;
+    }
+    loop {
+        match tree.open(|| tree.reopen(path, raw)) {
+            // Only the owner may leave atime alone; for others it is a wish.
+            Err(Errno::EPERM) if raw.contains(OFlags::NOATIME) => raw -= OFlags::NOATIME,
+            // The file system has no way past its cache.
+            Err(Errno::EINVAL) if raw.contains(OFlags::DIRECT) => raw -= OFlags::DIRECT,
+            Err(Errno::EAGAIN) if patience < Patience::Full => return Err(Errno::WOULD_BLOCK),
+            opened => return opened,
+        }
+    }
+}
+
+/// The flags of open(2), without those that say what to do if there is (no) such file. `EINVAL` for
+/// a file that is opened for nothing.
+pub(crate) fn raw_flags(flags: OpenFlags) -> Result<OFlags> {
+    let read = flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
+    let mut raw = match (read, flags.contains(OpenFlags::WRITE)) {
+        (true, true) => OFlags::RDWR,
+        (true, false) => OFlags::RDONLY,
+        (false, true) => OFlags::WRONLY,
+        (false, false) => return Err(Errno::EINVAL),
+    };
+    for (flag, bit) in [
+        (OpenFlags::APPEND, OFlags::APPEND),
+        (OpenFlags::TRUNC, OFlags::TRUNC),
+        (OpenFlags::DIRECT, OFlags::DIRECT),
+        (OpenFlags::DSYNC, OFlags::DSYNC),
+        (OpenFlags::SYNC, OFlags::SYNC),
+        (OpenFlags::NOATIME, OFlags::NOATIME),
+    ] {
+        raw.set(bit, flags.contains(flag));
+    }
+    Ok(raw | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC)
+}
+
+/// Which of `want` whom the thread is may do: one call if that is all of it.
+pub(crate) fn access(tree: &Tree, path: BorrowedFd<'_>, want: Access) -> Result<Access> {
+    let may = |want: Access| {
+        let mut raw = RawAccess::empty();
+        raw.set(RawAccess::READ_OK, want.contains(Access::READ));
+        raw.set(RawAccess::WRITE_OK, want.contains(Access::WRITE));
+        raw.set(RawAccess::EXEC_OK, want.contains(Access::EXEC));
+        let path = DecInt::from_fd(path);
+        match rustix::fs::accessat(tree.proc_fds(), path, raw, AtFlags::EACCESS) {
+            Ok(()) => Ok(true),
+            Err(Raw::ACCESS | Raw::PERM | Raw::ROFS | Raw::TXTBSY) => Ok(false),
+            Err(error) => Err(errno(error)),
+        }
+    };
+    if may(want)? {
+        return Ok(want);
+    }
+    let mut granted = Access::empty();
+    if want.bits().count_ones() > 1 {
+        for each in want.iter() {
+            if may(each)? {
+                granted |= each;
+            }
+        }
+    }
+    Ok(granted)
+}

@@ -1,0 +1,438 @@
+//! What a node does.
+//!
+//! The order in each: patience, then the descriptors of all nodes involved (which may have to be
+//! opened again, as the server), then becoming the caller, then the system calls. Whatever answers
+//! `WOULD_BLOCK` does so before the first call that changes anything.
+
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode as RawMode, OFlags, RenameFlags as RawRename, ResolveFlags,
+};
+use rustix::path::DecInt;
+use sys::errno;
+use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::{
+    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
+    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+};
+
+use crate::attr::{self, Target};
+use crate::fds::Fd;
+use crate::file::HostFile;
+use crate::node::{HostNode, Record};
+use crate::{device, locks, open, resolve, xattr};
+
+impl Node for HostNode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> NodeId {
+        self.number()
+    }
+
+    fn kind(&self) -> Kind {
+        self.what()
+    }
+
+    fn handle(&self, cx: &Cx<'_>) -> Result<Handle> {
+        resolve::handle(self, cx.patience)
+    }
+
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        self.device().memory(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        attr::read(self.device(), fd.as_fd(), want)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        self.device().brief(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        attr::set(self.device(), cx, Target::Path(fd.as_fd()), set)
+    }
+
+    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
+        self.device().memory(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        self.device().tree.act(cx)?;
+        open::access(&self.device().tree, fd.as_fd(), want)
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        self.device().brief(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        let figures = rustix::fs::fstatfs(&*fd).map_err(errno)?;
+        Ok(StatFs {
+            kind: figures.f_type as u32,
+            bsize: figures.f_bsize as u32,
+            blocks: figures.f_blocks,
+            bfree: figures.f_bfree,
+            bavail: figures.f_bavail,
+            files: figures.f_files,
+            ffree: figures.f_ffree,
+            fsid: device::fsid(&figures),
+            namelen: figures.f_namelen as u32,
+        })
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        Ok(Arc::new(self.open_file(cx, flags)?))
+    }
+
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        if self.what() != Kind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        self.device().brief(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        let target = rustix::fs::readlinkat(&*fd, c"", Vec::with_capacity(256)).map_err(errno)?;
+        Ok(target.into_bytes())
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        self.look_up(cx, name).map(entry)
+    }
+
+    fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
+        resolve::parent(self, cx).map(entry)
+    }
+
+    fn create(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        let (node, attr, file) = self.create_file(cx, name, flags, mode)?;
+        Ok((entry((node, attr)), Arc::new(file)))
+    }
+
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+        self.make_child(cx, name, what, mode).map(entry)
+    }
+
+    fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)> {
+        let (node, attr, file) = self.make_tmpfile(cx, flags, mode)?;
+        Ok((entry((node, attr)), Arc::new(file)))
+    }
+
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
+        self.link_to(cx, name, target).map(entry)
+    }
+
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        self.device().brief(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        self.device().tree.act(cx)?;
+        let flags = if dir {
+            AtFlags::REMOVEDIR
+        } else {
+            AtFlags::empty()
+        };
+        rustix::fs::unlinkat(&*fd, name.bytes(), flags).map_err(errno)
+    }
+
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &dyn Node,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let to = self.sibling(to)?;
+        self.device().brief(cx.patience)?;
+        let from_fd = self.fd(cx.patience)?;
+        let to_fd = to.fd(cx.patience)?;
+        self.device().tree.act(cx)?;
+        let raw = RawRename::from_bits_retain(flags.bits());
+        rustix::fs::renameat_with(&*from_fd, name.bytes(), &*to_fd, to_name.bytes(), raw)
+            .map_err(errno)?;
+        to.note_moved(&to_fd, to_name);
+        if flags.contains(RenameFlags::EXCHANGE) {
+            self.note_moved(&from_fd, name);
+        }
+        Ok(())
+    }
+
+    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        self.device().brief(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        xattr::get(&self.device().tree, cx, fd.as_fd(), name)
+    }
+
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        self.device().brief(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        xattr::list(&self.device().tree, cx, fd.as_fd())
+    }
+
+    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.device().brief(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        xattr::set(&self.device().tree, cx, fd.as_fd(), name, value, flags)
+    }
+
+    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        self.device().brief(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        xattr::remove(&self.device().tree, cx, fd.as_fd(), name)
+    }
+
+    fn host_lock(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        state: HostLock,
+    ) -> Result<()> {
+        locks::set(self, cx, space, start, end, state)
+    }
+
+    fn host_lock_holder(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        locks::holder(self, cx, space, start, end, kind)
+    }
+}
+
+/// How often creating and looking up may find that the other has just become right.
+const RACES: usize = 16;
+
+impl HostNode {
+    /// The child `name`: openat2(2) and statx(2).
+    pub(crate) fn look_up(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        if self.device().cached_names(cx.patience)? {
+            resolve |= ResolveFlags::CACHED;
+        }
+        let tree = &self.device().tree;
+        let dir = self.fd(cx.patience)?;
+        tree.act(cx)?;
+        let child = self.open_child(dir.as_fd(), name, resolve);
+        match child {
+            Err(Errno::EAGAIN) if resolve.contains(ResolveFlags::CACHED) => Err(Errno::WOULD_BLOCK),
+            child => tree.enter(Some(self.device()), child?, Some((self, name))),
+        }
+    }
+
+    /// The child `name`, whatever the patience: behind a change that has been made.
+    fn child(&self, dir: &Fd, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let fd = self.open_child(dir.as_fd(), name, resolve)?;
+        self.device()
+            .tree
+            .enter(Some(self.device()), fd, Some((self, name)))
+    }
+
+    fn open_child(&self, dir: BorrowedFd<'_>, name: Name<'_>, resolve: ResolveFlags) -> Result<Fd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.device()
+            .tree
+            .open(|| rustix::fs::openat2(dir, name.bytes(), flags, RawMode::empty(), resolve))
+    }
+
+    pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<HostFile> {
+        match self.what() {
+            Kind::File | Kind::Directory => {}
+            Kind::Symlink => return Err(Errno::ELOOP),
+            _ => return Err(Errno::ENXIO),
+        }
+        self.device().brief(cx.patience)?;
+        let node = self.shared().ok_or(Errno::ESTALE)?;
+        let fd = self.fd(cx.patience)?;
+        self.device().tree.act(cx)?;
+        let file = open::file(
+            &self.device().tree,
+            self.what(),
+            fd.as_fd(),
+            flags,
+            cx.patience,
+        )?;
+        Ok(HostFile::new(node, Arc::new(file), flags))
+    }
+
+    pub(crate) fn create_file(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Arc<HostNode>, Attr, HostFile)> {
+        let tree = &self.device().tree;
+        self.device().brief(cx.patience)?;
+        let raw = open::raw_flags(flags)? | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let dir = self.fd(cx.patience)?;
+        tree.act(cx)?;
+        let bits = self.bits(&dir, mode)?;
+        let mut answer = Err(Errno::ENOENT);
+        for _ in 0..RACES {
+            // Never opens what is there, so it has no effect on a FIFO or a device either.
+            let created = tree.open(|| rustix::fs::openat(&*dir, name.bytes(), raw, bits));
+            match created {
+                Ok(fd) => {
+                    let fd = Arc::new(fd);
+                    let found = Some((self, name));
+                    let (node, attr) = tree.enter_shared(Some(self.device()), &fd, found)?;
+                    return Ok((node.clone(), attr, HostFile::new(node, fd, flags)));
+                }
+                Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
+                Err(error) => return Err(error),
+            }
+            answer = self.look_up(cx, name);
+            if !matches!(answer, Err(Errno::ENOENT)) {
+                break;
+            }
+            tree.act(cx)?;
+        }
+        let (node, mut attr) = answer?;
+        if node.what() == Kind::Directory {
+            return Err(Errno::EISDIR);
+        }
+        let file = node.open_file(cx, flags)?;
+        if flags.contains(OpenFlags::TRUNC) {
+            attr = attr::read(node.device(), file.fd(), Want::STAT)?;
+        }
+        Ok((node, attr, file))
+    }
+
+    pub(crate) fn make_child(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        what: Make<'_>,
+        mode: Mode,
+    ) -> Result<(Arc<HostNode>, Attr)> {
+        let tree = &self.device().tree;
+        self.device().brief(cx.patience)?;
+        let dir = self.fd(cx.patience)?;
+        tree.act(cx)?;
+        let bits = self.bits(&dir, mode)?;
+        let node = |kind, device: vfs::Device| {
+            let dev = rustix::fs::makedev(device.major, device.minor);
+            rustix::fs::mknodat(&*dir, name.bytes(), kind, bits, dev)
+        };
+        match what {
+            Make::File => node(FileType::RegularFile, vfs::Device::default()),
+            Make::Fifo => node(FileType::Fifo, vfs::Device::default()),
+            Make::Socket => node(FileType::Socket, vfs::Device::default()),
+            Make::CharDevice(device) => node(FileType::CharacterDevice, device),
+            Make::BlockDevice(device) => node(FileType::BlockDevice, device),
+            Make::Directory => rustix::fs::mkdirat(&*dir, name.bytes(), bits),
+            Make::Symlink(target) => rustix::fs::symlinkat(target, &*dir, name.bytes()),
+        }
+        .map_err(errno)?;
+        self.child(&dir, name)
+    }
+
+    pub(crate) fn make_tmpfile(
+        &self,
+        cx: &Cx<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Arc<HostNode>, Attr, HostFile)> {
+        let tree = &self.device().tree;
+        self.device().brief(cx.patience)?;
+        let mut raw = open::raw_flags(flags)? | OFlags::TMPFILE;
+        if flags.contains(OpenFlags::EXCL) {
+            // Of a file without a name: that it shall never get one.
+            raw |= OFlags::EXCL;
+        }
+        let dir = self.fd(cx.patience)?;
+        tree.act(cx)?;
+        let bits = self.bits(&dir, mode)?;
+        let fd = Arc::new(tree.open(|| rustix::fs::openat(&*dir, c".", raw, bits))?);
+        let (node, attr) = tree.enter_shared(Some(self.device()), &fd, None)?;
+        Ok((node.clone(), attr, HostFile::new(node, fd, flags)))
+    }
+
+    pub(crate) fn link_to(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        target: &dyn Node,
+    ) -> Result<(Arc<HostNode>, Attr)> {
+        let target = self.sibling(target)?;
+        let tree = &self.device().tree;
+        self.device().brief(cx.patience)?;
+        let dir = self.fd(cx.patience)?;
+        let target_fd = target.fd(cx.patience)?;
+        tree.act(cx)?;
+        // Through /proc: linking an empty path needs a capability that the caller has not.
+        rustix::fs::linkat(
+            tree.proc_fds(),
+            DecInt::from_fd(&*target_fd),
+            &*dir,
+            name.bytes(),
+            AtFlags::SYMLINK_FOLLOW,
+        )
+        .map_err(errno)?;
+        match target.shared() {
+            Some(node) => {
+                if let Some(record) = self.record_for(&node, name) {
+                    node.relocate(&record);
+                }
+                let attr = attr::read(node.device(), target_fd.as_fd(), Want::STAT)?;
+                Ok((node, attr))
+            }
+            None => self.child(&dir, name),
+        }
+    }
+
+    /// `node` as one of this export's, `EXDEV` if it is another's.
+    pub(crate) fn sibling<'n>(&self, node: &'n dyn Node) -> Result<&'n HostNode> {
+        let node = node.as_any().downcast_ref::<HostNode>();
+        node.filter(|node| Arc::ptr_eq(&node.device().tree, &self.device().tree))
+            .ok_or(Errno::EXDEV)
+    }
+
+    /// Something came to be called `name` here: notes it, if it is a node that is found by name.
+    fn note_moved(&self, dir: &Fd, name: Name<'_>) {
+        if self.device().mount().is_some() {
+            return;
+        }
+        let mask = rustix::fs::StatxFlags::INO;
+        let Ok(stx) = rustix::fs::statx(dir, name.bytes(), AtFlags::SYMLINK_NOFOLLOW, mask) else {
+            return;
+        };
+        if device::dev_of(&stx) != self.device().dev {
+            return;
+        }
+        if let Some(node) = self.device().tree.table.get(self.device().id(stx.stx_ino))
+            && let Some(record) = self.record_for(&node, name)
+        {
+            node.relocate(&record);
+        }
+    }
+
+    fn record_for(&self, node: &HostNode, name: Name<'_>) -> Option<Box<Record>> {
+        match node.device().mount() {
+            Some(_) => None,
+            None => Record::new(self, name),
+        }
+    }
+
+    /// The permission bits of what is made in `dir`: without the umask's, unless a default ACL
+    /// decides.
+    fn bits(&self, dir: &Fd, mode: Mode) -> Result<RawMode> {
+        let mut bits = mode.bits & 0o7777;
+        if mode.umask != 0 && !xattr::has_default_acl(dir.as_fd())? {
+            bits &= !mode.umask;
+        }
+        Ok(RawMode::from_raw_mode(bits))
+    }
+}
+
+fn entry((node, attr): (Arc<HostNode>, Attr)) -> Entry {
+    Entry { node, attr }
+}

@@ -1,0 +1,196 @@
+//! Which node stands for which object, and whose descriptor goes when there are too many.
+//!
+//! The table does not keep nodes alive: a node takes itself out when it is dropped. In the same
+//! shards lies the ring of nodes that have a descriptor, over which a clock hand goes.
+//!
+//! Lock order: a shard is locked last and held for memory only; two are never held at once.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use vfs::NodeId;
+
+use crate::node::HostNode;
+
+/// Enough that two cores seldom want the same; each costs 200 bytes when empty.
+const SHARDS: usize = 64;
+
+pub(crate) struct Table {
+    shards: [Mutex<Shard>; SHARDS],
+    next: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shard {
+    nodes: HashMap<NodeId, Weak<HostNode>, BuildHasherDefault<IdHasher>>,
+    ring: Ring,
+}
+
+/// Where a node stands in its shard's ring.
+pub(crate) struct RingSlot(AtomicU32);
+
+/// A node looked for, and what became of that.
+pub(crate) enum Found {
+    /// There was none: the new one is in the table, and in the ring.
+    New(Arc<HostNode>),
+    /// This one was there.
+    Old(Arc<HostNode>),
+}
+
+impl Table {
+    pub(crate) fn new() -> Table {
+        Table {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// The live node of this number.
+    pub(crate) fn get(&self, id: NodeId) -> Option<Arc<HostNode>> {
+        self.shard(id).nodes.get(&id)?.upgrade()
+    }
+
+    /// The live node of this number, unless it is `not`, or the one that `make` makes, which has
+    /// a descriptor and takes that number over.
+    pub(crate) fn get_or_insert(
+        &self,
+        id: NodeId,
+        not: Option<&Arc<HostNode>>,
+        make: impl FnOnce() -> Arc<HostNode>,
+    ) -> Found {
+        let mut shard = self.shard(id);
+        if let Some(node) = shard.nodes.get(&id).and_then(Weak::upgrade) {
+            // Comparing cannot find a dead node's address used again: both are alive.
+            if !not.is_some_and(|not| Arc::ptr_eq(not, &node)) {
+                return Found::Old(node);
+            }
+        }
+        let node = make();
+        shard.nodes.insert(id, Arc::downgrade(&node));
+        shard.ring.insert(id, node.ring_slot());
+        Found::New(node)
+    }
+
+    /// Puts a node that has a descriptor again into the ring.
+    pub(crate) fn insert_into_ring(&self, node: &HostNode) {
+        self.shard(node.number())
+            .ring
+            .insert(node.number(), node.ring_slot());
+    }
+
+    /// Takes a node that has no descriptor any more out of the ring.
+    pub(crate) fn remove_from_ring(&self, node: &HostNode) {
+        self.shard(node.number()).ring.remove(node.ring_slot());
+    }
+
+    /// Takes out a node that is being dropped.
+    pub(crate) fn remove(&self, node: &HostNode) {
+        let mut shard = self.shard(node.number());
+        shard.ring.remove(node.ring_slot());
+        if let std::collections::hash_map::Entry::Occupied(entry) = shard.nodes.entry(node.number())
+        {
+            // Another node may have taken the number over meanwhile.
+            if std::ptr::eq(entry.get().as_ptr(), node) {
+                entry.remove();
+            }
+        }
+    }
+
+    /// The next node round the ring that has a descriptor, wherever the hand stands now.
+    pub(crate) fn next_in_ring(&self) -> Option<Arc<HostNode>> {
+        for _ in 0..SHARDS {
+            let turn = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let mut shard = self.shards[turn].lock().expect("no panic holds it");
+            for _ in 0..shard.ring.ids.len() {
+                let Some(id) = shard.ring.advance() else {
+                    continue;
+                };
+                if let Some(node) = shard.nodes.get(&id).and_then(Weak::upgrade) {
+                    return Some(node);
+                }
+            }
+        }
+        None
+    }
+
+    fn shard(&self, id: NodeId) -> MutexGuard<'_, Shard> {
+        // The top bits of a multiplication depend on all bits of the number; the maps use others.
+        let shard = mix(id) >> (64 - SHARDS.trailing_zeros());
+        self.shards[shard as usize]
+            .lock()
+            .expect("no panic holds it")
+    }
+}
+
+impl RingSlot {
+    const OUT: u32 = u32::MAX;
+
+    pub(crate) fn new() -> RingSlot {
+        RingSlot(AtomicU32::new(RingSlot::OUT))
+    }
+}
+
+/// Numbers in a circle, with gaps where one was taken out. Never larger than the most
+/// descriptors there ever were at once.
+#[derive(Default)]
+struct Ring {
+    ids: Vec<Option<std::num::NonZeroU64>>,
+    gaps: Vec<u32>,
+    hand: usize,
+}
+
+impl Ring {
+    fn insert(&mut self, id: NodeId, slot: &RingSlot) {
+        if slot.0.load(Ordering::Relaxed) != RingSlot::OUT {
+            return;
+        }
+        let at = self.gaps.pop().unwrap_or_else(|| {
+            self.ids.push(None);
+            self.ids.len() as u32 - 1
+        });
+        self.ids[at as usize] = std::num::NonZeroU64::new(id);
+        slot.0.store(at, Ordering::Relaxed);
+    }
+
+    fn remove(&mut self, slot: &RingSlot) {
+        let at = slot.0.swap(RingSlot::OUT, Ordering::Relaxed);
+        if at != RingSlot::OUT {
+            self.ids[at as usize] = None;
+            self.gaps.push(at);
+        }
+    }
+
+    fn advance(&mut self) -> Option<NodeId> {
+        self.hand = (self.hand + 1) % self.ids.len();
+        self.ids[self.hand].map(std::num::NonZeroU64::get)
+    }
+}
+
+/// Node numbers hash themselves: they are composed by us, and inode numbers are the host's.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 << 8 | u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // The map takes its place from the low bits and its tag from the top ones.
+        let mixed = mix(id);
+        self.0 = mixed ^ mixed.rotate_left(29);
+    }
+}
+
+/// Fibonacci hashing: 2^64 divided by the golden ratio.
+fn mix(id: u64) -> u64 {
+    id.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}

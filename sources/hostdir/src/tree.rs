@@ -1,0 +1,263 @@
+//! What all nodes of one export share.
+//!
+//! Lock order of the whole crate: a directory's stream, then a node's mirror of locks, then a
+//! node's slot (two of those only child before parent, and only by trying), then the devices,
+//! then a shard of the table. No system call is made under a shard's lock.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
+use rustix::io::Errno as Raw;
+use rustix::path::DecInt;
+use sys::errno;
+use vfs::{Attr, Cx, Errno, Result};
+
+use crate::attr;
+use crate::device::{self, Device};
+use crate::fds::{Budget, Fd};
+use crate::identity::{self, Switch};
+use crate::ids::{DeviceKey, Prefix, Prefixes};
+use crate::locks::Mirrors;
+use crate::node::{HostNode, Record};
+use crate::resolve::Book;
+use crate::sip::Key;
+use crate::table::{Found, Table};
+
+pub(crate) struct Tree {
+    /// Stamps handles and composes numbers.
+    pub(crate) key: Key,
+    /// Whether the kernel opens nodes by handle for us.
+    pub(crate) by_handle: bool,
+    pub(crate) table: Table,
+    pub(crate) mirrors: Mirrors,
+    pub(crate) book: Book,
+    budget: Arc<Budget>,
+    switch: Option<Switch>,
+    devices: Mutex<HashMap<u64, Weak<Device>>>,
+    prefixes: Mutex<Prefixes>,
+    /// `/proc/self/fd`: through it a descriptor is opened again.
+    proc_fds: OwnedFd,
+    /// `st_dev` and inode number of the root.
+    root: OnceLock<(u64, u64)>,
+    root_node: OnceLock<Weak<HostNode>>,
+    /// Held while a directory's recorded parent changes, so that no ring of parents arises.
+    pub(crate) moving: Mutex<()>,
+}
+
+/// How many nodes lose their descriptors when the system has none left although the budget has.
+const SHED: usize = 64;
+
+impl Tree {
+    pub(crate) fn new(
+        key: Key,
+        by_handle: bool,
+        budget: usize,
+        switch: Option<Switch>,
+    ) -> std::io::Result<Tree> {
+        let proc_fds = rustix::fs::open(
+            c"/proc/self/fd",
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Tree {
+            key,
+            by_handle,
+            table: Table::new(),
+            mirrors: Mirrors::default(),
+            book: Book::default(),
+            budget: Budget::new(budget),
+            switch,
+            devices: Mutex::default(),
+            prefixes: Mutex::default(),
+            proc_fds,
+            root: OnceLock::new(),
+            root_node: OnceLock::new(),
+            moving: Mutex::new(()),
+        })
+    }
+
+    /// Makes the calling thread the caller, where this export switches: right before the system
+    /// calls whose permissions are the caller's, and behind everything that opens by handle.
+    pub(crate) fn act(&self, cx: &Cx<'_>) -> Result<()> {
+        match &self.switch {
+            Some(switch) => switch.become_caller(cx.caller, cx.patience),
+            None => identity::become_server(),
+        }
+    }
+
+    /// Makes the calling thread the server itself.
+    pub(crate) fn act_as_server(&self) -> Result<()> {
+        identity::become_server()
+    }
+
+    /// Whether callers are told apart by the host.
+    pub(crate) fn switches(&self) -> bool {
+        self.switch.is_some()
+    }
+
+    /// Opens a descriptor within the budget, at the cost of other nodes' descriptors if need
+    /// be. `ENFILE` when nothing is left that could be closed.
+    pub(crate) fn open(&self, open: impl Fn() -> rustix::io::Result<OwnedFd>) -> Result<Fd> {
+        let permit = self.budget.take();
+        while self.budget.over() {
+            if !self.evict_one() {
+                return Err(Errno::ENFILE);
+            }
+        }
+        let fd = match open() {
+            Err(Raw::MFILE | Raw::NFILE) => {
+                for _ in 0..SHED {
+                    self.evict_one();
+                }
+                open()
+            }
+            opened => opened,
+        };
+        match fd {
+            Ok(fd) => Ok(permit.spend(fd)),
+            Err(Raw::MFILE | Raw::NFILE) => Err(Errno::ENFILE),
+            Err(error) => Err(errno(error)),
+        }
+    }
+
+    /// Has the node that was idle longest, more or less, give its descriptor up.
+    fn evict_one(&self) -> bool {
+        // Twice round: the first time only forgives those that were used lately.
+        for _ in 0..2 * self.budget.open() {
+            match self.table.next_in_ring() {
+                Some(node) if node.evict() => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// How many descriptors nodes and files have.
+    pub(crate) fn open_descriptors(&self) -> usize {
+        self.budget.open()
+    }
+
+    /// Opens what `fd` is open on again, with other flags. Permission is checked anew, but for
+    /// `O_PATH`.
+    pub(crate) fn reopen(&self, fd: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        rustix::fs::openat(
+            &self.proc_fds,
+            DecInt::from_fd(fd),
+            flags | OFlags::CLOEXEC | OFlags::NOCTTY,
+            Mode::empty(),
+        )
+    }
+
+    /// The directory in which a descriptor's number is a name of what it is open on.
+    pub(crate) fn proc_fds(&self) -> BorrowedFd<'_> {
+        self.proc_fds.as_fd()
+    }
+
+    /// The prefix of a device's node numbers.
+    pub(crate) fn prefix(&self, device: DeviceKey) -> Result<Prefix> {
+        self.prefixes.lock().expect("no panic holds it").of(device)
+    }
+
+    /// Makes what `fd` is open on the root. Once, before anything else.
+    pub(crate) fn set_root(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        let figures = rustix::fs::fstatfs(fd).map_err(errno)?;
+        let stx = stat(fd)?;
+        let (dev, fsid) = (device::dev_of(&stx), device::fsid(&figures));
+        let mut prefixes = self.prefixes.lock().expect("no panic holds it");
+        prefixes.root(DeviceKey { dev, fsid });
+        self.root.get_or_init(|| (dev, stx.stx_ino));
+        Ok(())
+    }
+
+    /// Keeps the root at hand. Once.
+    pub(crate) fn set_root_node(&self, node: &Arc<HostNode>) {
+        self.root_node.get_or_init(|| Arc::downgrade(node));
+    }
+
+    /// The root, as long as the export lives.
+    pub(crate) fn table_root(&self) -> Option<Arc<HostNode>> {
+        self.root_node.get()?.upgrade()
+    }
+
+    /// Whether these are the root's attributes.
+    pub(crate) fn is_root(&self, stx: &Statx) -> bool {
+        self.root.get() == Some(&(device::dev_of(stx), stx.stx_ino))
+    }
+
+    /// The devices that have nodes.
+    pub(crate) fn devices(&self) -> Vec<Arc<Device>> {
+        let devices = self.devices.lock().expect("no panic holds it");
+        devices.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The node of what `fd` is open on, and its attributes. `near` is a device that it is likely to
+    /// be on, `from` where it was found, if it was found by name. The node uses `fd` unless it has
+    /// one.
+    pub(crate) fn enter(
+        self: &Arc<Tree>,
+        near: Option<&Arc<Device>>,
+        fd: Fd,
+        from: Option<(&HostNode, vfs::Name<'_>)>,
+    ) -> Result<(Arc<HostNode>, Attr)> {
+        self.enter_shared(near, &Arc::new(fd), from)
+    }
+
+    /// [`Tree::enter`] for a descriptor that an open file has too.
+    pub(crate) fn enter_shared(
+        self: &Arc<Tree>,
+        near: Option<&Arc<Device>>,
+        fd: &Arc<Fd>,
+        from: Option<(&HostNode, vfs::Name<'_>)>,
+    ) -> Result<(Arc<HostNode>, Attr)> {
+        let stx = stat(fd.as_fd())?;
+        let device = match near {
+            Some(near) if near.dev == device::dev_of(&stx) => near.clone(),
+            _ => self.device(fd.as_fd(), &stx)?,
+        };
+        let attr = attr::of(&device, &stx);
+        let record = match from {
+            Some((parent, name)) if device.mount().is_none() => Record::new(parent, name),
+            _ => None,
+        };
+        let mut stale = None;
+        loop {
+            let found = self.table.get_or_insert(attr.id, stale.as_ref(), || {
+                Arc::new(HostNode::new(&device, &attr, fd.clone(), record.clone()))
+            });
+            match found {
+                Found::New(node) => return Ok((node, attr)),
+                Found::Old(node) => {
+                    if node.adopt(attr.kind, fd, record.as_ref()) {
+                        return Ok((node, attr));
+                    }
+                    stale = Some(node);
+                }
+            }
+        }
+    }
+
+    fn device(self: &Arc<Tree>, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Arc<Device>> {
+        let dev = device::dev_of(stx);
+        let devices = || self.devices.lock().expect("no panic holds it");
+        if let Some(device) = devices().get(&dev).and_then(Weak::upgrade) {
+            return Ok(device);
+        }
+        let new = Arc::new(Device::new(self, fd, stx)?);
+        let mut devices = devices();
+        if let Some(device) = devices.get(&dev).and_then(Weak::upgrade) {
+            return Ok(device);
+        }
+        devices.retain(|_, device| device.strong_count() > 0);
+        devices.insert(dev, Arc::downgrade(&new));
+        Ok(new)
+    }
+}
+
+/// The attributes of what `fd` is open on.
+pub(crate) fn stat(fd: BorrowedFd<'_>) -> Result<Statx> {
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask).map_err(errno)
+}

@@ -1,0 +1,126 @@
+//! Extended attributes, POSIX ACLs among them.
+//!
+//! All namespaces pass through, as far as privileges go. The kernel checks two of them by
+//! capabilities that a thread keeps while it acts for an ordinary user ([`crate::identity`]), so
+//! barge checks those itself: of `trusted.` such a user sees nothing, `security.` it may only read.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::XattrFlags as RawFlags;
+use rustix::io::Errno as Raw;
+use sys::errno;
+use vfs::{Cx, Errno, Result, XattrFlags};
+
+use crate::proc_path::ProcPath;
+use crate::tree::Tree;
+
+/// The largest value and the longest list that Linux has (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+const LARGEST: usize = 65536;
+
+/// What most values fit in: a label, an ACL with a dozen entries.
+const USUAL: usize = 256;
+
+pub(crate) fn get(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>> {
+    if hidden(tree, cx, name) {
+        return Err(Errno::ENODATA);
+    }
+    tree.act(cx)?;
+    read(fd, name)
+}
+
+pub(crate) fn list(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
+    tree.act(cx)?;
+    let path = ProcPath::of(fd);
+    let mut names = fetch(|buffer| rustix::fs::listxattr(path.as_c_str(), buffer))?;
+    if names.split(|&b| b == 0).any(|name| hidden(tree, cx, name)) {
+        names = names
+            .split_inclusive(|&b| b == 0)
+            .filter(|name| !hidden(tree, cx, name))
+            .flatten()
+            .copied()
+            .collect();
+    }
+    Ok(names)
+}
+
+pub(crate) fn set(
+    tree: &Tree,
+    cx: &Cx<'_>,
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+    value: &[u8],
+    flags: XattrFlags,
+) -> Result<()> {
+    writable(tree, cx, name)?;
+    tree.act(cx)?;
+    write(fd, name, value, flags)
+}
+
+pub(crate) fn remove(tree: &Tree, cx: &Cx<'_>, fd: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    writable(tree, cx, name)?;
+    tree.act(cx)?;
+    erase(fd, name)
+}
+
+/// The value of `name`, as whom the thread is.
+pub(crate) fn read(fd: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>> {
+    let path = ProcPath::of(fd);
+    fetch(|buffer| rustix::fs::getxattr(path.as_c_str(), name, buffer))
+}
+
+/// Sets `name`, as whom the thread is.
+pub(crate) fn write(
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+    value: &[u8],
+    flags: XattrFlags,
+) -> Result<()> {
+    let flags = RawFlags::from_bits_retain(flags.bits());
+    rustix::fs::setxattr(ProcPath::of(fd).as_c_str(), name, value, flags).map_err(errno)
+}
+
+/// Removes `name`, as whom the thread is.
+pub(crate) fn erase(fd: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    rustix::fs::removexattr(ProcPath::of(fd).as_c_str(), name).map_err(errno)
+}
+
+/// Whether what is made in the directory `dir` gets its permissions from a default ACL.
+pub(crate) fn has_default_acl(dir: BorrowedFd<'_>) -> Result<bool> {
+    match rustix::fs::getxattr(
+        ProcPath::of(dir.as_fd()).as_c_str(),
+        c"system.posix_acl_default",
+        &mut [0u8; 0][..],
+    ) {
+        Ok(_) => Ok(true),
+        Err(Raw::NODATA | Raw::OPNOTSUPP) => Ok(false),
+        Err(error) => Err(errno(error)),
+    }
+}
+
+fn hidden(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> bool {
+    tree.switches() && cx.caller.uid != 0 && name.starts_with(b"trusted.")
+}
+
+fn writable(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+    let guarded = name.starts_with(b"trusted.") || name.starts_with(b"security.");
+    if tree.switches() && cx.caller.uid != 0 && guarded {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+/// Calls with a buffer for the usual, and with one for the largest if that is too short.
+fn fetch(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {
+    let mut buffer = vec![0; USUAL];
+    let len = match call(&mut buffer) {
+        Err(Raw::RANGE) => {
+            buffer.resize(LARGEST, 0);
+            call(&mut buffer)
+        }
+        answer => answer,
+    }
+    .map_err(errno)?;
+    buffer.truncate(len);
+    buffer.shrink_to_fit();
+    Ok(buffer)
+}

@@ -1,0 +1,324 @@
+//! An open file or directory.
+
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+use vfs::{
+    Allocate, Attr, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Kind, OpenFlags, Payload,
+    Plus, Result, Seek, SetAttr, Sink, Want,
+};
+
+use crate::node::MemNode;
+use crate::pages::{MAX_SIZE, PAGE, Pages, Snapshot};
+
+/// A node, opened.
+pub(crate) struct OpenFile {
+    node: Arc<MemNode>,
+    flags: OpenFlags,
+}
+
+impl OpenFile {
+    pub(crate) fn new(node: Arc<MemNode>, flags: OpenFlags) -> OpenFile {
+        OpenFile { node, flags }
+    }
+
+    /// Whether it is open for writing.
+    pub(crate) fn writes(&self) -> bool {
+        self.flags.contains(OpenFlags::WRITE)
+    }
+
+    fn reads(&self) -> bool {
+        self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC)
+    }
+
+    fn check_reads(&self) -> Result<()> {
+        match self.node.kind {
+            _ if !self.reads() => Err(Errno::EBADF),
+            Kind::Directory => Err(Errno::EISDIR),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_writes(&self) -> Result<()> {
+        if self.writes() {
+            Ok(())
+        } else {
+            Err(Errno::EBADF)
+        }
+    }
+
+    /// Runs `look` on the pages of a file; `EINVAL` for a directory.
+    fn with_pages<T>(&self, look: impl FnOnce(&Pages) -> Result<T>) -> Result<T> {
+        look(self.node.read().pages().ok_or(Errno::EINVAL)?)
+    }
+
+    /// Moves atime if reading moves it now.
+    fn was_read(&self) {
+        if self.flags.contains(OpenFlags::NOATIME) {
+            return;
+        }
+        let now = self.node.shared.now();
+        if self.node.read().wants_atime(now) {
+            self.node.write().meta.atime = now;
+        }
+    }
+
+    fn snapshot(&self, range: Range<u64>) -> Result<Snapshot> {
+        self.with_pages(|pages| Ok(pages.snapshot(range)))
+    }
+
+    /// Puts what was kept of a file at `to_offset`: as much as there is room for, or all or nothing.
+    fn put_copy(&self, cx: &Cx<'_>, to_offset: u64, from: &Snapshot, how: CopyHow) -> Result<u64> {
+        let now = self.node.shared.now();
+        let mut state = self.node.write();
+        let pages = state.pages_mut().ok_or(Errno::EINVAL)?;
+        if how == CopyHow::Clone {
+            pages.reserve(to_offset..to_offset + from.len())?;
+        }
+        let (copied, result) = pages.put_snapshot(to_offset, from);
+        if copied == 0 {
+            result?;
+        }
+        state.modified(now);
+        state.drop_privileges(cx.caller);
+        Ok(copied)
+    }
+}
+
+impl File for OpenFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attr(&self, _cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+        Ok(self.node.read().attr(&self.node))
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        self.node.set(cx.caller, set, Some(self))
+    }
+
+    fn read(&self, _cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
+        self.check_reads()?;
+        let read = self.with_pages(|pages| Ok(pages.read(offset, len, sink)))?;
+        self.was_read();
+        Ok(read)
+    }
+
+    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+        self.check_writes()?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let now = self.node.shared.now();
+        let mut state = self.node.write();
+        let start = match self.flags.contains(OpenFlags::APPEND) {
+            true => state.size(),
+            false => offset,
+        };
+        let pages = state.pages_mut().ok_or(Errno::EINVAL)?;
+        let mut at = start;
+        let result = data.bytes(&mut |piece| {
+            let (wrote, result) = pages.write(at, piece);
+            at += wrote as u64;
+            result
+        });
+        if at == start {
+            result?;
+            return Ok(0);
+        }
+        state.modified(now);
+        state.drop_privileges(cx.caller);
+        Ok((at - start) as usize)
+    }
+
+    fn readdir(&self, _cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+        /// Entries taken under one hold of the directory: enough to make the hold cheap, few
+        /// enough to waste little on a sink that is full soon.
+        const BATCH: usize = 64;
+        if self.node.kind != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if !self.reads() {
+            return Err(Errno::EBADF);
+        }
+        let mut cookie = cookie;
+        loop {
+            let batch = match self.node.read().dir() {
+                Some(dir) => dir.behind(cookie, BATCH),
+                None => return Err(Errno::ENOTDIR),
+            };
+            let Some(last) = batch.last() else {
+                self.was_read();
+                return Ok(());
+            };
+            cookie = last.cookie;
+            for listed in batch {
+                let entry = DirEntry {
+                    name: &listed.name,
+                    id: listed.node.id,
+                    kind: Some(listed.node.kind),
+                    cookie: listed.cookie,
+                    entry: match plus {
+                        Plus::Names => None,
+                        Plus::Entries => Some(listed.node.entry()),
+                    },
+                };
+                if !sink.entry(entry) {
+                    self.was_read();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn fsync(&self, _cx: &Cx<'_>, _datasync: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.check_writes()?;
+        let end = offset.checked_add(len).filter(|end| *end <= MAX_SIZE);
+        let range = offset..end.ok_or(Errno::EFBIG)?;
+        let now = self.node.shared.now();
+        let mut state = self.node.write();
+        let pages = state.pages_mut().ok_or(Errno::ENODEV)?;
+        let size = pages.size();
+        if matches!(how, Allocate::Collapse | Allocate::Insert)
+            && (!offset.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE))
+        {
+            return Err(Errno::EINVAL);
+        }
+        match how {
+            Allocate::Extend => {
+                pages.reserve(range.clone())?;
+                pages.extend_to(range.end);
+            }
+            Allocate::KeepSize => pages.reserve(range)?,
+            Allocate::Punch => pages.punch(range),
+            Allocate::Zero => {
+                pages.zero(range.clone())?;
+                pages.extend_to(range.end);
+            }
+            Allocate::ZeroKeepSize => pages.zero(range)?,
+            Allocate::Collapse if range.end >= size => return Err(Errno::EINVAL),
+            Allocate::Collapse => pages.collapse(range),
+            Allocate::Insert if offset >= size => return Err(Errno::EINVAL),
+            Allocate::Insert if size + len > MAX_SIZE => return Err(Errno::EFBIG),
+            Allocate::Insert => pages.insert(range),
+            Allocate::Unshare => pages.unshare(range),
+        }
+        state.modified(now);
+        state.drop_privileges(cx.caller);
+        Ok(())
+    }
+
+    fn seek(&self, _cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+        self.with_pages(|pages| match what {
+            _ if offset >= pages.size() => Err(Errno::ENXIO),
+            Seek::Data => Ok(pages.next_data(offset).ok_or(Errno::ENXIO)?),
+            Seek::Hole => Ok(pages.next_hole(offset)),
+        })
+    }
+
+    fn extents(
+        &self,
+        _cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        self.with_pages(|pages| {
+            pages.extents(offset..offset.saturating_add(len), each);
+            Ok(())
+        })
+    }
+
+    fn copy(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        to: &dyn File,
+        to_offset: u64,
+        len: u64,
+        how: CopyHow,
+    ) -> Result<u64> {
+        let to = to.as_any().downcast_ref::<OpenFile>();
+        let to = to.filter(|to| Arc::ptr_eq(&to.node.shared, &self.node.shared));
+        let to = to.ok_or(Errno::EXDEV)?;
+        if self.node.kind == Kind::Directory || to.node.kind == Kind::Directory {
+            return Err(Errno::EISDIR);
+        }
+        self.check_reads()?;
+        to.check_writes()?;
+        if to.flags.contains(OpenFlags::APPEND) {
+            return Err(Errno::EBADF);
+        }
+        let end = offset.checked_add(len).ok_or(Errno::EOVERFLOW)?;
+        let to_end = to_offset.checked_add(len).ok_or(Errno::EOVERFLOW)?;
+        let same = Arc::ptr_eq(&self.node, &to.node);
+        match how {
+            CopyHow::Any => {
+                if same && offset < to_end && to_offset < end {
+                    return Err(Errno::EINVAL);
+                }
+                let from = self.snapshot(offset..end)?;
+                if from.len() == 0 {
+                    return Ok(0);
+                }
+                if to_offset >= MAX_SIZE || from.len() > MAX_SIZE - to_offset {
+                    return Err(Errno::EFBIG);
+                }
+                let copied = to.put_copy(cx, to_offset, &from, how)?;
+                self.was_read();
+                Ok(copied)
+            }
+            CopyHow::Clone => self.clone_range(cx, offset, to, to_offset, len),
+        }
+    }
+}
+
+impl OpenFile {
+    /// FICLONERANGE: whole blocks, except at the end of this file; a `len` of 0 is all the rest.
+    fn clone_range(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        to: &OpenFile,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let size = self.node.read().size();
+        let len = match len {
+            0 => size.saturating_sub(offset),
+            len => len,
+        };
+        let end = offset.checked_add(len).filter(|end| *end <= size);
+        let end = end.ok_or(Errno::EINVAL)?;
+        let to_end = to_offset.checked_add(len).filter(|end| *end <= MAX_SIZE);
+        let to_end = to_end.ok_or(Errno::EFBIG)?;
+        let same = Arc::ptr_eq(&self.node, &to.node);
+        let to_size = to.node.read().size();
+        let whole = end.is_multiple_of(PAGE) || end == size && to_end >= to_size;
+        if !offset.is_multiple_of(PAGE)
+            || !to_offset.is_multiple_of(PAGE)
+            || !whole
+            || same && offset < to_end && to_offset < end
+        {
+            return Err(Errno::EINVAL);
+        }
+        if len == 0 {
+            return Ok(0);
+        }
+        let from = self.snapshot(offset..end)?;
+        to.put_copy(cx, to_offset, &from, CopyHow::Clone)
+    }
+}

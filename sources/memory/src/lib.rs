@@ -1,0 +1,195 @@
+//! A source: a complete POSIX tree in memory.
+//!
+//! For tests, scratch space and the measurement of everything above a source: it never waits,
+//! so every operation completes at [`vfs::Patience::None`]. Permissions are those of the caller,
+//! as Linux checks them; the clock is injected.
+//!
+//! What it lacks on purpose: persistence, POSIX ACLs (`EOPNOTSUPP`, so that nobody believes they
+//! are enforced), quotas, a database of users (a caller of [`vfs::Groups::Unknown`] has its `gid`
+//! only), and anyone outside barge who could hold a lock.
+//!
+//! Lock order, outermost first:
+//! 1. the lock of renames, held to move a directory to another, so that no two moves make a loop;
+//! 2. states of directories: an ancestor before its descendants, others by number;
+//! 3. states of nodes that are no directories, by number;
+//! 4. a directory's parent link, and the table of nodes: each held for one look-up.
+//!
+//! Nothing of a caller's is called while a directory's state is held; a file's is held while its
+//! bytes move into a sink or out of a payload. There is no lock that all operations share.
+
+#![forbid(unsafe_code)]
+
+mod budget;
+mod dir;
+mod file;
+mod node;
+mod pages;
+mod perm;
+mod rename;
+mod state;
+mod tree;
+mod xattr;
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Level, Node, NodeId, Result, Time};
+
+use budget::Budget;
+use node::MemNode;
+
+/// What tells the time: wall-clock time since the Unix epoch.
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+
+/// How much a tree may hold, and what its root is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of contents, names, attributes and bookkeeping; beyond that `ENOSPC`.
+    pub max_bytes: u64,
+    /// Nodes; beyond that `ENOSPC`.
+    pub max_nodes: u64,
+    /// Permission bits of the root.
+    pub mode: u32,
+    /// Owner of the root.
+    pub uid: u32,
+    /// Group of the root.
+    pub gid: u32,
+}
+
+impl Default for Options {
+    /// 1 GiB, which a machine that runs barge at all can spare, in at most as many nodes as
+    /// that pays for; a root like that of a new local file system.
+    fn default() -> Options {
+        Options {
+            max_bytes: 1 << 30,
+            max_nodes: 1 << 20,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+        }
+    }
+}
+
+/// A tree in memory. It lasts as long as this or one of its nodes.
+pub struct Memory {
+    root: Arc<MemNode>,
+}
+
+/// What the nodes of a tree have in common.
+pub(crate) struct Shared {
+    clock: Clock,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) generation: u64,
+    next_id: AtomicU64,
+    nodes: [Mutex<HashMap<NodeId, Weak<MemNode>>>; SHARDS],
+    pub(crate) renames: Mutex<()>,
+}
+
+/// Parts of the table of nodes: more than the processors that create and remove files at once.
+const SHARDS: usize = 32;
+
+impl Memory {
+    /// An empty tree of default [`Options`].
+    pub fn new(clock: Clock) -> Arc<Memory> {
+        Memory::with(clock, Options::default())
+    }
+
+    /// An empty tree.
+    pub fn with(clock: Clock, options: Options) -> Arc<Memory> {
+        let shared = Arc::new(Shared {
+            budget: Arc::new(Budget::new(options.max_bytes, options.max_nodes)),
+            generation: new_generation(&clock),
+            clock,
+            next_id: AtomicU64::new(1),
+            nodes: std::array::from_fn(|_| Mutex::default()),
+            renames: Mutex::new(()),
+        });
+        Arc::new(Memory {
+            root: MemNode::root(&shared, &options),
+        })
+    }
+}
+
+/// A number that no other tree has, this process's or an earlier one's: a node's number is never
+/// used again within a tree, so this is the generation of all its nodes.
+fn new_generation(clock: &Clock) -> u64 {
+    static TREES: AtomicU64 = AtomicU64::new(0);
+    let now = clock();
+    let nanos = (now.sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.nsec.into());
+    nanos.wrapping_add(TREES.fetch_add(1, Ordering::Relaxed)) | 1 << 63
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    pub(crate) fn new_id(&self) -> NodeId {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn nodes(&self, id: NodeId) -> MutexGuard<'_, HashMap<NodeId, Weak<MemNode>>> {
+        self.nodes[id as usize % SHARDS]
+            .lock()
+            .expect("no panic holds it")
+    }
+}
+
+impl FileSystem for Memory {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn root(&self, _cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
+        Ok(self.root.clone())
+    }
+
+    fn resolve(&self, _cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
+        let (id, generation) = parse_handle(handle).ok_or(Errno::ESTALE)?;
+        let shared = &self.root.shared;
+        if generation != shared.generation {
+            return Err(Errno::ESTALE);
+        }
+        let node = shared.nodes(id).get(&id).and_then(Weak::upgrade);
+        Ok(node.ok_or(Errno::ESTALE)?)
+    }
+
+    fn sync(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            read_only: false,
+            xattr: Level::Native,
+            acl: Level::None,
+            host_locks: Level::None,
+            handles: Level::Native,
+            change: Level::Native,
+            holes: Level::Native,
+            copy: Level::Native,
+            clone: Level::Native,
+            tmpfile: Level::Native,
+            devices: Level::Native,
+            owners: Level::Native,
+            stable_cookies: true,
+        }
+    }
+}
+
+pub(crate) fn handle_of(id: NodeId, generation: u64) -> Result<Handle> {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&id.to_le_bytes());
+    bytes[8..].copy_from_slice(&generation.to_le_bytes());
+    Handle::new(&bytes)
+}
+
+fn parse_handle(handle: &Handle) -> Option<(NodeId, u64)> {
+    let (id, rest) = handle.bytes().split_first_chunk()?;
+    let generation = <[u8; 8]>::try_from(rest).ok()?;
+    Some((u64::from_le_bytes(*id), u64::from_le_bytes(generation)))
+}

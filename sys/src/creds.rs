@@ -1,0 +1,79 @@
+//! The identity under which the calling thread uses file systems.
+//!
+//! Linux keeps it per thread. A thread that is started later inherits it.
+
+use rustix::io::{Errno, Result};
+
+pub use rustix::thread::set_thread_groups;
+
+/// Makes `uid` the calling thread's user id for file systems (setfsuid(2)). Leaving 0 takes the
+/// thread's capabilities over file systems out of force, coming back to 0 restores them.
+///
+/// setfsuid(2) itself reports no failure, so the outcome is asked for: `EPERM` if it was refused.
+pub fn set_fs_uid(uid: u32) -> Result<()> {
+    // SAFETY: setfsuid takes a number and touches no memory. rustix has no such call.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::setfsuid(uid);
+    }
+    if fs_uid() == uid {
+        Ok(())
+    } else {
+        Err(Errno::PERM)
+    }
+}
+
+/// [`set_fs_uid`] for the group id.
+pub fn set_fs_gid(gid: u32) -> Result<()> {
+    // SAFETY: setfsgid takes a number and touches no memory. rustix has no such call.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::setfsgid(gid);
+    }
+    if fs_gid() == gid {
+        Ok(())
+    } else {
+        Err(Errno::PERM)
+    }
+}
+
+/// The calling thread's user id for file systems.
+pub fn fs_uid() -> u32 {
+    // SAFETY: as above; -1 is no user id, so nothing changes and the present one is answered.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::setfsuid(u32::MAX) as u32
+    }
+}
+
+/// The calling thread's group id for file systems.
+pub fn fs_gid() -> u32 {
+    // SAFETY: as above; -1 is no group id, so nothing changes and the present one is answered.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::setfsgid(u32::MAX) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identity_is_the_thread_s_own() {
+        let before = (fs_uid(), fs_gid());
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: switching users needs root");
+            assert_eq!(set_fs_uid(before.0 + 1), Err(Errno::PERM));
+            return;
+        }
+        std::thread::spawn(|| {
+            set_fs_gid(65534).expect("root may");
+            set_fs_uid(65534).expect("root may");
+            assert_eq!((fs_uid(), fs_gid()), (65534, 65534));
+        })
+        .join()
+        .expect("no panic");
+        assert_eq!((fs_uid(), fs_gid()), before);
+    }
+}

@@ -1,0 +1,137 @@
+//! Kernel file handles: names of inodes that survive renames, closing and restarts.
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::fs::OFlags;
+use rustix::io::{Errno, Result};
+
+/// A file handle as name_to_handle_at(2) gives it: a type of the file system's own and up to
+/// [`FileHandle::MAX`] bytes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct FileHandle {
+    len: u32,
+    kind: i32,
+    bytes: [u8; FileHandle::MAX],
+}
+
+impl FileHandle {
+    /// The most bytes of a handle (`MAX_HANDLE_SZ`).
+    pub const MAX: usize = 128;
+
+    /// The handle of these parts; `EINVAL` beyond [`FileHandle::MAX`].
+    pub fn new(kind: i32, bytes: &[u8]) -> Result<FileHandle> {
+        let mut handle = FileHandle {
+            len: bytes.len() as u32,
+            kind,
+            bytes: [0; FileHandle::MAX],
+        };
+        handle
+            .bytes
+            .get_mut(..bytes.len())
+            .ok_or(Errno::INVAL)?
+            .copy_from_slice(bytes);
+        Ok(handle)
+    }
+
+    /// The handle of what `fd` is open on, `O_PATH` or not. `EOPNOTSUPP` where the file system has
+    /// none. Needs no privilege.
+    pub fn of(fd: BorrowedFd<'_>) -> Result<FileHandle> {
+        let mut handle = FileHandle {
+            len: FileHandle::MAX as u32,
+            kind: 0,
+            bytes: [0; FileHandle::MAX],
+        };
+        let mut mount_id: libc::c_int = 0;
+        let empty: &CStr = c"";
+        // SAFETY: `FileHandle` is laid out as `struct file_handle` with `len` bytes of room behind
+        // its head, which is all that the kernel writes. rustix has no such call.
+        #[allow(unsafe_code)]
+        let answer = unsafe {
+            libc::name_to_handle_at(
+                fd.as_raw_fd(),
+                empty.as_ptr(),
+                (&raw mut handle).cast(),
+                &raw mut mount_id,
+                libc::AT_EMPTY_PATH,
+            )
+        };
+        crate::check(answer)?;
+        debug_assert!(handle.len as usize <= FileHandle::MAX);
+        Ok(handle)
+    }
+
+    /// The file system's type of this handle.
+    pub fn kind(&self) -> i32 {
+        self.kind
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len as usize]
+    }
+
+    /// Opens it on the file system that `mount` is open on (for real, not `O_PATH`): `ESTALE` if it
+    /// is no more. Needs `CAP_DAC_READ_SEARCH` in force, and asks for no permission then.
+    pub fn open(&self, mount: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
+        let mut handle = *self;
+        // SAFETY: the kernel reads `len` bytes behind the head, which `FileHandle` has. rustix has
+        // no such call.
+        #[allow(unsafe_code)]
+        let answer = unsafe {
+            libc::open_by_handle_at(
+                mount.as_raw_fd(),
+                (&raw mut handle).cast(),
+                (flags | OFlags::CLOEXEC).bits() as libc::c_int,
+            )
+        };
+        let fd = crate::check(answer)?;
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        #[allow(unsafe_code)]
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+impl PartialEq for FileHandle {
+    fn eq(&self, other: &FileHandle) -> bool {
+        (self.kind, self.bytes()) == (other.kind, other.bytes())
+    }
+}
+
+impl Eq for FileHandle {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_handle_leads_back_to_its_file_and_dies_with_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mount = std::fs::File::open(dir.path()).expect("opens");
+        let path = dir.path().join("file");
+        let file = std::fs::File::create(&path).expect("a file");
+        let handle = match FileHandle::of(file.as_fd()) {
+            Err(Errno::OPNOTSUPP) => return eprintln!("skipped: no handles here"),
+            handle => handle.expect("a handle"),
+        };
+        assert_eq!(
+            FileHandle::new(handle.kind(), handle.bytes()).map(|h| h == handle),
+            Ok(true)
+        );
+        let again = match handle.open(mount.as_fd(), OFlags::PATH) {
+            Err(Errno::PERM) => return eprintln!("skipped: needs CAP_DAC_READ_SEARCH"),
+            again => again.expect("opens"),
+        };
+        let ino = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map(|stat| stat.st_ino);
+        assert_eq!(ino(again.as_fd()), ino(file.as_fd()));
+        drop((again, file));
+        std::fs::remove_file(&path).expect("removes");
+        assert_eq!(
+            handle.open(mount.as_fd(), OFlags::PATH).map(drop),
+            Err(Errno::STALE)
+        );
+        assert_eq!(FileHandle::new(1, &[0; 129]).map(drop), Err(Errno::INVAL));
+    }
+}

@@ -1,0 +1,33 @@
+//! Limits of this process.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// How many descriptors this process may have open now (the soft `RLIMIT_NOFILE`).
+pub fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Raises the soft limit of open descriptors to the hard one, and says what it is then. A
+/// refusal leaves it as it was.
+pub fn raise_descriptors() -> u64 {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    // Refused only by a sandbox that forbids the call; what the limit is then is the answer.
+    let _ = setrlimit(Resource::Nofile, raised);
+    descriptors()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raising_never_lowers() {
+        let before = descriptors();
+        assert!(raise_descriptors() >= before);
+        assert_eq!(raise_descriptors(), descriptors());
+    }
+}

@@ -1,0 +1,283 @@
+//! The ends of a read or write in plain memory, and how a transport reads and writes a file.
+
+use std::io::IoSliceMut;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::{Errno as Raw, ReadWriteFlags};
+use vfs::{Errno, Patience, Payload, Result, Sink};
+
+use crate::errno;
+
+/// Fills `buffer` from `fd` at `offset` and says how much of it: less at end of file only. What a
+/// transport does for [`Sink::file`].
+///
+/// With less than full patience it takes what is cached, by `RWF_NOWAIT`: one system call when all
+/// of it is. If some is not, or the file system cannot tell, `WOULD_BLOCK`. A source whose files
+/// are in memory by nature asks with full patience and is spared the difference.
+pub fn pread_into(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    buffer: &mut [u8],
+    patience: Patience,
+) -> Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let (rest, at) = (&mut buffer[filled..], offset + filled as u64);
+        let read = if patience == Patience::Full {
+            rustix::io::pread(fd, rest, at)
+        } else {
+            let mut rest = [IoSliceMut::new(rest)];
+            rustix::io::preadv2(fd, &mut rest, at, ReadWriteFlags::NOWAIT)
+        };
+        match read {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(Raw::INTR) => {}
+            Err(Raw::AGAIN | Raw::OPNOTSUPP) if patience < Patience::Full => {
+                return Err(Errno::WOULD_BLOCK);
+            }
+            // What came before the error is good; the next read meets the error again.
+            Err(_) if filled > 0 => break,
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    Ok(filled)
+}
+
+/// Whether `fd`, open for reading, can say that a read would have to wait (`RWF_NOWAIT`).
+pub fn tells_waiting(fd: BorrowedFd<'_>) -> bool {
+    // Far behind the end of any file: there is nothing to wait for. A read of no bytes would
+    // not do, the kernel answers that before it looks at the flag.
+    let far = i64::MAX as u64 - 1;
+    let mut byte = [0];
+    let mut one = [IoSliceMut::new(&mut byte)];
+    rustix::io::preadv2(fd, &mut one, far, ReadWriteFlags::NOWAIT) != Err(Raw::OPNOTSUPP)
+}
+
+/// Writes all of `data` to `fd` at `offset` and says how much: less only on an error behind the
+/// first byte. A descriptor opened to append ignores `offset`. What a transport does for
+/// [`Payload::file`].
+pub fn pwrite_all(fd: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<usize> {
+    let mut written = 0;
+    while written < data.len() {
+        match rustix::io::pwrite(fd, &data[written..], offset + written as u64) {
+            Ok(0) => break,
+            Ok(more) => written += more,
+            Err(Raw::INTR) => {}
+            Err(_) if written > 0 => break,
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    Ok(written)
+}
+
+/// A sink in the caller's own memory.
+pub struct SliceSink<'a> {
+    buffer: &'a mut [u8],
+    filled: usize,
+}
+
+impl<'a> SliceSink<'a> {
+    /// Fills `buffer` from its start.
+    pub fn new(buffer: &'a mut [u8]) -> SliceSink<'a> {
+        SliceSink { buffer, filled: 0 }
+    }
+
+    /// What has come so far.
+    pub fn filled(&self) -> &[u8] {
+        &self.buffer[..self.filled]
+    }
+
+    fn take(&mut self, len: usize) -> &mut [u8] {
+        let taken = &mut self.buffer[self.filled..][..len];
+        self.filled += len;
+        taken
+    }
+}
+
+impl Sink for SliceSink<'_> {
+    fn room(&self) -> usize {
+        self.buffer.len() - self.filled
+    }
+
+    fn bytes(&mut self, data: &[u8]) {
+        self.take(data.len()).copy_from_slice(data);
+    }
+
+    fn zeros(&mut self, len: usize) {
+        self.take(len).fill(0);
+    }
+
+    fn file(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        patience: Patience,
+    ) -> Result<usize> {
+        let read = pread_into(fd, offset, &mut self.buffer[self.filled..][..len], patience)?;
+        self.filled += read;
+        Ok(read)
+    }
+}
+
+/// A sink that grows, up to a bound.
+pub struct VecSink {
+    bytes: Vec<u8>,
+    bound: usize,
+}
+
+impl VecSink {
+    /// Takes up to `bound` bytes.
+    pub fn new(bound: usize) -> VecSink {
+        VecSink {
+            bytes: Vec::new(),
+            bound,
+        }
+    }
+
+    /// What has come so far.
+    pub fn filled(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What has come.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+impl Sink for VecSink {
+    fn room(&self) -> usize {
+        self.bound - self.bytes.len()
+    }
+
+    fn bytes(&mut self, data: &[u8]) {
+        assert!(
+            data.len() <= self.room(),
+            "a source put in more than there is room for"
+        );
+        self.bytes.extend_from_slice(data);
+    }
+
+    fn zeros(&mut self, len: usize) {
+        assert!(
+            len <= self.room(),
+            "a source put in more than there is room for"
+        );
+        self.bytes.resize(self.bytes.len() + len, 0);
+    }
+
+    fn file(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        patience: Patience,
+    ) -> Result<usize> {
+        assert!(
+            len <= self.room(),
+            "a source put in more than there is room for"
+        );
+        let before = self.bytes.len();
+        self.bytes.resize(before + len, 0);
+        let read = pread_into(fd, offset, &mut self.bytes[before..], patience);
+        self.bytes.truncate(before + *read.as_ref().unwrap_or(&0));
+        read
+    }
+}
+
+/// A payload in the caller's own memory.
+pub struct SlicePayload<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> SlicePayload<'a> {
+    /// Gives `bytes`.
+    pub fn new(bytes: &'a [u8]) -> SlicePayload<'a> {
+        SlicePayload { rest: bytes }
+    }
+}
+
+impl Payload for SlicePayload<'_> {
+    fn len(&self) -> usize {
+        self.rest.len()
+    }
+
+    fn bytes(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        take(self.rest)?;
+        self.rest = &[];
+        Ok(())
+    }
+
+    fn file(&mut self, fd: BorrowedFd<'_>, offset: u64) -> Result<usize> {
+        let written = pwrite_all(fd, offset, self.rest)?;
+        self.rest = &self.rest[written..];
+        Ok(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_cached_read_needs_no_patience_and_the_end_is_short() {
+        let file = tempfile::tempfile_in(".").expect("a file");
+        file.write_all_at(b"0123456789", 0).expect("writes");
+        if !tells_waiting(file.as_fd()) {
+            return eprintln!("skipped: this file system has no RWF_NOWAIT");
+        }
+        for patience in [Patience::None, Patience::Brief, Patience::Full] {
+            let mut buffer = [0; 16];
+            let mut sink = SliceSink::new(&mut buffer);
+            assert_eq!(sink.file(file.as_fd(), 4, 16, patience), Ok(6));
+            assert_eq!((sink.filled(), sink.room()), (&b"456789"[..], 10));
+            assert_eq!(sink.file(file.as_fd(), 10, 10, patience), Ok(0));
+        }
+    }
+
+    #[test]
+    fn what_is_not_cached_would_block_and_leaves_nothing() {
+        let file = tempfile::tempfile_in(".").expect("a file");
+        let size = 8 << 20;
+        file.write_all_at(&vec![7; size], 0).expect("writes");
+        file.sync_all().expect("syncs");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("drops");
+        let mut sink = VecSink::new(size);
+        match sink.file(file.as_fd(), 0, size, Patience::Brief) {
+            Ok(_) => eprintln!("skipped: this file system keeps its pages"),
+            Err(errno) => {
+                assert_eq!(errno, Errno::WOULD_BLOCK);
+                assert_eq!(sink.room(), size);
+            }
+        }
+        let mut sink = VecSink::new(size);
+        assert_eq!(sink.file(file.as_fd(), 0, size, Patience::Full), Ok(size));
+        assert!(sink.into_bytes().iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn memory_goes_in_and_out_as_it_is() {
+        let mut sink = VecSink::new(10);
+        sink.bytes(b"ab");
+        sink.zeros(3);
+        assert_eq!((sink.filled(), sink.room()), (&b"ab\0\0\0"[..], 5));
+
+        let file = tempfile::tempfile().expect("a file");
+        let mut payload = SlicePayload::new(b"payload");
+        assert_eq!(payload.file(file.as_fd(), 2), Ok(7));
+        assert!(payload.is_empty());
+        let mut back = [0; 9];
+        file.read_exact_at(&mut back, 0).expect("reads");
+        assert_eq!(&back, b"\0\0payload");
+
+        let mut payload = SlicePayload::new(b"kept");
+        assert_eq!(payload.bytes(&mut |_| Err(Errno::EIO)), Err(Errno::EIO));
+        assert_eq!(payload.len(), 4);
+        assert_eq!(payload.bytes(&mut |_| Ok(())), Ok(()));
+        assert!(payload.is_empty());
+    }
+}

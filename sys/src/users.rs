@@ -1,0 +1,120 @@
+//! The host's user database, through the C library: whatever nsswitch.conf names.
+//!
+//! A look-up may read files or ask a directory service over the network: it takes its time.
+
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+
+use rustix::io::{Errno, Result};
+
+/// A user of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Login name.
+    pub name: CString,
+    /// User id.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+}
+
+/// The user with this id, if there is one (getpwuid_r(3)).
+pub fn by_uid(uid: u32) -> Result<Option<User>> {
+    look_up(|entry, buffer, len, found| {
+        // SAFETY: `look_up` hands out room for one entry, `len` bytes of buffer and a pointer.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::getpwuid_r(uid, entry, buffer, len, found)
+        }
+    })
+}
+
+/// The user of this login name, if there is one (getpwnam_r(3)).
+pub fn by_name(name: &CStr) -> Result<Option<User>> {
+    look_up(|entry, buffer, len, found| {
+        // SAFETY: as above, and `name` ends in NUL.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::getpwnam_r(name.as_ptr(), entry, buffer, len, found)
+        }
+    })
+}
+
+/// All groups that `user` is in, the primary one included (getgrouplist(3)).
+pub fn groups(user: &User) -> Vec<u32> {
+    // Most users are in few groups; the kernel's bound (`NGROUPS_MAX`) is where growing ends.
+    let mut groups: Vec<u32> = vec![0; 64];
+    loop {
+        let mut count = groups.len() as libc::c_int;
+        // SAFETY: the name ends in NUL, and at most `count` numbers are written to `groups`.
+        #[allow(unsafe_code)]
+        let answer = unsafe {
+            libc::getgrouplist(
+                user.name.as_ptr(),
+                user.gid,
+                groups.as_mut_ptr(),
+                &raw mut count,
+            )
+        };
+        if answer >= 0 || groups.len() >= 65536 {
+            groups.truncate(count.max(0) as usize);
+            return groups;
+        }
+        groups.resize(groups.len() * 4, 0);
+    }
+}
+
+fn look_up(
+    call: impl Fn(*mut libc::passwd, *mut libc::c_char, usize, *mut *mut libc::passwd) -> libc::c_int,
+) -> Result<Option<User>> {
+    let mut buffer = vec![0u8; 1024];
+    loop {
+        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut found = std::ptr::null_mut();
+        match call(
+            entry.as_mut_ptr(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            &raw mut found,
+        ) {
+            0 if found.is_null() => return Ok(None),
+            0 => {
+                // SAFETY: the call succeeded and found an entry, so `entry` is filled in and its
+                // name points to a string in `buffer`, which is still there.
+                #[allow(unsafe_code)]
+                return Ok(Some(unsafe {
+                    let entry = entry.assume_init_ref();
+                    User {
+                        name: CStr::from_ptr(entry.pw_name).to_owned(),
+                        uid: entry.pw_uid,
+                        gid: entry.pw_gid,
+                    }
+                }));
+            }
+            libc::EINTR => {}
+            // An entry larger than a megabyte is none that we want to wait for.
+            libc::ERANGE if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
+            // getpwnam_r(3): what some services answer for "not found".
+            libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(None),
+            error => return Err(Errno::from_raw_os_error(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_known_by_id_and_name_and_is_in_its_group() {
+        let root = by_uid(0).expect("looks up").expect("every host has one");
+        assert_eq!(by_name(&root.name), Ok(Some(root.clone())));
+        assert!(groups(&root).contains(&root.gid));
+    }
+
+    #[test]
+    fn an_unknown_user_is_none() {
+        assert_eq!(by_name(c"no such user"), Ok(None));
+        assert_eq!(by_uid(0xfffe_fffe), Ok(None));
+    }
+}

@@ -1,0 +1,133 @@
+//! What guest and harness say to each other over the control port.
+//!
+//! The guest sends lines: `ready`, `begin CASE`, `end CASE STATUS`, `fault TEXT`, `done`, and `host LENGTH` followed by that many bytes of a shell command.
+//! Only the last is answered: `STATUS LENGTH`, a newline, and that many bytes of output.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context, Result, bail};
+
+use crate::family::Family;
+
+/// What a guest reports.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Event {
+    /// The share is mounted.
+    Ready,
+    /// A case starts.
+    Begin(String),
+    /// A case has ended with this status.
+    End(String, i32),
+    /// The guest cannot go on.
+    Fault(String),
+    /// All cases are through and the share is unmounted.
+    Done,
+}
+
+#[derive(Debug, PartialEq)]
+enum Line {
+    Event(Event),
+    /// A command of this many bytes follows.
+    Host(usize),
+}
+
+/// Longest command a guest may send: far above any script's, far below what hurts.
+const LONGEST_COMMAND: usize = 1 << 20;
+
+/// Serves the control port of a guest until its end. Commands of a case run in `share`, or in the subdirectory the case has there.
+pub(crate) fn serve(stream: UnixStream, share: &Path, family: &Arc<Family>, events: &Sender<Event>) -> Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    let mut dir = share.to_owned();
+    let mut text = Vec::new();
+    while reader.read_until(b'\n', &mut text)? > 0 {
+        match parse(&String::from_utf8_lossy(&text))? {
+            Line::Event(event) => {
+                if let Event::Begin(name) = &event {
+                    let own = share.join(name);
+                    dir = if own.is_dir() { own } else { share.to_owned() };
+                }
+                if events.send(event).is_err() {
+                    break;
+                }
+            }
+            Line::Host(length) => {
+                let mut command = vec![0; length];
+                reader.read_exact(&mut command)?;
+                let (status, output) = execute(&String::from_utf8_lossy(&command), &dir, family)?;
+                writer.write_all(format!("{status} {}\n", output.len()).as_bytes())?;
+                writer.write_all(&output)?;
+            }
+        }
+        text.clear();
+    }
+    Ok(())
+}
+
+fn parse(line: &str) -> Result<Line> {
+    let line = line.trim_end_matches('\n');
+    let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+    Ok(match verb {
+        "ready" => Line::Event(Event::Ready),
+        "done" => Line::Event(Event::Done),
+        "begin" => Line::Event(Event::Begin(rest.into())),
+        "fault" => Line::Event(Event::Fault(rest.into())),
+        "end" => {
+            let (name, status) = rest.rsplit_once(' ').with_context(|| format!("expected `end CASE STATUS`, got {line:?}"))?;
+            Line::Event(Event::End(name.into(), status.parse().with_context(|| format!("a status in {line:?}"))?))
+        }
+        "host" => match rest.parse() {
+            Ok(length) if length <= LONGEST_COMMAND => Line::Host(length),
+            _ => bail!("expected `host LENGTH`, got {line:?}"),
+        },
+        _ => bail!("the guest said {line:?}"),
+    })
+}
+
+/// Runs a guest's command; what it leaves in the background lives as long as the run, but must not hold its output.
+fn execute(command: &str, dir: &Path, family: &Family) -> Result<(i32, Vec<u8>)> {
+    let (mut output, input) = std::io::pipe()?;
+    let mut child = family.spawn(
+        Command::new("sh").args(["-c", command]).current_dir(dir).stdin(Stdio::null()).stdout(input.try_clone()?).stderr(input),
+    )?;
+    let mut bytes = Vec::new();
+    output.read_to_end(&mut bytes)?;
+    let status = child.wait()?;
+    Ok((status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()), bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_guest() {
+        assert_eq!(parse("end fio 3\n").unwrap(), Line::Event(Event::End("fio".into(), 3)));
+        assert_eq!(parse("fault mount: Protocol error\n").unwrap(), Line::Event(Event::Fault("mount: Protocol error".into())));
+        assert_eq!(parse("host 12\n").unwrap(), Line::Host(12));
+        for bad in ["host 99999999999", "host x", "end fio", "end fio x", "hello"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_guest_gets_output_and_status_of_a_host_command() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let family = Arc::new(Family::new().unwrap());
+        let (events, _keep) = std::sync::mpsc::channel();
+        let served = std::thread::spawn(move || serve(theirs, Path::new("/"), &family, &events));
+        let command = "pwd; echo problem >&2; exit 7";
+        write!(&ours, "host {}\n{command}", command.len()).unwrap();
+        let mut answer = [0; 15];
+        (&ours).read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"7 10\n/\nproblem\n");
+        drop(ours);
+        served.join().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,65 @@
+//! The kernel's console: which lines mean that a run has failed although its script was content.
+
+/// Lines which a healthy guest never prints.
+const BAD: &[&str] = &[
+    "BUG:", "kernel BUG at", "Oops", "WARNING: CPU", "general protection fault", "Kernel panic", "blocked for more than", "possible circular locking",
+    "possible recursive locking", "inconsistent lock state", "rcu_sched self-detected", "rcu_preempt self-detected", "rcu: INFO:", "soft lockup",
+    "Unable to handle", "refcount_t:", "Objects remaining", "Slab cache still has objects", "Out of memory", "segfault at", "traps:",
+    "not responding, timed out", "Busy inodes after unmount", "VFS: Close: file count", "list_add corruption", "list_del corruption",
+];
+
+/// Subsystems of the file system under test: what they log above debug is a complaint, save what `HARMLESS` lists.
+const WATCHED: &[&str] = &["9p:", "9pnet:", "9pnet_fd:", "9p_fd:", "netfs:", "fscache:", "FS-Cache:", "fuse:", "virtio-fs:", "virtiofs:", "nfs:", "NFS:", "RPC:", "lockd:"];
+
+const HARMLESS: &[&str] = &[
+    // Said once when a module is loaded.
+    "Installing v9fs 9p2000 file system support", "Installing 9P2000 support", "FS-Cache: Loaded", "netfs: FS-Cache loaded", "Registered named UNIX socket transport",
+    "Registered udp transport", "Registered tcp transport", "Registered tcp NFSv4.1 backchannel", "Registered tcp-with-tls transport", "Registering the id_resolver key type",
+];
+
+/// What stage two writes to the kernel's log at the start of each case; after the last it names `-`.
+const MARK: &str = "barge-guest: case ";
+
+/// The offending lines of a console log which came during a case, or outside of any.
+pub(crate) fn complaints_in(log: &str, case: Option<&str>) -> Vec<String> {
+    let mut current = None;
+    let mut found = Vec::new();
+    for line in log.lines().map(str::trim_end) {
+        if let Some((_, name)) = line.split_once(MARK) {
+            current = (name != "-").then_some(name);
+        } else if current == case && is_complaint(line) {
+            found.push(line.to_owned());
+        }
+    }
+    found
+}
+
+fn is_complaint(line: &str) -> bool {
+    // `[   12.345678] text`; what is not the kernel's own is the init script's.
+    let Some((_, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) else {
+        return false;
+    };
+    let watched = WATCHED.iter().any(|prefix| text.starts_with(prefix));
+    BAD.iter().any(|bad| text.contains(bad)) || (watched && !HARMLESS.iter().any(|harmless| text.contains(harmless)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_are_found_and_greetings_are_not() {
+        let log = "[    0.1] Linux version 6.12\r\n[    1.0] 9p: Installing v9fs 9p2000 file system support\r\n\
+                   [    0.5] Spectre V2 : WARNING: Unprivileged eBPF is enabled\r\nBUG: said by a script\r\n\
+                   [    2.0] barge-guest: case git\r\n\
+                   [    9.5] 9pnet: bogus RWRITE count (8192 > 4096)\r\n[   10.0] WARNING: CPU: 1 PID: 77 at fs/netfs/x.c:1\r\n\
+                   [   11.0] barge-guest: case fio\r\n\
+                   [  130.0] INFO: task fio:123 blocked for more than 120 seconds.\r\n\
+                   [  140.0] barge-guest: case -\r\n[  141.0] VFS: Busy inodes after unmount of 9p\r\n";
+        assert_eq!(complaints_in(log, None).len(), 1);
+        let git = complaints_in(log, Some("git"));
+        assert_eq!(git.len(), 2, "{git:?}");
+        assert!(git[0].ends_with("(8192 > 4096)"));
+        assert_eq!(complaints_in(log, Some("fio")).len(), 1);
+    }
+}

@@ -1,0 +1,34 @@
+//! The processes of a run die with it, however it ends.
+//!
+//! They share a process group whose leader waits for the end of its input and then kills the group. The input is a pipe from this process: dropping
+//! [`Family`] closes it, and so does any death of ours. As the leader lives as long as the group is used, the group's number is never someone else's.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+
+pub(crate) struct Family {
+    leader: Child,
+}
+
+impl Family {
+    pub(crate) fn new() -> Result<Self> {
+        let leader = Command::new("sh").args(["-c", "read _; kill -KILL 0"]).stdin(Stdio::piped()).process_group(0).spawn().context("cannot run sh")?;
+        Ok(Self { leader })
+    }
+
+    /// Starts a command as a member.
+    pub(crate) fn spawn(&self, command: &mut Command) -> Result<Child> {
+        command.process_group(self.leader.id().cast_signed());
+        command.spawn().with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        drop(self.leader.stdin.take());
+        // Killed by itself: there is no status to look at.
+        let _ = self.leader.wait();
+    }
+}

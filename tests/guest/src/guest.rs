@@ -1,0 +1,269 @@
+//! A guest: QEMU with a kernel, an initramfs, the host's tree as its root, and two ports to the harness, one for output and one for control.
+//!
+//! It knows nothing of servers: what the mount options name must be there when it boots, so several guests can share one.
+//!
+//! Lacks: graceful shutdown from outside; a guest ends by itself or is killed.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::channel::{self, Event};
+use crate::family::Family;
+use crate::kernel::Kernel;
+use crate::{TimedOut, Unavailable, console, initramfs, tail};
+
+/// What to mount at the guest's `/mnt`.
+#[derive(Clone, Debug)]
+pub struct Mount {
+    /// The file system's type, such as `9p`.
+    pub kind: String,
+    /// Its options.
+    pub options: String,
+    /// Its device: an address or a tag.
+    pub device: String,
+}
+
+/// A script to run in the guest.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name: one word without slashes.
+    pub name: String,
+    /// Its text, for `sh`.
+    pub script: String,
+    /// Whether it runs in a directory of its own below the mount.
+    pub own_dir: bool,
+}
+
+/// What a guest is made of.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What it mounts.
+    pub mount: Mount,
+    /// What it runs, in this order.
+    pub cases: Vec<Case>,
+    /// How long one case may take.
+    pub case_timeout: Duration,
+    /// How long the guest may take, boot and all.
+    pub timeout: Duration,
+    /// QEMU's `-accel`.
+    pub accel: String,
+    /// Further arguments for QEMU.
+    pub qemu: Vec<String>,
+    /// The search path for scripts.
+    pub path: String,
+    /// The directory of the scripts, as `$BARGE_SCRIPTS`.
+    pub scripts: String,
+}
+
+/// How one case ended.
+#[derive(Clone, Debug)]
+pub struct CaseResult {
+    /// The case.
+    pub name: String,
+    /// The script's exit status.
+    pub status: i32,
+    /// How long it ran.
+    pub took: Duration,
+    /// What the kernel complained of meanwhile.
+    pub complaints: Vec<String>,
+}
+
+/// How a guest ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The cases that ended, in their order.
+    pub cases: Vec<CaseResult>,
+    /// From QEMU's start to the mounted share.
+    pub boot: Duration,
+    /// Complaints of the kernel outside of any case.
+    pub complaints: Vec<String>,
+    /// Why not every case ended, if so: the guest died, a fault, no more time.
+    pub broken: Option<Broken>,
+}
+
+/// Why a guest did not come to its end.
+#[derive(Debug)]
+pub enum Broken {
+    /// Its time was over.
+    TimedOut(String),
+    /// Anything else.
+    Failed(String),
+}
+
+impl Broken {
+    /// As an error of the harness.
+    pub fn into_error(self) -> anyhow::Error {
+        match self {
+            Self::TimedOut(text) => TimedOut(text).into(),
+            Self::Failed(text) => anyhow!(text),
+        }
+    }
+}
+
+/// A running guest.
+pub(crate) struct Guest {
+    qemu: Child,
+    events: Receiver<Event>,
+    control: JoinHandle<Result<()>>,
+    output: JoinHandle<()>,
+    console: PathBuf,
+    started: Instant,
+    deadline: Instant,
+}
+
+impl Guest {
+    /// Boots a guest; its scripts' output goes to `sink`, its files to `dir`.
+    pub(crate) fn boot(
+        spec: &Spec,
+        kernel: &Kernel,
+        busybox: &[u8],
+        dir: &Path,
+        share: &Path,
+        family: &Arc<Family>,
+        mut sink: impl Write + Send + 'static,
+    ) -> Result<Self> {
+        let initramfs = dir.join("initramfs");
+        fs::write(&initramfs, initramfs::build(spec, kernel, busybox)?)?;
+        let console = dir.join("console.log");
+        let (control, control_qemu) = UnixStream::pair()?;
+        let (mut output, output_qemu) = UnixStream::pair()?;
+        for inherited in [control_qemu.as_fd(), output_qemu.as_fd()] {
+            fcntl_setfd(inherited, FdFlags::empty())?;
+        }
+
+        let mut command = Command::new(QEMU);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "2048", "-smp", "2"]);
+        // Under TCG a plain CPU is quicker than the largest: the C library of the guest then leaves emulated AVX alone.
+        let cpu = if spec.accel.starts_with("kvm") { "host" } else { "Nehalem" };
+        command.args(["-machine", "q35", "-accel", &spec.accel, "-cpu", cpu]);
+        command.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(&initramfs).args(["-append", KERNEL_COMMAND_LINE]);
+        command.arg("-serial").arg(format!("file:{}", console.display()));
+        command.args(["-fsdev", "local,id=root,path=/,security_model=passthrough,readonly=on,multidevs=remap"]);
+        command.args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]);
+        command.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
+        command.args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
+        for (name, fd) in [("ctl", control_qemu.as_raw_fd()), ("out", output_qemu.as_raw_fd())] {
+            command.args(["-chardev", &format!("socket,id={name},fd={fd}")]);
+            command.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
+        }
+        let log = fs::File::create(dir.join("qemu.log"))?;
+        command.args(&spec.qemu).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+
+        let started = Instant::now();
+        let qemu = family.spawn(&mut command)?;
+        drop((control_qemu, output_qemu));
+        let (sender, events) = channel();
+        let (share, family) = (share.to_owned(), Arc::clone(family));
+        Ok(Self {
+            qemu,
+            events,
+            control: std::thread::spawn(move || channel::serve(control, &share, &family, &sender)),
+            output: std::thread::spawn(move || copy(&mut output, &mut sink)),
+            console,
+            started,
+            deadline: started + spec.timeout,
+        })
+    }
+
+    /// Waits for the guest's end and reads what its kernel said; `progress` hears of each case that ended.
+    pub(crate) fn finish(mut self, mut progress: impl FnMut(&CaseResult)) -> Result<Outcome> {
+        let mut outcome = Outcome { cases: Vec::new(), boot: Duration::ZERO, complaints: Vec::new(), broken: None };
+        let mut running: Option<(String, Instant)> = None;
+        loop {
+            match self.events.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
+                Ok(Event::Ready) => outcome.boot = self.started.elapsed(),
+                Ok(Event::Begin(name)) => running = Some((name, Instant::now())),
+                Ok(Event::End(name, status)) => {
+                    let took = running.take().map_or(Duration::ZERO, |(_, since)| since.elapsed());
+                    let complaints = console::complaints_in(&self.console_text(), Some(&name));
+                    outcome.cases.push(CaseResult { name, status, took, complaints });
+                    progress(&outcome.cases[outcome.cases.len() - 1]);
+                }
+                Ok(Event::Done) => break,
+                Ok(Event::Fault(text)) => {
+                    outcome.broken = Some(Broken::Failed(text));
+                    break;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let what = running.as_ref().map_or("the guest".to_owned(), |(name, _)| name.clone());
+                    outcome.broken = Some(Broken::TimedOut(format!("{what} is not through after {:?}", self.started.elapsed())));
+                    break;
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    outcome.broken = Some(Broken::Failed("the guest died".into()));
+                    break;
+                }
+            }
+        }
+        self.end()?;
+        outcome.complaints = console::complaints_in(&self.console_text(), None);
+        if let (Some(Broken::TimedOut(text) | Broken::Failed(text)), Some((name, _))) = (&mut outcome.broken, &running) {
+            *text = format!("{text} (in {name})");
+            outcome.complaints.extend(console::complaints_in(&self.console_text(), Some(name)));
+        }
+        if let Some(Broken::TimedOut(text) | Broken::Failed(text)) = &mut outcome.broken {
+            for (what, log) in [("console", self.console.clone()), ("qemu", self.console.with_file_name("qemu.log"))] {
+                let end = tail(&log, 15);
+                if !end.is_empty() {
+                    *text += &format!("\n--- end of the {what} log\n{end}");
+                }
+            }
+        }
+        // Their streams ended with QEMU.
+        self.output.join().map_err(|_| anyhow!("the output thread panicked"))?;
+        self.control.join().map_err(|_| anyhow!("the control thread panicked"))?.context("the control port")?;
+        Ok(outcome)
+    }
+
+    /// A guest that is through powers off at once; one that is not is killed.
+    fn end(&mut self) -> Result<()> {
+        let patience = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < patience.min(self.deadline) {
+            if self.qemu.try_wait()?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.qemu.kill()?;
+        self.qemu.wait()?;
+        Ok(())
+    }
+
+    fn console_text(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+}
+
+const QEMU: &str = "qemu-system-x86_64";
+
+/// `panic=-1` reboots at once, which `-no-reboot` makes QEMU's end. The watchdogs get time because an emulated processor may stand still for seconds.
+const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable watchdog_thresh=60 \
+     rcupdate.rcu_cpu_stall_timeout=120 net.ifnames=0 audit=0";
+
+/// An error with the reason if no guest can run here.
+pub fn available() -> Result<()> {
+    match Command::new(QEMU).arg("--version").output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => bail!(Unavailable(format!("{QEMU} --version ended with {}", output.status))),
+        Err(error) => bail!(Unavailable(format!("no {QEMU}: {error}"))),
+    }
+}
+
+/// Copies live; a broken sink must not stop the guest, which would block on its output.
+fn copy(from: &mut UnixStream, to: &mut impl Write) {
+    let mut buffer = [0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let _ = to.write_all(&buffer[..count]).and_then(|()| to.flush());
+    }
+}

@@ -1,0 +1,70 @@
+//! The guest's first root: busybox, the kernel's modules, both stages of init and the cases to run.
+
+use anyhow::Result;
+
+use crate::cpio::Archive;
+use crate::guest::{Case, Spec};
+use crate::kernel::Kernel;
+use crate::quote;
+
+/// What every guest loads: its buses, its network, its root.
+const BASE: &[&str] = &["virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9p", "9pnet_virtio", "overlay"];
+
+/// The archive for a guest.
+pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    for dir in ["bin", "dev", "proc", "sys", "barge", "barge/bin", "barge/cases", "barge/modules"] {
+        archive.dir(dir);
+    }
+    // The kernel opens it for init before anything is mounted.
+    archive.device("dev/console", 5, 1);
+    archive.file("bin/busybox", 0o755, busybox);
+    archive.file("init", 0o755, include_bytes!("init.sh"));
+    archive.file("barge/stage2", 0o755, include_bytes!("stage2.sh"));
+    archive.file("barge/bin/host", 0o755, include_bytes!("host.sh"));
+
+    let wanted: Vec<&str> = BASE.iter().copied().chain(modules_of(&spec.mount.kind).iter().copied()).collect();
+    let modules = kernel.modules(&wanted)?;
+    for (name, bytes) in &modules {
+        archive.file(&format!("barge/modules/{name}.ko"), 0o644, bytes);
+    }
+    let names: Vec<_> = modules.iter().map(|(name, _)| name.as_str()).collect();
+
+    let assignments = [
+        ("MODULES", names.join(" ").as_str()),
+        ("ROOT_TYPE", "9p"),
+        // The tree does not change while a guest looks at it, save for shares, which are not looked at from here.
+        ("ROOT_OPTIONS", "ro,trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any,noxattr"),
+        ("ROOT_DEVICE", "root"),
+        ("MOUNT_TYPE", &spec.mount.kind),
+        ("MOUNT_OPTIONS", &spec.mount.options),
+        ("MOUNT_DEVICE", &spec.mount.device),
+        ("CASE_TIMEOUT", &spec.case_timeout.as_secs().to_string()),
+        ("PATH", &format!("/run/barge/bin:{}", spec.path)),
+        ("BARGE_SCRIPTS", &spec.scripts),
+    ]
+    .map(|(name, value)| format!("{name}={}\n", quote(value)));
+    archive.file("barge/env", 0o644, assignments.concat().as_bytes());
+
+    archive.file("barge/cases/order", 0o644, spec.cases.iter().map(order_line).collect::<String>().as_bytes());
+    for case in &spec.cases {
+        archive.file(&format!("barge/cases/{}", case.name), 0o644, case.script.as_bytes());
+    }
+    Ok(archive.finish())
+}
+
+/// What a mount of this type needs beyond what every guest has.
+fn modules_of(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "9p" => &["9pnet_fd"],
+        "virtiofs" => &["virtiofs"],
+        "nfs" | "nfs4" => &["nfsv3", "nfsv4"],
+        "erofs" => &["erofs", "virtio_blk"],
+        _ => &[],
+    }
+}
+
+/// The case's name and its directory below the mount.
+fn order_line(case: &Case) -> String {
+    format!("{} {}\n", case.name, if case.own_dir { case.name.as_str() } else { "." })
+}

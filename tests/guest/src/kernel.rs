@@ -1,0 +1,268 @@
+//! Guest kernels: Debian's own images, fetched once and cached.
+//!
+//! A cached kernel is a directory with `vmlinuz`, a flat `modules/` of decompressed modules and `modules.dep`. The private apt state lives next to it,
+//! so the configuration of the machine's own apt is read (for the mirror) and never written. A filled cache needs no network.
+//!
+//! Lacks: architectures other than amd64, distributions other than Debian.
+//! Lock order: one file lock, `CACHE/lock`, held while a kernel is looked up or made.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::modules::{self, Deps};
+use crate::{Unavailable, command_output};
+
+/// The kernel lines a guest can boot: a prefix of the version, and the Debian suite which has it.
+pub const LINES: &[(&str, &str)] = &[("6.1", "bookworm"), ("6.12", "bookworm-backports")];
+
+/// Modules a guest may ask for; these and what they depend on are kept from a package of thousands.
+const WANTED: &[&str] = &[
+    "9p", "9pnet_fd", "9pnet_virtio", "erofs", "nfsv3", "nfsv4", "overlay", "virtio_blk", "virtio_console", "virtio_net", "virtio_pci", "virtio_rng",
+    "virtiofs", "vmw_vsock_virtio_transport",
+];
+
+/// A kernel ready to boot.
+pub struct Kernel {
+    /// The line it belongs to, such as `6.12`.
+    pub line: String,
+    /// The directory in the cache.
+    dir: PathBuf,
+    deps: Deps,
+}
+
+impl Kernel {
+    /// The kernel of a line, from the cache or else from the machine's Debian mirror (or `mirror`).
+    pub fn get(cache: &Path, line: &str, mirror: Option<&str>) -> Result<Self> {
+        let Some((_, suite)) = LINES.iter().find(|(name, _)| *name == line) else {
+            let known: Vec<_> = LINES.iter().map(|(name, _)| *name).collect();
+            bail!("no kernel {line:?}: expected one of {}", known.join(", "));
+        };
+        fs::create_dir_all(cache)?;
+        let lock = fs::File::create(cache.join("lock"))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+
+        let dir = cache.join(format!("kernel-{line}"));
+        // The stamp names what was asked for, so that a longer list of modules makes a new cache.
+        let stamp = WANTED.join(" ");
+        if fs::read_to_string(dir.join("stamp")).ok().as_deref() != Some(&stamp) {
+            let fresh = cache.join(format!("kernel-{line}.new"));
+            fs::remove_dir_all(&fresh).or_else(missing_is_fine)?;
+            fs::create_dir_all(fresh.join("modules"))?;
+            let apt = Apt::new(cache, suite, mirror)?;
+            let package = apt.kernel_package(line)?;
+            let tree = apt.unpack(&package)?;
+            keep(&tree, &fresh)?;
+            fs::remove_dir_all(tree)?;
+            fs::write(fresh.join("stamp"), stamp)?;
+            fs::remove_dir_all(&dir).or_else(missing_is_fine)?;
+            fs::rename(&fresh, &dir)?;
+        }
+        let deps = Deps::parse(&fs::read_to_string(dir.join("modules.dep"))?)?;
+        Ok(Self { line: line.into(), dir, deps })
+    }
+
+    /// The image for QEMU's `-kernel`.
+    pub fn image(&self) -> PathBuf {
+        self.dir.join("vmlinuz")
+    }
+
+    /// The modules to load for `wanted`, in loading order, each with its bytes; what is built in is left out.
+    pub fn modules(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
+        let order = self.deps.order(wanted).with_context(|| format!("kernel {}", self.line))?;
+        order
+            .into_iter()
+            .map(|name| Ok((name.clone(), fs::read(self.dir.join("modules").join(format!("{name}.ko")))?)))
+            .collect()
+    }
+}
+
+/// A static busybox: the machine's own, or Debian's fetched as the kernels are.
+pub fn busybox(cache: &Path, mirror: Option<&str>) -> Result<Vec<u8>> {
+    // The interpreter's path is at the front of a dynamic program.
+    let is_static = |bytes: &[u8]| !bytes[..bytes.len().min(4096)].windows(8).any(|window| window == b"ld-linux");
+    for path in ["/usr/bin/busybox", "/bin/busybox"].map(PathBuf::from).into_iter().chain([cache.join("busybox")]) {
+        match fs::read(path) {
+            Ok(bytes) if is_static(&bytes) => return Ok(bytes),
+            _ => continue,
+        }
+    }
+    fs::create_dir_all(cache)?;
+    let lock = fs::File::create(cache.join("lock"))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+    let tree = Apt::new(cache, LINES[0].1, mirror)?.unpack("busybox-static")?;
+    let bytes = fs::read(tree.join("bin/busybox"))?;
+    fs::remove_dir_all(tree)?;
+    fs::write(cache.join("busybox.new"), &bytes)?;
+    fs::rename(cache.join("busybox.new"), cache.join("busybox"))?;
+    Ok(bytes)
+}
+
+/// Copies the image and the wanted modules of an unpacked package.
+fn keep(tree: &Path, to: &Path) -> Result<()> {
+    let image = fs::read_dir(tree.join("boot"))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
+        .context("the kernel package has no boot/vmlinuz-*")?;
+    fs::copy(image, to.join("vmlinuz"))?;
+
+    let release = [tree.join("lib/modules"), tree.join("usr/lib/modules")]
+        .iter()
+        .find_map(|dir| Some(fs::read_dir(dir).ok()?.next()?.ok()?.path()))
+        .context("the kernel package has no lib/modules/*")?;
+    let mut files = BTreeMap::new();
+    collect_modules(&release.join("kernel"), &mut files)?;
+    let builtin: Vec<_> = fs::read_to_string(release.join("modules.builtin"))?.lines().map(modules::name_of).collect();
+
+    let mut dep = String::new();
+    for name in &builtin {
+        dep += &format!("{name} builtin\n");
+    }
+    let mut queue: Vec<String> = WANTED.iter().map(|name| (*name).into()).collect();
+    let mut done: Vec<String> = builtin;
+    while let Some(name) = queue.pop() {
+        if done.contains(&name) {
+            continue;
+        }
+        let path = files.get(&name).with_context(|| format!("the kernel package lacks module {name}"))?;
+        let bytes = decompressed(path)?;
+        let needs = modules::depends(&bytes);
+        dep += &format!("{name}: {}\n", needs.join(" "));
+        fs::write(to.join("modules").join(format!("{name}.ko")), bytes)?;
+        queue.extend(needs);
+        done.push(name);
+    }
+    fs::write(to.join("modules.dep"), dep)?;
+    Ok(())
+}
+
+fn collect_modules(dir: &Path, into: &mut BTreeMap<String, PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            collect_modules(&entry.path(), into)?;
+        } else if entry.file_name().to_string_lossy().contains(".ko") {
+            into.insert(modules::name_of(&entry.file_name().to_string_lossy()), entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn decompressed(module: &Path) -> Result<Vec<u8>> {
+    let program = match module.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => "xz",
+        Some("zst") => "zstd",
+        _ => return Ok(fs::read(module)?),
+    };
+    let output = Command::new(program).arg("-dc").arg(module).output().with_context(|| format!("{program} for a kernel module"))?;
+    ensure!(output.status.success(), "{program} -dc {}: {}", module.display(), output.status);
+    Ok(output.stdout)
+}
+
+fn missing_is_fine(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+/// apt with a state directory of its own.
+struct Apt {
+    state: PathBuf,
+}
+
+impl Apt {
+    fn new(cache: &Path, suite: &str, mirror: Option<&str>) -> Result<Self> {
+        let mirror = match mirror {
+            Some(mirror) => mirror.into(),
+            None => system_mirror()?,
+        };
+        let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
+        ensure!(Path::new(keyring).exists(), Unavailable(format!("no {keyring} to check Debian's packages with")));
+        let state = cache.join("apt");
+        for dir in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(state.join(dir))?;
+        }
+        fs::write(state.join("status"), "")?;
+        let base = suite.strip_suffix("-backports").unwrap_or(suite);
+        let suites = if base == suite { base.to_owned() } else { format!("{base} {suite}") };
+        fs::write(
+            state.join("debian.sources"),
+            format!("Types: deb\nURIs: {mirror}\nSuites: {suites}\nComponents: main\nArchitectures: amd64\nSigned-By: {keyring}\n"),
+        )?;
+        let apt = Self { state };
+        // The caller holds the cache's lock, so nobody else writes these lists.
+        command_output(apt.command("apt-get").args(["-qq", "update"])).map_err(|error| Unavailable(format!("no Debian kernel to be had: {error:#}")))?;
+        Ok(apt)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let state = self.state.display();
+        let mut command = Command::new(program);
+        for option in [
+            format!("Dir::State={state}"),
+            format!("Dir::State::lists={state}/lists"),
+            format!("Dir::State::status={state}/status"),
+            format!("Dir::Cache={state}/cache"),
+            format!("Dir::Etc::sourcelist={state}/debian.sources"),
+            "Dir::Etc::sourceparts=/dev/null".into(),
+            // Downloading as root into a directory which apt's own user cannot reach is what is meant here.
+            "APT::Sandbox::User=root".into(),
+        ] {
+            command.arg("-o").arg(option);
+        }
+        command.current_dir(&self.state);
+        command
+    }
+
+    /// The image package which the newest `linux-image-amd64` of a line depends on.
+    fn kernel_package(&self, line: &str) -> Result<String> {
+        let show = command_output(self.command("apt-cache").args(["show", "linux-image-amd64"]))?;
+        depends_of(&show, line).with_context(|| format!("the mirror has no linux-image-amd64 of version {line}"))
+    }
+
+    /// Downloads a package and unpacks it into a directory which the caller removes.
+    fn unpack(&self, package: &str) -> Result<PathBuf> {
+        let tree = self.state.join("tree");
+        fs::remove_dir_all(&tree).or_else(missing_is_fine)?;
+        command_output(self.command("apt-get").args(["-qq", "download", package]))?;
+        for entry in fs::read_dir(&self.state)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "deb") {
+                command_output(Command::new("dpkg-deb").arg("-x").args([&path, &tree]))?;
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(tree)
+    }
+}
+
+/// The URI of the Debian archive the machine itself uses.
+fn system_mirror() -> Result<String> {
+    let targets = command_output(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]))
+        .map_err(|error| Unavailable(format!("no apt to fetch a Debian kernel with: {error:#}")))?;
+    let mirror = targets.lines().find(|uri| uri.contains("/debian") && !uri.contains("security"));
+    Ok(mirror.ok_or_else(|| Unavailable("apt has no Debian mirror; name one with --mirror".into()))?.to_owned())
+}
+
+/// In the output of `apt-cache show`, the first dependency of the stanza with a version of this line.
+fn depends_of(show: &str, line: &str) -> Option<String> {
+    let field = |stanza: &str, name: &str| stanza.lines().find_map(|row| Some(row.strip_prefix(name)?.strip_prefix(": ")?.to_owned()));
+    show.split("\n\n")
+        .find(|stanza| field(stanza, "Version").is_some_and(|version| version.starts_with(&format!("{line}."))))
+        .and_then(|stanza| Some(field(&stanza, "Depends")?.split_whitespace().next()?.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_package_of_a_line_is_the_dependency_of_the_metapackage() {
+        let show = "Package: linux-image-amd64\nVersion: 6.12.95-1\nDepends: linux-image-6.12.95-amd64 (= 6.12.95-1)\n\n\
+                    Package: linux-image-amd64\nVersion: 6.1.176-1\nDepends: linux-image-6.1.0-50-amd64 (= 6.1.176-1)\n";
+        assert_eq!(depends_of(show, "6.1").as_deref(), Some("linux-image-6.1.0-50-amd64"));
+        assert_eq!(depends_of(show, "6.12").as_deref(), Some("linux-image-6.12.95-amd64"));
+        assert_eq!(depends_of(show, "6.9"), None);
+    }
+}

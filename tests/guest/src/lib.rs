@@ -1,0 +1,129 @@
+//! Boots a Linux guest on a served tree and runs scripts in it: the subject under test is the server, seen through a real kernel client.
+//!
+//! A **run** ([`run::run`]) is a scratch share, a server of it ([`server::Server`]), a guest ([`guest::Guest`]) which mounts it at `/mnt`, and cases, each a
+//! script with a status. The guest's own root is the host's root, read-only, below a tmpfs: every program of the host is there. The **matrix**
+//! ([`matrix`]) runs many cases in one boot per kernel and cache mode.
+//!
+//! Lacks: guests other than Linux on amd64, hosts other than Debian.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+mod channel;
+mod console;
+mod cpio;
+mod family;
+pub mod guest;
+mod initramfs;
+pub mod kernel;
+pub mod local;
+pub mod matrix;
+mod modules;
+pub mod run;
+pub mod server;
+pub mod tools;
+
+/// What a guest needs cannot be had on this machine: a reason to skip, not a failure.
+#[derive(Debug)]
+pub struct Unavailable(
+    /// What is missing.
+    pub String,
+);
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+/// The run was not over when its time was.
+#[derive(Debug)]
+pub struct TimedOut(
+    /// What was waited for, and the end of the console.
+    pub String,
+);
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TimedOut {}
+
+/// Where the harness keeps things.
+pub struct Dirs {
+    /// The guest scripts in the source tree.
+    pub scripts: PathBuf,
+    /// Kernels, tools and the directories of runs.
+    pub cache: PathBuf,
+    /// Where cargo puts programs: the directory of this one.
+    pub programs: PathBuf,
+}
+
+impl Dirs {
+    /// The directories of this workspace.
+    pub fn find() -> Result<Self> {
+        let programs = std::env::current_exe()?;
+        // A test's executable is one deeper, in `deps`.
+        let programs = programs.ancestors().skip(1).find(|dir| !dir.ends_with("deps")).context("a program has a directory")?;
+        let target = programs.parent().context("cargo's directory has a parent")?;
+        let dirs = Self { scripts: Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts"), cache: target.join("guest"), programs: programs.into() };
+        for dir in [&dirs.scripts, &dirs.cache] {
+            // A guest has its own of these, so what the host keeps there is out of its sight.
+            if ["/tmp", "/run", "/dev", "/proc", "/sys", "/mnt"].iter().any(|hidden| dir.starts_with(hidden)) {
+                bail!("{} would be hidden in the guest: build outside /tmp, /run and /mnt", dir.display());
+            }
+        }
+        Ok(dirs)
+    }
+
+    /// The search path for scripts: our tools, then the system's.
+    fn path(&self) -> String {
+        format!("{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", self.cache.join("tools/bin").display(), self.programs.display())
+    }
+}
+
+/// Runs a command to its end and returns what it wrote; its last line of complaint is the error.
+fn command_output(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{program}: {}", stderr.lines().last().unwrap_or("failed without a word"));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A word of a shell command that means exactly `text`.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Replaces each `{name}` of a template by its value; other braces stay.
+fn fill(template: &str, values: &[(&str, String)]) -> String {
+    values.iter().fold(template.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
+}
+
+/// The last lines of a log, for an error message.
+fn tail(log: &Path, lines: usize) -> String {
+    let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
+    let all: Vec<_> = text.lines().map(str::trim_end).collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_and_quotes() {
+        assert_eq!(fill("a {x} {y} {z}", &[("x", "1".into()), ("y", "2".into())]), "a 1 2 {z}");
+        assert_eq!(quote("it's"), r"'it'\''s'");
+    }
+}

@@ -1,0 +1,260 @@
+//! The command line of the guest harness.
+//!
+//! Exit codes: the script's own; 124 when time ran out; 125 when the harness failed; 77 when a guest cannot be had here, with the reason.
+
+use std::io::stdout;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use barge_guest::guest::{Case, Mount};
+use barge_guest::kernel::{self, Kernel};
+use barge_guest::run::Plan;
+use barge_guest::{Dirs, TimedOut, Unavailable, local, matrix, run, tools};
+use clap::{Args, Parser, Subcommand};
+
+/// Boots a Linux guest on a served tree and runs scripts in it.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Subcommands,
+}
+
+#[derive(Subcommand)]
+enum Subcommands {
+    /// Serve a directory, mount it in a guest, run a script there
+    Run(RunArgs),
+    /// Run a script in a directory of this machine, to try the script itself
+    Local(LocalArgs),
+    /// Run every script with every kernel and cache mode
+    Matrix(MatrixArgs),
+    /// Fill the cache: kernels, busybox and the tools which the scripts need
+    Fetch(FetchArgs),
+}
+
+#[derive(Args)]
+struct Script {
+    /// Shell text to run instead of a script file
+    #[arg(short = 'c', value_name = "TEXT", conflicts_with = "script")]
+    text: Option<String>,
+    /// The script: a path, or the name of one in tests/guest/scripts
+    #[arg(required_unless_present = "text")]
+    script: Option<PathBuf>,
+    /// Arguments for the script
+    #[arg(last = true)]
+    args: Vec<String>,
+    /// A variable for the script's environment
+    #[arg(short, long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// Keep the directory of the run
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Args)]
+struct LocalArgs {
+    #[command(flatten)]
+    script: Script,
+}
+
+#[derive(Args)]
+struct FetchArgs {
+    /// The kernels to fetch; all when none is named
+    kernels: Vec<String>,
+    /// The Debian mirror, if not the one this machine's apt uses
+    #[arg(long, value_name = "URI")]
+    mirror: Option<String>,
+}
+
+#[derive(Args)]
+struct RunArgs {
+    #[command(flatten)]
+    script: Script,
+    /// Kernel line
+    #[arg(short, long, default_value = "6.12")]
+    kernel: String,
+    /// Command that serves {share} on loopback {port} or Unix {socket}
+    #[arg(short, long, value_name = "COMMAND")]
+    serve: Option<String>,
+    /// Type of file system to mount: 9p, nfs, virtiofs, tmpfs
+    #[arg(short = 't', long = "type", default_value = "9p")]
+    kind: String,
+    /// Mount options, added to the usual ones of the type
+    #[arg(short, long = "options", value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Mount device, if not the usual one of the type
+    #[arg(long)]
+    device: Option<String>,
+    /// Directory to serve, if not a scratch one
+    #[arg(long, value_name = "DIR")]
+    share: Option<PathBuf>,
+    /// A further argument for QEMU, with placeholders as in --serve
+    #[arg(long, allow_hyphen_values = true, value_name = "ARGUMENT")]
+    qemu: Vec<String>,
+    /// Seconds until the guest is killed
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    timeout: u64,
+    #[command(flatten)]
+    machine: Machine,
+}
+
+#[derive(Args)]
+struct MatrixArgs {
+    /// Small sizes, and two pairs of kernel and cache mode unless some are named
+    #[arg(long)]
+    quick: bool,
+    /// Only this kernel
+    #[arg(short, long = "kernel", value_name = "LINE")]
+    kernels: Vec<String>,
+    /// Only this cache mode
+    #[arg(long = "cache", value_name = "MODE")]
+    caches: Vec<String>,
+    /// Only this script
+    #[arg(long = "script", value_name = "NAME")]
+    scripts: Vec<String>,
+    /// The barge under test, if not the release build of this workspace
+    #[arg(long, value_name = "PATH", conflicts_with = "serve")]
+    barge: Option<PathBuf>,
+    /// Command that serves {share} on loopback {port}, to try another server
+    #[arg(short, long, value_name = "COMMAND")]
+    serve: Option<String>,
+    /// How many guests at a time
+    #[arg(short, long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: u16,
+    /// Mount options besides the cache mode
+    #[arg(short, long = "options", value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Markdown file whose section of results is replaced
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Seconds until a guest is killed, for all its scripts
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
+    timeout: u64,
+    #[command(flatten)]
+    machine: Machine,
+}
+
+#[derive(Args)]
+struct Machine {
+    /// QEMU's accelerator
+    #[arg(long, default_value = "tcg,thread=multi,tb-size=512")]
+    accel: String,
+    /// The Debian mirror, if not the one this machine's apt uses
+    #[arg(long, value_name = "URI")]
+    mirror: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Subcommands::Run(args) => run_one(args),
+        Subcommands::Local(args) => run_local(args),
+        Subcommands::Matrix(args) => run_matrix(args),
+        Subcommands::Fetch(args) => fetch(args),
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("barge-guest: {error:#}");
+            ExitCode::from(if error.is::<TimedOut>() {
+                124
+            } else if error.is::<Unavailable>() {
+                77
+            } else {
+                125
+            })
+        }
+    }
+}
+
+fn run_one(args: RunArgs) -> Result<u8> {
+    let dirs = Dirs::find()?;
+    let plan = Plan {
+        kernel: args.kernel,
+        serve: args.serve,
+        mount: Mount::usual(&args.kind, args.device, &args.options),
+        share: args.share,
+        cases: vec![args.script.case(&dirs)?],
+        case_timeout: Duration::from_secs(args.timeout),
+        timeout: Duration::from_secs(args.timeout),
+        accel: args.machine.accel,
+        qemu: args.qemu,
+        mirror: args.machine.mirror,
+        keep: args.script.keep,
+    };
+    let outcome = run::run(&dirs, &plan, stdout(), |_| ())?;
+    let complaints: Vec<_> = outcome.cases.iter().flat_map(|case| &case.complaints).chain(&outcome.complaints).collect();
+    for line in &complaints {
+        eprintln!("barge-guest: kernel: {line}");
+    }
+    if let Some(broken) = outcome.broken {
+        return Err(broken.into_error());
+    }
+    let case = outcome.cases.first().context("the guest ran nothing")?;
+    eprintln!("barge-guest: booted in {:.1} s, ran {:.1} s, status {}", outcome.boot.as_secs_f32(), case.took.as_secs_f32(), case.status);
+    Ok(match u8::try_from(case.status).unwrap_or(u8::MAX) {
+        0 if !complaints.is_empty() => 125,
+        status => status,
+    })
+}
+
+fn run_local(args: LocalArgs) -> Result<u8> {
+    let dirs = Dirs::find()?;
+    let status = local::run(&dirs, &args.script.case(&dirs)?, args.script.keep)?;
+    Ok(u8::try_from(status).unwrap_or(u8::MAX))
+}
+
+fn run_matrix(args: MatrixArgs) -> Result<u8> {
+    let options = matrix::Options {
+        quick: args.quick,
+        kernels: args.kernels,
+        caches: args.caches,
+        scripts: args.scripts,
+        serve: args.serve,
+        barge: args.barge,
+        jobs: args.jobs.into(),
+        options: args.options,
+        timeout: Duration::from_secs(args.timeout),
+        accel: args.machine.accel,
+        mirror: args.machine.mirror,
+        report: args.report,
+    };
+    Ok(if matrix::run(&Dirs::find()?, &options)? { 0 } else { 1 })
+}
+
+fn fetch(args: FetchArgs) -> Result<u8> {
+    let dirs = Dirs::find()?;
+    let all = || kernel::LINES.iter().map(|(line, _)| (*line).to_owned()).collect();
+    for line in if args.kernels.is_empty() { all() } else { args.kernels } {
+        Kernel::get(&dirs.cache, &line, args.mirror.as_deref())?;
+        println!("kernel {line}");
+    }
+    kernel::busybox(&dirs.cache, args.mirror.as_deref())?;
+    println!("busybox");
+    tools::install(&dirs)?;
+    println!("tools");
+    Ok(0)
+}
+
+impl Script {
+    fn case(&self, dirs: &Dirs) -> Result<Case> {
+        let (program, args) = match (&self.text, &self.script) {
+            (Some(text), _) => {
+                let words = ["-c", text, "sh"].map(str::to_owned);
+                (PathBuf::from("sh"), words.into_iter().chain(self.args.iter().cloned()).collect())
+            }
+            (None, Some(script)) => {
+                let path = if script.exists() { script.clone() } else { dirs.scripts.join(script) };
+                (path.canonicalize().with_context(|| format!("no script {}", script.display()))?, self.args.clone())
+            }
+            (None, None) => unreachable!("clap asks for one of them"),
+        };
+        Ok(Case::program("script", &program, &args, &self.env))
+    }
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((name.into(), value.into()))
+}

@@ -1,0 +1,334 @@
+//! Every script with every kernel and cache mode, one boot for all the scripts of a pair, and a table at the end.
+//!
+//! A guest that dies takes one script with it: what remains is run in a new one.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::guest::{Broken, Case, CaseResult, Mount, Outcome};
+use crate::kernel::LINES;
+use crate::run::{self, Plan};
+use crate::{Dirs, tools};
+
+/// A script of the matrix, with the sizes it is given.
+struct Script {
+    name: &'static str,
+    file: &'static str,
+    /// Environment for a quick run, and for a full one.
+    quick: &'static [(&'static str, &'static str)],
+    full: &'static [(&'static str, &'static str)],
+}
+
+/// In the order of running: what breaks most tells first.
+const SCRIPTS: &[Script] = &[
+    Script { name: "pjdfstest", file: "pjdfstest.sh", quick: &[], full: &[] },
+    Script { name: "opened", file: "opened.py", quick: &[], full: &[] },
+    Script { name: "locks", file: "locks.py", quick: &[], full: &[] },
+    Script { name: "coherence", file: "coherence.sh", quick: &[("ROUNDS", "10")], full: &[("ROUNDS", "100")] },
+    Script { name: "randomops", file: "randomops.sh", quick: &[("OPS", "8000")], full: &[("OPS", "100000")] },
+    Script { name: "sqlite", file: "sqlite.sh", quick: &[("ROWS", "20")], full: &[("ROWS", "200")] },
+    Script { name: "git", file: "git.sh", quick: &[("FILES", "80")], full: &[("FILES", "1000")] },
+    Script { name: "build", file: "build.sh", quick: &[("FILES", "4")], full: &[("FILES", "30")] },
+    Script { name: "tree", file: "tree.py", quick: &[("FILES", "800")], full: &[("FILES", "20000")] },
+    Script { name: "fio", file: "fio.sh", quick: &[("SIZE", "4M")], full: &[("SIZE", "64M")] },
+];
+
+/// Cache modes that every kernel line knows and that need no further daemon.
+const CACHES: &[&str] = &["none", "mmap", "loose"];
+
+/// The pairs of a quick run: both kernels, and both ways a client reads.
+const QUICK: &[(&str, &str)] = &[("6.12", "mmap"), ("6.1", "none")];
+
+/// Which part of the matrix to run, and how.
+pub struct Options {
+    /// Small sizes and few pairs.
+    pub quick: bool,
+    /// Only these kernels; all if empty.
+    pub kernels: Vec<String>,
+    /// Only these cache modes; all if empty.
+    pub caches: Vec<String>,
+    /// Only these scripts; all if empty.
+    pub scripts: Vec<String>,
+    /// The command that serves `{share}` on `{port}`; barge if none.
+    pub serve: Option<String>,
+    /// The program that serves; this workspace's release build if none.
+    pub barge: Option<PathBuf>,
+    /// How many guests at a time.
+    pub jobs: usize,
+    /// Mount options besides the cache mode.
+    pub options: Vec<String>,
+    /// How long one boot may take.
+    pub timeout: Duration,
+    /// QEMU's `-accel`.
+    pub accel: String,
+    /// The Debian mirror, if not the machine's own.
+    pub mirror: Option<String>,
+    /// A markdown file whose section of results is replaced.
+    pub report: Option<PathBuf>,
+}
+
+/// How a script fared with a kernel and a cache mode.
+#[derive(Clone, Debug, PartialEq)]
+enum Verdict {
+    Passed(Duration),
+    Failed(String),
+    Skipped,
+}
+
+/// The results of a pair, in the order of the scripts.
+struct Column {
+    kernel: String,
+    cache: String,
+    boot: Duration,
+    cells: Vec<(&'static str, Verdict)>,
+}
+
+/// Runs the matrix, prints its table and returns whether nothing failed.
+pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
+    let scripts: Vec<&Script> = SCRIPTS.iter().filter(|script| chosen(&options.scripts, script.name)).collect();
+    for name in &options.scripts {
+        ensure!(SCRIPTS.iter().any(|script| script.name == name), "no script {name:?} in the matrix");
+    }
+    let serve = match &options.serve {
+        Some(command) => command.clone(),
+        None => {
+            let barge = options.barge.clone().unwrap_or_else(|| dirs.programs.with_file_name("release").join("barge"));
+            ensure!(barge.exists(), "no {}: build it with cargo build --release -p barge, or name one with --barge", barge.display());
+            format!("{} serve {{share}} --9p tcp:127.0.0.1:{{port}}", barge.canonicalize()?.display())
+        }
+    };
+    tools::install(dirs)?;
+
+    let pairs = pairs(options);
+    ensure!(!pairs.is_empty(), "no kernel and cache mode fits");
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(usize, Column)>> {
+        let mut done = Vec::new();
+        while let Some((index, (kernel, cache))) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, pairs.get(index)?))) {
+            done.push((index, column(dirs, options, &serve, kernel, cache, &scripts)?));
+        }
+        Ok(done)
+    };
+    let mut columns: Vec<(usize, Column)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect::<Result<Vec<_>>>()
+    })?
+    .into_iter()
+    .flatten()
+    .collect();
+    columns.sort_by_key(|(index, _)| *index);
+    let columns: Vec<Column> = columns.into_iter().map(|(_, column)| column).collect();
+
+    let table = table(&columns);
+    print!("\n{table}");
+    for column in &columns {
+        for (name, verdict) in &column.cells {
+            if let Verdict::Failed(why) = verdict {
+                println!("failed: {} {} {name}: {why}", column.kernel, column.cache);
+            }
+        }
+    }
+    if let Some(report) = &options.report {
+        let old = fs::read_to_string(report).unwrap_or_default();
+        fs::write(report, with_section(&old, &table)).with_context(|| format!("cannot write {}", report.display()))?;
+    }
+    let count = |is: fn(&Verdict) -> bool| columns.iter().flat_map(|column| &column.cells).filter(|(_, verdict)| is(verdict)).count();
+    let failed = count(|verdict| matches!(verdict, Verdict::Failed(_)));
+    println!("{} passed, {failed} failed, {} skipped", count(|verdict| matches!(verdict, Verdict::Passed(_))), count(|verdict| *verdict == Verdict::Skipped));
+    Ok(failed == 0)
+}
+
+fn pairs(options: &Options) -> Vec<(String, String)> {
+    let all = LINES.iter().flat_map(|(kernel, _)| CACHES.iter().map(|cache| (*kernel, *cache)));
+    let narrowed = !options.kernels.is_empty() || !options.caches.is_empty();
+    let base: Vec<_> = if options.quick && !narrowed { QUICK.to_vec() } else { all.collect() };
+    base.into_iter()
+        .filter(|(kernel, cache)| chosen(&options.kernels, kernel) && chosen(&options.caches, cache))
+        .map(|(kernel, cache)| (kernel.into(), cache.into()))
+        .collect()
+}
+
+fn chosen(names: &[String], name: &str) -> bool {
+    names.is_empty() || names.iter().any(|one| one == name)
+}
+
+/// All scripts of a pair, in as few boots as the guest's health allows.
+fn column(dirs: &Dirs, options: &Options, serve: &str, kernel: &str, cache: &str, scripts: &[&'static Script]) -> Result<Column> {
+    let mut column = Column { kernel: kernel.into(), cache: cache.into(), boot: Duration::ZERO, cells: Vec::new() };
+    while column.cells.len() < scripts.len() {
+        let rest = &scripts[column.cells.len()..];
+        let mount_options: Vec<String> = [format!("cache={cache},locktimeout=1")].into_iter().chain(options.options.iter().cloned()).collect();
+        let plan = Plan {
+            kernel: kernel.into(),
+            serve: Some(serve.into()),
+            mount: Mount::usual("9p", None, &mount_options),
+            share: None,
+            cases: rest.iter().map(|script| script.case(dirs, options.quick, cache)).collect(),
+            case_timeout: options.timeout / 2,
+            timeout: options.timeout,
+            accel: options.accel.clone(),
+            qemu: Vec::new(),
+            mirror: options.mirror.clone(),
+            keep: false,
+        };
+        let prefix = format!("{kernel} {cache}| ");
+        let progress = |result: &CaseResult| println!("{prefix}--- {} {}", result.name, in_words(&verdict(result)));
+        let outcome = run::run(dirs, &plan, Prefixed { prefix: prefix.clone(), line: Vec::new() }, progress)?;
+        column.boot = outcome.boot;
+        take(&mut column, rest, outcome)?;
+    }
+    Ok(column)
+}
+
+/// Standard output for one of several guests: whole lines, each with the guest's name.
+struct Prefixed {
+    prefix: String,
+    line: Vec<u8>,
+}
+
+impl Write for Prefixed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for byte in bytes {
+            self.line.push(*byte);
+            if *byte == b'\n' {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(self.prefix.as_bytes())?;
+                stdout.write_all(&self.line)?;
+                self.line.clear();
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush()
+    }
+}
+
+/// Adds the cells of a boot: one for each case that ended, one for the case that broke the guest.
+fn take(column: &mut Column, rest: &[&'static Script], outcome: Outcome) -> Result<()> {
+    column.cells.extend(rest.iter().zip(&outcome.cases).map(|(script, result)| (script.name, verdict(result))));
+    let unfinished = rest.get(outcome.cases.len());
+    let complaints = outcome.complaints.join("; ");
+    let trouble = match outcome.broken {
+        Some(Broken::TimedOut(text) | Broken::Failed(text)) => text,
+        None if !complaints.is_empty() => format!("kernel: {complaints}"),
+        None => return Ok(()),
+    };
+    match unfinished {
+        Some(_) if outcome.boot.is_zero() => bail!(trouble),
+        Some(script) => column.cells.push((script.name, Verdict::Failed(trouble))),
+        // Between the scripts or at the unmount: a failure of its own.
+        None => column.cells.push(("(unmount)", Verdict::Failed(trouble))),
+    }
+    Ok(())
+}
+
+impl Script {
+    fn case(&self, dirs: &Dirs, quick: bool, cache: &str) -> Case {
+        let sizes = if quick { self.quick } else { self.full };
+        let env: Vec<_> = sizes.iter().chain(&[("CACHE", cache)]).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Case { own_dir: true, ..Case::program(self.name, &dirs.scripts.join(self.file), &[], &env) }
+    }
+}
+
+fn verdict(result: &CaseResult) -> Verdict {
+    if !result.complaints.is_empty() {
+        return Verdict::Failed(format!("kernel: {}", result.complaints.join("; ")));
+    }
+    match result.status {
+        0 => Verdict::Passed(result.took),
+        77 => Verdict::Skipped,
+        124 => Verdict::Failed(format!("not through after {} s", result.took.as_secs())),
+        status => Verdict::Failed(format!("status {status}")),
+    }
+}
+
+fn in_words(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Passed(took) => format!("passed in {:.1} s", took.as_secs_f32()),
+        Verdict::Failed(why) => format!("FAILED: {why}"),
+        Verdict::Skipped => "skipped".into(),
+    }
+}
+
+/// The results as a table of markdown, a row for each script and a column for each pair.
+fn table(columns: &[Column]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in columns.iter().flat_map(|column| &column.cells) {
+        if !names.contains(name) {
+            names.push(name);
+        }
+    }
+    let mut text = String::from("| |");
+    for column in columns {
+        text += &format!(" {} {} |", column.kernel, column.cache);
+    }
+    text += "\n|---|";
+    text += &"---|".repeat(columns.len());
+    text += "\n| boot |";
+    for column in columns {
+        text += &format!(" {:.0} s |", column.boot.as_secs_f32());
+    }
+    for name in names {
+        write!(text, "\n| {name} |").expect("a string takes all");
+        for column in columns {
+            let cell = match column.cells.iter().find(|(other, _)| *other == name) {
+                Some((_, Verdict::Passed(took))) => format!("{:.0} s", took.as_secs_f32()),
+                Some((_, Verdict::Failed(_))) => "**failed**".into(),
+                Some((_, Verdict::Skipped)) => "skipped".into(),
+                None => String::new(),
+            };
+            write!(text, " {cell} |").expect("a string takes all");
+        }
+    }
+    text + "\n"
+}
+
+const SECTION_START: &str = "<!-- matrix: written by barge-guest matrix --report -->\n";
+const SECTION_END: &str = "<!-- matrix end -->\n";
+
+/// A document with its section of results replaced, or added at its end.
+fn with_section(document: &str, table: &str) -> String {
+    let (before, after) = match (document.find(SECTION_START), document.find(SECTION_END)) {
+        (Some(start), Some(end)) if start < end => (&document[..start], &document[end + SECTION_END.len()..]),
+        _ => (document, ""),
+    };
+    format!("{before}{SECTION_START}{table}{SECTION_END}{after}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_replaced_where_it_was() {
+        let first = with_section("# Title\n", "| a |\n");
+        assert_eq!(first, format!("# Title\n{SECTION_START}| a |\n{SECTION_END}"));
+        let second = with_section(&format!("{first}\nmore\n"), "| b |\n");
+        assert_eq!(second, format!("# Title\n{SECTION_START}| b |\n{SECTION_END}\nmore\n"));
+    }
+
+    #[test]
+    fn a_table_has_a_row_for_each_script() {
+        let cells = vec![("git", Verdict::Passed(Duration::from_secs(3))), ("fio", Verdict::Failed("status 1".into()))];
+        let column = Column { kernel: "6.1".into(), cache: "none".into(), boot: Duration::from_secs(7), cells };
+        assert_eq!(table(&[column]), "| | 6.1 none |\n|---|---|\n| boot | 7 s |\n| git | 3 s |\n| fio | **failed** |\n");
+    }
+
+    #[test]
+    fn a_guest_that_dies_fails_the_script_it_ran() {
+        let scripts: Vec<&'static Script> = SCRIPTS.iter().take(3).collect();
+        let done = CaseResult { name: "pjdfstest".into(), status: 0, took: Duration::from_secs(1), complaints: Vec::new() };
+        let outcome = Outcome { cases: vec![done], boot: Duration::from_secs(5), complaints: Vec::new(), broken: Some(Broken::Failed("died".into())) };
+        let mut column = Column { kernel: "6.1".into(), cache: "none".into(), boot: Duration::ZERO, cells: Vec::new() };
+        take(&mut column, &scripts, outcome).unwrap();
+        assert_eq!(column.cells, [("pjdfstest", Verdict::Passed(Duration::from_secs(1))), ("opened", Verdict::Failed("died".into()))]);
+    }
+}

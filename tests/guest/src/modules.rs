@@ -1,0 +1,98 @@
+//! Kernel modules: what one needs, and in which order to load them.
+//!
+//! The needs are read from the module itself (`depends=` in its `.modinfo`, where depmod reads them too), since a package carries no `modules.dep`.
+//! Ours has a line `NAME: NEEDED…` for a module and `NAME builtin` for what the image holds. Lacks: soft dependencies and aliases.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+
+/// Which modules there are and what each needs.
+pub(crate) struct Deps {
+    /// None: built into the image.
+    needs: BTreeMap<String, Option<Vec<String>>>,
+}
+
+impl Deps {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let mut needs = BTreeMap::new();
+        for line in text.lines() {
+            if let Some(name) = line.strip_suffix(" builtin") {
+                needs.insert(name.into(), None);
+            } else {
+                let (name, list) = line.split_once(':').with_context(|| format!("modules.dep: expected `NAME: …`, got {line:?}"))?;
+                needs.insert(name.into(), Some(list.split_whitespace().map(Into::into).collect()));
+            }
+        }
+        Ok(Self { needs })
+    }
+
+    /// The loading order for the wanted modules: each after everything it needs, none twice, none that is built in.
+    pub(crate) fn order(&self, wanted: &[&str]) -> Result<Vec<String>> {
+        let mut order = Vec::new();
+        for name in wanted {
+            self.visit(&name.replace('-', "_"), &mut Vec::new(), &mut order)?;
+        }
+        Ok(order)
+    }
+
+    fn visit(&self, name: &str, above: &mut Vec<String>, order: &mut Vec<String>) -> Result<()> {
+        if order.iter().any(|done| done == name) {
+            return Ok(());
+        }
+        if above.iter().any(|module| module == name) {
+            bail!("module {name} needs itself: {}", above.join(" → "));
+        }
+        let Some(needs) = self.needs.get(name).with_context(|| format!("no module {name} in the cache"))? else {
+            return Ok(());
+        };
+        above.push(name.into());
+        for need in needs {
+            self.visit(need, above, order)?;
+        }
+        above.pop();
+        order.push(name.into());
+        Ok(())
+    }
+}
+
+/// The name of a module from the path of its file: no directories, no `.ko*`, underscores.
+pub(crate) fn name_of(path: &str) -> String {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    file.split(".ko").next().unwrap_or(file).replace('-', "_")
+}
+
+/// The modules a module's bytes say it depends on.
+pub(crate) fn depends(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
+        return Vec::new();
+    };
+    let value = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(value).split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn needed_modules_come_first_and_once() {
+        let deps = Deps::parse("9p: 9pnet netfs\n9pnet: \n9pnet_fd: 9pnet\nnetfs: fscache\nfscache: \nvirtio_pci builtin\n").unwrap();
+        assert_eq!(deps.order(&["virtio-pci", "9p", "9pnet-fd"]).unwrap(), ["9pnet", "fscache", "netfs", "9p", "9pnet_fd"]);
+    }
+
+    #[test]
+    fn unknown_and_circular_modules_are_errors() {
+        let deps = Deps::parse("a: b\nb: a\nc: d\n").unwrap();
+        assert!(deps.order(&["a"]).unwrap_err().to_string().contains("needs itself"));
+        assert!(deps.order(&["c"]).unwrap_err().to_string().contains("no module d"));
+    }
+
+    #[test]
+    fn a_module_says_what_it_needs() {
+        assert_eq!(depends(b"\x7fELF..\0license=GPL\0depends=9pnet,fs-cache\0name=9p\0"), ["9pnet", "fs_cache"]);
+        assert!(depends(b"\0depends=\0").is_empty());
+        assert_eq!(name_of("kernel/drivers/char/hw_random/virtio-rng.ko.xz"), "virtio_rng");
+    }
+}

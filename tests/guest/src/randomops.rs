@@ -1,0 +1,310 @@
+//! Random operations on one file against a model of it in memory, in the manner of fsx.
+//!
+//! Every read, through a descriptor or a mapping, must give the model's bytes; every size must be the model's. Two descriptors are open at a time, and pages
+//! are dropped now and then so that reads reach the server. What the file system lacks (writable mappings, fallocate) is left out and said at the end.
+//!
+//! Lacks: several processes, several files, unaligned direct I/O.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, ValueEnum};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use vm_memory::mmap::MmapRegionError;
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+
+/// Checks random reads, writes, truncations and mappings of a file against a model.
+#[derive(Parser)]
+struct Args {
+    /// How many operations
+    #[arg(short = 'n', long, default_value_t = 100_000)]
+    ops: u64,
+    /// What the random numbers start from
+    #[arg(short, long, default_value_t = 1)]
+    seed: u64,
+    /// Largest size of the file
+    #[arg(short = 'l', long, default_value_t = 256 << 10)]
+    max_size: usize,
+    /// Largest single read or write
+    #[arg(long, default_value_t = 64 << 10)]
+    max_io: usize,
+    /// Leave out a kind of operation, where a client is known to fail it
+    #[arg(long, value_name = "KIND")]
+    without: Vec<Kind>,
+    /// Fail if the file system has no writable shared mappings
+    #[arg(long)]
+    require_mmap: bool,
+    /// The file, which is made and removed
+    #[arg(default_value = "randomops.data")]
+    file: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("randomops: seed {}: {error:#}", args.seed);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let mut subject = Subject::new(args)?;
+    let mut history = Vec::new();
+    for number in 0..args.ops {
+        let op = subject.draw();
+        if op.kind().is_some_and(|kind| args.without.contains(&kind)) {
+            continue;
+        }
+        if history.len() == HISTORY {
+            history.remove(0);
+        }
+        history.push(format!("{number}: {op:?}"));
+        subject.apply(&op).with_context(|| format!("after {}", history.join("\n  ")))?;
+    }
+    subject.apply(&Op::Reopen(0))?;
+    subject.apply(&Op::DropPages)?;
+    subject.apply(&Op::Read { fd: 0, at: 0, len: args.max_size })?;
+    std::fs::remove_file(&args.file)?;
+    ensure!(!args.require_mmap || subject.has_shared_mmap, "no writable shared mappings");
+    let missing: Vec<_> =
+        [(subject.has_shared_mmap, "writable shared mappings"), (subject.has_fallocate, "fallocate")].iter().filter(|(has, _)| !has).map(|(_, name)| *name).collect();
+    println!("randomops: {} operations agree{}{}", args.ops, if missing.is_empty() { "" } else { "; without " }, missing.join(", "));
+    Ok(())
+}
+
+/// How many operations a failure shows: enough to see the last change of a page.
+const HISTORY: usize = 25;
+
+/// Operations which can be left out.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Kind {
+    Append,
+    MapRead,
+    MapWrite,
+    Truncate,
+    Allocate,
+    Punch,
+    DropPages,
+}
+
+#[derive(Debug)]
+enum Op {
+    Read { fd: usize, at: usize, len: usize },
+    Write { fd: usize, at: usize, len: usize },
+    Append { len: usize },
+    MapRead { at: usize, len: usize },
+    MapWrite { at: usize, len: usize },
+    Truncate { fd: usize, size: usize },
+    Allocate { at: usize, len: usize },
+    Punch { at: usize, len: usize },
+    Sync { fd: usize },
+    Reopen(usize),
+    DropPages,
+    Size { fd: usize },
+}
+
+impl Op {
+    fn kind(&self) -> Option<Kind> {
+        Some(match self {
+            Self::Append { .. } => Kind::Append,
+            Self::MapRead { .. } => Kind::MapRead,
+            Self::MapWrite { .. } => Kind::MapWrite,
+            Self::Truncate { .. } => Kind::Truncate,
+            Self::Allocate { .. } => Kind::Allocate,
+            Self::Punch { .. } => Kind::Punch,
+            Self::DropPages => Kind::DropPages,
+            Self::Read { .. } | Self::Write { .. } | Self::Sync { .. } | Self::Reopen(_) | Self::Size { .. } => return None,
+        })
+    }
+}
+
+struct Subject<'a> {
+    args: &'a Args,
+    path: &'a Path,
+    model: Vec<u8>,
+    files: [Arc<File>; 2],
+    random: u64,
+    stamp: u8,
+    has_shared_mmap: bool,
+    has_fallocate: bool,
+}
+
+impl<'a> Subject<'a> {
+    fn new(args: &'a Args) -> Result<Self> {
+        ensure!(args.max_size > 0 && args.max_io > 0, "sizes must be above zero");
+        File::create(&args.file).with_context(|| format!("cannot make {}", args.file.display()))?;
+        let files = [open(&args.file)?, open(&args.file)?];
+        let random = args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        Ok(Self { args, path: &args.file, model: Vec::new(), files, random, stamp: 0, has_shared_mmap: true, has_fallocate: true })
+    }
+
+    /// The next operation. Weights: mostly data, and few of what costs most.
+    fn draw(&mut self) -> Op {
+        let fd = self.below(2);
+        let len = 1 + self.below(self.args.max_io);
+        let at = self.below(self.args.max_size);
+        // Ranges inside the file, for what must not reach beyond its end.
+        let inside = |subject: &mut Self| {
+            let at = subject.below(subject.model.len());
+            (at, len.min(subject.model.len() - at))
+        };
+        match self.below(100) {
+            0..30 => Op::Read { fd, at, len },
+            30..55 => Op::Write { fd, at, len: len.min(self.args.max_size - at) },
+            55..58 if self.model.len() + len <= self.args.max_size => Op::Append { len },
+            58..68 if !self.model.is_empty() => {
+                let (at, len) = inside(self);
+                Op::MapRead { at, len }
+            }
+            68..78 if !self.model.is_empty() && self.has_shared_mmap => {
+                let (at, len) = inside(self);
+                Op::MapWrite { at, len }
+            }
+            78..84 => Op::Truncate { fd, size: at },
+            84..86 if self.has_fallocate => Op::Allocate { at, len: len.min(self.args.max_size - at) },
+            86..88 if self.has_fallocate => Op::Punch { at, len },
+            88..90 => Op::Sync { fd },
+            90..93 => Op::Reopen(fd),
+            93..95 => Op::DropPages,
+            _ => Op::Size { fd },
+        }
+    }
+
+    fn apply(&mut self, op: &Op) -> Result<()> {
+        match *op {
+            Op::Read { fd, at, len } => {
+                let mut got = vec![0; len];
+                let mut count = 0;
+                while count < len {
+                    match self.files[fd].read_at(&mut got[count..], (at + count) as u64)? {
+                        0 => break,
+                        more => count += more,
+                    }
+                }
+                let end = self.model.len().min(at + len);
+                compare("read", at, &self.model[at.min(end)..end], &got[..count])?;
+            }
+            Op::Write { fd, at, len } => {
+                let bytes = self.fresh(len);
+                self.files[fd].write_all_at(&bytes, at as u64)?;
+                self.put(at, &bytes);
+            }
+            Op::Append { len } => {
+                let bytes = self.fresh(len);
+                OpenOptions::new().append(true).open(self.path)?.write_all(&bytes)?;
+                self.put(self.model.len(), &bytes);
+            }
+            Op::MapRead { at, len } => {
+                // A program and its libraries are mapped like this, in every cache mode.
+                let (map, skip) = self.map(at, len, ProtFlags::READ, MapFlags::PRIVATE).context("a private mapping")?;
+                let mut got = vec![0; len];
+                map.get_slice(skip, len)?.copy_to(&mut got[..]);
+                compare("mapped read", at, &self.model[at..at + len], &got)?;
+            }
+            Op::MapWrite { at, len } => match self.map(at, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED) {
+                Ok((map, skip)) => {
+                    let bytes = self.fresh(len);
+                    map.get_slice(skip, len)?.copy_from(&bytes[..]);
+                    self.put(at, &bytes);
+                }
+                // What v9fs says without a cache to map from; a mapping it would not refuse must not fail.
+                Err(MmapRegionError::Mmap(error)) if matches!(Errno::from_io_error(&error), Some(Errno::NODEV | Errno::INVAL)) => self.has_shared_mmap = false,
+                Err(error) => return Err(error).context("a shared mapping"),
+            },
+            Op::Truncate { fd, size } => {
+                self.files[fd].set_len(size as u64)?;
+                self.model.resize(size, 0);
+            }
+            Op::Allocate { at, len } => {
+                if self.fallocate(FallocateFlags::empty(), at, len)? {
+                    self.model.resize(self.model.len().max(at + len), 0);
+                }
+            }
+            Op::Punch { at, len } => {
+                if self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len)? {
+                    let end = self.model.len().min(at + len);
+                    self.model[at.min(end)..end].fill(0);
+                }
+            }
+            Op::Sync { fd } => self.files[fd].sync_all()?,
+            Op::Reopen(fd) => self.files[fd] = open(self.path)?,
+            Op::DropPages => {
+                self.files[0].sync_data()?;
+                fadvise(&*self.files[0], 0, None, Advice::DontNeed)?;
+            }
+            Op::Size { fd } => {
+                for (how, size) in [("fstat", self.files[fd].metadata()?.size()), ("stat", self.path.metadata()?.size())] {
+                    ensure!(size == self.model.len() as u64, "{how} says {size} bytes, expected {}", self.model.len());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps the pages around a range; the range starts at the second value.
+    fn map(&self, at: usize, len: usize, access: ProtFlags, flags: MapFlags) -> Result<(MmapRegion, usize), MmapRegionError> {
+        let skip = at % PAGE;
+        let place = FileOffset::from_arc(Arc::clone(&self.files[0]), (at - skip) as u64);
+        let map = MmapRegion::build(Some(place), len + skip, access.bits().cast_signed(), flags.bits().cast_signed())?;
+        Ok((map, skip))
+    }
+
+    /// False, once and for all, where the file system cannot.
+    fn fallocate(&mut self, flags: FallocateFlags, at: usize, len: usize) -> Result<bool> {
+        match fallocate(&*self.files[0], flags, at as u64, len as u64) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP) => {
+                self.has_fallocate = false;
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Bytes which no write before had in this place.
+    fn fresh(&mut self, len: usize) -> Vec<u8> {
+        self.stamp = if self.stamp == u8::MAX { 1 } else { self.stamp + 1 };
+        (0..len).map(|index| self.stamp ^ (index / 256) as u8).collect()
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        let end = at + bytes.len();
+        self.model.resize(self.model.len().max(end), 0);
+        self.model[at..end].copy_from_slice(bytes);
+    }
+
+    /// xorshift64*, below a limit.
+    fn below(&mut self, limit: usize) -> usize {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        let number = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        (number * limit as u64 >> 32) as usize
+    }
+}
+
+/// The page size of every kernel we boot.
+const PAGE: usize = 4096;
+
+fn open(path: &Path) -> Result<Arc<File>> {
+    Ok(Arc::new(OpenOptions::new().read(true).write(true).open(path)?))
+}
+
+fn compare(how: &str, at: usize, expected: &[u8], got: &[u8]) -> Result<()> {
+    ensure!(expected.len() == got.len(), "{how} at {at} gave {} bytes, expected {}", got.len(), expected.len());
+    if let Some(index) = expected.iter().zip(got).position(|(one, other)| one != other) {
+        let wrong = expected.iter().zip(got).filter(|(one, other)| one != other).count();
+        bail!("{how} at {at}: byte {} is {:#04x}, expected {:#04x} ({wrong} of {} bytes differ)", at + index, got[index], expected[index], got.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! One run: a scratch share, a server, a guest, and a verdict.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::family::Family;
+use crate::guest::{self, Broken, Case, CaseResult, Guest, Mount, Outcome, Spec};
+use crate::kernel::{self, Kernel};
+use crate::server::{Address, Server};
+use crate::{Dirs, quote};
+
+/// What to run. Templates may name `{share}`, `{port}`, `{socket}` and `{host}`.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The kernel line.
+    pub kernel: String,
+    /// The command that starts the server; none if QEMU serves, or nobody.
+    pub serve: Option<String>,
+    /// The mount, its options and device as templates.
+    pub mount: Mount,
+    /// The directory to serve; none for a scratch one.
+    pub share: Option<PathBuf>,
+    /// The cases.
+    pub cases: Vec<Case>,
+    /// How long one case may take.
+    pub case_timeout: Duration,
+    /// How long it may take from the guest's start to its end.
+    pub timeout: Duration,
+    /// QEMU's `-accel`.
+    pub accel: String,
+    /// Further arguments for QEMU, templates too.
+    pub qemu: Vec<String>,
+    /// The Debian mirror, if not the machine's own.
+    pub mirror: Option<String>,
+    /// Keep the directory of the run even when all is well.
+    pub keep: bool,
+}
+
+/// Runs a plan. The scripts' output goes to `sink`, each case that ended to `progress`. A server that fails is a broken outcome.
+pub fn run(dirs: &Dirs, plan: &Plan, sink: impl Write + Send + 'static, progress: impl FnMut(&CaseResult)) -> Result<Outcome> {
+    guest::available()?;
+    let kernel = Kernel::get(&dirs.cache, &plan.kernel, plan.mirror.as_deref())?;
+    let busybox = kernel::busybox(&dirs.cache, plan.mirror.as_deref())?;
+    let mut scratch = Scratch::new(dirs, plan.keep)?;
+    let share = match &plan.share {
+        Some(share) => share.canonicalize().with_context(|| format!("no share {}", share.display()))?,
+        None => scratch.share()?,
+    };
+
+    let family = Arc::new(Family::new()?);
+    let address = Address::choose(&share, &scratch.dir)?;
+    let server = match &plan.serve {
+        Some(command) => Some(Server::start(command, &address, &family, &scratch.dir.join("server.log"))?),
+        None => None,
+    };
+    let spec = Spec {
+        mount: Mount { kind: plan.mount.kind.clone(), options: address.fill(&plan.mount.options), device: address.fill(&plan.mount.device) },
+        cases: plan.cases.clone(),
+        case_timeout: plan.case_timeout,
+        timeout: plan.timeout,
+        accel: plan.accel.clone(),
+        qemu: plan.qemu.iter().map(|argument| address.fill(argument)).collect(),
+        path: dirs.path(),
+        scripts: dirs.scripts.display().to_string(),
+    };
+    let guest = Guest::boot(&spec, &kernel, &busybox, &scratch.dir, &share, &family, sink)?;
+    let mut outcome = guest.finish(progress)?;
+    if let Some(Err(error)) = server.map(Server::stop) {
+        // A server that died explains whatever the guest saw.
+        outcome.broken = Some(Broken::Failed(error.to_string()));
+    }
+    scratch.keep |= outcome.broken.is_some() || !outcome.complaints.is_empty() || outcome.cases.iter().any(|case| !case.passed());
+    if scratch.keep {
+        eprintln!("barge-guest: logs are in {}", scratch.dir.display());
+    }
+    Ok(outcome)
+}
+
+impl CaseResult {
+    /// Whether the script and the kernel were both content.
+    pub fn passed(&self) -> bool {
+        self.status == 0 && self.complaints.is_empty()
+    }
+}
+
+impl Mount {
+    /// A mount with the usual device and options of its type, to which `options` are added.
+    pub fn usual(kind: &str, device: Option<String>, options: &[String]) -> Self {
+        let (usual_device, usual_options) = match kind {
+            "9p" if options.iter().any(|option| option.contains("trans=")) => ("share", "version=9p2000.L"),
+            "9p" => ("{host}", "trans=tcp,port={port},version=9p2000.L"),
+            "nfs" | "nfs4" => ("{host}:/", "addr={host},port={port},mountport={port}"),
+            _ => ("share", ""),
+        };
+        let options: Vec<&str> = std::iter::once(usual_options).chain(options.iter().map(String::as_str)).filter(|option| !option.is_empty()).collect();
+        let options = if options.is_empty() { "rw".into() } else { options.join(",") };
+        Self { kind: kind.into(), options, device: device.unwrap_or_else(|| usual_device.into()) }
+    }
+}
+
+impl Case {
+    /// A case that runs a program with arguments and environment, both visible in the guest.
+    pub fn program(name: &str, program: &Path, args: &[String], env: &[(String, String)]) -> Self {
+        let mut script = String::new();
+        for (name, value) in env {
+            script += &format!("export {name}={}\n", quote(value));
+        }
+        script += &format!("exec {}", quote(&program.display().to_string()));
+        for arg in args {
+            script += &format!(" {}", quote(arg));
+        }
+        Self { name: name.into(), script: script + "\n", own_dir: false }
+    }
+}
+
+/// The directory of a run: logs, the initramfs and the share, removed unless something is to be looked at.
+pub(crate) struct Scratch {
+    pub(crate) dir: PathBuf,
+    pub(crate) keep: bool,
+}
+
+impl Scratch {
+    pub(crate) fn new(dirs: &Dirs, keep: bool) -> Result<Self> {
+        let runs = dirs.cache.join("runs");
+        fs::create_dir_all(&runs)?;
+        let pid = std::process::id();
+        for number in 0_u32.. {
+            let dir = runs.join(format!("{pid}-{number}"));
+            match fs::create_dir(&dir) {
+                Ok(()) => return Ok(Self { dir, keep }),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error).with_context(|| format!("cannot make {}", dir.display())),
+            }
+        }
+        unreachable!("a run has a free number")
+    }
+
+    /// An empty directory to serve, which any user may enter.
+    pub(crate) fn share(&self) -> Result<PathBuf> {
+        let share = self.dir.join("share");
+        fs::create_dir(&share)?;
+        fs::set_permissions(&share, fs::Permissions::from_mode(0o755))?;
+        Ok(share)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_mounts_take_further_options() {
+        let mount = Mount::usual("9p", None, &["cache=mmap".into(), "msize=65536".into()]);
+        assert_eq!(mount.options, "trans=tcp,port={port},version=9p2000.L,cache=mmap,msize=65536");
+        assert_eq!(Mount::usual("9p", None, &["trans=virtio".into()]).device, "share");
+        assert_eq!(Mount::usual("tmpfs", None, &[]).options, "rw");
+    }
+
+    #[test]
+    fn a_program_keeps_its_words() {
+        let case = Case::program("x", Path::new("/a b"), &["it's".into()], &[("K".into(), "1 2".into())]);
+        assert_eq!(case.script, "export K='1 2'\nexec '/a b' 'it'\\''s'\n");
+    }
+}

@@ -1,0 +1,106 @@
+//! The server under test: any command that serves a directory on a port or a socket.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::family::Family;
+use crate::{fill, tail};
+
+/// How long a server may take to accept, and to stop when told to.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    log: PathBuf,
+}
+
+/// Where a server is reached, and what the placeholders of the templates stand for.
+pub struct Address {
+    port: u16,
+    values: Vec<(&'static str, String)>,
+}
+
+impl Address {
+    /// A free loopback port, and names for a share below the directory of a run.
+    pub fn choose(share: &Path, run: &Path) -> Result<Self> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let values = vec![
+            ("share", share.display().to_string()),
+            ("port", port.to_string()),
+            ("socket", run.join("socket").display().to_string()),
+            // QEMU's user network shows the host's loopback under this address.
+            ("host", "10.0.2.2".into()),
+        ];
+        Ok(Self { port, values })
+    }
+
+    /// A template with `{share}`, `{port}`, `{socket}` and `{host}` replaced.
+    pub fn fill(&self, template: &str) -> String {
+        fill(template, &self.values)
+    }
+}
+
+impl Server {
+    /// Starts a shell command and waits until its port accepts or its socket exists, whichever the command names.
+    pub(crate) fn start(command: &str, address: &Address, family: &Family, log: &Path) -> Result<Self> {
+        let output = File::create(log)?;
+        let child = family.spawn(
+            Command::new("sh")
+                .args(["-c", &format!("exec {}", address.fill(command))])
+                .stdin(Stdio::null())
+                .stdout(output.try_clone()?)
+                .stderr(output),
+        )?;
+        let mut server = Self { child, log: log.into() };
+        let socket = address.fill("{socket}");
+        let (by_port, by_socket) = (command.contains("{port}"), command.contains("{socket}"));
+        let started = Instant::now();
+        loop {
+            server.check()?;
+            let port_ready = !by_port || TcpStream::connect((Ipv4Addr::LOCALHOST, address.port)).is_ok();
+            if port_ready && (!by_socket || Path::new(&socket).exists()) {
+                return Ok(server);
+            }
+            ensure!(started.elapsed() < PATIENCE, "the server does not accept after {PATIENCE:?}: {}", tail(&server.log, 5));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// An error if the server is gone or has panicked.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the server ended with {status}: {}", tail(&self.log, 5));
+        }
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        match log.lines().find(|line| line.contains("panicked at")) {
+            Some(line) => bail!("the server panicked: {line}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops the server as an administrator would; an error if it was gone before, fails, or does not stop.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        self.check()?;
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("a process has a number")?;
+        kill_process(pid, Signal::TERM)?;
+        let told = Instant::now();
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if told.elapsed() > PATIENCE => bail!("the server does not stop {PATIENCE:?} after SIGTERM"),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        ensure!(status.success() || status.signal() == Some(Signal::TERM.as_raw()), "the server ended with {status}: {}", tail(&self.log, 5));
+        Ok(())
+    }
+}

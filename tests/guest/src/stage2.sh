@@ -1,0 +1,52 @@
+#!/bin/sh
+# Stage two, in the guest's root as process 1: mount the share, run each case, tell the harness, power off.
+. /run/barge/env
+export PATH HOME=/root LC_ALL=C TERM=dumb BARGE_SCRIPTS
+cd /run/barge
+
+for port in /sys/class/virtio-ports/*; do
+    ln -s "/dev/${port##*/}" "$(cat "$port/name")"
+done
+exec >out 2>&1 </dev/null
+
+# One line to the harness; the port takes one opener at a time.
+say() {
+    { flock 9 && echo "$*" >ctl; } 9>ctl.lock
+}
+
+finish() {
+    say "$*"
+    /run/barge/busybox poweroff -f
+}
+
+busy() {
+    echo "processes which hold the share open:"
+    for fd in /proc/[0-9]*/cwd /proc/[0-9]*/fd/*; do
+        case $(readlink "$fd") in
+            /mnt | /mnt/*) pid=${fd#/proc/} && echo "  ${pid%%/*}: $(tr '\0' ' ' <"/proc/${pid%%/*}/cmdline")" ;;
+        esac
+    done
+}
+
+# The clock of the machine has whole seconds. Here it is the host's and a little more, lest files which the server stamps come from the future.
+date -s "@$(host 'date -d "+100 milliseconds" +%s.%N')" >/dev/null
+
+error=$(/run/barge/busybox mount -i -t "$MOUNT_TYPE" -o "$MOUNT_OPTIONS" "$MOUNT_DEVICE" /mnt 2>&1) || finish "fault mount: ${error:-failed}"
+
+say ready
+while read -r name dir; do
+    mkdir -p "/mnt/$dir"
+    chmod 755 "/mnt/$dir"
+    echo "<5>barge-guest: case $name" >/dev/kmsg
+    say "begin $name"
+    (cd "/mnt/$dir" && exec timeout -k 10 "$CASE_TIMEOUT" sh "/run/barge/cases/$name")
+    status=$?
+    say "end $name $status"
+done <cases/order
+echo "<5>barge-guest: case -" >/dev/kmsg
+
+if ! error=$(umount /mnt 2>&1); then
+    busy
+    finish "fault umount: $error"
+fi
+finish done

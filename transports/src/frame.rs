@@ -1,0 +1,22 @@
+use std::ops::Range;
+
+use sys::payload::SlicePayload;
+use vfs::{Payload, Result};
+use wire::Incoming;
+
+/// A whole message in a connection's buffer.
+pub struct Frame<'a>(pub &'a [u8]);
+
+impl Incoming for Frame<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.0
+    }
+
+    fn payload(
+        &self,
+        range: Range<usize>,
+        write: &mut dyn FnMut(&mut dyn Payload) -> Result<usize>,
+    ) -> Result<usize> {
+        write(&mut SlicePayload::new(&self.0[range]))
+    }
+}

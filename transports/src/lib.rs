@@ -1,0 +1,19 @@
+//! Connections that carry a protocol's bytes, without knowing what these mean.
+//!
+//! A [`Link`] is one connection as the engine drives it; a [`Listener`] makes them; an [`Addr`] says
+//! where. [`Outbox`] and [`Frame`] are the two ends of a message in memory: what is sent next, and what
+//! has come. What this room lacks: threads, and any idea of a message.
+
+#![forbid(unsafe_code)]
+
+mod addr;
+mod frame;
+mod link;
+mod listener;
+mod outbox;
+
+pub use addr::{Addr, BadAddr};
+pub use frame::Frame;
+pub use link::{Interest, Link, Ready, StreamLink, pair};
+pub use listener::{Listener, dial};
+pub use outbox::Outbox;

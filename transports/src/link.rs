@@ -1,0 +1,281 @@
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::OFlags;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
+};
+
+/// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
+/// called from several threads at once.
+pub trait Link: Send + Sync {
+    /// Receives into `buf`, and says how many bytes; 0 when the peer has ended, or
+    /// [`Link::end_input`] was called. Without `wait`, `WouldBlock` instead of waiting.
+    fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize>;
+
+    /// Sends of `bytes` as many as go, with `wait` all of them, and says how many. Without
+    /// `wait`, `WouldBlock` if none go at once.
+    fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize>;
+
+    /// Waits for what interests, the end of the peer, or until `wake` is readable.
+    fn wait(&self, interest: Interest, wake: BorrowedFd<'_>) -> io::Result<Ready>;
+
+    /// Nothing more shall be received: whoever waits in [`Link::recv`] gets 0.
+    fn end_input(&self);
+
+    /// Ends the connection both ways: whoever waits gives up.
+    fn hang_up(&self);
+
+    /// Who is at the other end, for logs.
+    fn peer(&self) -> &str;
+}
+
+/// What [`Link::wait`] waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// Something to receive.
+    pub read: bool,
+    /// Room to send.
+    pub write: bool,
+}
+
+/// What [`Link::wait`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Something, or the end, can be received.
+    pub read: bool,
+    /// Something can be sent, or sending would fail at once.
+    pub write: bool,
+    /// The peer will send nothing more.
+    pub hung_up: bool,
+    /// The descriptor to wake by is readable.
+    pub woken: bool,
+}
+
+/// A connection over a socket, or over other descriptors that can be polled (pipes, a
+/// virtio-serial port).
+pub struct StreamLink {
+    input: OwnedFd,
+    output: Option<OwnedFd>,
+    kind: Kind,
+    /// Whether it is us who ended the input: then that says nothing of the peer.
+    ended: AtomicBool,
+    peer: String,
+}
+
+enum Kind {
+    Socket,
+    /// Descriptors without shutdown(2); the event tells those who wait to stop.
+    Other {
+        stop: OwnedFd,
+    },
+}
+
+/// What a socket is asked to hold in each direction, bytes: a reply of the usual largest size goes
+/// in one call. The system may grant less.
+const SOCKET_BUFFER: usize = 1 << 20;
+
+impl StreamLink {
+    /// A connection over `fd`, both ways.
+    pub fn new(fd: OwnedFd, peer: impl Into<String>) -> io::Result<StreamLink> {
+        let kind = match sockopt::socket_type(&fd) {
+            Ok(_) => {
+                tune(fd.as_fd());
+                Kind::Socket
+            }
+            Err(_) => other(&[fd.as_fd()])?,
+        };
+        Ok(StreamLink {
+            input: fd,
+            output: None,
+            kind,
+            ended: AtomicBool::new(false),
+            peer: peer.into(),
+        })
+    }
+
+    /// A connection that receives from one descriptor and sends to the other.
+    pub fn two_way(
+        input: OwnedFd,
+        output: OwnedFd,
+        peer: impl Into<String>,
+    ) -> io::Result<StreamLink> {
+        let kind = other(&[input.as_fd(), output.as_fd()])?;
+        let output = Some(output);
+        Ok(StreamLink {
+            input,
+            output,
+            kind,
+            ended: AtomicBool::new(false),
+            peer: peer.into(),
+        })
+    }
+
+    fn output(&self) -> BorrowedFd<'_> {
+        self.output.as_ref().unwrap_or(&self.input).as_fd()
+    }
+
+    fn poll(&self, fd: BorrowedFd<'_>, flags: PollFlags, stop: &OwnedFd) -> io::Result<()> {
+        let mut fds = [
+            PollFd::from_borrowed_fd(fd, flags),
+            PollFd::new(stop, PollFlags::IN),
+        ];
+        retry(|| poll(&mut fds, None))?;
+        Ok(())
+    }
+}
+
+/// Both ends of a connection within this process.
+pub fn pair() -> io::Result<(StreamLink, StreamLink)> {
+    let (one, other) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    Ok((
+        StreamLink::new(one, "in-memory")?,
+        StreamLink::new(other, "in-memory")?,
+    ))
+}
+
+impl Link for StreamLink {
+    fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+        match &self.kind {
+            Kind::Socket => {
+                let flags = if wait {
+                    RecvFlags::empty()
+                } else {
+                    RecvFlags::DONTWAIT
+                };
+                Ok(retry(|| rustix::net::recv(&self.input, &mut *buf, flags))?.0)
+            }
+            Kind::Other { stop } => loop {
+                match retry(|| rustix::io::read(&self.input, &mut *buf)) {
+                    Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
+                        self.poll(self.input.as_fd(), PollFlags::IN, stop)?;
+                        if is_set(stop) {
+                            return Ok(0);
+                        }
+                    }
+                    done => return done,
+                }
+            },
+        }
+    }
+
+    fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let rest = &bytes[sent..];
+            let result = match &self.kind {
+                Kind::Socket => {
+                    let dontwait = if wait {
+                        SendFlags::empty()
+                    } else {
+                        SendFlags::DONTWAIT
+                    };
+                    retry(|| rustix::net::send(&self.input, rest, SendFlags::NOSIGNAL | dontwait))
+                }
+                Kind::Other { .. } => retry(|| rustix::io::write(self.output(), rest)),
+            };
+            match (result, &self.kind) {
+                (Ok(n), _) => sent += n,
+                (Err(error), Kind::Other { stop })
+                    if wait && error.kind() == ErrorKind::WouldBlock =>
+                {
+                    self.poll(self.output(), PollFlags::OUT, stop)?;
+                    if is_set(stop) {
+                        return Err(ErrorKind::BrokenPipe.into());
+                    }
+                }
+                (Err(error), _) if error.kind() == ErrorKind::WouldBlock && sent > 0 => break,
+                (Err(error), _) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    fn wait(&self, interest: Interest, wake: BorrowedFd<'_>) -> io::Result<Ready> {
+        let when = |wanted, flag| if wanted { flag } else { PollFlags::empty() };
+        let output = self.output();
+        let hang_up = when(!self.ended.load(Ordering::SeqCst), PollFlags::RDHUP);
+        let mut fds = [
+            PollFd::from_borrowed_fd(wake, PollFlags::IN),
+            PollFd::new(&self.input, hang_up | when(interest.read, PollFlags::IN)),
+            PollFd::from_borrowed_fd(output, when(interest.write, PollFlags::OUT)),
+        ];
+        retry(|| poll(&mut fds, None))?;
+        let input = fds[1].revents();
+        Ok(Ready {
+            woken: !fds[0].revents().is_empty(),
+            read: interest.read && !input.is_empty(),
+            write: interest.write && !fds[2].revents().is_empty(),
+            hung_up: input.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR),
+        })
+    }
+
+    fn end_input(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        match &self.kind {
+            Kind::Socket => drop(rustix::net::shutdown(&self.input, Shutdown::Read)),
+            Kind::Other { stop } => signal(stop),
+        }
+    }
+
+    fn hang_up(&self) {
+        match &self.kind {
+            Kind::Socket => drop(rustix::net::shutdown(&self.input, Shutdown::Both)),
+            Kind::Other { stop } => signal(stop),
+        }
+    }
+
+    fn peer(&self) -> &str {
+        &self.peer
+    }
+}
+
+/// Makes a socket's buffers large and its small messages leave at once. Neither is owed: a
+/// Unix socket has no Nagle, and a system may limit buffers.
+fn tune(fd: BorrowedFd<'_>) {
+    let _ = sockopt::set_tcp_nodelay(fd, true);
+    // The kernel counts its own overhead too, and reports the double of what it was asked.
+    if sockopt::socket_send_buffer_size(fd).is_ok_and(|size| size < SOCKET_BUFFER)
+        && sys::net::force_send_buffer(fd, SOCKET_BUFFER).is_err()
+    {
+        let _ = sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER);
+    }
+}
+
+fn other(fds: &[BorrowedFd<'_>]) -> io::Result<Kind> {
+    for fd in fds {
+        let flags = rustix::fs::fcntl_getfl(fd)?;
+        rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
+    }
+    Ok(Kind::Other {
+        stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+    })
+}
+
+fn signal(event: &OwnedFd) {
+    // Fails only when the counter is full, and then it is set.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
+
+fn is_set(event: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(event, PollFlags::IN)];
+    matches!(
+        poll(
+            &mut fds,
+            Some(&Timespec::try_from(Duration::ZERO).expect("zero fits"))
+        ),
+        Ok(1)
+    )
+}
+
+fn retry<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    rustix::io::retry_on_intr(call).map_err(io::Error::from)
+}

@@ -1,0 +1,242 @@
+use std::io::{self, ErrorKind};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SocketFlags, sockopt};
+
+use crate::{Addr, StreamLink};
+
+/// Where connections come from.
+pub struct Listener {
+    source: Source,
+    addr: Addr,
+    /// The file of a Unix socket that this listener made, and removes.
+    file: Option<PathBuf>,
+}
+
+enum Source {
+    Socket(OwnedFd),
+    /// An inherited connection: the only one there will be.
+    Single(Mutex<Option<OwnedFd>>),
+}
+
+impl Listener {
+    /// Listens at `addr`. A Unix socket's file that nobody listens at any more is replaced.
+    pub fn bind(addr: &Addr) -> io::Result<Listener> {
+        match addr {
+            Addr::Tcp { host, port } => {
+                let listener = TcpListener::bind((host.as_str(), *port))?;
+                let port = listener.local_addr()?.port();
+                let addr = Addr::Tcp {
+                    host: host.clone(),
+                    port,
+                };
+                Ok(Listener {
+                    source: Source::Socket(listener.into()),
+                    addr,
+                    file: None,
+                })
+            }
+            Addr::Unix(path) => {
+                let (listener, file) = bind_unix(path)?;
+                Ok(Listener {
+                    source: Source::Socket(listener.into()),
+                    addr: addr.clone(),
+                    file,
+                })
+            }
+            Addr::Fd(number) => {
+                let fd = sys::inherit::fd(*number)?;
+                let source = match sockopt::socket_acceptconn(&fd) {
+                    Ok(true) => Source::Socket(fd),
+                    _ => Source::Single(Mutex::new(Some(fd))),
+                };
+                Ok(Listener {
+                    source,
+                    addr: addr.clone(),
+                    file: None,
+                })
+            }
+        }
+    }
+
+    /// Where it listens: with the port that the system chose, if it did.
+    pub fn addr(&self) -> &Addr {
+        &self.addr
+    }
+
+    /// The next connection; nothing when there will be none any more, or `stop` is readable.
+    pub fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<Option<StreamLink>> {
+        let socket = match &self.source {
+            Source::Socket(socket) => socket,
+            Source::Single(fd) => {
+                let fd = fd.lock().expect("no panic holds it").take();
+                return fd
+                    .map(|fd| StreamLink::new(fd, self.addr.to_string()))
+                    .transpose();
+            }
+        };
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(stop, PollFlags::IN),
+                PollFd::new(socket, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                done => done?,
+            };
+            if !fds[0].revents().is_empty() {
+                return Ok(None);
+            }
+            match rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC) {
+                Ok((fd, peer)) => return StreamLink::new(fd, self.name(peer)).map(Some),
+                Err(error) if transient(error.into()) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn name(&self, peer: Option<rustix::net::SocketAddrAny>) -> String {
+        match peer.and_then(|peer| std::net::SocketAddr::try_from(peer).ok()) {
+            Some(peer) => format!("tcp:{peer}"),
+            None => self.addr.to_string(),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// Connects to `addr`.
+pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
+    let fd: OwnedFd = match addr {
+        Addr::Tcp { host, port } => TcpStream::connect((host.as_str(), *port))?.into(),
+        Addr::Unix(path) => match abstract_addr(path)? {
+            Some(addr) => UnixStream::connect_addr(&addr)?.into(),
+            None => UnixStream::connect(path)?.into(),
+        },
+        Addr::Fd(number) => sys::inherit::fd(*number)?,
+    };
+    StreamLink::new(fd, addr.to_string())
+}
+
+fn bind_unix(path: &Path) -> io::Result<(UnixListener, Option<PathBuf>)> {
+    if let Some(addr) = abstract_addr(path)? {
+        return Ok((UnixListener::bind_addr(&addr)?, None));
+    }
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_abandoned(path) => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        done => done,
+    };
+    Ok((listener?, Some(path.to_owned())))
+}
+
+fn abstract_addr(path: &Path) -> io::Result<Option<SocketAddr>> {
+    path.as_os_str()
+        .as_bytes()
+        .strip_prefix(b"@")
+        .map(SocketAddr::from_abstract_name)
+        .transpose()
+}
+
+fn is_abandoned(path: &Path) -> bool {
+    matches!(UnixStream::connect(path), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// Errors of accept(2) that are one connection's, or pass: the next one may do.
+fn transient(error: io::Error) -> bool {
+    match error
+        .raw_os_error()
+        .map(rustix::io::Errno::from_raw_os_error)
+    {
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+            // Descriptors are short: those that wait in the queue can wait until some are back.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            true
+        }
+        Some(
+            rustix::io::Errno::CONNABORTED
+            | rustix::io::Errno::INTR
+            | rustix::io::Errno::AGAIN
+            | rustix::io::Errno::PROTO,
+        ) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Link;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::fd::AsFd;
+
+    fn exchange(addr: &Addr) {
+        let listener = Listener::bind(addr).expect("bound");
+        let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let client = dial(listener.addr()).expect("connected");
+        let server = listener
+            .accept(never.as_fd())
+            .expect("accepted")
+            .expect("one");
+        assert_eq!(client.send(b"ping", true).expect("sent"), 4);
+        let mut buf = [0; 8];
+        assert_eq!(server.recv(&mut buf, true).expect("received"), 4);
+        assert_eq!(&buf[..4], b"ping");
+        let none = server.recv(&mut buf, false).map_err(|error| error.kind());
+        assert_eq!(none, Err(ErrorKind::WouldBlock));
+        server.end_input();
+        assert_eq!(server.recv(&mut buf, true).expect("the end"), 0);
+    }
+
+    #[test]
+    fn tcp_carries_both_ways() {
+        exchange(&Addr::Tcp {
+            host: "127.0.0.1".into(),
+            port: 0,
+        });
+    }
+
+    #[test]
+    fn unix_carries_both_ways_and_replaces_only_what_is_abandoned() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let addr = Addr::Unix(dir.path().join("socket"));
+        exchange(&addr);
+        assert!(!dir.path().join("socket").exists(), "removed when dropped");
+        let abandoned = UnixListener::bind(dir.path().join("socket")).expect("bound");
+        assert_eq!(
+            Listener::bind(&addr).err().map(|error| error.kind()),
+            Some(ErrorKind::AddrInUse)
+        );
+        drop(abandoned);
+        exchange(&addr);
+        exchange(&Addr::Unix(
+            format!("@barge-test-{}", std::process::id()).into(),
+        ));
+    }
+
+    #[test]
+    fn accept_stops() {
+        let listener = Listener::bind(&Addr::Tcp {
+            host: "127.0.0.1".into(),
+            port: 0,
+        })
+        .expect("bound");
+        let stop = eventfd(1, EventfdFlags::CLOEXEC).expect("an eventfd");
+        assert!(listener.accept(stop.as_fd()).expect("no error").is_none());
+    }
+}

@@ -1,0 +1,266 @@
+//! Making nodes.
+
+use vfs::{Device, Errno, Kind, Level, Make, Mode, OpenFlags};
+
+use crate::bed::{Bed, R, RW, W, ok, refused};
+use crate::needs;
+
+/// A new file is empty, has one link and the permissions asked for.
+pub fn a_new_file_is_as_asked_for(bed: &Bed) {
+    let root = bed.root();
+    let (node, file) = ok(root.create("file", RW, 0o640));
+    let attr = node.attr();
+    assert_eq!(attr.kind, Kind::File);
+    assert_eq!((attr.mode, attr.size, attr.nlink), (0o640, 0, 1));
+    assert_eq!(file.attr().id, node.id());
+    assert_eq!(ok(root.lookup("file")).id(), node.id());
+}
+
+/// Without `EXCL`, a file that is there is opened as it is.
+pub fn create_opens_what_is_there(bed: &Bed) {
+    let root = bed.root();
+    let old = ok(root.file("file", b"content"));
+    ok(old.chmod(0o600));
+    let (node, file) = ok(root.create("file", RW, 0o777));
+    assert_eq!(node.id(), old.id());
+    assert_eq!(node.attr().mode, 0o600);
+    assert_eq!(ok(file.read_all()), b"content");
+}
+
+/// With `EXCL`, whatever is there is in the way.
+pub fn create_excl_insists_on_a_new_file(bed: &Bed) {
+    let root = bed.root();
+    ok(root.file("file", b"content"));
+    ok(root.mkdir("dir", 0o755));
+    ok(root.symlink("dangling", b"nowhere"));
+    for name in ["file", "dir", "dangling"] {
+        refused(root.create(name, RW | OpenFlags::EXCL, 0o644), Errno::EEXIST);
+    }
+    assert_eq!(ok(ok(root.lookup("file")).content()), b"content");
+}
+
+/// `TRUNC` cuts what is there.
+pub fn create_trunc_cuts(bed: &Bed) {
+    let root = bed.root();
+    ok(root.file("file", b"content"));
+    let (node, _file) = ok(root.create("file", W | OpenFlags::TRUNC, 0o644));
+    assert_eq!(node.attr().size, 0);
+}
+
+/// A directory cannot be opened as a file that may be made.
+pub fn create_on_a_directory_is_eisdir(bed: &Bed) {
+    let root = bed.root();
+    ok(root.mkdir("dir", 0o755));
+    refused(root.create("dir", RW, 0o644), Errno::EISDIR);
+    refused(root.create("dir", R, 0o644), Errno::EISDIR);
+}
+
+/// Symbolic links are the client's to follow.
+pub fn create_on_a_symlink_is_eloop(bed: &Bed) {
+    let root = bed.root();
+    ok(root.file("file", b""));
+    ok(root.symlink("link", b"file"));
+    refused(root.create("link", RW, 0o644), Errno::ELOOP);
+    refused(ok(root.lookup("link")).open(R), Errno::ELOOP);
+}
+
+/// Only directories have children.
+pub fn making_in_a_file_is_enotdir(bed: &Bed) {
+    let file = ok(bed.root().file("file", b""));
+    refused(file.create("child", RW, 0o644), Errno::ENOTDIR);
+    refused(file.mkdir("child", 0o755), Errno::ENOTDIR);
+    refused(file.symlink("child", b"x"), Errno::ENOTDIR);
+    refused(file.link("child", &file), Errno::ENOTDIR);
+}
+
+/// Whoever makes a file has it open as asked, whatever its mode says.
+pub fn a_new_file_is_open_whatever_its_mode(bed: &Bed) {
+    let who = bed.profile.caller.clone();
+    let dir = bed.commons();
+    for who in [who, vfs::Caller::new(1000, 1000)] {
+        let name = format!("locked-{}", who.uid);
+        let (_node, file) = ok(dir.by(&who).create(&name, RW, 0o000));
+        ok(file.write_all(0, b"written"));
+        assert_eq!(ok(file.read_all()), b"written");
+        if !bed.profile.identity {
+            break;
+        }
+    }
+}
+
+/// A new directory has two links and gives its parent one.
+pub fn a_new_directory_links_its_parent(bed: &Bed) {
+    let root = bed.root();
+    let before = root.attr().nlink;
+    let dir = ok(root.mkdir("dir", 0o750));
+    assert_eq!(dir.kind(), Kind::Directory);
+    assert_eq!(dir.attr().mode, 0o750);
+    assert!(ok(dir.names()).is_empty());
+    needs!(bed.profile.dir_links, "directories that count links");
+    assert_eq!(dir.attr().nlink, 2);
+    assert_eq!(root.attr().nlink, before + 1);
+    ok(root.rmdir("dir"));
+    assert_eq!(root.attr().nlink, before);
+}
+
+/// Nothing can be made where something is.
+pub fn making_what_is_there_is_eexist(bed: &Bed) {
+    let root = bed.root();
+    ok(root.file("file", b"kept"));
+    ok(root.mkdir("dir", 0o755));
+    ok(root.symlink("link", b"nowhere"));
+    for name in ["file", "dir", "link"] {
+        refused(root.mkdir(name, 0o755), Errno::EEXIST);
+        refused(root.symlink(name, b"x"), Errno::EEXIST);
+        refused(root.make(name, Make::File, Mode::exactly(0o644)), Errno::EEXIST);
+        refused(root.make(name, Make::Fifo, Mode::exactly(0o644)), Errno::EEXIST);
+    }
+    assert_eq!(ok(ok(root.lookup("file")).content()), b"kept");
+}
+
+/// `make` makes files, too.
+pub fn a_file_can_be_made_without_opening(bed: &Bed) {
+    let root = bed.root();
+    let node = ok(root.make("file", Make::File, Mode::exactly(0o604)));
+    assert_eq!((node.kind(), node.attr().mode), (Kind::File, 0o604));
+    ok(ok(node.open(RW)).write_all(0, b"data"));
+    assert_eq!(node.attr().size, 4);
+}
+
+/// The umask takes bits away.
+pub fn the_umask_applies(bed: &Bed) {
+    let root = bed.root();
+    let mode = Mode {
+        bits: 0o777,
+        umask: 0o027,
+    };
+    let dir = ok(root.make("dir", Make::Directory, mode));
+    assert_eq!(dir.attr().mode, 0o750);
+    let mode = Mode {
+        bits: 0o666,
+        umask: 0o022,
+    };
+    let file = ok(root.make("file", Make::File, mode));
+    assert_eq!(file.attr().mode, 0o644);
+}
+
+/// No umask but the one given is applied.
+pub fn no_umask_of_the_server_applies(bed: &Bed) {
+    let root = bed.root();
+    let (file, _open) = ok(root.create("file", RW, 0o666));
+    assert_eq!(file.attr().mode, 0o666);
+    assert_eq!(ok(root.mkdir("dir", 0o777)).attr().mode, 0o777);
+    let fifo = ok(root.make("fifo", Make::Fifo, Mode::exactly(0o622)));
+    assert_eq!(fifo.attr().mode, 0o622);
+}
+
+/// Special bits survive where Linux lets them.
+pub fn special_bits_of_new_nodes(bed: &Bed) {
+    let root = bed.root();
+    let (file, _open) = ok(root.create("file", RW, 0o4711));
+    assert_eq!(file.attr().mode, 0o4711);
+    assert_eq!(ok(root.mkdir("dir", 0o1777)).attr().mode, 0o1777);
+}
+
+/// A symbolic link has its target, as many bytes as that has, and all permissions.
+pub fn a_symlink_keeps_its_target(bed: &Bed) {
+    let root = bed.root();
+    for (name, target) in [
+        ("relative", &b"a/b"[..]),
+        ("absolute", b"/x/../y"),
+        ("dot", b"."),
+        ("long", &[b't'; 1000]),
+    ] {
+        let link = ok(root.symlink(name, target));
+        assert_eq!(ok(link.readlink()), target);
+        let attr = link.attr();
+        assert_eq!(attr.kind, Kind::Symlink);
+        assert_eq!((attr.size, attr.mode), (target.len() as u64, 0o777));
+    }
+}
+
+/// A target of nothing is none.
+pub fn an_empty_symlink_is_enoent(bed: &Bed) {
+    refused(bed.root().symlink("link", b""), Errno::ENOENT);
+}
+
+/// Only symbolic links have a target.
+pub fn readlink_of_a_file_is_einval(bed: &Bed) {
+    let root = bed.root();
+    refused(ok(root.file("file", b"")).readlink(), Errno::EINVAL);
+    refused(root.readlink(), Errno::EINVAL);
+}
+
+/// Pipes and sockets can be made; to open them is the client's business.
+pub fn pipes_and_sockets_cannot_be_opened(bed: &Bed) {
+    let root = bed.root();
+    for (name, what, kind) in [
+        ("fifo", Make::Fifo, Kind::Fifo),
+        ("socket", Make::Socket, Kind::Socket),
+    ] {
+        let node = ok(root.make(name, what, Mode::exactly(0o600)));
+        assert_eq!(node.kind(), kind);
+        assert_eq!(ok(root.lookup(name)).attr().mode, 0o600);
+        refused(node.open(RW), Errno::ENXIO);
+        refused(root.create(name, RW, 0o600), Errno::ENXIO);
+    }
+}
+
+/// A device node has its number and is not opened here.
+pub fn devices_keep_their_number(bed: &Bed) {
+    needs!(bed.caps.devices > Level::None && bed.profile.root, "device nodes");
+    let root = bed.root();
+    let device = Device { major: 10, minor: 300 };
+    for (name, what, kind) in [
+        ("char", Make::CharDevice(device), Kind::CharDevice),
+        ("block", Make::BlockDevice(device), Kind::BlockDevice),
+    ] {
+        let node = ok(root.make(name, what, Mode::exactly(0o600)));
+        assert_eq!((node.kind(), node.attr().rdev), (kind, device));
+        refused(node.open(R), Errno::ENXIO);
+    }
+}
+
+/// A file without a name: no link, in no list, but usable, and it can be given a name.
+pub fn a_tmpfile_can_be_given_a_name(bed: &Bed) {
+    needs!(bed.caps.tmpfile > Level::None, "files without a name");
+    let root = bed.root();
+    let (node, file) = ok(root.tmpfile(RW, 0o600));
+    assert_eq!(node.attr().nlink, 0);
+    assert!(ok(root.names()).is_empty());
+    ok(file.write_all(0, b"content"));
+    assert_eq!(ok(file.read_all()), b"content");
+    ok(root.link("named", &node));
+    assert_eq!(node.attr().nlink, 1);
+    assert_eq!(ok(ok(root.lookup("named")).content()), b"content");
+}
+
+/// One made with `EXCL` never gets a name, and one that is not written to is none.
+pub fn an_exclusive_tmpfile_gets_no_name(bed: &Bed) {
+    needs!(bed.caps.tmpfile > Level::None, "files without a name");
+    let root = bed.root();
+    let (node, _file) = ok(root.tmpfile(RW | OpenFlags::EXCL, 0o600));
+    refused(root.link("named", &node), Errno::ENOENT);
+    refused(root.tmpfile(R, 0o600), Errno::EINVAL);
+}
+
+/// Making something changes the directory.
+pub fn making_changes_the_directory(bed: &Bed) {
+    let root = bed.root();
+    let dir = ok(root.mkdir("dir", 0o755));
+    let mut change = dir.attr().change;
+    let mut changed = |what: &str| {
+        let now = dir.attr().change;
+        assert_ne!(now, change, "{what} did not change the directory");
+        change = now;
+    };
+    needs!(bed.caps.change > Level::None, "a change counter");
+    ok(dir.file("file", b""));
+    changed("create");
+    ok(dir.mkdir("sub", 0o755));
+    changed("mkdir");
+    ok(dir.symlink("link", b"x"));
+    changed("symlink");
+    ok(dir.link("hard", &ok(dir.lookup("file"))));
+    changed("link");
+}

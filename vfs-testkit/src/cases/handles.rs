@@ -1,0 +1,92 @@
+//! Handles: names of nodes that outlive the process.
+
+use std::collections::HashSet;
+
+use vfs::{Errno, Handle, Level};
+
+use crate::bed::{Bed, ok, refused};
+use crate::needs;
+
+/// A handle leads back to its node, whatever that is.
+pub fn a_handle_leads_back(bed: &Bed) {
+    needs!(bed.caps.handles > Level::None, "handles");
+    let root = bed.root();
+    let dir = ok(root.mkdir("dir", 0o755));
+    for node in [
+        root.clone(),
+        dir.clone(),
+        ok(dir.file("file", b"content")),
+        ok(dir.symlink("link", b"x")),
+        ok(dir.make("fifo", vfs::Make::Fifo, vfs::Mode::exactly(0o600))),
+    ] {
+        let found = ok(bed.resolve(&ok(node.handle())));
+        assert_eq!((found.id(), found.kind()), (node.id(), node.kind()));
+        assert_eq!(found.attr().generation, node.attr().generation);
+    }
+    let file = ok(bed.resolve(&ok(ok(dir.lookup("file")).handle())));
+    assert_eq!(ok(file.content()), b"content");
+}
+
+/// A handle is the same each time, and each node's its own.
+pub fn handles_tell_nodes_apart(bed: &Bed) {
+    needs!(bed.caps.handles > Level::None, "handles");
+    let root = bed.root();
+    let a = ok(root.file("a", b""));
+    ok(root.file("b", b""));
+    let handles: HashSet<Handle> = [root.clone(), a.clone(), ok(root.lookup("b"))]
+        .iter()
+        .map(|node| ok(node.handle()))
+        .collect();
+    assert_eq!(handles.len(), 3);
+    assert_eq!(ok(a.handle()), ok(ok(root.lookup("a")).handle()));
+}
+
+/// A handle follows its node through renames.
+pub fn a_handle_follows_renames(bed: &Bed) {
+    needs!(bed.caps.handles > Level::None, "handles");
+    let root = bed.root();
+    let dir = ok(root.mkdir("dir", 0o755));
+    let file = ok(root.file("file", b""));
+    let handle = ok(file.handle());
+    ok(root.rename("file", &dir, "moved"));
+    assert_eq!(ok(bed.resolve(&handle)).id(), file.id());
+    ok(root.rename("dir", &root, "elsewhere"));
+    assert_eq!(ok(bed.resolve(&handle)).id(), file.id());
+}
+
+/// A handle of what was removed is stale, also once the name is used again.
+pub fn a_handle_of_nothing_is_estale(bed: &Bed) {
+    needs!(bed.caps.handles > Level::None, "handles");
+    let root = bed.root();
+    let file = ok(root.file("file", b""));
+    let handle = ok(file.handle());
+    drop(file);
+    ok(root.unlink("file"));
+    refused(bed.resolve(&handle), Errno::ESTALE);
+    for i in 0..20 {
+        ok(root.file(&format!("file-{i}"), b""));
+    }
+    ok(root.file("file", b""));
+    refused(bed.resolve(&handle), Errno::ESTALE);
+}
+
+/// A forged handle leads nowhere.
+pub fn a_forged_handle_is_estale(bed: &Bed) {
+    needs!(bed.caps.handles > Level::None, "handles");
+    let handle = ok(ok(bed.root().file("file", b"")).handle());
+    let bytes = handle.bytes();
+    let mut changed = bytes.to_vec();
+    for byte in &mut changed {
+        *byte ^= 0x5a;
+    }
+    for forged in [
+        &b""[..],
+        b"x",
+        &[0; Handle::MAX],
+        &[0xff; Handle::MAX],
+        &bytes[..bytes.len() - 1],
+        &changed,
+    ] {
+        refused(bed.resolve(&ok(Handle::new(forged))), Errno::ESTALE);
+    }
+}

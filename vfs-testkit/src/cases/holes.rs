@@ -1,0 +1,254 @@
+//! Holes and reserved space: lseek(2), extents, fallocate(2).
+
+use vfs::{Allocate, Errno, Extent, Level, Seek};
+
+use crate::bed::{Bed, Opened, R, RW, Random, Seen, ok, pattern, refused};
+use crate::needs;
+
+/// What every file system with holes can make one of: 64 KiB, at a multiple of it.
+const HOLE: u64 = 64 << 10;
+
+/// A file of data, a hole of 15 times [`HOLE`], and data again.
+fn sparse(bed: &Bed) -> (Seen, Opened) {
+    let (node, file) = ok(bed.root().create("sparse", RW, 0o644));
+    ok(file.write_all(0, &pattern(HOLE as usize, 1)));
+    ok(file.write_all(16 * HOLE, &pattern(HOLE as usize, 2)));
+    ok(file.fsync(false));
+    (node, file)
+}
+
+/// Runs `how`, or says why not.
+fn allocate(file: &Opened, how: Allocate, offset: u64, len: u64) -> bool {
+    match file.allocate(how, offset, len) {
+        Err(Errno::EOPNOTSUPP) => {
+            eprintln!("skipped: {how:?} is not supported");
+            false
+        }
+        done => {
+            ok(done);
+            true
+        }
+    }
+}
+
+/// Data and holes are found.
+pub fn seek_finds_data_and_holes(bed: &Bed) {
+    needs!(bed.caps.holes > Level::None, "holes");
+    let (_node, file) = sparse(bed);
+    assert_eq!(ok(file.seek(0, Seek::Data)), 0);
+    assert_eq!(ok(file.seek(5, Seek::Data)), 5);
+    assert_eq!(ok(file.seek(0, Seek::Hole)), HOLE);
+    assert_eq!(ok(file.seek(HOLE, Seek::Hole)), HOLE);
+    assert_eq!(ok(file.seek(HOLE + 7, Seek::Hole)), HOLE + 7);
+    assert_eq!(ok(file.seek(HOLE, Seek::Data)), 16 * HOLE);
+    assert_eq!(ok(file.seek(16 * HOLE, Seek::Hole)), 17 * HOLE);
+}
+
+/// The end of a file is a hole, and nothing is behind it.
+pub fn seek_at_the_end_is_enxio(bed: &Bed) {
+    needs!(bed.caps.holes > Level::None, "holes");
+    let root = bed.root();
+    let file = ok(ok(root.file("file", b"data")).open(R));
+    assert_eq!(ok(file.seek(0, Seek::Hole)), 4);
+    for what in [Seek::Data, Seek::Hole] {
+        refused(file.seek(4, what), Errno::ENXIO);
+        refused(file.seek(1 << 40, what), Errno::ENXIO);
+    }
+    let (node, tail) = ok(root.create("tail", RW, 0o644));
+    refused(tail.seek(0, Seek::Data), Errno::ENXIO);
+    refused(tail.seek(0, Seek::Hole), Errno::ENXIO);
+    ok(node.truncate(HOLE));
+    refused(tail.seek(0, Seek::Data), Errno::ENXIO);
+    assert_eq!(ok(tail.seek(0, Seek::Hole)), 0);
+}
+
+/// A hole takes no space.
+pub fn a_hole_takes_no_space(bed: &Bed) {
+    needs!(bed.caps.holes > Level::None, "holes");
+    let (node, _file) = sparse(bed);
+    assert!(node.attr().blocks * 512 < 8 * HOLE);
+}
+
+fn check_extents(file: &Opened, extents: &[Extent], start: u64, end: u64) {
+    let mut at = start;
+    for extent in extents {
+        assert_eq!(extent.offset, at, "no gap");
+        assert_ne!(extent.len, 0);
+        at += extent.len;
+        if extent.hole {
+            let content = ok(file.read_exact(extent.offset, extent.len as usize));
+            assert!(content.iter().all(|byte| *byte == 0), "a hole reads as zeros");
+        }
+    }
+    assert_eq!(at, end);
+}
+
+/// Extents follow each other without gaps, to the end of file.
+pub fn extents_cover_a_file(bed: &Bed) {
+    needs!(bed.caps.holes > Level::None, "holes");
+    let (_node, file) = sparse(bed);
+    let extents = ok(file.extents(0, u64::MAX));
+    check_extents(&file, &extents, 0, 17 * HOLE);
+    assert!(extents.iter().any(|extent| extent.hole && extent.len == 15 * HOLE));
+    let part = ok(file.extents(HOLE + 100, 15 * HOLE));
+    check_extents(&file, &part, HOLE + 100, 16 * HOLE + 100);
+    assert!(part[0].hole && !part[part.len() - 1].hole);
+    assert!(ok(file.extents(17 * HOLE, 100)).is_empty());
+    assert!(ok(file.extents(0, 0)).is_empty());
+}
+
+/// Whoever has seen enough extents is told no more.
+pub fn extents_stop_when_told(bed: &Bed) {
+    needs!(bed.caps.holes > Level::None, "holes");
+    let (_node, file) = sparse(bed);
+    let mut told = 0;
+    ok(crate::run(&file.who, |cx| {
+        file.file.extents(cx, 0, u64::MAX, &mut |_| {
+            told += 1;
+            false
+        })
+    }));
+    assert_eq!(told, 1);
+}
+
+/// Punching makes a hole and keeps the size.
+pub fn punching_makes_a_hole(bed: &Bed) {
+    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+    let mut data = pattern(8 * HOLE as usize, 3);
+    ok(file.write_all(0, &data));
+    let (start, end) = (HOLE + 100, 5 * HOLE - 100);
+    if !allocate(&file, Allocate::Punch, start, end - start) {
+        return;
+    }
+    data[start as usize..end as usize].fill(0);
+    assert_eq!(ok(file.read_all()), data);
+    ok(file.fsync(false));
+    assert!(node.attr().blocks * 512 < 7 * HOLE);
+    if bed.caps.holes > Level::None {
+        let hole = ok(file.seek(0, Seek::Hole));
+        assert!((start..=2 * HOLE).contains(&hole), "{hole}");
+    }
+    ok(file.allocate(Allocate::Punch, 7 * HOLE, 100 * HOLE));
+    assert_eq!(node.attr().size, 8 * HOLE);
+    ok(file.allocate(Allocate::Punch, 100, 200));
+    data[100..300].fill(0);
+    assert_eq!(ok(file.read_exact(0, 1000)), data[..1000]);
+}
+
+/// Space can be reserved within and behind a file.
+pub fn space_can_be_reserved(bed: &Bed) {
+    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+    if !allocate(&file, Allocate::Extend, 0, 4 * HOLE) {
+        return;
+    }
+    assert_eq!(node.attr().size, 4 * HOLE);
+    assert!(node.attr().blocks * 512 >= 4 * HOLE);
+    assert!(ok(file.read_all()).iter().all(|byte| *byte == 0));
+    if !allocate(&file, Allocate::KeepSize, 0, 8 * HOLE) {
+        return;
+    }
+    assert_eq!(node.attr().size, 4 * HOLE);
+    ok(file.write_all(0, b"kept"));
+    ok(file.allocate(Allocate::Extend, 0, 100));
+    assert_eq!(ok(file.read(0, 4)), b"kept");
+    assert_eq!(node.attr().size, 4 * HOLE);
+}
+
+/// A range can be zeroed, with or without extending the file.
+pub fn ranges_can_be_zeroed(bed: &Bed) {
+    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+    let mut data = pattern(2 * HOLE as usize, 8);
+    ok(file.write_all(0, &data));
+    if !allocate(&file, Allocate::Zero, 100, HOLE) {
+        return;
+    }
+    data[100..100 + HOLE as usize].fill(0);
+    assert_eq!(ok(file.read_all()), data);
+    ok(file.allocate(Allocate::ZeroKeepSize, HOLE + 500, 9 * HOLE));
+    data[HOLE as usize + 500..].fill(0);
+    assert_eq!(ok(file.read_all()), data);
+    ok(file.allocate(Allocate::Zero, 0, 3 * HOLE));
+    assert_eq!(node.attr().size, 3 * HOLE);
+    assert!(ok(file.read_all()).iter().all(|byte| *byte == 0));
+}
+
+/// A range can be taken out of the middle, and one put in.
+pub fn ranges_can_be_taken_out_and_put_in(bed: &Bed) {
+    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+    let data = pattern(4 * HOLE as usize, 6);
+    ok(file.write_all(0, &data));
+    ok(file.fsync(false));
+    let hole = HOLE as usize;
+    if !allocate(&file, Allocate::Collapse, HOLE, HOLE) {
+        return;
+    }
+    let mut model = [&data[..hole], &data[2 * hole..]].concat();
+    assert_eq!(ok(file.read_all()), model);
+    ok(file.allocate(Allocate::Insert, 2 * HOLE, HOLE));
+    model.splice(2 * hole..2 * hole, vec![0; hole]);
+    assert_eq!(ok(file.read_all()), model);
+    assert_eq!(node.attr().size, 4 * HOLE);
+    refused(file.allocate(Allocate::Collapse, 1, HOLE), Errno::EINVAL);
+    refused(file.allocate(Allocate::Insert, 1, HOLE), Errno::EINVAL);
+    refused(file.allocate(Allocate::Collapse, 3 * HOLE, HOLE), Errno::EINVAL);
+    refused(file.allocate(Allocate::Insert, 4 * HOLE, HOLE), Errno::EINVAL);
+}
+
+/// Nothing cannot be allocated, nor what lies beyond any file, nor where one cannot write.
+pub fn allocation_checks_its_range(bed: &Bed) {
+    let node = ok(bed.root().file("file", b"data"));
+    let file = ok(node.open(RW));
+    if !allocate(&file, Allocate::Extend, 0, 4) {
+        return;
+    }
+    refused(file.allocate(Allocate::Extend, 0, 0), Errno::EINVAL);
+    refused(
+        file.allocate(Allocate::Extend, i64::MAX as u64 - 5, 10),
+        Errno::EFBIG,
+    );
+    refused(ok(node.open(R)).allocate(Allocate::Extend, 0, 10), Errno::EBADF);
+    assert_eq!(node.attr().size, 4);
+}
+
+/// Any order of writes, cuts and punches agrees with an array of bytes, and the extents with what
+/// is read.
+pub fn holes_agree_with_an_array_of_bytes(bed: &Bed) {
+    needs!(bed.caps.holes > Level::None, "holes");
+    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+    if !allocate(&file, Allocate::Punch, 0, 1) {
+        return;
+    }
+    let mut model: Vec<u8> = Vec::new();
+    const PAGE: u64 = 4096;
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let unit = if random.below(2) == 0 { PAGE } else { 777 };
+        let at = (random.below(20) * unit) as usize;
+        let len = (1 + random.below(8)) as usize * unit as usize;
+        let within = |model: &[u8]| at.min(model.len())..(at + len).min(model.len());
+        match random.below(4) {
+            0 => {
+                let data = pattern(len, seed);
+                ok(file.write_all(at as u64, &data));
+                model.resize(model.len().max(at + len), 0);
+                model[at..at + len].copy_from_slice(&data);
+            }
+            1 => {
+                ok(node.truncate(at as u64));
+                model.resize(at, 0);
+            }
+            2 => {
+                ok(file.allocate(Allocate::Punch, at as u64, len as u64));
+                let range = within(&model);
+                model[range].fill(0);
+            }
+            _ => {
+                let extents = ok(file.extents(at as u64, len as u64));
+                let range = within(&model);
+                let end = if range.is_empty() { at } else { range.end };
+                check_extents(&file, &extents, at as u64, end as u64);
+            }
+        }
+        assert_eq!(ok(file.read_all()), model, "step {seed}");
+    }
+}

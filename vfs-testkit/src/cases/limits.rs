@@ -1,0 +1,110 @@
+//! The edges: long names, odd names, deep trees, large directories.
+
+use vfs::{Errno, Name, Plus};
+
+use crate::bed::{Bed, R, RW, ok, refused};
+use crate::needs;
+
+/// A name may have 255 bytes, of all of which the last counts.
+pub fn names_of_255_bytes(bed: &Bed) {
+    let root = bed.root();
+    let a = vec![b'a'; 255];
+    let mut b = a.clone();
+    b[254] = b'b';
+    ok(root.file(&a, b"a"));
+    ok(root.mkdir(&b, 0o755));
+    assert_eq!(ok(ok(root.lookup(&a)).content()), b"a");
+    assert_eq!(ok(root.names()), [a.clone(), b.clone()]);
+    ok(root.rename(&a, &ok(root.lookup(&b)), &a));
+    refused(root.lookup(&a), Errno::ENOENT);
+    refused(Name::new(&[b'a'; 256]), Errno::ENAMETOOLONG);
+}
+
+/// A name may be any bytes but `/` and NUL.
+pub fn names_of_any_bytes(bed: &Bed) {
+    needs!(bed.profile.any_bytes, "names that are not UTF-8");
+    let root = bed.root();
+    let every: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
+    let mut expected: Vec<Vec<u8>> = [
+        &b"\xff\xfe"[..],
+        b"\xc3\x28",
+        b"new\nline",
+        b"-dash",
+        b" space ",
+        b"...",
+        b"\x01",
+        b"\\",
+        b"back\\slash",
+        &every,
+    ]
+    .iter()
+    .map(|name| name.to_vec())
+    .collect();
+    for name in &expected {
+        ok(root.file(name, name));
+    }
+    for name in &expected {
+        assert_eq!(ok(ok(root.lookup(name)).content()), *name);
+    }
+    expected.sort();
+    assert_eq!(ok(root.names()), expected);
+    for name in &expected {
+        ok(root.unlink(name));
+    }
+    assert!(ok(root.names()).is_empty());
+}
+
+/// A deep tree can be climbed up and down.
+pub fn a_deep_tree(bed: &Bed) {
+    let root = bed.root();
+    const DEPTH: usize = 300;
+    let mut dir = root.clone();
+    for _ in 0..DEPTH {
+        dir = ok(dir.mkdir("d", 0o755));
+    }
+    ok(dir.file("bottom", b"here"));
+    let mut at = root.clone();
+    for _ in 0..DEPTH {
+        at = ok(at.lookup("d"));
+    }
+    assert_eq!(at.id(), dir.id());
+    assert_eq!(ok(ok(at.lookup("bottom")).content()), b"here");
+    for _ in 0..DEPTH {
+        at = ok(at.parent());
+    }
+    assert_eq!(at.id(), root.id());
+}
+
+/// A large directory is listed completely, resumed at each cookie of a piece, and emptied.
+pub fn a_large_directory(bed: &Bed) {
+    let dir = ok(bed.root().mkdir("dir", 0o755));
+    const COUNT: usize = 3000;
+    for i in 0..COUNT {
+        let name = format!("a-name-of-some-length-{i}");
+        ok(dir.make(&name, vfs::Make::File, vfs::Mode::exactly(0o644)));
+    }
+    let open = ok(dir.open(R));
+    let all = ok(open.readdir_all(Plus::Names, 100));
+    assert_eq!(all.len(), COUNT);
+    for i in (0..COUNT).step_by(97) {
+        let next = ok(open.readdir(all[i].cookie, Plus::Entries, 1));
+        let expected = all.get(i + 1).map(|entry| &entry.name);
+        assert_eq!(next.first().map(|entry| &entry.name), expected);
+    }
+    for entry in &all {
+        ok(dir.unlink(&entry.name));
+    }
+    assert!(ok(open.readdir(0, Plus::Names, 1)).is_empty());
+}
+
+/// A sparse file may be far larger than what it takes.
+pub fn a_huge_sparse_file(bed: &Bed) {
+    needs!(bed.caps.holes > vfs::Level::None, "holes");
+    let (node, file) = ok(bed.root().create("file", RW, 0o644));
+    const FAR: u64 = 1 << 40;
+    ok(file.write_all(FAR, b"far"));
+    assert_eq!(node.attr().size, FAR + 3);
+    assert_eq!(ok(file.read(FAR - 2, 10)), b"\0\0far");
+    assert_eq!(ok(file.read(FAR / 2, 3)), b"\0\0\0");
+    assert!(node.attr().blocks < 1 << 20);
+}

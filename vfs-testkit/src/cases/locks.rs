@@ -1,0 +1,121 @@
+//! Locks on the file system's nodes, by way of the table that all protocols share.
+
+use std::sync::Arc;
+use std::thread;
+
+use vfs::lock::{Lock, LockKind, LockTable, Owner, Space};
+use vfs::{Call, Cx, Errno};
+
+use crate::bed::{Bed, Seen, ok, refused};
+
+fn lock(client: u64, kind: LockKind, start: u64, end: u64) -> Lock {
+    Lock {
+        space: Space::Posix,
+        start,
+        end,
+        kind,
+        owner: owner(client),
+    }
+}
+
+fn owner(client: u64) -> Owner {
+    Owner {
+        client,
+        id: Arc::from(&b"id"[..]),
+        pid: 1,
+    }
+}
+
+fn take(table: &LockTable, node: &Seen, lock: &Lock) -> vfs::Result<()> {
+    crate::run(&node.who, |cx| table.lock(cx, &*node.node, lock.clone(), false))
+}
+
+fn unlock(table: &LockTable, node: &Seen, start: u64, end: u64, client: u64) {
+    ok(crate::run(&node.who, |cx| {
+        table.unlock(cx, &*node.node, Space::Posix, start, end, &owner(client))
+    }));
+}
+
+/// Writers exclude each other, readers do not.
+pub fn locks_conflict(bed: &Bed) {
+    let node = ok(bed.root().file("file", b"data"));
+    let table = LockTable::default();
+    ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
+    refused(take(&table, &node, &lock(2, LockKind::Shared, 5, 5)), Errno::EAGAIN);
+    ok(take(&table, &node, &lock(2, LockKind::Exclusive, 10, u64::MAX)));
+    ok(take(&table, &node, &lock(1, LockKind::Shared, 0, 9)));
+    ok(take(&table, &node, &lock(2, LockKind::Shared, 5, 5)));
+    unlock(&table, &node, 0, u64::MAX, 1);
+    ok(take(&table, &node, &lock(2, LockKind::Exclusive, 0, 9)));
+    unlock(&table, &node, 0, u64::MAX, 2);
+}
+
+/// Who is in the way is told.
+pub fn the_holder_is_told(bed: &Bed) {
+    let node = ok(bed.root().file("file", b"data"));
+    let table = LockTable::default();
+    let held = lock(1, LockKind::Shared, 3, 7);
+    ok(take(&table, &node, &held));
+    let holder = |wanted: Lock| {
+        ok(crate::run(&node.who, |cx| {
+            table.holder(cx, &*node.node, &wanted)
+        }))
+    };
+    assert_eq!(holder(lock(2, LockKind::Exclusive, 0, 100)), Some(held));
+    assert_eq!(holder(lock(2, LockKind::Shared, 0, 100)), None);
+    assert_eq!(holder(lock(1, LockKind::Exclusive, 0, 100)), None);
+    assert_eq!(holder(lock(2, LockKind::Exclusive, 8, 100)), None);
+    unlock(&table, &node, 0, u64::MAX, 1);
+}
+
+/// Whoever waits gets the lock when it is free.
+pub fn a_waiter_gets_the_lock(bed: &Bed) {
+    let node = ok(bed.root().file("file", b"data"));
+    let table = LockTable::default();
+    ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            vfs::cx::block_on(&node.who, |cx| {
+                table.lock(cx, &*node.node, lock(2, LockKind::Exclusive, 0, 9), true)
+            })
+        });
+        unlock(&table, &node, 0, 9, 1);
+        assert_eq!(waiter.join().expect("no panic"), Ok(()));
+    });
+    refused(take(&table, &node, &lock(1, LockKind::Shared, 0, 0)), Errno::EAGAIN);
+    unlock(&table, &node, 0, u64::MAX, 2);
+}
+
+/// Whole-file locks are a world of their own.
+pub fn flock_does_not_see_byte_ranges(bed: &Bed) {
+    let node = ok(bed.root().file("file", b"data"));
+    let table = LockTable::default();
+    let whole = |client| Lock {
+        space: Space::Flock,
+        ..lock(client, LockKind::Exclusive, 0, u64::MAX)
+    };
+    ok(take(&table, &node, &whole(1)));
+    ok(take(&table, &node, &lock(2, LockKind::Exclusive, 0, 9)));
+    refused(take(&table, &node, &whole(2)), Errno::EAGAIN);
+    let call = Call::detached();
+    let cx = Cx::new(&node.who, &call);
+    table.release(&cx, &*node.node, |owner| owner.client == 1);
+    ok(take(&table, &node, &whole(2)));
+    table.release(&cx, &*node.node, |owner| owner.client == 2);
+    ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
+    table.release(&cx, &*node.node, |_| true);
+}
+
+/// A node without a name can be locked.
+pub fn locks_outlast_names(bed: &Bed) {
+    crate::needs!(bed.profile.open_unlinked, "nodes that outlast their name");
+    let root = bed.root();
+    let node = ok(root.file("file", b"data"));
+    let table = LockTable::default();
+    ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
+    ok(root.unlink("file"));
+    refused(take(&table, &node, &lock(2, LockKind::Shared, 0, 0)), Errno::EAGAIN);
+    unlock(&table, &node, 0, u64::MAX, 1);
+    ok(take(&table, &node, &lock(2, LockKind::Shared, 0, 0)));
+    unlock(&table, &node, 0, u64::MAX, 2);
+}

@@ -1,0 +1,141 @@
+//! Finding nodes, and what they say of themselves.
+
+use vfs::{Access, Errno, Kind};
+
+use crate::bed::{Bed, ok, refused};
+use crate::needs;
+
+/// The root is a directory with a number, and its own parent.
+pub fn the_root_is_its_own_parent(bed: &Bed) {
+    let root = bed.root();
+    assert_eq!(root.kind(), Kind::Directory);
+    assert_ne!(root.id(), 0);
+    assert_eq!(root.attr().id, root.id());
+    assert_eq!(ok(root.parent()).id(), root.id());
+}
+
+/// The root has the same number each time.
+pub fn the_root_stays_the_same(bed: &Bed) {
+    assert_eq!(bed.root().id(), bed.root().id());
+}
+
+/// A name that is not there.
+pub fn a_missing_name_is_enoent(bed: &Bed) {
+    let root = bed.root();
+    refused(root.lookup("missing"), Errno::ENOENT);
+    let dir = ok(root.mkdir("dir", 0o755));
+    refused(dir.lookup("missing"), Errno::ENOENT);
+}
+
+/// Only directories have children.
+pub fn below_a_file_is_enotdir(bed: &Bed) {
+    let file = ok(bed.root().file("file", b""));
+    refused(file.lookup("child"), Errno::ENOTDIR);
+    let link = ok(bed.root().symlink("link", b"."));
+    refused(link.lookup("child"), Errno::ENOTDIR);
+}
+
+/// A symbolic link is found, not followed.
+pub fn a_symlink_is_not_followed(bed: &Bed) {
+    let root = bed.root();
+    ok(root.mkdir("dir", 0o755));
+    ok(root.symlink("link", b"dir"));
+    assert_eq!(ok(root.lookup("link")).kind(), Kind::Symlink);
+}
+
+/// One object has one number, whichever way it is reached, and no other has it.
+pub fn numbers_tell_nodes_apart(bed: &Bed) {
+    let root = bed.root();
+    let a = ok(root.file("a", b""));
+    let b = ok(root.file("b", b""));
+    let dir = ok(root.mkdir("dir", 0o755));
+    assert_eq!(ok(root.lookup("a")).id(), a.id());
+    assert_eq!(ok(root.lookup("a")).attr().id, a.id());
+    let mut ids = vec![root.id(), a.id(), b.id(), dir.id()];
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 4);
+    assert!(!ids.contains(&0));
+}
+
+/// What a lookup brings along is what the node says.
+pub fn an_entry_has_the_nodes_attributes(bed: &Bed) {
+    let root = bed.root();
+    ok(root.file("file", b"12345"));
+    let who = root.who.clone();
+    let entry = ok(crate::run(&who, |cx| {
+        root.node.lookup(cx, ok(vfs::Name::new(b"file")))
+    }));
+    let attr = ok(root.lookup("file")).attr();
+    assert_eq!(entry.attr.size, 5);
+    assert_eq!(
+        (entry.attr.mode, entry.attr.nlink, entry.attr.uid, entry.attr.gid),
+        (attr.mode, attr.nlink, attr.uid, attr.gid)
+    );
+    assert_eq!(
+        (entry.attr.mtime, entry.attr.ctime, entry.attr.change),
+        (attr.mtime, attr.ctime, attr.change)
+    );
+}
+
+/// A directory knows where it is.
+pub fn a_directory_knows_its_parent(bed: &Bed) {
+    let root = bed.root();
+    let a = ok(root.mkdir("a", 0o755));
+    let b = ok(a.mkdir("b", 0o755));
+    assert_eq!(ok(b.parent()).id(), a.id());
+    assert_eq!(ok(a.parent()).id(), root.id());
+}
+
+/// A directory that moved knows where to.
+pub fn the_parent_follows_a_rename(bed: &Bed) {
+    let root = bed.root();
+    let a = ok(root.mkdir("a", 0o755));
+    let b = ok(root.mkdir("b", 0o755));
+    let child = ok(a.mkdir("child", 0o755));
+    ok(a.rename("child", &b, "moved"));
+    assert_eq!(ok(child.parent()).id(), b.id());
+    assert_eq!(ok(b.lookup("moved")).id(), child.id());
+}
+
+/// Only directories have a parent.
+pub fn the_parent_of_a_file_is_enotdir(bed: &Bed) {
+    let file = ok(bed.root().file("file", b""));
+    refused(file.parent(), Errno::ENOTDIR);
+}
+
+/// Names differ by bytes, case included.
+pub fn names_differ_by_case(bed: &Bed) {
+    let root = bed.root();
+    let lower = ok(root.file("name", b"lower"));
+    let upper = ok(root.file("NAME", b"upper"));
+    assert_ne!(lower.id(), upper.id());
+    assert_eq!(ok(root.lookup("NAME")).id(), upper.id());
+    refused(root.lookup("Name"), Errno::ENOENT);
+}
+
+/// The owner of a directory may do everything with it.
+pub fn the_owner_may_do_everything(bed: &Bed) {
+    let dir = ok(bed.root().mkdir("dir", 0o700));
+    let all = Access::READ | Access::WRITE | Access::EXEC;
+    assert_eq!(ok(dir.access(all)), all);
+    assert_eq!(ok(dir.access(Access::READ)), Access::READ);
+}
+
+/// Figures of the file system make sense.
+pub fn statfs_makes_sense(bed: &Bed) {
+    let figures = ok(bed.root().statfs());
+    assert!(figures.bsize > 0);
+    assert!(figures.blocks >= figures.bfree && figures.bfree >= figures.bavail);
+    assert!(figures.files >= figures.ffree);
+    assert!(figures.namelen >= 255, "{}", figures.namelen);
+    let file = ok(bed.root().file("file", b""));
+    assert_eq!(ok(file.statfs()).bsize, figures.bsize);
+}
+
+/// Everything can be made durable.
+pub fn the_file_system_syncs(bed: &Bed) {
+    needs!(!bed.caps.read_only, "a file system to write to");
+    ok(bed.root().file("file", b"data"));
+    ok(crate::run(&bed.profile.caller, |cx| bed.fs.sync(cx)));
+}

@@ -1,0 +1,325 @@
+//! Who may do what, where callers are told apart: path_resolution(7), inode(7).
+
+use vfs::{
+    Access, Caller, Device, Errno, Groups, Level, Make, Mode, OpenFlags, SetAttr, SetTime, Time,
+    XattrFlags,
+};
+
+use crate::bed::{Bed, R, RW, Seen, W, ok, refused};
+use crate::needs;
+
+const ALICE: Caller = Caller::new(1000, 1000);
+const BOB: Caller = Caller::new(1001, 1001);
+const EVERYTHING: Access = Access::all();
+
+/// Alice's file in a directory that everyone may write to.
+fn alices(bed: &Bed, mode: u32) -> (Seen, Seen) {
+    let dir = bed.commons();
+    let file = ok(dir.by(&ALICE).file("file", b"content"));
+    ok(file.chmod(mode));
+    (dir, file)
+}
+
+/// What is made belongs to who made it.
+pub fn what_is_made_belongs_to_its_maker(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let dir = bed.commons().by(&ALICE);
+    let (file, _open) = ok(dir.create("file", RW, 0o644));
+    for node in [
+        file,
+        ok(dir.mkdir("dir", 0o755)),
+        ok(dir.symlink("link", b"x")),
+        ok(dir.make("fifo", Make::Fifo, Mode::exactly(0o600))),
+    ] {
+        let attr = node.attr();
+        assert_eq!((attr.uid, attr.gid), (1000, 1000), "{:?}", attr.kind);
+    }
+}
+
+/// The first class that applies decides: owner, then group, then others.
+pub fn the_first_class_decides(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(bed, 0o644);
+    let group = Caller::new(1001, 1000);
+    for (mode, alice, group_member, bob) in [
+        (0o600, true, false, false),
+        (0o060, false, true, false),
+        (0o006, false, false, true),
+        (0o066, false, true, true),
+        (0o606, true, false, true),
+        (0o000, false, false, false),
+    ] {
+        ok(file.chmod(mode));
+        for (who, may) in [(&ALICE, alice), (&group, group_member), (&BOB, bob)] {
+            for flags in [R, W, RW] {
+                match file.by(who).open(flags) {
+                    Ok(_) => assert!(may, "{mode:o} let {who:?} in"),
+                    Err(errno) => {
+                        assert!(!may, "{mode:o} kept {who:?} out");
+                        assert_eq!(errno, Errno::EACCES);
+                    }
+                }
+            }
+            let granted = ok(file.by(who).access(Access::READ | Access::WRITE));
+            assert_eq!(!granted.is_empty(), may);
+        }
+    }
+}
+
+/// Reading does not grant writing, nor the other way round.
+pub fn reading_and_writing_are_apart(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(bed, 0o444);
+    ok(file.open(R));
+    refused(file.open(W), Errno::EACCES);
+    refused(file.open(RW), Errno::EACCES);
+    refused(file.open(R | OpenFlags::TRUNC), Errno::EACCES);
+    refused(file.truncate(0), Errno::EACCES);
+    ok(file.chmod(0o222));
+    ok(file.open(W));
+    refused(file.open(R), Errno::EACCES);
+    refused(file.open(OpenFlags::EXEC), Errno::EACCES);
+    assert_eq!(ok(file.by(&bed.profile.caller).content()), b"content");
+}
+
+/// Supplementary groups count.
+pub fn supplementary_groups_count(bed: &Bed) {
+    needs!(bed.profile.identity && bed.profile.groups, "supplementary groups");
+    let (_dir, file) = alices(bed, 0o640);
+    let member = |groups: &[u32]| Caller {
+        groups: Groups::Known(groups.into()),
+        ..BOB
+    };
+    ok(file.by(&member(&[5, 1000, 7])).open(R));
+    refused(file.by(&member(&[5, 7])).open(R), Errno::EACCES);
+    refused(file.by(&member(&[])).open(R), Errno::EACCES);
+    ok(file.chmod(0o604));
+    refused(file.by(&member(&[1000])).open(R), Errno::EACCES);
+}
+
+/// The super-user reads and writes anything, and executes what anyone may execute.
+pub fn the_super_user_overrides(bed: &Bed) {
+    needs!(bed.profile.identity && bed.profile.root, "a super-user");
+    let (_dir, file) = alices(bed, 0o000);
+    let root = file.by(&Caller::ROOT);
+    ok(root.open(RW));
+    refused(root.open(OpenFlags::EXEC), Errno::EACCES);
+    assert_eq!(ok(root.access(EVERYTHING)), Access::READ | Access::WRITE);
+    ok(file.chmod(0o001));
+    ok(root.open(OpenFlags::EXEC));
+    assert_eq!(ok(root.access(EVERYTHING)), EVERYTHING);
+}
+
+/// A directory is searched with execute and listed with read permission.
+pub fn searching_and_listing_are_apart(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let dir = ok(bed.commons().by(&ALICE).mkdir("dir", 0o755));
+    ok(dir.file("file", b""));
+    ok(dir.chmod(0o311));
+    ok(dir.by(&BOB).lookup("file"));
+    refused(dir.by(&BOB).open(R), Errno::EACCES);
+    ok(dir.chmod(0o744));
+    refused(dir.by(&BOB).lookup("file"), Errno::EACCES);
+    refused(dir.by(&BOB).lookup("missing"), Errno::EACCES);
+    assert_eq!(ok(dir.by(&BOB).list()).len(), 1);
+}
+
+/// To add and remove names needs write permission; what is wrong anyway is said first.
+pub fn changing_a_directory_needs_write_permission(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let commons = bed.commons();
+    let dir = ok(commons.by(&ALICE).mkdir("dir", 0o755));
+    ok(dir.file("file", b""));
+    ok(dir.mkdir("sub", 0o755));
+    let bobs = ok(commons.by(&BOB).file("bobs", b""));
+    let (commons, bob) = (commons.by(&BOB), dir.by(&BOB));
+    refused(bob.create("new", RW, 0o644), Errno::EACCES);
+    refused(bob.mkdir("new", 0o755), Errno::EACCES);
+    refused(bob.symlink("new", b"x"), Errno::EACCES);
+    refused(bob.link("new", &bobs), Errno::EACCES);
+    refused(bob.unlink("file"), Errno::EACCES);
+    refused(bob.rmdir("sub"), Errno::EACCES);
+    refused(bob.rename("file", &bob, "new"), Errno::EACCES);
+    refused(commons.rename("bobs", &bob, "new"), Errno::EACCES);
+    refused(bob.unlink("missing"), Errno::ENOENT);
+    refused(bob.mkdir("file", 0o755), Errno::EEXIST);
+    ok(bob.create("file", R, 0o644));
+}
+
+/// In a sticky directory, names are removed by the owner of the file or of the directory.
+pub fn sticky_directories_protect_names(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let commons = bed.commons();
+    let dir = ok(commons.by(&ALICE).mkdir("sticky", 0o777));
+    ok(dir.chmod(0o1777));
+    let bob = dir.by(&BOB);
+    ok(dir.file("alices", b""));
+    ok(bob.file("bobs", b""));
+    let carol = dir.by(&Caller::new(1002, 1002));
+    ok(carol.file("carols", b""));
+    refused(bob.unlink("alices"), Errno::EPERM);
+    refused(bob.rename("alices", &bob, "mine"), Errno::EPERM);
+    refused(bob.rename("bobs", &bob, "alices"), Errno::EPERM);
+    ok(bob.rename("bobs", &bob, "still-bobs"));
+    ok(bob.unlink("still-bobs"));
+    ok(dir.unlink("carols"));
+    ok(carol.file("more", b""));
+    ok(dir.by(&bed.profile.caller).unlink("more"));
+}
+
+/// In a set-gid directory, what is made has its group, and directories pass that on.
+pub fn set_gid_directories_pass_their_group_on(bed: &Bed) {
+    needs!(bed.profile.identity && bed.profile.root, "callers and groups");
+    let dir = bed.commons();
+    ok(dir.chown(None, Some(2000)));
+    ok(dir.chmod(0o2777));
+    let alice = dir.by(&ALICE);
+    let file = ok(alice.file("file", b"")).attr();
+    assert_eq!((file.uid, file.gid, file.mode), (1000, 2000, 0o644));
+    let sub = ok(alice.mkdir("sub", 0o755)).attr();
+    assert_eq!((sub.gid, sub.mode), (2000, 0o2755));
+    let program = ok(alice.create("program", RW, 0o2775)).0.attr();
+    assert_eq!(program.mode, 0o775, "who is not of the group makes no set-gid program");
+}
+
+/// Permissions are the owner's to change.
+pub fn chmod_is_the_owners(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(bed, 0o666);
+    refused(file.by(&BOB).chmod(0o777), Errno::EPERM);
+    ok(file.by(&bed.profile.caller).chmod(0o600));
+    ok(file.chmod(0o640));
+}
+
+/// Whoever is not of the group cannot set set-gid.
+pub fn chmod_sets_set_gid_for_members_only(bed: &Bed) {
+    needs!(bed.profile.identity && bed.profile.root, "callers and groups");
+    let (_dir, file) = alices(bed, 0o644);
+    assert_eq!(ok(file.chmod(0o2755)).mode, 0o2755);
+    ok(file.by(&Caller::ROOT).chown(None, Some(2000)));
+    assert_eq!(ok(file.chmod(0o2755)).mode, 0o755);
+    assert_eq!(ok(file.by(&Caller::ROOT).chmod(0o2755)).mode, 0o2755);
+}
+
+/// Nobody gives a file away; the group is changed to one of the owner's.
+pub fn chown_is_the_super_users(bed: &Bed) {
+    needs!(bed.profile.identity && bed.profile.groups, "callers and groups");
+    let (_dir, file) = alices(bed, 0o644);
+    refused(file.chown(Some(1001), None), Errno::EPERM);
+    refused(file.chown(None, Some(1001)), Errno::EPERM);
+    refused(file.by(&BOB).chown(Some(1001), None), Errno::EPERM);
+    refused(file.by(&BOB).chown(None, Some(1001)), Errno::EPERM);
+    ok(file.chown(Some(1000), None));
+    let member = Caller {
+        groups: Groups::Known([3000].into()),
+        ..ALICE
+    };
+    assert_eq!(ok(file.by(&member).chown(None, Some(3000))).gid, 3000);
+}
+
+/// A moment is the owner's to set, now is any writer's.
+pub fn times_are_the_owners(bed: &Bed) {
+    needs!(bed.profile.identity && bed.profile.time_step > 0, "callers and times");
+    let (_dir, file) = alices(bed, 0o666);
+    let set = |time| SetAttr {
+        atime: Some(time),
+        mtime: Some(time),
+        ..SetAttr::default()
+    };
+    let moment = set(SetTime::At(Time { sec: 7, nsec: 0 }));
+    ok(file.set(moment));
+    refused(file.by(&BOB).set(moment), Errno::EPERM);
+    ok(file.by(&BOB).set(set(SetTime::Now)));
+    ok(file.chmod(0o644));
+    refused(file.by(&BOB).set(set(SetTime::Now)), Errno::EACCES);
+}
+
+/// A write by anyone but the super-user takes set-id bits away.
+pub fn writing_takes_set_id_away(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(bed, 0o6777);
+    ok(ok(file.by(&BOB).open(W)).write(0, b"x"));
+    assert_eq!(file.attr().mode, 0o777);
+    ok(file.chmod(0o6777));
+    ok(file.by(&BOB).truncate(1));
+    assert_eq!(file.attr().mode, 0o777);
+}
+
+/// An open file stays usable whatever becomes of its permissions.
+pub fn an_open_file_outlasts_its_permissions(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(bed, 0o666);
+    let open = ok(file.by(&BOB).open(RW));
+    ok(file.chmod(0o000));
+    assert_eq!(ok(open.read(0, 7)), b"content");
+    ok(open.write(0, b"CON"));
+    let size = SetAttr {
+        size: Some(3),
+        ..SetAttr::default()
+    };
+    ok(open.set(size));
+    let mode = SetAttr {
+        mode: Some(0o777),
+        ..SetAttr::default()
+    };
+    refused(open.set(mode), Errno::EPERM);
+}
+
+/// To move a directory elsewhere needs write permission on it: its `..` changes.
+pub fn moving_a_directory_needs_write_permission_on_it(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let commons = bed.commons();
+    let alice = commons.by(&ALICE);
+    ok(alice.mkdir("readonly", 0o555));
+    let to = ok(alice.mkdir("to", 0o777));
+    ok(commons.by(&BOB).rename("readonly", &commons.by(&BOB), "renamed"));
+    refused(alice.rename("renamed", &to, "moved"), Errno::EACCES);
+}
+
+/// Device nodes are the super-user's to make.
+pub fn devices_are_the_super_users(bed: &Bed) {
+    let able = bed.profile.identity && bed.caps.devices > Level::None;
+    needs!(able, "callers and devices");
+    let alice = bed.commons().by(&ALICE);
+    let device = Device { major: 1, minor: 3 };
+    for what in [Make::CharDevice(device), Make::BlockDevice(device)] {
+        refused(alice.make("null", what, Mode::exactly(0o666)), Errno::EPERM);
+    }
+}
+
+/// Only the owner reads without leaving a trace.
+pub fn noatime_is_the_owners(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let (_dir, file) = alices(bed, 0o666);
+    ok(file.open(R | OpenFlags::NOATIME));
+    refused(file.by(&BOB).open(R | OpenFlags::NOATIME), Errno::EPERM);
+}
+
+/// Extended attributes of a user need the file's permissions, trusted ones the super-user.
+pub fn extended_attributes_are_guarded(bed: &Bed) {
+    let able = bed.profile.identity && bed.caps.xattr > Level::None;
+    needs!(able, "callers and extended attributes");
+    let (_dir, file) = alices(bed, 0o644);
+    let set = XattrFlags::empty();
+    ok(file.set_xattr(b"user.a", b"x", set));
+    refused(file.by(&BOB).set_xattr(b"user.a", b"y", set), Errno::EACCES);
+    refused(file.by(&BOB).remove_xattr(b"user.a"), Errno::EACCES);
+    assert_eq!(ok(file.by(&BOB).xattr(b"user.a")), b"x");
+    ok(file.chmod(0o600));
+    refused(file.by(&BOB).xattr(b"user.a"), Errno::EACCES);
+    refused(file.set_xattr(b"trusted.a", b"x", set), Errno::EPERM);
+    refused(file.xattr(b"trusted.a"), Errno::ENODATA);
+}
+
+/// A path through a directory without search permission ends there.
+pub fn every_directory_on_the_way_is_searched(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let dir = ok(bed.commons().by(&ALICE).mkdir("closed", 0o700));
+    ok(dir.file("file", b""));
+    let bob = dir.by(&BOB);
+    refused(bob.lookup("file"), Errno::EACCES);
+    refused(bob.create("file", R, 0o644), Errno::EACCES);
+    refused(bob.mkdir("file", 0o755), Errno::EACCES);
+    refused(bob.unlink("file"), Errno::EACCES);
+    refused(bob.rename("file", &bob, "x"), Errno::EACCES);
+}

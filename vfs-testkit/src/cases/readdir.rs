@@ -1,0 +1,237 @@
+//! Listing directories: nothing twice, nothing left out, wherever one stops and whatever changes.
+
+use std::collections::{BTreeSet, HashSet};
+
+use vfs::{Errno, Plus};
+
+use crate::bed::{Bed, Kept, R, Seen, ok, refused};
+use crate::needs;
+
+fn filled(bed: &Bed, count: usize) -> (Seen, BTreeSet<Vec<u8>>) {
+    let dir = ok(bed.root().mkdir("dir", 0o755));
+    let mut names = BTreeSet::new();
+    for i in 0..count {
+        let name = format!("entry-{i:05}");
+        ok(dir.make(&name, vfs::Make::File, vfs::Mode::exactly(0o644)));
+        names.insert(name.into_bytes());
+    }
+    (dir, names)
+}
+
+fn names(entries: &[Kept]) -> BTreeSet<Vec<u8>> {
+    let names: BTreeSet<_> = entries.iter().map(|entry| entry.name.clone()).collect();
+    assert_eq!(names.len(), entries.len(), "a name came twice");
+    names
+}
+
+/// A new directory is empty: the dots are the protocols' to add.
+pub fn an_empty_directory_has_no_entries(bed: &Bed) {
+    let dir = ok(bed.root().mkdir("dir", 0o755));
+    assert!(ok(dir.list()).is_empty());
+}
+
+/// Entries have the numbers and kinds of what they name.
+pub fn entries_tell_numbers_and_kinds(bed: &Bed) {
+    let dir = ok(bed.root().mkdir("dir", 0o755));
+    ok(dir.file("file", b""));
+    ok(dir.mkdir("sub", 0o755));
+    ok(dir.symlink("link", b"x"));
+    ok(dir.make("fifo", vfs::Make::Fifo, vfs::Mode::exactly(0o600)));
+    let entries = ok(dir.list());
+    assert_eq!(entries.len(), 4);
+    for entry in entries {
+        let node = ok(dir.lookup(&entry.name));
+        assert_eq!(entry.id, node.id());
+        assert!(entry.kind.is_none_or(|kind| kind == node.kind()));
+        assert!(entry.entry.is_none());
+    }
+}
+
+/// Entries may come with what a lookup gives.
+pub fn entries_may_come_with_attributes(bed: &Bed) {
+    let dir = ok(bed.root().mkdir("dir", 0o755));
+    ok(dir.file("file", b"12345"));
+    ok(dir.mkdir("sub", 0o750));
+    let entries = ok(ok(dir.open(R)).readdir_all(Plus::Entries, usize::MAX));
+    assert_eq!(entries.len(), 2);
+    for kept in entries {
+        let found = ok(dir.lookup(&kept.name));
+        let entry = kept.entry.expect("nothing vanished");
+        assert_eq!((entry.node.id(), entry.attr.id), (found.id(), found.id()));
+        assert_eq!(entry.attr.mode, found.attr().mode);
+        assert_eq!(entry.attr.size, found.attr().size);
+        assert_eq!(entry.node.kind(), found.kind());
+    }
+}
+
+/// Every entry has a cookie of its own.
+pub fn cookies_are_unique(bed: &Bed) {
+    let (dir, _) = filled(bed, 100);
+    let cookies: HashSet<u64> = ok(dir.list()).iter().map(|entry| entry.cookie).collect();
+    assert_eq!(cookies.len(), 100);
+    assert!(!cookies.contains(&0));
+}
+
+/// A listing goes on behind any cookie.
+pub fn a_listing_goes_on_behind_any_cookie(bed: &Bed) {
+    let (dir, _) = filled(bed, 60);
+    let open = ok(dir.open(R));
+    let all = ok(open.readdir(0, Plus::Names, usize::MAX));
+    for (i, entry) in all.iter().enumerate() {
+        let rest = ok(open.readdir(entry.cookie, Plus::Names, usize::MAX));
+        let expected: Vec<_> = all[i + 1..].iter().map(|entry| &entry.name).collect();
+        let got: Vec<_> = rest.iter().map(|entry| &entry.name).collect();
+        assert_eq!(got, expected, "behind entry {i}");
+    }
+    let again = ok(open.readdir(0, Plus::Names, usize::MAX));
+    assert_eq!(names(&again), names(&all));
+}
+
+/// A listing in pieces of any size is complete.
+pub fn pieces_of_any_size_are_complete(bed: &Bed) {
+    let (dir, expected) = filled(bed, 150);
+    for most in [1, 2, 7, 64, 149, 150, 151] {
+        let open = ok(dir.open(R));
+        assert_eq!(names(&ok(open.readdir_all(Plus::Names, most))), expected);
+        assert_eq!(names(&ok(open.readdir_all(Plus::Entries, most))), expected);
+    }
+}
+
+/// A sink that takes nothing loses nothing.
+pub fn a_full_sink_loses_nothing(bed: &Bed) {
+    let (dir, expected) = filled(bed, 3);
+    let open = ok(dir.open(R));
+    assert!(ok(open.readdir(0, Plus::Names, 0)).is_empty());
+    assert_eq!(names(&ok(open.readdir(0, Plus::Names, 10))), expected);
+}
+
+/// Removing what was told neither hides nor repeats what was not.
+pub fn removing_what_was_told_hides_nothing(bed: &Bed) {
+    let (dir, mut left) = filled(bed, 300);
+    let open = ok(dir.open(R));
+    let mut cookie = 0;
+    loop {
+        let some = ok(open.readdir(cookie, Plus::Names, 7));
+        let Some(last) = some.last() else { break };
+        cookie = last.cookie;
+        for entry in some {
+            assert!(left.remove(&entry.name), "told twice, or never there");
+            ok(dir.unlink(&entry.name));
+        }
+    }
+    assert!(left.is_empty(), "{} were never told", left.len());
+    ok(bed.root().rmdir("dir"));
+}
+
+/// Removing the entry that a listing stopped at, and others all over, hides none of the rest.
+pub fn removing_here_and_there_hides_nothing(bed: &Bed) {
+    let (dir, all) = filled(bed, 200);
+    let open = ok(dir.open(R));
+    let mut removed = BTreeSet::new();
+    let mut told = BTreeSet::new();
+    let mut cookie = 0;
+    let mut random = crate::bed::Random::new(11);
+    loop {
+        let some = ok(open.readdir(cookie, Plus::Names, 5));
+        let Some(last) = some.last() else { break };
+        cookie = last.cookie;
+        let stopped_at = last.name.clone();
+        for entry in some {
+            assert!(told.insert(entry.name), "told twice");
+        }
+        let pick = all.iter().nth(random.below(200) as usize).expect("within");
+        for name in [stopped_at, pick.clone()] {
+            if removed.insert(name.clone()) {
+                ok(dir.unlink(&name));
+            }
+        }
+    }
+    for name in all.difference(&removed) {
+        assert!(told.contains(name), "{} was never told", name.escape_ascii());
+    }
+}
+
+/// Adding entries neither hides nor repeats what was there.
+pub fn adding_hides_and_repeats_nothing(bed: &Bed) {
+    let (dir, all) = filled(bed, 100);
+    let open = ok(dir.open(R));
+    let mut told = BTreeSet::new();
+    let mut cookie = 0;
+    for round in 0.. {
+        let some = ok(open.readdir(cookie, Plus::Names, 9));
+        let Some(last) = some.last() else { break };
+        cookie = last.cookie;
+        for entry in some {
+            assert!(told.insert(entry.name), "told twice");
+        }
+        if round < 20 {
+            ok(dir.file(&format!("added-{round}"), b""));
+        }
+    }
+    assert!(all.is_subset(&told));
+}
+
+/// Cookies mean the same to another opening, where that is promised.
+pub fn cookies_survive_another_opening(bed: &Bed) {
+    needs!(bed.caps.stable_cookies, "stable cookies");
+    let (dir, _) = filled(bed, 40);
+    let all = ok(dir.list());
+    for (i, entry) in all.iter().enumerate() {
+        let open = ok(dir.open(R));
+        let next = ok(open.readdir(entry.cookie, Plus::Names, 1));
+        assert_eq!(next.first().map(|e| &e.name), all.get(i + 1).map(|e| &e.name));
+    }
+}
+
+/// A listing begun anew shows what is there now.
+pub fn a_new_start_sees_changes(bed: &Bed) {
+    let (dir, mut expected) = filled(bed, 5);
+    let open = ok(dir.open(R));
+    ok(open.readdir(0, Plus::Names, 3));
+    ok(dir.file("new", b""));
+    expected.insert(b"new".to_vec());
+    ok(dir.unlink("entry-00000"));
+    expected.remove(&b"entry-00000"[..]);
+    assert_eq!(names(&ok(open.readdir(0, Plus::Names, 100))), expected);
+}
+
+/// A renamed entry is told under one of its names at least.
+pub fn renaming_keeps_entries(bed: &Bed) {
+    let (dir, _) = filled(bed, 20);
+    ok(dir.rename("entry-00003", &dir, "renamed"));
+    ok(dir.rename("entry-00004", &dir, "entry-00005"));
+    let now = names(&ok(dir.list()));
+    assert_eq!(now.len(), 19);
+    assert!(now.contains(&b"renamed"[..]) && now.contains(&b"entry-00005"[..]));
+    assert!(!now.contains(&b"entry-00003"[..]) && !now.contains(&b"entry-00004"[..]));
+}
+
+/// Only directories are listed.
+pub fn listing_a_file_is_enotdir(bed: &Bed) {
+    let file = ok(ok(bed.root().file("file", b"")).open(R));
+    refused(file.readdir(0, Plus::Names, 10), Errno::ENOTDIR);
+}
+
+/// Listings at a time, while entries come and go, see what stays.
+pub fn listings_at_a_time_see_what_stays(bed: &Bed) {
+    let (dir, stays) = filled(bed, 80);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..100 {
+                let name = format!("comes-{}", round % 10);
+                ok(dir.file(&name, b""));
+                ok(dir.unlink(&name));
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let open = ok(dir.open(R));
+                    let told = ok(open.readdir_all(Plus::Entries, 13));
+                    let told: BTreeSet<_> = told.into_iter().map(|entry| entry.name).collect();
+                    assert!(stays.is_subset(&told));
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,103 @@
+//! Taking names away.
+
+use vfs::{Errno, Level, Plus};
+
+use crate::bed::{Bed, R, RW, ok, refused};
+use crate::needs;
+
+/// A name taken away is gone, and can be used again.
+pub fn what_was_removed_is_gone(bed: &Bed) {
+    let root = bed.root();
+    let old = ok(root.file("file", b"old"));
+    ok(root.unlink("file"));
+    refused(root.lookup("file"), Errno::ENOENT);
+    assert!(ok(root.names()).is_empty());
+    ok(root.file("file", b"new"));
+    assert_eq!(ok(ok(root.lookup("file")).content()), b"new");
+    drop(old);
+}
+
+/// A name that is not there.
+pub fn removing_nothing_is_enoent(bed: &Bed) {
+    let root = bed.root();
+    refused(root.unlink("missing"), Errno::ENOENT);
+    refused(root.rmdir("missing"), Errno::ENOENT);
+}
+
+/// unlink(2) is not for directories.
+pub fn unlinking_a_directory_is_eisdir(bed: &Bed) {
+    let root = bed.root();
+    ok(root.mkdir("dir", 0o755));
+    refused(root.unlink("dir"), Errno::EISDIR);
+    ok(root.lookup("dir"));
+}
+
+/// rmdir(2) is for directories only, links to them excluded.
+pub fn rmdir_of_anything_else_is_enotdir(bed: &Bed) {
+    let root = bed.root();
+    ok(root.file("file", b""));
+    ok(root.mkdir("dir", 0o755));
+    ok(root.symlink("link", b"dir"));
+    refused(root.rmdir("file"), Errno::ENOTDIR);
+    refused(root.rmdir("link"), Errno::ENOTDIR);
+}
+
+/// Directories go when they are empty.
+pub fn rmdir_needs_an_empty_directory(bed: &Bed) {
+    let root = bed.root();
+    let dir = ok(root.mkdir("dir", 0o755));
+    ok(dir.file("file", b""));
+    refused(root.rmdir("dir"), Errno::ENOTEMPTY);
+    ok(dir.unlink("file"));
+    ok(root.rmdir("dir"));
+    refused(root.lookup("dir"), Errno::ENOENT);
+}
+
+/// Below a file is nothing to remove.
+pub fn removing_below_a_file_is_enotdir(bed: &Bed) {
+    let file = ok(bed.root().file("file", b""));
+    refused(file.unlink("child"), Errno::ENOTDIR);
+    refused(file.rmdir("child"), Errno::ENOTDIR);
+}
+
+/// Symbolic links, pipes and whatever else go as files do.
+pub fn links_are_removed_not_their_targets(bed: &Bed) {
+    let root = bed.root();
+    ok(root.file("file", b"kept"));
+    ok(root.symlink("link", b"file"));
+    ok(root.unlink("link"));
+    assert_eq!(ok(ok(root.lookup("file")).content()), b"kept");
+}
+
+/// Removing changes the directory, and the node that lost a name.
+pub fn removing_changes_directory_and_node(bed: &Bed) {
+    needs!(bed.caps.change > Level::None, "a change counter");
+    let root = bed.root();
+    let file = ok(root.file("a", b""));
+    ok(root.link("b", &file));
+    let (dir_before, file_before) = (root.attr().change, file.attr().change);
+    ok(root.unlink("a"));
+    assert_ne!(root.attr().change, dir_before);
+    assert_ne!(file.attr().change, file_before);
+    assert_eq!(file.attr().nlink, 1);
+}
+
+/// A directory that was removed has nothing in it and takes nothing.
+pub fn a_removed_directory_takes_nothing(bed: &Bed) {
+    needs!(bed.profile.open_unlinked, "nodes that outlast their name");
+    let root = bed.root();
+    let dir = ok(root.mkdir("dir", 0o755));
+    let open = ok(dir.open(R));
+    ok(root.rmdir("dir"));
+    refused(dir.lookup("child"), Errno::ENOENT);
+    refused(dir.mkdir("child", 0o755), Errno::ENOENT);
+    refused(dir.create("child", RW, 0o644), Errno::ENOENT);
+    let file = ok(root.file("file", b""));
+    refused(dir.link("child", &file), Errno::ENOENT);
+    refused(root.rename("file", &dir, "child"), Errno::ENOENT);
+    // Linux: the kernel answers for the file system that the directory is dead.
+    match open.readdir(0, Plus::Names, 100) {
+        Ok(entries) => assert!(entries.is_empty()),
+        Err(errno) => assert_eq!(errno, Errno::ENOENT),
+    }
+}

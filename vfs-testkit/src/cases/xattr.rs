@@ -1,0 +1,144 @@
+//! Extended attributes: xattr(7).
+
+use vfs::{Errno, Level, XattrFlags};
+
+use crate::bed::{Bed, Seen, ok, refused, refused_as};
+use crate::needs;
+
+const SET: XattrFlags = XattrFlags::empty();
+
+fn file(bed: &Bed) -> Seen {
+    ok(bed.root().file("file", b""))
+}
+
+/// What was set is read, listed and removed.
+pub fn what_was_set_is_there(bed: &Bed) {
+    needs!(bed.caps.xattr > Level::None, "extended attributes");
+    let file = file(bed);
+    assert!(user_names(&file).is_empty());
+    ok(file.set_xattr(b"user.a", b"one", SET));
+    ok(file.set_xattr(b"user.b", b"\0\xff bytes", SET));
+    ok(file.set_xattr(b"user.empty", b"", SET));
+    assert_eq!(ok(file.xattr(b"user.a")), b"one");
+    assert_eq!(ok(file.xattr(b"user.b")), b"\0\xff bytes");
+    assert_eq!(ok(file.xattr(b"user.empty")), b"");
+    assert_eq!(user_names(&file), [&b"user.a"[..], b"user.b", b"user.empty"]);
+    ok(file.remove_xattr(b"user.b"));
+    assert_eq!(user_names(&file), [&b"user.a"[..], b"user.empty"]);
+    refused(file.xattr(b"user.b"), Errno::ENODATA);
+}
+
+/// A security module of the host may add names of its own.
+fn user_names(node: &Seen) -> Vec<Vec<u8>> {
+    let mut names = ok(node.xattrs());
+    names.retain(|name| name.starts_with(b"user."));
+    names
+}
+
+/// An attribute that is there is replaced by a longer or shorter value.
+pub fn values_are_replaced(bed: &Bed) {
+    needs!(bed.caps.xattr > Level::None, "extended attributes");
+    let file = file(bed);
+    for value in [&b"first"[..], b"a longer value", b"x"] {
+        ok(file.set_xattr(b"user.a", value, SET));
+        assert_eq!(ok(file.xattr(b"user.a")), value);
+    }
+}
+
+/// Flags insist on a new or an old attribute.
+pub fn flags_insist(bed: &Bed) {
+    needs!(bed.caps.xattr > Level::None, "extended attributes");
+    let file = file(bed);
+    refused(
+        file.set_xattr(b"user.a", b"x", XattrFlags::REPLACE),
+        Errno::ENODATA,
+    );
+    ok(file.set_xattr(b"user.a", b"one", XattrFlags::CREATE));
+    refused(
+        file.set_xattr(b"user.a", b"x", XattrFlags::CREATE),
+        Errno::EEXIST,
+    );
+    ok(file.set_xattr(b"user.a", b"two", XattrFlags::REPLACE));
+    assert_eq!(ok(file.xattr(b"user.a")), b"two");
+}
+
+/// What is not there.
+pub fn a_missing_attribute_is_enodata(bed: &Bed) {
+    needs!(bed.caps.xattr > Level::None, "extended attributes");
+    let file = file(bed);
+    refused(file.xattr(b"user.missing"), Errno::ENODATA);
+    refused(file.remove_xattr(b"user.missing"), Errno::ENODATA);
+}
+
+/// Names and values have bounds.
+pub fn names_and_values_have_bounds(bed: &Bed) {
+    needs!(bed.caps.xattr > Level::None, "extended attributes");
+    let file = file(bed);
+    let long = |len| [&b"user."[..], &vec![b'n'; len - 5]].concat();
+    ok(file.set_xattr(&long(255), b"x", SET));
+    refused(file.set_xattr(&long(256), b"x", SET), Errno::ERANGE);
+    ok(file.set_xattr(b"user.large", &[7; 2000], SET));
+    assert_eq!(ok(file.xattr(b"user.large")), [7; 2000]);
+    refused(
+        file.set_xattr(b"user.a", &vec![0; 65_537], SET),
+        Errno::E2BIG,
+    );
+}
+
+/// Only some namespaces exist, and a namespace is no name.
+pub fn unknown_namespaces_are_refused(bed: &Bed) {
+    needs!(bed.caps.xattr > Level::None, "extended attributes");
+    let file = file(bed);
+    refused(file.set_xattr(b"nonsense.a", b"x", SET), Errno::EOPNOTSUPP);
+    refused(file.set_xattr(b"noname", b"x", SET), Errno::EOPNOTSUPP);
+    refused(file.set_xattr(b"user.", b"x", SET), Errno::EINVAL);
+    refused(file.set_xattr(b"", b"x", SET), Errno::ERANGE);
+}
+
+/// Directories have attributes, too; links and pipes none of a user.
+pub fn only_files_and_directories_have_user_attributes(bed: &Bed) {
+    needs!(bed.caps.xattr > Level::None, "extended attributes");
+    let root = bed.root();
+    let dir = ok(root.mkdir("dir", 0o755));
+    ok(dir.set_xattr(b"user.a", b"x", SET));
+    assert_eq!(ok(dir.xattr(b"user.a")), b"x");
+    let link = ok(root.symlink("link", b"dir"));
+    let fifo = ok(root.make("fifo", vfs::Make::Fifo, vfs::Mode::exactly(0o600)));
+    for node in [link, fifo] {
+        refused(node.set_xattr(b"user.a", b"x", SET), Errno::EPERM);
+        refused_as(node.xattr(b"user.a"), &[Errno::ENODATA, Errno::EPERM]);
+    }
+}
+
+/// Setting and removing change the node.
+pub fn setting_changes_the_node(bed: &Bed) {
+    needs!(bed.caps.xattr > Level::None && bed.caps.change > Level::None, "both");
+    let file = file(bed);
+    let first = file.attr();
+    ok(file.set_xattr(b"user.a", b"x", SET));
+    let second = file.attr();
+    assert_ne!(second.change, first.change);
+    assert_eq!(second.mtime, first.mtime);
+    ok(file.remove_xattr(b"user.a"));
+    assert_ne!(file.attr().change, second.change);
+}
+
+/// Attributes stay with the node, not the name.
+pub fn attributes_stay_with_the_node(bed: &Bed) {
+    needs!(bed.caps.xattr > Level::None, "extended attributes");
+    let root = bed.root();
+    let node = file(bed);
+    ok(node.set_xattr(b"user.a", b"x", SET));
+    ok(root.rename("file", &root, "moved"));
+    ok(root.link("linked", &node));
+    assert_eq!(ok(ok(root.lookup("linked")).xattr(b"user.a")), b"x");
+    refused(ok(root.file("file", b"")).xattr(b"user.a"), Errno::ENODATA);
+}
+
+/// Where there are none, all say so.
+pub fn none_is_said_plainly(bed: &Bed) {
+    needs!(bed.caps.xattr == Level::None, "no extended attributes");
+    let file = file(bed);
+    refused(file.set_xattr(b"user.a", b"x", SET), Errno::EOPNOTSUPP);
+    refused(file.xattr(b"user.a"), Errno::EOPNOTSUPP);
+}

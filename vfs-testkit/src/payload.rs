@@ -1,0 +1,130 @@
+//! The two ends of reads and writes, in memory.
+
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+
+use vfs::{Errno, Patience, Payload, Result, Sink};
+
+/// A sink of a given size that keeps what it takes.
+#[derive(Debug, Default)]
+pub struct Room {
+    data: Vec<u8>,
+    size: usize,
+}
+
+impl Room {
+    /// Room for `size` bytes.
+    pub fn new(size: usize) -> Room {
+        Room {
+            data: Vec::new(),
+            size,
+        }
+    }
+
+    /// What it took.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// What it took.
+    pub fn into_data(self) -> Vec<u8> {
+        self.data
+    }
+
+    fn check(&self, len: usize) {
+        let room = self.size - self.data.len();
+        assert!(len <= room, "a source put {len} bytes where {room} fit");
+    }
+}
+
+impl Sink for Room {
+    fn room(&self) -> usize {
+        self.size - self.data.len()
+    }
+
+    fn bytes(&mut self, data: &[u8]) {
+        self.check(data.len());
+        self.data.extend_from_slice(data);
+    }
+
+    fn zeros(&mut self, len: usize) {
+        self.check(len);
+        self.data.resize(self.data.len() + len, 0);
+    }
+
+    /// Never knows what is cached, so anything short of full patience is `WOULD_BLOCK`.
+    fn file(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        patience: Patience,
+    ) -> Result<usize> {
+        self.check(len);
+        if patience < Patience::Full {
+            return Err(Errno::WOULD_BLOCK);
+        }
+        let file = File::from(fd.try_clone_to_owned()?);
+        let old = self.data.len();
+        self.data.resize(old + len, 0);
+        let mut done = 0;
+        let result = loop {
+            match file.read_at(&mut self.data[old + done..], offset + done as u64) {
+                Ok(0) => break Ok(done),
+                Ok(read) => done += read,
+                Err(_) if done > 0 => break Ok(done),
+                Err(error) => break Err(error.into()),
+            }
+        };
+        self.data.truncate(old + done);
+        result
+    }
+}
+
+/// A payload of given bytes, which may come in pieces.
+#[derive(Debug)]
+pub struct Bytes<'a> {
+    rest: &'a [u8],
+    piece: usize,
+}
+
+impl<'a> Bytes<'a> {
+    /// All of `data` at once.
+    pub fn new(data: &'a [u8]) -> Bytes<'a> {
+        Bytes::in_pieces(data, usize::MAX)
+    }
+
+    /// `data` in pieces of `piece` bytes, as a message in several buffers comes.
+    pub fn in_pieces(data: &'a [u8], piece: usize) -> Bytes<'a> {
+        assert!(piece > 0, "a piece has at least one byte");
+        Bytes { rest: data, piece }
+    }
+}
+
+impl Payload for Bytes<'_> {
+    fn len(&self) -> usize {
+        self.rest.len()
+    }
+
+    fn bytes(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        for piece in std::mem::take(&mut self.rest).chunks(self.piece) {
+            take(piece)?;
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, fd: BorrowedFd<'_>, offset: u64) -> Result<usize> {
+        let file = File::from(fd.try_clone_to_owned()?);
+        let mut done = 0;
+        for piece in std::mem::take(&mut self.rest).chunks(self.piece) {
+            match file.write_at(piece, offset + done as u64) {
+                Ok(wrote) if wrote < piece.len() => return Ok(done + wrote),
+                Ok(wrote) => done += wrote,
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,36 @@
+//! The file-system traits: what a source offers, a layer wraps and a protocol serves.
+//!
+//! POSIX-neutral words only: no protocol's structures, no I/O, no clock, no thread. Objects, not
+//! numbers: a node is an `Arc<dyn Node>`, an open file an `Arc<dyn File>`, and dropping one is
+//! forgetting or closing it. Every call takes a [`Cx`], which says on whose behalf and with how
+//! much [`Patience`]; nothing is ambient. How FUSE, NFS, 9P and remote sources map onto these
+//! traits stands in `docs/design/vfs.md`.
+//!
+//! Lock order: a [`lock::LockTable`] takes its own mutex only and calls nobody while it holds it.
+
+#![forbid(unsafe_code)]
+
+pub mod attr;
+pub mod cx;
+pub mod errno;
+pub mod export;
+pub mod lock;
+pub mod name;
+pub mod node;
+pub mod op;
+pub mod payload;
+
+pub use attr::{Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Want};
+pub use cx::{Call, Caller, Cx, Groups, Patience};
+pub use errno::Errno;
+pub use export::{Capabilities, Export, FileSystem, Handle, Level};
+pub use name::Name;
+pub use node::{
+    Access, Allocate, CopyHow, DirEntry, DirSink, Entry, Extent, File, Make, Mode, Node, NodeId,
+    OpenFlags, Plus, RenameFlags, Seek, XattrFlags,
+};
+pub use op::Op;
+pub use payload::{Payload, Sink};
+
+/// What every operation answers: a value or a Linux errno.
+pub type Result<T> = core::result::Result<T, Errno>;

@@ -1,0 +1,365 @@
+//! Nodes and open files.
+//!
+//! Every method may be called from many threads at once. None has a default body: a source or a
+//! layer decides each.
+
+use core::any::Any;
+use std::sync::Arc;
+
+use bitflags::bitflags;
+
+use crate::lock::{HostLock, LockKind, Outsider, Space};
+use crate::{Attr, Cx, Device, Handle, Kind, Name, Payload, Result, SetAttr, Sink, StatFs, Want};
+
+/// A node's number: unique and stable within a file system, the devices below it included.
+/// Never 0.
+pub type NodeId = u64;
+
+/// A file, directory or other object of a file system, whether or not it still has a name.
+///
+/// A node follows its object through renames, and after the last unlink still answers
+/// attributes and opens. Errors are those of the system call of the same name.
+pub trait Node: Send + Sync {
+    /// The concrete node: how a source knows its own, and a layer what it wrapped.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Its number.
+    fn id(&self) -> NodeId;
+
+    /// What it is. Never changes.
+    fn kind(&self) -> Kind;
+
+    /// A name for it that outlives this process, for [`crate::FileSystem::resolve`].
+    /// `EOPNOTSUPP` where the source has none.
+    fn handle(&self, cx: &Cx<'_>) -> Result<Handle>;
+
+    /// Its attributes, at least those in `want`.
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr>;
+
+    /// Changes attributes, size last, and answers the new ones.
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr>;
+
+    /// Which of `want` the caller may do: access(2), NFS ACCESS.
+    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access>;
+
+    /// Figures of the file system that it is on.
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs>;
+
+    /// Opens it. Only files and directories can be opened; other kinds answer `ENXIO` (they are
+    /// the client's own to open), a symbolic link `ELOOP`.
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>>;
+
+    /// The target of a symbolic link, `EINVAL` for any other kind.
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>>;
+
+    /// The child `name`.
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry>;
+
+    /// The directory that holds this directory; the root is its own parent, and a directory
+    /// moved out of the tree answers `ESTALE`.
+    fn parent(&self, cx: &Cx<'_>) -> Result<Entry>;
+
+    /// Opens the file `name`, which is made if there is none; [`OpenFlags::EXCL`] insists on
+    /// that. A symbolic link of that name is not followed: `ELOOP`.
+    fn create(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)>;
+
+    /// Makes the child `name`, `EEXIST` if there is one. Owned by the caller, group by the
+    /// caller's unless the directory's set-gid bit says otherwise.
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry>;
+
+    /// A file without a name in this directory's file system (`O_TMPFILE`).
+    fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)>;
+
+    /// Gives `target` the further name `name` here; `EXDEV` if it is of another file system.
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry>;
+
+    /// Removes the name of a directory (`dir`, rmdir(2)) or of anything else (unlink(2)).
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()>;
+
+    /// Moves the child `name` to the directory `to` as `to_name`: renameat2(2).
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &dyn Node,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()>;
+
+    /// The extended attribute `name` (with its namespace, without NUL), `ENODATA` if there is none.
+    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>>;
+
+    /// All names of extended attributes, each ended by a NUL: listxattr(2).
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>>;
+
+    /// Sets an extended attribute.
+    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()>;
+
+    /// Removes an extended attribute, `ENODATA` if there is none.
+    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()>;
+
+    /// Tells those who share this node outside barge what `start..=end` is locked as from now
+    /// on, for all of barge's clients together: who of those holds what is the business of
+    /// [`crate::lock::LockTable`], its only caller. `EAGAIN` if an outsider is in the way.
+    fn host_lock(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        state: HostLock,
+    ) -> Result<()>;
+
+    /// The first lock outside barge that a lock of `kind` on `start..=end` would meet.
+    fn host_lock_holder(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>>;
+}
+
+/// An open file or directory. Dropping it closes it.
+///
+/// Permission was checked when it was opened: it stays readable, and its attributes stay
+/// changeable by its owner, after unlink, rename and chmod.
+pub trait File: Send + Sync {
+    /// The concrete file: how a source knows its own, and a layer what it wrapped.
+    fn as_any(&self) -> &dyn Any;
+
+    /// [`Node::attr`] of the open file.
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr>;
+
+    /// [`Node::setattr`] of the open file; a new size needs a file open for writing, no permission.
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr>;
+
+    /// Puts up to `len` bytes from `offset` into `sink` and says how many: 0 at end of file
+    /// only. `len` is at most the sink's room.
+    fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize>;
+
+    /// Writes the payload at `offset`, or at the end if open to append, and says how many bytes.
+    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize>;
+
+    /// Gives `sink` the entries behind `cookie` (0: from the start), without `.` and `..`, until it
+    /// is full or there are no more. Cookies stay valid while the directory is open, and across
+    /// opens where the source's [`crate::Capabilities::stable_cookies`] says so.
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()>;
+
+    /// Makes written data durable; with `datasync`, only the metadata that reading it back needs.
+    fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()>;
+
+    /// A client closed one of its descriptors: reports what went wrong in writing behind.
+    fn flush(&self, cx: &Cx<'_>) -> Result<()>;
+
+    /// fallocate(2).
+    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()>;
+
+    /// The next data or hole at or behind `offset`: lseek(2) with `SEEK_DATA`, `SEEK_HOLE`; `ENXIO`
+    /// behind the end.
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64>;
+
+    /// Gives `each` the extents of `offset..offset+len` in order, without gaps, up to end of file,
+    /// until it says stop (`false`). An extent is a hole only if it certainly reads as zeros.
+    fn extents(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<()>;
+
+    /// Copies up to `len` bytes into `to`, which is of the same file system, and says how many:
+    /// copy_file_range(2), or FICLONERANGE, which takes all or nothing.
+    fn copy(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        to: &dyn File,
+        to_offset: u64,
+        len: u64,
+        how: CopyHow,
+    ) -> Result<u64>;
+}
+
+/// A node as a directory has it: with the attributes that came along.
+#[derive(Clone)]
+pub struct Entry {
+    /// The node.
+    pub node: Arc<dyn Node>,
+    /// Its attributes, [`Want::STAT`] at least, as of now.
+    pub attr: Attr,
+}
+
+/// What [`Node::make`] makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Make<'a> {
+    File,
+    Directory,
+    /// A symbolic link and its target, which is stored as it is.
+    Symlink(&'a [u8]),
+    Fifo,
+    Socket,
+    CharDevice(Device),
+    BlockDevice(Device),
+}
+
+/// Permissions of what is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// The bits asked for, `0o7777`.
+    pub bits: u32,
+    /// Those taken away, unless the directory's default ACL decides. 0 if a client did it.
+    pub umask: u32,
+}
+
+impl Mode {
+    /// These bits, whatever the umask.
+    pub const fn exactly(bits: u32) -> Mode {
+        Mode { bits, umask: 0 }
+    }
+}
+
+bitflags! {
+    /// How a file is opened.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OpenFlags: u32 {
+        /// For reading (a directory: for listing).
+        const READ = 1;
+        /// For writing.
+        const WRITE = 2;
+        /// Every write goes to the end.
+        const APPEND = 4;
+        /// Cut to nothing.
+        const TRUNC = 8;
+        /// With create: there must be none.
+        const EXCL = 16;
+        /// Past the host's page cache (`O_DIRECT`).
+        const DIRECT = 32;
+        /// Each write is durable with its size (`O_DSYNC`).
+        const DSYNC = 64;
+        /// Each write is durable with all metadata (`O_SYNC`).
+        const SYNC = 128;
+        /// Reading leaves atime (`O_NOATIME`), where the caller may.
+        const NOATIME = 256;
+        /// To execute it: needs execute permission, grants reading.
+        const EXEC = 512;
+    }
+
+    /// What a caller wants to do, as in access(2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Access: u32 {
+        /// Execute, or search a directory.
+        const EXEC = 1;
+        /// Write.
+        const WRITE = 2;
+        /// Read.
+        const READ = 4;
+    }
+
+    /// renameat2(2)'s flags, by the same numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RenameFlags: u32 {
+        /// Replace nothing.
+        const NOREPLACE = 1;
+        /// Swap the two.
+        const EXCHANGE = 2;
+        /// Leave a whiteout behind (overlayfs).
+        const WHITEOUT = 4;
+    }
+
+    /// setxattr(2)'s flags, by the same numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct XattrFlags: u32 {
+        /// There must be none.
+        const CREATE = 1;
+        /// There must be one.
+        const REPLACE = 2;
+    }
+}
+
+/// What [`File::readdir`] tells besides names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plus {
+    /// Numbers and kinds.
+    Names,
+    /// Also nodes with attributes, as if each had been looked up (FUSE and NFS readdirplus).
+    Entries,
+}
+
+/// An entry of a directory.
+pub struct DirEntry<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// The node's number.
+    pub id: NodeId,
+    /// What it is; nothing where the source would have to look.
+    pub kind: Option<Kind>,
+    /// Where to go on behind this entry. Never 0, unique in its directory.
+    pub cookie: u64,
+    /// With [`Plus::Entries`]: the node, unless it vanished meanwhile.
+    pub entry: Option<Entry>,
+}
+
+/// Takes the entries of a directory.
+pub trait DirSink {
+    /// Takes `entry`, or says that it does not fit (`false`): the next call begins with it.
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool;
+}
+
+/// fallocate(2)'s modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Reserve space, extend the file.
+    Extend,
+    /// Reserve space, keep the size.
+    KeepSize,
+    /// Make a hole, keep the size.
+    Punch,
+    /// Make zeros, extend the file.
+    Zero,
+    /// Make zeros, keep the size.
+    ZeroKeepSize,
+    /// Take the range out.
+    Collapse,
+    /// Put a hole in between.
+    Insert,
+    /// Give a shared range its own space.
+    Unshare,
+}
+
+/// What [`File::seek`] seeks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Seek {
+    Data,
+    Hole,
+}
+
+/// A stretch of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its first byte.
+    pub offset: u64,
+    /// How many bytes; never 0.
+    pub len: u64,
+    /// Whether it has nothing but zeros, and takes no space.
+    pub hole: bool,
+}
+
+/// How [`File::copy`] goes about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyHow {
+    /// As the source likes.
+    Any,
+    /// By sharing blocks, or not at all (`EOPNOTSUPP`).
+    Clone,
+}

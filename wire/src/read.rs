@@ -1,0 +1,142 @@
+use std::borrow::Cow;
+use std::fmt;
+
+/// Reads little-endian values off a peer's message, never past its end.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+/// A peer's bytes that are no message: what was expected where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed(Cow<'static, str>);
+
+impl Malformed {
+    /// Says what was expected, and what came.
+    pub fn new(what: impl Into<Cow<'static, str>>) -> Malformed {
+        Malformed(what.into())
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl<'a> Reader<'a> {
+    /// Reads `bytes` from the start.
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    /// What has not been read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// The next `len` bytes.
+    #[inline]
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        match self.rest.split_at_checked(len) {
+            Some((bytes, rest)) => {
+                self.rest = rest;
+                Ok(bytes)
+            }
+            None => Err(self.short(len)),
+        }
+    }
+
+    /// The next byte.
+    #[inline]
+    pub fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    /// The next 2 bytes as a little-endian number.
+    #[inline]
+    pub fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// The next 4 bytes as a little-endian number.
+    #[inline]
+    pub fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// The next 8 bytes as a little-endian number.
+    #[inline]
+    pub fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Nothing may be left.
+    pub fn end(&self) -> Result<(), Malformed> {
+        if self.rest.is_empty() {
+            return Ok(());
+        }
+        Err(Malformed::new(format!(
+            "expected the end, got {} more bytes",
+            self.rest.len()
+        )))
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        match self.rest.split_first_chunk() {
+            Some((array, rest)) => {
+                self.rest = rest;
+                Ok(*array)
+            }
+            None => Err(self.short(N)),
+        }
+    }
+
+    #[cold]
+    fn short(&self, wanted: usize) -> Malformed {
+        Malformed::new(format!("expected {wanted} bytes, got {}", self.rest.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_little_endian_and_the_end_is_the_end() {
+        let mut reader = Reader::new(&[1, 2, 0, 3, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 9]);
+        assert_eq!(reader.u8(), Ok(1));
+        assert_eq!(reader.u16(), Ok(2));
+        assert_eq!(reader.u32(), Ok(3));
+        assert_eq!(reader.u64(), Ok(4));
+        assert!(reader.end().is_err());
+        assert_eq!(
+            reader.u16().map_err(|e| e.to_string()),
+            Err("expected 2 bytes, got 1".into())
+        );
+        assert_eq!(reader.bytes(1), Ok(&[9][..]));
+        assert_eq!(reader.end(), Ok(()));
+        assert!(reader.bytes(usize::MAX).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_sequence_of_reads_leaves_the_message(
+            bytes: Vec<u8>,
+            lens in proptest::collection::vec(0usize..20, 0..20),
+        ) {
+            let mut reader = Reader::new(&bytes);
+            let mut read = 0;
+            for len in lens {
+                if let Ok(got) = reader.bytes(len) {
+                    proptest::prop_assert_eq!(got, &bytes[read..read + len]);
+                    read += len;
+                }
+            }
+            proptest::prop_assert_eq!(reader.rest(), &bytes[read..]);
+        }
+    }
+}

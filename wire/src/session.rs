@@ -1,0 +1,80 @@
+use std::ops::Range;
+
+use vfs::{Call, Patience, Payload, Result as Answered};
+
+use crate::{Malformed, Outgoing};
+
+/// One client's connection to a protocol's server half, as whoever moves its bytes sees it.
+///
+/// It holds the protocol's state and answers one message at a time; threads, sockets, queues
+/// and the order of replies are the driver's. Dropping it ends the client: its files are closed
+/// and its locks go.
+pub trait Session: Send + Sync {
+    /// The length of the message that `head` begins with, or nothing as long as too little of it
+    /// has come to tell. An error closes the connection: the peer cannot be followed any more, or
+    /// announces more than was agreed on.
+    fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed>;
+
+    /// What a whole message means to the order of things.
+    fn role(&self, message: &[u8]) -> Result<Role, Malformed>;
+
+    /// Answers a whole message into `out`, which is empty, unless `patience` is too short for it:
+    /// then nothing has happened and nothing is in `out`. An error closes the connection.
+    ///
+    /// May run in several threads at once, for different messages.
+    fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> Result<Answer, Malformed>;
+}
+
+/// A whole message as it came. The transport lends what it carries to a file without showing
+/// how.
+pub trait Incoming {
+    /// The message.
+    fn bytes(&self) -> &[u8];
+
+    /// Has `write` write the part of the message that `range` covers: the payload of a request.
+    /// The range lies within the message.
+    fn payload(
+        &self,
+        range: Range<usize>,
+        write: &mut dyn FnMut(&mut dyn Payload) -> Answered<usize>,
+    ) -> Answered<usize>;
+}
+
+/// What a message means to the order of things. Ids are the peer's own names for its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A request like any other. No two of one id are in flight at once.
+    Request {
+        /// Its name.
+        id: u64,
+    },
+    /// Asks that another be cancelled; answered after that one has been, if it is in flight.
+    Cancel {
+        /// Its name.
+        id: u64,
+        /// The other's.
+        target: u64,
+    },
+    /// Cancels everything in flight, and is answered after all of that has been.
+    Reset {
+        /// Its name.
+        id: u64,
+    },
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The reply stands in `out`.
+    Done,
+    /// It needs more patience.
+    WouldBlock,
+    /// It waits: serve it again when its call is woken.
+    Parked,
+}
