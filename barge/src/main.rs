@@ -1,2 +1,63 @@
+//! barge carries file systems: it serves a tree to whatever a virtual machine, a container or
+//! another host can mount.
 //!
-fn main() {}
+//! Exit status: 0 done, 1 it failed, 2 bad usage; `serve --run` has that of its command.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cli;
+mod files;
+mod log;
+mod reference;
+mod serve;
+mod source;
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log::start(&cli.log);
+    let done = match &cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Ls(args) => files::ls(args),
+        Command::Stat(args) => files::stat(args),
+        Command::Cat(args) => files::cat(args),
+        Command::Cp(args) => files::cp(args),
+        Command::Tree(args) => files::tree(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => reference::completions(args),
+        Command::Man(args) => reference::man(args),
+    };
+    done.unwrap_or_else(|failure| {
+        eprintln!("barge: {}", failure.message);
+        ExitCode::from(failure.status)
+    })
+}
+
+/// Why a command ended early: one line, and the exit status.
+#[derive(Debug)]
+struct Failure {
+    message: String,
+    status: u8,
+}
+
+impl Failure {
+    /// It was asked for something that makes no sense: exit status 2.
+    fn usage(message: impl Display) -> Failure {
+        Failure { message: message.to_string(), status: 2 }
+    }
+
+    /// It did not work: exit status 1.
+    fn new(message: impl Display) -> Failure {
+        Failure { message: message.to_string(), status: 1 }
+    }
+}
+
+/// What a command ends with.
+type Done = Result<ExitCode, Failure>;

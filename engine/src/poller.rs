@@ -101,7 +101,7 @@ mod tests {
         poller.max = Duration::from_nanos(1);
         for _ in 0..10 {
             poller.window = poller.window.min(Duration::from_micros(1));
-            poller.wait(&spare, || None::<()>, || std::thread::yield_now());
+            poller.wait(&spare, || None::<()>, std::thread::yield_now);
         }
         assert_eq!(poller.window, Duration::ZERO);
         assert_eq!(spare.taken.load(Ordering::Relaxed), 0);

@@ -143,7 +143,8 @@ impl Engine {
         self.stopping.store(true, Ordering::SeqCst);
         // Cannot fail: nobody else adds to it.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        for lane in self.alive().lanes() {
+        let lanes = self.alive().lanes();
+        for lane in lanes {
             lane.link.end_input();
         }
         self.changed.notify_all();

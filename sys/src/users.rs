@@ -18,9 +18,18 @@ pub struct User {
     pub gid: u32,
 }
 
+/// A group of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub name: CString,
+    /// Group id.
+    pub gid: u32,
+}
+
 /// The user with this id, if there is one (getpwuid_r(3)).
 pub fn by_uid(uid: u32) -> Result<Option<User>> {
-    look_up(|entry, buffer, len, found| {
+    look_up(user, |entry, buffer, len, found| {
         // SAFETY: `look_up` hands out room for one entry, `len` bytes of buffer and a pointer.
         #[allow(unsafe_code)]
         unsafe {
@@ -31,11 +40,33 @@ pub fn by_uid(uid: u32) -> Result<Option<User>> {
 
 /// The user of this login name, if there is one (getpwnam_r(3)).
 pub fn by_name(name: &CStr) -> Result<Option<User>> {
-    look_up(|entry, buffer, len, found| {
+    look_up(user, |entry, buffer, len, found| {
         // SAFETY: as above, and `name` ends in NUL.
         #[allow(unsafe_code)]
         unsafe {
             libc::getpwnam_r(name.as_ptr(), entry, buffer, len, found)
+        }
+    })
+}
+
+/// The group with this id, if there is one (getgrgid_r(3)).
+pub fn group_by_gid(gid: u32) -> Result<Option<Group>> {
+    look_up(group, |entry, buffer, len, found| {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::getgrgid_r(gid, entry, buffer, len, found)
+        }
+    })
+}
+
+/// The group of this name, if there is one (getgrnam_r(3)).
+pub fn group_by_name(name: &CStr) -> Result<Option<Group>> {
+    look_up(group, |entry, buffer, len, found| {
+        // SAFETY: as above, and `name` ends in NUL.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::getgrnam_r(name.as_ptr(), entry, buffer, len, found)
         }
     })
 }
@@ -64,12 +95,36 @@ pub fn groups(user: &User) -> Vec<u32> {
     }
 }
 
-fn look_up(
-    call: impl Fn(*mut libc::passwd, *mut libc::c_char, usize, *mut *mut libc::passwd) -> libc::c_int,
-) -> Result<Option<User>> {
+fn user(entry: &libc::passwd) -> User {
+    User {
+        name: name_of(entry.pw_name),
+        uid: entry.pw_uid,
+        gid: entry.pw_gid,
+    }
+}
+
+fn group(entry: &libc::group) -> Group {
+    Group {
+        name: name_of(entry.gr_name),
+        gid: entry.gr_gid,
+    }
+}
+
+/// The name of an entry that was found.
+fn name_of(name: *const libc::c_char) -> CString {
+    // SAFETY: only called for entries that a look-up filled in, while their strings' buffer lives.
+    #[allow(unsafe_code)]
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_owned()
+}
+
+fn look_up<Entry, T>(
+    take: impl Fn(&Entry) -> T,
+    call: impl Fn(*mut Entry, *mut libc::c_char, usize, *mut *mut Entry) -> libc::c_int,
+) -> Result<Option<T>> {
     let mut buffer = vec![0u8; 1024];
     loop {
-        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut entry = MaybeUninit::<Entry>::uninit();
         let mut found = std::ptr::null_mut();
         match call(
             entry.as_mut_ptr(),
@@ -79,17 +134,9 @@ fn look_up(
         ) {
             0 if found.is_null() => return Ok(None),
             0 => {
-                // SAFETY: the call succeeded and found an entry, so `entry` is filled in and its
-                // name points to a string in `buffer`, which is still there.
+                // SAFETY: the call succeeded and found an entry, so `entry` is filled in.
                 #[allow(unsafe_code)]
-                return Ok(Some(unsafe {
-                    let entry = entry.assume_init_ref();
-                    User {
-                        name: CStr::from_ptr(entry.pw_name).to_owned(),
-                        uid: entry.pw_uid,
-                        gid: entry.pw_gid,
-                    }
-                }));
+                return Ok(Some(take(unsafe { entry.assume_init_ref() })));
             }
             libc::EINTR => {}
             // An entry larger than a megabyte is none that we want to wait for.
@@ -113,7 +160,10 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_user_is_none() {
+    fn an_unknown_user_or_group_is_none() {
+        assert_eq!(group_by_name(c"no such group"), Ok(None));
+        let root = group_by_gid(0).expect("looks up").expect("every host has one");
+        assert_eq!(group_by_name(&root.name), Ok(Some(root)));
         assert_eq!(by_name(c"no such user"), Ok(None));
         assert_eq!(by_uid(0xfffe_fffe), Ok(None));
     }

@@ -297,8 +297,16 @@ impl AsName for Vec<u8> {
 #[allow(missing_docs)]
 impl Seen {
     fn seen(&self, entry: Entry) -> Seen {
-        assert_eq!(entry.attr.id, entry.node.id(), "an entry's node and attributes agree");
-        assert_eq!(entry.attr.kind, entry.node.kind(), "an entry's node and attributes agree");
+        assert_eq!(
+            entry.attr.id,
+            entry.node.id(),
+            "an entry's node and attributes agree"
+        );
+        assert_eq!(
+            entry.attr.kind,
+            entry.node.kind(),
+            "an entry's node and attributes agree"
+        );
         Seen {
             node: entry.node,
             who: self.who.clone(),
@@ -589,7 +597,10 @@ impl Opened {
             room: most,
         };
         run(&self.who, |cx| {
-            assert!(keep.entries.is_empty(), "WOULD_BLOCK after entries were told");
+            assert!(
+                keep.entries.is_empty(),
+                "WOULD_BLOCK after entries were told"
+            );
             self.file.readdir(cx, cookie, plus, &mut keep)
         })?;
         Ok(keep.entries)
@@ -660,7 +671,7 @@ impl Random {
     }
 
     /// The next one.
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -670,12 +681,12 @@ impl Random {
 
     /// The next one below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.word() % end
     }
 }
 
 /// Bytes that differ from place to place.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
-    (0..len).map(|_| random.next() as u8).collect()
+    (0..len).map(|_| random.word() as u8).collect()
 }

@@ -18,7 +18,9 @@
 pub mod bed;
 pub mod cases;
 pub mod payload;
+pub mod script;
 mod suite;
 
 pub use bed::{Bed, Opened, Profile, Seen, Subject, run};
 pub use payload::{Bytes, Room};
+pub use script::{Answer, Called, Gate, Script};

@@ -108,8 +108,10 @@ impl Payload for Bytes<'_> {
     }
 
     fn bytes(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        for piece in std::mem::take(&mut self.rest).chunks(self.piece) {
+        while !self.rest.is_empty() {
+            let (piece, rest) = self.rest.split_at(self.piece.min(self.rest.len()));
             take(piece)?;
+            self.rest = rest;
         }
         Ok(())
     }
@@ -117,11 +119,14 @@ impl Payload for Bytes<'_> {
     fn file(&mut self, fd: BorrowedFd<'_>, offset: u64) -> Result<usize> {
         let file = File::from(fd.try_clone_to_owned()?);
         let mut done = 0;
-        for piece in std::mem::take(&mut self.rest).chunks(self.piece) {
+        while !self.rest.is_empty() {
+            let piece = &self.rest[..self.piece.min(self.rest.len())];
             match file.write_at(piece, offset + done as u64) {
-                Ok(wrote) if wrote < piece.len() => return Ok(done + wrote),
-                Ok(wrote) => done += wrote,
-                Err(_) if done > 0 => return Ok(done),
+                Ok(wrote) => {
+                    done += wrote;
+                    self.rest = &self.rest[wrote..];
+                }
+                Err(_) if done > 0 => break,
                 Err(error) => return Err(error.into()),
             }
         }

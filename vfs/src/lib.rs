@@ -6,7 +6,7 @@
 //! much [`Patience`]; nothing is ambient. How FUSE, NFS, 9P and remote sources map onto these
 //! traits stands in `docs/design/vfs.md`.
 //!
-//! Lock order: a [`lock::LockTable`] takes its own mutex only and calls nobody while it holds it.
+//! Lock order: a [`lock::LockTable`]'s is the only lock here; see there.
 
 #![forbid(unsafe_code)]
 

@@ -6,15 +6,16 @@
 //! no thread waits. It has no deadlock detection: clients find the deadlocks among their own.
 //!
 //! Lock order: the table's mutex, held to find a node's locks only; then the node's, held across
-//! [`Node::host_lock`].
+//! [`Node::host_lock`]. Nobody is woken while either is held.
 
+use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
-use crate::{Cx, Errno, Node, NodeId, Result};
+use crate::{Cx, Errno, Node, NodeId, Patience, Result};
 
 /// The two kinds of advisory locks of Linux, which do not see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,8 +44,9 @@ pub enum HostLock {
     Exclusive,
 }
 
-/// Who holds a lock.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// Who holds a lock. Client and id make an owner; the process id does not: whoever unlocks may be
+/// another process that shares the open file, and FUSE gives none then.
+#[derive(Clone, Debug)]
 pub struct Owner {
     /// Which client, by a number that no other client of any protocol has.
     pub client: u64,
@@ -52,6 +54,21 @@ pub struct Owner {
     pub id: Arc<[u8]>,
     /// The process id that the client gave, to tell others.
     pub pid: u32,
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Owner) -> bool {
+        self.client == other.client && self.id == other.id
+    }
+}
+
+impl Eq for Owner {}
+
+impl Hash for Owner {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.client.hash(state);
+        self.id.hash(state);
+    }
 }
 
 impl Owner {
@@ -121,18 +138,29 @@ impl LockTable {
     /// that one goes.
     const OUTSIDER_RETRY: Duration = Duration::from_millis(20);
 
+    /// The most ranges held of one node, `ENOLCK` beyond: far more than databases take, few enough
+    /// that looking through all of them for each pair costs milliseconds.
+    pub const MAX_HELD: usize = 4096;
+
     /// Locks, replacing what the same owner holds of the range. `EAGAIN` if another is in the way;
-    /// with `wait`, [`Errno::PARKED`] instead, and the caller asks again when woken.
+    /// with `wait`, [`Errno::PARKED`] instead, and the caller asks again when woken. `EINVAL` for a
+    /// range that ends before it starts.
+    ///
+    /// As with flock(2), a whole-file lock of another kind is given up before the new one is waited
+    /// or refused for: two readers that both want to write would wait for each other forever.
     pub fn lock(&self, cx: &Cx<'_>, node: &dyn Node, lock: Lock, wait: bool) -> Result<()> {
+        if lock.start > lock.end {
+            return Err(Errno::EINVAL);
+        }
         let locks = self.node(node.id());
-        let done = locks
+        let mut woken = Vec::new();
+        let result = locks
             .lock()
             .expect("no panic holds it")
-            .lock(cx, node, lock, wait);
-        if done.is_err() {
-            self.forget_if_free(node.id(), locks);
-        }
-        done
+            .lock(cx, node, lock, wait, &mut woken);
+        self.forget_if_free(node.id(), locks);
+        wake(woken);
+        result
     }
 
     /// Takes `owner`'s locks off a range.
@@ -145,65 +173,70 @@ impl LockTable {
         end: u64,
         owner: &Owner,
     ) -> Result<()> {
-        let locks = self.node(node.id());
-        {
-            let mut locks = locks.lock().expect("no panic holds it");
-            let range = Lock {
-                space,
-                start,
-                end,
-                kind: LockKind::Shared,
-                owner: owner.clone(),
-            };
-            locks.tell_host(cx, node, &range, None)?;
-            locks.replace(&range, None);
-            locks.wake(start, end);
+        if start > end {
+            return Err(Errno::EINVAL);
         }
+        let Some(locks) = self.known(node.id()) else {
+            return Ok(());
+        };
+        let range = Lock {
+            space,
+            start,
+            end,
+            kind: LockKind::Shared,
+            owner: owner.clone(),
+        };
+        let mut woken = Vec::new();
+        let result = locks
+            .lock()
+            .expect("no panic holds it")
+            .unlock(cx, node, &range, &mut woken);
         self.forget_if_free(node.id(), locks);
-        Ok(())
+        wake(woken);
+        result
     }
 
     /// Takes every lock of the owners that `whose` names off a node: at the close of a file, or
-    /// the end of a client. Requests of theirs that wait are woken to find themselves cancelled.
+    /// the end of a client. Requests of theirs that wait are woken, to find themselves cancelled
+    /// or to wait again.
+    ///
+    /// May wait for the host, whatever the patience; a host that refuses keeps its own idea of the
+    /// lock until the node is closed.
     pub fn release(&self, cx: &Cx<'_>, node: &dyn Node, whose: impl Fn(&Owner) -> bool) {
-        let locks = self.node(node.id());
-        let held: Vec<Lock> = {
+        let Some(locks) = self.known(node.id()) else {
+            return;
+        };
+        let cx = Cx {
+            patience: Patience::Full,
+            ..*cx
+        };
+        let mut woken = Vec::new();
+        {
             let mut locks = locks.lock().expect("no panic holds it");
-            locks.waiting.retain(|(lock, waker)| {
-                let theirs = whose(&lock.owner);
-                if theirs {
-                    waker.wake_by_ref();
-                }
-                !theirs
-            });
-            locks
+            let held: Vec<Lock> = locks
                 .held
                 .iter()
                 .filter(|lock| whose(&lock.owner))
                 .cloned()
-                .collect()
-        };
-        for lock in held {
-            // Unlocking takes nothing that could be short; a host that refuses keeps its own
-            // idea of the lock until the node is closed.
-            let _ = self.unlock(cx, node, lock.space, lock.start, lock.end, &lock.owner);
+                .collect();
+            for lock in held {
+                let _ = locks.tell_host(&cx, node, &lock, None);
+                locks.replace(&lock, None);
+                locks.take_waiting(&mut woken, |waiting| lock.conflicts(waiting));
+            }
+            locks.take_waiting(&mut woken, |waiting| whose(&waiting.owner));
         }
         self.forget_if_free(node.id(), locks);
+        wake(woken);
     }
 
     /// The lock in the way of `lock`, if any: `F_GETLK`.
     pub fn holder(&self, cx: &Cx<'_>, node: &dyn Node, lock: &Lock) -> Result<Option<Lock>> {
-        let locks = self.node(node.id());
-        let inside = {
+        let inside = self.known(node.id()).and_then(|locks| {
             let locks = locks.lock().expect("no panic holds it");
-            locks
-                .held
-                .iter()
-                .filter(|held| held.conflicts(lock))
-                .min_by_key(|l| l.start)
-                .cloned()
-        };
-        self.forget_if_free(node.id(), locks);
+            let in_the_way = locks.held.iter().filter(|held| held.conflicts(lock));
+            in_the_way.min_by_key(|held| held.start).cloned()
+        });
         if inside.is_some() {
             return Ok(inside);
         }
@@ -221,8 +254,17 @@ impl LockTable {
         }))
     }
 
+    /// Whether nobody holds any lock or waits for one.
+    pub fn is_empty(&self) -> bool {
+        self.nodes().is_empty()
+    }
+
     fn node(&self, id: NodeId) -> Arc<Mutex<NodeLocks>> {
         self.nodes().entry(id).or_default().clone()
+    }
+
+    fn known(&self, id: NodeId) -> Option<Arc<Mutex<NodeLocks>>> {
+        self.nodes().get(&id).cloned()
     }
 
     fn nodes(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<Mutex<NodeLocks>>>> {
@@ -241,34 +283,112 @@ impl LockTable {
     }
 }
 
+/// Wakes those that something changed for, the longest waiting first.
+fn wake(wakers: Vec<Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+fn in_the_way_of(held: &[Lock], waiting: &Lock) -> bool {
+    held.iter().any(|held| held.conflicts(waiting))
+}
+
 impl NodeLocks {
-    /// [`LockTable::lock`] of this node.
-    fn lock(&mut self, cx: &Cx<'_>, node: &dyn Node, lock: Lock, wait: bool) -> Result<()> {
-        self.waiting.retain(|(waiting, _)| *waiting != lock);
+    /// [`LockTable::lock`] of this node. Whoever it changes something for goes to `woken`.
+    fn lock(
+        &mut self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        lock: Lock,
+        wait: bool,
+        woken: &mut Vec<Waker>,
+    ) -> Result<()> {
+        // A request that was parked asks again. Two may wait for the same: what its waker points
+        // to tells them apart.
+        if let Some(mine) = cx.call.waker() {
+            self.waiting
+                .retain(|(waiting, waker)| *waiting != lock || waker.data() != mine.data());
+        }
         cx.call.check()?;
         let retry = if self.held.iter().any(|held| held.conflicts(&lock)) {
             None
         } else {
+            // It may split one in two and come between.
+            if self.held.len() + 2 > LockTable::MAX_HELD {
+                return Err(Errno::ENOLCK);
+            }
             match self.tell_host(cx, node, &lock, Some(lock.kind)) {
                 Ok(()) => {
+                    let mut weakened = self.own(&lock);
+                    weakened.retain(|held| held.kind > lock.kind);
                     self.replace(&lock, Some(lock.kind));
-                    self.wake(lock.start, lock.end);
+                    self.take_waiting(woken, |waiting| in_the_way_of(&weakened, waiting));
                     return Ok(());
                 }
                 Err(Errno::EAGAIN) => Some(LockTable::OUTSIDER_RETRY),
                 Err(errno) => return Err(errno),
             }
         };
+        if wait {
+            cx.may_wait()?;
+        }
+        if lock.space == Space::Flock && self.own(&lock).iter().any(|own| own.kind != lock.kind) {
+            self.unlock(cx, node, &lock, woken)?;
+        }
         if !wait {
             return Err(Errno::EAGAIN);
         }
-        cx.may_wait()?;
         let waker = cx.call.waker().ok_or(Errno::EAGAIN)?;
         self.waiting.push((lock, waker.clone()));
         if let Some(retry) = retry {
             cx.call.wake_within(retry);
         }
         Err(Errno::PARKED)
+    }
+
+    /// [`LockTable::unlock`] of this node. Whoever it changes something for goes to `woken`.
+    fn unlock(
+        &mut self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        range: &Lock,
+        woken: &mut Vec<Waker>,
+    ) -> Result<()> {
+        let splits = self.held.iter().any(|held| {
+            held.space == range.space
+                && held.owner == range.owner
+                && held.start < range.start
+                && held.end > range.end
+        });
+        if splits && self.held.len() + 1 > LockTable::MAX_HELD {
+            return Err(Errno::ENOLCK);
+        }
+        let gone = self.own(range);
+        self.tell_host(cx, node, range, None)?;
+        self.replace(range, None);
+        self.take_waiting(woken, |waiting| in_the_way_of(&gone, waiting));
+        Ok(())
+    }
+
+    /// What the owner of `range` holds of it.
+    fn own(&self, range: &Lock) -> Vec<Lock> {
+        let own = self.held.iter().filter(|held| {
+            held.space == range.space
+                && held.owner == range.owner
+                && held.overlaps(range.start, range.end)
+        });
+        own.map(|held| Lock {
+            start: held.start.max(range.start),
+            end: held.end.min(range.end),
+            ..held.clone()
+        })
+        .collect()
+    }
+
+    /// Moves the requests that `which` names to those to be woken: each asks again, and waits
+    /// again if it has to.
+    fn take_waiting(&mut self, woken: &mut Vec<Waker>, which: impl Fn(&Lock) -> bool) {
+        let taken = self.waiting.extract_if(.., |(lock, _)| which(lock));
+        woken.extend(taken.map(|(_, waker)| waker));
     }
 
     /// Tells the host what the range becomes when `change`'s owner holds it as `kind`: stretch by
@@ -370,15 +490,6 @@ impl NodeLocks {
         });
         self.held.extend(pieces);
         self.held.extend(new);
-    }
-
-    /// Wakes those who wait for some of the range, the longest waiting first.
-    fn wake(&self, start: u64, end: u64) {
-        for (lock, waker) in &self.waiting {
-            if lock.overlaps(start, end) {
-                waker.wake_by_ref();
-            }
-        }
     }
 }
 

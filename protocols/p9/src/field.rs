@@ -81,7 +81,7 @@ macro_rules! newtype_fields {
 
 newtype_fields!(Fid(u32), Tag(u16));
 
-/// A string: s[2] and so many bytes, which need not be UTF-8.
+/// A string: `len[2]` and so many bytes, which need not be UTF-8.
 impl<'a> Field<'a> for &'a [u8] {
     #[inline]
     fn get(from: &mut Reader<'a>, _: Dialect) -> Result<Self, Malformed> {
@@ -137,8 +137,8 @@ impl Field<'_> for Qid {
     }
 }
 
-/// A payload: count[4] and so many bytes. Stands last in its message, so that it can be sent from, and
-/// received into, another place than the head.
+/// A payload: `count[4]` and so many bytes. Stands last in its message, so that it can be sent
+/// from, and received into, another place than the head.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Data<'a>(pub &'a [u8]);
 
@@ -171,12 +171,12 @@ impl<'a> Field<'a> for Data<'a> {
     }
 }
 
-/// A list of names: nwname[2] and so many strings. The protocol allows [`Names::MAX`]; a list that
+/// A list of names: `nwname[2]` and so many strings. The protocol allows [`Names::MAX`]; a list that
 /// came over the wire may be longer, and whoever serves it says so.
 #[derive(Clone, Copy)]
 pub struct Names<'a>(List<'a, &'a [u8]>);
 
-/// A list of qids: nwqid[2] and so many qids.
+/// A list of qids: `nwqid[2]` and so many qids.
 #[derive(Clone, Copy)]
 pub struct Qids<'a>(List<'a, Qid>);
 

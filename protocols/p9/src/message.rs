@@ -1,20 +1,20 @@
 //! The table of all messages, and what comes of it: types, decoding, encoding.
 //!
-//! A message is size[4] type[1] tag[2] and its fields, size counting itself. Decoding is bounded by
-//! the message, never panics and refuses trailing bytes; what it yields borrows from the message.
+//! A message is `size[4] type[1] tag[2]` and its fields, size counting itself. Decoding is bounded
+//! by the message, never panics and refuses trailing bytes; what it yields borrows from the message.
 
 use wire::{Malformed, Reader};
 
 use crate::field::{Data, Datasync, DotuErrno, Extension, Field, Names, Put, Qids, Uid};
 use crate::{Dialect, Fid, Qid, Stat, Tag};
 
-/// Bytes before a message's fields: size[4] type[1] tag[2].
+/// Bytes before a message's fields: `size[4] type[1] tag[2]`.
 pub const HEADER: usize = 7;
 
-/// Bytes before the payload of Rread and Rreaddir: the header and count[4].
+/// Bytes before the payload of Rread and Rreaddir: the header and `count[4]`.
 pub const DATA_HEAD: usize = HEADER + 4;
 
-/// Bytes before the payload of Twrite: the header, fid[4], offset[8] and count[4].
+/// Bytes before the payload of Twrite: the header and `fid[4] offset[8] count[4]`.
 pub const WRITE_HEAD: usize = HEADER + 16;
 
 /// What every message begins with.

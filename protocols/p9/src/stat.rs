@@ -81,7 +81,8 @@ impl Stat<'static> {
 }
 
 impl<'a> Stat<'a> {
-    /// Reads a record of a directory's contents: size[2] and so many bytes, all of which it takes.
+    /// Reads a record of a directory's contents: `size[2]` and so many bytes, all of which
+    /// it takes.
     pub fn decode(from: &mut Reader<'a>, dialect: Dialect) -> Result<Stat<'a>, Malformed> {
         let size = from.u16()?;
         let mut body = Reader::new(from.bytes(size.into())?);
@@ -143,11 +144,11 @@ impl<'a> Stat<'a> {
         Stat::FIXED + strings.iter().map(|s| s.size(dialect)).sum::<usize>() + unix
     }
 
-    /// size[2] type[2] dev[4] qid[13] mode[4] atime[4] mtime[4] length[8].
+    /// `size[2] type[2] dev[4] qid[13] mode[4] atime[4] mtime[4] length[8]`.
     const FIXED: usize = 2 + 2 + 4 + Qid::SIZE + 4 + 4 + 4 + 8;
 }
 
-/// In Rstat and Twstat the record comes with yet another size[2] before it: stat(5), BUGS.
+/// In Rstat and Twstat the record comes with yet another `size[2]` before it: stat(5), BUGS.
 impl<'a> Field<'a> for Stat<'a> {
     fn get(from: &mut Reader<'a>, dialect: Dialect) -> Result<Self, Malformed> {
         let size = from.u16()?;

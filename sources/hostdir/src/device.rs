@@ -19,6 +19,8 @@ pub(crate) struct Device {
     /// `st_dev`.
     pub(crate) dev: u64,
     pub(crate) prefix: Prefix,
+    /// The type of the file system (`include/uapi/linux/magic.h`).
+    pub(crate) magic: u64,
     class: Class,
     /// Open on it for real, where the server may.
     real: Option<Fd>,
@@ -43,20 +45,16 @@ impl Device {
     /// The device that `fd`, whose attributes are `stx`, is on. May open a second descriptor, as the
     /// server itself.
     pub(crate) fn new(tree: &Arc<Tree>, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Device> {
-        let figures = rustix::fs::fstatfs(fd).map_err(sys::errno)?;
-        let dev = dev_of(stx);
-        let prefix = tree.prefix(DeviceKey {
-            dev,
-            fsid: fsid(&figures),
-        })?;
-        let class = Class::of(figures.f_type as u64);
+        let magic = rustix::fs::fstatfs(fd).map_err(sys::errno)?.f_type as u64;
+        let key = DeviceKey::of(fd, stx)?;
         let real = open_for_real(tree, fd, stx);
         let by_handle = tree.by_handle && real.as_ref().is_some_and(|real| leads_back(real, fd));
         Ok(Device {
             tree: tree.clone(),
-            dev,
-            prefix,
-            class,
+            dev: key.dev,
+            prefix: tree.prefix(key)?,
+            magic,
+            class: Class::of(magic),
             real,
             by_handle,
             tells_waiting: AtomicU8::new(0),
@@ -168,12 +166,6 @@ impl Class {
 /// `st_dev` as one number.
 pub(crate) fn dev_of(stx: &Statx) -> u64 {
     rustix::fs::makedev(stx.stx_dev_major, stx.stx_dev_minor)
-}
-
-/// `f_fsid` as one number.
-pub(crate) fn fsid(figures: &rustix::fs::StatFs) -> u64 {
-    let [high, low] = figures.f_fsid.val;
-    u64::from(high as u32) << 32 | u64::from(low as u32)
 }
 
 /// Opens `fd` for reading, as the server itself, if it is of a kind where that has no effects.

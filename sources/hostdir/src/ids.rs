@@ -8,9 +8,13 @@
 //! seen.
 
 use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
 
+use rustix::fs::Statx;
+use sys::errno;
 use vfs::{Errno, NodeId, Result};
 
+use crate::device::dev_of;
 use crate::sip::{self, Key};
 
 /// Tells a device from the others: the prefix of its nodes' numbers. 0 is the root's device.
@@ -38,6 +42,16 @@ pub(crate) struct DeviceKey {
     /// `f_fsid`: often derived from what is on the disk, so stable where device numbers are not;
     /// 0 where there is none.
     pub(crate) fsid: u64,
+}
+
+impl DeviceKey {
+    /// That of what `fd`, whose attributes are `stx`, is on.
+    pub(crate) fn of(fd: BorrowedFd<'_>, stx: &Statx) -> Result<DeviceKey> {
+        Ok(DeviceKey {
+            dev: dev_of(stx),
+            fsid: rustix::fs::fstatvfs(fd).map_err(errno)?.f_fsid,
+        })
+    }
 }
 
 /// Which device has which prefix. Only ever grows, by a few bytes a device.

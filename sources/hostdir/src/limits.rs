@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::io::Errno as Raw;
 use rustix::thread::CapabilitySet;
 use sys::errno;
@@ -84,8 +84,7 @@ const OVERLAY: u64 = 0x794c_7630;
 
 pub(crate) fn capabilities(tree: &Tree, root: &HostNode) -> Result<Capabilities> {
     let fd = root.fd(Patience::Full)?;
-    let figures = rustix::fs::fstatfs(&*fd).map_err(errno)?;
-    let magic = figures.f_type as u64;
+    let magic = root.device().magic;
     let path = ProcPath::of(fd.as_fd());
     let attribute = |name: &std::ffi::CStr| match rustix::fs::getxattr(
         path.as_c_str(),
@@ -95,7 +94,8 @@ pub(crate) fn capabilities(tree: &Tree, root: &HostNode) -> Result<Capabilities>
         Err(Raw::OPNOTSUPP) => Level::None,
         _ => Level::Native,
     };
-    let read_only = figures.f_flags as u64 & 1 != 0; // ST_RDONLY
+    let figures = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
+    let read_only = figures.f_flag.contains(StatVfsMountFlags::RDONLY);
     Ok(Capabilities {
         read_only,
         xattr: attribute(c"user.barge"),

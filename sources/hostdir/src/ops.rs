@@ -64,17 +64,19 @@ impl Node for HostNode {
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
         self.device().brief(cx.patience)?;
         let fd = self.fd(cx.patience)?;
-        let figures = rustix::fs::fstatfs(&*fd).map_err(errno)?;
+        let figures = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
         Ok(StatFs {
-            kind: figures.f_type as u32,
-            bsize: figures.f_bsize as u32,
+            kind: self.device().magic as u32,
+            // The unit of the counts. Linux's own f_bsize, the size that is good for I/O, is the
+            // same wherever it matters.
+            bsize: figures.f_frsize as u32,
             blocks: figures.f_blocks,
             bfree: figures.f_bfree,
             bavail: figures.f_bavail,
             files: figures.f_files,
             ffree: figures.f_ffree,
-            fsid: device::fsid(&figures),
-            namelen: figures.f_namelen as u32,
+            fsid: figures.f_fsid,
+            namelen: figures.f_namemax as u32,
         })
     }
 

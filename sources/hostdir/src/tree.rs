@@ -163,12 +163,11 @@ impl Tree {
 
     /// Makes what `fd` is open on the root. Once, before anything else.
     pub(crate) fn set_root(&self, fd: BorrowedFd<'_>) -> Result<()> {
-        let figures = rustix::fs::fstatfs(fd).map_err(errno)?;
         let stx = stat(fd)?;
-        let (dev, fsid) = (device::dev_of(&stx), device::fsid(&figures));
+        let device = DeviceKey::of(fd, &stx)?;
         let mut prefixes = self.prefixes.lock().expect("no panic holds it");
-        prefixes.root(DeviceKey { dev, fsid });
-        self.root.get_or_init(|| (dev, stx.stx_ino));
+        prefixes.root(device);
+        self.root.get_or_init(|| (device.dev, stx.stx_ino));
         Ok(())
     }
 

@@ -73,11 +73,6 @@ impl Charge {
         self.bytes -= bytes;
         self.budget.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
-
-    /// The budget that it is taken from.
-    pub(crate) fn budget(&self) -> &Arc<Budget> {
-        &self.budget
-    }
 }
 
 impl Drop for Charge {

@@ -98,7 +98,9 @@ impl Pages {
             at += len as u64;
             rest = behind;
         };
-        self.size = self.size.max(at);
+        if at > offset {
+            self.extend_to(at);
+        }
         ((at - offset) as usize, end)
     }
 
@@ -288,7 +290,7 @@ impl Pages {
             let len = (PAGE - at % PAGE).min(from.range.end - at);
             let to = offset + (at - from.range.start);
             let result = match pages.next_if(|(i, _)| *i == index) {
-                Some((_, page)) if len == PAGE && to % PAGE == 0 => {
+                Some((_, page)) if len == PAGE && to.is_multiple_of(PAGE) => {
                     self.put(to / PAGE, page.clone())
                 }
                 Some((_, page)) => {

@@ -41,7 +41,12 @@ enum Line {
 const LONGEST_COMMAND: usize = 1 << 20;
 
 /// Serves the control port of a guest until its end. Commands of a case run in `share`, or in the subdirectory the case has there.
-pub(crate) fn serve(stream: UnixStream, share: &Path, family: &Arc<Family>, events: &Sender<Event>) -> Result<()> {
+pub(crate) fn serve(
+    stream: UnixStream,
+    share: &Path,
+    family: &Arc<Family>,
+    events: &Sender<Event>,
+) -> Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
     let mut dir = share.to_owned();
@@ -79,8 +84,15 @@ fn parse(line: &str) -> Result<Line> {
         "begin" => Line::Event(Event::Begin(rest.into())),
         "fault" => Line::Event(Event::Fault(rest.into())),
         "end" => {
-            let (name, status) = rest.rsplit_once(' ').with_context(|| format!("expected `end CASE STATUS`, got {line:?}"))?;
-            Line::Event(Event::End(name.into(), status.parse().with_context(|| format!("a status in {line:?}"))?))
+            let (name, status) = rest
+                .rsplit_once(' ')
+                .with_context(|| format!("expected `end CASE STATUS`, got {line:?}"))?;
+            Line::Event(Event::End(
+                name.into(),
+                status
+                    .parse()
+                    .with_context(|| format!("a status in {line:?}"))?,
+            ))
         }
         "host" => match rest.parse() {
             Ok(length) if length <= LONGEST_COMMAND => Line::Host(length),
@@ -94,12 +106,22 @@ fn parse(line: &str) -> Result<Line> {
 fn execute(command: &str, dir: &Path, family: &Family) -> Result<(i32, Vec<u8>)> {
     let (mut output, input) = std::io::pipe()?;
     let mut child = family.spawn(
-        Command::new("sh").args(["-c", command]).current_dir(dir).stdin(Stdio::null()).stdout(input.try_clone()?).stderr(input),
+        Command::new("sh")
+            .args(["-c", command])
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .stdout(input.try_clone()?)
+            .stderr(input),
     )?;
     let mut bytes = Vec::new();
     output.read_to_end(&mut bytes)?;
     let status = child.wait()?;
-    Ok((status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()), bytes))
+    Ok((
+        status
+            .code()
+            .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()),
+        bytes,
+    ))
 }
 
 #[cfg(test)]
@@ -108,10 +130,22 @@ mod tests {
 
     #[test]
     fn lines_of_a_guest() {
-        assert_eq!(parse("end fio 3\n").unwrap(), Line::Event(Event::End("fio".into(), 3)));
-        assert_eq!(parse("fault mount: Protocol error\n").unwrap(), Line::Event(Event::Fault("mount: Protocol error".into())));
+        assert_eq!(
+            parse("end fio 3\n").unwrap(),
+            Line::Event(Event::End("fio".into(), 3))
+        );
+        assert_eq!(
+            parse("fault mount: Protocol error\n").unwrap(),
+            Line::Event(Event::Fault("mount: Protocol error".into()))
+        );
         assert_eq!(parse("host 12\n").unwrap(), Line::Host(12));
-        for bad in ["host 99999999999", "host x", "end fio", "end fio x", "hello"] {
+        for bad in [
+            "host 99999999999",
+            "host x",
+            "end fio",
+            "end fio x",
+            "hello",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

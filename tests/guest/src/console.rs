@@ -2,19 +2,64 @@
 
 /// Lines which a healthy guest never prints.
 const BAD: &[&str] = &[
-    "BUG:", "kernel BUG at", "Oops", "WARNING: CPU", "general protection fault", "Kernel panic", "blocked for more than", "possible circular locking",
-    "possible recursive locking", "inconsistent lock state", "rcu_sched self-detected", "rcu_preempt self-detected", "rcu: INFO:", "soft lockup",
-    "Unable to handle", "refcount_t:", "Objects remaining", "Slab cache still has objects", "Out of memory", "segfault at", "traps:",
-    "not responding, timed out", "Busy inodes after unmount", "VFS: Close: file count", "list_add corruption", "list_del corruption",
+    "BUG:",
+    "kernel BUG at",
+    "Oops",
+    "WARNING: CPU",
+    "general protection fault",
+    "Kernel panic",
+    "blocked for more than",
+    "possible circular locking",
+    "possible recursive locking",
+    "inconsistent lock state",
+    "rcu_sched self-detected",
+    "rcu_preempt self-detected",
+    "rcu: INFO:",
+    "soft lockup",
+    "Unable to handle",
+    "refcount_t:",
+    "Objects remaining",
+    "Slab cache still has objects",
+    "Out of memory",
+    "segfault at",
+    "traps:",
+    "not responding, timed out",
+    "Busy inodes after unmount",
+    "VFS: Close: file count",
+    "list_add corruption",
+    "list_del corruption",
 ];
 
 /// Subsystems of the file system under test: what they log above debug is a complaint, save what `HARMLESS` lists.
-const WATCHED: &[&str] = &["9p:", "9pnet:", "9pnet_fd:", "9p_fd:", "netfs:", "fscache:", "FS-Cache:", "fuse:", "virtio-fs:", "virtiofs:", "nfs:", "NFS:", "RPC:", "lockd:"];
+const WATCHED: &[&str] = &[
+    "9p:",
+    "9pnet:",
+    "9pnet_fd:",
+    "9p_fd:",
+    "netfs:",
+    "fscache:",
+    "FS-Cache:",
+    "fuse:",
+    "virtio-fs:",
+    "virtiofs:",
+    "nfs:",
+    "NFS:",
+    "RPC:",
+    "lockd:",
+];
 
 const HARMLESS: &[&str] = &[
     // Said once when a module is loaded.
-    "Installing v9fs 9p2000 file system support", "Installing 9P2000 support", "FS-Cache: Loaded", "netfs: FS-Cache loaded", "Registered named UNIX socket transport",
-    "Registered udp transport", "Registered tcp transport", "Registered tcp NFSv4.1 backchannel", "Registered tcp-with-tls transport", "Registering the id_resolver key type",
+    "Installing v9fs 9p2000 file system support",
+    "Installing 9P2000 support",
+    "FS-Cache: Loaded",
+    "netfs: FS-Cache loaded",
+    "Registered named UNIX socket transport",
+    "Registered udp transport",
+    "Registered tcp transport",
+    "Registered tcp NFSv4.1 backchannel",
+    "Registered tcp-with-tls transport",
+    "Registering the id_resolver key type",
 ];
 
 /// What stage two writes to the kernel's log at the start of each case; after the last it names `-`.
@@ -36,11 +81,15 @@ pub(crate) fn complaints_in(log: &str, case: Option<&str>) -> Vec<String> {
 
 fn is_complaint(line: &str) -> bool {
     // `[   12.345678] text`; what is not the kernel's own is the init script's.
-    let Some((_, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) else {
+    let Some((_, text)) = line
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once("] "))
+    else {
         return false;
     };
     let watched = WATCHED.iter().any(|prefix| text.starts_with(prefix));
-    BAD.iter().any(|bad| text.contains(bad)) || (watched && !HARMLESS.iter().any(|harmless| text.contains(harmless)))
+    BAD.iter().any(|bad| text.contains(bad))
+        || (watched && !HARMLESS.iter().any(|harmless| text.contains(harmless)))
 }
 
 #[cfg(test)]

@@ -34,10 +34,25 @@ impl Archive {
         let size = u32::try_from(content.len()).expect("a file of an initramfs is below 4 GiB");
         let name_size = path.len() as u32 + 1;
         // ino mode uid gid nlink mtime filesize devmajor devminor rdevmajor rdevminor namesize check
-        let fields = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_size, 0];
+        let fields = [
+            self.entries,
+            mode,
+            0,
+            0,
+            1,
+            0,
+            size,
+            0,
+            0,
+            device.0,
+            device.1,
+            name_size,
+            0,
+        ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
+            self.bytes
+                .extend_from_slice(format!("{field:08x}").as_bytes());
         }
         self.bytes.extend_from_slice(path.as_bytes());
         self.bytes.push(0);

@@ -14,14 +14,21 @@ pub(crate) struct Family {
 
 impl Family {
     pub(crate) fn new() -> Result<Self> {
-        let leader = Command::new("sh").args(["-c", "read _; kill -KILL 0"]).stdin(Stdio::piped()).process_group(0).spawn().context("cannot run sh")?;
+        let leader = Command::new("sh")
+            .args(["-c", "read _; kill -KILL 0"])
+            .stdin(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .context("cannot run sh")?;
         Ok(Self { leader })
     }
 
     /// Starts a command as a member.
     pub(crate) fn spawn(&self, command: &mut Command) -> Result<Child> {
         command.process_group(self.leader.id().cast_signed());
-        command.spawn().with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))
+        command
+            .spawn()
+            .with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))
     }
 }
 

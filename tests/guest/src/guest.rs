@@ -143,22 +143,61 @@ impl Guest {
         }
 
         let mut command = Command::new(QEMU);
-        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "2048", "-smp", "2"]);
+        command.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-m",
+            "2048",
+            "-smp",
+            "2",
+        ]);
         // Under TCG a plain CPU is quicker than the largest: the C library of the guest then leaves emulated AVX alone.
-        let cpu = if spec.accel.starts_with("kvm") { "host" } else { "Nehalem" };
+        let cpu = if spec.accel.starts_with("kvm") {
+            "host"
+        } else {
+            "Nehalem"
+        };
         command.args(["-machine", "q35", "-accel", &spec.accel, "-cpu", cpu]);
-        command.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(&initramfs).args(["-append", KERNEL_COMMAND_LINE]);
-        command.arg("-serial").arg(format!("file:{}", console.display()));
-        command.args(["-fsdev", "local,id=root,path=/,security_model=passthrough,readonly=on,multidevs=remap"]);
+        command
+            .arg("-kernel")
+            .arg(kernel.image())
+            .arg("-initrd")
+            .arg(&initramfs)
+            .args(["-append", KERNEL_COMMAND_LINE]);
+        command
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()));
+        command.args([
+            "-fsdev",
+            "local,id=root,path=/,security_model=passthrough,readonly=on,multidevs=remap",
+        ]);
         command.args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]);
-        command.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
+        command.args([
+            "-netdev",
+            "user,id=net",
+            "-device",
+            "virtio-net-pci,netdev=net,romfile=",
+        ]);
         command.args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
-        for (name, fd) in [("ctl", control_qemu.as_raw_fd()), ("out", output_qemu.as_raw_fd())] {
+        for (name, fd) in [
+            ("ctl", control_qemu.as_raw_fd()),
+            ("out", output_qemu.as_raw_fd()),
+        ] {
             command.args(["-chardev", &format!("socket,id={name},fd={fd}")]);
-            command.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
+            command.args([
+                "-device",
+                &format!("virtserialport,chardev={name},name={name}"),
+            ]);
         }
         let log = fs::File::create(dir.join("qemu.log"))?;
-        command.args(&spec.qemu).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command
+            .args(&spec.qemu)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
 
         let started = Instant::now();
         let qemu = family.spawn(&mut command)?;
@@ -178,16 +217,31 @@ impl Guest {
 
     /// Waits for the guest's end and reads what its kernel said; `progress` hears of each case that ended.
     pub(crate) fn finish(mut self, mut progress: impl FnMut(&CaseResult)) -> Result<Outcome> {
-        let mut outcome = Outcome { cases: Vec::new(), boot: Duration::ZERO, complaints: Vec::new(), broken: None };
+        let mut outcome = Outcome {
+            cases: Vec::new(),
+            boot: Duration::ZERO,
+            complaints: Vec::new(),
+            broken: None,
+        };
         let mut running: Option<(String, Instant)> = None;
         loop {
-            match self.events.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
+            match self
+                .events
+                .recv_timeout(self.deadline.saturating_duration_since(Instant::now()))
+            {
                 Ok(Event::Ready) => outcome.boot = self.started.elapsed(),
                 Ok(Event::Begin(name)) => running = Some((name, Instant::now())),
                 Ok(Event::End(name, status)) => {
-                    let took = running.take().map_or(Duration::ZERO, |(_, since)| since.elapsed());
+                    let took = running
+                        .take()
+                        .map_or(Duration::ZERO, |(_, since)| since.elapsed());
                     let complaints = console::complaints_in(&self.console_text(), Some(&name));
-                    outcome.cases.push(CaseResult { name, status, took, complaints });
+                    outcome.cases.push(CaseResult {
+                        name,
+                        status,
+                        took,
+                        complaints,
+                    });
                     progress(&outcome.cases[outcome.cases.len() - 1]);
                 }
                 Ok(Event::Done) => break,
@@ -196,8 +250,13 @@ impl Guest {
                     break;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    let what = running.as_ref().map_or("the guest".to_owned(), |(name, _)| name.clone());
-                    outcome.broken = Some(Broken::TimedOut(format!("{what} is not through after {:?}", self.started.elapsed())));
+                    let what = running
+                        .as_ref()
+                        .map_or("the guest".to_owned(), |(name, _)| name.clone());
+                    outcome.broken = Some(Broken::TimedOut(format!(
+                        "{what} is not through after {:?}",
+                        self.started.elapsed()
+                    )));
                     break;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
@@ -208,12 +267,19 @@ impl Guest {
         }
         self.end()?;
         outcome.complaints = console::complaints_in(&self.console_text(), None);
-        if let (Some(Broken::TimedOut(text) | Broken::Failed(text)), Some((name, _))) = (&mut outcome.broken, &running) {
+        if let (Some(Broken::TimedOut(text) | Broken::Failed(text)), Some((name, _))) =
+            (&mut outcome.broken, &running)
+        {
             *text = format!("{text} (in {name})");
-            outcome.complaints.extend(console::complaints_in(&self.console_text(), Some(name)));
+            outcome
+                .complaints
+                .extend(console::complaints_in(&self.console_text(), Some(name)));
         }
         if let Some(Broken::TimedOut(text) | Broken::Failed(text)) = &mut outcome.broken {
-            for (what, log) in [("console", self.console.clone()), ("qemu", self.console.with_file_name("qemu.log"))] {
+            for (what, log) in [
+                ("console", self.console.clone()),
+                ("qemu", self.console.with_file_name("qemu.log")),
+            ] {
                 let end = tail(&log, 15);
                 if !end.is_empty() {
                     *text += &format!("\n--- end of the {what} log\n{end}");
@@ -221,8 +287,13 @@ impl Guest {
             }
         }
         // Their streams ended with QEMU.
-        self.output.join().map_err(|_| anyhow!("the output thread panicked"))?;
-        self.control.join().map_err(|_| anyhow!("the control thread panicked"))?.context("the control port")?;
+        self.output
+            .join()
+            .map_err(|_| anyhow!("the output thread panicked"))?;
+        self.control
+            .join()
+            .map_err(|_| anyhow!("the control thread panicked"))?
+            .context("the control port")?;
         Ok(outcome)
     }
 
@@ -255,7 +326,10 @@ const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic 
 pub fn available() -> Result<()> {
     match Command::new(QEMU).arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => bail!(Unavailable(format!("{QEMU} --version ended with {}", output.status))),
+        Ok(output) => bail!(Unavailable(format!(
+            "{QEMU} --version ended with {}",
+            output.status
+        ))),
         Err(error) => bail!(Unavailable(format!("no {QEMU}: {error}"))),
     }
 }

@@ -8,12 +8,29 @@ use crate::kernel::Kernel;
 use crate::quote;
 
 /// What every guest loads: its buses, its network, its root.
-const BASE: &[&str] = &["virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9p", "9pnet_virtio", "overlay"];
+const BASE: &[&str] = &[
+    "virtio_pci",
+    "virtio_console",
+    "virtio_rng",
+    "virtio_net",
+    "9p",
+    "9pnet_virtio",
+    "overlay",
+];
 
 /// The archive for a guest.
 pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
-    for dir in ["bin", "dev", "proc", "sys", "barge", "barge/bin", "barge/cases", "barge/modules"] {
+    for dir in [
+        "bin",
+        "dev",
+        "proc",
+        "sys",
+        "barge",
+        "barge/bin",
+        "barge/cases",
+        "barge/modules",
+    ] {
         archive.dir(dir);
     }
     // The kernel opens it for init before anything is mounted.
@@ -23,7 +40,11 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
     archive.file("barge/stage2", 0o755, include_bytes!("stage2.sh"));
     archive.file("barge/bin/host", 0o755, include_bytes!("host.sh"));
 
-    let wanted: Vec<&str> = BASE.iter().copied().chain(modules_of(&spec.mount.kind).iter().copied()).collect();
+    let wanted: Vec<&str> = BASE
+        .iter()
+        .copied()
+        .chain(modules_of(&spec.mount.kind).iter().copied())
+        .collect();
     let modules = kernel.modules(&wanted)?;
     for (name, bytes) in &modules {
         archive.file(&format!("barge/modules/{name}.ko"), 0o644, bytes);
@@ -34,7 +55,10 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
         ("MODULES", names.join(" ").as_str()),
         ("ROOT_TYPE", "9p"),
         // The tree does not change while a guest looks at it, save for shares, which are not looked at from here.
-        ("ROOT_OPTIONS", "ro,trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any,noxattr"),
+        (
+            "ROOT_OPTIONS",
+            "ro,trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any,noxattr",
+        ),
         ("ROOT_DEVICE", "root"),
         ("MOUNT_TYPE", &spec.mount.kind),
         ("MOUNT_OPTIONS", &spec.mount.options),
@@ -46,9 +70,21 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
     .map(|(name, value)| format!("{name}={}\n", quote(value)));
     archive.file("barge/env", 0o644, assignments.concat().as_bytes());
 
-    archive.file("barge/cases/order", 0o644, spec.cases.iter().map(order_line).collect::<String>().as_bytes());
+    archive.file(
+        "barge/cases/order",
+        0o644,
+        spec.cases
+            .iter()
+            .map(order_line)
+            .collect::<String>()
+            .as_bytes(),
+    );
     for case in &spec.cases {
-        archive.file(&format!("barge/cases/{}", case.name), 0o644, case.script.as_bytes());
+        archive.file(
+            &format!("barge/cases/{}", case.name),
+            0o644,
+            case.script.as_bytes(),
+        );
     }
     Ok(archive.finish())
 }
@@ -66,5 +102,13 @@ fn modules_of(kind: &str) -> &'static [&'static str] {
 
 /// The case's name and its directory below the mount.
 fn order_line(case: &Case) -> String {
-    format!("{} {}\n", case.name, if case.own_dir { case.name.as_str() } else { "." })
+    format!(
+        "{} {}\n",
+        case.name,
+        if case.own_dir {
+            case.name.as_str()
+        } else {
+            "."
+        }
+    )
 }

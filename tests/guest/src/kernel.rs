@@ -21,8 +21,20 @@ pub const LINES: &[(&str, &str)] = &[("6.1", "bookworm"), ("6.12", "bookworm-bac
 
 /// Modules a guest may ask for; these and what they depend on are kept from a package of thousands.
 const WANTED: &[&str] = &[
-    "9p", "9pnet_fd", "9pnet_virtio", "erofs", "nfsv3", "nfsv4", "overlay", "virtio_blk", "virtio_console", "virtio_net", "virtio_pci", "virtio_rng",
-    "virtiofs", "vmw_vsock_virtio_transport",
+    "9p",
+    "9pnet_fd",
+    "9pnet_virtio",
+    "erofs",
+    "nfsv3",
+    "nfsv4",
+    "overlay",
+    "virtio_blk",
+    "virtio_console",
+    "virtio_net",
+    "virtio_pci",
+    "virtio_rng",
+    "virtiofs",
+    "vmw_vsock_virtio_transport",
 ];
 
 /// A kernel ready to boot.
@@ -62,7 +74,11 @@ impl Kernel {
             fs::rename(&fresh, &dir)?;
         }
         let deps = Deps::parse(&fs::read_to_string(dir.join("modules.dep"))?)?;
-        Ok(Self { line: line.into(), dir, deps })
+        Ok(Self {
+            line: line.into(),
+            dir,
+            deps,
+        })
     }
 
     /// The image for QEMU's `-kernel`.
@@ -72,10 +88,18 @@ impl Kernel {
 
     /// The modules to load for `wanted`, in loading order, each with its bytes; what is built in is left out.
     pub fn modules(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
-        let order = self.deps.order(wanted).with_context(|| format!("kernel {}", self.line))?;
+        let order = self
+            .deps
+            .order(wanted)
+            .with_context(|| format!("kernel {}", self.line))?;
         order
             .into_iter()
-            .map(|name| Ok((name.clone(), fs::read(self.dir.join("modules").join(format!("{name}.ko")))?)))
+            .map(|name| {
+                Ok((
+                    name.clone(),
+                    fs::read(self.dir.join("modules").join(format!("{name}.ko")))?,
+                ))
+            })
             .collect()
     }
 }
@@ -83,8 +107,16 @@ impl Kernel {
 /// A static busybox: the machine's own, or Debian's fetched as the kernels are.
 pub fn busybox(cache: &Path, mirror: Option<&str>) -> Result<Vec<u8>> {
     // The interpreter's path is at the front of a dynamic program.
-    let is_static = |bytes: &[u8]| !bytes[..bytes.len().min(4096)].windows(8).any(|window| window == b"ld-linux");
-    for path in ["/usr/bin/busybox", "/bin/busybox"].map(PathBuf::from).into_iter().chain([cache.join("busybox")]) {
+    let is_static = |bytes: &[u8]| {
+        !bytes[..bytes.len().min(4096)]
+            .windows(8)
+            .any(|window| window == b"ld-linux")
+    };
+    for path in ["/usr/bin/busybox", "/bin/busybox"]
+        .map(PathBuf::from)
+        .into_iter()
+        .chain([cache.join("busybox")])
+    {
         match fs::read(path) {
             Ok(bytes) if is_static(&bytes) => return Ok(bytes),
             _ => continue,
@@ -105,7 +137,10 @@ pub fn busybox(cache: &Path, mirror: Option<&str>) -> Result<Vec<u8>> {
 fn keep(tree: &Path, to: &Path) -> Result<()> {
     let image = fs::read_dir(tree.join("boot"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
+        .find(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+        })
         .context("the kernel package has no boot/vmlinuz-*")?;
     fs::copy(image, to.join("vmlinuz"))?;
 
@@ -115,7 +150,10 @@ fn keep(tree: &Path, to: &Path) -> Result<()> {
         .context("the kernel package has no lib/modules/*")?;
     let mut files = BTreeMap::new();
     collect_modules(&release.join("kernel"), &mut files)?;
-    let builtin: Vec<_> = fs::read_to_string(release.join("modules.builtin"))?.lines().map(modules::name_of).collect();
+    let builtin: Vec<_> = fs::read_to_string(release.join("modules.builtin"))?
+        .lines()
+        .map(modules::name_of)
+        .collect();
 
     let mut dep = String::new();
     for name in &builtin {
@@ -127,7 +165,9 @@ fn keep(tree: &Path, to: &Path) -> Result<()> {
         if done.contains(&name) {
             continue;
         }
-        let path = files.get(&name).with_context(|| format!("the kernel package lacks module {name}"))?;
+        let path = files
+            .get(&name)
+            .with_context(|| format!("the kernel package lacks module {name}"))?;
         let bytes = decompressed(path)?;
         let needs = modules::depends(&bytes);
         dep += &format!("{name}: {}\n", needs.join(" "));
@@ -145,7 +185,10 @@ fn collect_modules(dir: &Path, into: &mut BTreeMap<String, PathBuf>) -> Result<(
         if entry.file_type()?.is_dir() {
             collect_modules(&entry.path(), into)?;
         } else if entry.file_name().to_string_lossy().contains(".ko") {
-            into.insert(modules::name_of(&entry.file_name().to_string_lossy()), entry.path());
+            into.insert(
+                modules::name_of(&entry.file_name().to_string_lossy()),
+                entry.path(),
+            );
         }
     }
     Ok(())
@@ -157,13 +200,26 @@ fn decompressed(module: &Path) -> Result<Vec<u8>> {
         Some("zst") => "zstd",
         _ => return Ok(fs::read(module)?),
     };
-    let output = Command::new(program).arg("-dc").arg(module).output().with_context(|| format!("{program} for a kernel module"))?;
-    ensure!(output.status.success(), "{program} -dc {}: {}", module.display(), output.status);
+    let output = Command::new(program)
+        .arg("-dc")
+        .arg(module)
+        .output()
+        .with_context(|| format!("{program} for a kernel module"))?;
+    ensure!(
+        output.status.success(),
+        "{program} -dc {}: {}",
+        module.display(),
+        output.status
+    );
     Ok(output.stdout)
 }
 
 fn missing_is_fine(error: std::io::Error) -> std::io::Result<()> {
-    if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+    if error.kind() == std::io::ErrorKind::NotFound {
+        Ok(())
+    } else {
+        Err(error)
+    }
 }
 
 /// apt with a state directory of its own.
@@ -178,21 +234,31 @@ impl Apt {
             None => system_mirror()?,
         };
         let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
-        ensure!(Path::new(keyring).exists(), Unavailable(format!("no {keyring} to check Debian's packages with")));
+        ensure!(
+            Path::new(keyring).exists(),
+            Unavailable(format!("no {keyring} to check Debian's packages with"))
+        );
         let state = cache.join("apt");
         for dir in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(state.join(dir))?;
         }
         fs::write(state.join("status"), "")?;
         let base = suite.strip_suffix("-backports").unwrap_or(suite);
-        let suites = if base == suite { base.to_owned() } else { format!("{base} {suite}") };
+        let suites = if base == suite {
+            base.to_owned()
+        } else {
+            format!("{base} {suite}")
+        };
         fs::write(
             state.join("debian.sources"),
-            format!("Types: deb\nURIs: {mirror}\nSuites: {suites}\nComponents: main\nArchitectures: amd64\nSigned-By: {keyring}\n"),
+            format!(
+                "Types: deb\nURIs: {mirror}\nSuites: {suites}\nComponents: main\nArchitectures: amd64\nSigned-By: {keyring}\n"
+            ),
         )?;
         let apt = Self { state };
         // The caller holds the cache's lock, so nobody else writes these lists.
-        command_output(apt.command("apt-get").args(["-qq", "update"])).map_err(|error| Unavailable(format!("no Debian kernel to be had: {error:#}")))?;
+        command_output(apt.command("apt-get").args(["-qq", "update"]))
+            .map_err(|error| Unavailable(format!("no Debian kernel to be had: {error:#}")))?;
         Ok(apt)
     }
 
@@ -217,8 +283,12 @@ impl Apt {
 
     /// The image package which the newest `linux-image-amd64` of a line depends on.
     fn kernel_package(&self, line: &str) -> Result<String> {
-        let show = command_output(self.command("apt-cache").args(["show", "linux-image-amd64"]))?;
-        depends_of(&show, line).with_context(|| format!("the mirror has no linux-image-amd64 of version {line}"))
+        let show = command_output(
+            self.command("apt-cache")
+                .args(["show", "linux-image-amd64"]),
+        )?;
+        depends_of(&show, line)
+            .with_context(|| format!("the mirror has no linux-image-amd64 of version {line}"))
     }
 
     /// Downloads a package and unpacks it into a directory which the caller removes.
@@ -239,18 +309,40 @@ impl Apt {
 
 /// The URI of the Debian archive the machine itself uses.
 fn system_mirror() -> Result<String> {
-    let targets = command_output(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]))
-        .map_err(|error| Unavailable(format!("no apt to fetch a Debian kernel with: {error:#}")))?;
-    let mirror = targets.lines().find(|uri| uri.contains("/debian") && !uri.contains("security"));
-    Ok(mirror.ok_or_else(|| Unavailable("apt has no Debian mirror; name one with --mirror".into()))?.to_owned())
+    let targets = command_output(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+    ]))
+    .map_err(|error| Unavailable(format!("no apt to fetch a Debian kernel with: {error:#}")))?;
+    let mirror = targets
+        .lines()
+        .find(|uri| uri.contains("/debian") && !uri.contains("security"));
+    Ok(mirror
+        .ok_or_else(|| Unavailable("apt has no Debian mirror; name one with --mirror".into()))?
+        .to_owned())
 }
 
 /// In the output of `apt-cache show`, the first dependency of the stanza with a version of this line.
 fn depends_of(show: &str, line: &str) -> Option<String> {
-    let field = |stanza: &str, name: &str| stanza.lines().find_map(|row| Some(row.strip_prefix(name)?.strip_prefix(": ")?.to_owned()));
+    let field = |stanza: &str, name: &str| {
+        stanza
+            .lines()
+            .find_map(|row| Some(row.strip_prefix(name)?.strip_prefix(": ")?.to_owned()))
+    };
     show.split("\n\n")
-        .find(|stanza| field(stanza, "Version").is_some_and(|version| version.starts_with(&format!("{line}."))))
-        .and_then(|stanza| Some(field(&stanza, "Depends")?.split_whitespace().next()?.to_owned()))
+        .find(|stanza| {
+            field(stanza, "Version").is_some_and(|version| version.starts_with(&format!("{line}.")))
+        })
+        .and_then(|stanza| {
+            Some(
+                field(stanza, "Depends")?
+                    .split_whitespace()
+                    .next()?
+                    .to_owned(),
+            )
+        })
 }
 
 #[cfg(test)]
@@ -261,8 +353,14 @@ mod tests {
     fn the_package_of_a_line_is_the_dependency_of_the_metapackage() {
         let show = "Package: linux-image-amd64\nVersion: 6.12.95-1\nDepends: linux-image-6.12.95-amd64 (= 6.12.95-1)\n\n\
                     Package: linux-image-amd64\nVersion: 6.1.176-1\nDepends: linux-image-6.1.0-50-amd64 (= 6.1.176-1)\n";
-        assert_eq!(depends_of(show, "6.1").as_deref(), Some("linux-image-6.1.0-50-amd64"));
-        assert_eq!(depends_of(show, "6.12").as_deref(), Some("linux-image-6.12.95-amd64"));
+        assert_eq!(
+            depends_of(show, "6.1").as_deref(),
+            Some("linux-image-6.1.0-50-amd64")
+        );
+        assert_eq!(
+            depends_of(show, "6.12").as_deref(),
+            Some("linux-image-6.12.95-amd64")
+        );
         assert_eq!(depends_of(show, "6.9"), None);
     }
 }

@@ -71,13 +71,29 @@ impl Dirs {
     pub fn find() -> Result<Self> {
         let programs = std::env::current_exe()?;
         // A test's executable is one deeper, in `deps`.
-        let programs = programs.ancestors().skip(1).find(|dir| !dir.ends_with("deps")).context("a program has a directory")?;
-        let target = programs.parent().context("cargo's directory has a parent")?;
-        let dirs = Self { scripts: Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts"), cache: target.join("guest"), programs: programs.into() };
+        let programs = programs
+            .ancestors()
+            .skip(1)
+            .find(|dir| !dir.ends_with("deps"))
+            .context("a program has a directory")?;
+        let target = programs
+            .parent()
+            .context("cargo's directory has a parent")?;
+        let dirs = Self {
+            scripts: Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts"),
+            cache: target.join("guest"),
+            programs: programs.into(),
+        };
         for dir in [&dirs.scripts, &dirs.cache] {
             // A guest has its own of these, so what the host keeps there is out of its sight.
-            if ["/tmp", "/run", "/dev", "/proc", "/sys", "/mnt"].iter().any(|hidden| dir.starts_with(hidden)) {
-                bail!("{} would be hidden in the guest: build outside /tmp, /run and /mnt", dir.display());
+            if ["/tmp", "/run", "/dev", "/proc", "/sys", "/mnt"]
+                .iter()
+                .any(|hidden| dir.starts_with(hidden))
+            {
+                bail!(
+                    "{} would be hidden in the guest: build outside /tmp, /run and /mnt",
+                    dir.display()
+                );
             }
         }
         Ok(dirs)
@@ -85,17 +101,26 @@ impl Dirs {
 
     /// The search path for scripts: our tools, then the system's.
     fn path(&self) -> String {
-        format!("{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", self.cache.join("tools/bin").display(), self.programs.display())
+        format!(
+            "{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            self.cache.join("tools/bin").display(),
+            self.programs.display()
+        )
     }
 }
 
 /// Runs a command to its end and returns what it wrote; its last line of complaint is the error.
 fn command_output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot run {program}"))?;
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("{program}: {}", stderr.lines().last().unwrap_or("failed without a word"));
+        bail!(
+            "{program}: {}",
+            stderr.lines().last().unwrap_or("failed without a word")
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -107,7 +132,11 @@ fn quote(text: &str) -> String {
 
 /// Replaces each `{name}` of a template by its value; other braces stay.
 fn fill(template: &str, values: &[(&str, String)]) -> String {
-    values.iter().fold(template.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
+    values
+        .iter()
+        .fold(template.to_owned(), |text, (name, value)| {
+            text.replace(&format!("{{{name}}}"), value)
+        })
 }
 
 /// The last lines of a log, for an error message.
@@ -123,7 +152,10 @@ mod tests {
 
     #[test]
     fn templates_and_quotes() {
-        assert_eq!(fill("a {x} {y} {z}", &[("x", "1".into()), ("y", "2".into())]), "a 1 2 {z}");
+        assert_eq!(
+            fill("a {x} {y} {z}", &[("x", "1".into()), ("y", "2".into())]),
+            "a 1 2 {z}"
+        );
         assert_eq!(quote("it's"), r"'it'\''s'");
     }
 }

@@ -19,14 +19,31 @@ pub fn run(dirs: &Dirs, case: &Case, keep: bool) -> Result<i32> {
     let bin = scratch.dir.join("bin");
     fs::create_dir(&bin)?;
     let host = bin.join("host");
-    fs::write(&host, format!("#!/bin/sh\ncd {} && exec sh -c \"$1\"\n", quote(&share.display().to_string())))?;
+    fs::write(
+        &host,
+        format!(
+            "#!/bin/sh\ncd {} && exec sh -c \"$1\"\n",
+            quote(&share.display().to_string())
+        ),
+    )?;
     fs::set_permissions(&host, fs::Permissions::from_mode(0o755))?;
 
     let family = Family::new()?;
     let mut command = Command::new("sh");
-    command.args(["-c", &case.script]).current_dir(&share).stdin(Stdio::null());
-    command.env_clear().env("PATH", format!("{}:{}", bin.display(), dirs.path()));
-    command.env("HOME", "/root").env("LC_ALL", "C").env("BARGE_SCRIPTS", &dirs.scripts).env("BARGE_LOCAL", "1");
+    command
+        .args(["-c", &case.script])
+        .current_dir(&share)
+        .stdin(Stdio::null());
+    command
+        .env_clear()
+        .env("PATH", format!("{}:{}", bin.display(), dirs.path()));
+    command
+        .env("HOME", "/root")
+        .env("LC_ALL", "C")
+        .env("BARGE_SCRIPTS", &dirs.scripts)
+        .env("BARGE_LOCAL", "1");
     let status = family.spawn(&mut command)?.wait()?;
-    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
+    Ok(status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }

@@ -184,7 +184,12 @@ fn run_one(args: RunArgs) -> Result<u8> {
         keep: args.script.keep,
     };
     let outcome = run::run(&dirs, &plan, stdout(), |_| ())?;
-    let complaints: Vec<_> = outcome.cases.iter().flat_map(|case| &case.complaints).chain(&outcome.complaints).collect();
+    let complaints: Vec<_> = outcome
+        .cases
+        .iter()
+        .flat_map(|case| &case.complaints)
+        .chain(&outcome.complaints)
+        .collect();
     for line in &complaints {
         eprintln!("barge-guest: kernel: {line}");
     }
@@ -192,7 +197,12 @@ fn run_one(args: RunArgs) -> Result<u8> {
         return Err(broken.into_error());
     }
     let case = outcome.cases.first().context("the guest ran nothing")?;
-    eprintln!("barge-guest: booted in {:.1} s, ran {:.1} s, status {}", outcome.boot.as_secs_f32(), case.took.as_secs_f32(), case.status);
+    eprintln!(
+        "barge-guest: booted in {:.1} s, ran {:.1} s, status {}",
+        outcome.boot.as_secs_f32(),
+        case.took.as_secs_f32(),
+        case.status
+    );
     Ok(match u8::try_from(case.status).unwrap_or(u8::MAX) {
         0 if !complaints.is_empty() => 125,
         status => status,
@@ -220,13 +230,26 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
         mirror: args.machine.mirror,
         report: args.report,
     };
-    Ok(if matrix::run(&Dirs::find()?, &options)? { 0 } else { 1 })
+    Ok(if matrix::run(&Dirs::find()?, &options)? {
+        0
+    } else {
+        1
+    })
 }
 
 fn fetch(args: FetchArgs) -> Result<u8> {
     let dirs = Dirs::find()?;
-    let all = || kernel::LINES.iter().map(|(line, _)| (*line).to_owned()).collect();
-    for line in if args.kernels.is_empty() { all() } else { args.kernels } {
+    let all = || {
+        kernel::LINES
+            .iter()
+            .map(|(line, _)| (*line).to_owned())
+            .collect()
+    };
+    for line in if args.kernels.is_empty() {
+        all()
+    } else {
+        args.kernels
+    } {
         Kernel::get(&dirs.cache, &line, args.mirror.as_deref())?;
         println!("kernel {line}");
     }
@@ -242,11 +265,22 @@ impl Script {
         let (program, args) = match (&self.text, &self.script) {
             (Some(text), _) => {
                 let words = ["-c", text, "sh"].map(str::to_owned);
-                (PathBuf::from("sh"), words.into_iter().chain(self.args.iter().cloned()).collect())
+                (
+                    PathBuf::from("sh"),
+                    words.into_iter().chain(self.args.iter().cloned()).collect(),
+                )
             }
             (None, Some(script)) => {
-                let path = if script.exists() { script.clone() } else { dirs.scripts.join(script) };
-                (path.canonicalize().with_context(|| format!("no script {}", script.display()))?, self.args.clone())
+                let path = if script.exists() {
+                    script.clone()
+                } else {
+                    dirs.scripts.join(script)
+                };
+                (
+                    path.canonicalize()
+                        .with_context(|| format!("no script {}", script.display()))?,
+                    self.args.clone(),
+                )
             }
             (None, None) => unreachable!("clap asks for one of them"),
         };

@@ -27,16 +27,66 @@ struct Script {
 
 /// In the order of running: what breaks most tells first.
 const SCRIPTS: &[Script] = &[
-    Script { name: "pjdfstest", file: "pjdfstest.sh", quick: &[], full: &[] },
-    Script { name: "opened", file: "opened.py", quick: &[], full: &[] },
-    Script { name: "locks", file: "locks.py", quick: &[], full: &[] },
-    Script { name: "coherence", file: "coherence.sh", quick: &[("ROUNDS", "10")], full: &[("ROUNDS", "100")] },
-    Script { name: "randomops", file: "randomops.sh", quick: &[("OPS", "8000")], full: &[("OPS", "100000")] },
-    Script { name: "sqlite", file: "sqlite.sh", quick: &[("ROWS", "20")], full: &[("ROWS", "200")] },
-    Script { name: "git", file: "git.sh", quick: &[("FILES", "80")], full: &[("FILES", "1000")] },
-    Script { name: "build", file: "build.sh", quick: &[("FILES", "4")], full: &[("FILES", "30")] },
-    Script { name: "tree", file: "tree.py", quick: &[("FILES", "800")], full: &[("FILES", "20000")] },
-    Script { name: "fio", file: "fio.sh", quick: &[("SIZE", "4M")], full: &[("SIZE", "64M")] },
+    Script {
+        name: "pjdfstest",
+        file: "pjdfstest.sh",
+        quick: &[],
+        full: &[],
+    },
+    Script {
+        name: "opened",
+        file: "opened.py",
+        quick: &[],
+        full: &[],
+    },
+    Script {
+        name: "locks",
+        file: "locks.py",
+        quick: &[],
+        full: &[],
+    },
+    Script {
+        name: "coherence",
+        file: "coherence.sh",
+        quick: &[("ROUNDS", "10")],
+        full: &[("ROUNDS", "100")],
+    },
+    Script {
+        name: "randomops",
+        file: "randomops.sh",
+        quick: &[("OPS", "8000")],
+        full: &[("OPS", "100000")],
+    },
+    Script {
+        name: "sqlite",
+        file: "sqlite.sh",
+        quick: &[("ROWS", "20")],
+        full: &[("ROWS", "200")],
+    },
+    Script {
+        name: "git",
+        file: "git.sh",
+        quick: &[("FILES", "40")],
+        full: &[("FILES", "1000")],
+    },
+    Script {
+        name: "build",
+        file: "build.sh",
+        quick: &[("FILES", "4")],
+        full: &[("FILES", "30")],
+    },
+    Script {
+        name: "tree",
+        file: "tree.py",
+        quick: &[("FILES", "400")],
+        full: &[("FILES", "20000")],
+    },
+    Script {
+        name: "fio",
+        file: "fio.sh",
+        quick: &[("SIZE", "4M")],
+        full: &[("SIZE", "64M")],
+    },
 ];
 
 /// Cache modes that every kernel line knows and that need no further daemon.
@@ -91,16 +141,32 @@ struct Column {
 
 /// Runs the matrix, prints its table and returns whether nothing failed.
 pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
-    let scripts: Vec<&Script> = SCRIPTS.iter().filter(|script| chosen(&options.scripts, script.name)).collect();
+    let scripts: Vec<&Script> = SCRIPTS
+        .iter()
+        .filter(|script| chosen(&options.scripts, script.name))
+        .collect();
     for name in &options.scripts {
-        ensure!(SCRIPTS.iter().any(|script| script.name == name), "no script {name:?} in the matrix");
+        ensure!(
+            SCRIPTS.iter().any(|script| script.name == name),
+            "no script {name:?} in the matrix"
+        );
     }
     let serve = match &options.serve {
         Some(command) => command.clone(),
         None => {
-            let barge = options.barge.clone().unwrap_or_else(|| dirs.programs.with_file_name("release").join("barge"));
-            ensure!(barge.exists(), "no {}: build it with cargo build --release -p barge, or name one with --barge", barge.display());
-            format!("{} serve {{share}} --9p tcp:127.0.0.1:{{port}}", barge.canonicalize()?.display())
+            let barge = options
+                .barge
+                .clone()
+                .unwrap_or_else(|| dirs.programs.with_file_name("release").join("barge"));
+            ensure!(
+                barge.exists(),
+                "no {}: build it with cargo build --release -p barge, or name one with --barge",
+                barge.display()
+            );
+            format!(
+                "{} serve {{share}} --9p tcp:127.0.0.1:{{port}}",
+                barge.canonicalize()?.display()
+            )
         }
     };
     tools::install(dirs)?;
@@ -110,14 +176,22 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<(usize, Column)>> {
         let mut done = Vec::new();
-        while let Some((index, (kernel, cache))) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, pairs.get(index)?))) {
-            done.push((index, column(dirs, options, &serve, kernel, cache, &scripts)?));
+        while let Some((index, (kernel, cache))) = Some(next.fetch_add(1, Ordering::Relaxed))
+            .and_then(|index| Some((index, pairs.get(index)?)))
+        {
+            done.push((
+                index,
+                column(dirs, options, &serve, kernel, cache, &scripts)?,
+            ));
         }
         Ok(done)
     };
     let mut columns: Vec<(usize, Column)> = thread::scope(|scope| {
         let workers: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect::<Result<Vec<_>>>()
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a worker does not panic"))
+            .collect::<Result<Vec<_>>>()
     })?
     .into_iter()
     .flatten()
@@ -136,20 +210,39 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
     }
     if let Some(report) = &options.report {
         let old = fs::read_to_string(report).unwrap_or_default();
-        fs::write(report, with_section(&old, &table)).with_context(|| format!("cannot write {}", report.display()))?;
+        fs::write(report, with_section(&old, &table))
+            .with_context(|| format!("cannot write {}", report.display()))?;
     }
-    let count = |is: fn(&Verdict) -> bool| columns.iter().flat_map(|column| &column.cells).filter(|(_, verdict)| is(verdict)).count();
+    let count = |is: fn(&Verdict) -> bool| {
+        columns
+            .iter()
+            .flat_map(|column| &column.cells)
+            .filter(|(_, verdict)| is(verdict))
+            .count()
+    };
     let failed = count(|verdict| matches!(verdict, Verdict::Failed(_)));
-    println!("{} passed, {failed} failed, {} skipped", count(|verdict| matches!(verdict, Verdict::Passed(_))), count(|verdict| *verdict == Verdict::Skipped));
+    println!(
+        "{} passed, {failed} failed, {} skipped",
+        count(|verdict| matches!(verdict, Verdict::Passed(_))),
+        count(|verdict| *verdict == Verdict::Skipped)
+    );
     Ok(failed == 0)
 }
 
 fn pairs(options: &Options) -> Vec<(String, String)> {
-    let all = LINES.iter().flat_map(|(kernel, _)| CACHES.iter().map(|cache| (*kernel, *cache)));
+    let all = LINES
+        .iter()
+        .flat_map(|(kernel, _)| CACHES.iter().map(|cache| (*kernel, *cache)));
     let narrowed = !options.kernels.is_empty() || !options.caches.is_empty();
-    let base: Vec<_> = if options.quick && !narrowed { QUICK.to_vec() } else { all.collect() };
+    let base: Vec<_> = if options.quick && !narrowed {
+        QUICK.to_vec()
+    } else {
+        all.collect()
+    };
     base.into_iter()
-        .filter(|(kernel, cache)| chosen(&options.kernels, kernel) && chosen(&options.caches, cache))
+        .filter(|(kernel, cache)| {
+            chosen(&options.kernels, kernel) && chosen(&options.caches, cache)
+        })
         .map(|(kernel, cache)| (kernel.into(), cache.into()))
         .collect()
 }
@@ -159,17 +252,35 @@ fn chosen(names: &[String], name: &str) -> bool {
 }
 
 /// All scripts of a pair, in as few boots as the guest's health allows.
-fn column(dirs: &Dirs, options: &Options, serve: &str, kernel: &str, cache: &str, scripts: &[&'static Script]) -> Result<Column> {
-    let mut column = Column { kernel: kernel.into(), cache: cache.into(), boot: Duration::ZERO, cells: Vec::new() };
+fn column(
+    dirs: &Dirs,
+    options: &Options,
+    serve: &str,
+    kernel: &str,
+    cache: &str,
+    scripts: &[&'static Script],
+) -> Result<Column> {
+    let mut column = Column {
+        kernel: kernel.into(),
+        cache: cache.into(),
+        boot: Duration::ZERO,
+        cells: Vec::new(),
+    };
     while column.cells.len() < scripts.len() {
         let rest = &scripts[column.cells.len()..];
-        let mount_options: Vec<String> = [format!("cache={cache},locktimeout=1")].into_iter().chain(options.options.iter().cloned()).collect();
+        let mount_options: Vec<String> = [format!("cache={cache},locktimeout=1")]
+            .into_iter()
+            .chain(options.options.iter().cloned())
+            .collect();
         let plan = Plan {
             kernel: kernel.into(),
             serve: Some(serve.into()),
             mount: Mount::usual("9p", None, &mount_options),
             share: None,
-            cases: rest.iter().map(|script| script.case(dirs, options.quick, cache)).collect(),
+            cases: rest
+                .iter()
+                .map(|script| script.case(dirs, options.quick, cache))
+                .collect(),
             case_timeout: options.timeout / 2,
             timeout: options.timeout,
             accel: options.accel.clone(),
@@ -178,8 +289,23 @@ fn column(dirs: &Dirs, options: &Options, serve: &str, kernel: &str, cache: &str
             keep: false,
         };
         let prefix = format!("{kernel} {cache}| ");
-        let progress = |result: &CaseResult| println!("{prefix}--- {} {}", result.name, in_words(&verdict(result)));
-        let outcome = run::run(dirs, &plan, Prefixed { prefix: prefix.clone(), line: Vec::new() }, progress)?;
+        let progress = |result: &CaseResult| {
+            println!(
+                "{prefix}--- {} {} after {:.1} s",
+                result.name,
+                in_words(&verdict(result)),
+                result.took.as_secs_f32()
+            )
+        };
+        let outcome = run::run(
+            dirs,
+            &plan,
+            Prefixed {
+                prefix: prefix.clone(),
+                line: Vec::new(),
+            },
+            progress,
+        )?;
         column.boot = outcome.boot;
         take(&mut column, rest, outcome)?;
     }
@@ -213,7 +339,11 @@ impl Write for Prefixed {
 
 /// Adds the cells of a boot: one for each case that ended, one for the case that broke the guest.
 fn take(column: &mut Column, rest: &[&'static Script], outcome: Outcome) -> Result<()> {
-    column.cells.extend(rest.iter().zip(&outcome.cases).map(|(script, result)| (script.name, verdict(result))));
+    column.cells.extend(
+        rest.iter()
+            .zip(&outcome.cases)
+            .map(|(script, result)| (script.name, verdict(result))),
+    );
     let unfinished = rest.get(outcome.cases.len());
     let complaints = outcome.complaints.join("; ");
     let trouble = match outcome.broken {
@@ -233,8 +363,15 @@ fn take(column: &mut Column, rest: &[&'static Script], outcome: Outcome) -> Resu
 impl Script {
     fn case(&self, dirs: &Dirs, quick: bool, cache: &str) -> Case {
         let sizes = if quick { self.quick } else { self.full };
-        let env: Vec<_> = sizes.iter().chain(&[("CACHE", cache)]).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Case { own_dir: true, ..Case::program(self.name, &dirs.scripts.join(self.file), &[], &env) }
+        let env: Vec<_> = sizes
+            .iter()
+            .chain(&[("CACHE", cache)])
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        Case {
+            own_dir: true,
+            ..Case::program(self.name, &dirs.scripts.join(self.file), &[], &env)
+        }
     }
 }
 
@@ -245,14 +382,14 @@ fn verdict(result: &CaseResult) -> Verdict {
     match result.status {
         0 => Verdict::Passed(result.took),
         77 => Verdict::Skipped,
-        124 => Verdict::Failed(format!("not through after {} s", result.took.as_secs())),
+        124 => Verdict::Failed("not through in time".into()),
         status => Verdict::Failed(format!("status {status}")),
     }
 }
 
 fn in_words(verdict: &Verdict) -> String {
     match verdict {
-        Verdict::Passed(took) => format!("passed in {:.1} s", took.as_secs_f32()),
+        Verdict::Passed(_) => "passed".into(),
         Verdict::Failed(why) => format!("FAILED: {why}"),
         Verdict::Skipped => "skipped".into(),
     }
@@ -277,7 +414,7 @@ fn table(columns: &[Column]) -> String {
         text += &format!(" {:.0} s |", column.boot.as_secs_f32());
     }
     for name in names {
-        write!(text, "\n| {name} |").expect("a string takes all");
+        text += &format!("\n| {name} |");
         for column in columns {
             let cell = match column.cells.iter().find(|(other, _)| *other == name) {
                 Some((_, Verdict::Passed(took))) => format!("{:.0} s", took.as_secs_f32()),
@@ -285,7 +422,7 @@ fn table(columns: &[Column]) -> String {
                 Some((_, Verdict::Skipped)) => "skipped".into(),
                 None => String::new(),
             };
-            write!(text, " {cell} |").expect("a string takes all");
+            text += &format!(" {cell} |");
         }
     }
     text + "\n"
@@ -297,7 +434,9 @@ const SECTION_END: &str = "<!-- matrix end -->\n";
 /// A document with its section of results replaced, or added at its end.
 fn with_section(document: &str, table: &str) -> String {
     let (before, after) = match (document.find(SECTION_START), document.find(SECTION_END)) {
-        (Some(start), Some(end)) if start < end => (&document[..start], &document[end + SECTION_END.len()..]),
+        (Some(start), Some(end)) if start < end => {
+            (&document[..start], &document[end + SECTION_END.len()..])
+        }
         _ => (document, ""),
     };
     format!("{before}{SECTION_START}{table}{SECTION_END}{after}")
@@ -310,25 +449,63 @@ mod tests {
     #[test]
     fn a_report_is_replaced_where_it_was() {
         let first = with_section("# Title\n", "| a |\n");
-        assert_eq!(first, format!("# Title\n{SECTION_START}| a |\n{SECTION_END}"));
+        assert_eq!(
+            first,
+            format!("# Title\n{SECTION_START}| a |\n{SECTION_END}")
+        );
         let second = with_section(&format!("{first}\nmore\n"), "| b |\n");
-        assert_eq!(second, format!("# Title\n{SECTION_START}| b |\n{SECTION_END}\nmore\n"));
+        assert_eq!(
+            second,
+            format!("# Title\n{SECTION_START}| b |\n{SECTION_END}\nmore\n")
+        );
     }
 
     #[test]
     fn a_table_has_a_row_for_each_script() {
-        let cells = vec![("git", Verdict::Passed(Duration::from_secs(3))), ("fio", Verdict::Failed("status 1".into()))];
-        let column = Column { kernel: "6.1".into(), cache: "none".into(), boot: Duration::from_secs(7), cells };
-        assert_eq!(table(&[column]), "| | 6.1 none |\n|---|---|\n| boot | 7 s |\n| git | 3 s |\n| fio | **failed** |\n");
+        let cells = vec![
+            ("git", Verdict::Passed(Duration::from_secs(3))),
+            ("fio", Verdict::Failed("status 1".into())),
+        ];
+        let column = Column {
+            kernel: "6.1".into(),
+            cache: "none".into(),
+            boot: Duration::from_secs(7),
+            cells,
+        };
+        assert_eq!(
+            table(&[column]),
+            "| | 6.1 none |\n|---|---|\n| boot | 7 s |\n| git | 3 s |\n| fio | **failed** |\n"
+        );
     }
 
     #[test]
     fn a_guest_that_dies_fails_the_script_it_ran() {
         let scripts: Vec<&'static Script> = SCRIPTS.iter().take(3).collect();
-        let done = CaseResult { name: "pjdfstest".into(), status: 0, took: Duration::from_secs(1), complaints: Vec::new() };
-        let outcome = Outcome { cases: vec![done], boot: Duration::from_secs(5), complaints: Vec::new(), broken: Some(Broken::Failed("died".into())) };
-        let mut column = Column { kernel: "6.1".into(), cache: "none".into(), boot: Duration::ZERO, cells: Vec::new() };
+        let done = CaseResult {
+            name: "pjdfstest".into(),
+            status: 0,
+            took: Duration::from_secs(1),
+            complaints: Vec::new(),
+        };
+        let outcome = Outcome {
+            cases: vec![done],
+            boot: Duration::from_secs(5),
+            complaints: Vec::new(),
+            broken: Some(Broken::Failed("died".into())),
+        };
+        let mut column = Column {
+            kernel: "6.1".into(),
+            cache: "none".into(),
+            boot: Duration::ZERO,
+            cells: Vec::new(),
+        };
         take(&mut column, &scripts, outcome).unwrap();
-        assert_eq!(column.cells, [("pjdfstest", Verdict::Passed(Duration::from_secs(1))), ("opened", Verdict::Failed("died".into()))]);
+        assert_eq!(
+            column.cells,
+            [
+                ("pjdfstest", Verdict::Passed(Duration::from_secs(1))),
+                ("opened", Verdict::Failed("died".into()))
+            ]
+        );
     }
 }

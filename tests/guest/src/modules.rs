@@ -20,8 +20,13 @@ impl Deps {
             if let Some(name) = line.strip_suffix(" builtin") {
                 needs.insert(name.into(), None);
             } else {
-                let (name, list) = line.split_once(':').with_context(|| format!("modules.dep: expected `NAME: …`, got {line:?}"))?;
-                needs.insert(name.into(), Some(list.split_whitespace().map(Into::into).collect()));
+                let (name, list) = line
+                    .split_once(':')
+                    .with_context(|| format!("modules.dep: expected `NAME: …`, got {line:?}"))?;
+                needs.insert(
+                    name.into(),
+                    Some(list.split_whitespace().map(Into::into).collect()),
+                );
             }
         }
         Ok(Self { needs })
@@ -43,7 +48,11 @@ impl Deps {
         if above.iter().any(|module| module == name) {
             bail!("module {name} needs itself: {}", above.join(" → "));
         }
-        let Some(needs) = self.needs.get(name).with_context(|| format!("no module {name} in the cache"))? else {
+        let Some(needs) = self
+            .needs
+            .get(name)
+            .with_context(|| format!("no module {name} in the cache"))?
+        else {
             return Ok(());
         };
         above.push(name.into());
@@ -68,8 +77,15 @@ pub(crate) fn depends(module: &[u8]) -> Vec<String> {
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
         return Vec::new();
     };
-    let value = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(value).split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
+    let value = module[at + KEY.len()..]
+        .split(|byte| *byte == 0)
+        .next()
+        .unwrap_or_default();
+    String::from_utf8_lossy(value)
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(|name| name.replace('-', "_"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -79,20 +95,39 @@ mod tests {
     #[test]
     fn needed_modules_come_first_and_once() {
         let deps = Deps::parse("9p: 9pnet netfs\n9pnet: \n9pnet_fd: 9pnet\nnetfs: fscache\nfscache: \nvirtio_pci builtin\n").unwrap();
-        assert_eq!(deps.order(&["virtio-pci", "9p", "9pnet-fd"]).unwrap(), ["9pnet", "fscache", "netfs", "9p", "9pnet_fd"]);
+        assert_eq!(
+            deps.order(&["virtio-pci", "9p", "9pnet-fd"]).unwrap(),
+            ["9pnet", "fscache", "netfs", "9p", "9pnet_fd"]
+        );
     }
 
     #[test]
     fn unknown_and_circular_modules_are_errors() {
         let deps = Deps::parse("a: b\nb: a\nc: d\n").unwrap();
-        assert!(deps.order(&["a"]).unwrap_err().to_string().contains("needs itself"));
-        assert!(deps.order(&["c"]).unwrap_err().to_string().contains("no module d"));
+        assert!(
+            deps.order(&["a"])
+                .unwrap_err()
+                .to_string()
+                .contains("needs itself")
+        );
+        assert!(
+            deps.order(&["c"])
+                .unwrap_err()
+                .to_string()
+                .contains("no module d")
+        );
     }
 
     #[test]
     fn a_module_says_what_it_needs() {
-        assert_eq!(depends(b"\x7fELF..\0license=GPL\0depends=9pnet,fs-cache\0name=9p\0"), ["9pnet", "fs_cache"]);
+        assert_eq!(
+            depends(b"\x7fELF..\0license=GPL\0depends=9pnet,fs-cache\0name=9p\0"),
+            ["9pnet", "fs_cache"]
+        );
         assert!(depends(b"\0depends=\0").is_empty());
-        assert_eq!(name_of("kernel/drivers/char/hw_random/virtio-rng.ko.xz"), "virtio_rng");
+        assert_eq!(
+            name_of("kernel/drivers/char/hw_random/virtio-rng.ko.xz"),
+            "virtio_rng"
+        );
     }
 }

@@ -69,16 +69,36 @@ fn run(args: &Args) -> Result<()> {
             history.remove(0);
         }
         history.push(format!("{number}: {op:?}"));
-        subject.apply(&op).with_context(|| format!("after {}", history.join("\n  ")))?;
+        subject
+            .apply(&op)
+            .with_context(|| format!("after {}", history.join("\n  ")))?;
     }
     subject.apply(&Op::Reopen(0))?;
     subject.apply(&Op::DropPages)?;
-    subject.apply(&Op::Read { fd: 0, at: 0, len: args.max_size })?;
+    subject.apply(&Op::Read {
+        fd: 0,
+        at: 0,
+        len: args.max_size,
+    })?;
     std::fs::remove_file(&args.file)?;
-    ensure!(!args.require_mmap || subject.has_shared_mmap, "no writable shared mappings");
-    let missing: Vec<_> =
-        [(subject.has_shared_mmap, "writable shared mappings"), (subject.has_fallocate, "fallocate")].iter().filter(|(has, _)| !has).map(|(_, name)| *name).collect();
-    println!("randomops: {} operations agree{}{}", args.ops, if missing.is_empty() { "" } else { "; without " }, missing.join(", "));
+    ensure!(
+        !args.require_mmap || subject.has_shared_mmap,
+        "no writable shared mappings"
+    );
+    let missing: Vec<_> = [
+        (subject.has_shared_mmap, "writable shared mappings"),
+        (subject.has_fallocate, "fallocate"),
+    ]
+    .iter()
+    .filter(|(has, _)| !has)
+    .map(|(_, name)| *name)
+    .collect();
+    println!(
+        "randomops: {} operations agree{}{}",
+        args.ops,
+        if missing.is_empty() { "" } else { "; without " },
+        missing.join(", ")
+    );
     Ok(())
 }
 
@@ -123,7 +143,11 @@ impl Op {
             Self::Allocate { .. } => Kind::Allocate,
             Self::Punch { .. } => Kind::Punch,
             Self::DropPages => Kind::DropPages,
-            Self::Read { .. } | Self::Write { .. } | Self::Sync { .. } | Self::Reopen(_) | Self::Size { .. } => return None,
+            Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Sync { .. }
+            | Self::Reopen(_)
+            | Self::Size { .. } => return None,
         })
     }
 }
@@ -141,11 +165,23 @@ struct Subject<'a> {
 
 impl<'a> Subject<'a> {
     fn new(args: &'a Args) -> Result<Self> {
-        ensure!(args.max_size > 0 && args.max_io > 0, "sizes must be above zero");
+        ensure!(
+            args.max_size > 0 && args.max_io > 0,
+            "sizes must be above zero"
+        );
         File::create(&args.file).with_context(|| format!("cannot make {}", args.file.display()))?;
         let files = [open(&args.file)?, open(&args.file)?];
         let random = args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Ok(Self { args, path: &args.file, model: Vec::new(), files, random, stamp: 0, has_shared_mmap: true, has_fallocate: true })
+        Ok(Self {
+            args,
+            path: &args.file,
+            model: Vec::new(),
+            files,
+            random,
+            stamp: 0,
+            has_shared_mmap: true,
+            has_fallocate: true,
+        })
     }
 
     /// The next operation. Weights: mostly data, and few of what costs most.
@@ -160,7 +196,11 @@ impl<'a> Subject<'a> {
         };
         match self.below(100) {
             0..30 => Op::Read { fd, at, len },
-            30..55 => Op::Write { fd, at, len: len.min(self.args.max_size - at) },
+            30..55 => Op::Write {
+                fd,
+                at,
+                len: len.min(self.args.max_size - at),
+            },
             55..58 if self.model.len() + len <= self.args.max_size => Op::Append { len },
             58..68 if !self.model.is_empty() => {
                 let (at, len) = inside(self);
@@ -171,7 +211,10 @@ impl<'a> Subject<'a> {
                 Op::MapWrite { at, len }
             }
             78..84 => Op::Truncate { fd, size: at },
-            84..86 if self.has_fallocate => Op::Allocate { at, len: len.min(self.args.max_size - at) },
+            84..86 if self.has_fallocate => Op::Allocate {
+                at,
+                len: len.min(self.args.max_size - at),
+            },
             86..88 if self.has_fallocate => Op::Punch { at, len },
             88..90 => Op::Sync { fd },
             90..93 => Op::Reopen(fd),
@@ -201,24 +244,41 @@ impl<'a> Subject<'a> {
             }
             Op::Append { len } => {
                 let bytes = self.fresh(len);
-                OpenOptions::new().append(true).open(self.path)?.write_all(&bytes)?;
+                OpenOptions::new()
+                    .append(true)
+                    .open(self.path)?
+                    .write_all(&bytes)?;
                 self.put(self.model.len(), &bytes);
             }
             Op::MapRead { at, len } => {
                 // A program and its libraries are mapped like this, in every cache mode.
-                let (map, skip) = self.map(at, len, ProtFlags::READ, MapFlags::PRIVATE).context("a private mapping")?;
+                let (map, skip) = self
+                    .map(at, len, ProtFlags::READ, MapFlags::PRIVATE)
+                    .context("a private mapping")?;
                 let mut got = vec![0; len];
                 map.get_slice(skip, len)?.copy_to(&mut got[..]);
                 compare("mapped read", at, &self.model[at..at + len], &got)?;
             }
-            Op::MapWrite { at, len } => match self.map(at, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED) {
+            Op::MapWrite { at, len } => match self.map(
+                at,
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+            ) {
                 Ok((map, skip)) => {
                     let bytes = self.fresh(len);
                     map.get_slice(skip, len)?.copy_from(&bytes[..]);
                     self.put(at, &bytes);
                 }
                 // What v9fs says without a cache to map from; a mapping it would not refuse must not fail.
-                Err(MmapRegionError::Mmap(error)) if matches!(Errno::from_io_error(&error), Some(Errno::NODEV | Errno::INVAL)) => self.has_shared_mmap = false,
+                Err(MmapRegionError::Mmap(error))
+                    if matches!(
+                        Errno::from_io_error(&error),
+                        Some(Errno::NODEV | Errno::INVAL)
+                    ) =>
+                {
+                    self.has_shared_mmap = false
+                }
                 Err(error) => return Err(error).context("a shared mapping"),
             },
             Op::Truncate { fd, size } => {
@@ -231,7 +291,11 @@ impl<'a> Subject<'a> {
                 }
             }
             Op::Punch { at, len } => {
-                if self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len)? {
+                if self.fallocate(
+                    FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                    at,
+                    len,
+                )? {
                     let end = self.model.len().min(at + len);
                     self.model[at.min(end)..end].fill(0);
                 }
@@ -243,8 +307,15 @@ impl<'a> Subject<'a> {
                 fadvise(&*self.files[0], 0, None, Advice::DontNeed)?;
             }
             Op::Size { fd } => {
-                for (how, size) in [("fstat", self.files[fd].metadata()?.size()), ("stat", self.path.metadata()?.size())] {
-                    ensure!(size == self.model.len() as u64, "{how} says {size} bytes, expected {}", self.model.len());
+                for (how, size) in [
+                    ("fstat", self.files[fd].metadata()?.size()),
+                    ("stat", self.path.metadata()?.size()),
+                ] {
+                    ensure!(
+                        size == self.model.len() as u64,
+                        "{how} says {size} bytes, expected {}",
+                        self.model.len()
+                    );
                 }
             }
         }
@@ -252,10 +323,21 @@ impl<'a> Subject<'a> {
     }
 
     /// Maps the pages around a range; the range starts at the second value.
-    fn map(&self, at: usize, len: usize, access: ProtFlags, flags: MapFlags) -> Result<(MmapRegion, usize), MmapRegionError> {
+    fn map(
+        &self,
+        at: usize,
+        len: usize,
+        access: ProtFlags,
+        flags: MapFlags,
+    ) -> Result<(MmapRegion, usize), MmapRegionError> {
         let skip = at % PAGE;
         let place = FileOffset::from_arc(Arc::clone(&self.files[0]), (at - skip) as u64);
-        let map = MmapRegion::build(Some(place), len + skip, access.bits().cast_signed(), flags.bits().cast_signed())?;
+        let map = MmapRegion::build(
+            Some(place),
+            len + skip,
+            access.bits().cast_signed(),
+            flags.bits().cast_signed(),
+        )?;
         Ok((map, skip))
     }
 
@@ -273,8 +355,14 @@ impl<'a> Subject<'a> {
 
     /// Bytes which no write before had in this place.
     fn fresh(&mut self, len: usize) -> Vec<u8> {
-        self.stamp = if self.stamp == u8::MAX { 1 } else { self.stamp + 1 };
-        (0..len).map(|index| self.stamp ^ (index / 256) as u8).collect()
+        self.stamp = if self.stamp == u8::MAX {
+            1
+        } else {
+            self.stamp + 1
+        };
+        (0..len)
+            .map(|index| self.stamp ^ (index / 256) as u8)
+            .collect()
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
@@ -289,7 +377,7 @@ impl<'a> Subject<'a> {
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
         let number = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        (number * limit as u64 >> 32) as usize
+        ((number * limit as u64) >> 32) as usize
     }
 }
 
@@ -297,14 +385,35 @@ impl<'a> Subject<'a> {
 const PAGE: usize = 4096;
 
 fn open(path: &Path) -> Result<Arc<File>> {
-    Ok(Arc::new(OpenOptions::new().read(true).write(true).open(path)?))
+    Ok(Arc::new(
+        OpenOptions::new().read(true).write(true).open(path)?,
+    ))
 }
 
 fn compare(how: &str, at: usize, expected: &[u8], got: &[u8]) -> Result<()> {
-    ensure!(expected.len() == got.len(), "{how} at {at} gave {} bytes, expected {}", got.len(), expected.len());
-    if let Some(index) = expected.iter().zip(got).position(|(one, other)| one != other) {
-        let wrong = expected.iter().zip(got).filter(|(one, other)| one != other).count();
-        bail!("{how} at {at}: byte {} is {:#04x}, expected {:#04x} ({wrong} of {} bytes differ)", at + index, got[index], expected[index], got.len());
+    ensure!(
+        expected.len() == got.len(),
+        "{how} at {at} gave {} bytes, expected {}",
+        got.len(),
+        expected.len()
+    );
+    if let Some(index) = expected
+        .iter()
+        .zip(got)
+        .position(|(one, other)| one != other)
+    {
+        let wrong = expected
+            .iter()
+            .zip(got)
+            .filter(|(one, other)| one != other)
+            .count();
+        bail!(
+            "{how} at {at}: byte {} is {:#04x}, expected {:#04x} ({wrong} of {} bytes differ)",
+            at + index,
+            got[index],
+            expected[index],
+            got.len()
+        );
     }
     Ok(())
 }

@@ -43,39 +43,69 @@ pub struct Plan {
 }
 
 /// Runs a plan. The scripts' output goes to `sink`, each case that ended to `progress`. A server that fails is a broken outcome.
-pub fn run(dirs: &Dirs, plan: &Plan, sink: impl Write + Send + 'static, progress: impl FnMut(&CaseResult)) -> Result<Outcome> {
+pub fn run(
+    dirs: &Dirs,
+    plan: &Plan,
+    sink: impl Write + Send + 'static,
+    progress: impl FnMut(&CaseResult),
+) -> Result<Outcome> {
     guest::available()?;
     let kernel = Kernel::get(&dirs.cache, &plan.kernel, plan.mirror.as_deref())?;
     let busybox = kernel::busybox(&dirs.cache, plan.mirror.as_deref())?;
     let mut scratch = Scratch::new(dirs, plan.keep)?;
     let share = match &plan.share {
-        Some(share) => share.canonicalize().with_context(|| format!("no share {}", share.display()))?,
+        Some(share) => share
+            .canonicalize()
+            .with_context(|| format!("no share {}", share.display()))?,
         None => scratch.share()?,
     };
 
     let family = Arc::new(Family::new()?);
     let address = Address::choose(&share, &scratch.dir)?;
     let server = match &plan.serve {
-        Some(command) => Some(Server::start(command, &address, &family, &scratch.dir.join("server.log"))?),
+        Some(command) => Some(Server::start(
+            command,
+            &address,
+            &family,
+            &scratch.dir.join("server.log"),
+        )?),
         None => None,
     };
     let spec = Spec {
-        mount: Mount { kind: plan.mount.kind.clone(), options: address.fill(&plan.mount.options), device: address.fill(&plan.mount.device) },
+        mount: Mount {
+            kind: plan.mount.kind.clone(),
+            options: address.fill(&plan.mount.options),
+            device: address.fill(&plan.mount.device),
+        },
         cases: plan.cases.clone(),
         case_timeout: plan.case_timeout,
         timeout: plan.timeout,
         accel: plan.accel.clone(),
-        qemu: plan.qemu.iter().map(|argument| address.fill(argument)).collect(),
+        qemu: plan
+            .qemu
+            .iter()
+            .map(|argument| address.fill(argument))
+            .collect(),
         path: dirs.path(),
         scripts: dirs.scripts.display().to_string(),
     };
-    let guest = Guest::boot(&spec, &kernel, &busybox, &scratch.dir, &share, &family, sink)?;
+    let guest = Guest::boot(
+        &spec,
+        &kernel,
+        &busybox,
+        &scratch.dir,
+        &share,
+        &family,
+        sink,
+    )?;
     let mut outcome = guest.finish(progress)?;
     if let Some(Err(error)) = server.map(Server::stop) {
         // A server that died explains whatever the guest saw.
         outcome.broken = Some(Broken::Failed(error.to_string()));
     }
-    scratch.keep |= outcome.broken.is_some() || !outcome.complaints.is_empty() || outcome.cases.iter().any(|case| !case.passed());
+    scratch.keep |= outcome.broken.is_some()
+        || !outcome.complaints.is_empty()
+        || outcome.cases.iter().any(|case| !case.passed());
     if scratch.keep {
         eprintln!("barge-guest: logs are in {}", scratch.dir.display());
     }
@@ -93,14 +123,27 @@ impl Mount {
     /// A mount with the usual device and options of its type, to which `options` are added.
     pub fn usual(kind: &str, device: Option<String>, options: &[String]) -> Self {
         let (usual_device, usual_options) = match kind {
-            "9p" if options.iter().any(|option| option.contains("trans=")) => ("share", "version=9p2000.L"),
+            "9p" if options.iter().any(|option| option.contains("trans=")) => {
+                ("share", "version=9p2000.L")
+            }
             "9p" => ("{host}", "trans=tcp,port={port},version=9p2000.L"),
             "nfs" | "nfs4" => ("{host}:/", "addr={host},port={port},mountport={port}"),
             _ => ("share", ""),
         };
-        let options: Vec<&str> = std::iter::once(usual_options).chain(options.iter().map(String::as_str)).filter(|option| !option.is_empty()).collect();
-        let options = if options.is_empty() { "rw".into() } else { options.join(",") };
-        Self { kind: kind.into(), options, device: device.unwrap_or_else(|| usual_device.into()) }
+        let options: Vec<&str> = std::iter::once(usual_options)
+            .chain(options.iter().map(String::as_str))
+            .filter(|option| !option.is_empty())
+            .collect();
+        let options = if options.is_empty() {
+            "rw".into()
+        } else {
+            options.join(",")
+        };
+        Self {
+            kind: kind.into(),
+            options,
+            device: device.unwrap_or_else(|| usual_device.into()),
+        }
     }
 }
 
@@ -115,7 +158,11 @@ impl Case {
         for arg in args {
             script += &format!(" {}", quote(arg));
         }
-        Self { name: name.into(), script: script + "\n", own_dir: false }
+        Self {
+            name: name.into(),
+            script: script + "\n",
+            own_dir: false,
+        }
     }
 }
 
@@ -135,7 +182,9 @@ impl Scratch {
             match fs::create_dir(&dir) {
                 Ok(()) => return Ok(Self { dir, keep }),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
-                Err(error) => return Err(error).with_context(|| format!("cannot make {}", dir.display())),
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot make {}", dir.display()));
+                }
             }
         }
         unreachable!("a run has a free number")
@@ -165,14 +214,25 @@ mod tests {
     #[test]
     fn usual_mounts_take_further_options() {
         let mount = Mount::usual("9p", None, &["cache=mmap".into(), "msize=65536".into()]);
-        assert_eq!(mount.options, "trans=tcp,port={port},version=9p2000.L,cache=mmap,msize=65536");
-        assert_eq!(Mount::usual("9p", None, &["trans=virtio".into()]).device, "share");
+        assert_eq!(
+            mount.options,
+            "trans=tcp,port={port},version=9p2000.L,cache=mmap,msize=65536"
+        );
+        assert_eq!(
+            Mount::usual("9p", None, &["trans=virtio".into()]).device,
+            "share"
+        );
         assert_eq!(Mount::usual("tmpfs", None, &[]).options, "rw");
     }
 
     #[test]
     fn a_program_keeps_its_words() {
-        let case = Case::program("x", Path::new("/a b"), &["it's".into()], &[("K".into(), "1 2".into())]);
+        let case = Case::program(
+            "x",
+            Path::new("/a b"),
+            &["it's".into()],
+            &[("K".into(), "1 2".into())],
+        );
         assert_eq!(case.script, "export K='1 2'\nexec '/a b' 'it'\\''s'\n");
     }
 }

@@ -31,7 +31,9 @@ pub struct Address {
 impl Address {
     /// A free loopback port, and names for a share below the directory of a run.
     pub fn choose(share: &Path, run: &Path) -> Result<Self> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
         let values = vec![
             ("share", share.display().to_string()),
             ("port", port.to_string()),
@@ -50,7 +52,12 @@ impl Address {
 
 impl Server {
     /// Starts a shell command and waits until its port accepts or its socket exists, whichever the command names.
-    pub(crate) fn start(command: &str, address: &Address, family: &Family, log: &Path) -> Result<Self> {
+    pub(crate) fn start(
+        command: &str,
+        address: &Address,
+        family: &Family,
+        log: &Path,
+    ) -> Result<Self> {
         let output = File::create(log)?;
         let child = family.spawn(
             Command::new("sh")
@@ -59,17 +66,25 @@ impl Server {
                 .stdout(output.try_clone()?)
                 .stderr(output),
         )?;
-        let mut server = Self { child, log: log.into() };
+        let mut server = Self {
+            child,
+            log: log.into(),
+        };
         let socket = address.fill("{socket}");
         let (by_port, by_socket) = (command.contains("{port}"), command.contains("{socket}"));
         let started = Instant::now();
         loop {
             server.check()?;
-            let port_ready = !by_port || TcpStream::connect((Ipv4Addr::LOCALHOST, address.port)).is_ok();
+            let port_ready =
+                !by_port || TcpStream::connect((Ipv4Addr::LOCALHOST, address.port)).is_ok();
             if port_ready && (!by_socket || Path::new(&socket).exists()) {
                 return Ok(server);
             }
-            ensure!(started.elapsed() < PATIENCE, "the server does not accept after {PATIENCE:?}: {}", tail(&server.log, 5));
+            ensure!(
+                started.elapsed() < PATIENCE,
+                "the server does not accept after {PATIENCE:?}: {}",
+                tail(&server.log, 5)
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -96,11 +111,17 @@ impl Server {
         let status = loop {
             match self.child.try_wait()? {
                 Some(status) => break status,
-                None if told.elapsed() > PATIENCE => bail!("the server does not stop {PATIENCE:?} after SIGTERM"),
+                None if told.elapsed() > PATIENCE => {
+                    bail!("the server does not stop {PATIENCE:?} after SIGTERM")
+                }
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
         };
-        ensure!(status.success() || status.signal() == Some(Signal::TERM.as_raw()), "the server ended with {status}: {}", tail(&self.log, 5));
+        ensure!(
+            status.success() || status.signal() == Some(Signal::TERM.as_raw()),
+            "the server ended with {status}: {}",
+            tail(&self.log, 5)
+        );
         Ok(())
     }
 }

@@ -19,6 +19,12 @@ finish() {
     /run/barge/busybox poweroff -f
 }
 
+# The machine's clock has whole seconds, and an emulated one drifts. Set it a little ahead, lest files which the server stamps come from the future.
+set_clock() {
+    now=$(($(host 'date +%s%N') + 200000000))
+    date -s "@${now%?????????}.${now#??????????}" >/dev/null
+}
+
 busy() {
     echo "processes which hold the share open:"
     for fd in /proc/[0-9]*/cwd /proc/[0-9]*/fd/*; do
@@ -28,15 +34,13 @@ busy() {
     done
 }
 
-# The clock of the machine has whole seconds. Here it is the host's and a little more, lest files which the server stamps come from the future.
-date -s "@$(host 'date -d "+100 milliseconds" +%s.%N')" >/dev/null
-
 error=$(/run/barge/busybox mount -i -t "$MOUNT_TYPE" -o "$MOUNT_OPTIONS" "$MOUNT_DEVICE" /mnt 2>&1) || finish "fault mount: ${error:-failed}"
 
 say ready
 while read -r name dir; do
     mkdir -p "/mnt/$dir"
     chmod 755 "/mnt/$dir"
+    set_clock
     echo "<5>barge-guest: case $name" >/dev/kmsg
     say "begin $name"
     (cd "/mnt/$dir" && exec timeout -k 10 "$CASE_TIMEOUT" sh "/run/barge/cases/$name")

@@ -16,10 +16,21 @@ pub fn install(dirs: &Dirs) -> Result<()> {
         return Ok(());
     }
     let status = Command::new("cargo")
-        .args(["install", "--quiet", "--locked", "pjdfstest", "--version", PJDFSTEST, "--root"])
+        .args([
+            "install",
+            "--quiet",
+            "--locked",
+            "pjdfstest",
+            "--version",
+            PJDFSTEST,
+            "--root",
+        ])
         .arg(&root)
         .status()
         .context("cannot run cargo")?;
-    ensure!(status.success(), "cargo install pjdfstest ended with {status}");
+    ensure!(
+        status.success(),
+        "cargo install pjdfstest ended with {status}"
+    );
     Ok(())
 }

@@ -30,7 +30,10 @@ pub fn setattr_answers_the_new_attributes(bed: &Bed) {
     let found = file.attr();
     assert_eq!((told.mode, told.size), (0o600, 3));
     assert_eq!((found.mode, found.size), (0o600, 3));
-    assert_eq!((told.mtime, told.ctime, told.change), (found.mtime, found.ctime, found.change));
+    assert_eq!(
+        (told.mtime, told.ctime, told.change),
+        (found.mtime, found.ctime, found.change)
+    );
 }
 
 /// An open file's attributes are its node's.
@@ -149,13 +152,19 @@ pub fn times_are_set_exactly(bed: &Bed) {
         ..SetAttr::default()
     };
     let attr = ok(file.set(set));
-    assert_eq!((attr.atime, attr.mtime), (at(1_000_000_000), at(1_100_000_000)));
+    assert_eq!(
+        (attr.atime, attr.mtime),
+        (at(1_000_000_000), at(1_100_000_000))
+    );
     let set = SetAttr {
         atime: Some(SetTime::At(at(4_000_000_000))),
         ..SetAttr::default()
     };
     let attr = ok(file.set(set));
-    assert_eq!((attr.atime, attr.mtime), (at(4_000_000_000), at(1_100_000_000)));
+    assert_eq!(
+        (attr.atime, attr.mtime),
+        (at(4_000_000_000), at(1_100_000_000))
+    );
     let set = SetAttr {
         mtime: Some(SetTime::At(at(5))),
         ..SetAttr::default()
@@ -265,7 +274,10 @@ pub fn writing_moves_mtime(bed: &Bed) {
 
 /// Reading moves an atime that is behind mtime.
 pub fn reading_moves_atime(bed: &Bed) {
-    needs!(bed.profile.time_step > 0 && bed.profile.atime, "an atime that moves");
+    needs!(
+        bed.profile.time_step > 0 && bed.profile.atime,
+        "an atime that moves"
+    );
     let node = ok(bed.root().file("file", b"data"));
     let old = Time { sec: 1000, nsec: 0 };
     let set = SetAttr {

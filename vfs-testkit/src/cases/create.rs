@@ -34,7 +34,10 @@ pub fn create_excl_insists_on_a_new_file(bed: &Bed) {
     ok(root.mkdir("dir", 0o755));
     ok(root.symlink("dangling", b"nowhere"));
     for name in ["file", "dir", "dangling"] {
-        refused(root.create(name, RW | OpenFlags::EXCL, 0o644), Errno::EEXIST);
+        refused(
+            root.create(name, RW | OpenFlags::EXCL, 0o644),
+            Errno::EEXIST,
+        );
     }
     assert_eq!(ok(ok(root.lookup("file")).content()), b"content");
 }
@@ -112,8 +115,14 @@ pub fn making_what_is_there_is_eexist(bed: &Bed) {
     for name in ["file", "dir", "link"] {
         refused(root.mkdir(name, 0o755), Errno::EEXIST);
         refused(root.symlink(name, b"x"), Errno::EEXIST);
-        refused(root.make(name, Make::File, Mode::exactly(0o644)), Errno::EEXIST);
-        refused(root.make(name, Make::Fifo, Mode::exactly(0o644)), Errno::EEXIST);
+        refused(
+            root.make(name, Make::File, Mode::exactly(0o644)),
+            Errno::EEXIST,
+        );
+        refused(
+            root.make(name, Make::Fifo, Mode::exactly(0o644)),
+            Errno::EEXIST,
+        );
     }
     assert_eq!(ok(ok(root.lookup("file")).content()), b"kept");
 }
@@ -208,9 +217,15 @@ pub fn pipes_and_sockets_cannot_be_opened(bed: &Bed) {
 
 /// A device node has its number and is not opened here.
 pub fn devices_keep_their_number(bed: &Bed) {
-    needs!(bed.caps.devices > Level::None && bed.profile.root, "device nodes");
+    needs!(
+        bed.caps.devices > Level::None && bed.profile.root,
+        "device nodes"
+    );
     let root = bed.root();
-    let device = Device { major: 10, minor: 300 };
+    let device = Device {
+        major: 10,
+        minor: 300,
+    };
     for (name, what, kind) in [
         ("char", Make::CharDevice(device), Kind::CharDevice),
         ("block", Make::BlockDevice(device), Kind::BlockDevice),

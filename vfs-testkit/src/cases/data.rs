@@ -57,7 +57,10 @@ pub fn odd_sizes_come_through(bed: &Bed) {
     let (_node, file) = ok(bed.root().create("file", RW, 0o644));
     let data = pattern(3 << 20, 42);
     let mut at = 0;
-    for len in [1, 4095, 4096, 4097, 65_535, 131_073, 1 << 20].iter().cycle() {
+    for len in [1, 4095, 4096, 4097, 65_535, 131_073, 1 << 20]
+        .iter()
+        .cycle()
+    {
         let end = (at + len).min(data.len());
         ok(file.write_all(at as u64, &data[at..end]));
         at = end;
@@ -109,7 +112,10 @@ pub fn appends_at_a_time_lose_nothing(bed: &Bed) {
     let content = ok(node.content());
     assert_eq!(content.len(), 4 * EACH * RECORD);
     for record in content.chunks(RECORD) {
-        assert!(record.iter().all(|byte| *byte == record[0]), "a torn record");
+        assert!(
+            record.iter().all(|byte| *byte == record[0]),
+            "a torn record"
+        );
     }
 }
 
@@ -131,7 +137,10 @@ pub fn writers_of_different_parts_agree(bed: &Bed) {
     });
     let content = ok(node.content());
     for part in 0..4 {
-        assert_eq!(content[part * PART..(part + 1) * PART], pattern(PART, part as u64));
+        assert_eq!(
+            content[part * PART..(part + 1) * PART],
+            pattern(PART, part as u64)
+        );
     }
 }
 
@@ -248,7 +257,13 @@ pub fn copies_within_the_file_system(bed: &Bed) {
     let copy_all = |offset: u64, to_offset: u64, len: u64| {
         let mut done = 0;
         while done < len {
-            let some = ok(from.copy(offset + done, &to, to_offset + done, len - done, CopyHow::Any));
+            let some = ok(from.copy(
+                offset + done,
+                &to,
+                to_offset + done,
+                len - done,
+                CopyHow::Any,
+            ));
             if some == 0 {
                 break;
             }
@@ -287,9 +302,15 @@ pub fn copies_holes_as_zeros(bed: &Bed) {
 pub fn copies_within_a_file(bed: &Bed) {
     needs!(bed.caps.copy > Level::None, "copy");
     let (file, _other) = two_files(bed, &pattern(20_000, 1));
-    assert_eq!(ok(file.copy(0, &file, 10_000, 10_000, CopyHow::Any)), 10_000);
+    assert_eq!(
+        ok(file.copy(0, &file, 10_000, 10_000, CopyHow::Any)),
+        10_000
+    );
     assert_eq!(ok(file.read(10_000, 10_000)), pattern(20_000, 1)[..10_000]);
-    refused(file.copy(0, &file, 5000, 10_000, CopyHow::Any), Errno::EINVAL);
+    refused(
+        file.copy(0, &file, 5000, 10_000, CopyHow::Any),
+        Errno::EINVAL,
+    );
 }
 
 /// A copy needs the one file to be open for reading and the other for writing.
@@ -301,7 +322,10 @@ pub fn copy_needs_the_right_files(bed: &Bed) {
     let copy = |from: &Opened, to: &Opened| from.copy(0, to, 0, 4, CopyHow::Any);
     refused(copy(&ok(a.open(W)), &ok(b.open(W))), Errno::EBADF);
     refused(copy(&ok(a.open(R)), &ok(b.open(R))), Errno::EBADF);
-    refused(copy(&ok(a.open(R)), &ok(b.open(W | OpenFlags::APPEND))), Errno::EBADF);
+    refused(
+        copy(&ok(a.open(R)), &ok(b.open(W | OpenFlags::APPEND))),
+        Errno::EBADF,
+    );
     refused(copy(&ok(root.open(R)), &ok(b.open(W))), Errno::EISDIR);
     assert_eq!(ok(b.content()), b"");
 }

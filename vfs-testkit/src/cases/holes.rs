@@ -77,7 +77,10 @@ fn check_extents(file: &Opened, extents: &[Extent], start: u64, end: u64) {
         at += extent.len;
         if extent.hole {
             let content = ok(file.read_exact(extent.offset, extent.len as usize));
-            assert!(content.iter().all(|byte| *byte == 0), "a hole reads as zeros");
+            assert!(
+                content.iter().all(|byte| *byte == 0),
+                "a hole reads as zeros"
+            );
         }
     }
     assert_eq!(at, end);
@@ -89,7 +92,11 @@ pub fn extents_cover_a_file(bed: &Bed) {
     let (_node, file) = sparse(bed);
     let extents = ok(file.extents(0, u64::MAX));
     check_extents(&file, &extents, 0, 17 * HOLE);
-    assert!(extents.iter().any(|extent| extent.hole && extent.len == 15 * HOLE));
+    assert!(
+        extents
+            .iter()
+            .any(|extent| extent.hole && extent.len == 15 * HOLE)
+    );
     let part = ok(file.extents(HOLE + 100, 15 * HOLE));
     check_extents(&file, &part, HOLE + 100, 16 * HOLE + 100);
     assert!(part[0].hole && !part[part.len() - 1].hole);
@@ -190,8 +197,14 @@ pub fn ranges_can_be_taken_out_and_put_in(bed: &Bed) {
     assert_eq!(node.attr().size, 4 * HOLE);
     refused(file.allocate(Allocate::Collapse, 1, HOLE), Errno::EINVAL);
     refused(file.allocate(Allocate::Insert, 1, HOLE), Errno::EINVAL);
-    refused(file.allocate(Allocate::Collapse, 3 * HOLE, HOLE), Errno::EINVAL);
-    refused(file.allocate(Allocate::Insert, 4 * HOLE, HOLE), Errno::EINVAL);
+    refused(
+        file.allocate(Allocate::Collapse, 3 * HOLE, HOLE),
+        Errno::EINVAL,
+    );
+    refused(
+        file.allocate(Allocate::Insert, 4 * HOLE, HOLE),
+        Errno::EINVAL,
+    );
 }
 
 /// Nothing cannot be allocated, nor what lies beyond any file, nor where one cannot write.
@@ -206,7 +219,10 @@ pub fn allocation_checks_its_range(bed: &Bed) {
         file.allocate(Allocate::Extend, i64::MAX as u64 - 5, 10),
         Errno::EFBIG,
     );
-    refused(ok(node.open(R)).allocate(Allocate::Extend, 0, 10), Errno::EBADF);
+    refused(
+        ok(node.open(R)).allocate(Allocate::Extend, 0, 10),
+        Errno::EBADF,
+    );
     assert_eq!(node.attr().size, 4);
 }
 

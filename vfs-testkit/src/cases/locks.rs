@@ -27,7 +27,9 @@ fn owner(client: u64) -> Owner {
 }
 
 fn take(table: &LockTable, node: &Seen, lock: &Lock) -> vfs::Result<()> {
-    crate::run(&node.who, |cx| table.lock(cx, &*node.node, lock.clone(), false))
+    crate::run(&node.who, |cx| {
+        table.lock(cx, &*node.node, lock.clone(), false)
+    })
 }
 
 fn unlock(table: &LockTable, node: &Seen, start: u64, end: u64, client: u64) {
@@ -41,8 +43,15 @@ pub fn locks_conflict(bed: &Bed) {
     let node = ok(bed.root().file("file", b"data"));
     let table = LockTable::default();
     ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
-    refused(take(&table, &node, &lock(2, LockKind::Shared, 5, 5)), Errno::EAGAIN);
-    ok(take(&table, &node, &lock(2, LockKind::Exclusive, 10, u64::MAX)));
+    refused(
+        take(&table, &node, &lock(2, LockKind::Shared, 5, 5)),
+        Errno::EAGAIN,
+    );
+    ok(take(
+        &table,
+        &node,
+        &lock(2, LockKind::Exclusive, 10, u64::MAX),
+    ));
     ok(take(&table, &node, &lock(1, LockKind::Shared, 0, 9)));
     ok(take(&table, &node, &lock(2, LockKind::Shared, 5, 5)));
     unlock(&table, &node, 0, u64::MAX, 1);
@@ -82,7 +91,10 @@ pub fn a_waiter_gets_the_lock(bed: &Bed) {
         unlock(&table, &node, 0, 9, 1);
         assert_eq!(waiter.join().expect("no panic"), Ok(()));
     });
-    refused(take(&table, &node, &lock(1, LockKind::Shared, 0, 0)), Errno::EAGAIN);
+    refused(
+        take(&table, &node, &lock(1, LockKind::Shared, 0, 0)),
+        Errno::EAGAIN,
+    );
     unlock(&table, &node, 0, u64::MAX, 2);
 }
 
@@ -114,7 +126,10 @@ pub fn locks_outlast_names(bed: &Bed) {
     let table = LockTable::default();
     ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
     ok(root.unlink("file"));
-    refused(take(&table, &node, &lock(2, LockKind::Shared, 0, 0)), Errno::EAGAIN);
+    refused(
+        take(&table, &node, &lock(2, LockKind::Shared, 0, 0)),
+        Errno::EAGAIN,
+    );
     unlock(&table, &node, 0, u64::MAX, 1);
     ok(take(&table, &node, &lock(2, LockKind::Shared, 0, 0)));
     unlock(&table, &node, 0, u64::MAX, 2);

@@ -69,7 +69,12 @@ pub fn an_entry_has_the_nodes_attributes(bed: &Bed) {
     let attr = ok(root.lookup("file")).attr();
     assert_eq!(entry.attr.size, 5);
     assert_eq!(
-        (entry.attr.mode, entry.attr.nlink, entry.attr.uid, entry.attr.gid),
+        (
+            entry.attr.mode,
+            entry.attr.nlink,
+            entry.attr.uid,
+            entry.attr.gid
+        ),
         (attr.mode, attr.nlink, attr.uid, attr.gid)
     );
     assert_eq!(

@@ -84,7 +84,10 @@ pub fn reading_and_writing_are_apart(bed: &Bed) {
 
 /// Supplementary groups count.
 pub fn supplementary_groups_count(bed: &Bed) {
-    needs!(bed.profile.identity && bed.profile.groups, "supplementary groups");
+    needs!(
+        bed.profile.identity && bed.profile.groups,
+        "supplementary groups"
+    );
     let (_dir, file) = alices(bed, 0o640);
     let member = |groups: &[u32]| Caller {
         groups: Groups::Known(groups.into()),
@@ -169,7 +172,10 @@ pub fn sticky_directories_protect_names(bed: &Bed) {
 
 /// In a set-gid directory, what is made has its group, and directories pass that on.
 pub fn set_gid_directories_pass_their_group_on(bed: &Bed) {
-    needs!(bed.profile.identity && bed.profile.root, "callers and groups");
+    needs!(
+        bed.profile.identity && bed.profile.root,
+        "callers and groups"
+    );
     let dir = bed.commons();
     ok(dir.chown(None, Some(2000)));
     ok(dir.chmod(0o2777));
@@ -179,7 +185,10 @@ pub fn set_gid_directories_pass_their_group_on(bed: &Bed) {
     let sub = ok(alice.mkdir("sub", 0o755)).attr();
     assert_eq!((sub.gid, sub.mode), (2000, 0o2755));
     let program = ok(alice.create("program", RW, 0o2775)).0.attr();
-    assert_eq!(program.mode, 0o775, "who is not of the group makes no set-gid program");
+    assert_eq!(
+        program.mode, 0o775,
+        "who is not of the group makes no set-gid program"
+    );
 }
 
 /// Permissions are the owner's to change.
@@ -193,7 +202,10 @@ pub fn chmod_is_the_owners(bed: &Bed) {
 
 /// Whoever is not of the group cannot set set-gid.
 pub fn chmod_sets_set_gid_for_members_only(bed: &Bed) {
-    needs!(bed.profile.identity && bed.profile.root, "callers and groups");
+    needs!(
+        bed.profile.identity && bed.profile.root,
+        "callers and groups"
+    );
     let (_dir, file) = alices(bed, 0o644);
     assert_eq!(ok(file.chmod(0o2755)).mode, 0o2755);
     ok(file.by(&Caller::ROOT).chown(None, Some(2000)));
@@ -203,7 +215,10 @@ pub fn chmod_sets_set_gid_for_members_only(bed: &Bed) {
 
 /// Nobody gives a file away; the group is changed to one of the owner's.
 pub fn chown_is_the_super_users(bed: &Bed) {
-    needs!(bed.profile.identity && bed.profile.groups, "callers and groups");
+    needs!(
+        bed.profile.identity && bed.profile.groups,
+        "callers and groups"
+    );
     let (_dir, file) = alices(bed, 0o644);
     refused(file.chown(Some(1001), None), Errno::EPERM);
     refused(file.chown(None, Some(1001)), Errno::EPERM);
@@ -219,7 +234,10 @@ pub fn chown_is_the_super_users(bed: &Bed) {
 
 /// A moment is the owner's to set, now is any writer's.
 pub fn times_are_the_owners(bed: &Bed) {
-    needs!(bed.profile.identity && bed.profile.time_step > 0, "callers and times");
+    needs!(
+        bed.profile.identity && bed.profile.time_step > 0,
+        "callers and times"
+    );
     let (_dir, file) = alices(bed, 0o666);
     let set = |time| SetAttr {
         atime: Some(time),
@@ -272,7 +290,9 @@ pub fn moving_a_directory_needs_write_permission_on_it(bed: &Bed) {
     let alice = commons.by(&ALICE);
     ok(alice.mkdir("readonly", 0o555));
     let to = ok(alice.mkdir("to", 0o777));
-    ok(commons.by(&BOB).rename("readonly", &commons.by(&BOB), "renamed"));
+    ok(commons
+        .by(&BOB)
+        .rename("readonly", &commons.by(&BOB), "renamed"));
     refused(alice.rename("renamed", &to, "moved"), Errno::EACCES);
 }
 

@@ -147,7 +147,11 @@ pub fn removing_here_and_there_hides_nothing(bed: &Bed) {
         }
     }
     for name in all.difference(&removed) {
-        assert!(told.contains(name), "{} was never told", name.escape_ascii());
+        assert!(
+            told.contains(name),
+            "{} was never told",
+            name.escape_ascii()
+        );
     }
 }
 
@@ -179,7 +183,10 @@ pub fn cookies_survive_another_opening(bed: &Bed) {
     for (i, entry) in all.iter().enumerate() {
         let open = ok(dir.open(R));
         let next = ok(open.readdir(entry.cookie, Plus::Names, 1));
-        assert_eq!(next.first().map(|e| &e.name), all.get(i + 1).map(|e| &e.name));
+        assert_eq!(
+            next.first().map(|e| &e.name),
+            all.get(i + 1).map(|e| &e.name)
+        );
     }
 }
 

@@ -114,7 +114,10 @@ pub fn no_directory_moves_into_itself(bed: &Bed) {
         refused(root.rename("a", inside, "x"), Errno::EINVAL);
     }
     refused(a.rename("b", &c, "x"), Errno::EINVAL);
-    assert_eq!(ok(ok(ok(root.lookup("a")).lookup("b")).lookup("c")).id(), c.id());
+    assert_eq!(
+        ok(ok(ok(root.lookup("a")).lookup("b")).lookup("c")).id(),
+        c.id()
+    );
 }
 
 /// Nothing replaces a directory that it is in.
@@ -192,8 +195,14 @@ pub fn exchange_swaps(bed: &Bed) {
     assert_eq!(ok(root.lookup("file")).id(), sub.id());
     assert_eq!(ok(dir.lookup("sub")).id(), file.id());
     assert_eq!(ok(sub.parent()).id(), root.id());
-    refused(root.rename_with("file", &root, "missing", flags), Errno::ENOENT);
-    refused(root.rename_with("missing", &root, "file", flags), Errno::ENOENT);
+    refused(
+        root.rename_with("file", &root, "missing", flags),
+        Errno::ENOENT,
+    );
+    refused(
+        root.rename_with("missing", &root, "file", flags),
+        Errno::ENOENT,
+    );
     needs!(bed.profile.dir_links, "directories that count links");
     assert_eq!((dir.attr().nlink, root.attr().nlink), (2, 4));
 }

@@ -22,7 +22,10 @@ pub fn what_was_set_is_there(bed: &Bed) {
     assert_eq!(ok(file.xattr(b"user.a")), b"one");
     assert_eq!(ok(file.xattr(b"user.b")), b"\0\xff bytes");
     assert_eq!(ok(file.xattr(b"user.empty")), b"");
-    assert_eq!(user_names(&file), [&b"user.a"[..], b"user.b", b"user.empty"]);
+    assert_eq!(
+        user_names(&file),
+        [&b"user.a"[..], b"user.b", b"user.empty"]
+    );
     ok(file.remove_xattr(b"user.b"));
     assert_eq!(user_names(&file), [&b"user.a"[..], b"user.empty"]);
     refused(file.xattr(b"user.b"), Errno::ENODATA);
@@ -74,7 +77,7 @@ pub fn a_missing_attribute_is_enodata(bed: &Bed) {
 pub fn names_and_values_have_bounds(bed: &Bed) {
     needs!(bed.caps.xattr > Level::None, "extended attributes");
     let file = file(bed);
-    let long = |len| [&b"user."[..], &vec![b'n'; len - 5]].concat();
+    let long = |len: usize| [&b"user."[..], &vec![b'n'; len - 5]].concat();
     ok(file.set_xattr(&long(255), b"x", SET));
     refused(file.set_xattr(&long(256), b"x", SET), Errno::ERANGE);
     ok(file.set_xattr(b"user.large", &[7; 2000], SET));
@@ -112,7 +115,10 @@ pub fn only_files_and_directories_have_user_attributes(bed: &Bed) {
 
 /// Setting and removing change the node.
 pub fn setting_changes_the_node(bed: &Bed) {
-    needs!(bed.caps.xattr > Level::None && bed.caps.change > Level::None, "both");
+    needs!(
+        bed.caps.xattr > Level::None && bed.caps.change > Level::None,
+        "both"
+    );
     let file = file(bed);
     let first = file.attr();
     ok(file.set_xattr(b"user.a", b"x", SET));

@@ -95,7 +95,7 @@ fn dot(attr: &Attr) -> (Qid, u8) {
     (qid_of(attr), Kind::Directory.d_type())
 }
 
-/// Whole entries, behind the reply's head: qid[13] offset[8] type[1] name[s].
+/// Whole entries, behind the reply's head: `qid[13] offset[8] type[1] name[s]`.
 struct Entries<'a> {
     out: &'a mut dyn Outgoing,
     /// Where the reply must end.

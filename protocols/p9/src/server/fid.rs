@@ -38,6 +38,8 @@ pub(super) enum State {
 pub(super) struct Open {
     pub(super) file: Arc<dyn File>,
     pub(super) flags: OpenFlags,
+    /// Whether it is a directory.
+    pub(super) directory: bool,
     /// To be removed when clunked (`ORCLOSE`).
     pub(super) remove: bool,
     /// How far 9P2000 has read this directory.
@@ -154,9 +156,9 @@ impl FidState {
     }
 }
 
-impl Open {
+impl State {
     /// What `fid` becomes when `file` is what opening it gave; removed when clunked, if `remove`.
-    pub(super) fn new(
+    pub(super) fn opened(
         fid: &FidState,
         file: Arc<dyn File>,
         flags: OpenFlags,
@@ -165,6 +167,7 @@ impl Open {
         State::Open(Arc::new(Open {
             file,
             flags,
+            directory: fid.is_directory(),
             remove,
             records: Mutex::default(),
             lockers: Lockers::new(&fid.attach, &fid.step),

@@ -25,7 +25,7 @@ impl Turn<'_> {
             }
             State::Walked | State::Draft(_) => return Err(Errno::EBADF),
         };
-        if fid.is_directory() {
+        if open.directory {
             return self.read_records(&fid, open, offset, count);
         }
         if !open.flags.intersects(OpenFlags::READ | OpenFlags::EXEC) {
@@ -45,7 +45,7 @@ impl Turn<'_> {
         let fid = self.fid(fid)?;
         check_offset(offset)?;
         let count = match &fid.state {
-            State::Open(_) if fid.is_directory() => return Err(Errno::EISDIR),
+            State::Open(open) if open.directory => return Err(Errno::EISDIR),
             State::Open(open) if !open.flags.contains(OpenFlags::WRITE) => {
                 return Err(Errno::EBADF);
             }

@@ -222,20 +222,18 @@ impl Session for Connection {
                 })
             }
         };
-        match done {
-            Ok(()) => return Ok(Answer::Done),
-            Err(Errno::WOULD_BLOCK) => turn.out.truncate(0),
-            Err(Errno::PARKED) => {
-                turn.out.truncate(0);
-                return Ok(Answer::Parked);
-            }
-            Err(errno) => {
-                turn.out.truncate(0);
+        let Err(errno) = done else {
+            return Ok(Answer::Done);
+        };
+        turn.out.truncate(0);
+        Ok(match errno {
+            Errno::WOULD_BLOCK => Answer::WouldBlock,
+            Errno::PARKED => Answer::Parked,
+            errno => {
                 turn.refuse(errno);
-                return Ok(Answer::Done);
+                Answer::Done
             }
-        }
-        Ok(Answer::WouldBlock)
+        })
     }
 }
 

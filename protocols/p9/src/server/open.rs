@@ -3,7 +3,7 @@
 use vfs::{Errno, Kind, Mode, Name, OpenFlags, Result, Want};
 
 use super::Turn;
-use super::fid::{FidState, Open, State};
+use super::fid::{FidState, State};
 use super::qid::qid_of;
 use crate::numbers::Lopen;
 use crate::{Fid, Rmessage};
@@ -29,7 +29,7 @@ impl Turn<'_> {
         let cx = self.cx(&state.attach.caller);
         let file = state.node().open(&cx, flags)?;
         let attr = file.attr(&cx, Want::BASIC | Want::TIMES)?;
-        let opened = state.with(Open::new(&state, file, flags, false));
+        let opened = state.with(State::opened(&state, file, flags, false));
         self.peer.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Lopen {
             qid: qid_of(&attr),
@@ -58,7 +58,7 @@ impl Turn<'_> {
         let mode = Mode::exactly(mode & 0o7777);
         let (entry, file) = state.node().create(&self.cx(&caller), name, flags, mode)?;
         let child = state.child(name, entry.node);
-        let created = child.with(Open::new(&child, file, flags, false));
+        let created = child.with(State::opened(&child, file, flags, false));
         self.peer.fids.replace(fid, &state, created)?;
         self.reply(&Rmessage::Lcreate {
             qid: qid_of(&entry.attr),

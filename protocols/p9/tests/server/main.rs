@@ -3,5 +3,6 @@
 mod legacy;
 mod linux;
 mod net;
+mod patience;
 mod robust;
 mod session;

@@ -13,13 +13,13 @@ use vfs::{Call, Errno, Export, Patience, Payload, Result, Sink, Time};
 use wire::{Answer, Incoming, Outgoing, Session};
 
 /// The root of every attach of [`Net::attached`].
-pub const ROOT: Fid = Fid(0);
+pub(crate) const ROOT: Fid = Fid(0);
 
 /// A fid that no test means anything by.
-pub const FREE: Fid = Fid(77);
+pub(crate) const FREE: Fid = Fid(77);
 
 /// A server over a tree in memory, whose clock moves by a nanosecond each time it is looked at.
-pub fn server(options: Options) -> Server {
+pub(crate) fn server(options: Options) -> Server {
     Server::new(
         Arc::new(ExportList(vec![Arc::new(Export::new("", tree()))])),
         Arc::new(NumericUsers),
@@ -27,7 +27,7 @@ pub fn server(options: Options) -> Server {
     )
 }
 
-pub fn tree() -> Arc<Memory> {
+pub(crate) fn tree() -> Arc<Memory> {
     let ticks = AtomicI64::new(1_000_000_000_000_000_000);
     Memory::new(Arc::new(move || {
         let now = ticks.fetch_add(1, Ordering::Relaxed);
@@ -39,15 +39,15 @@ pub fn tree() -> Arc<Memory> {
 }
 
 /// A connection.
-pub struct Net {
-    pub session: Connection,
-    pub dialect: Dialect,
-    pub msize: u32,
+pub(crate) struct Net {
+    pub(crate) session: Connection,
+    pub(crate) dialect: Dialect,
+    pub(crate) msize: u32,
     next_tag: AtomicU16,
 }
 
 /// A request that is parked.
-pub struct Parked {
+pub(crate) struct Parked {
     call: Arc<Call>,
     message: Vec<u8>,
     woken: Arc<Woken>,
@@ -62,14 +62,14 @@ impl Wake for Woken {
 }
 
 /// What a request came to.
-pub enum Came {
+pub(crate) enum Came {
     Reply(Rmessage<'static>),
     Parked(Parked),
 }
 
 impl Net {
     /// A connection that has said nothing yet.
-    pub fn silent(server: &Server) -> Net {
+    pub(crate) fn silent(server: &Server) -> Net {
         Net {
             session: server.session(),
             dialect: Dialect::Plan9,
@@ -79,7 +79,7 @@ impl Net {
     }
 
     /// A connection in its session.
-    pub fn new(server: &Server, dialect: Dialect, msize: u32) -> Net {
+    pub(crate) fn new(server: &Server, dialect: Dialect, msize: u32) -> Net {
         let mut net = Net::silent(server);
         let version = dialect.version().as_bytes();
         let reply = net.send(Tag::NONE, &Tmessage::Version { msize, version });
@@ -97,19 +97,19 @@ impl Net {
     }
 
     /// A connection whose [`ROOT`] is the super-user's root of a fresh tree.
-    pub fn attached(dialect: Dialect) -> Net {
+    pub(crate) fn attached(dialect: Dialect) -> Net {
         Net::on(&server(Options::default()), dialect)
     }
 
     /// A connection whose [`ROOT`] is the super-user's root.
-    pub fn on(server: &Server, dialect: Dialect) -> Net {
+    pub(crate) fn on(server: &Server, dialect: Dialect) -> Net {
         let net = Net::new(server, dialect, 1 << 16);
         net.attach(ROOT, 0);
         net
     }
 
     /// Sends a request and takes its reply, an error's as well.
-    pub fn rpc(&self, request: &Tmessage<'_>) -> Rmessage<'static> {
+    pub(crate) fn rpc(&self, request: &Tmessage<'_>) -> Rmessage<'static> {
         self.send(self.tag(), request)
     }
 
@@ -117,7 +117,7 @@ impl Net {
         Tag(self.next_tag.fetch_add(1, Ordering::Relaxed) & 0x7fff)
     }
 
-    pub fn send(&self, tag: Tag, request: &Tmessage<'_>) -> Rmessage<'static> {
+    pub(crate) fn send(&self, tag: Tag, request: &Tmessage<'_>) -> Rmessage<'static> {
         let mut message = Vec::new();
         request.encode(self.dialect, tag, &mut message);
         let dialect = match request {
@@ -131,7 +131,7 @@ impl Net {
     }
 
     /// Sends bytes and takes bytes.
-    pub fn exchange(&self, message: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn exchange(&self, message: Vec<u8>) -> Vec<u8> {
         let frame = self.session.frame(&message).expect("a frame");
         assert_eq!(frame, Some(message.len()));
         self.session.role(&message).expect("a role");
@@ -142,7 +142,7 @@ impl Net {
     }
 
     /// Serves with ever more patience, as the engine does.
-    pub fn try_exchange(
+    pub(crate) fn try_exchange(
         &self,
         call: &Call,
         message: &[u8],
@@ -165,7 +165,7 @@ impl Net {
     }
 
     /// Sends a request that may have to wait.
-    pub fn park(&self, request: &Tmessage<'_>) -> Came {
+    pub(crate) fn park(&self, request: &Tmessage<'_>) -> Came {
         let mut message = Vec::new();
         request.encode(self.dialect, self.tag(), &mut message);
         let woken = Arc::new(Woken(false.into()));
@@ -178,7 +178,7 @@ impl Net {
     }
 
     /// Serves a parked request again.
-    pub fn resume(&self, parked: Parked) -> Came {
+    pub(crate) fn resume(&self, parked: Parked) -> Came {
         match self.try_exchange(&parked.call, &parked.message) {
             Ok((Answer::Done, reply)) => {
                 let reply = Rmessage::decode(self.dialect, Vec::leak(reply));
@@ -191,7 +191,7 @@ impl Net {
 
     /// Sends a request that must succeed.
     #[track_caller]
-    pub fn ok(&self, request: &Tmessage<'_>) -> Rmessage<'static> {
+    pub(crate) fn ok(&self, request: &Tmessage<'_>) -> Rmessage<'static> {
         let reply = self.rpc(request);
         if let Some(errno) = errno(&reply) {
             panic!("{request:?}: {errno}");
@@ -201,16 +201,16 @@ impl Net {
 
     /// Sends a request that must fail.
     #[track_caller]
-    pub fn err(&self, request: &Tmessage<'_>) -> Errno {
+    pub(crate) fn err(&self, request: &Tmessage<'_>) -> Errno {
         let reply = self.rpc(request);
         errno(&reply).unwrap_or_else(|| panic!("{request:?}: {reply:?}"))
     }
 
-    pub fn attach(&self, fid: Fid, uid: u32) -> Qid {
+    pub(crate) fn attach(&self, fid: Fid, uid: u32) -> Qid {
         self.attach_to(fid, uid, b"")
     }
 
-    pub fn attach_to(&self, fid: Fid, uid: u32, aname: &[u8]) -> Qid {
+    pub(crate) fn attach_to(&self, fid: Fid, uid: u32, aname: &[u8]) -> Qid {
         let name = uid.to_string();
         match self.ok(&Tmessage::Attach {
             fid,
@@ -230,7 +230,7 @@ impl Net {
 
     /// Walks a path with slashes all the way, from `fid` to `newfid`.
     #[track_caller]
-    pub fn walk(&self, fid: Fid, newfid: Fid, path: &str) -> Vec<Qid> {
+    pub(crate) fn walk(&self, fid: Fid, newfid: Fid, path: &str) -> Vec<Qid> {
         let names: Vec<&[u8]> = path.split('/').map(str::as_bytes).collect();
         let names = if path.is_empty() { &[] } else { &names[..] };
         let walk = Tmessage::Walk {
@@ -246,7 +246,7 @@ impl Net {
 
     /// The path from the root does not lead anywhere.
     #[track_caller]
-    pub fn assert_gone(&self, path: &str) {
+    pub(crate) fn assert_gone(&self, path: &str) {
         let names: Vec<&[u8]> = path.split('/').map(str::as_bytes).collect();
         let walk = Tmessage::Walk {
             fid: ROOT,
@@ -260,12 +260,12 @@ impl Net {
     }
 
     #[track_caller]
-    pub fn clunk(&self, fid: Fid) {
+    pub(crate) fn clunk(&self, fid: Fid) {
         self.ok(&Tmessage::Clunk { fid });
     }
 
     #[track_caller]
-    pub fn write(&self, fid: Fid, offset: u64, data: &[u8]) -> u32 {
+    pub(crate) fn write(&self, fid: Fid, offset: u64, data: &[u8]) -> u32 {
         let data = p9::Data(data);
         match self.ok(&Tmessage::Write { fid, offset, data }) {
             Rmessage::Write { count } => count,
@@ -274,7 +274,7 @@ impl Net {
     }
 
     #[track_caller]
-    pub fn read(&self, fid: Fid, offset: u64, count: u32) -> &'static [u8] {
+    pub(crate) fn read(&self, fid: Fid, offset: u64, count: u32) -> &'static [u8] {
         match self.ok(&Tmessage::Read { fid, offset, count }) {
             Rmessage::Read { data } => data.0,
             other => panic!("{other:?}"),
@@ -283,7 +283,7 @@ impl Net {
 }
 
 /// What an error says.
-pub fn errno(reply: &Rmessage<'_>) -> Option<Errno> {
+pub(crate) fn errno(reply: &Rmessage<'_>) -> Option<Errno> {
     match reply {
         Rmessage::Lerror { errno } => Some(Errno::from_raw(*errno as i32)),
         Rmessage::Error { text, errno } => Some(match errno.0 {
@@ -296,7 +296,7 @@ pub fn errno(reply: &Rmessage<'_>) -> Option<Errno> {
 
 impl Came {
     #[track_caller]
-    pub fn parked(self) -> Parked {
+    pub(crate) fn parked(self) -> Parked {
         match self {
             Came::Parked(parked) => parked,
             Came::Reply(reply) => panic!("{reply:?}"),
@@ -304,7 +304,7 @@ impl Came {
     }
 
     #[track_caller]
-    pub fn reply(self) -> Rmessage<'static> {
+    pub(crate) fn reply(self) -> Rmessage<'static> {
         match self {
             Came::Reply(reply) => reply,
             Came::Parked(_) => panic!("parked"),
@@ -313,17 +313,17 @@ impl Came {
 }
 
 impl Parked {
-    pub fn is_woken(&self) -> bool {
+    pub(crate) fn is_woken(&self) -> bool {
         self.woken.0.load(Ordering::SeqCst)
     }
 
-    pub fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.call.cancel();
     }
 }
 
 /// A whole message as it came.
-pub struct Message<'a>(pub &'a [u8]);
+pub(crate) struct Message<'a>(pub(crate) &'a [u8]);
 
 impl Incoming for Message<'_> {
     fn bytes(&self) -> &[u8] {
@@ -356,9 +356,9 @@ impl Payload for Bytes<'_> {
 }
 
 /// A reply under construction, never longer than was agreed on.
-pub struct Reply {
-    pub bytes: Vec<u8>,
-    pub most: usize,
+pub(crate) struct Reply {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) most: usize,
 }
 
 impl Sink for Reply {

@@ -6,7 +6,7 @@ use vfs::{Cx, Device, Entry, Errno, Make, Mode, Name, OpenFlags, Result, Want};
 
 use crate::numbers::{Dm, Omode};
 use crate::server::Turn;
-use crate::server::fid::{FidState, Open};
+use crate::server::fid::{FidState, State};
 use crate::server::make::check_target;
 use crate::server::open::IOUNIT;
 use crate::server::qid::qid_of;
@@ -55,7 +55,7 @@ impl Turn<'_> {
             let (entry, file) = dir.node().create(&cx, name, flags, bits)?;
             let child = dir.child(name, entry.node);
             let remove = mode.contains(Omode::RCLOSE);
-            let opened = Open::new(&child, file, flags, remove);
+            let opened = State::opened(&child, file, flags, remove);
             (qid_of(&entry.attr), child.with(opened))
         };
         self.peer.fids.replace(fid, &dir, made)?;
@@ -96,7 +96,7 @@ impl Turn<'_> {
         let child = dir.child(name, entry.node);
         let file = child.node().open(cx, flags)?;
         let remove = mode.contains(Omode::RCLOSE);
-        let opened = Open::new(&child, file, flags, remove);
+        let opened = State::opened(&child, file, flags, remove);
         Ok((qid, child.with(opened)))
     }
 

@@ -14,7 +14,7 @@ pub(super) use self::records::Records;
 use vfs::{Errno, OpenFlags, Result, Want};
 
 use super::Turn;
-use super::fid::Open;
+use super::fid::State;
 use super::open::IOUNIT;
 use super::qid::qid_of;
 use crate::numbers::Omode;
@@ -33,7 +33,7 @@ impl Turn<'_> {
         let file = state.node().open(&cx, flags)?;
         let attr = file.attr(&cx, Want::BASIC | Want::TIMES)?;
         let remove = mode.contains(Omode::RCLOSE);
-        let opened = state.with(Open::new(&state, file, flags, remove));
+        let opened = state.with(State::opened(&state, file, flags, remove));
         self.peer.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Open {
             qid: qid_of(&attr),

@@ -1,0 +1,69 @@
+//! The command line: the one definition that help, man pages and completions come from.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::bench::BenchArgs;
+use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
+use crate::reference::{CompletionsArgs, ManArgs};
+use crate::serve::ServeArgs;
+
+/// Carries file systems: serves a tree to whatever a virtual machine, a container or another host
+/// can mount
+#[derive(Parser)]
+#[command(name = "barge", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Serve trees until SIGTERM or SIGINT
+    Serve(ServeArgs),
+    /// List directories of a source
+    Ls(LsArgs),
+    /// Show the attributes of files
+    Stat(StatArgs),
+    /// Write files to standard output
+    Cat(CatArgs),
+    /// Copy files between sources
+    Cp(CpArgs),
+    /// Show a directory as a tree
+    Tree(TreeArgs),
+    /// Measure barge beside its peers
+    Bench(BenchArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print a man page, or write all of them to a directory
+    Man(ManArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct LogArgs {
+    /// Log more: connections, and given twice every request
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// How log lines on standard error look
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// An object a line
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

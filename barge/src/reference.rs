@@ -1,0 +1,54 @@
+//! Completions and man pages, from the definition of the command line.
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::{Done, Failure};
+
+#[derive(Args)]
+pub(crate) struct CompletionsArgs {
+    /// For which shell
+    shell: Shell,
+}
+
+#[derive(Args)]
+pub(crate) struct ManArgs {
+    /// The command whose page to print; barge's own if not given
+    command: Option<String>,
+    /// Write all pages to this directory instead
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    all: Option<PathBuf>,
+}
+
+/// `barge completions`
+pub(crate) fn completions(args: &CompletionsArgs) -> Done {
+    clap_complete::generate(args.shell, &mut Cli::command(), "barge", &mut stdout());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `barge man`
+pub(crate) fn man(args: &ManArgs) -> Done {
+    let cli = Cli::command();
+    if let Some(dir) = &args.all {
+        return clap_mangen::generate_to(cli, dir)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| Failure::new(format!("{}: {error}", dir.display())));
+    }
+    let page = match &args.command {
+        None => cli,
+        Some(name) => cli
+            .find_subcommand(name)
+            .ok_or_else(|| Failure::usage(format!("there is no command '{name}'")))?
+            .clone()
+            .name(format!("barge-{name}")),
+    };
+    let mut text = Vec::new();
+    clap_mangen::Man::new(page).render(&mut text).map_err(Failure::new)?;
+    stdout().write_all(&text).map_err(Failure::new)?;
+    Ok(ExitCode::SUCCESS)
+}

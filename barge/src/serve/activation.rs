@@ -1,0 +1,22 @@
+//! Sockets that a service manager opened: sd_listen_fds(3).
+
+use transports::{Addr, Listener};
+
+use crate::Failure;
+
+/// The first descriptor that is passed.
+const FIRST: i32 = 3;
+
+/// What listens on the sockets that were passed to this process, if any were.
+pub(super) fn listeners() -> Result<Vec<Listener>, Failure> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<i32>().ok());
+    if number("LISTEN_PID") != Some(std::process::id() as i32) {
+        return Ok(Vec::new());
+    }
+    (FIRST..FIRST + number("LISTEN_FDS").unwrap_or(0))
+        .map(|fd| {
+            Listener::bind(&Addr::Fd(fd))
+                .map_err(|error| Failure::new(format!("inherited descriptor {fd}: {error}")))
+        })
+        .collect()
+}

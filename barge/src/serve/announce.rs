@@ -1,0 +1,81 @@
+//! What clients need to know: a mount command for each address, then the ready line.
+
+use std::io::{Write, stdout};
+use std::os::unix::net::UnixDatagram;
+
+use transports::Addr;
+
+use super::args::ServeArgs;
+use crate::Failure;
+
+/// Says on standard output how to mount, and there and to the service manager that clients can
+/// connect.
+pub(super) fn ready(addrs: &[Addr], exports: &[String], args: &ServeArgs) -> Result<(), Failure> {
+    let mut text = String::new();
+    for addr in addrs {
+        for export in exports {
+            text.push_str(&mount_command(addr, export, args.msize));
+            text.push('\n');
+        }
+    }
+    text.push_str("ready\n");
+    let mut out = stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::new(format!("standard output: {error}")))?;
+    notify_service_manager();
+    Ok(())
+}
+
+/// What Linux makes of a larger msize on a stream.
+const LINUX_MSIZE: u32 = (1 << 20) + 24;
+
+fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
+    let (transport, device) = match addr {
+        Addr::Tcp { host, port } => (format!("tcp,port={port}"), host.clone()),
+        Addr::Unix(path) => ("unix".into(), path.display().to_string()),
+        Addr::Fd(_) => ("fd,rfdno=FD,wfdno=FD".into(), "barge".into()),
+    };
+    let aname = if export.is_empty() { String::new() } else { format!(",aname={export}") };
+    let msize = msize.min(LINUX_MSIZE);
+    format!(
+        "mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt"
+    )
+}
+
+/// READY=1, as sd_notify(3) has it; without a service manager nothing.
+fn notify_service_manager() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let sent = UnixDatagram::unbound().and_then(|socket| {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::net::SocketAddr;
+        let addr = match path.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&path)?,
+        };
+        socket.send_to_addr(b"READY=1\n", &addr)
+    });
+    if let Err(error) = sent {
+        tracing::warn!("cannot tell the service manager that clients can connect: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_command_is_one_to_copy() {
+        let tcp = "tcp:127.0.0.1:5640".parse().expect("an address");
+        assert_eq!(
+            mount_command(&tcp, "", 4 << 20),
+            "mount -t 9p -o trans=tcp,port=5640,version=9p2000.L,msize=1048600 127.0.0.1 /mnt"
+        );
+        let unix = "unix:/run/b".parse().expect("an address");
+        assert_eq!(
+            mount_command(&unix, "data", 8192),
+            "mount -t 9p -o trans=unix,version=9p2000.L,msize=8192,aname=data /run/b /mnt"
+        );
+    }
+}

@@ -1,0 +1,118 @@
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use engine::Tuning;
+use layers::{IdRange, Squash};
+use transports::Addr;
+
+use crate::source::Named;
+
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET; NAME=SOURCE gives it a
+    /// name, which several need. Without any, the current directory, read-only
+    #[arg(value_name = "[NAME=]SOURCE")]
+    pub(super) sources: Vec<Named>,
+    /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default: tcp:127.0.0.1:5640]
+    #[arg(long = "9p", value_name = "ADDR")]
+    pub(super) nine: Vec<Addr>,
+    /// Let clients change nothing
+    #[arg(long)]
+    pub(super) read_only: bool,
+    /// Whose requests become the anonymous user's
+    #[arg(long, value_name = "WHOM", default_value = "none")]
+    pub(super) squash: SquashArg,
+    /// The anonymous user's id
+    #[arg(long, value_name = "UID", default_value_t = 65534)]
+    pub(super) anon_uid: u32,
+    /// The anonymous user's group
+    #[arg(long, value_name = "GID", default_value_t = 65534)]
+    pub(super) anon_gid: u32,
+    /// Map a range of user ids; may be repeated. Ids outside all ranges become 65534
+    #[arg(long, value_name = "CLIENT:HOST:COUNT")]
+    pub(super) map_uid: Vec<IdRange>,
+    /// Map a range of group ids; may be repeated
+    #[arg(long, value_name = "CLIENT:HOST:COUNT")]
+    pub(super) map_gid: Vec<IdRange>,
+    /// On whose behalf a directory is used
+    #[arg(long, value_name = "MODEL", default_value = "auto")]
+    pub(super) identity: IdentityArg,
+    /// Run a command with $BARGE_9P set, stop when it ends, and exit with its status
+    #[arg(long, value_name = "CMD")]
+    pub(super) run: Option<String>,
+    /// The largest 9P message to agree to, bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
+          value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
+    pub(super) msize: u32,
+    /// How long a connection polls before it sleeps, microseconds; 0 is not at all [default: 50, or
+    /// 0 on one processor]
+    #[arg(long, value_name = "US")]
+    poll_us: Option<u64>,
+    /// Threads for requests that would block [default: 4 per processor, at least 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
+    workers: Option<u16>,
+    /// Connections to hold at most
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    max_connections: usize,
+    /// Requests of one connection that may wait for workers
+    #[arg(long, value_name = "N", default_value_t = 256,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    max_in_flight: u32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum SquashArg {
+    /// Nobody's
+    None,
+    /// The super-user's
+    Root,
+    /// Everyone's
+    All,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum IdentityArg {
+    /// switch if privileged, otherwise fixed
+    Auto,
+    /// As each caller; needs privileges
+    Switch,
+    /// As this process, whoever calls
+    Fixed,
+    /// As this process, with owners and modes kept in user.virtfs.* attributes, as QEMU's mapped-xattr
+    MappedXattr,
+}
+
+impl ServeArgs {
+    pub(super) fn tuning(&self) -> Tuning {
+        let default = Tuning::default();
+        Tuning {
+            poll: self.poll_us.map_or(default.poll, Duration::from_micros),
+            workers: self.workers.map_or(default.workers, usize::from),
+            connections: self.max_connections,
+            in_flight: self.max_in_flight as usize,
+            ..default
+        }
+    }
+
+    pub(super) fn squash(&self) -> Squash {
+        match self.squash {
+            SquashArg::None => Squash::None,
+            SquashArg::Root => Squash::Root,
+            SquashArg::All => Squash::All,
+        }
+    }
+
+    pub(super) fn identity(&self) -> hostdir::Identity {
+        match self.identity {
+            IdentityArg::Auto => hostdir::Identity::Auto,
+            IdentityArg::Switch => hostdir::Identity::Switch,
+            IdentityArg::Fixed => hostdir::Identity::Fixed,
+            IdentityArg::MappedXattr => hostdir::Identity::MappedXattr,
+        }
+    }
+}
+
+/// Where 9P is served if nothing else is asked for: on this machine only, without privileges.
+pub(super) fn default_addr() -> Addr {
+    Addr::Tcp { host: "127.0.0.1".into(), port: 5640 }
+}

@@ -1,0 +1,33 @@
+//! The host's users, by name and number.
+
+use std::ffi::CString;
+
+use p9::server::Users;
+use sys::users;
+
+/// What nsswitch.conf(5) names. Asked at attach, and for the dialects of 9P that show names.
+pub(super) struct HostUsers;
+
+impl Users for HostUsers {
+    fn uid(&self, name: &[u8]) -> Option<u32> {
+        let user = users::by_name(&CString::new(name).ok()?).ok()??;
+        Some(user.uid)
+    }
+
+    fn user(&self, uid: u32) -> Option<String> {
+        let user = users::by_uid(uid).ok()??;
+        user.name.into_string().ok()
+    }
+
+    fn gid(&self, name: &[u8]) -> Option<u32> {
+        users::group_by_name(&CString::new(name).ok()?).ok()?.map(|group| group.gid)
+    }
+
+    fn group(&self, gid: u32) -> Option<String> {
+        users::group_by_gid(gid).ok()??.name.into_string().ok()
+    }
+
+    fn primary_group(&self, uid: u32) -> Option<u32> {
+        Some(users::by_uid(uid).ok()??.gid)
+    }
+}

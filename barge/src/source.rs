@@ -1,0 +1,135 @@
+//! Where trees come from: SOURCE on the command line.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use vfs::{FileSystem, Time};
+
+use crate::Failure;
+
+/// What a SOURCE argument names.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// `PATH`, `dir:PATH`
+    HostDir(PathBuf),
+    /// `mem:`
+    Memory,
+    /// `9p://…`, `9p+unix:…`
+    Remote(remote::Url),
+}
+
+/// `NAME=SOURCE`, or a SOURCE alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) name: Option<String>,
+    pub(crate) source: Source,
+}
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Source, String> {
+        match text.split_once(':') {
+            Some(("dir", path)) if !path.is_empty() => Ok(Source::HostDir(path.into())),
+            Some(("dir", _)) => Err("expected dir:PATH".into()),
+            Some(("mem", "")) => Ok(Source::Memory),
+            Some(("mem", _)) => Err("expected mem: and nothing behind it".into()),
+            Some(("9p" | "9p+unix", _)) => {
+                text.parse().map(Source::Remote).map_err(|error| format!("{error}"))
+            }
+            Some((scheme, _)) if is_scheme(text, scheme) => Err(format!(
+                "expected PATH, dir:PATH, mem:, 9p://HOST or 9p+unix:SOCKET, got scheme '{scheme}'"
+            )),
+            _ if text.is_empty() => Err("expected a path or a URL".into()),
+            _ => Ok(Source::HostDir(text.into())),
+        }
+    }
+}
+
+/// Whether the text is a URL rather than a path with a colon in it.
+fn is_scheme(text: &str, scheme: &str) -> bool {
+    let known = ["image", "nfs", "virtiofs", "s3", "http", "https"];
+    known.contains(&scheme) || text[scheme.len()..].starts_with("://")
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::HostDir(path) => path.display().fmt(f),
+            Source::Memory => f.write_str("mem:"),
+            Source::Remote(url) => url.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Named, String> {
+        // A name is one word; anything else before an equals sign is part of a path or URL.
+        let is_name = |name: &str| {
+            !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "._-".contains(c))
+        };
+        match text.split_once('=') {
+            Some((name, source)) if is_name(name) => {
+                Ok(Named { name: Some(name.into()), source: source.parse()? })
+            }
+            _ => Ok(Named { name: None, source: text.parse()? }),
+        }
+    }
+}
+
+impl Source {
+    /// Opens it; `hostdir` says how, if it is a directory of this host.
+    pub(crate) fn open(&self, hostdir: hostdir::Options) -> Result<Arc<dyn FileSystem>, Failure> {
+        let failed = |error: &dyn fmt::Display| Failure::new(format!("{self}: {error}"));
+        match self {
+            Source::HostDir(path) => {
+                let tree = hostdir::HostDir::open(path, hostdir).map_err(|error| failed(&error))?;
+                for limit in tree.limits() {
+                    tracing::info!("{self}: {limit}");
+                }
+                Ok(tree)
+            }
+            Source::Memory => Ok(memory::Memory::new(Arc::new(now))),
+            Source::Remote(url) => url.open().map_err(|error| failed(&error)),
+        }
+    }
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_a_path_unless_it_says_otherwise() {
+        for (text, shown) in [
+            ("/srv", "/srv"),
+            ("dir:/srv", "/srv"),
+            ("a:b", "a:b"),
+            ("./x=y", "./x=y"),
+            ("mem:", "mem:"),
+        ] {
+            let named: Named = text.parse().expect(text);
+            assert_eq!((named.name, named.source.to_string()), (None, shown.to_owned()));
+        }
+        let named: Named = "data=/srv/x=y".parse().expect("a named source");
+        assert_eq!(named.name.as_deref(), Some("data"));
+        assert_eq!(named.source.to_string(), "/srv/x=y");
+    }
+
+    #[test]
+    fn what_is_no_source_says_what_was_expected() {
+        for text in ["", "dir:", "mem:x", "ftp://h/x", "nfs://h/x", "name=mem:x"] {
+            assert!(text.parse::<Named>().expect_err(text).contains("expected"), "{text}");
+        }
+    }
+}

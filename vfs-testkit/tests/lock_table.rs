@@ -1,0 +1,543 @@
+//! `vfs::lock::LockTable`, over a scripted node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use vfs::lock::{Lock, LockKind, LockTable, Outsider, Owner, Space};
+use vfs::{Call, Caller, Cx, Errno, Kind, Node, Op, Patience, Result};
+use vfs_testkit::{Answer, Script};
+
+use LockKind::{Exclusive, Shared};
+
+const ALL: u64 = u64::MAX;
+
+struct Bed {
+    table: LockTable,
+    script: Arc<Script>,
+    node: Arc<dyn Node>,
+    call: Call,
+}
+
+fn owner(client: u64) -> Owner {
+    Owner {
+        client,
+        id: Arc::from(&b"owner"[..]),
+        pid: 7,
+    }
+}
+
+fn posix(client: u64, kind: LockKind, start: u64, end: u64) -> Lock {
+    Lock {
+        space: Space::Posix,
+        start,
+        end,
+        kind,
+        owner: owner(client),
+    }
+}
+
+fn flock(client: u64, kind: LockKind) -> Lock {
+    Lock {
+        space: Space::Flock,
+        ..posix(client, kind, 0, ALL)
+    }
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let script = Script::new();
+        Bed {
+            table: LockTable::default(),
+            node: script.node(5, Kind::File),
+            script,
+            call: Call::detached(),
+        }
+    }
+
+    fn cx(&self) -> Cx<'_> {
+        Cx::new(&Caller::ROOT, &self.call)
+    }
+
+    fn lock(&self, lock: Lock) -> Result<()> {
+        self.table.lock(&self.cx(), &*self.node, lock, false)
+    }
+
+    fn wait(&self, call: &Call, lock: Lock) -> Result<()> {
+        let cx = Cx::new(&Caller::ROOT, call);
+        self.table.lock(&cx, &*self.node, lock, true)
+    }
+
+    fn unlock(&self, client: u64, start: u64, end: u64) -> Result<()> {
+        self.table.unlock(
+            &self.cx(),
+            &*self.node,
+            Space::Posix,
+            start,
+            end,
+            &owner(client),
+        )
+    }
+
+    fn release(&self, client: u64) {
+        self.table
+            .release(&self.cx(), &*self.node, |owner| owner.client == client);
+    }
+
+    fn holder(&self, lock: Lock) -> Option<Lock> {
+        self.table
+            .holder(&self.cx(), &*self.node, &lock)
+            .expect("the script refuses nothing")
+    }
+
+    /// What the host was told since last asked.
+    fn told(&self) -> Vec<String> {
+        self.script
+            .take_calls()
+            .into_iter()
+            .filter(|call| call.op == Op::HostLock)
+            .map(|call| call.what)
+            .collect()
+    }
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Woken {
+    fn call() -> (Arc<Woken>, Call) {
+        let woken = Arc::new(Woken::default());
+        let call = Call::parkable(Waker::from(woken.clone()));
+        (woken, call)
+    }
+
+    fn times(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn writers_exclude_and_readers_share() {
+    let bed = Bed::new();
+    assert_eq!(bed.lock(posix(1, Shared, 0, 9)), Ok(()));
+    assert_eq!(bed.lock(posix(2, Shared, 5, 15)), Ok(()));
+    assert_eq!(bed.lock(posix(3, Exclusive, 9, 9)), Err(Errno::EAGAIN));
+    assert_eq!(bed.lock(posix(3, Exclusive, 16, ALL)), Ok(()));
+    assert_eq!(bed.lock(posix(1, Shared, ALL, ALL)), Err(Errno::EAGAIN));
+    assert_eq!(bed.lock(flock(1, Exclusive)), Ok(()), "another world");
+    assert_eq!(
+        bed.holder(posix(3, Exclusive, 0, 100)),
+        Some(posix(1, Shared, 0, 9))
+    );
+}
+
+#[test]
+fn a_range_that_ends_before_it_starts_is_einval() {
+    let bed = Bed::new();
+    assert_eq!(bed.lock(posix(1, Shared, 5, 4)), Err(Errno::EINVAL));
+    assert_eq!(bed.unlock(1, 5, 4), Err(Errno::EINVAL));
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn an_owner_is_known_without_its_process_id() {
+    let bed = Bed::new();
+    let mut lock = posix(1, Exclusive, 0, 9);
+    assert_eq!(bed.lock(lock.clone()), Ok(()));
+    lock.owner.pid = 0;
+    assert_eq!(
+        bed.lock(lock.clone()),
+        Ok(()),
+        "its own lock is not in the way"
+    );
+    let unlocked = bed
+        .table
+        .unlock(&bed.cx(), &*bed.node, Space::Posix, 0, ALL, &lock.owner);
+    assert_eq!(unlocked, Ok(()));
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn the_host_is_told_of_each_stretch_that_changes() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Shared, 10, 19)).expect("free");
+    assert_eq!(bed.told(), ["Posix 10..=19 Shared"]);
+    bed.lock(posix(2, Shared, 15, 29)).expect("shared");
+    assert_eq!(bed.told(), ["Posix 20..=29 Shared"]);
+    bed.lock(posix(1, Exclusive, 0, 14)).expect("its own");
+    assert_eq!(
+        bed.told(),
+        ["Posix 0..=9 Exclusive", "Posix 10..=14 Exclusive"]
+    );
+    bed.unlock(1, 0, ALL).expect("its own");
+    assert_eq!(
+        bed.told(),
+        ["Posix 0..=14 Unlocked"],
+        "15..=19 is still the other's"
+    );
+    bed.release(2);
+    assert_eq!(bed.told(), ["Posix 15..=29 Unlocked"]);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn a_host_that_refuses_midway_is_put_back() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Shared, 10, 19)).expect("free");
+    bed.told();
+    bed.script
+        .next(Op::HostLock, Answer::Done)
+        .next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
+    assert_eq!(bed.lock(posix(1, Exclusive, 0, 29)), Err(Errno::EAGAIN));
+    assert_eq!(
+        bed.told(),
+        [
+            "Posix 0..=9 Exclusive",
+            "Posix 10..=19 Exclusive",
+            "Posix 0..=9 Unlocked"
+        ]
+    );
+    assert_eq!(
+        bed.holder(posix(2, Exclusive, 0, ALL)),
+        Some(posix(1, Shared, 10, 19))
+    );
+}
+
+#[test]
+fn an_outsider_is_tried_again_soon() {
+    let bed = Bed::new();
+    let (_woken, call) = Woken::call();
+    bed.script.next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
+    let lock = posix(1, Exclusive, 0, 9);
+    assert_eq!(bed.wait(&call, lock.clone()), Err(Errno::PARKED));
+    let again = call.take_wake_within().expect("nobody else wakes it");
+    assert!(again <= Duration::from_millis(100));
+    assert_eq!(bed.wait(&call, lock), Ok(()));
+    bed.release(1);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn an_outsider_is_told_as_holder() {
+    let bed = Bed::new();
+    let outsider = Outsider {
+        start: 3,
+        end: 4,
+        kind: Shared,
+        pid: 99,
+    };
+    bed.script
+        .next(Op::HostLockHolder, Answer::Outsider(outsider));
+    let holder = bed.holder(posix(1, Exclusive, 0, 9)).expect("an outsider");
+    assert_eq!((holder.start, holder.end, holder.owner.pid), (3, 4, 99));
+    assert!(bed.table.is_empty(), "asking leaves nothing behind");
+}
+
+#[test]
+fn a_waiter_is_woken_when_its_range_is_free() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let (woken, call) = Woken::call();
+    let wanted = posix(2, Exclusive, 5, 20);
+    assert_eq!(bed.wait(&call, wanted.clone()), Err(Errno::PARKED));
+    bed.lock(posix(3, Exclusive, 100, 200)).expect("free");
+    bed.unlock(3, 0, ALL).expect("its own");
+    bed.unlock(1, 0, 4).expect("its own");
+    assert_eq!(woken.times(), 0, "nothing in its way went");
+    bed.unlock(1, 5, 9).expect("its own");
+    assert_eq!(woken.times(), 1);
+    assert_eq!(bed.wait(&call, wanted), Ok(()));
+    bed.release(2);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn a_weaker_lock_wakes_readers() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let (woken, call) = Woken::call();
+    assert_eq!(bed.wait(&call, posix(2, Shared, 0, 9)), Err(Errno::PARKED));
+    bed.lock(posix(1, Shared, 0, 9)).expect("its own");
+    assert_eq!(woken.times(), 1);
+    assert_eq!(bed.wait(&call, posix(2, Shared, 0, 9)), Ok(()));
+}
+
+#[test]
+fn two_requests_of_one_owner_are_both_woken() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let (first, first_call) = Woken::call();
+    let (second, second_call) = Woken::call();
+    let wanted = posix(2, Exclusive, 0, 9);
+    assert_eq!(bed.wait(&first_call, wanted.clone()), Err(Errno::PARKED));
+    assert_eq!(bed.wait(&second_call, wanted.clone()), Err(Errno::PARKED));
+    bed.release(1);
+    assert_eq!((first.times(), second.times()), (1, 1));
+    assert_eq!(bed.wait(&first_call, wanted.clone()), Ok(()));
+    assert_eq!(bed.wait(&second_call, wanted), Ok(()));
+    bed.release(2);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn a_cancelled_waiter_is_gone() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let (woken, call) = Woken::call();
+    let wanted = posix(2, Exclusive, 0, 9);
+    assert_eq!(bed.wait(&call, wanted.clone()), Err(Errno::PARKED));
+    call.cancel();
+    assert_eq!(bed.wait(&call, wanted), Err(Errno::EINTR));
+    bed.release(1);
+    assert_eq!(woken.times(), 0);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn the_end_of_a_client_wakes_what_it_waits_for() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let (woken, call) = Woken::call();
+    assert_eq!(bed.wait(&call, posix(2, Shared, 0, 9)), Err(Errno::PARKED));
+    call.cancel();
+    bed.release(2);
+    assert_eq!(woken.times(), 1);
+    bed.release(1);
+    assert!(bed.table.is_empty(), "also if it never asks again");
+}
+
+#[test]
+fn a_release_goes_through_whatever_the_host_says() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    bed.script.always(Op::HostLock, Answer::Fail(Errno::EIO));
+    assert_eq!(bed.unlock(1, 0, 9), Err(Errno::EIO));
+    assert!(!bed.table.is_empty());
+    bed.release(1);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn waiting_needs_patience_and_something_to_wake() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let (_woken, call) = Woken::call();
+    let hurried = Cx {
+        patience: Patience::None,
+        ..Cx::new(&Caller::ROOT, &call)
+    };
+    let wanted = posix(2, Shared, 0, 9);
+    let answer = bed.table.lock(&hurried, &*bed.node, wanted.clone(), true);
+    assert_eq!(answer, Err(Errno::WOULD_BLOCK));
+    assert_eq!(bed.wait(&bed.call, wanted), Err(Errno::EAGAIN));
+    bed.release(1);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn refused_requests_leave_nothing_behind() {
+    let bed = Bed::new();
+    bed.script.next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
+    assert_eq!(bed.lock(posix(1, Shared, 0, 9)), Err(Errno::EAGAIN));
+    assert!(bed.table.is_empty());
+    bed.script.next(Op::HostLock, Answer::Fail(Errno::ENOLCK));
+    assert_eq!(bed.lock(posix(1, Shared, 0, 9)), Err(Errno::ENOLCK));
+    assert!(bed.table.is_empty());
+    assert_eq!(bed.unlock(1, 0, ALL), Ok(()));
+    bed.release(1);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn two_readers_that_both_want_to_write_do_not_wait_forever() {
+    let bed = Bed::new();
+    bed.lock(flock(1, Shared)).expect("free");
+    bed.lock(flock(2, Shared)).expect("shared");
+    let (_woken, first) = Woken::call();
+    assert_eq!(bed.wait(&first, flock(1, Exclusive)), Err(Errno::PARKED));
+    let (_woken, second) = Woken::call();
+    assert_eq!(bed.wait(&second, flock(2, Exclusive)), Ok(()));
+    bed.release(2);
+    assert_eq!(bed.wait(&first, flock(1, Exclusive)), Ok(()));
+}
+
+#[test]
+fn the_ranges_of_a_node_are_bounded() {
+    let bed = Bed::new();
+    for i in 0.. {
+        match bed.lock(posix(1, Shared, i * 2, i * 2)) {
+            Ok(()) => assert!(i < LockTable::MAX_HELD as u64),
+            Err(errno) => {
+                assert_eq!(errno, Errno::ENOLCK);
+                break;
+            }
+        }
+    }
+    assert_eq!(bed.unlock(1, 0, ALL), Ok(()));
+    assert!(bed.table.is_empty());
+}
+
+mod model {
+    //! Random requests against an array that says of each stretch who holds it how.
+
+    use proptest::prelude::*;
+    use vfs::lock::HostLock;
+
+    use super::*;
+
+    const OWNERS: usize = 3;
+    const CELLS: usize = 13;
+
+    /// The bytes of a cell: single ones at either end of a file, and all between.
+    fn cell(i: usize) -> (u64, u64) {
+        match i {
+            6 => (6, ALL - 6),
+            i if i < 6 => (i as u64, i as u64),
+            i => (ALL - (12 - i) as u64, ALL - (12 - i) as u64),
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Request {
+        Lock(usize, LockKind, usize, usize),
+        Unlock(usize, usize, usize),
+        Release(usize),
+    }
+
+    fn requests() -> impl Strategy<Value = Vec<(Request, Option<usize>)>> {
+        let range = (0..CELLS, 0..CELLS).prop_map(|(a, b)| (a.min(b), a.max(b)));
+        let kind = prop_oneof![Just(Shared), Just(Exclusive)];
+        let request = prop_oneof![
+            6 => (0..OWNERS, kind, range.clone())
+                .prop_map(|(owner, kind, (a, b))| Request::Lock(owner, kind, a, b)),
+            3 => (0..OWNERS, range).prop_map(|(owner, (a, b))| Request::Unlock(owner, a, b)),
+            1 => (0..OWNERS).prop_map(Request::Release),
+        ];
+        // Now and then the host refuses the first few or so of what it is told.
+        let refuses = prop_oneof![4 => Just(None), 1 => (0usize..3).prop_map(Some)];
+        proptest::collection::vec((request, refuses), 1..40)
+    }
+
+    type Held = [[Option<LockKind>; CELLS]; OWNERS];
+
+    fn together(held: &Held, cell: usize) -> HostLock {
+        held.iter()
+            .filter_map(|owner| owner[cell])
+            .map(HostLock::from)
+            .max()
+            .unwrap_or(HostLock::Unlocked)
+    }
+
+    fn parse(told: &str) -> (u64, u64, HostLock) {
+        let mut words = told.split(' ').skip(1);
+        let (start, end) = words
+            .next()
+            .and_then(|range| range.split_once("..="))
+            .expect("a range");
+        let state = match words.next() {
+            Some("Unlocked") => HostLock::Unlocked,
+            Some("Shared") => HostLock::Shared,
+            _ => HostLock::Exclusive,
+        };
+        (
+            start.parse().expect("a number"),
+            end.parse().expect("a number"),
+            state,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_an_array(requests in requests()) {
+            let bed = Bed::new();
+            let mut held: Held = [[None; CELLS]; OWNERS];
+            let mut host = [HostLock::Unlocked; CELLS];
+            for (request, refuses) in requests {
+                let before = held;
+                let refuses = refuses.filter(|_| !matches!(request, Request::Release(_)));
+                if let Some(after) = refuses {
+                    for _ in 0..after {
+                        bed.script.next(Op::HostLock, Answer::Done);
+                    }
+                    bed.script.next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
+                }
+                let (answer, expected) = match request {
+                    Request::Lock(who, kind, a, b) => {
+                        let conflicts = (0..OWNERS).filter(|other| *other != who).any(|other| {
+                            held[other][a..=b].iter().flatten().any(|held| {
+                                *held == Exclusive || kind == Exclusive
+                            })
+                        });
+                        if !conflicts {
+                            held[who][a..=b].fill(Some(kind));
+                        }
+                        let expected = if conflicts { Err(Errno::EAGAIN) } else { Ok(()) };
+                        (bed.lock(posix(who as u64, kind, cell(a).0, cell(b).1)), expected)
+                    }
+                    Request::Unlock(who, a, b) => {
+                        held[who][a..=b].fill(None);
+                        (bed.unlock(who as u64, cell(a).0, cell(b).1), Ok(()))
+                    }
+                    Request::Release(who) => {
+                        held[who].fill(None);
+                        bed.release(who as u64);
+                        (Ok(()), Ok(()))
+                    }
+                };
+                let told = bed.told();
+                let refused = refuses.is_some_and(|after| told.len() > after);
+                if refused {
+                    prop_assert_eq!(answer, Err(Errno::EAGAIN));
+                    held = before;
+                } else {
+                    prop_assert_eq!(answer, expected);
+                }
+                for (nth, told) in told.iter().enumerate() {
+                    let (start, end, state) = parse(told);
+                    if refused && Some(nth) == refuses {
+                        continue;
+                    }
+                    let cells: Vec<usize> = (0..CELLS)
+                        .filter(|i| start <= cell(*i).0 && cell(*i).1 <= end)
+                        .collect();
+                    prop_assert!(!cells.is_empty());
+                    prop_assert_eq!((cell(cells[0]).0, cell(*cells.last().unwrap()).1), (start, end));
+                    for i in cells {
+                        prop_assert_ne!(host[i], state, "told what it knew");
+                        host[i] = state;
+                    }
+                }
+                for (i, state) in host.iter().enumerate() {
+                    prop_assert_eq!(*state, together(&held, i), "cell {}", i);
+                }
+                bed.script.forget(Op::HostLock);
+                for (who, i) in (0..OWNERS).flat_map(|who| (0..CELLS).map(move |i| (who, i))) {
+                    for kind in [Shared, Exclusive] {
+                        let in_the_way = (0..OWNERS).any(|other| {
+                            other != who && match held[other][i] {
+                                Some(Exclusive) => true,
+                                Some(Shared) => kind == Exclusive,
+                                None => false,
+                            }
+                        });
+                        let (start, end) = cell(i);
+                        let holder = bed.holder(posix(who as u64, kind, start, end));
+                        prop_assert_eq!(holder.is_some(), in_the_way);
+                    }
+                }
+            }
+            for who in 0..OWNERS {
+                bed.release(who as u64);
+            }
+            prop_assert!(bed.table.is_empty());
+        }
+    }
+}
