@@ -1,1 +1,38 @@
+//! Layers: each makes of one file system another, and any number of them can be stacked.
 //!
+//! A layer is a file here and implements [`Layer`]: a method per operation, none with a default
+//! body, each given the object below. What it leaves as it is it says so with [`forward!`], so a new
+//! operation breaks every layer until somebody has decided about it there. [`stack`] does once for
+//! all layers what wrapping takes: results are wrapped, arguments unwrapped.
+//!
+//! What it lacks on purpose: sources, clocks (they are injected), state per node or file.
+//!
+//! Lock order: none here but in [`fault`], whose lock is held for a decision only.
+
+#![forbid(unsafe_code)]
+
+// The macros name their types by this crate, whether they are used in it or elsewhere.
+extern crate self as layers;
+
+mod existing;
+pub mod fault;
+pub mod idmap;
+mod layer;
+pub mod readonly;
+pub mod squash;
+mod stack;
+pub mod trace;
+
+pub use fault::Fault;
+pub use idmap::{IdMap, IdRange, MapIds};
+pub use layer::{Below, Layer, Opened};
+pub use readonly::ReadOnly;
+pub use squash::Squash;
+pub use stack::stack;
+pub use trace::Trace;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What measures time: how long it is since some moment that stays the same.
+pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;

@@ -1,4 +1,4 @@
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::OFlags;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
+    sockopt,
 };
 
 /// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
@@ -19,6 +20,21 @@ pub trait Link: Send + Sync {
     /// Sends of `bytes` as many as go, with `wait` all of them, and says how many. Without
     /// `wait`, `WouldBlock` if none go at once.
     fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize>;
+
+    /// [`Link::send`] of several pieces one after the other, in one system call where the connection
+    /// can. Without `wait`, fewer bytes may go than would.
+    fn send_vectored(&self, pieces: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        let mut sent = 0;
+        for piece in pieces {
+            match self.send(piece, wait) {
+                Ok(n) if n == piece.len() => sent += n,
+                Ok(n) => return Ok(sent + n),
+                Err(error) if error.kind() == ErrorKind::WouldBlock && sent > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
 
     /// Waits for what interests, the end of the peer, or until `wake` is readable.
     fn wait(&self, interest: Interest, wake: BorrowedFd<'_>) -> io::Result<Ready>;
@@ -199,6 +215,33 @@ impl Link for StreamLink {
         Ok(sent)
     }
 
+    fn send_vectored(&self, pieces: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        let sent = match &self.kind {
+            Kind::Socket => {
+                let mut none = SendAncillaryBuffer::default();
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                retry(|| rustix::net::sendmsg(&self.input, pieces, &mut none, flags))
+            }
+            Kind::Other { .. } => retry(|| rustix::io::writev(self.output(), pieces)),
+        };
+        let mut sent = match sent {
+            Err(error) if wait && error.kind() == ErrorKind::WouldBlock => 0,
+            done => done?,
+        };
+        if !wait {
+            return Ok(sent);
+        }
+        let mut behind = sent;
+        for piece in pieces {
+            let gone = piece.len().min(behind);
+            behind -= gone;
+            if gone < piece.len() {
+                sent += self.send(&piece[gone..], true)?;
+            }
+        }
+        Ok(sent)
+    }
+
     fn wait(&self, interest: Interest, wake: BorrowedFd<'_>) -> io::Result<Ready> {
         let when = |wanted, flag| if wanted { flag } else { PollFlags::empty() };
         let output = self.output();
@@ -278,4 +321,51 @@ fn is_set(event: &OwnedFd) -> bool {
 
 fn retry<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     rustix::io::retry_on_intr(call).map_err(io::Error::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(link: &StreamLink, mut len: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while len > 0 {
+            let mut buf = vec![0; len];
+            let got = link.recv(&mut buf, true).expect("received");
+            assert!(got > 0, "ended early");
+            bytes.extend_from_slice(&buf[..got]);
+            len -= got;
+        }
+        bytes
+    }
+
+    #[test]
+    fn pieces_arrive_in_a_row_however_many_go_at_once() {
+        let (one, other) = pair().expect("a pair");
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        let pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
+        let large = vec![7; 4 << 20];
+        let pieces = [&b"head"[..], b"", &large, b"tail"];
+        let slices = pieces.map(IoSlice::new);
+        for (from, to) in [(&one, &other), (&pipe, &pipe)] {
+            std::thread::scope(|scope| {
+                let sent = scope.spawn(|| from.send_vectored(&slices, true).expect("sent"));
+                let got = all(to, large.len() + 8);
+                assert_eq!(sent.join().expect("no panic"), got.len());
+                assert!(got == pieces.concat());
+            });
+        }
+    }
+
+    #[test]
+    fn without_waiting_as_many_go_as_fit() {
+        let (one, other) = pair().expect("a pair");
+        let large = vec![7; 16 << 20];
+        let slices = [IoSlice::new(b"head"), IoSlice::new(&large)];
+        let sent = one.send_vectored(&slices, false).expect("sent");
+        assert!(sent > 4 && sent < large.len(), "{sent}");
+        let more = one.send_vectored(&slices, false).map_err(|e| e.kind());
+        assert_eq!(more.err(), Some(ErrorKind::WouldBlock));
+        assert_eq!(&all(&other, sent)[..5], b"head\x07");
+    }
 }

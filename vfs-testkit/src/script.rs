@@ -16,10 +16,10 @@ use std::task::Waker;
 
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
 use vfs::{
-    Access, Allocate, Attr, Call, Capabilities, CopyHow, Cx, Device, DirEntry, DirSink, Entry,
-    Errno, Extent, File, FileSystem, Handle, Kind, Make, Mode, Name, Node, NodeId, Op, OpenFlags,
-    Patience, Payload, Plus, RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Time, Want,
-    XattrFlags,
+    Access, Allocate, Attr, Call, Caller, Capabilities, CopyHow, Cx, Device, DirEntry, DirSink,
+    Entry, Errno, Extent, File, FileSystem, Handle, Kind, Make, Mode, Name, Node, NodeId, Op,
+    OpenFlags, Patience, Payload, Plus, RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Time,
+    Want, XattrFlags,
 };
 
 /// What a call answers.
@@ -63,8 +63,8 @@ pub struct Called {
     pub what: String,
     /// With how much patience.
     pub patience: Patience,
-    /// The caller's user id.
-    pub uid: u32,
+    /// For whom.
+    pub caller: Caller,
 }
 
 /// Something that calls wait for. Shut until opened, open from then on.
@@ -238,7 +238,7 @@ impl Script {
             node,
             what,
             patience: cx.patience,
-            uid: cx.caller.uid,
+            caller: cx.caller.clone(),
         });
         self.called.notify_all();
         loop {

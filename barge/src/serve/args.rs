@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use engine::Tuning;
+use layers::squash::{NOBODY, Whom};
 use layers::{IdRange, Squash};
 use transports::Addr;
 
@@ -23,10 +24,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "WHOM", default_value = "none")]
     pub(super) squash: SquashArg,
     /// The anonymous user's id
-    #[arg(long, value_name = "UID", default_value_t = 65534)]
+    #[arg(long, value_name = "UID", default_value_t = NOBODY)]
     pub(super) anon_uid: u32,
     /// The anonymous user's group
-    #[arg(long, value_name = "GID", default_value_t = 65534)]
+    #[arg(long, value_name = "GID", default_value_t = NOBODY)]
     pub(super) anon_gid: u32,
     /// Map a range of user ids; may be repeated. Ids outside all ranges become 65534
     #[arg(long, value_name = "CLIENT:HOST:COUNT")]
@@ -95,11 +96,12 @@ impl ServeArgs {
     }
 
     pub(super) fn squash(&self) -> Squash {
-        match self.squash {
-            SquashArg::None => Squash::None,
-            SquashArg::Root => Squash::Root,
-            SquashArg::All => Squash::All,
-        }
+        let whom = match self.squash {
+            SquashArg::None => Whom::None,
+            SquashArg::Root => Whom::Root,
+            SquashArg::All => Whom::All,
+        };
+        Squash { whom, uid: self.anon_uid, gid: self.anon_gid }
     }
 
     pub(super) fn identity(&self) -> hostdir::Identity {

@@ -1,8 +1,10 @@
 //! Sources behind layers, under names.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use layers::{IdMap, ReadOnly, Squash, SquashLayer, Trace, stack};
+use layers::squash::Whom;
+use layers::{IdMap, IdRange, MapIds, ReadOnly, Trace, stack};
 use vfs::{Export, FileSystem};
 
 use super::args::ServeArgs;
@@ -28,26 +30,41 @@ pub(super) fn open(args: &ServeArgs) -> Result<Vec<Arc<Export>>, Failure> {
         .zip(sources)
         .map(|(name, source)| {
             let fs = source.source.open(options.clone())?;
-            Ok(Arc::new(Export::new(name, wrap(fs, args, read_only))))
+            Ok(Arc::new(Export::new(name, wrap(fs, args, read_only)?)))
         })
         .collect()
 }
 
 /// The layers that `args` ask for, from the source up to the client.
-fn wrap(mut fs: Arc<dyn FileSystem>, args: &ServeArgs, read_only: bool) -> Arc<dyn FileSystem> {
+fn wrap(
+    mut fs: Arc<dyn FileSystem>,
+    args: &ServeArgs,
+    read_only: bool,
+) -> Result<Arc<dyn FileSystem>, Failure> {
     if !args.map_uid.is_empty() || !args.map_gid.is_empty() {
-        fs = stack(fs, IdMap::new(args.map_uid.clone(), args.map_gid.clone()));
+        let (uids, gids) = (id_map(&args.map_uid)?, id_map(&args.map_gid)?);
+        fs = stack(fs, MapIds { uids, gids });
     }
-    if args.squash() != Squash::None {
-        fs = stack(fs, SquashLayer::new(args.squash(), args.anon_uid, args.anon_gid));
+    let squash = args.squash();
+    if squash.whom != Whom::None {
+        fs = stack(fs, squash);
     }
     if read_only {
         fs = stack(fs, ReadOnly);
     }
     if tracing::enabled!(tracing::Level::TRACE) {
-        fs = stack(fs, Trace::default());
+        let start = Instant::now();
+        fs = stack(fs, Trace::new(Arc::new(move || start.elapsed())));
     }
-    fs
+    Ok(fs)
+}
+
+/// No ranges leave ids as they are.
+fn id_map(ranges: &[IdRange]) -> Result<IdMap, Failure> {
+    match ranges {
+        [] => Ok(IdMap::identity()),
+        ranges => IdMap::new(ranges.to_vec()).map_err(Failure::usage),
+    }
 }
 
 /// A name for each source: the only one may go without.

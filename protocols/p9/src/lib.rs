@@ -2,6 +2,7 @@
 //!
 //! - [`message`] has the table of all messages, from which come their types, decoding and encoding.
 //! - [`server`] answers them over any [`vfs::Export`].
+//! - [`client`] asks, and never trusts the answers.
 //!
 //! What it lacks on purpose: sockets, threads, clocks. Whoever moves the bytes drives a
 //! [`wire::Session`].
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 mod field;
 pub mod message;
 pub mod numbers;

@@ -21,14 +21,22 @@ use crate::tree::{self, Tree};
 /// The change counter is the ctime in nanoseconds. Kernels from 6.13 on take it from a fine clock
 /// whenever somebody has looked since the last change (ext4, XFS, btrfs, tmpfs), so two states
 /// that were both looked at never share one. Folding the mtime in would add nothing: each
-/// change of it is one of the ctime.
+/// change of it is one of the ctime. The size is folded in for directories of tmpfs, where a link
+/// that is made leaves the fine clock alone, but each name adds to the size.
 pub(crate) fn of(device: &Device, stx: &Statx) -> Attr {
     let mode = u32::from(stx.stx_mode);
     let ctime = time(stx.stx_ctime);
+    let kind = Kind::from_mode(mode).unwrap_or(Kind::File);
+    let mut change = (ctime.sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(ctime.nsec.into());
+    if kind == Kind::Directory && device.is_memory() {
+        change = change.wrapping_add(stx.stx_size);
+    }
     Attr {
         id: device.id(stx.stx_ino),
         generation: 0,
-        kind: Kind::from_mode(mode).unwrap_or(Kind::File),
+        kind,
         mode: mode & 0o7777,
         nlink: stx.stx_nlink,
         uid: stx.stx_uid,
@@ -45,9 +53,7 @@ pub(crate) fn of(device: &Device, stx: &Statx) -> Attr {
         ctime,
         btime: (stx.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0)
             .then(|| time(stx.stx_btime)),
-        change: (ctime.sec as u64)
-            .wrapping_mul(1_000_000_000)
-            .wrapping_add(ctime.nsec.into()),
+        change,
         device: device::dev_of(stx),
     }
 }

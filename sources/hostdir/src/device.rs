@@ -124,6 +124,11 @@ impl Device {
         Ok(patience)
     }
 
+    /// Whether memory is all it has.
+    pub(crate) fn is_memory(&self) -> bool {
+        self.class == Class::Memory
+    }
+
     /// Whether it is another machine's or program's.
     pub(crate) fn is_remote(&self) -> bool {
         self.class == Class::Remote

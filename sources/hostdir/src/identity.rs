@@ -53,9 +53,12 @@ struct Now {
 
 /// Switches threads to callers.
 pub(crate) struct Switch {
-    users: Mutex<HashMap<u32, (Instant, Arc<[u32]>)>>,
+    users: Mutex<HashMap<u32, Believed>>,
     none: Arc<[u32]>,
 }
+
+/// A user's groups, and until when they count.
+type Believed = (Instant, Arc<[u32]>);
 
 impl Switch {
     /// Whether this process may switch at all.
@@ -107,8 +110,8 @@ impl Switch {
         })
     }
 
-    /// The groups of user `uid` as the host's database has them, and until when they count.
-    fn groups(&self, uid: u32, patience: Patience) -> Result<(Instant, Arc<[u32]>)> {
+    /// The groups of user `uid` as the host's database has them.
+    fn groups(&self, uid: u32, patience: Patience) -> Result<Believed> {
         let now = Instant::now();
         let users = || self.users.lock().expect("no panic holds it");
         if let Some((until, groups)) = users().get(&uid)

@@ -210,7 +210,7 @@ impl HostNode {
 
     /// Whether `fd`, found under this node's number, is the same object; if so, it is this node's
     /// descriptor should it need one, and `record` where it was found last.
-    pub(crate) fn adopt(&self, kind: Kind, fd: &Arc<Fd>, record: Option<&Box<Record>>) -> bool {
+    pub(crate) fn adopt(&self, kind: Kind, fd: &Arc<Fd>, record: Option<&Record>) -> bool {
         if kind != self.kind {
             return false;
         }

@@ -39,8 +39,6 @@ pub(crate) fn file(
     }
     loop {
         match tree.open(|| tree.reopen(path, raw)) {
-            // Only the owner may leave atime alone; for others it is a wish.
-            Err(Errno::EPERM) if raw.contains(OFlags::NOATIME) => raw -= OFlags::NOATIME,
             // The file system has no way past its cache.
             Err(Errno::EINVAL) if raw.contains(OFlags::DIRECT) => raw -= OFlags::DIRECT,
             Err(Errno::EAGAIN) if patience < Patience::Full => return Err(Errno::WOULD_BLOCK),

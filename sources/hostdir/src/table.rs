@@ -15,7 +15,7 @@ use vfs::NodeId;
 use crate::node::HostNode;
 
 /// Enough that two cores seldom want the same; each costs 200 bytes when empty.
-const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 64;
 
 pub(crate) struct Table {
     shards: [Mutex<Shard>; SHARDS],

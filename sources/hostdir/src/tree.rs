@@ -23,7 +23,7 @@ use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
 use crate::resolve::Book;
 use crate::sip::Key;
-use crate::table::{Found, Table};
+use crate::table::{self, Found, Table};
 
 pub(crate) struct Tree {
     /// Stamps handles and composes numbers.
@@ -124,8 +124,9 @@ impl Tree {
 
     /// Has the node that was idle longest, more or less, give its descriptor up.
     fn evict_one(&self) -> bool {
-        // Twice round: the first time only forgives those that were used lately.
-        for _ in 0..2 * self.budget.open() {
+        // Twice round, the first time only forgives those that were used lately; and more, since
+        // the hand goes through unevenly filled shards in turn.
+        for _ in 0..2 * self.budget.open() + 8 * table::SHARDS {
             match self.table.next_in_ring() {
                 Some(node) if node.evict() => return true,
                 Some(_) => {}
@@ -229,7 +230,7 @@ impl Tree {
             match found {
                 Found::New(node) => return Ok((node, attr)),
                 Found::Old(node) => {
-                    if node.adopt(attr.kind, fd, record.as_ref()) {
+                    if node.adopt(attr.kind, fd, record.as_deref()) {
                         return Ok((node, attr));
                     }
                     stale = Some(node);

@@ -53,7 +53,7 @@ fn trim_slashes(mut path: &[u8]) -> &[u8] {
 pub(super) struct Attach {
     pub(super) export: Arc<Export>,
     /// Where it began; nothing above is reached from it.
-    pub(super) root: Arc<Step>,
+    pub(super) root: Arc<dyn Node>,
     /// Whether that is below the export's own root.
     pub(super) below: bool,
     pub(super) caller: Caller,
@@ -128,12 +128,12 @@ impl Turn<'_> {
         );
         let attach = Arc::new(Attach {
             export,
-            root: Step::root(node),
+            root: node,
             below,
             caller,
         });
-        let root = attach.root.clone();
-        self.peer.fids.insert(fid, FidState::walked(attach, root))?;
+        let root = Step::unnamed(&attach, attach.root.clone());
+        self.peer.fids.insert(fid, FidState::Walked(root))?;
         self.reply(&Rmessage::Attach { qid: qid_of(&attr) })
     }
 

@@ -46,7 +46,7 @@ impl Turn<'_> {
             return Err(Errno::ENOTDIR);
         }
         let room = self.room(count);
-        let cx = self.cx(&fid.attach.caller);
+        let cx = self.cx(&fid.attach().caller);
         self.begin_data(Message::Readdir);
         let mut entries = Entries {
             out: self.out,
@@ -79,7 +79,7 @@ fn dots(cx: &Cx<'_>, fid: &FidState, offset: u64, entries: &mut Entries<'_>) -> 
         entries.put(dot(&attr), BEHIND_DOT, b".");
     }
     if (offset == 0 || offset == BEHIND_DOT) && !entries.full {
-        let attr = match up(cx, &fid.attach, &fid.step) {
+        let attr = match up(cx, fid.step()) {
             Ok((_, Some(attr))) => attr,
             Ok((up, None)) => up.node.attr(cx, Want::BASIC | Want::TIMES)?,
             Err(errno) if errno.is_signal() => return Err(errno),

@@ -14,11 +14,17 @@ use super::lock::Lockers;
 use super::xattr::{Draft, Value};
 use crate::Fid;
 
-/// What a fid points at. Never changes: what a request makes of it takes its place.
-pub(super) struct FidState {
-    pub(super) attach: Arc<Attach>,
-    pub(super) step: Arc<Step>,
-    pub(super) state: State,
+/// What a fid points at. Never changes: what a request makes of it takes its place. Clients hold
+/// many fids that are walked and nothing more, so those are steps and nothing more.
+#[derive(Clone)]
+pub(super) enum FidState {
+    Walked(Arc<Step>),
+    Used(Arc<Use>),
+}
+
+pub(super) struct Use {
+    step: Arc<Step>,
+    state: State,
 }
 
 /// What a fid is good for.
@@ -50,6 +56,7 @@ pub(super) struct Open {
 
 /// A node, and how it was walked to: what names it for removal, renaming and 9P2000's stat.
 pub(super) struct Step {
+    pub(super) attach: Arc<Attach>,
     pub(super) node: Arc<dyn Node>,
     /// Its name and directory when it was walked to; nothing for an attach's root, and for what
     /// `..` led to from elsewhere.
@@ -62,41 +69,64 @@ pub(super) struct Place {
 }
 
 impl FidState {
-    pub(super) fn walked(attach: Arc<Attach>, step: Arc<Step>) -> Arc<FidState> {
-        Arc::new(FidState {
-            attach,
-            step,
-            state: State::Walked,
-        })
+    /// How it was walked to.
+    #[inline]
+    pub(super) fn step(&self) -> &Arc<Step> {
+        match self {
+            FidState::Walked(step) => step,
+            FidState::Used(used) => &used.step,
+        }
     }
 
-    /// A node of this directory by name.
-    pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>) -> Arc<FidState> {
-        let step = Step::new(&self.step, name, node);
-        FidState::walked(self.attach.clone(), step)
+    #[inline]
+    pub(super) fn state(&self) -> &State {
+        static WALKED: State = State::Walked;
+        match self {
+            FidState::Walked(_) => &WALKED,
+            FidState::Used(used) => &used.state,
+        }
+    }
+
+    #[inline]
+    pub(super) fn attach(&self) -> &Arc<Attach> {
+        &self.step().attach
     }
 
     pub(super) fn node(&self) -> &dyn Node {
-        &*self.step.node
+        &*self.step().node
     }
 
     pub(super) fn is_directory(&self) -> bool {
-        self.step.node.kind() == Kind::Directory
+        self.node().kind() == Kind::Directory
+    }
+
+    /// A node of this directory by name.
+    pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>) -> FidState {
+        FidState::Walked(Step::new(self.step(), name, node))
     }
 
     /// The same place, put to another use.
-    pub(super) fn with(&self, state: State) -> Arc<FidState> {
-        Arc::new(FidState {
-            attach: self.attach.clone(),
-            step: self.step.clone(),
-            state,
-        })
+    pub(super) fn with(&self, state: State) -> FidState {
+        let step = self.step().clone();
+        match state {
+            State::Walked => FidState::Walked(step),
+            state => FidState::Used(Arc::new(Use { step, state })),
+        }
+    }
+
+    /// Whether it is the very same, not only equal.
+    fn is(&self, other: &FidState) -> bool {
+        match (self, other) {
+            (FidState::Walked(one), FidState::Walked(other)) => Arc::ptr_eq(one, other),
+            (FidState::Used(one), FidState::Used(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
     }
 
     /// Its open file, `EBADF` if it is not open.
     #[inline]
     pub(super) fn open(&self) -> Result<&Arc<Open>> {
-        match &self.state {
+        match self.state() {
             State::Open(open) => Ok(open),
             State::Walked | State::Value(_) | State::Draft(_) => Err(Errno::EBADF),
         }
@@ -104,7 +134,7 @@ impl FidState {
 
     /// `EINVAL` unless it was walked to and nothing more.
     pub(super) fn unused(&self) -> Result<()> {
-        match self.state {
+        match self.state() {
             State::Walked => Ok(()),
             State::Open(_) | State::Value(_) | State::Draft(_) => Err(Errno::EINVAL),
         }
@@ -112,7 +142,7 @@ impl FidState {
 
     /// `EINVAL` for what points at an extended attribute.
     pub(super) fn is_file(&self) -> Result<()> {
-        match self.state {
+        match self.state() {
             State::Walked | State::Open(_) => Ok(()),
             State::Value(_) | State::Draft(_) => Err(Errno::EINVAL),
         }
@@ -120,18 +150,18 @@ impl FidState {
 
     /// Attributes, of the open file if it is open: they outlive its name.
     pub(super) fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        match &self.state {
+        match self.state() {
             State::Open(open) => open.file.attr(cx, want),
-            State::Walked | State::Value(_) | State::Draft(_) => self.step.node.attr(cx, want),
+            State::Walked | State::Value(_) | State::Draft(_) => self.node().attr(cx, want),
         }
     }
 
     /// Where it is, if it is still there: its directory and its name in it. `EBUSY` for a root,
     /// `ENOENT` if another has the name by now, or nobody.
     pub(super) fn place(&self, cx: &Cx<'_>) -> Result<&Place> {
-        let place = self.step.place.as_ref().ok_or(Errno::EBUSY)?;
+        let place = self.step().place.as_ref().ok_or(Errno::EBUSY)?;
         let found = place.up.node.lookup(cx, place.name()?)?;
-        if found.node.id() != self.step.node.id() {
+        if found.node.id() != self.node().id() {
             return Err(Errno::ENOENT);
         }
         Ok(place)
@@ -146,12 +176,12 @@ impl FidState {
 
     /// What is left to do when the client is gone.
     fn abandon(&self) {
-        if let State::Open(open) = &self.state
+        if let State::Open(open) = self.state()
             && open.remove
         {
             let call = Call::detached();
             // Nobody is left to be told.
-            let _ = self.unlink(&Cx::new(&self.attach.caller, &call));
+            let _ = self.unlink(&Cx::new(&self.attach().caller, &call));
         }
     }
 }
@@ -170,18 +200,24 @@ impl State {
             directory: fid.is_directory(),
             remove,
             records: Mutex::default(),
-            lockers: Lockers::new(&fid.attach, &fid.step),
+            lockers: Lockers::new(fid.step()),
         }))
     }
 }
 
 impl Step {
-    pub(super) fn root(node: Arc<dyn Node>) -> Arc<Step> {
-        Arc::new(Step { node, place: None })
+    /// A node that no walk has named.
+    pub(super) fn unnamed(attach: &Arc<Attach>, node: Arc<dyn Node>) -> Arc<Step> {
+        Arc::new(Step {
+            attach: attach.clone(),
+            node,
+            place: None,
+        })
     }
 
     pub(super) fn new(up: &Arc<Step>, name: Name<'_>, node: Arc<dyn Node>) -> Arc<Step> {
         Arc::new(Step {
+            attach: up.attach.clone(),
             node,
             place: Some(Place {
                 up: up.clone(),
@@ -242,7 +278,7 @@ pub(super) struct Fids {
     most: usize,
 }
 
-type Shard = HashMap<u32, Arc<FidState>, FidHash>;
+type Shard = HashMap<u32, FidState, FidHash>;
 
 impl Fids {
     /// More than threads work for one connection. A power of two.
@@ -261,7 +297,7 @@ impl Fids {
 
     /// What a fid points at, `EBADF` if it is none.
     #[inline]
-    pub(super) fn get(&self, fid: Fid) -> Result<Arc<FidState>> {
+    pub(super) fn get(&self, fid: Fid) -> Result<FidState> {
         self.shard(fid).get(&fid.0).cloned().ok_or(Errno::EBADF)
     }
 
@@ -274,7 +310,7 @@ impl Fids {
     }
 
     /// Adds a fid: `EBADF` if it is taken, `EMFILE` if there are too many.
-    pub(super) fn insert(&self, fid: Fid, state: Arc<FidState>) -> Result<()> {
+    pub(super) fn insert(&self, fid: Fid, state: FidState) -> Result<()> {
         if fid == Fid::NONE {
             return Err(Errno::EBADF);
         }
@@ -295,9 +331,9 @@ impl Fids {
     }
 
     /// Points a fid elsewhere, unless it no longer points at `old`: `EBADF`.
-    pub(super) fn replace(&self, fid: Fid, old: &Arc<FidState>, new: Arc<FidState>) -> Result<()> {
+    pub(super) fn replace(&self, fid: Fid, old: &FidState, new: FidState) -> Result<()> {
         let replaced = match self.shard(fid).get_mut(&fid.0) {
-            Some(state) if Arc::ptr_eq(state, old) => std::mem::replace(state, new),
+            Some(state) if state.is(old) => std::mem::replace(state, new),
             _ => return Err(Errno::EBADF),
         };
         // Closing may take time: not under the shard's lock.
@@ -306,10 +342,10 @@ impl Fids {
     }
 
     /// Takes a fid away if it still points at `old`.
-    pub(super) fn remove(&self, fid: Fid, old: &Arc<FidState>) {
+    pub(super) fn remove(&self, fid: Fid, old: &FidState) {
         let mut shard = self.shard(fid);
         if let Entry::Occupied(entry) = shard.entry(fid.0)
-            && Arc::ptr_eq(entry.get(), old)
+            && entry.get().is(old)
         {
             let removed = entry.remove();
             drop(shard);

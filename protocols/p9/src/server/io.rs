@@ -10,7 +10,7 @@ use crate::{Fid, Kind, Rmessage};
 impl Turn<'_> {
     pub(super) fn read(&mut self, fid: Fid, offset: u64, count: u32) -> Result<()> {
         let fid = self.fid(fid)?;
-        let open = match &fid.state {
+        let open = match fid.state() {
             State::Open(open) => open,
             State::Value(value) => {
                 let begin = value
@@ -35,7 +35,7 @@ impl Turn<'_> {
         let len = self.room(count);
         self.begin_data(Kind::Read);
         if len > 0 {
-            let cx = self.cx(&fid.attach.caller);
+            let cx = self.cx(&fid.attach().caller);
             open.file.read(&cx, offset, len, self.out)?;
         }
         self.end_data(Kind::Read)
@@ -44,14 +44,14 @@ impl Turn<'_> {
     pub(super) fn write(&mut self, fid: Fid, offset: u64, data: &[u8]) -> Result<()> {
         let fid = self.fid(fid)?;
         check_offset(offset)?;
-        let count = match &fid.state {
+        let count = match fid.state() {
             State::Open(open) if open.directory => return Err(Errno::EISDIR),
             State::Open(open) if !open.flags.contains(OpenFlags::WRITE) => {
                 return Err(Errno::EBADF);
             }
             State::Open(_) if data.is_empty() => 0,
             State::Open(open) => {
-                let cx = self.cx(&fid.attach.caller);
+                let cx = self.cx(&fid.attach().caller);
                 let range = WRITE_HEAD..WRITE_HEAD + data.len();
                 let count = self
                     .message
@@ -70,7 +70,7 @@ impl Turn<'_> {
     pub(super) fn fsync(&mut self, fid: Fid, datasync: bool) -> Result<()> {
         let fid = self.fid(fid)?;
         let open = fid.open()?;
-        open.file.fsync(&self.cx(&fid.attach.caller), datasync)?;
+        open.file.fsync(&self.cx(&fid.attach().caller), datasync)?;
         self.reply(&Rmessage::Fsync {})
     }
 

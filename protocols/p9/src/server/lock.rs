@@ -10,7 +10,6 @@ use vfs::lock::{Lock, LockKind, Owner, Space};
 use vfs::{Call, Cx, Errno, Result};
 
 use super::Turn;
-use super::attach::Attach;
 use super::fid::{Step, lock};
 use crate::numbers::{LockFlags, lock_kind, lock_status};
 use crate::{Rmessage, Tmessage};
@@ -18,7 +17,6 @@ use crate::{Rmessage, Tmessage};
 /// Those who hold or wait for locks through one open fid. Dropping it releases what they hold of
 /// the file.
 pub(super) struct Lockers {
-    attach: Arc<Attach>,
     step: Arc<Step>,
     owners: Mutex<Vec<Owner>>,
 }
@@ -27,9 +25,8 @@ impl Lockers {
     /// Each is a process of a client that shares one open file.
     const MOST: usize = 1024;
 
-    pub(super) fn new(attach: &Arc<Attach>, step: &Arc<Step>) -> Lockers {
+    pub(super) fn new(step: &Arc<Step>) -> Lockers {
         Lockers {
-            attach: attach.clone(),
             step: step.clone(),
             owners: Mutex::default(),
         }
@@ -40,7 +37,7 @@ impl Lockers {
         if self.with_owners(|owners| owners.len() >= Lockers::MOST && !owners.contains(&owner)) {
             return Err(Errno::ENOLCK);
         }
-        let locks = &self.attach.export.locks;
+        let locks = &self.step.attach.export.locks;
         let done = locks.lock(cx, &*self.step.node, new, wait);
         // Who waits is of this fid too: if it is clunked meanwhile, the waiting ends.
         if matches!(done, Ok(()) | Err(Errno::PARKED)) {
@@ -65,8 +62,8 @@ impl Drop for Lockers {
             return;
         }
         let call = Call::detached();
-        let cx = Cx::new(&self.attach.caller, &call);
-        let locks = &self.attach.export.locks;
+        let cx = Cx::new(&self.step.attach.caller, &call);
+        let locks = &self.step.attach.export.locks;
         locks.release(&cx, &*self.step.node, |owner| owners.contains(owner));
     }
 }
@@ -89,10 +86,10 @@ impl Turn<'_> {
         let open = fid.open()?;
         let (start, end) = range(start, length)?;
         let owner = self.owner(client_id, proc_id)?;
-        let cx = self.cx(&fid.attach.caller);
+        let cx = self.cx(&fid.attach().caller);
         let done = match kind {
             lock_kind::UNLCK => {
-                let locks = &fid.attach.export.locks;
+                let locks = &fid.attach().export.locks;
                 locks.unlock(&cx, fid.node(), Space::Posix, start, end, &owner)
             }
             _ => {
@@ -150,8 +147,8 @@ impl Turn<'_> {
             kind: strength(kind)?,
             owner: self.owner(client_id, proc_id)?,
         };
-        let cx = self.cx(&fid.attach.caller);
-        let locks = &fid.attach.export.locks;
+        let cx = self.cx(&fid.attach().caller);
+        let locks = &fid.attach().export.locks;
         let Some(held) = locks.holder(&cx, fid.node(), &asked)? else {
             return self.reply(&nobody);
         };

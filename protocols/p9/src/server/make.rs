@@ -50,7 +50,7 @@ impl Turn<'_> {
     fn make(&self, dfid: Fid, name: &[u8], what: Make<'_>, mode: u32, gid: u32) -> Result<Qid> {
         let dir = self.fid(dfid)?;
         check_directory(&dir)?;
-        let caller = dir.attach.caller_in(gid);
+        let caller = dir.attach().caller_in(gid);
         let mode = Mode::exactly(mode & 0o7777);
         let name = Name::new(name)?;
         let entry = dir.node().make(&self.cx(&caller), name, what, mode)?;
@@ -61,8 +61,8 @@ impl Turn<'_> {
         let (dir, target) = (self.fid(dfid)?, self.fid(fid)?);
         target.is_file()?;
         check_directory(&dir)?;
-        check_same(&dir.attach, &target.attach)?;
-        let cx = self.cx(&dir.attach.caller);
+        check_same(dir.attach(), target.attach())?;
+        let cx = self.cx(&dir.attach().caller);
         dir.node().link(&cx, Name::new(name)?, target.node())?;
         self.reply(&Rmessage::Link {})
     }
@@ -77,8 +77,8 @@ impl Turn<'_> {
         let (from, to) = (self.fid(olddirfid)?, self.fid(newdirfid)?);
         check_directory(&from)?;
         check_directory(&to)?;
-        check_same(&from.attach, &to.attach)?;
-        let cx = self.cx(&from.attach.caller);
+        check_same(from.attach(), to.attach())?;
+        let cx = self.cx(&from.attach().caller);
         from.node().rename(
             &cx,
             existing(oldname)?,
@@ -95,20 +95,20 @@ impl Turn<'_> {
         let (file, dir) = (self.fid(fid)?, self.fid(dfid)?);
         file.is_file()?;
         check_directory(&dir)?;
-        check_same(&file.attach, &dir.attach)?;
+        check_same(file.attach(), dir.attach())?;
         let name = existing(name)?;
-        let cx = self.cx(&file.attach.caller);
+        let cx = self.cx(&file.attach().caller);
         let place = file.place(&cx)?;
         place
             .up
             .node
             .rename(&cx, place.name()?, dir.node(), name, RenameFlags::empty())?;
-        let moved = dir.child(name, file.step.node.clone());
+        let moved = dir.child(name, file.step().node.clone());
         // Whoever has pointed the fid elsewhere meanwhile keeps it there.
         let _ = self
             .peer
             .fids
-            .replace(fid, &file, moved.with(file.state.clone()));
+            .replace(fid, &file, moved.with(file.state().clone()));
         self.reply(&Rmessage::Rename {})
     }
 
@@ -118,7 +118,7 @@ impl Turn<'_> {
         if flags & !AT_REMOVEDIR != 0 {
             return Err(Errno::EINVAL);
         }
-        let cx = self.cx(&dir.attach.caller);
+        let cx = self.cx(&dir.attach().caller);
         let name = existing(name)?;
         dir.node().unlink(&cx, name, flags & AT_REMOVEDIR != 0)?;
         self.reply(&Rmessage::Unlinkat {})
@@ -127,7 +127,7 @@ impl Turn<'_> {
     /// The fid is gone afterwards, even if the file is not.
     pub(super) fn remove(&mut self, fid: Fid) -> Result<()> {
         let state = self.fid(fid)?;
-        let cx = self.cx(&state.attach.caller);
+        let cx = self.cx(&state.attach().caller);
         let done = state.is_file().and_then(|()| state.unlink(&cx));
         if let Err(errno) = done
             && errno.is_signal()

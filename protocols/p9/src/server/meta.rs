@@ -17,7 +17,7 @@ impl Turn<'_> {
         want.set(Want::SIZE, mask.intersects(Getattr::SIZE | Getattr::BLOCKS));
         want.set(Want::BTIME, mask.contains(Getattr::BTIME));
         want.set(Want::GENERATION, mask.contains(Getattr::GEN));
-        let attr = fid.attr(&self.cx(&fid.attach.caller), want)?;
+        let attr = fid.attr(&self.cx(&fid.attach().caller), want)?;
         let mut valid = mask;
         if attr.btime.is_none() {
             valid.remove(Getattr::BTIME);
@@ -118,8 +118,8 @@ impl Turn<'_> {
     /// no permission for a new size. A file open for reading alone cannot be cut, though its node may
     /// be.
     pub(super) fn change(&self, fid: &FidState, set: &SetAttr) -> Result<Attr> {
-        let cx = self.cx(&fid.attach.caller);
-        match &fid.state {
+        let cx = self.cx(&fid.attach().caller);
+        match fid.state() {
             State::Open(open) if set.size.is_none() || open.flags.contains(OpenFlags::WRITE) => {
                 open.file.setattr(&cx, set)
             }
@@ -129,7 +129,7 @@ impl Turn<'_> {
 
     pub(super) fn statfs(&mut self, fid: Fid) -> Result<()> {
         let fid = self.fid(fid)?;
-        let stat = fid.node().statfs(&self.cx(&fid.attach.caller))?;
+        let stat = fid.node().statfs(&self.cx(&fid.attach().caller))?;
         self.reply(&Rmessage::Statfs {
             // Not the source's own: programs take a local file system's number for leave to use
             // what only works locally (inotify, for tail(1)).
@@ -147,7 +147,7 @@ impl Turn<'_> {
 
     pub(super) fn readlink(&mut self, fid: Fid) -> Result<()> {
         let fid = self.fid(fid)?;
-        let target = fid.node().readlink(&self.cx(&fid.attach.caller))?;
+        let target = fid.node().readlink(&self.cx(&fid.attach().caller))?;
         if target.len() > u16::MAX.into() {
             return Err(Errno::ENAMETOOLONG);
         }

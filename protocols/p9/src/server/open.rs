@@ -26,7 +26,7 @@ impl Turn<'_> {
             _ if asked.contains(Lopen::DIRECTORY) => return Err(Errno::ENOTDIR),
             _ => {}
         }
-        let cx = self.cx(&state.attach.caller);
+        let cx = self.cx(&state.attach().caller);
         let file = state.node().open(&cx, flags)?;
         let attr = file.attr(&cx, Want::BASIC | Want::TIMES)?;
         let opened = state.with(State::opened(&state, file, flags, false));
@@ -54,7 +54,7 @@ impl Turn<'_> {
         let asked = Lopen::from_bits_retain(flags);
         let mut flags = open_flags(asked)?;
         flags.set(OpenFlags::EXCL, asked.contains(Lopen::EXCL));
-        let caller = state.attach.caller_in(gid);
+        let caller = state.attach().caller_in(gid);
         let mode = Mode::exactly(mode & 0o7777);
         let (entry, file) = state.node().create(&self.cx(&caller), name, flags, mode)?;
         let child = state.child(name, entry.node);
@@ -81,8 +81,8 @@ impl Turn<'_> {
     }
 
     fn last_duties(&self, fid: &FidState) -> Result<()> {
-        let cx = self.cx(&fid.attach.caller);
-        match &fid.state {
+        let cx = self.cx(&fid.attach().caller);
+        match fid.state() {
             State::Walked | State::Value(_) => Ok(()),
             State::Draft(draft) => draft.commit(&cx, fid.node()),
             State::Open(open) => {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use vfs::{Cx, Errno, Name, Node, Result, Want};
 
 use super::Turn;
-use super::attach::Attach;
 use super::fid::{FidState, Step};
 use super::qid::qid_of;
 use crate::{Fid, Names, Qid, QidType, Qids, Rmessage};
@@ -25,11 +24,11 @@ impl Turn<'_> {
         }
         let mut qids = [NO_QID; Names::MAX];
         let mut walked = 0;
-        let mut step = from.step.clone();
+        let mut step = from.step().clone();
         {
-            let cx = self.cx(&from.attach.caller);
+            let cx = self.cx(&from.attach().caller);
             for name in names.iter() {
-                match next(&cx, &from.attach, &step, name) {
+                match next(&cx, &step, name) {
                     Ok((next, qid)) => {
                         step = next;
                         qids[walked] = qid;
@@ -42,7 +41,7 @@ impl Turn<'_> {
             }
         }
         if walked == names.len() && !(newfid == fid && names.is_empty()) {
-            let state = FidState::walked(from.attach.clone(), step);
+            let state = FidState::Walked(step);
             if newfid == fid {
                 self.peer.fids.replace(fid, &from, state)?;
             } else {
@@ -62,13 +61,13 @@ const NO_QID: Qid = Qid {
 };
 
 /// One name further.
-fn next(cx: &Cx<'_>, attach: &Attach, step: &Arc<Step>, name: &[u8]) -> Result<(Arc<Step>, Qid)> {
+fn next(cx: &Cx<'_>, step: &Arc<Step>, name: &[u8]) -> Result<(Arc<Step>, Qid)> {
     if step.node.kind() != vfs::Kind::Directory {
         return Err(Errno::ENOTDIR);
     }
     let (next, attr) = match name {
         b"." => (step.clone(), None),
-        b".." => up(cx, attach, step)?,
+        b".." => up(cx, step)?,
         _ => {
             let name = Name::new(name)?;
             let entry = step.node.lookup(cx, name)?;
@@ -83,14 +82,11 @@ fn next(cx: &Cx<'_>, attach: &Attach, step: &Arc<Step>, name: &[u8]) -> Result<(
 }
 
 /// The directory above, which for the root of an attach is itself.
-pub(super) fn up(
-    cx: &Cx<'_>,
-    attach: &Attach,
-    step: &Arc<Step>,
-) -> Result<(Arc<Step>, Option<vfs::Attr>)> {
-    let root = attach.root.node.id();
+pub(super) fn up(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs::Attr>)> {
+    let attach = &step.attach;
+    let root = attach.root.id();
     if step.node.id() == root {
-        return Ok((attach.root.clone(), None));
+        return Ok((step.clone(), None));
     }
     let parent = step.node.parent(cx)?;
     if attach.below {
@@ -99,8 +95,7 @@ pub(super) fn up(
     let known = step.place.as_ref().map(|place| &place.up);
     let up = match known {
         Some(up) if up.node.id() == parent.node.id() => up.clone(),
-        _ if parent.node.id() == root => attach.root.clone(),
-        _ => Step::root(parent.node),
+        _ => Step::unnamed(attach, parent.node),
     };
     Ok((up, Some(parent.attr)))
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use vfs::{Cx, Errno, Node, Result, XattrFlags};
 
 use super::Turn;
-use super::fid::{FidState, State, lock};
+use super::fid::{State, lock};
 use crate::{Fid, Rmessage};
 
 /// The largest value, and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
@@ -99,7 +99,7 @@ impl Turn<'_> {
         let from = self.fid(fid)?;
         from.is_file()?;
         self.peer.fids.check_free(newfid)?;
-        let cx = self.cx(&from.attach.caller);
+        let cx = self.cx(&from.attach().caller);
         let bytes = if name.is_empty() {
             from.node().xattrs(&cx)?
         } else {
@@ -114,12 +114,7 @@ impl Turn<'_> {
             _reserved: self.peer.xattr_space.reserve(bytes.len())?,
             bytes,
         }));
-        let state = Arc::new(FidState {
-            attach: from.attach.clone(),
-            step: from.step.clone(),
-            state: value,
-        });
-        self.peer.fids.insert(newfid, state)?;
+        self.peer.fids.insert(newfid, from.with(value))?;
         self.reply(&Rmessage::Xattrwalk { size })
     }
 

@@ -421,5 +421,20 @@ fn callers_are_whom_they_attached_as() {
         fid: Fid(101),
         flags: 0,
     });
-    assert!(script.calls().iter().all(|call| call.uid == 1000));
+    let callers = |script: &Script| -> Vec<(u32, u32)> {
+        let calls = script.take_calls();
+        calls.iter().map(|c| (c.caller.uid, c.caller.gid)).collect()
+    };
+    assert!(callers(&script).iter().all(|&who| who == (1000, 1000)));
+    // What is made is of the group that the message names.
+    script.next(Op::Lookup, Scripted::Node(10, Kind::Directory));
+    net.walk(Fid(100), Fid(102), "dir");
+    callers(&script);
+    net.ok(&T::Mkdir {
+        dfid: Fid(102),
+        name: b"d",
+        mode: 0o755,
+        gid: 7,
+    });
+    assert_eq!(callers(&script), [(1000, 7)]);
 }

@@ -39,7 +39,7 @@ impl Turn<'_> {
         if self.dialect == Dialect::Plan9 && perm.intersects(SPECIAL) {
             return Err(Errno::EINVAL);
         }
-        let cx = self.cx(&dir.attach.caller);
+        let cx = self.cx(&dir.attach().caller);
         let bits = self.permissions(&cx, &dir, perm)?;
         let (qid, made) = if perm.contains(Dm::DIR) {
             self.create_directory(&cx, &dir, name, bits, mode)?
@@ -84,7 +84,7 @@ impl Turn<'_> {
         name: Name<'_>,
         bits: Mode,
         mode: Omode,
-    ) -> Result<(crate::Qid, Arc<FidState>)> {
+    ) -> Result<(crate::Qid, FidState)> {
         let flags = self.legacy_flags(mode);
         if flags != OpenFlags::READ {
             return Err(Errno::EISDIR);
@@ -116,7 +116,7 @@ impl Turn<'_> {
         } else if perm.contains(Dm::LINK) {
             let target = self.fid(Fid(number(extension)?))?;
             target.is_file()?;
-            if !Arc::ptr_eq(&target.attach.export, &dir.attach.export) {
+            if !Arc::ptr_eq(&target.attach().export, &dir.attach().export) {
                 return Err(Errno::EXDEV);
             }
             return dir.node().link(cx, name, target.node());

@@ -29,7 +29,7 @@ impl Turn<'_> {
         if state.is_directory() && flags != OpenFlags::READ {
             return Err(Errno::EISDIR);
         }
-        let cx = self.cx(&state.attach.caller);
+        let cx = self.cx(&state.attach().caller);
         let file = state.node().open(&cx, flags)?;
         let attr = file.attr(&cx, Want::BASIC | Want::TIMES)?;
         let remove = mode.contains(Omode::RCLOSE);

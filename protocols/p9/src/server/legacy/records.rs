@@ -57,7 +57,7 @@ impl Turn<'_> {
         cookie: &mut u64,
         end: usize,
     ) -> Result<()> {
-        let cx = self.cx(&fid.attach.caller);
+        let cx = self.cx(&fid.attach().caller);
         loop {
             let mut batch = Batch(Vec::new());
             open.file.readdir(&cx, *cookie, Plus::Entries, &mut batch)?;

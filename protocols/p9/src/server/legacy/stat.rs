@@ -12,9 +12,9 @@ use crate::{Dialect, Fid, Rmessage, Stat};
 impl Turn<'_> {
     pub(in crate::server) fn stat(&mut self, fid: Fid) -> Result<()> {
         let fid = self.fid(fid)?;
-        let cx = self.cx(&fid.attach.caller);
+        let cx = self.cx(&fid.attach().caller);
         let attr = fid.attr(&cx, Want::STAT)?;
-        let name = match &fid.step.place {
+        let name = match &fid.step().place {
             Some(place) => place.name()?.bytes(),
             None => b"/",
         };

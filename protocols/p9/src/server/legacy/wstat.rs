@@ -1,8 +1,6 @@
 //! Twstat: attributes and the name change together or not at all; a change of nothing makes the
 //! file durable (stat(5)).
 
-use std::sync::Arc;
-
 use vfs::{Cx, Errno, Name, RenameFlags, Result, SetAttr, SetTime, Time};
 
 use super::create::mode_bits;
@@ -16,7 +14,7 @@ impl Turn<'_> {
     pub(in crate::server) fn wstat(&mut self, fid: Fid, stat: &Stat<'_>) -> Result<()> {
         let state = self.fid(fid)?;
         state.is_file()?;
-        let cx = self.cx(&state.attach.caller);
+        let cx = self.cx(&state.attach().caller);
         let set = self.asked(&state, stat)?;
         let change = set != SetAttr::default();
         let renamed = match new_name(&state, stat)? {
@@ -36,7 +34,7 @@ impl Turn<'_> {
                 }
                 return Err(errno);
             }
-        } else if let (None, State::Open(open)) = (&renamed, &state.state) {
+        } else if let (None, State::Open(open)) = (&renamed, state.state()) {
             open.file.fsync(&cx, false)?;
         }
         if let Some(renamed) = renamed {
@@ -79,7 +77,7 @@ impl Turn<'_> {
         Ok(set)
     }
 
-    fn rename_here(&self, cx: &Cx<'_>, fid: &FidState, name: Name<'_>) -> Result<Arc<FidState>> {
+    fn rename_here(&self, cx: &Cx<'_>, fid: &FidState, name: Name<'_>) -> Result<FidState> {
         let place = fid.place(cx)?;
         let dir = &*place.up.node;
         let flags = match self.dialect {
@@ -89,15 +87,15 @@ impl Turn<'_> {
             Dialect::Unix | Dialect::Linux => RenameFlags::empty(),
         };
         dir.rename(cx, place.name()?, dir, name, flags)?;
-        let up = FidState::walked(fid.attach.clone(), place.up.clone());
-        let moved = up.child(name, fid.step.node.clone());
-        Ok(moved.with(fid.state.clone()))
+        let up = FidState::Walked(place.up.clone());
+        let moved = up.child(name, fid.step().node.clone());
+        Ok(moved.with(fid.state().clone()))
     }
 }
 
 /// The name asked for, if it is another than the fid's.
 fn new_name<'a>(fid: &FidState, stat: &Stat<'a>) -> Result<Option<Name<'a>>> {
-    let Some(place) = &fid.step.place else {
+    let Some(place) = &fid.step().place else {
         // A root keeps its name, and clients may send it back.
         return match stat.name {
             b"" | b"/" => Ok(None),
@@ -112,7 +110,7 @@ fn new_name<'a>(fid: &FidState, stat: &Stat<'a>) -> Result<Option<Name<'a>>> {
 
 /// All or nothing, as far as it goes: the name may have been taken in between.
 fn rename_back(cx: &Cx<'_>, old: &FidState, renamed: &FidState) {
-    let names = (&old.step.place, &renamed.step.place);
+    let names = (&old.step().place, &renamed.step().place);
     if let (Some(old), Some(new)) = names
         && let (Ok(old_name), Ok(new_name)) = (old.name(), new.name())
     {

@@ -1,0 +1,70 @@
+//! `barge bench`: barge beside its peers, on this machine, in the same run.
+//!
+//! Runs alternate between the servers, so that a drift of the machine's speed meets all of them; each cell
+//! is the median of several runs, with the least and the most. Peers that are not installed are named.
+
+mod ninep;
+mod report;
+mod servers;
+mod syscalls;
+mod work;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::{Done, Failure};
+
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    /// Which table
+    table: Table,
+    /// Few and short runs: to see that it works, not what it is worth
+    #[arg(long)]
+    quick: bool,
+    /// Runs of each cell [default: 5, or 3 when quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    runs: Option<u16>,
+    /// Where to make the files to measure with [default: the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Only rows whose name has this in it
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Also write the results to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Table {
+    /// 9P over Unix sockets and TCP, beside diod
+    #[value(name = "9p")]
+    Nine,
+}
+
+impl BenchArgs {
+    fn runs(&self) -> usize {
+        self.runs.map_or(if self.quick { 3 } else { 5 }, usize::from)
+    }
+
+    /// How long a run lasts.
+    fn time(&self) -> Duration {
+        Duration::from_millis(if self.quick { 60 } else { 250 })
+    }
+}
+
+/// `barge bench`
+pub(crate) fn run(args: &BenchArgs) -> Done {
+    let results = match args.table {
+        Table::Nine => ninep::run(args)?,
+    };
+    print!("{}", report::text(&results));
+    if let Some(path) = &args.json {
+        std::fs::write(path, report::json(&results))
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,68 @@
+//! The arrows between rooms: which crate of the workspace may use which. ARCHITECTURE.md has the same
+//! table for people.
+
+use std::collections::BTreeSet;
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+/// A room and the rooms it may use. Tests may use more: only what is built into it counts.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("vfs", &[]),
+    ("vfs-testkit", &["vfs"]),
+    ("wire", &["vfs"]),
+    ("sys", &["vfs"]),
+    ("hostdir", &["vfs", "sys"]),
+    ("memory", &["vfs"]),
+    ("remote", &["vfs", "wire", "sys", "transports", "p9"]),
+    ("layers", &["vfs"]),
+    ("p9", &["vfs", "wire"]),
+    ("transports", &["vfs", "wire", "sys"]),
+    ("engine", &["vfs", "wire", "transports"]),
+    ("guest", &[]),
+];
+
+/// Libraries that the rooms without I/O must not have.
+const IO: &[&str] = &["libc", "rustix", "tempfile", "signal-hook"];
+
+#[test]
+fn rooms_use_only_what_they_may() {
+    let metadata = MetadataCommand::new().no_deps().exec().expect("cargo metadata");
+    let mut seen = BTreeSet::new();
+    for package in &metadata.packages {
+        let room = room(&package.name);
+        let Some((_, may)) = ROOMS.iter().find(|(name, _)| *name == room) else {
+            assert!(
+                ["barge", "hostile"].contains(&room),
+                "{room} has no place in the table of rooms"
+            );
+            continue;
+        };
+        seen.insert(room.to_owned());
+        for dependency in &package.dependencies {
+            if dependency.kind != DependencyKind::Normal {
+                continue;
+            }
+            let used = self::room(&dependency.name);
+            if dependency.path.is_some() {
+                assert!(may.contains(&used), "{room} must not use {used}");
+            }
+            let pure = ["vfs", "vfs-testkit", "wire", "layers", "p9", "memory"].contains(&room);
+            assert!(!(pure && IO.contains(&used)), "{room} does no I/O, and must not use {used}");
+        }
+    }
+    assert_eq!(seen.len(), ROOMS.len(), "a room of the table is no crate: {seen:?}");
+}
+
+#[test]
+fn unsafe_code_lives_in_sys_alone() {
+    let metadata = MetadataCommand::new().no_deps().exec().expect("cargo metadata");
+    for package in &metadata.packages {
+        let manifest = std::fs::read_to_string(&package.manifest_path).expect("a manifest");
+        let inherits = manifest.contains("[lints]\nworkspace = true");
+        assert!(inherits || room(&package.name) == "sys", "{}: own lints", package.name);
+    }
+}
+
+fn room(package: &str) -> &str {
+    package.strip_prefix("barge-").unwrap_or(package)
+}

@@ -1,0 +1,5 @@
+//! Two clients of a server over a tree in memory: see `barge_fuzz::session`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| barge_fuzz::session::script(data));

@@ -1,0 +1,11 @@
+//! What the fuzz targets do with their input, and what must hold whatever it is.
+//!
+//! - [`decode`]: messages are decoded or refused, and what was decoded is encoded to the same bytes.
+//! - [`session`]: the server half answers each request once, or closes that connection alone.
+//!
+//! `smoke` runs the targets; `seeds/` is what they start from, made by `examples/seeds.rs`.
+
+#![forbid(unsafe_code)]
+
+pub mod decode;
+pub mod session;

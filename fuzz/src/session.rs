@@ -1,0 +1,172 @@
+//! Two clients share a server over a tree in memory; the input says what they send.
+//!
+//! A script is a byte of [`Start`] and then steps, each begun by a byte of which client does what.
+//! What must hold is asserted by [`client`], which drives a session as the engine does but in one
+//! thread; what is sent is made up by [`request`].
+
+mod client;
+mod request;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use arbitrary::{Result, Unstructured};
+use memory::Memory;
+use p9::server::{ExportList, NumericUsers, Options, Server};
+use p9::{Dialect, Fid, Tag, Tmessage, Uid};
+use vfs::{Export, Time};
+
+use self::client::Client;
+
+/// Plays the script that `data` is.
+pub fn script(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    // The end of the input is the end of the script.
+    let _ = play(&mut input);
+}
+
+fn play(input: &mut Unstructured<'_>) -> Result<()> {
+    let start = Start(input.arbitrary()?);
+    let server = server(start.waits());
+    let mut clients = [Client::new(&server), Client::new(&server)];
+    for (number, client) in clients.iter_mut().enumerate() {
+        if let Some(dialect) = start.dialect(number) {
+            begin(client, dialect);
+        }
+    }
+    while !input.is_empty() {
+        let step = Step(input.arbitrary()?);
+        let client = &mut clients[step.client()];
+        match step.what() {
+            What::Framed => {
+                let bytes = framed(input)?;
+                client.receive(&bytes);
+            }
+            What::Raw => {
+                let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
+                client.receive(input.bytes(len)?);
+            }
+            What::Reconnect => *client = Client::new(&server),
+            What::Bent => {
+                let mut bytes = request::any(client.dialect(), input)?;
+                let at = input.choose_index(bytes.len())?;
+                bytes[at] = input.arbitrary()?;
+                client.receive(&bytes);
+            }
+            What::Request => {
+                let bytes = request::any(client.dialect(), input)?;
+                client.receive(&bytes);
+            }
+        }
+        // What one client does may be what the other waits for.
+        clients.iter_mut().for_each(Client::resume);
+    }
+    Ok(())
+}
+
+/// A message by its own size field, which is made to fit what is left.
+fn framed(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let size: u32 = input.arbitrary()?;
+    let rest = input.bytes((size as usize).saturating_sub(4).min(input.len()))?;
+    let size = rest.len() as u32 + 4;
+    Ok([&size.to_le_bytes(), rest].concat())
+}
+
+fn begin(client: &mut Client, dialect: Dialect) {
+    let mut bytes = Vec::new();
+    let version = Tmessage::Version {
+        msize: 4096,
+        version: dialect.version().as_bytes(),
+    };
+    version.encode(dialect, Tag::NONE, &mut bytes);
+    let attach = Tmessage::Attach {
+        fid: Fid(0),
+        afid: Fid::NONE,
+        uname: b"root",
+        aname: b"",
+        n_uname: Uid(0),
+    };
+    attach.encode(dialect, Tag(0), &mut bytes);
+    client.receive(&bytes);
+}
+
+/// Two exports, and bounds small enough to be met.
+fn server(wait_for_locks: bool) -> Server {
+    let exports = ["", "other"].map(|name| Arc::new(Export::new(name, tree())));
+    Server::new(
+        Arc::new(ExportList(exports.into())),
+        Arc::new(NumericUsers),
+        Options {
+            max_msize: 16 << 10,
+            max_fids: 12,
+            max_xattr_bytes: 80 << 10,
+            unknown_user: Some(65534),
+            wait_for_locks,
+        },
+    )
+}
+
+fn tree() -> Arc<Memory> {
+    let ticks = AtomicI64::new(1_000_000_000);
+    let clock = move || Time {
+        sec: ticks.fetch_add(1, Ordering::Relaxed),
+        nsec: 0,
+    };
+    let options = memory::Options {
+        max_bytes: 1 << 20,
+        max_nodes: 64,
+        ..Default::default()
+    };
+    Memory::with(Arc::new(clock), options)
+}
+
+/// How a script starts: two bits for each client, and one for the server.
+struct Start(u8);
+
+impl Start {
+    /// The dialect of a client that is attached already.
+    fn dialect(&self, client: usize) -> Option<Dialect> {
+        match self.0 >> (2 * client) & 3 {
+            0 => Some(Dialect::Linux),
+            1 => Some(Dialect::Unix),
+            2 => Some(Dialect::Plan9),
+            _ => None,
+        }
+    }
+
+    fn waits(&self) -> bool {
+        self.0 & 0x10 == 0
+    }
+}
+
+/// A step: its lowest bit says who, three more say what.
+struct Step(u8);
+
+enum What {
+    /// A message as it stands in the input.
+    Framed,
+    /// Bytes that need be no message.
+    Raw,
+    /// The connection ends and another begins.
+    Reconnect,
+    /// A request with a byte changed.
+    Bent,
+    /// A request made up of small numbers and names that may be there.
+    Request,
+}
+
+impl Step {
+    fn client(&self) -> usize {
+        usize::from(self.0 & 1)
+    }
+
+    fn what(&self) -> What {
+        match self.0 >> 1 & 7 {
+            0 => What::Framed,
+            1 if self.0 & 0xe0 == 0 => What::Raw,
+            1 if self.0 & 0xe0 == 0x20 => What::Reconnect,
+            1 | 2 => What::Bent,
+            _ => What::Request,
+        }
+    }
+}

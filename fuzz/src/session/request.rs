@@ -1,0 +1,307 @@
+//! Requests made up of the input: mostly of small numbers and of names that may be there.
+
+use arbitrary::{Result, Unstructured};
+use p9::{
+    Data, Datasync, Dialect, Extension, Fid, Kind, Names, Stat, Tag, Tmessage as T, Uid,
+    message::HEADER,
+};
+
+/// The bytes of a request; of a kind that the dialect lacks now and then.
+pub(super) fn any(dialect: Dialect, input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let kind = *input.choose(Kind::ALL)?;
+    let kind = match kind {
+        Kind::Lerror | Kind::Error => Kind::Walk,
+        kind if !kind.is_in(dialect) => twin(kind),
+        kind => kind,
+    };
+    // Few, so that some are in flight and flushed.
+    let tag = Tag(input.int_in_range(0..=5)?);
+    let mut bytes = Vec::with_capacity(HEADER + 64);
+    make(kind, input, &mut |request| {
+        request.encode(dialect, tag, &mut bytes)
+    })?;
+    Ok(bytes)
+}
+
+/// What another dialect has in its place, so that no choice is wasted.
+fn twin(kind: Kind) -> Kind {
+    match kind {
+        Kind::Lopen | Kind::Readlink => Kind::Open,
+        Kind::Lcreate | Kind::Mkdir | Kind::Mknod | Kind::Symlink | Kind::Link => Kind::Create,
+        Kind::Getattr | Kind::Statfs | Kind::Xattrwalk => Kind::Stat,
+        Kind::Setattr | Kind::Rename | Kind::Renameat => Kind::Wstat,
+        Kind::Readdir => Kind::Read,
+        Kind::Unlinkat => Kind::Remove,
+        Kind::Open => Kind::Lopen,
+        Kind::Create => Kind::Lcreate,
+        Kind::Stat => Kind::Getattr,
+        Kind::Wstat => Kind::Setattr,
+        other => other,
+    }
+}
+
+fn make(kind: Kind, input: &mut Unstructured<'_>, send: &mut dyn FnMut(T<'_>)) -> Result<()> {
+    let fid = fid(input)?;
+    send(match kind {
+        Kind::Lerror | Kind::Error => return Ok(()),
+        Kind::Version => T::Version {
+            msize: *input.choose(&[8192, 4096, 1 << 30, 256, 255, 0])?,
+            version: input.choose(&[
+                &b"9P2000.L"[..],
+                b"9P2000.u",
+                b"9P2000",
+                b"9P2000.L.x",
+                b"9P",
+            ])?,
+        },
+        Kind::Auth => T::Auth {
+            afid: fid,
+            uname: b"root",
+            aname: b"",
+            n_uname: Uid(0),
+        },
+        Kind::Attach => T::Attach {
+            fid,
+            afid: *input.choose(&[Fid::NONE, Fid::NONE, Fid::NONE, Fid(1)])?,
+            uname: input.choose(&[&b"root"[..], b"1000", b"nobody", b""])?,
+            aname: input.choose(&[&b""[..], b"/", b"other", b"a", b"other/a/b", b"../a", b"\0"])?,
+            n_uname: *input.choose(&[Uid(0), Uid(1000), Uid::NONE])?,
+        },
+        Kind::Flush => T::Flush {
+            oldtag: Tag(input.int_in_range(0..=6)?),
+        },
+        Kind::Walk => {
+            let newfid = self::fid(input)?;
+            let names = (0..input.int_in_range(0..=4)?)
+                .map(|_| name(input))
+                .collect::<Result<Vec<_>>>()?;
+            let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+            send(T::Walk {
+                fid,
+                newfid,
+                names: Names::new(&names),
+            });
+            return Ok(());
+        }
+        Kind::Statfs => T::Statfs { fid },
+        Kind::Lopen => T::Lopen {
+            fid,
+            flags: open_flags(input)?,
+        },
+        Kind::Lcreate => T::Lcreate {
+            fid,
+            name: &name(input)?,
+            flags: open_flags(input)?,
+            mode: mode(input)?,
+            gid: id(input)?,
+        },
+        Kind::Symlink => T::Symlink {
+            fid,
+            name: &name(input)?,
+            target: &name(input)?,
+            gid: id(input)?,
+        },
+        Kind::Mknod => T::Mknod {
+            dfid: fid,
+            name: &name(input)?,
+            mode: u32::from(input.int_in_range(0..=15u8)?) << 12 | mode(input)?,
+            major: number(input)? as u32,
+            minor: number(input)? as u32,
+            gid: id(input)?,
+        },
+        Kind::Rename => T::Rename {
+            fid,
+            dfid: self::fid(input)?,
+            name: &name(input)?,
+        },
+        Kind::Readlink => T::Readlink { fid },
+        Kind::Getattr => T::Getattr {
+            fid,
+            mask: number(input)?,
+        },
+        Kind::Setattr => T::Setattr {
+            fid,
+            valid: u32::from(input.arbitrary::<u16>()?),
+            mode: mode(input)?,
+            uid: id(input)?,
+            gid: id(input)?,
+            size: number(input)?,
+            atime_sec: number(input)?,
+            atime_nsec: number(input)?,
+            mtime_sec: number(input)?,
+            mtime_nsec: number(input)?,
+        },
+        Kind::Xattrwalk => T::Xattrwalk {
+            fid,
+            newfid: self::fid(input)?,
+            name: attribute(input)?,
+        },
+        Kind::Xattrcreate => T::Xattrcreate {
+            fid,
+            name: attribute(input)?,
+            size: number(input)?,
+            flags: input.int_in_range(0..=3)?,
+        },
+        Kind::Readdir => T::Readdir {
+            fid,
+            offset: number(input)?,
+            count: number(input)? as u32,
+        },
+        Kind::Fsync => T::Fsync {
+            fid,
+            datasync: Datasync(input.int_in_range(0..=1)?),
+        },
+        Kind::Lock => T::Lock {
+            fid,
+            kind: input.int_in_range(0..=3)?,
+            flags: input.int_in_range(0..=3)?,
+            start: number(input)?,
+            length: number(input)?,
+            proc_id: input.int_in_range(0..=2)?,
+            client_id: b"host",
+        },
+        Kind::Getlock => T::Getlock {
+            fid,
+            kind: input.int_in_range(0..=3)?,
+            start: number(input)?,
+            length: number(input)?,
+            proc_id: input.int_in_range(0..=2)?,
+            client_id: b"host",
+        },
+        Kind::Link => T::Link {
+            dfid: fid,
+            fid: self::fid(input)?,
+            name: &name(input)?,
+        },
+        Kind::Mkdir => T::Mkdir {
+            dfid: fid,
+            name: &name(input)?,
+            mode: mode(input)?,
+            gid: id(input)?,
+        },
+        Kind::Renameat => T::Renameat {
+            olddirfid: fid,
+            oldname: &name(input)?,
+            newdirfid: self::fid(input)?,
+            newname: &name(input)?,
+        },
+        Kind::Unlinkat => T::Unlinkat {
+            dirfid: fid,
+            name: &name(input)?,
+            flags: *input.choose(&[0, 0x200, 1])?,
+        },
+        Kind::Open => T::Open {
+            fid,
+            mode: input.arbitrary()?,
+        },
+        Kind::Create => T::Create {
+            fid,
+            name: &name(input)?,
+            // The upper bits say what is made.
+            perm: u32::from(input.arbitrary::<u16>()?) << 16 | mode(input)?,
+            mode: input.arbitrary()?,
+            extension: Extension(input.choose(&[&b""[..], b"a", b"1", b"b 8 1", b"c 1 x"])?),
+        },
+        Kind::Read => T::Read {
+            fid,
+            offset: number(input)?,
+            count: number(input)? as u32,
+        },
+        Kind::Write => {
+            let offset = number(input)?;
+            let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
+            T::Write {
+                fid,
+                offset,
+                data: Data(input.bytes(len)?),
+            }
+        }
+        Kind::Clunk => T::Clunk { fid },
+        Kind::Remove => T::Remove { fid },
+        Kind::Stat => T::Stat { fid },
+        Kind::Wstat => T::Wstat {
+            fid,
+            stat: Stat {
+                mode: *input.choose(&[u32::MAX, 0o644, 0x8000_01ed])?,
+                mtime: number(input)? as u32,
+                length: *input.choose(&[u64::MAX, 0, 5, 1 << 40, 1 << 63])?,
+                name: &name(input)?,
+                uid: input.choose(&[&b""[..], b"root", b"?"])?,
+                ..Stat::UNTOUCHED
+            },
+        },
+    });
+    Ok(())
+}
+
+fn fid(input: &mut Unstructured<'_>) -> Result<Fid> {
+    Ok(match input.int_in_range(0..=31u32)? {
+        31 => Fid::NONE,
+        number => Fid(number % 6),
+    })
+}
+
+/// With good chances to be one that is there.
+fn name(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    Ok(match input.int_in_range(0..=23u8)? {
+        number @ 0..=15 => vec![b'a' + number % 4],
+        16 => b"..".to_vec(),
+        17 => b".".to_vec(),
+        18 => Vec::new(),
+        19 => vec![b'x'; 256],
+        20 => b"a/b".to_vec(),
+        21 => b"a\0".to_vec(),
+        22 => vec![b'y'; 255],
+        _ => {
+            let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
+            input.bytes(len)?.to_vec()
+        }
+    })
+}
+
+fn attribute(input: &mut Unstructured<'_>) -> Result<&'static [u8]> {
+    input
+        .choose(&[
+            &b"user.a"[..],
+            b"user.b",
+            b"",
+            b"security.capability",
+            b"trusted.a",
+            b"system.posix_acl_access",
+            b"a\0",
+        ])
+        .copied()
+}
+
+/// With good chances to be at an edge.
+fn number(input: &mut Unstructured<'_>) -> Result<u64> {
+    Ok(match input.int_in_range(0..=15u8)? {
+        0..=6 => input.int_in_range(0..=40)?,
+        7..=9 => 1 << input.int_in_range(0..=63)?,
+        10..=12 => (1 << input.int_in_range(0..=63)?) - 1,
+        13 => u64::MAX,
+        // Where directories of 9P2000.L have their dots.
+        14 => 0x7fff_ffe0_0d07_0000 + input.int_in_range(0..=3)?,
+        _ => input.arbitrary()?,
+    })
+}
+
+fn id(input: &mut Unstructured<'_>) -> Result<u32> {
+    input.choose(&[0, 1000, 65534, u32::MAX]).copied()
+}
+
+fn mode(input: &mut Unstructured<'_>) -> Result<u32> {
+    input.choose(&[0o755, 0o644, 0, 0o7777, u32::MAX]).copied()
+}
+
+fn open_flags(input: &mut Unstructured<'_>) -> Result<u32> {
+    Ok(match input.int_in_range(0..=5u8)? {
+        // Reading and writing; with O_CREAT; with O_EXCL; with O_TRUNC; with O_APPEND.
+        0 => 2,
+        1 => 0o102,
+        2 => 0o302,
+        3 => 0o1002,
+        4 => 0o2001,
+        _ => input.arbitrary()?,
+    })
+}

@@ -1,0 +1,217 @@
+//! Faults on purpose, for tests: operations fail, are slow or would block, by chance or by count.
+//!
+//! Chance is drawn from a seeded generator, so a run can be had again. A delay waits on the call
+//! and ends when that is cancelled (`EINTR`); with less than full patience it is `WOULD_BLOCK`.
+//!
+//! Lock order: its own mutex, held to decide only, not while it waits.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use vfs::{Call, Capabilities, Cx, Errno, NodeId, Op, Patience, Result};
+
+use crate::{Clock, Layer, forward};
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The operation fails and nothing is done.
+    Fail(Errno),
+    /// It takes this much longer.
+    Delay(Duration),
+    /// It would block, unless patience is full.
+    Block,
+}
+
+/// When it does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum When {
+    /// Each time.
+    Always,
+    /// The n-th time (from 1) that the operation is called.
+    Nth(u64),
+    /// With this probability, 0 to 1.
+    Chance(f64),
+}
+
+struct Rule {
+    op: Option<Op>,
+    when: When,
+    what: What,
+    calls: u64,
+}
+
+/// The layer. Without rules it changes nothing.
+pub struct Fault {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+struct State {
+    random: u64,
+    rules: Vec<Rule>,
+}
+
+impl Fault {
+    /// No faults yet; chances will be drawn from `seed`, delays measured by `clock`.
+    pub fn new(seed: u64, clock: Clock) -> Fault {
+        Fault {
+            clock,
+            state: Mutex::new(State {
+                // The generator stands still at 0.
+                random: seed | 1 << 63,
+                rules: Vec::new(),
+            }),
+        }
+    }
+
+    /// From now on `what` happens to `op`, or to any operation. Rules apply in their order, all
+    /// that match.
+    pub fn add(&self, op: impl Into<Option<Op>>, when: When, what: What) -> &Fault {
+        let rule = Rule {
+            op: op.into(),
+            when,
+            what,
+            calls: 0,
+        };
+        self.lock().rules.push(rule);
+        self
+    }
+
+    /// No faults any more.
+    pub fn clear(&self) {
+        self.lock().rules.clear();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no panic holds it")
+    }
+
+    fn strike<T>(
+        &self,
+        op: Op,
+        _node: NodeId,
+        cx: &Cx<'_>,
+        run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let drawn = self.lock().draw(op, cx.patience);
+        for what in drawn {
+            match what {
+                What::Fail(errno) => return Err(errno),
+                What::Block => cx.may_wait()?,
+                What::Delay(time) => {
+                    cx.may_wait()?;
+                    self.wait(cx.call, time)?;
+                }
+            }
+        }
+        run()
+    }
+
+    fn wait(&self, call: &Call, time: Duration) -> Result<()> {
+        let end = (self.clock)() + time;
+        call.wake_on_cancel(&vfs::cx::thread_waker());
+        loop {
+            call.check()?;
+            let left = end.saturating_sub((self.clock)());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+}
+
+impl State {
+    /// What happens to this call. One that would block is drawn for again when it comes back with
+    /// more patience, but counts once.
+    fn draw(&mut self, op: Op, patience: Patience) -> Vec<What> {
+        let State { random, rules } = self;
+        let mut drawn = Vec::new();
+        for rule in rules
+            .iter_mut()
+            .filter(|rule| rule.op.is_none_or(|of| of == op))
+        {
+            let waits = !matches!(rule.what, What::Fail(_));
+            let nth = rule.calls + 1;
+            let comes_back = waits && patience < Patience::Full;
+            let strikes = match rule.when {
+                When::Always => true,
+                When::Nth(n) => n == nth,
+                When::Chance(chance) => next(random) < chance,
+            };
+            if !(strikes && comes_back) {
+                rule.calls = nth;
+            }
+            if strikes {
+                drawn.push(rule.what);
+            }
+        }
+        drawn
+    }
+}
+
+/// The next number from 0 to 1 (xorshift64*).
+fn next(random: &mut u64) -> f64 {
+    *random ^= *random >> 12;
+    *random ^= *random << 25;
+    *random ^= *random >> 27;
+    let bits = random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11;
+    bits as f64 / (1u64 << 53) as f64
+}
+
+impl Layer for Fault {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    forward! { with strike:
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(seed: u64) -> Fault {
+        Fault::new(seed, std::sync::Arc::new(|| Duration::ZERO))
+    }
+
+    fn failures(fault: &Fault, calls: usize) -> usize {
+        let call = Call::detached();
+        let cx = Cx::new(&vfs::Caller::ROOT, &call);
+        (0..calls)
+            .filter(|_| fault.strike(Op::Read, 1, &cx, || Ok(())).is_err())
+            .count()
+    }
+
+    #[test]
+    fn chance_keeps_to_its_odds_and_its_seed() {
+        let chance = |seed, odds| {
+            let fault = fault(seed);
+            fault.add(Op::Read, When::Chance(odds), What::Fail(Errno::EIO));
+            failures(&fault, 10_000)
+        };
+        assert_eq!(chance(1, 0.0), 0);
+        assert_eq!(chance(1, 1.0), 10_000);
+        let quarter = chance(1, 0.25);
+        assert!((2300..2700).contains(&quarter), "{quarter}");
+        assert_eq!(chance(1, 0.25), quarter);
+        assert_ne!(chance(2, 0.25), quarter);
+    }
+
+    #[test]
+    fn the_nth_call_counts_calls_of_its_operation() {
+        let fault = fault(0);
+        fault
+            .add(Op::Read, When::Nth(3), What::Fail(Errno::EIO))
+            .add(Op::Write, When::Always, What::Fail(Errno::ENOSPC));
+        assert_eq!(failures(&fault, 2), 0);
+        assert_eq!(failures(&fault, 1), 1);
+        assert_eq!(failures(&fault, 100), 0);
+    }
+}

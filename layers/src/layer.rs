@@ -1,0 +1,178 @@
+//! What a layer is, and the table of operations that all macros here work from.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use vfs::{Capabilities, File, FileSystem, Node, NodeId};
+
+/// An open file below a layer. It reads as the file itself.
+#[derive(Clone, Copy)]
+pub struct Opened<'a> {
+    /// The file.
+    pub file: &'a dyn File,
+    /// The number of its node.
+    pub node: NodeId,
+}
+
+impl<'a> Deref for Opened<'a> {
+    type Target = dyn File + 'a;
+
+    fn deref(&self) -> &Self::Target {
+        self.file
+    }
+}
+
+/// The object that an operation is of, as a layer is given it.
+pub trait Below {
+    /// The number of the node, 0 for the file system.
+    fn node(&self) -> NodeId;
+}
+
+impl Below for &(dyn FileSystem + '_) {
+    fn node(&self) -> NodeId {
+        0
+    }
+}
+
+impl Below for &(dyn Node + '_) {
+    fn node(&self) -> NodeId {
+        self.id()
+    }
+}
+
+impl Below for Opened<'_> {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+}
+
+/// The table: for each operation its name in [`vfs::Op`], in [`Layer`], the object that it is of,
+/// the method there, arguments and value. Hands the row of one operation to [`layer_method!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! operation {
+    ($how:tt root) => { $crate::layer_method! { $how Root root [&dyn vfs::FileSystem] root() -> std::sync::Arc<dyn vfs::Node> } };
+    ($how:tt resolve) => { $crate::layer_method! { $how Resolve resolve [&dyn vfs::FileSystem] resolve(handle: &vfs::Handle) -> std::sync::Arc<dyn vfs::Node> } };
+    ($how:tt sync) => { $crate::layer_method! { $how Sync sync [&dyn vfs::FileSystem] sync() -> () } };
+
+    ($how:tt handle) => { $crate::layer_method! { $how Handle handle [&dyn vfs::Node] handle() -> vfs::Handle } };
+    ($how:tt attr) => { $crate::layer_method! { $how Attr attr [&dyn vfs::Node] attr(want: vfs::Want) -> vfs::Attr } };
+    ($how:tt setattr) => { $crate::layer_method! { $how Setattr setattr [&dyn vfs::Node] setattr(set: &vfs::SetAttr) -> vfs::Attr } };
+    ($how:tt access) => { $crate::layer_method! { $how Access access [&dyn vfs::Node] access(want: vfs::Access) -> vfs::Access } };
+    ($how:tt statfs) => { $crate::layer_method! { $how Statfs statfs [&dyn vfs::Node] statfs() -> vfs::StatFs } };
+    ($how:tt open) => { $crate::layer_method! { $how Open open [&dyn vfs::Node] open(flags: vfs::OpenFlags) -> std::sync::Arc<dyn vfs::File> } };
+    ($how:tt readlink) => { $crate::layer_method! { $how Readlink readlink [&dyn vfs::Node] readlink() -> Vec<u8> } };
+    ($how:tt lookup) => { $crate::layer_method! { $how Lookup lookup [&dyn vfs::Node] lookup(name: vfs::Name<'_>) -> vfs::Entry } };
+    ($how:tt parent) => { $crate::layer_method! { $how Parent parent [&dyn vfs::Node] parent() -> vfs::Entry } };
+    ($how:tt create) => { $crate::layer_method! { $how Create create [&dyn vfs::Node] create(name: vfs::Name<'_>, flags: vfs::OpenFlags, mode: vfs::Mode) -> (vfs::Entry, std::sync::Arc<dyn vfs::File>) } };
+    ($how:tt make) => { $crate::layer_method! { $how Make make [&dyn vfs::Node] make(name: vfs::Name<'_>, what: vfs::Make<'_>, mode: vfs::Mode) -> vfs::Entry } };
+    ($how:tt tmpfile) => { $crate::layer_method! { $how Tmpfile tmpfile [&dyn vfs::Node] tmpfile(flags: vfs::OpenFlags, mode: vfs::Mode) -> (vfs::Entry, std::sync::Arc<dyn vfs::File>) } };
+    ($how:tt link) => { $crate::layer_method! { $how Link link [&dyn vfs::Node] link(name: vfs::Name<'_>, target: &dyn vfs::Node) -> vfs::Entry } };
+    ($how:tt unlink) => { $crate::layer_method! { $how Unlink unlink [&dyn vfs::Node] unlink(name: vfs::Name<'_>, dir: bool) -> () } };
+    ($how:tt rename) => { $crate::layer_method! { $how Rename rename [&dyn vfs::Node] rename(name: vfs::Name<'_>, to: &dyn vfs::Node, to_name: vfs::Name<'_>, flags: vfs::RenameFlags) -> () } };
+    ($how:tt xattr) => { $crate::layer_method! { $how Xattr xattr [&dyn vfs::Node] xattr(name: &[u8]) -> Vec<u8> } };
+    ($how:tt xattrs) => { $crate::layer_method! { $how Xattrs xattrs [&dyn vfs::Node] xattrs() -> Vec<u8> } };
+    ($how:tt set_xattr) => { $crate::layer_method! { $how SetXattr set_xattr [&dyn vfs::Node] set_xattr(name: &[u8], value: &[u8], flags: vfs::XattrFlags) -> () } };
+    ($how:tt remove_xattr) => { $crate::layer_method! { $how RemoveXattr remove_xattr [&dyn vfs::Node] remove_xattr(name: &[u8]) -> () } };
+    ($how:tt host_lock) => { $crate::layer_method! { $how HostLock host_lock [&dyn vfs::Node] host_lock(space: vfs::lock::Space, start: u64, end: u64, state: vfs::lock::HostLock) -> () } };
+    ($how:tt host_lock_holder) => { $crate::layer_method! { $how HostLockHolder host_lock_holder [&dyn vfs::Node] host_lock_holder(space: vfs::lock::Space, start: u64, end: u64, kind: vfs::lock::LockKind) -> Option<vfs::lock::Outsider> } };
+
+    ($how:tt file_attr) => { $crate::layer_method! { $how FileAttr file_attr [layers::Opened<'_>] attr(want: vfs::Want) -> vfs::Attr } };
+    ($how:tt file_setattr) => { $crate::layer_method! { $how FileSetattr file_setattr [layers::Opened<'_>] setattr(set: &vfs::SetAttr) -> vfs::Attr } };
+    ($how:tt read) => { $crate::layer_method! { $how Read read [layers::Opened<'_>] read(offset: u64, len: usize, sink: &mut dyn vfs::Sink) -> usize } };
+    ($how:tt write) => { $crate::layer_method! { $how Write write [layers::Opened<'_>] write(offset: u64, data: &mut dyn vfs::Payload) -> usize } };
+    ($how:tt readdir) => { $crate::layer_method! { $how Readdir readdir [layers::Opened<'_>] readdir(cookie: u64, plus: vfs::Plus, sink: &mut dyn vfs::DirSink) -> () } };
+    ($how:tt fsync) => { $crate::layer_method! { $how Fsync fsync [layers::Opened<'_>] fsync(datasync: bool) -> () } };
+    ($how:tt flush) => { $crate::layer_method! { $how Flush flush [layers::Opened<'_>] flush() -> () } };
+    ($how:tt allocate) => { $crate::layer_method! { $how Allocate allocate [layers::Opened<'_>] allocate(how: vfs::Allocate, offset: u64, len: u64) -> () } };
+    ($how:tt seek) => { $crate::layer_method! { $how Seek seek [layers::Opened<'_>] seek(offset: u64, what: vfs::Seek) -> u64 } };
+    ($how:tt extents) => { $crate::layer_method! { $how Extents extents [layers::Opened<'_>] extents(offset: u64, len: u64, each: &mut dyn FnMut(vfs::Extent) -> bool) -> () } };
+    ($how:tt copy) => { $crate::layer_method! { $how Copy copy [layers::Opened<'_>] copy(offset: u64, to: &dyn vfs::File, to_offset: u64, len: u64, how: vfs::CopyHow) -> u64 } };
+}
+
+/// A method of [`Layer`] from a row of the table.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! layer_method {
+    // Its declaration.
+    ([declare] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        #[doc = concat!("What becomes of [`vfs::Op::", stringify!($op), "`].")]
+        fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value>;
+    };
+    // What is below does it.
+    ([] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        #[inline]
+        fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            inner.$method(cx, $($arg),*)
+        }
+    };
+    // What is below does it, when and if the layer's method `with` runs it.
+    ([with $with:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            let node = $crate::Below::node(&inner);
+            self.$with(vfs::Op::$op, node, cx, || inner.$method(cx, $($arg),*))
+        }
+    };
+    // What is below does it, for whom the layer's method `who` makes of the caller.
+    ([by $who:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            let who = self.$who(cx.caller);
+            inner.$method(&cx.on_behalf_of(&who), $($arg),*)
+        }
+    };
+    // A shared layer does it.
+    ([shared] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        #[inline]
+        fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            (**self).$name(inner, cx, $($arg),*)
+        }
+    };
+}
+
+/// Writes methods of a [`Layer`] that leave their operation as it is:
+/// - `forward! { lookup attr … }`: what is below does it.
+/// - `forward! { by WHO: … }`: what is below does it for the caller that `self.WHO(caller)` answers.
+/// - `forward! { with RUN: … }`: `self.RUN(op, node, cx, run)` decides whether and when `run()`
+///   has it done below.
+#[macro_export]
+macro_rules! forward {
+    (with $with:ident: $($op:ident)*) => { $($crate::operation! { [with $with] $op })* };
+    (by $who:ident: $($op:ident)*) => { $($crate::operation! { [by $who] $op })* };
+    (shared: $($op:ident)*) => { $($crate::operation! { [shared] $op })* };
+    (declare: $($op:ident)*) => { $($crate::operation! { [declare] $op })* };
+    ($($op:ident)*) => { $($crate::operation! { [] $op })* };
+}
+
+/// What a layer makes of each operation. `inner` is the object below; nodes and files among the
+/// arguments are those below, too, and results are wrapped for whoever is above by [`crate::stack`].
+///
+/// Every method may be called from many threads at once.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "as many as copy_file_range(2), and the object"
+)]
+pub trait Layer: Send + Sync + 'static {
+    /// What it can do, over something that can do what `inner` says.
+    fn capabilities(&self, inner: Capabilities) -> Capabilities;
+
+    forward! { declare:
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+    }
+}
+
+/// A layer that somebody else keeps hold of, too.
+impl<L: Layer + ?Sized> Layer for Arc<L> {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        (**self).capabilities(inner)
+    }
+
+    forward! { shared:
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+    }
+}

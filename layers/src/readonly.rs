@@ -1,0 +1,105 @@
+//! Nothing can be changed: whatever would answers `EROFS`, as on a file system mounted read-only.
+//!
+//! Locks are no change. Reading leaves atime where the caller may ask for that (its own files, or
+//! anybody's for the super-user); elsewhere the source below may move it.
+
+use std::sync::Arc;
+
+use vfs::{
+    Access, Capabilities, Cx, Entry, Errno, File, Kind, Make, Mode, Name, Node, NodeId, Op,
+    OpenFlags, Result,
+};
+
+use crate::{Layer, existing, forward};
+
+/// The layer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadOnly;
+
+impl ReadOnly {
+    fn refuse<T>(
+        &self,
+        _op: Op,
+        _node: NodeId,
+        _cx: &Cx<'_>,
+        _run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        Err(Errno::EROFS)
+    }
+}
+
+/// Whether opening with `flags` would change something, or allow to.
+fn changes(flags: OpenFlags) -> bool {
+    flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC)
+}
+
+impl Layer for ReadOnly {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        Capabilities {
+            read_only: true,
+            ..inner
+        }
+    }
+
+    fn access(&self, inner: &dyn Node, cx: &Cx<'_>, want: Access) -> Result<Access> {
+        let contained = matches!(inner.kind(), Kind::File | Kind::Directory | Kind::Symlink);
+        let refused = if contained {
+            Access::WRITE
+        } else {
+            Access::empty()
+        };
+        inner.access(cx, want - refused)
+    }
+
+    fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        if changes(flags) && inner.kind() == Kind::File {
+            return Err(Errno::EROFS);
+        }
+        match inner.open(cx, flags | OpenFlags::NOATIME) {
+            Err(Errno::EPERM) if !flags.contains(OpenFlags::NOATIME) => inner.open(cx, flags),
+            opened => opened,
+        }
+    }
+
+    fn create(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        _mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        if changes(flags) && !flags.contains(OpenFlags::EXCL) {
+            return Err(Errno::EROFS);
+        }
+        let entry = existing::find(inner, cx, name, flags, Errno::EROFS)?;
+        let file = self.open(&*entry.node, cx, flags)?;
+        Ok((entry, file))
+    }
+
+    fn make(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        _what: Make<'_>,
+        _mode: Mode,
+    ) -> Result<Entry> {
+        Err(existing::refuse(inner, cx, name, Errno::EROFS))
+    }
+
+    fn link(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>, _: &dyn Node) -> Result<Entry> {
+        Err(existing::refuse(inner, cx, name, Errno::EROFS))
+    }
+
+    forward! { with refuse:
+        setattr tmpfile unlink rename set_xattr remove_xattr
+        file_setattr write allocate copy
+    }
+
+    forward! {
+        root resolve sync
+        handle attr statfs readlink lookup parent xattr xattrs host_lock host_lock_holder
+        file_attr read readdir fsync flush seek extents
+    }
+}

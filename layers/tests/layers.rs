@@ -1,0 +1,437 @@
+//! What each layer does beyond passing things on.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use layers::fault::{Fault, What, When};
+use layers::squash::{NOBODY, Squash, Whom};
+use layers::{IdMap, Layer, MapIds, ReadOnly, Trace, stack};
+use memory::{Memory, Options};
+use vfs::{
+    Access, Call, Caller, Errno, FileSystem, Groups, Kind, Make, Mode, Op, OpenFlags, Patience,
+    SetAttr, SetTime, Time, XattrFlags,
+};
+use vfs_testkit::bed::{R, RW, Seen, W, ok, refused};
+use vfs_testkit::{Answer, Script, run};
+
+const ALICE: Caller = Caller::new(1000, 1000);
+
+fn wall() -> memory::Clock {
+    Arc::new(|| Time {
+        sec: 1_700_000_000,
+        nsec: 0,
+    })
+}
+
+fn still() -> layers::Clock {
+    Arc::new(|| Duration::ZERO)
+}
+
+fn tree() -> Arc<dyn FileSystem> {
+    let options = Options {
+        mode: 0o777,
+        ..Options::default()
+    };
+    Memory::with(wall(), options)
+}
+
+fn root(fs: &Arc<dyn FileSystem>, who: &Caller) -> Seen {
+    Seen {
+        node: ok(run(who, |cx| fs.root(cx))),
+        who: who.clone(),
+    }
+}
+
+#[test]
+fn readonly_refuses_every_change() {
+    let below = tree();
+    let raw = root(&below, &Caller::ROOT);
+    let file = ok(raw.file("file", b"content"));
+    ok(file.set_xattr(b"user.a", b"x", XattrFlags::empty()));
+    ok(raw.mkdir("dir", 0o755));
+    let before = (raw.attr(), file.attr());
+
+    let fs = stack(below, ReadOnly);
+    assert!(fs.capabilities().read_only);
+    let top = root(&fs, &Caller::ROOT);
+    let file = ok(top.lookup("file"));
+    let rofs = Errno::EROFS;
+    refused(top.create("new", RW, 0o644), rofs);
+    refused(top.create("new", R, 0o644), rofs);
+    refused(top.create("file", RW, 0o644), rofs);
+    refused(
+        top.create("file", R | OpenFlags::EXCL, 0o644),
+        Errno::EEXIST,
+    );
+    refused(top.create("new", RW | OpenFlags::EXCL, 0o644), rofs);
+    refused(top.mkdir("new", 0o755), rofs);
+    refused(top.mkdir("dir", 0o755), Errno::EEXIST);
+    refused(top.symlink("new", b"x"), rofs);
+    refused(top.make("new", Make::Fifo, Mode::exactly(0o600)), rofs);
+    refused(top.link("new", &file), rofs);
+    refused(top.link("dir", &file), Errno::EEXIST);
+    refused(top.tmpfile(RW, 0o600), rofs);
+    refused(top.unlink("file"), rofs);
+    refused(top.rmdir("dir"), rofs);
+    refused(top.rename("file", &top, "other"), rofs);
+    refused(file.open(W), rofs);
+    refused(file.open(RW), rofs);
+    refused(file.open(R | OpenFlags::TRUNC), rofs);
+    refused(file.truncate(0), rofs);
+    refused(file.chmod(0o777), rofs);
+    refused(file.chown(Some(1), None), rofs);
+    refused(file.set_xattr(b"user.a", b"y", XattrFlags::empty()), rofs);
+    refused(file.remove_xattr(b"user.a"), rofs);
+
+    assert_eq!(
+        ok(ok(top.create("file", R, 0o644)).1.read_all()),
+        b"content"
+    );
+    let open = ok(file.open(R));
+    refused(open.set(SetAttr::default()), rofs);
+    refused(open.write(0, b"x"), rofs);
+    refused(open.allocate(vfs::Allocate::Extend, 0, 10), rofs);
+    refused(open.copy(0, &open, 0, 1, vfs::CopyHow::Any), rofs);
+    assert_eq!(ok(file.xattr(b"user.a")), b"x");
+    assert_eq!(ok(top.names()).len(), 2);
+    assert_eq!(ok(file.access(Access::READ | Access::WRITE)), Access::READ);
+    let table = vfs::lock::LockTable::default();
+    let lock = vfs::lock::Lock {
+        space: vfs::lock::Space::Posix,
+        start: 0,
+        end: 9,
+        kind: vfs::lock::LockKind::Shared,
+        owner: vfs::lock::Owner {
+            client: 1,
+            id: [].into(),
+            pid: 0,
+        },
+    };
+    ok(run(&top.who, |cx| {
+        table.lock(cx, &*file.node, lock.clone(), false)
+    }));
+    assert_eq!((raw.attr(), file.attr()), before, "atime included");
+}
+
+#[test]
+fn readonly_reads_what_is_not_the_callers_too() {
+    let below = tree();
+    let file = ok(root(&below, &Caller::ROOT).file("file", b"content"));
+    let set = SetAttr {
+        atime: Some(SetTime::At(Time { sec: 1, nsec: 0 })),
+        ..SetAttr::default()
+    };
+    ok(file.set(set));
+    let fs = stack(below, ReadOnly);
+    let alices = ok(root(&fs, &ALICE).lookup("file"));
+    assert_eq!(ok(alices.content()), b"content");
+    refused(alices.open(R | OpenFlags::NOATIME), Errno::EPERM);
+}
+
+fn map(texts: &[&str]) -> IdMap {
+    let ranges = texts.iter().map(|text| text.parse().expect("a range"));
+    IdMap::new(ranges.collect()).expect("a map")
+}
+
+#[test]
+fn idmap_shows_and_makes_other_owners() {
+    let below = tree();
+    let ids = map(&["0:100000:65536"]);
+    let fs = stack(
+        below.clone(),
+        MapIds {
+            uids: ids.clone(),
+            gids: ids,
+        },
+    );
+    let alice = root(&fs, &ALICE);
+    let made = ok(alice.file("file", b""));
+    assert_eq!((made.attr().uid, made.attr().gid), (1000, 1000));
+    let host = root(&below, &Caller::ROOT);
+    let seen = ok(host.lookup("file")).attr();
+    assert_eq!((seen.uid, seen.gid), (101_000, 101_000));
+    assert_eq!(
+        alice.attr().uid,
+        NOBODY,
+        "the host's super-user is nobody here"
+    );
+
+    refused(made.chown(Some(70_000), None), Errno::EOVERFLOW);
+    refused(made.chown(None, Some(70_000)), Errno::EOVERFLOW);
+    let client_root = root(&fs, &Caller::ROOT);
+    refused(
+        ok(client_root.lookup("file")).chown(Some(5), None),
+        Errno::EPERM,
+    );
+    ok(ok(host.lookup("file")).chown(Some(100_005), Some(7)));
+    let attr = made.attr();
+    assert_eq!((attr.uid, attr.gid), (5, NOBODY));
+    let listed = ok(ok(alice.open(R)).readdir(0, vfs::Plus::Entries, 9));
+    assert_eq!(
+        listed[0].entry.as_ref().map(|entry| entry.attr.uid),
+        Some(5)
+    );
+}
+
+#[test]
+fn idmap_lets_the_unmapped_look_but_not_make() {
+    let ids = map(&["0:100000:65536"]);
+    let fs = stack(
+        tree(),
+        MapIds {
+            uids: ids.clone(),
+            gids: ids,
+        },
+    );
+    ok(root(&fs, &ALICE).file("file", b"content"));
+    for who in [Caller::new(70_000, 0), Caller::new(0, 70_000)] {
+        let stranger = root(&fs, &who);
+        assert_eq!(ok(ok(stranger.lookup("file")).content()), b"content");
+        refused(stranger.create("new", RW, 0o644), Errno::EOVERFLOW);
+        refused(stranger.mkdir("new", 0o755), Errno::EOVERFLOW);
+        refused(stranger.mkdir("file", 0o755), Errno::EEXIST);
+        refused(stranger.symlink("new", b"x"), Errno::EOVERFLOW);
+        refused(stranger.tmpfile(RW, 0o600), Errno::EOVERFLOW);
+        ok(stranger.create("file", R, 0o644));
+    }
+}
+
+#[test]
+fn idmap_maps_supplementary_groups() {
+    let script = Script::new();
+    let fs = stack(
+        script.clone(),
+        MapIds {
+            uids: map(&["0:1000:10"]),
+            gids: map(&["0:2000:10"]),
+        },
+    );
+    let who = Caller {
+        uid: 1,
+        gid: 2,
+        groups: Groups::Known([3, 99, 4].into()),
+    };
+    ok(run(&who, |cx| fs.sync(cx)));
+    assert_eq!(
+        script.calls()[0].caller,
+        Caller {
+            uid: 1001,
+            gid: 2002,
+            groups: Groups::Known([2003, 2004].into()),
+        }
+    );
+}
+
+#[test]
+fn squash_makes_nobody_of_whom_it_says() {
+    let groups = |list: &[u32]| Groups::Known(list.into());
+    let someone = Caller {
+        groups: groups(&[0, 7]),
+        ..ALICE
+    };
+    for (whom, caller, expected) in [
+        (Whom::None, Caller::ROOT, Caller::ROOT),
+        (
+            Whom::Root,
+            Caller::ROOT,
+            Caller {
+                groups: groups(&[]),
+                ..Caller::new(NOBODY, NOBODY)
+            },
+        ),
+        (Whom::Root, ALICE, ALICE),
+        (
+            Whom::Root,
+            someone.clone(),
+            Caller {
+                groups: groups(&[NOBODY, 7]),
+                ..ALICE
+            },
+        ),
+        (Whom::Root, Caller::new(5, 0), Caller::new(5, NOBODY)),
+        (
+            Whom::All,
+            someone,
+            Caller {
+                groups: groups(&[]),
+                ..Caller::new(NOBODY, NOBODY)
+            },
+        ),
+    ] {
+        let script = Script::new();
+        let fs = stack(script.clone(), Squash::new(whom));
+        ok(run(&caller, |cx| fs.sync(cx)));
+        assert_eq!(script.calls()[0].caller, expected, "{whom:?} {caller:?}");
+    }
+}
+
+#[test]
+fn squash_all_gives_files_to_nobody_only() {
+    let fs = stack(tree(), Squash::new(Whom::All));
+    let file = ok(root(&fs, &ALICE).file("file", b""));
+    let attr = ok(file.chown(Some(1000), Some(1000)));
+    assert_eq!((attr.uid, attr.gid), (NOBODY, NOBODY));
+}
+
+#[test]
+fn squash_root_cannot_give_files_away() {
+    let fs = stack(tree(), Squash::new(Whom::Root));
+    let file = ok(root(&fs, &Caller::ROOT).file("file", b""));
+    assert_eq!(file.attr().uid, NOBODY);
+    refused(file.chown(Some(1000), None), Errno::EPERM);
+    refused(
+        ok(root(&fs, &ALICE).file("hers", b"")).chown(Some(0), None),
+        Errno::EPERM,
+    );
+}
+
+#[test]
+fn fault_delays_until_its_time_has_come_or_the_call_is_cancelled() {
+    let now = Arc::new(AtomicU64::new(0));
+    let clock = {
+        let now = now.clone();
+        Arc::new(move || Duration::from_secs(now.load(Ordering::SeqCst)))
+    };
+    let fault = Arc::new(Fault::new(0, clock));
+    let script = Script::new();
+    let fs = stack(script.clone(), fault.clone());
+    fault.add(
+        Op::Sync,
+        When::Always,
+        What::Delay(Duration::from_secs(3600)),
+    );
+
+    let (alice, call) = (ALICE, Call::detached());
+    let hurried = vfs::Cx {
+        patience: Patience::Brief,
+        ..vfs::Cx::new(&alice, &call)
+    };
+    assert_eq!(fs.sync(&hurried), Err(Errno::WOULD_BLOCK));
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| fs.sync(&vfs::Cx::new(&ALICE, &call)));
+        call.cancel();
+        assert_eq!(slow.join().expect("no panic"), Err(Errno::EINTR));
+    });
+    assert!(script.calls().is_empty());
+
+    fault.clear();
+    fault.add(Op::Sync, When::Always, What::Delay(Duration::ZERO));
+    assert_eq!(fs.sync(&vfs::Cx::new(&ALICE, &Call::detached())), Ok(()));
+    assert_eq!(script.ops(), [Op::Sync]);
+}
+
+#[test]
+fn fault_blocks_once_when_told_which_call() {
+    let fault = Fault::new(0, still());
+    fault.add(Op::Statfs, When::Nth(2), What::Block);
+    let fs = stack(tree(), fault);
+    let top = root(&fs, &ALICE);
+    let (alice, call) = (ALICE, Call::detached());
+    let hurried = vfs::Cx {
+        patience: Patience::None,
+        ..vfs::Cx::new(&alice, &call)
+    };
+    assert!(top.node.statfs(&hurried).is_ok());
+    assert_eq!(top.node.statfs(&hurried).err(), Some(Errno::WOULD_BLOCK));
+    assert!(top.node.statfs(&vfs::Cx::new(&ALICE, &call)).is_ok());
+    assert!(top.node.statfs(&hurried).is_ok());
+}
+
+/// Keeps events as text.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Events {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!(" {}={value:?}", field.name()));
+            }
+        }
+        let mut text = Text(event.metadata().level().to_string());
+        event.record(&mut text);
+        self.0.lock().expect("no panic holds it").push(text.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn trace_tells_what_came_of_each_operation() {
+    let ticks = AtomicU64::new(0);
+    let clock = Arc::new(move || Duration::from_micros(7 * ticks.fetch_add(1, Ordering::SeqCst)));
+    let script = Script::new();
+    script
+        .next(Op::Lookup, Answer::Node(9, Kind::File))
+        .next(Op::Lookup, Answer::Fail(Errno::ENOENT))
+        .next(Op::Read, Answer::Bytes(b"abc".to_vec()));
+    let fs = stack(script, Trace::new(clock));
+    let events = Events::default();
+    tracing::subscriber::with_default(events.clone(), || {
+        let (alice, call) = (ALICE, Call::detached());
+        let cx = vfs::Cx::new(&alice, &call);
+        let dir = fs.root(&cx).expect("a root");
+        let name = vfs::Name::new(b"name").expect("a name");
+        let file = dir.lookup(&cx, name).expect("found").node;
+        assert!(dir.lookup(&cx, name).is_err());
+        let open = file.open(&cx, R).expect("opens");
+        let mut room = vfs_testkit::Room::new(10);
+        open.read(&cx, 4096, 10, &mut room).expect("reads");
+    });
+    let events = events.0.lock().expect("no panic holds it").clone();
+    assert_eq!(
+        events,
+        [
+            "DEBUG op=\"root\" node=0 uid=1000 us=7",
+            "TRACE op=\"lookup\" node=1 uid=1000 us=7",
+            "TRACE op=\"lookup\" node=1 uid=1000 us=7 errno=ENOENT",
+            "DEBUG op=\"open\" node=9 uid=1000 us=7",
+            "TRACE op=\"read\" node=9 offset=4096 len=10 done=3 us=7",
+        ]
+    );
+}
+
+#[test]
+fn stacks_tell_their_nodes_from_others() {
+    let below = tree();
+    let one = root(&stack(below.clone(), Empty), &ALICE);
+    let two = root(&stack(below, Empty), &ALICE);
+    let file = ok(one.file("file", b"data"));
+    refused(two.link("link", &file), Errno::EXDEV);
+    refused(two.rename("file", &one, "other"), Errno::EXDEV);
+    let to = ok(ok(two.lookup("file")).open(RW));
+    let from = ok(file.open(RW));
+    refused(from.copy(0, &to, 4, 4, vfs::CopyHow::Any), Errno::EXDEV);
+}
+
+/// Passes everything on.
+struct Empty;
+
+impl Layer for Empty {
+    fn capabilities(&self, inner: vfs::Capabilities) -> vfs::Capabilities {
+        inner
+    }
+
+    layers::forward! {
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+    }
+}

@@ -1,0 +1,169 @@
+//! Which layer sees each operation when: drawn for a stack of three, and checked.
+
+use std::sync::{Arc, Mutex};
+
+use layers::{Layer, stack};
+use vfs::lock::{HostLock, LockKind, Space};
+use vfs::{
+    Access, Allocate, Call, Caller, Capabilities, CopyHow, Cx, DirEntry, DirSink, File, FileSystem,
+    Handle, Kind, Make, Mode, Name, Node, NodeId, Op, OpenFlags, Plus, RenameFlags, Result, Seek,
+    SetAttr, Want, XattrFlags,
+};
+use vfs_testkit::{Answer, Bytes, Room, Script};
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// Notes when an operation comes in and when it goes out.
+struct Recorder {
+    name: &'static str,
+    log: Log,
+}
+
+impl Recorder {
+    fn note(&self, mark: char, op: Op) {
+        let mut log = self.log.lock().expect("no panic holds it");
+        log.push(format!("{mark}{} {op}", self.name));
+    }
+
+    fn record<T>(
+        &self,
+        op: Op,
+        _node: NodeId,
+        _cx: &Cx<'_>,
+        run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.note('>', op);
+        let result = run();
+        self.note('<', op);
+        result
+    }
+}
+
+impl Layer for Recorder {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        self.note('=', Op::Capabilities);
+        inner
+    }
+
+    layers::forward! { with record:
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+    }
+}
+
+/// Takes every entry, and drops it.
+struct Any;
+
+impl DirSink for Any {
+    fn entry(&mut self, _: DirEntry<'_>) -> bool {
+        true
+    }
+}
+
+/// What operations are called on.
+struct Top {
+    fs: Arc<dyn FileSystem>,
+    dir: Arc<dyn Node>,
+    node: Arc<dyn Node>,
+    file: Arc<dyn File>,
+}
+
+fn call(op: Op, top: &Top, cx: &Cx<'_>) -> Result<()> {
+    let Top {
+        fs,
+        dir,
+        node,
+        file,
+    } = top;
+    let name = Name::new(b"name")?;
+    let mode = Mode::exactly(0o644);
+    let rw = OpenFlags::READ | OpenFlags::WRITE;
+    let set = SetAttr::default();
+    match op {
+        Op::Root => fs.root(cx).map(drop),
+        Op::Resolve => fs.resolve(cx, &Handle::new(&[1; 8])?).map(drop),
+        Op::Sync => fs.sync(cx),
+        Op::Capabilities => {
+            fs.capabilities();
+            Ok(())
+        }
+        Op::Handle => node.handle(cx).map(drop),
+        Op::Attr => node.attr(cx, Want::STAT).map(drop),
+        Op::Setattr => node.setattr(cx, &set).map(drop),
+        Op::Access => node.access(cx, Access::READ).map(drop),
+        Op::Statfs => node.statfs(cx).map(drop),
+        Op::Open => node.open(cx, rw).map(drop),
+        Op::Readlink => node.readlink(cx).map(drop),
+        Op::Lookup => dir.lookup(cx, name).map(drop),
+        Op::Parent => dir.parent(cx).map(drop),
+        Op::Create => dir.create(cx, name, rw, mode).map(drop),
+        Op::Make => dir.make(cx, name, Make::Directory, mode).map(drop),
+        Op::Tmpfile => dir.tmpfile(cx, rw, mode).map(drop),
+        Op::Link => dir.link(cx, name, &**node).map(drop),
+        Op::Unlink => dir.unlink(cx, name, false),
+        Op::Rename => dir.rename(cx, name, &**dir, name, RenameFlags::empty()),
+        Op::Xattr => node.xattr(cx, b"user.a").map(drop),
+        Op::Xattrs => node.xattrs(cx).map(drop),
+        Op::SetXattr => node.set_xattr(cx, b"user.a", b"", XattrFlags::empty()),
+        Op::RemoveXattr => node.remove_xattr(cx, b"user.a"),
+        Op::HostLock => node.host_lock(cx, Space::Posix, 0, 1, HostLock::Shared),
+        Op::HostLockHolder => node
+            .host_lock_holder(cx, Space::Posix, 0, 1, LockKind::Shared)
+            .map(drop),
+        Op::FileAttr => file.attr(cx, Want::STAT).map(drop),
+        Op::FileSetattr => file.setattr(cx, &set).map(drop),
+        Op::Read => file.read(cx, 0, 10, &mut Room::new(10)).map(drop),
+        Op::Write => file.write(cx, 0, &mut Bytes::new(b"data")).map(drop),
+        Op::Readdir => file.readdir(cx, 0, Plus::Entries, &mut Any),
+        Op::Fsync => file.fsync(cx, false),
+        Op::Flush => file.flush(cx),
+        Op::Allocate => file.allocate(cx, Allocate::Extend, 0, 1),
+        Op::Seek => file.seek(cx, 0, Seek::Data).map(drop),
+        Op::Extents => file.extents(cx, 0, 1, &mut |_| true),
+        Op::Copy => file.copy(cx, 0, &**file, 5, 1, CopyHow::Any).map(drop),
+    }
+}
+
+#[test]
+fn every_operation_goes_through_every_layer_in_order() {
+    let log = Log::default();
+    let script = Script::new();
+    script.next(Op::Lookup, Answer::Node(2, Kind::File));
+    let mut fs: Arc<dyn FileSystem> = script.clone();
+    for name in ["c", "b", "a"] {
+        let log = log.clone();
+        fs = stack(fs, Recorder { name, log });
+    }
+    let detached = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &detached);
+    let dir = fs.root(&cx).expect("a root");
+    let name = Name::new(b"file").expect("a name");
+    let node = dir.lookup(&cx, name).expect("a file").node;
+    let file = node.open(&cx, OpenFlags::READ).expect("opens");
+    let top = Top {
+        fs,
+        dir,
+        node,
+        file,
+    };
+    let take = || std::mem::take(&mut *log.lock().expect("no panic holds it"));
+    take();
+    script.take_calls();
+    for op in Op::ALL {
+        call(*op, &top, &cx).unwrap_or_else(|errno| panic!("{op}: {errno:?}"));
+        let expected: &[&str] = match op {
+            // Resolved from the source up.
+            Op::Capabilities => &["=c", "=b", "=a"],
+            _ => &[">a", ">b", ">c", "<c", "<b", "<a"],
+        };
+        let expected: Vec<_> = expected.iter().map(|at| format!("{at} {op}")).collect();
+        assert_eq!(take(), expected);
+        let below: Vec<Op> = script.take_calls().iter().map(|call| call.op).collect();
+        match op {
+            Op::Capabilities => assert_eq!(below, []),
+            _ => assert_eq!(below, [*op], "once, at the bottom"),
+        }
+    }
+}

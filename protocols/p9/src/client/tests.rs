@@ -1,0 +1,224 @@
+//! What a server may answer, and what it may not.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Data, Names, Qid, QidType, Qids};
+
+fn linux() -> Client {
+    Client::new(Dialect::Linux, 8192)
+}
+
+fn version(tag: Tag, msize: u32, version: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Rmessage::Version { msize, version }.encode(Dialect::Linux, tag, &mut bytes);
+    bytes
+}
+
+fn reply(tag: Tag, reply: &Rmessage<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    reply.encode(Dialect::Linux, tag, &mut bytes);
+    bytes
+}
+
+fn read(client: &mut Client, count: u32) -> Tag {
+    let (fid, offset) = (Fid(1), 0);
+    let request = Tmessage::Read { fid, offset, count };
+    client.request(&request, &mut Vec::new()).expect("room").0
+}
+
+fn answer(tag: Tag, result: Result<()>) -> std::result::Result<Received, Malformed> {
+    Ok(Received::Answer { tag, result })
+}
+
+#[test]
+fn a_server_may_know_less_but_not_more() {
+    for (offer, msize, answer, dialect) in [
+        (Dialect::Linux, 8192, "9P2000.L", Some(Dialect::Linux)),
+        (Dialect::Linux, 4096, "9P2000", Some(Dialect::Plan9)),
+        (Dialect::Unix, 8192, "9P2000", Some(Dialect::Plan9)),
+        (Dialect::Plan9, 8192, "9P2000.L", None),
+        (Dialect::Unix, 8192, "9P2000.L", None),
+        (Dialect::Linux, 8192, "unknown", None),
+        (Dialect::Linux, 8193, "9P2000.L", None),
+        (Dialect::Linux, 255, "9P2000.L", None),
+        (Dialect::Linux, 0, "9P2000.L", None),
+    ] {
+        let mut client = Client::new(offer, 8192);
+        let agreed = client.agree(&version(Tag::NONE, msize, answer.as_bytes()));
+        assert_eq!(agreed.is_ok(), dialect.is_some(), "{answer} {msize}");
+        if let Some(dialect) = dialect {
+            assert_eq!((client.dialect(), client.msize()), (dialect, msize));
+        }
+    }
+    assert!(linux().agree(&version(Tag(1), 8192, b"9P2000.L")).is_err());
+    assert!(linux().agree(b"").is_err());
+}
+
+#[test]
+fn a_reply_must_be_one_to_what_was_asked() {
+    let mut client = linux();
+    let tag = read(&mut client, 4);
+    let good = reply(
+        tag,
+        &Rmessage::Read {
+            data: Data(b"1234"),
+        },
+    );
+    assert_eq!(client.receive(&good), answer(tag, Ok(())));
+    assert!(client.receive(&good).is_err(), "answered twice");
+
+    for wrong in [
+        Rmessage::Read {
+            data: Data(b"12345"),
+        },
+        Rmessage::Readdir { data: Data(b"") },
+        Rmessage::Flush {},
+    ] {
+        let mut client = linux();
+        let tag = read(&mut client, 4);
+        assert!(client.receive(&reply(tag, &wrong)).is_err(), "{wrong:?}");
+    }
+    let mut client = linux();
+    let tag = read(&mut client, 4);
+    let other = Tag(tag.0 + 1);
+    assert!(client.receive(&reply(other, &Rmessage::Clunk {})).is_err());
+    assert!(
+        client
+            .receive(&reply(Tag::NONE, &Rmessage::Clunk {}))
+            .is_err()
+    );
+    let refused = reply(tag, &Rmessage::Lerror { errno: 13 });
+    assert_eq!(client.receive(&refused), answer(tag, Err(Errno::EACCES)));
+}
+
+#[test]
+fn no_more_qids_than_names() {
+    let mut client = linux();
+    let walk = Tmessage::Walk {
+        fid: Fid(1),
+        newfid: Fid(2),
+        names: Names::new(&[b"a"]),
+    };
+    let (tag, _) = client.request(&walk, &mut Vec::new()).expect("room");
+    let qid = Qid {
+        kind: QidType::DIR,
+        version: 1,
+        path: 1,
+    };
+    let two = [qid, qid];
+    let qids = Qids::new(&two);
+    assert!(
+        client
+            .receive(&reply(tag, &Rmessage::Walk { qids }))
+            .is_err()
+    );
+}
+
+#[test]
+fn sizes_are_those_agreed_on() {
+    let client = linux();
+    assert_eq!(client.frame(&[1, 0, 0]), Ok(None));
+    assert_eq!(client.frame(&7u32.to_le_bytes()), Ok(Some(7)));
+    assert_eq!(client.frame(&8192u32.to_le_bytes()), Ok(Some(8192)));
+    for size in [0, 6, 8193, u32::MAX] {
+        assert!(client.frame(&size.to_le_bytes()).is_err(), "{size}");
+    }
+}
+
+#[test]
+fn a_cancelled_request_ends_with_whichever_comes_first() {
+    let mut client = linux();
+    let mut out = Vec::new();
+    let tag = read(&mut client, 4);
+    assert!(client.cancel(tag, &mut out));
+    assert!(!client.cancel(tag, &mut out), "once is enough");
+    let rflush = reply(flush_tag(tag), &Rmessage::Flush {});
+    assert_eq!(client.receive(&rflush), answer(tag, Err(Errno::EINTR)));
+    assert!(client.receive(&rflush).is_err());
+    client.release(tag);
+
+    let tag = read(&mut client, 4);
+    assert!(client.cancel(tag, &mut out));
+    let done = reply(tag, &Rmessage::Read { data: Data(b"1") });
+    assert_eq!(client.receive(&done), answer(tag, Ok(())));
+    client.release(tag);
+    assert_ne!(read(&mut client, 4), tag, "not before Rflush");
+    let rflush = reply(flush_tag(tag), &Rmessage::Flush {});
+    assert_eq!(client.receive(&rflush), Ok(Received::TooLate));
+    assert_eq!(read(&mut client, 4), tag);
+}
+
+#[test]
+fn tags_and_fids_are_used_again_and_have_an_end() {
+    let mut client = linux();
+    let tags: Vec<Tag> = (0..Client::MOST_IN_FLIGHT)
+        .map(|_| read(&mut client, 1))
+        .collect();
+    let request = Tmessage::Statfs { fid: Fid(1) };
+    let full = client.request(&request, &mut Vec::new());
+    assert_eq!(full, Err(Errno::ENOBUFS));
+    let done = reply(tags[5], &Rmessage::Read { data: Data(b"") });
+    client.receive(&done).expect("asked for");
+    client.release(tags[5]);
+    assert_eq!(read(&mut client, 1), tags[5]);
+
+    let mut client = linux();
+    let fid = client.new_fid().expect("one");
+    let (tag, _) = client
+        .request(&Tmessage::Clunk { fid }, &mut Vec::new())
+        .expect("room");
+    assert_ne!(client.new_fid(), Ok(fid));
+    let failed = reply(tag, &Rmessage::Lerror { errno: 5 });
+    assert_eq!(client.receive(&failed), answer(tag, Err(Errno::EIO)));
+    assert_eq!(client.new_fid(), Ok(fid), "gone even after a failed clunk");
+}
+
+#[test]
+fn what_the_dialect_lacks_or_msize_forbids_is_not_sent() {
+    let mut out = Vec::new();
+    let mut client = Client::new(Dialect::Unix, 8192);
+    let statfs = Tmessage::Statfs { fid: Fid(1) };
+    assert_eq!(client.request(&statfs, &mut out), Err(Errno::EOPNOTSUPP));
+    let long = [0; 8192];
+    let write = Tmessage::Write {
+        fid: Fid(1),
+        offset: 0,
+        data: Data(&long),
+    };
+    assert_eq!(client.request(&write, &mut out), Err(Errno::EMSGSIZE));
+    assert_eq!(out, b"");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_of_a_server_break_the_client(
+        messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 0..20),
+        asked in 0usize..8,
+        cancel: bool,
+    ) {
+        let mut client = linux();
+        for _ in 0..asked {
+            let tag = read(&mut client, 16);
+            if cancel {
+                client.cancel(tag, &mut Vec::new());
+            }
+        }
+        for mut message in messages {
+            let _ = client.frame(&message);
+            let _ = client.receive(&message);
+            // A tag that was asked by, and a size that is right.
+            if message.len() >= HEADER {
+                let size = message.len() as u32;
+                message[..4].copy_from_slice(&size.to_le_bytes());
+                message[5] %= 8;
+                message[6] &= 0x80;
+                let _ = client.receive(&message);
+            }
+            let _ = client.agree(&message);
+            super::dir::entries(&message).for_each(drop);
+            let mut from = wire::Reader::new(&message);
+            while let Ok(Some(_)) = super::dir::record(&mut from, Dialect::Unix) {}
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The shared suite over directories of this host: as each caller, as the process, with kernel
+//! handles and without, with descriptors and almost without.
+//!
+//! Run by an ordinary user, the switching ones are as the process too: there is nothing to skip
+//! a case with, so the profile says that callers are not told apart.
+
+use std::path::Path;
+
+use hostdir::{HostDir, Identity, Options};
+use tempfile::TempDir;
+use vfs::{Caller, Groups};
+use vfs_testkit::{Profile, Subject};
+
+/// The directory, removed as the user that the tests run as.
+struct Kept {
+    _dir: TempDir,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = hostdir::identity::release_thread();
+    }
+}
+
+fn subject(below: &Path, options: Options) -> Subject {
+    let _ = hostdir::identity::release_thread();
+    let dir = TempDir::new_in(below).expect("a directory");
+    let root = rustix::process::geteuid().is_root();
+    let identity = root && options.identity != Identity::Fixed;
+    let fs = HostDir::open(dir.path(), options).expect("exports");
+    let caller = match root {
+        true => Caller::ROOT,
+        false => Caller {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: Groups::Unknown,
+        },
+    };
+    Subject {
+        fs,
+        profile: Profile {
+            caller,
+            identity,
+            groups: identity,
+            root,
+            // Of a temporary directory the file system may be any; the common ones count.
+            dir_links: !["btrfs", "overlay"].contains(&kind_of(below).as_str()),
+            ..Profile::posix()
+        },
+        keep: Box::new(Kept { _dir: dir }),
+    }
+}
+
+fn kind_of(path: &Path) -> String {
+    let stat = std::process::Command::new("stat")
+        .args(["-f", "-c", "%T"])
+        .arg(path)
+        .output();
+    String::from_utf8_lossy(&stat.expect("coreutils").stdout)
+        .trim()
+        .to_owned()
+}
+
+fn fixed() -> Options {
+    Options {
+        identity: Identity::Fixed,
+        ..Options::default()
+    }
+}
+
+mod switching {
+    fn subject() -> super::Subject {
+        super::subject(&std::env::temp_dir(), super::Options::default())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod as_the_process {
+    fn subject() -> super::Subject {
+        super::subject(&std::env::temp_dir(), super::fixed())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod in_memory {
+    fn subject() -> super::Subject {
+        super::subject("/dev/shm".as_ref(), super::Options::default())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod with_few_descriptors {
+    fn subject() -> super::Subject {
+        let options = super::Options {
+            descriptors: Some(48),
+            ..super::Options::default()
+        };
+        super::subject(&std::env::temp_dir(), options)
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod by_name_with_few_descriptors {
+    fn subject() -> super::Subject {
+        let options = super::Options {
+            descriptors: Some(48),
+            no_kernel_handles: true,
+            ..super::fixed()
+        };
+        super::subject(&std::env::temp_dir(), options)
+    }
+
+    vfs_testkit::conformance!(subject);
+}

@@ -1,0 +1,254 @@
+//! Few descriptors, many nodes.
+
+use std::sync::Arc;
+
+use hostdir::{Identity, Options};
+use vfs::{Errno, Node, OpenFlags, Want};
+
+use crate::bed::{Bed, create, failed, is_root, name, read, root, walk};
+
+fn tight(no_kernel_handles: bool) -> Bed {
+    Bed::new(Options {
+        identity: Identity::Fixed,
+        descriptors: Some(32),
+        no_kernel_handles,
+        ..Options::default()
+    })
+}
+
+/// Ten directories of a thousand files each.
+fn populate(bed: &Bed) {
+    bed.outside(|dir| {
+        for d in 0..10 {
+            std::fs::create_dir(dir.join(format!("d{d}"))).expect("makes");
+            for f in 0..1000 {
+                std::fs::write(dir.join(format!("d{d}/f{f}")), format!("{d} {f}")).expect("writes");
+            }
+        }
+    });
+}
+
+fn many(no_kernel_handles: bool) {
+    let bed = tight(no_kernel_handles);
+    populate(&bed);
+    let mut nodes: Vec<Arc<dyn Node>> = Vec::new();
+    for d in 0..10 {
+        let dir = bed.lookup(&format!("d{d}")).expect("there").node;
+        for f in 0..1000 {
+            let entry = dir.lookup(&root(), name(&format!("f{f}"))).expect("there");
+            nodes.push(entry.node);
+        }
+    }
+    assert!(
+        bed.fs.open_descriptors() <= 32,
+        "{}",
+        bed.fs.open_descriptors()
+    );
+    for (n, node) in nodes.iter().enumerate().step_by(7) {
+        assert_eq!(
+            node.attr(&root(), Want::STAT).expect("found again").id,
+            node.id()
+        );
+        let file = node.open(&root(), OpenFlags::READ).expect("opens");
+        let expected = format!("{} {}", n / 1000, n % 1000).into_bytes();
+        assert_eq!(read(&root(), &*file, 0, 99), Ok(expected));
+        let again = bed
+            .lookup(&format!("d{}/f{}", n / 1000, n % 1000))
+            .expect("there")
+            .node;
+        assert!(Arc::ptr_eq(&again, node), "one object, one node");
+    }
+    assert!(bed.fs.open_descriptors() <= 32);
+    drop(nodes);
+    // The root's own and the device's.
+    assert!(bed.fs.open_descriptors() <= 2);
+}
+
+#[test]
+fn ten_thousand_nodes_by_kernel_handle() {
+    if !is_root() {
+        return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
+    }
+    many(false);
+}
+
+#[test]
+fn ten_thousand_nodes_by_name() {
+    many(true);
+}
+
+#[test]
+fn open_files_are_never_taken_away_and_then_it_is_full() {
+    let bed = tight(false);
+    let mut files = Vec::new();
+    let errno = loop {
+        match create(&root(), &*bed.root, &format!("f{}", files.len()), 0o600) {
+            Ok((_, file)) => files.push(file),
+            Err(errno) => break errno,
+        }
+        assert!(files.len() < 100);
+    };
+    assert_eq!(errno, Errno::ENFILE);
+    assert!(files.len() >= 28, "{}", files.len());
+    for file in &files {
+        assert_eq!(read(&root(), &**file, 0, 1), Ok(vec![]));
+    }
+    files.truncate(10);
+    assert!(bed.lookup("f0").is_ok());
+}
+
+/// Gives every other node's descriptor away.
+fn press(bed: &Bed) -> Vec<Arc<dyn Node>> {
+    bed.outside(|dir| {
+        for n in 0..64 {
+            std::fs::write(dir.join(format!("press{n}")), "").expect("writes");
+        }
+    });
+    (0..64)
+        .map(|n| bed.lookup(&format!("press{n}")).expect("there").node)
+        .collect()
+}
+
+fn gone(no_kernel_handles: bool) {
+    let bed = tight(no_kernel_handles);
+    bed.outside(|dir| {
+        for file in ["idle", "unlinked", "replaced"] {
+            std::fs::write(dir.join(file), file).expect("writes");
+        }
+    });
+    let [idle, unlinked, replaced] =
+        ["idle", "unlinked", "replaced"].map(|file| bed.lookup(file).expect("there").node);
+    bed.root
+        .unlink(&root(), name("unlinked"), false)
+        .expect("unlinks");
+    let pressing = press(&bed);
+    // One without a name keeps its descriptor, so it is still what it was.
+    assert_eq!(
+        unlinked.attr(&root(), Want::STAT).map(|attr| attr.nlink),
+        Ok(0)
+    );
+    assert!(idle.attr(&root(), Want::STAT).is_ok());
+    drop(pressing);
+    let pressing = press(&bed);
+    bed.outside(|dir| {
+        std::fs::remove_file(dir.join("replaced")).expect("removes");
+        std::fs::write(dir.join("replaced"), "other").expect("writes");
+    });
+    assert_eq!(failed(replaced.attr(&root(), Want::STAT)), Errno::ESTALE);
+    let new = bed.lookup("replaced").expect("there");
+    assert!(
+        !Arc::ptr_eq(&new.node, &replaced),
+        "the same number perhaps, another life"
+    );
+    let file = new.node.open(&root(), OpenFlags::READ).expect("opens");
+    assert_eq!(read(&root(), &*file, 0, 9), Ok(b"other".to_vec()));
+    drop(pressing);
+}
+
+#[test]
+fn an_idle_node_that_is_unlinked_is_stale_by_kernel_handle() {
+    if !is_root() {
+        return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
+    }
+    gone(false);
+}
+
+#[test]
+fn an_idle_node_that_is_unlinked_is_stale_by_name() {
+    gone(true);
+}
+
+#[test]
+fn nodes_found_by_name_follow_our_renames_even_into_each_other() {
+    let bed = tight(true);
+    bed.outside(|dir| std::fs::create_dir_all(dir.join("a/b/c")).expect("makes"));
+    let a = bed.lookup("a").expect("there").node;
+    let b = bed.lookup("a/b").expect("there").node;
+    let c = bed.lookup("a/b/c").expect("there").node;
+    let none = vfs::RenameFlags::empty();
+    a.rename(&root(), name("b"), &*bed.root, name("b2"), none)
+        .expect("renames");
+    bed.root
+        .rename(&root(), name("a"), &*c, name("a2"), none)
+        .expect("renames");
+    let pressing = press(&bed);
+    for node in [&a, &b, &c] {
+        assert_eq!(
+            node.attr(&root(), Want::STAT).map(|attr| attr.id),
+            Ok(node.id())
+        );
+    }
+    assert_eq!(
+        bed.lookup("b2/c/a2").map(|entry| entry.node.id()),
+        Ok(a.id())
+    );
+    drop(pressing);
+    // An outsider swaps who is above whom: what is noted is wrong for both, and no ring arises.
+    bed.outside(|dir| {
+        std::fs::rename(dir.join("b2/c/a2"), dir.join("a3")).expect("moves");
+        std::fs::rename(dir.join("b2"), dir.join("a3/b3")).expect("moves");
+    });
+    assert_eq!(
+        walk(&root(), a.clone(), "b3").map(|entry| entry.node.id()),
+        Ok(b.id())
+    );
+    assert_eq!(
+        bed.lookup("a3/b3/c").map(|entry| entry.node.id()),
+        Ok(c.id())
+    );
+    let pressing = press(&bed);
+    assert_eq!(
+        bed.lookup("a3/b3/c").map(|entry| entry.node.id()),
+        Ok(c.id())
+    );
+    assert!(a.attr(&root(), Want::STAT).is_ok());
+    drop(pressing);
+}
+
+#[test]
+fn a_deep_chain_of_directories_is_dropped_without_a_deep_stack() {
+    let bed = tight(true);
+    let mut node = bed.root.clone();
+    for _ in 0..5_000 {
+        let mode = vfs::Mode::exactly(0o700);
+        node = match node.make(&root(), name("d"), vfs::Make::Directory, mode) {
+            Ok(entry) => entry.node,
+            Err(errno) => panic!("{errno:?}"),
+        };
+    }
+    let small = std::thread::Builder::new().stack_size(32 << 10);
+    small
+        .spawn(move || drop(node))
+        .expect("starts")
+        .join()
+        .expect("no overflow");
+    // What tempfile removes it with would overflow the stack.
+    bed.outside(|dir| {
+        let removed = std::process::Command::new("rm")
+            .arg("-rf")
+            .arg(dir.join("d"))
+            .status();
+        assert!(removed.expect("runs").success());
+    });
+}
+
+#[test]
+fn many_threads_share_a_tight_budget() {
+    let bed = tight(!is_root());
+    populate(&bed);
+    std::thread::scope(|scope| {
+        for t in 0..4 {
+            let bed = &bed;
+            scope.spawn(move || {
+                for n in 0..2000u32 {
+                    let (d, f) = ((n * 7 + t) % 10, (n * 13 + t * 5) % 1000);
+                    let node = bed.lookup(&format!("d{d}/f{f}")).expect("there").node;
+                    let file = node.open(&root(), OpenFlags::READ).expect("opens");
+                    let expected = format!("{d} {f}").into_bytes();
+                    assert_eq!(read(&root(), &*file, 0, 99), Ok(expected));
+                }
+            });
+        }
+    });
+    assert!(bed.fs.open_descriptors() <= 3);
+}

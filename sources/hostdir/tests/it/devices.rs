@@ -1,0 +1,67 @@
+//! File systems mounted below the root.
+
+use std::collections::HashSet;
+
+use hostdir::{HostDir, Identity, Options};
+use rustix::mount::{MountFlags, UnmountFlags};
+use vfs::{FileSystem, Plus};
+
+use crate::bed::{Bed, create, is_root, list, root};
+
+#[test]
+fn a_mount_below_is_visible_and_its_numbers_are_its_own() {
+    if !is_root() {
+        return eprintln!("skipped: mounting needs root");
+    }
+    let bed = Bed::fixed();
+    let mounted = bed.outside(|dir| {
+        let points = [dir.join("one two"), dir.join("b")];
+        for point in &points {
+            std::fs::create_dir(point).expect("makes");
+            if rustix::mount::mount("none", point, "tmpfs", MountFlags::empty(), None).is_err() {
+                return None;
+            }
+        }
+        Some(points)
+    });
+    let Some(points) = mounted else {
+        return eprintln!("skipped: this sandbox mounts nothing");
+    };
+    let mut ids = HashSet::new();
+    let mut handles = Vec::new();
+    for point in ["", "one two", "b"] {
+        let dir = bed.lookup(point).expect("there");
+        for n in 0..50 {
+            let (entry, _) = create(&root(), &*dir.node, &format!("f{n}"), 0o600).expect("creates");
+            assert!(ids.insert(entry.node.id()), "{point} {n}");
+            assert_eq!(entry.attr.device, dir.attr.device);
+            handles.push((entry.node.id(), entry.node.handle(&root())));
+        }
+        for (name, id, _, entry) in list(&root(), &*dir.node, Plus::Entries).expect("lists") {
+            assert_eq!(entry.map(|entry| entry.attr.id), Some(id), "{name}");
+        }
+        assert_eq!(
+            dir.node.parent(&root()).map(|up| up.node.id()),
+            Ok(bed.root.id())
+        );
+    }
+    let [on_root, on_one] = ["", "one two"].map(|p| bed.lookup(p).expect("there").attr.device);
+    assert_ne!(on_root, on_one);
+    // Another run of the program, which has looked at nothing yet, finds what is on them.
+    let options = Options {
+        identity: Identity::Fixed,
+        ..Options::default()
+    };
+    let again = bed.outside(|dir| HostDir::open(dir, options).expect("exports"));
+    for (id, handle) in &handles {
+        let found = again.resolve(&root(), &handle.expect("a handle"));
+        assert_eq!(found.map(|node| node.id()), Ok(*id));
+    }
+    drop(again);
+    // Nobody looks at them any more: nothing keeps them mounted.
+    bed.outside(|_| {
+        for point in &points {
+            rustix::mount::unmount(point, UnmountFlags::empty()).expect("not busy");
+        }
+    });
+}

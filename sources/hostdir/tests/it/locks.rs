@@ -1,0 +1,188 @@
+//! Locks, as barge's clients and as outsiders on the host see them.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use sys::lock::{Holder, Kind};
+use vfs::lock::{HostLock, Lock, LockKind, LockTable, Owner, Space};
+use vfs::{Errno, FileSystem};
+
+use crate::bed::{Bed, chmod, create, root};
+
+fn owner(client: u64) -> Owner {
+    Owner {
+        client,
+        id: Arc::from(*b"o"),
+        pid: 7,
+    }
+}
+
+fn lock(space: Space, start: u64, end: u64, kind: LockKind, client: u64) -> Lock {
+    Lock {
+        space,
+        start,
+        end,
+        kind,
+        owner: owner(client),
+    }
+}
+
+fn outsider(bed: &Bed) -> File {
+    bed.outside(|dir| {
+        File::options()
+            .read(true)
+            .write(true)
+            .open(dir.join("f"))
+            .expect("opens")
+    })
+}
+
+#[test]
+fn an_outsider_sees_what_clients_hold_together() {
+    let bed = Bed::fixed();
+    let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&bed));
+    let shared = |start, end, client| lock(Space::Posix, start, end, LockKind::Shared, client);
+    table
+        .lock(&root(), node, shared(0, 9, 1), false)
+        .expect("free");
+    table
+        .lock(&root(), node, shared(5, 14, 2), false)
+        .expect("shared");
+    let seen = |start, end| sys::lock::holder(out.as_fd(), start, end, Kind::Exclusive);
+    assert!(matches!(
+        seen(14, 14),
+        Ok(Some(Holder {
+            kind: Kind::Shared,
+            ..
+        }))
+    ));
+    assert_eq!(seen(15, u64::MAX), Ok(None));
+    table
+        .unlock(&root(), node, Space::Posix, 0, 9, &owner(1))
+        .expect("unlocks");
+    assert_eq!(seen(0, 4), Ok(None));
+    assert!(seen(5, 5).is_ok_and(|holder| holder.is_some()));
+    table.release(&root(), node, |_| true);
+    assert_eq!(seen(0, u64::MAX), Ok(None));
+}
+
+#[test]
+fn an_outsider_is_in_the_way_and_told() {
+    let bed = Bed::fixed();
+    let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&bed));
+    sys::lock::set(out.as_fd(), 10, 19, Kind::Exclusive).expect("free");
+    let wanted = lock(Space::Posix, 0, u64::MAX, LockKind::Exclusive, 1);
+    assert_eq!(
+        table.lock(&root(), node, wanted.clone(), false),
+        Err(Errno::EAGAIN)
+    );
+    let holder = table
+        .holder(&root(), node, &wanted)
+        .expect("asks")
+        .expect("held");
+    assert_eq!(
+        (holder.start, holder.end, holder.kind),
+        (10, 19, LockKind::Exclusive)
+    );
+    sys::lock::set(out.as_fd(), 0, u64::MAX, Kind::Unlocked).expect("unlocks");
+    table
+        .lock(&root(), node, wanted.clone(), false)
+        .expect("free");
+    assert_eq!(
+        sys::lock::set(out.as_fd(), 3, 3, Kind::Shared),
+        Err(rustix::io::Errno::AGAIN)
+    );
+    // Behind the largest offset no process can lock.
+    let far = lock(Space::Posix, u64::MAX - 1, u64::MAX, LockKind::Exclusive, 2);
+    table.release(&root(), node, |_| true);
+    table
+        .lock(&root(), node, far, false)
+        .expect("nobody can be in the way");
+}
+
+#[test]
+fn whole_files_are_locked_apart() {
+    let bed = Bed::fixed();
+    let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&bed));
+    let whole = |kind, client| lock(Space::Flock, 0, u64::MAX, kind, client);
+    table
+        .lock(&root(), node, whole(LockKind::Shared, 1), false)
+        .expect("free");
+    table
+        .lock(&root(), node, whole(LockKind::Shared, 2), false)
+        .expect("shared");
+    assert!(out.try_lock_shared().is_ok());
+    assert_eq!(
+        table.lock(&root(), node, whole(LockKind::Exclusive, 1), false),
+        Err(Errno::EAGAIN)
+    );
+    table
+        .unlock(&root(), node, Space::Flock, 0, u64::MAX, &owner(2))
+        .expect("unlocks");
+    // The outsider is in the way of more, and what was held stays held.
+    let all = |state| node.host_lock(&root(), Space::Flock, 0, u64::MAX, state);
+    assert_eq!(all(HostLock::Exclusive), Err(Errno::EAGAIN));
+    out.unlock().expect("unlocks");
+    assert!(out.try_lock().is_err());
+    table
+        .lock(&root(), node, whole(LockKind::Exclusive, 1), false)
+        .expect("free");
+    assert!(out.try_lock_shared().is_err());
+    table.release(&root(), node, |_| true);
+    assert!(out.try_lock().is_ok());
+    let holder = table
+        .holder(&root(), node, &whole(LockKind::Shared, 1))
+        .expect("asks");
+    assert_eq!(holder.map(|lock| lock.kind), Some(LockKind::Exclusive));
+}
+
+#[test]
+fn nothing_stays_open_when_nothing_is_held() {
+    let bed = Bed::fixed();
+    let (entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let table = LockTable::default();
+    let before = bed.fs.open_descriptors();
+    for space in [Space::Posix, Space::Flock] {
+        let all = lock(space, 0, u64::MAX, LockKind::Exclusive, 1);
+        table.lock(&root(), &*entry.node, all, false).expect("free");
+    }
+    assert_eq!(bed.fs.open_descriptors(), before + 2);
+    table.release(&root(), &*entry.node, |_| true);
+    assert_eq!(bed.fs.open_descriptors(), before);
+    drop((entry, file));
+    assert_eq!(bed.fs.open_descriptors(), before - 1);
+    assert!(bed.fs.capabilities().host_locks == vfs::Level::Native);
+}
+
+#[test]
+fn what_cannot_be_written_is_locked_as_read() {
+    let bed = Bed::fixed();
+    bed.outside(|dir| {
+        std::fs::copy("/bin/sleep", dir.join("f")).expect("copies");
+        chmod(&dir.join("f"), 0o755);
+    });
+    let mut running = bed.outside(|dir| {
+        std::process::Command::new(dir.join("f"))
+            .arg("60")
+            .spawn()
+            .expect("runs")
+    });
+    let entry = bed.lookup("f").expect("there");
+    let table = LockTable::default();
+    let all = lock(Space::Posix, 0, u64::MAX, LockKind::Exclusive, 1);
+    table.lock(&root(), &*entry.node, all, false).expect("free");
+    let out = bed.outside(|dir| File::open(dir.join("f")).expect("opens"));
+    let holder = sys::lock::holder(out.as_fd(), 0, 0, Kind::Exclusive);
+    assert!(matches!(
+        holder,
+        Ok(Some(Holder {
+            kind: Kind::Shared,
+            ..
+        }))
+    ));
+    running.kill().and_then(|()| running.wait()).expect("ends");
+}

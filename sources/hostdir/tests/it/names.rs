@@ -1,0 +1,209 @@
+//! Directories: names, links, renames, reading.
+
+use std::collections::HashSet;
+
+use vfs::{Errno, Make, Mode, OpenFlags, Plus, RenameFlags, Want};
+
+use crate::bed::{Bed, List, create, failed, list, name, root};
+
+#[test]
+fn every_entry_comes_once_however_it_is_read() {
+    let bed = Bed::fixed();
+    let names: HashSet<String> = (0..5000).map(|n| format!("file-with-a-name-{n}")).collect();
+    bed.outside(|dir| {
+        for name in &names {
+            std::fs::write(dir.join(name), "").expect("writes");
+        }
+    });
+    let file = bed.root.open(&root(), OpenFlags::READ).expect("opens");
+    let mut seen = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let mut some = List(Vec::new(), 37);
+        file.readdir(&root(), cookie, Plus::Names, &mut some)
+            .expect("reads");
+        let Some(last) = some.0.last() else { break };
+        cookie = last.2;
+        seen.extend(some.0);
+    }
+    assert_eq!(seen.len(), 5000);
+    let set = |entries: &[crate::bed::Listed]| -> HashSet<String> {
+        entries.iter().map(|entry| entry.0.clone()).collect()
+    };
+    assert_eq!(set(&seen), names);
+    let cookies: HashSet<u64> = seen.iter().map(|entry| entry.2).collect();
+    assert!(cookies.len() == 5000 && !cookies.contains(&0));
+    // From within, back and forth, on this open directory and on another.
+    let other = bed.root.open(&root(), OpenFlags::READ).expect("opens");
+    for at in [4000, 10, 2500, 11, 4999] {
+        for dir in [&file, &other] {
+            let mut rest = List(Vec::new(), 20);
+            dir.readdir(&root(), seen[at].2, Plus::Names, &mut rest)
+                .expect("reads");
+            assert_eq!(set(&rest.0), set(&seen[at + 1..][..rest.0.len()]));
+            assert_eq!(rest.0.len(), 20.min(4999 - at));
+        }
+    }
+    let mut again = List(Vec::new(), usize::MAX);
+    file.readdir(&root(), 0, Plus::Names, &mut again)
+        .expect("reads");
+    assert_eq!(again.0.len(), 5000);
+}
+
+#[test]
+fn numbers_and_nodes_of_entries_are_those_of_lookups() {
+    let bed = Bed::fixed();
+    create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    bed.root
+        .make(&root(), name("d"), Make::Directory, Mode::exactly(0o700))
+        .expect("makes");
+    for plus in [Plus::Names, Plus::Entries] {
+        let entries = list(&root(), &*bed.root, plus).expect("lists");
+        assert_eq!(entries.len(), 2);
+        for (name, id, _, entry) in entries {
+            let found = bed.lookup(&name).expect("there");
+            assert_eq!(found.node.id(), id);
+            assert_eq!(entry.is_some(), plus == Plus::Entries);
+            assert!(entry.is_none_or(|entry| entry.attr == found.attr));
+        }
+    }
+}
+
+#[test]
+fn a_removed_directory_has_no_entries() {
+    let bed = Bed::fixed();
+    let dir = bed
+        .root
+        .make(&root(), name("d"), Make::Directory, Mode::exactly(0o700))
+        .expect("makes");
+    let file = dir.node.open(&root(), OpenFlags::READ).expect("opens");
+    bed.root.unlink(&root(), name("d"), true).expect("removes");
+    let mut all = List(Vec::new(), 10);
+    file.readdir(&root(), 0, Plus::Names, &mut all)
+        .expect("reads");
+    assert!(all.0.is_empty());
+    assert_eq!(
+        failed(create(&root(), &*dir.node, "f", 0o600)),
+        Errno::ENOENT
+    );
+}
+
+#[test]
+fn names_are_made_removed_and_renamed_as_on_the_host() {
+    let bed = Bed::fixed();
+    let root_dir = &bed.root;
+    let dir = |n: &str| root_dir.make(&root(), name(n), Make::Directory, Mode::exactly(0o700));
+    let (a, b) = (dir("a").expect("makes"), dir("b").expect("makes"));
+    assert_eq!(failed(dir("a")), Errno::EEXIST);
+    let (file, _) = create(&root(), &*a.node, "f", 0o600).expect("creates");
+    let rename = |to: &str, flags| a.node.rename(&root(), name("f"), &*b.node, name(to), flags);
+    assert_eq!(
+        failed(root_dir.unlink(&root(), name("a"), true)),
+        Errno::ENOTEMPTY
+    );
+    assert_eq!(
+        failed(root_dir.unlink(&root(), name("a"), false)),
+        Errno::EISDIR
+    );
+    assert_eq!(
+        failed(a.node.unlink(&root(), name("f"), true)),
+        Errno::ENOTDIR
+    );
+    rename("g", RenameFlags::empty()).expect("renames");
+    assert_eq!(
+        bed.lookup("b/g").map(|entry| entry.node.id()),
+        Ok(file.node.id())
+    );
+    let (other, _) = create(&root(), &*a.node, "f", 0o600).expect("creates");
+    assert_eq!(failed(rename("g", RenameFlags::NOREPLACE)), Errno::EEXIST);
+    rename("g", RenameFlags::EXCHANGE).expect("swaps");
+    assert_eq!(
+        bed.lookup("b/g").map(|entry| entry.node.id()),
+        Ok(other.node.id())
+    );
+    assert_eq!(
+        bed.lookup("a/f").map(|entry| entry.node.id()),
+        Ok(file.node.id())
+    );
+    let link = root_dir
+        .link(&root(), name("l"), &*file.node)
+        .expect("links");
+    assert_eq!((link.node.id(), link.attr.nlink), (file.node.id(), 2));
+    let symlink = root_dir
+        .make(
+            &root(),
+            name("s"),
+            Make::Symlink(b"nowhere"),
+            Mode::exactly(0o777),
+        )
+        .expect("makes");
+    let hard = root_dir
+        .link(&root(), name("s2"), &*symlink.node)
+        .expect("links the link itself");
+    assert_eq!(hard.node.id(), symlink.node.id());
+    let foreign = Bed::fixed();
+    assert_eq!(
+        failed(foreign.root.link(&root(), name("l"), &*file.node)),
+        Errno::EXDEV
+    );
+}
+
+#[test]
+fn the_umask_counts_unless_a_default_acl_decides() {
+    let bed = Bed::fixed();
+    let mode = Mode {
+        bits: 0o777,
+        umask: 0o027,
+    };
+    let dir = bed
+        .root
+        .make(&root(), name("d"), Make::Directory, mode)
+        .expect("makes");
+    assert_eq!(dir.attr.mode, 0o750);
+    // Version 2; user, group and others may all do everything.
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for tag in [1u16, 4, 32] {
+        acl.extend([tag.to_le_bytes(), 7u16.to_le_bytes()].concat());
+        acl.extend(u32::MAX.to_le_bytes());
+    }
+    match dir.node.set_xattr(
+        &root(),
+        b"system.posix_acl_default",
+        &acl,
+        vfs::XattrFlags::empty(),
+    ) {
+        Err(Errno::EOPNOTSUPP) => return eprintln!("skipped: no ACLs here"),
+        set => set.expect("sets"),
+    }
+    let made = dir
+        .node
+        .make(&root(), name("f"), Make::File, mode)
+        .expect("makes");
+    assert_eq!(made.attr.mode, 0o777);
+    let flags = OpenFlags::WRITE | OpenFlags::EXCL;
+    let (made, _) = dir
+        .node
+        .create(&root(), name("g"), flags, mode)
+        .expect("creates");
+    assert_eq!(made.attr.mode, 0o777);
+}
+
+#[test]
+fn the_root_is_above_itself_and_nothing_is_above_it() {
+    let bed = Bed::fixed();
+    let dir = bed
+        .root
+        .make(&root(), name("d"), Make::Directory, Mode::exactly(0o700))
+        .expect("makes");
+    let above = |node: &dyn vfs::Node| node.parent(&root()).map(|entry| entry.node.id());
+    assert_eq!(above(&*dir.node), Ok(bed.root.id()));
+    assert_eq!(above(&*bed.root), Ok(bed.root.id()));
+    let elsewhere = bed.outside(|root| {
+        let elsewhere = tempfile::tempdir_in(root.parent().expect("not /")).expect("a directory");
+        std::fs::rename(root.join("d"), elsewhere.path().join("d")).expect("moves out");
+        elsewhere
+    });
+    assert_eq!(above(&*dir.node), Err(Errno::ESTALE));
+    assert!(dir.node.attr(&root(), Want::STAT).is_ok());
+    bed.outside(|_| drop(elsewhere));
+}

@@ -1,0 +1,117 @@
+//! What is done at once, and what has to wait.
+
+use hostdir::{Identity, Options};
+use vfs::{CopyHow, Errno, Make, Mode, OpenFlags, Patience, Plus, SetAttr, Want};
+
+use crate::bed::{Bed, List, create, failed, name, read, root, with, write};
+
+#[test]
+fn without_patience_only_what_is_in_memory() {
+    let bed = Bed::fixed();
+    let none = with(Patience::None);
+    let (entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    write(&root(), &*file, 0, b"cached").expect("writes");
+    assert!(
+        bed.root.lookup(&none, name("f")).is_ok(),
+        "its name is cached"
+    );
+    assert!(entry.node.attr(&none, Want::STAT).is_ok());
+    assert_eq!(read(&none, &*file, 0, 6), Ok(b"cached".to_vec()));
+    let would_block = [
+        failed(write(&none, &*file, 0, b"x")),
+        failed(entry.node.open(&none, OpenFlags::READ)),
+        failed(entry.node.setattr(&none, &SetAttr::default())),
+        failed(create(&none, &*bed.root, "g", 0o600)),
+        failed(bed.root.unlink(&none, name("f"), false)),
+        failed(
+            bed.root
+                .make(&none, name("g"), Make::Fifo, Mode::exactly(0)),
+        ),
+        failed(file.fsync(&with(Patience::Brief), true)),
+        failed(file.allocate(&with(Patience::Brief), vfs::Allocate::Extend, 0, 9)),
+        failed(file.copy(
+            &with(Patience::Brief),
+            0,
+            &*file,
+            9 << 20,
+            2 << 20,
+            CopyHow::Any,
+        )),
+    ];
+    assert_eq!(would_block, [Errno::WOULD_BLOCK; 9]);
+    assert!(
+        bed.lookup("g").is_err() && bed.lookup("f").is_ok(),
+        "nothing happened"
+    );
+}
+
+#[test]
+fn a_name_that_is_not_cached_would_block() {
+    let bed = Bed::fixed();
+    // A name that nobody has looked up yet is not cached, not even as missing.
+    let looked = bed.root.lookup(&with(Patience::None), name("never seen"));
+    assert_eq!(failed(looked), Errno::WOULD_BLOCK);
+    let looked = bed.root.lookup(&with(Patience::Brief), name("never seen"));
+    assert_eq!(failed(looked), Errno::ENOENT);
+    let looked = bed.root.lookup(&with(Patience::None), name("never seen"));
+    assert_eq!(failed(looked), Errno::ENOENT);
+}
+
+#[test]
+fn briefly_names_are_made_and_data_is_written() {
+    let bed = Bed::fixed();
+    let brief = with(Patience::Brief);
+    let (entry, file) = create(&brief, &*bed.root, "f", 0o600).expect("creates");
+    write(&brief, &*file, 0, b"x").expect("writes");
+    let cut = SetAttr {
+        size: Some(0),
+        ..SetAttr::default()
+    };
+    entry.node.setattr(&brief, &cut).expect("cuts");
+    let dir = bed.root.open(&brief, OpenFlags::READ).expect("opens");
+    let mut all = List(Vec::new(), 9);
+    dir.readdir(&brief, 0, Plus::Entries, &mut all)
+        .expect("reads");
+    bed.root.unlink(&brief, name("f"), false).expect("unlinks");
+}
+
+#[test]
+fn in_memory_nothing_has_to_wait() {
+    let options = Options {
+        identity: Identity::Fixed,
+        ..Options::default()
+    };
+    let bed = Bed::at("/dev/shm".into(), options);
+    let none = with(Patience::None);
+    let (entry, file) = create(&none, &*bed.root, "f", 0o600).expect("creates");
+    write(&none, &*file, 0, b"x").expect("writes");
+    assert_eq!(read(&none, &*file, 0, 9), Ok(b"x".to_vec()));
+    file.fsync(&none, false).expect("syncs");
+    bed.root.unlink(&none, name("f"), false).expect("unlinks");
+    drop(entry);
+}
+
+#[test]
+fn what_is_not_cached_is_read_with_full_patience_only() {
+    let bed = Bed::fixed();
+    let size = 4 << 20;
+    let (_entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    write(&root(), &*file, 0, &vec![7; size]).expect("writes");
+    file.fsync(&root(), false).expect("syncs");
+    bed.outside(|dir| {
+        let file = std::fs::File::open(dir.join("f")).expect("opens");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("drops");
+    });
+    match read(&with(Patience::Brief), &*file, 0, size) {
+        Ok(_) => eprintln!("skipped: this file system keeps its pages"),
+        Err(errno) => assert_eq!(errno, Errno::WOULD_BLOCK),
+    }
+    assert_eq!(
+        read(&root(), &*file, 0, size).map(|data| data.len()),
+        Ok(size)
+    );
+    assert_eq!(
+        read(&with(Patience::None), &*file, 0, size).map(|data| data.len()),
+        Ok(size)
+    );
+}
