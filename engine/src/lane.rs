@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Frame, Interest, Link, Outbox};
+use transports::{Frame, Interest, Link, Outbox, Ready};
 use vfs::{Call, Patience};
 use wire::{Answer, Malformed, Role, Session};
 
@@ -309,8 +309,8 @@ impl Lane {
     }
 
     /// Waits for the link or the bell, and sends what can be sent of the backlog.
-    fn listen(&self, interest: Interest) -> io::Result<transports::Ready> {
-        let ready = self.link.wait(interest, self.bell.as_fd())?;
+    fn listen(&self, interest: Interest) -> io::Result<Ready> {
+        let ready = self.link.wait(interest, self.bell.as_fd(), None)?;
         if ready.woken {
             self.silence();
         }
@@ -356,16 +356,28 @@ struct Own<'a> {
 }
 
 impl Own<'_> {
+    /// How long large buffers are kept for a next large message: their pages cost as much to get as
+    /// half a megabyte to copy.
+    const IDLE: Duration = Duration::from_millis(500);
+
+    fn holds_much(&self) -> bool {
+        self.input.is_empty() && (self.input.is_large() || self.out.is_large())
+    }
+
     fn run(&mut self, spare: &Spare) -> io::Result<()> {
         loop {
             self.serve_all()?;
             self.flush()?;
-            self.out.shrink();
+            let idle = self.holds_much().then_some(Own::IDLE);
             let buffer = self
                 .input
                 .space(|head| self.lane.session.frame(head))
                 .map_err(invalid)?;
-            let received = receive(self.lane, buffer, &mut self.poller, spare)?;
+            let Some(received) = receive(self.lane, buffer, &mut self.poller, spare, idle)? else {
+                self.input.shrink();
+                self.out.shrink();
+                continue;
+            };
             if received == 0 {
                 return match self.input.is_empty() {
                     true => Ok(()),
@@ -500,22 +512,35 @@ fn unused(flights: &Flights, id: u64) -> io::Result<u64> {
     }
 }
 
-/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end.
+/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if `idle` is over
+/// before.
 fn receive(
     lane: &Lane,
     buffer: &mut [u8],
     poller: &mut Poller,
     spare: &Spare,
-) -> io::Result<usize> {
+    idle: Option<Duration>,
+) -> io::Result<Option<usize>> {
     loop {
         if lane.outstanding() == 0 && !lane.has_backlog() {
             let link = &lane.link;
             let buffer = std::cell::RefCell::new(buffer);
             let look = || match link.recv(&mut buffer.borrow_mut(), false) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-                done => Some(done),
+                done => Some(done.map(Some)),
             };
-            return poller.wait(spare, look, || link.recv(&mut buffer.borrow_mut(), true));
+            return poller.wait(spare, look, || {
+                if idle.is_some() {
+                    let interest = Interest {
+                        read: true,
+                        write: false,
+                    };
+                    if link.wait(interest, lane.bell.as_fd(), idle)? == Ready::default() {
+                        return Ok(None);
+                    }
+                }
+                link.recv(&mut buffer.borrow_mut(), true).map(Some)
+            });
         }
         if lane.is_gone() {
             return Err(ErrorKind::BrokenPipe.into());
@@ -529,7 +554,7 @@ fn receive(
         if ready.read || ready.hung_up {
             match lane.link.recv(buffer, false) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                done => return done,
+                done => return done.map(Some),
             }
         }
     }
@@ -571,9 +596,6 @@ impl Input {
         let was_full = self.end == self.buffer.len() && self.start < self.end;
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
-            if self.buffer.len() > Input::MANY {
-                self.buffer = Vec::new();
-            }
         } else if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -587,9 +609,19 @@ impl Input {
         let until = if len > Input::MANY {
             len
         } else {
-            self.buffer.len()
+            wanted.min(Input::MANY)
         };
         Ok(&mut self.buffer[self.end..until])
+    }
+
+    fn is_large(&self) -> bool {
+        self.buffer.len() > Input::SMALL
+    }
+
+    fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = Input::default();
+        }
     }
 }
 

@@ -92,7 +92,6 @@ impl Workers {
         while let Some(request) = self.next() {
             request.run(&mut out);
             out.clear();
-            out.shrink();
         }
     }
 

@@ -36,8 +36,14 @@ pub trait Link: Send + Sync {
         Ok(sent)
     }
 
-    /// Waits for what interests, the end of the peer, or until `wake` is readable.
-    fn wait(&self, interest: Interest, wake: BorrowedFd<'_>) -> io::Result<Ready>;
+    /// Waits for what interests, the end of the peer, or until `wake` is readable; for `time` at most,
+    /// if one is given.
+    fn wait(
+        &self,
+        interest: Interest,
+        wake: BorrowedFd<'_>,
+        time: Option<Duration>,
+    ) -> io::Result<Ready>;
 
     /// Nothing more shall be received: whoever waits in [`Link::recv`] gets 0.
     fn end_input(&self);
@@ -242,7 +248,12 @@ impl Link for StreamLink {
         Ok(sent)
     }
 
-    fn wait(&self, interest: Interest, wake: BorrowedFd<'_>) -> io::Result<Ready> {
+    fn wait(
+        &self,
+        interest: Interest,
+        wake: BorrowedFd<'_>,
+        time: Option<Duration>,
+    ) -> io::Result<Ready> {
         let when = |wanted, flag| if wanted { flag } else { PollFlags::empty() };
         let output = self.output();
         let hang_up = when(!self.ended.load(Ordering::SeqCst), PollFlags::RDHUP);
@@ -251,7 +262,8 @@ impl Link for StreamLink {
             PollFd::new(&self.input, hang_up | when(interest.read, PollFlags::IN)),
             PollFd::from_borrowed_fd(output, when(interest.write, PollFlags::OUT)),
         ];
-        retry(|| poll(&mut fds, None))?;
+        let time = time.map(timespec);
+        retry(|| poll(&mut fds, time.as_ref()))?;
         let input = fds[1].revents();
         Ok(Ready {
             woken: !fds[0].revents().is_empty(),
@@ -310,13 +322,15 @@ fn signal(event: &OwnedFd) {
 
 fn is_set(event: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(event, PollFlags::IN)];
-    matches!(
-        poll(
-            &mut fds,
-            Some(&Timespec::try_from(Duration::ZERO).expect("zero fits"))
-        ),
-        Ok(1)
-    )
+    matches!(poll(&mut fds, Some(&timespec(Duration::ZERO))), Ok(1))
+}
+
+/// Longer than the system can count is for ever.
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
 }
 
 fn retry<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {

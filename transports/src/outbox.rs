@@ -19,7 +19,7 @@ impl Outbox {
     const LIMIT: usize = 64 << 20;
 
     /// What an idle outbox keeps of its buffer.
-    const KEEP: usize = 64 << 10;
+    const KEEP: usize = 16 << 10;
 
     /// Begins the next message behind those that are there.
     pub fn begin(&mut self) -> &mut dyn Outgoing {
@@ -38,9 +38,14 @@ impl Outbox {
         self.end = 0;
     }
 
-    /// Gives memory back that only large messages need.
+    /// Whether it holds memory that only many or large messages need.
+    pub fn is_large(&self) -> bool {
+        self.buffer.len() > Outbox::KEEP
+    }
+
+    /// Gives that memory back, if there are no messages.
     pub fn shrink(&mut self) {
-        if self.end == 0 && self.buffer.len() > Outbox::KEEP {
+        if self.end == 0 && self.is_large() {
             self.buffer = Vec::new();
         }
     }

@@ -31,7 +31,7 @@ pub(super) enum Work {
     WriteLarge,
     /// Walk to a file, get its attributes, clunk it.
     LookUp,
-    /// Make a file, write 1 KiB, close and remove it.
+    /// Make a file, write 1 KiB, remove it.
     Create,
     /// List the directory of many files, from open to clunk.
     List,
@@ -162,8 +162,9 @@ impl Client {
                 Tmessage::Lcreate { fid, name, flags, mode: 0o644, gid: 0 }
             }
             (Work::Create, 2) => Tmessage::Write { fid, offset: 0, data: Data(&self.buffer[..1024]) },
-            (Work::Create, 4) => Tmessage::Unlinkat { dirfid: self.root, name, flags: 0 },
-            (Work::LookUp | Work::Create, _) => Tmessage::Clunk { fid },
+            // Which closes it too. diod 1.0 has no Tunlinkat.
+            (Work::Create, _) => Tmessage::Remove { fid },
+            (Work::LookUp, _) => Tmessage::Clunk { fid },
             (Work::List, _) => return Err(Errno::EINVAL),
         };
         pipe.submit(&request)
@@ -184,7 +185,7 @@ impl Client {
                 for entry in p9::client::dir::entries(reply.data()) {
                     let entry = entry.map_err(|_| Errno::EIO)?;
                     seen += usize::from(!entry.is_dot());
-                    last = Some(entry.cookie);
+                    last = Some(entry.offset);
                 }
                 match last {
                     Some(cookie) => offset = cookie,
@@ -212,7 +213,7 @@ impl Work {
         match self {
             Work::ReadSmall | Work::ReadLarge | Work::WriteLarge | Work::List => 1,
             Work::LookUp => 3,
-            Work::Create => 5,
+            Work::Create => 4,
         }
     }
 

@@ -172,8 +172,9 @@ impl Client {
         let asked = Header::decode(request).expect("it was framed");
         let told = Header::decode(reply).expect("a reply");
         assert_eq!(told.tag, asked.tag);
-        if asked.number == Kind::Version.request() {
-            return self.check_version(request, reply);
+        if let Ok((_, Tmessage::Version { msize, .. })) = Tmessage::decode(self.dialect(), request)
+        {
+            return self.check_version(msize, reply);
         }
         let dialect = self.dialect();
         let (_, reply) = Rmessage::decode(dialect, reply).expect("a reply of its dialect");
@@ -191,7 +192,7 @@ impl Client {
     }
 
     /// What it says holds from now on, and nothing of what held before.
-    fn check_version(&mut self, request: &[u8], reply: &[u8]) {
+    fn check_version(&mut self, asked: u32, reply: &[u8]) {
         self.agreed = None;
         let decoded = Dialect::ALL
             .into_iter()
@@ -199,10 +200,6 @@ impl Client {
         let (_, reply) = decoded.expect("a reply of some dialect");
         let Rmessage::Version { msize, version } = reply else {
             return assert!(matches!(reply.kind(), Kind::Lerror | Kind::Error));
-        };
-        let request = Tmessage::decode(Dialect::Plan9, request);
-        let Ok((_, Tmessage::Version { msize: asked, .. })) = request else {
-            panic!("an answer to {request:?}");
         };
         assert!(msize <= asked);
         if version == b"unknown" {

@@ -1,25 +1,20 @@
 //! Requests made up of the input: mostly of small numbers and of names that may be there.
 
 use arbitrary::{Result, Unstructured};
-use p9::{
-    Data, Datasync, Dialect, Extension, Fid, Kind, Names, Stat, Tag, Tmessage as T, Uid,
-    message::HEADER,
-};
+use p9::{Data, Datasync, Dialect, Extension, Fid, Kind, Names, Stat, Tag, Tmessage as T, Uid};
 
 /// The bytes of a request; of a kind that the dialect lacks now and then.
 pub(super) fn any(dialect: Dialect, input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
-    let kind = *input.choose(Kind::ALL)?;
-    let kind = match kind {
-        Kind::Lerror | Kind::Error => Kind::Walk,
+    let kind = match *input.choose(Kind::ALL)? {
         kind if !kind.is_in(dialect) => twin(kind),
         kind => kind,
     };
     // Few, so that some are in flight and flushed.
     let tag = Tag(input.int_in_range(0..=5)?);
-    let mut bytes = Vec::with_capacity(HEADER + 64);
-    make(kind, input, &mut |request| {
-        request.encode(dialect, tag, &mut bytes)
-    })?;
+    let mut names = Vec::new();
+    let request = make(kind, input, &mut names)?;
+    let mut bytes = Vec::new();
+    request.encode(dialect, tag, &mut bytes);
     Ok(bytes)
 }
 
@@ -36,14 +31,19 @@ fn twin(kind: Kind) -> Kind {
         Kind::Create => Kind::Lcreate,
         Kind::Stat => Kind::Getattr,
         Kind::Wstat => Kind::Setattr,
+        Kind::Lerror | Kind::Error => Kind::Walk,
         other => other,
     }
 }
 
-fn make(kind: Kind, input: &mut Unstructured<'_>, send: &mut dyn FnMut(T<'_>)) -> Result<()> {
+fn make<'a: 'n, 'n>(
+    kind: Kind,
+    input: &mut Unstructured<'a>,
+    names: &'n mut Vec<&'a [u8]>,
+) -> Result<T<'n>> {
     let fid = fid(input)?;
-    send(match kind {
-        Kind::Lerror | Kind::Error => return Ok(()),
+    Ok(match kind {
+        Kind::Lerror | Kind::Error => T::Clunk { fid },
         Kind::Version => T::Version {
             msize: *input.choose(&[8192, 4096, 1 << 30, 256, 255, 0])?,
             version: input.choose(&[
@@ -72,16 +72,14 @@ fn make(kind: Kind, input: &mut Unstructured<'_>, send: &mut dyn FnMut(T<'_>)) -
         },
         Kind::Walk => {
             let newfid = self::fid(input)?;
-            let names = (0..input.int_in_range(0..=4)?)
-                .map(|_| name(input))
-                .collect::<Result<Vec<_>>>()?;
-            let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
-            send(T::Walk {
+            for _ in 0..input.int_in_range(0..=4)? {
+                names.push(name(input)?);
+            }
+            T::Walk {
                 fid,
                 newfid,
-                names: Names::new(&names),
-            });
-            return Ok(());
+                names: Names::new(names),
+            }
         }
         Kind::Statfs => T::Statfs { fid },
         Kind::Lopen => T::Lopen {
@@ -90,20 +88,20 @@ fn make(kind: Kind, input: &mut Unstructured<'_>, send: &mut dyn FnMut(T<'_>)) -
         },
         Kind::Lcreate => T::Lcreate {
             fid,
-            name: &name(input)?,
+            name: name(input)?,
             flags: open_flags(input)?,
             mode: mode(input)?,
             gid: id(input)?,
         },
         Kind::Symlink => T::Symlink {
             fid,
-            name: &name(input)?,
-            target: &name(input)?,
+            name: name(input)?,
+            target: name(input)?,
             gid: id(input)?,
         },
         Kind::Mknod => T::Mknod {
             dfid: fid,
-            name: &name(input)?,
+            name: name(input)?,
             mode: u32::from(input.int_in_range(0..=15u8)?) << 12 | mode(input)?,
             major: number(input)? as u32,
             minor: number(input)? as u32,
@@ -112,7 +110,7 @@ fn make(kind: Kind, input: &mut Unstructured<'_>, send: &mut dyn FnMut(T<'_>)) -
         Kind::Rename => T::Rename {
             fid,
             dfid: self::fid(input)?,
-            name: &name(input)?,
+            name: name(input)?,
         },
         Kind::Readlink => T::Readlink { fid },
         Kind::Getattr => T::Getattr {
@@ -171,23 +169,23 @@ fn make(kind: Kind, input: &mut Unstructured<'_>, send: &mut dyn FnMut(T<'_>)) -
         Kind::Link => T::Link {
             dfid: fid,
             fid: self::fid(input)?,
-            name: &name(input)?,
+            name: name(input)?,
         },
         Kind::Mkdir => T::Mkdir {
             dfid: fid,
-            name: &name(input)?,
+            name: name(input)?,
             mode: mode(input)?,
             gid: id(input)?,
         },
         Kind::Renameat => T::Renameat {
             olddirfid: fid,
-            oldname: &name(input)?,
+            oldname: name(input)?,
             newdirfid: self::fid(input)?,
-            newname: &name(input)?,
+            newname: name(input)?,
         },
         Kind::Unlinkat => T::Unlinkat {
             dirfid: fid,
-            name: &name(input)?,
+            name: name(input)?,
             flags: *input.choose(&[0, 0x200, 1])?,
         },
         Kind::Open => T::Open {
@@ -196,7 +194,7 @@ fn make(kind: Kind, input: &mut Unstructured<'_>, send: &mut dyn FnMut(T<'_>)) -
         },
         Kind::Create => T::Create {
             fid,
-            name: &name(input)?,
+            name: name(input)?,
             // The upper bits say what is made.
             perm: u32::from(input.arbitrary::<u16>()?) << 16 | mode(input)?,
             mode: input.arbitrary()?,
@@ -225,13 +223,12 @@ fn make(kind: Kind, input: &mut Unstructured<'_>, send: &mut dyn FnMut(T<'_>)) -
                 mode: *input.choose(&[u32::MAX, 0o644, 0x8000_01ed])?,
                 mtime: number(input)? as u32,
                 length: *input.choose(&[u64::MAX, 0, 5, 1 << 40, 1 << 63])?,
-                name: &name(input)?,
+                name: name(input)?,
                 uid: input.choose(&[&b""[..], b"root", b"?"])?,
                 ..Stat::UNTOUCHED
             },
         },
-    });
-    Ok(())
+    })
 }
 
 fn fid(input: &mut Unstructured<'_>) -> Result<Fid> {
@@ -242,19 +239,22 @@ fn fid(input: &mut Unstructured<'_>) -> Result<Fid> {
 }
 
 /// With good chances to be one that is there.
-fn name(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+fn name<'a>(input: &mut Unstructured<'a>) -> Result<&'a [u8]> {
     Ok(match input.int_in_range(0..=23u8)? {
-        number @ 0..=15 => vec![b'a' + number % 4],
-        16 => b"..".to_vec(),
-        17 => b".".to_vec(),
-        18 => Vec::new(),
-        19 => vec![b'x'; 256],
-        20 => b"a/b".to_vec(),
-        21 => b"a\0".to_vec(),
-        22 => vec![b'y'; 255],
+        0..=3 => b"a",
+        4..=7 => b"b",
+        8..=11 => b"c",
+        12..=15 => b"d",
+        16 => b"..",
+        17 => b".",
+        18 => b"",
+        19 => &[b'x'; 256],
+        20 => b"a/b",
+        21 => b"a\0",
+        22 => &[b'y'; 255],
         _ => {
             let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
-            input.bytes(len)?.to_vec()
+            input.bytes(len)?
         }
     })
 }

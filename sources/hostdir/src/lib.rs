@@ -17,6 +17,7 @@
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |
 //! | `resolve`, `sip` | handles, the directory above |
 //! | [`identity`] | on whose behalf a thread works |
+//! | [`mapped`] | owners, permissions and kinds in extended attributes |
 //! | `tree` | what all of these share; the lock order |
 
 mod attr;
@@ -31,6 +32,7 @@ pub mod identity;
 mod ids;
 mod limits;
 mod locks;
+pub mod mapped;
 mod mounts;
 pub mod node;
 mod open;
@@ -50,9 +52,10 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
-use vfs::{Capabilities, Cx, FileSystem, Handle, Node, Result};
+use vfs::{Capabilities, Cx, FileSystem, Handle, Level, Node, Result, Want};
 
 use crate::identity::Switch;
+use crate::mapped::MappedNode;
 use crate::node::HostNode;
 use crate::tree::Tree;
 
@@ -83,12 +86,15 @@ pub enum Identity {
     Switch,
     /// As the process: everything a client makes is its, and what it may not do nobody may.
     Fixed,
+    /// As the process, with owners, permissions and kinds in extended attributes ([`mapped`]).
+    MappedXattr,
 }
 
 /// A directory of the host, or a file.
 pub struct HostDir {
     tree: Arc<Tree>,
     root: Arc<HostNode>,
+    mapped: bool,
     capabilities: Capabilities,
     limits: Vec<String>,
 }
@@ -110,7 +116,7 @@ impl HostDir {
             }
             Identity::Auto => Switch::permitted(),
             Identity::Switch => true,
-            Identity::Fixed => false,
+            Identity::Fixed | Identity::MappedXattr => false,
         };
         let by_handle =
             !options.no_kernel_handles && sys::caps::have(CapabilitySet::DAC_READ_SEARCH);
@@ -130,11 +136,19 @@ impl HostDir {
         let (root, _) = tree.enter(None, fd, None)?;
         root.pin();
         tree.set_root_node(&root);
-        let capabilities = limits::capabilities(&tree, &root)?;
-        let limits = limits::lines(&tree, &root, &capabilities);
+        let mapped = options.identity == Identity::MappedXattr;
+        let capabilities = limits::capabilities(&tree, &root, mapped)?;
+        if mapped && capabilities.xattr == Level::None {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "expected a file system with user.* extended attributes, to keep owners in",
+            ));
+        }
+        let limits = limits::lines(&root, &capabilities);
         Ok(Arc::new(HostDir {
             tree,
             root,
+            mapped,
             capabilities,
             limits,
         }))
@@ -144,6 +158,15 @@ impl HostDir {
     /// line each, for the program to say once.
     pub fn limits(&self) -> &[String] {
         &self.limits
+    }
+
+    /// `node` as clients see it.
+    fn shown(&self, cx: &Cx<'_>, node: Arc<HostNode>) -> Result<Arc<dyn Node>> {
+        if !self.mapped {
+            return Ok(node);
+        }
+        let attr = node.attr(cx, Want::STAT)?;
+        Ok(MappedNode::entry(node, attr)?.node)
     }
 
     /// How many descriptors it has open now.
@@ -157,13 +180,13 @@ impl FileSystem for HostDir {
         self
     }
 
-    fn root(&self, _cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
-        Ok(self.root.clone())
+    fn root(&self, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
+        self.shown(cx, self.root.clone())
     }
 
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
         let node = resolve::resolve(&self.tree, cx, handle)?;
-        Ok(node)
+        self.shown(cx, node)
     }
 
     /// Of the root's file system and of those below it that are in use.

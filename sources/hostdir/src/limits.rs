@@ -82,7 +82,8 @@ const CLONES: [u64; 5] = [
 /// overlayfs: it reads merged directories into memory, where positions do not outlast an open.
 const OVERLAY: u64 = 0x794c_7630;
 
-pub(crate) fn capabilities(tree: &Tree, root: &HostNode) -> Result<Capabilities> {
+/// What the export of `root` can do, with owners in extended attributes or without.
+pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result<Capabilities> {
     let fd = root.fd(Patience::Full)?;
     let magic = root.device().magic;
     let path = ProcPath::of(fd.as_fd());
@@ -99,7 +100,10 @@ pub(crate) fn capabilities(tree: &Tree, root: &HostNode) -> Result<Capabilities>
     Ok(Capabilities {
         read_only,
         xattr: attribute(c"user.barge"),
-        acl: attribute(c"system.posix_acl_access"),
+        acl: match mapped {
+            true => Level::None,
+            false => attribute(c"system.posix_acl_access"),
+        },
         host_locks: Level::Native,
         handles: match root.device().mount() {
             Some(_) => Level::Native,
@@ -114,8 +118,14 @@ pub(crate) fn capabilities(tree: &Tree, root: &HostNode) -> Result<Capabilities>
         copy: Level::Native,
         clone: native_if(CLONES.contains(&magic)),
         tmpfile: native_if(root.what() == Kind::Directory && !read_only && makes_tmpfiles(&fd)),
-        devices: native_if(sys::caps::have(CapabilitySet::MKNOD)),
-        owners: native_if(tree.switches()),
+        devices: match mapped {
+            true => Level::Emulated,
+            false => native_if(sys::caps::have(CapabilitySet::MKNOD)),
+        },
+        owners: match mapped {
+            true => Level::Emulated,
+            false => native_if(tree.switches()),
+        },
         stable_cookies: !root.device().is_remote() && magic != OVERLAY,
     })
 }
@@ -142,7 +152,8 @@ fn kernel_at_least(major: u32, minor: u32) -> bool {
     (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
 }
 
-pub(crate) fn lines(tree: &Tree, root: &HostNode, can: &Capabilities) -> Vec<String> {
+/// The same, as lines about what it cannot.
+pub(crate) fn lines(root: &HostNode, can: &Capabilities) -> Vec<String> {
     let mut lines = Vec::new();
     let mut say = |cannot: bool, line: &str| {
         if cannot {
@@ -150,7 +161,7 @@ pub(crate) fn lines(tree: &Tree, root: &HostNode, can: &Capabilities) -> Vec<Str
         }
     };
     say(
-        !tree.switches(),
+        can.owners == Level::None,
         "works as the process's own user: callers are not told apart, owners cannot be changed",
     );
     say(

@@ -45,6 +45,15 @@ struct Open {
     writable: bool,
 }
 
+impl Drop for Open {
+    fn drop(&mut self) {
+        // Closing is not enough: a program that is just being started still has a copy of the
+        // descriptor, up to its exec. Neither can fail for what is open.
+        let _ = rustix::fs::flock(&self.fd, FlockOperation::NonBlockingUnlock);
+        let _ = sys::lock::set(self.fd.as_fd(), 0, u64::MAX, Ofd::Unlocked);
+    }
+}
+
 impl Mirrors {
     /// A node is dropped: nothing of it is locked any more.
     pub(crate) fn forget(&self, id: NodeId) {
@@ -138,7 +147,6 @@ impl Mirror {
 
     fn set_whole(&mut self, node: &HostNode, cx: &Cx<'_>, state: HostLock) -> Result<()> {
         if state == HostLock::Unlocked {
-            // Closing unlocks.
             (self.whole, self.state) = (None, None);
             return Ok(());
         }

@@ -8,6 +8,8 @@
 
 mod error;
 mod ninep;
+mod url;
 
 pub use error::ConnectError;
-pub use ninep::{Pipe, Reply, Ticket};
+pub use ninep::{Options, Pipe, Remote9p, Reply, Ticket};
+pub use url::{BadUrl, Url};

@@ -107,37 +107,22 @@ fn an_outsider_is_in_the_way_and_told() {
 fn whole_files_are_locked_apart() {
     let bed = Bed::fixed();
     let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
-    let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&bed));
-    let whole = |kind, client| lock(Space::Flock, 0, u64::MAX, kind, client);
-    table
-        .lock(&root(), node, whole(LockKind::Shared, 1), false)
-        .expect("free");
-    table
-        .lock(&root(), node, whole(LockKind::Shared, 2), false)
-        .expect("shared");
-    assert!(out.try_lock_shared().is_ok());
-    assert_eq!(
-        table.lock(&root(), node, whole(LockKind::Exclusive, 1), false),
-        Err(Errno::EAGAIN)
-    );
-    table
-        .unlock(&root(), node, Space::Flock, 0, u64::MAX, &owner(2))
-        .expect("unlocks");
-    // The outsider is in the way of more, and what was held stays held.
+    let (node, out) = (&*entry.node, outsider(&bed));
     let all = |state| node.host_lock(&root(), Space::Flock, 0, u64::MAX, state);
+    all(HostLock::Shared).expect("free");
+    assert!(out.try_lock_shared().is_ok());
+    // The outsider is in the way of more, and what was held stays held.
     assert_eq!(all(HostLock::Exclusive), Err(Errno::EAGAIN));
     out.unlock().expect("unlocks");
     assert!(out.try_lock().is_err());
-    table
-        .lock(&root(), node, whole(LockKind::Exclusive, 1), false)
-        .expect("free");
+    all(HostLock::Exclusive).expect("free");
     assert!(out.try_lock_shared().is_err());
-    table.release(&root(), node, |_| true);
+    all(HostLock::Unlocked).expect("unlocks");
     assert!(out.try_lock().is_ok());
-    let holder = table
-        .holder(&root(), node, &whole(LockKind::Shared, 1))
-        .expect("asks");
-    assert_eq!(holder.map(|lock| lock.kind), Some(LockKind::Exclusive));
+    let whole = lock(Space::Flock, 0, u64::MAX, LockKind::Shared, 1);
+    let holder = LockTable::default().holder(&root(), node, &whole);
+    let holder = holder.expect("asks").map(|lock| lock.kind);
+    assert_eq!(holder, Some(LockKind::Exclusive));
 }
 
 #[test]

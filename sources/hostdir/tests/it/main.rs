@@ -9,6 +9,7 @@ mod escapes;
 mod files;
 mod handles;
 mod locks;
+mod mapped;
 mod names;
 mod patience;
 mod users;

@@ -227,7 +227,7 @@ impl Pipe {
         }
         state.clunk(fid);
         if soon || state.clunks.queued >= Clunks::QUEUED {
-            self.send_queued(state, false);
+            drop(self.send_queued(state, false));
         }
     }
 

@@ -107,7 +107,7 @@ impl Pipe {
             read: input.is_some(),
             write: true,
         };
-        let ready = self.link.wait(interest, self.wake.as_fd());
+        let ready = self.link.wait(interest, self.wake.as_fd(), None);
         if ready.as_ref().is_ok_and(|ready| ready.woken) {
             let mut count = [0; 8];
             // Whether or not another has seen it before.

@@ -1,0 +1,325 @@
+//! Writes what the targets start from into `seeds/`: the golden messages of the p9 crate, and sessions
+//! that get somewhere. `cargo run --example seeds`, after messages have changed.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use p9::{Data, Datasync, Dialect, Extension, Fid, Names, QidType, Stat, Tag, Tmessage as T, stat};
+
+/// Where the golden messages are at home, as far as they can tell.
+#[path = "."]
+mod message {
+    pub(crate) use p9::*;
+
+    #[path = "."]
+    pub(crate) mod tests {
+        #[allow(dead_code, unreachable_pub)]
+        #[path = "../../protocols/p9/src/message/tests/golden.rs"]
+        mod golden;
+
+        use p9::Dialect;
+
+        /// The requests and the replies that a dialect has, as bytes in a row.
+        pub(crate) fn golden(dialect: Dialect) -> [Vec<u8>; 2] {
+            let (mut requests, mut replies) = (Vec::new(), Vec::new());
+            for (message, dialects, _) in golden::requests() {
+                if dialects.contains(&dialect) {
+                    message.encode(dialect, golden::TAG, &mut requests);
+                }
+            }
+            for (message, dialects, _) in golden::replies() {
+                if dialects.contains(&dialect) {
+                    message.encode(dialect, golden::TAG, &mut replies);
+                }
+            }
+            [requests, replies]
+        }
+    }
+}
+
+fn main() -> io::Result<()> {
+    for dialect in Dialect::ALL {
+        let [requests, replies] = message::tests::golden(dialect);
+        write("p9_decode", &format!("{dialect}-requests"), &requests)?;
+        write("p9_decode", &format!("{dialect}-replies"), &replies)?;
+    }
+    write("p9_session", "9P2000.L-files", &linux_files())?;
+    write("p9_session", "9P2000.L-names", &linux_names())?;
+    write("p9_session", "9P2000.L-locks", &linux_locks())?;
+    write("p9_session", "9P2000.u", &old(Dialect::Unix))?;
+    write("p9_session", "9P2000", &old(Dialect::Plan9))
+}
+
+fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("seeds")
+        .join(target);
+    fs::create_dir_all(&dir)?;
+    fs::write(dir.join(name), bytes)
+}
+
+const ROOT: Fid = Fid(0);
+const ONE: Fid = Fid(1);
+const TWO: Fid = Fid(2);
+
+/// A script of `barge_fuzz::session`: whole messages, of either client.
+struct Script {
+    dialect: Dialect,
+    bytes: Vec<u8>,
+}
+
+impl Script {
+    /// Both clients are attached.
+    fn new(dialect: Dialect) -> Script {
+        let start = match dialect {
+            Dialect::Linux => 0b0000,
+            Dialect::Unix => 0b0101,
+            Dialect::Plan9 => 0b1010,
+        };
+        Script {
+            dialect,
+            bytes: vec![start],
+        }
+    }
+
+    fn send(&mut self, client: u8, tag: u16, request: T<'_>) {
+        self.bytes.push(client);
+        request.encode(self.dialect, Tag(tag), &mut self.bytes);
+    }
+
+    fn walk(&mut self, client: u8, fid: Fid, newfid: Fid, names: &[&[u8]]) {
+        let names = Names::new(names);
+        self.send(client, 1, T::Walk { fid, newfid, names });
+    }
+
+    fn all(&mut self, requests: &[T<'_>]) {
+        for request in requests {
+            self.send(0, 1, *request);
+        }
+    }
+}
+
+fn create(name: &[u8]) -> T<'_> {
+    T::Lcreate {
+        fid: ONE,
+        name,
+        flags: 2,
+        mode: 0o644,
+        gid: 0,
+    }
+}
+
+fn linux_files() -> Vec<u8> {
+    let mut script = Script::new(Dialect::Linux);
+    script.walk(0, ROOT, ONE, &[]);
+    script.all(&[
+        create(b"a"),
+        T::Write {
+            fid: ONE,
+            offset: 3,
+            data: Data(b"data"),
+        },
+        T::Read {
+            fid: ONE,
+            offset: 0,
+            count: 9,
+        },
+        T::Getattr {
+            fid: ONE,
+            mask: 0x3fff,
+        },
+        T::Setattr {
+            fid: ONE,
+            valid: 0x1ff,
+            mode: 0o600,
+            uid: 1,
+            gid: 1,
+            size: 5,
+            atime_sec: 1,
+            atime_nsec: 1,
+            mtime_sec: 1,
+            mtime_nsec: 1,
+        },
+        T::Fsync {
+            fid: ONE,
+            datasync: Datasync(1),
+        },
+        T::Statfs { fid: ONE },
+        T::Clunk { fid: ONE },
+    ]);
+    script.walk(0, ROOT, ONE, &[b"a"]);
+    script.all(&[
+        T::Xattrcreate {
+            fid: ONE,
+            name: b"user.a",
+            size: 2,
+            flags: 0,
+        },
+        T::Write {
+            fid: ONE,
+            offset: 0,
+            data: Data(b"xy"),
+        },
+        T::Clunk { fid: ONE },
+    ]);
+    script.walk(0, ROOT, ONE, &[b"a"]);
+    script.all(&[
+        T::Xattrwalk {
+            fid: ONE,
+            newfid: TWO,
+            name: b"",
+        },
+        T::Read {
+            fid: TWO,
+            offset: 0,
+            count: 100,
+        },
+        T::Remove { fid: ONE },
+    ]);
+    script.bytes
+}
+
+fn linux_names() -> Vec<u8> {
+    let mut script = Script::new(Dialect::Linux);
+    script.all(&[
+        T::Mkdir {
+            dfid: ROOT,
+            name: b"a",
+            mode: 0o755,
+            gid: 0,
+        },
+        T::Symlink {
+            fid: ROOT,
+            name: b"b",
+            target: b"/",
+            gid: 0,
+        },
+        T::Mknod {
+            dfid: ROOT,
+            name: b"c",
+            mode: 0o100644,
+            major: 0,
+            minor: 0,
+            gid: 0,
+        },
+    ]);
+    script.walk(0, ROOT, ONE, &[b"c"]);
+    script.walk(0, ROOT, TWO, &[b"a", b"..", b"a"]);
+    script.all(&[
+        T::Link {
+            dfid: TWO,
+            fid: ONE,
+            name: b"d",
+        },
+        T::Renameat {
+            olddirfid: ROOT,
+            oldname: b"b",
+            newdirfid: TWO,
+            newname: b"b",
+        },
+        T::Rename {
+            fid: ONE,
+            dfid: TWO,
+            name: b"c",
+        },
+        T::Unlinkat {
+            dirfid: TWO,
+            name: b"d",
+            flags: 0,
+        },
+        T::Clunk { fid: ONE },
+    ]);
+    script.walk(0, TWO, ONE, &[b"b"]);
+    script.all(&[
+        T::Readlink { fid: ONE },
+        T::Lopen {
+            fid: TWO,
+            flags: 0o200000,
+        },
+        T::Readdir {
+            fid: TWO,
+            offset: 0,
+            count: 4000,
+        },
+    ]);
+    script.bytes
+}
+
+fn linux_locks() -> Vec<u8> {
+    let mut script = Script::new(Dialect::Linux);
+    script.walk(0, ROOT, ONE, &[]);
+    script.send(0, 1, create(b"a"));
+    script.walk(1, ROOT, ONE, &[b"a"]);
+    script.send(1, 1, T::Lopen { fid: ONE, flags: 2 });
+    let lock = |kind| T::Lock {
+        fid: ONE,
+        kind,
+        flags: 1,
+        start: 0,
+        length: 0,
+        proc_id: 1,
+        client_id: b"host",
+    };
+    let (exclusive, unlock) = (lock(1), lock(2));
+    script.send(0, 1, exclusive);
+    script.send(1, 2, exclusive);
+    script.send(1, 3, T::Flush { oldtag: Tag(2) });
+    script.send(1, 2, exclusive);
+    script.send(0, 1, unlock);
+    let ask = T::Getlock {
+        fid: ONE,
+        kind: 1,
+        start: 0,
+        length: 0,
+        proc_id: 2,
+        client_id: b"host",
+    };
+    script.send(0, 1, ask);
+    script.bytes
+}
+
+fn old(dialect: Dialect) -> Vec<u8> {
+    let mut script = Script::new(dialect);
+    let make = |name, perm, extension| T::Create {
+        fid: ONE,
+        name,
+        perm,
+        mode: 2,
+        extension: Extension(extension),
+    };
+    script.walk(0, ROOT, ONE, &[]);
+    script.send(0, 1, make(b"a", 0o644, b""));
+    let data = Data(b"data");
+    script.all(&[
+        T::Write {
+            fid: ONE,
+            offset: 0,
+            data,
+        },
+        T::Stat { fid: ONE },
+        T::Wstat {
+            fid: ONE,
+            stat: Stat {
+                mode: 0o600,
+                length: 2,
+                name: b"b",
+                ..Stat::UNTOUCHED
+            },
+        },
+        T::Clunk { fid: ONE },
+    ]);
+    script.walk(0, ROOT, ONE, &[]);
+    script.send(0, 1, make(b"c", 0x0200_01ff, b"b"));
+    script.walk(0, ROOT, TWO, &[]);
+    script.all(&[
+        T::Open { fid: TWO, mode: 0 },
+        T::Read {
+            fid: TWO,
+            offset: 0,
+            count: 4000,
+        },
+        T::Remove { fid: ONE },
+    ]);
+    script.bytes
+}

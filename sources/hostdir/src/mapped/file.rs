@@ -1,0 +1,152 @@
+//! Open files.
+
+use std::any::Any;
+
+use vfs::{
+    Access, Allocate, Attr, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Kind, Payload,
+    Plus, Result, Seek, SetAttr, Sink, Want,
+};
+
+use super::node::{read_attr, set_attr};
+use super::{MappedNode, meta, permit};
+use crate::file::HostFile;
+use crate::node::HostNode;
+
+/// An open file whose owner and permissions are kept in extended attributes.
+pub struct MappedFile {
+    inner: HostFile,
+}
+
+impl MappedFile {
+    pub(super) fn new(inner: HostFile) -> MappedFile {
+        MappedFile { inner }
+    }
+
+    /// The contents have been changed by the caller: who is no super-user takes set-id bits away
+    /// with that.
+    pub(super) fn lose_set_id(&self, cx: &Cx<'_>) -> Result<()> {
+        if cx.caller.uid == 0 {
+            return Ok(());
+        }
+        let mut attr = read_attr(self.inner.node(), self.inner.fd(), cx, Want::STAT)?;
+        let mode = permit::without_set_id(&attr);
+        if mode == attr.mode {
+            return Ok(());
+        }
+        attr.mode = mode;
+        meta::write_mode(self.inner.fd(), &attr)
+    }
+}
+
+impl File for MappedFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        read_attr(self.inner.node(), self.inner.fd(), cx, want)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        set_attr(
+            self.inner.node(),
+            self.inner.fd(),
+            cx,
+            set,
+            true,
+            |on_disk| self.inner.setattr(cx, on_disk),
+        )
+    }
+
+    fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
+        self.inner.read(cx, offset, len, sink)
+    }
+
+    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+        let written = self.inner.write(cx, offset, data)?;
+        if written > 0 {
+            self.lose_set_id(cx)?;
+        }
+        Ok(written)
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+        let mut plus = plus;
+        if plus == Plus::Entries {
+            // Looking at entries is searching.
+            let attr = self.attr(cx, Want::STAT)?;
+            if permit::access(cx.caller, &attr, Access::EXEC).is_empty() {
+                plus = Plus::Names;
+            }
+        }
+        self.inner.readdir(cx, cookie, plus, &mut Mapped(sink))
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
+        self.inner.fsync(cx, datasync)
+    }
+
+    fn flush(&self, cx: &Cx<'_>) -> Result<()> {
+        self.inner.flush(cx)
+    }
+
+    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+        self.inner.allocate(cx, how, offset, len)?;
+        self.lose_set_id(cx)
+    }
+
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+        self.inner.seek(cx, offset, what)
+    }
+
+    fn extents(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        self.inner.extents(cx, offset, len, each)
+    }
+
+    fn copy(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        to: &dyn File,
+        to_offset: u64,
+        len: u64,
+        how: CopyHow,
+    ) -> Result<u64> {
+        let to = to.as_any().downcast_ref::<MappedFile>();
+        let to = to.ok_or(Errno::EXDEV)?;
+        let copied = self
+            .inner
+            .copy(cx, offset, &to.inner, to_offset, len, how)?;
+        if copied > 0 {
+            to.lose_set_id(cx)?;
+        }
+        Ok(copied)
+    }
+}
+
+/// Shows entries as they are kept.
+struct Mapped<'a>(&'a mut dyn DirSink);
+
+impl DirSink for Mapped<'_> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        let mapped = entry.entry.as_ref().and_then(|found| {
+            let node = found.node.as_any().downcast_ref::<HostNode>()?.shared()?;
+            MappedNode::entry(node, found.attr).ok()
+        });
+        self.0.entry(DirEntry {
+            // A regular file may stand for anything.
+            kind: match &mapped {
+                Some(mapped) => Some(mapped.attr.kind),
+                None => entry.kind.filter(|&kind| kind != Kind::File),
+            },
+            entry: mapped,
+            ..entry
+        })
+    }
+}

@@ -1,0 +1,533 @@
+//! Nodes.
+
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use sys::payload::VecSink;
+use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::{
+    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
+    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+};
+
+use super::{MappedFile, meta, permit};
+use crate::attr;
+use crate::file::HostFile;
+use crate::node::HostNode;
+use crate::xattr;
+
+/// A node whose owner, permissions and kind are kept in extended attributes. Any number may stand
+/// for one [`HostNode`].
+pub struct MappedNode {
+    inner: Arc<HostNode>,
+    kind: Kind,
+}
+
+/// The longest target of a symbolic link (`PATH_MAX`).
+const LONGEST_TARGET: usize = 4096;
+
+/// How often creating and looking up may find that the other has just become right.
+const RACES: usize = 16;
+
+impl MappedNode {
+    /// `inner` and its attributes, as they are kept.
+    pub(crate) fn entry(inner: Arc<HostNode>, mut attr: Attr) -> Result<Entry> {
+        let fd = inner.fd(vfs::Patience::Full)?;
+        meta::read(fd.as_fd(), &mut attr)?;
+        let kind = attr.kind;
+        let node = Arc::new(MappedNode { inner, kind });
+        Ok(Entry { node, attr })
+    }
+
+    fn meta(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        read_attr(&self.inner, self.inner.fd(cx.patience)?.as_fd(), cx, want)
+    }
+
+    fn is_directory(&self) -> Result<()> {
+        if self.kind == Kind::Directory {
+            Ok(())
+        } else {
+            Err(Errno::ENOTDIR)
+        }
+    }
+
+    /// The attributes, after a check that the caller may do `want`.
+    fn permitted(&self, cx: &Cx<'_>, want: Access) -> Result<Attr> {
+        let attr = self.meta(cx, Want::STAT)?;
+        permit::require(cx.caller, &attr, want)?;
+        Ok(attr)
+    }
+
+    fn child(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
+        let (inner, mut attr) = self.inner.look_up(cx, name)?;
+        let fd = inner.fd(cx.patience)?;
+        meta::read(fd.as_fd(), &mut attr)?;
+        Ok((inner, attr))
+    }
+
+    fn sibling<'n>(&self, node: &'n dyn Node) -> Result<&'n MappedNode> {
+        node.as_any()
+            .downcast_ref::<MappedNode>()
+            .ok_or(Errno::EXDEV)
+    }
+
+    /// Makes a regular file on the disk for what is one or stands for something else.
+    fn make_file(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        made: &Attr,
+    ) -> Result<(Arc<HostNode>, Attr, HostFile)> {
+        let mode = Mode::exactly(meta::FILE_MODE);
+        let (inner, mut attr, file) =
+            self.inner
+                .create_file(cx, name, flags | OpenFlags::EXCL, mode)?;
+        if let Err(error) = keep(file.fd(), &mut attr, made) {
+            let _ = self.inner.unlink(cx, name, false);
+            return Err(error);
+        }
+        Ok((inner, attr, file))
+    }
+
+    /// Makes what is no file, without a look at permissions.
+    fn make_other(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        what: Make<'_>,
+        made: &mut Attr,
+    ) -> Result<Entry> {
+        if let Make::CharDevice(device) | Make::BlockDevice(device) = what {
+            made.rdev = device;
+        }
+        if what == Make::Directory {
+            let mode = Mode::exactly(meta::DIR_MODE);
+            let (inner, mut attr) = self.inner.make_child(cx, name, what, mode)?;
+            let fd = inner.fd(vfs::Patience::Full)?;
+            if let Err(error) = keep(fd.as_fd(), &mut attr, made) {
+                let _ = self.inner.unlink(cx, name, true);
+                return Err(error);
+            }
+            return MappedNode::entry(inner, attr);
+        }
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let (inner, _, file) = self.make_file(cx, name, flags, made)?;
+        if let Make::Symlink(target) = what
+            && let Err(error) = sys::payload::pwrite_all(file.fd(), 0, target)
+        {
+            let _ = self.inner.unlink(cx, name, false);
+            return Err(error);
+        }
+        let attr = attr::read(inner.device(), file.fd(), Want::STAT)?;
+        MappedNode::entry(inner, attr)
+    }
+
+    /// Opens what the mapped attributes `attr` permit.
+    fn open_mapped(&self, cx: &Cx<'_>, flags: OpenFlags, attr: &Attr) -> Result<MappedFile> {
+        match self.kind {
+            Kind::File | Kind::Directory => {}
+            Kind::Symlink => return Err(Errno::ELOOP),
+            _ => return Err(Errno::ENXIO),
+        }
+        let mut want = Access::empty();
+        want.set(Access::READ, flags.contains(OpenFlags::READ));
+        want.set(Access::EXEC, flags.contains(OpenFlags::EXEC));
+        want.set(
+            Access::WRITE,
+            flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC),
+        );
+        if self.kind == Kind::Directory && want.intersects(Access::WRITE) {
+            return Err(Errno::EISDIR);
+        }
+        permit::require(cx.caller, attr, want)?;
+        if flags.contains(OpenFlags::NOATIME) {
+            permit::require_owner(cx.caller, attr)?;
+        }
+        let mut flags = flags;
+        if flags.contains(OpenFlags::EXEC) {
+            // On the disk nothing is executable.
+            flags = (flags - OpenFlags::EXEC) | OpenFlags::READ;
+        }
+        let file = MappedFile::new(self.inner.open_file(cx, flags)?);
+        if flags.contains(OpenFlags::TRUNC) {
+            file.lose_set_id(cx)?;
+        }
+        Ok(file)
+    }
+}
+
+/// The attributes of `fd`, which is open on `node`, as they are kept.
+pub(super) fn read_attr(
+    node: &HostNode,
+    fd: BorrowedFd<'_>,
+    cx: &Cx<'_>,
+    want: Want,
+) -> Result<Attr> {
+    node.device().brief(cx.patience)?;
+    node.device().tree.act_as_server()?;
+    let mut attr = attr::read(node.device(), fd, want)?;
+    meta::read(fd, &mut attr)?;
+    Ok(attr)
+}
+
+/// Keeps the owner, permissions and kind of `made` with `fd`, and puts them into `attr`.
+fn keep(fd: BorrowedFd<'_>, attr: &mut Attr, made: &Attr) -> Result<()> {
+    meta::write(fd, made)?;
+    (attr.kind, attr.mode) = (made.kind, made.mode);
+    (attr.uid, attr.gid, attr.rdev) = (made.uid, made.gid, made.rdev);
+    Ok(())
+}
+
+/// Checks a change, makes it by `on_disk` as far as it is one there, and keeps the rest with `fd`.
+pub(super) fn set_attr(
+    node: &HostNode,
+    fd: BorrowedFd<'_>,
+    cx: &Cx<'_>,
+    set: &SetAttr,
+    open: bool,
+    on_disk: impl FnOnce(&SetAttr) -> Result<Attr>,
+) -> Result<Attr> {
+    attr::check(set)?;
+    let now = read_attr(node, fd, cx, Want::STAT)?;
+    if set.size.is_some() && !matches!(now.kind, Kind::File | Kind::Directory) {
+        return Err(Errno::EINVAL);
+    }
+    let then = permit::change(cx.caller, &now, set, open)?;
+    let rest = SetAttr {
+        mode: None,
+        uid: None,
+        gid: None,
+        kill_priv: false,
+        ..*set
+    };
+    if rest != SetAttr::default() {
+        on_disk(&rest)?;
+    }
+    meta::write_owner(fd, set.uid, set.gid)?;
+    if then.mode != now.mode || set.mode.is_some() {
+        meta::write_mode(fd, &then)?;
+    }
+    read_attr(node, fd, cx, Want::STAT)
+}
+
+impl Node for MappedNode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> NodeId {
+        self.inner.id()
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn handle(&self, cx: &Cx<'_>) -> Result<Handle> {
+        self.inner.handle(cx)
+    }
+
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        self.meta(cx, want)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        let fd = self.inner.fd(cx.patience)?;
+        set_attr(&self.inner, fd.as_fd(), cx, set, false, |set| {
+            self.inner.setattr(cx, set)
+        })
+    }
+
+    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
+        let attr = self.meta(cx, Want::STAT)?;
+        Ok(permit::access(cx.caller, &attr, want))
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        self.inner.statfs(cx)
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        let attr = self.meta(cx, Want::STAT)?;
+        Ok(Arc::new(self.open_mapped(cx, flags, &attr)?))
+    }
+
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        if self.kind != Kind::Symlink || self.inner.kind() == Kind::Symlink {
+            return self.inner.readlink(cx);
+        }
+        let file = self.inner.open_file(cx, OpenFlags::READ)?;
+        let mut target = VecSink::new(LONGEST_TARGET);
+        file.read(cx, 0, LONGEST_TARGET, &mut target)?;
+        Ok(target.into_bytes())
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        self.is_directory()?;
+        self.permitted(cx, Access::EXEC)?;
+        let (inner, attr) = self.inner.look_up(cx, name)?;
+        MappedNode::entry(inner, attr)
+    }
+
+    fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
+        self.is_directory()?;
+        self.permitted(cx, Access::EXEC)?;
+        let (inner, attr) = crate::resolve::parent(&self.inner, cx)?;
+        MappedNode::entry(inner, attr)
+    }
+
+    fn create(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        self.is_directory()?;
+        let dir = self.permitted(cx, Access::EXEC)?;
+        let mut made = dir;
+        permit::inherit(
+            cx.caller,
+            &dir,
+            Kind::File,
+            mode.bits & !mode.umask,
+            &mut made,
+        );
+        let mut answer = Err(Errno::ENOENT);
+        for _ in 0..RACES {
+            match self.child(cx, name) {
+                Ok(_) if flags.contains(OpenFlags::EXCL) => return Err(Errno::EEXIST),
+                Err(Errno::ENOENT) => {}
+                found => {
+                    answer = found;
+                    break;
+                }
+            }
+            permit::require(cx.caller, &dir, Access::WRITE)?;
+            match self.make_file(cx, name, flags - OpenFlags::TRUNC, &made) {
+                Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
+                new => {
+                    let (inner, attr, file) = new?;
+                    let kind = attr.kind;
+                    let node = Arc::new(MappedNode { inner, kind });
+                    return Ok((Entry { node, attr }, Arc::new(MappedFile::new(file))));
+                }
+            }
+        }
+        let (inner, mut attr) = answer?;
+        if attr.kind == Kind::Directory {
+            return Err(Errno::EISDIR);
+        }
+        let kind = attr.kind;
+        let node = MappedNode { inner, kind };
+        let file = node.open_mapped(cx, flags, &attr)?;
+        if flags.contains(OpenFlags::TRUNC) {
+            attr = file.attr(cx, Want::STAT)?;
+        }
+        let node = Arc::new(node);
+        Ok((Entry { node, attr }, Arc::new(file)))
+    }
+
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+        self.is_directory()?;
+        let dir = self.permitted(cx, Access::EXEC)?;
+        match self.child(cx, name) {
+            Ok(_) => return Err(Errno::EEXIST),
+            Err(Errno::ENOENT) => {}
+            Err(error) => return Err(error),
+        }
+        permit::require(cx.caller, &dir, Access::WRITE)?;
+        let (kind, bits) = match what {
+            Make::File => (Kind::File, mode.bits),
+            Make::Directory => (Kind::Directory, mode.bits),
+            Make::Symlink(b"") => return Err(Errno::ENOENT),
+            Make::Symlink(target) if target.len() >= LONGEST_TARGET => {
+                return Err(Errno::ENAMETOOLONG);
+            }
+            Make::Symlink(_) => (Kind::Symlink, 0o777),
+            Make::Fifo => (Kind::Fifo, mode.bits),
+            Make::Socket => (Kind::Socket, mode.bits),
+            Make::CharDevice(_) => (Kind::CharDevice, mode.bits),
+            Make::BlockDevice(_) => (Kind::BlockDevice, mode.bits),
+        };
+        if matches!(kind, Kind::CharDevice | Kind::BlockDevice) && cx.caller.uid != 0 {
+            return Err(Errno::EPERM);
+        }
+        let umask = match kind {
+            Kind::Symlink => 0,
+            _ => mode.umask,
+        };
+        let mut made = dir;
+        permit::inherit(cx.caller, &dir, kind, bits & !umask, &mut made);
+        self.make_other(cx, name, what, &mut made)
+    }
+
+    fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)> {
+        self.is_directory()?;
+        let dir = self.permitted(cx, Access::WRITE | Access::EXEC)?;
+        let mut made = dir;
+        permit::inherit(
+            cx.caller,
+            &dir,
+            Kind::File,
+            mode.bits & !mode.umask,
+            &mut made,
+        );
+        let on_disk = Mode::exactly(meta::FILE_MODE);
+        let (inner, mut attr, file) = self.inner.make_tmpfile(cx, flags, on_disk)?;
+        keep(file.fd(), &mut attr, &made)?;
+        let node = Arc::new(MappedNode {
+            inner,
+            kind: Kind::File,
+        });
+        Ok((Entry { node, attr }, Arc::new(MappedFile::new(file))))
+    }
+
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
+        let target = self.sibling(target)?;
+        self.is_directory()?;
+        self.permitted(cx, Access::WRITE | Access::EXEC)?;
+        let (inner, attr) = self.inner.link_to(cx, name, &*target.inner)?;
+        MappedNode::entry(inner, attr)
+    }
+
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        self.is_directory()?;
+        let own = self.permitted(cx, Access::EXEC)?;
+        let (_, victim) = self.child(cx, name)?;
+        permit::take_name(cx.caller, &own, Some(&victim))?;
+        self.inner.unlink(cx, name, dir)
+    }
+
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &dyn Node,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let to = self.sibling(to)?;
+        self.is_directory().and_then(|()| to.is_directory())?;
+        let from_dir = self.permitted(cx, Access::EXEC)?;
+        let to_dir = to.permitted(cx, Access::EXEC)?;
+        let (_, moved) = self.child(cx, name)?;
+        let replaced = match to.child(cx, to_name) {
+            Ok((_, attr)) => Some(attr),
+            Err(Errno::ENOENT) => None,
+            Err(error) => return Err(error),
+        };
+        permit::take_name(cx.caller, &from_dir, Some(&moved))?;
+        permit::take_name(cx.caller, &to_dir, replaced.as_ref())?;
+        // A directory's own entry for its parent changes.
+        let swapped = replaced
+            .as_ref()
+            .filter(|_| flags.contains(RenameFlags::EXCHANGE));
+        for moving in [Some(&moved), swapped].into_iter().flatten() {
+            if moving.kind == Kind::Directory && from_dir.id != to_dir.id {
+                permit::require(cx.caller, moving, Access::WRITE)?;
+            }
+        }
+        let plain = flags - RenameFlags::WHITEOUT;
+        self.inner.rename(cx, name, &*to.inner, to_name, plain)?;
+        if flags.contains(RenameFlags::WHITEOUT) {
+            // Device 0, which anybody may make.
+            let mut made = from_dir;
+            permit::inherit(cx.caller, &from_dir, Kind::CharDevice, 0, &mut made);
+            self.make_other(
+                cx,
+                name,
+                Make::CharDevice(vfs::Device::default()),
+                &mut made,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        meta::check_name(name, Errno::ENODATA)?;
+        if name.starts_with(b"trusted.") && cx.caller.uid != 0 {
+            return Err(Errno::ENODATA);
+        }
+        if name.starts_with(b"user.") {
+            if !matches!(self.kind, Kind::File | Kind::Directory) {
+                return Err(Errno::ENODATA);
+            }
+            self.permitted(cx, Access::READ)?;
+        }
+        self.inner.xattr(cx, name)
+    }
+
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        let names = self.inner.xattrs(cx)?;
+        let shown = |name: &&[u8]| {
+            !name.starts_with(meta::PREFIX)
+                && !name.starts_with(b"system.")
+                && (cx.caller.uid == 0 || !name.starts_with(b"trusted."))
+        };
+        let names = names.split_inclusive(|&byte| byte == 0).filter(shown);
+        Ok(names.flatten().copied().collect())
+    }
+
+    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.may_change_xattr(cx, name)?;
+        let fd = self.inner.fd(cx.patience)?;
+        self.inner.device().tree.act_as_server()?;
+        xattr::write(fd.as_fd(), name, value, flags)
+    }
+
+    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        self.may_change_xattr(cx, name)?;
+        let fd = self.inner.fd(cx.patience)?;
+        self.inner.device().tree.act_as_server()?;
+        xattr::erase(fd.as_fd(), name)
+    }
+
+    fn host_lock(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        state: HostLock,
+    ) -> Result<()> {
+        self.inner.host_lock(cx, space, start, end, state)
+    }
+
+    fn host_lock_holder(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        self.inner.host_lock_holder(cx, space, start, end, kind)
+    }
+}
+
+impl MappedNode {
+    fn may_change_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        // Which QEMU answers.
+        meta::check_name(name, Errno::EACCES)?;
+        self.inner.device().brief(cx.patience)?;
+        if !name.starts_with(b"user.") {
+            return if cx.caller.uid == 0 {
+                Ok(())
+            } else {
+                Err(Errno::EPERM)
+            };
+        }
+        if !matches!(self.kind, Kind::File | Kind::Directory) {
+            return Err(Errno::EPERM);
+        }
+        let attr = self.permitted(cx, Access::WRITE)?;
+        // Of a sticky directory, which everybody may write to, only the owner changes them.
+        if attr.kind == Kind::Directory && attr.mode & 0o1000 != 0 {
+            permit::require_owner(cx.caller, &attr)?;
+        }
+        Ok(())
+    }
+}

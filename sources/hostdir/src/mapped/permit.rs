@@ -1,0 +1,142 @@
+//! Who may do what, by the owners that are kept.
+
+use vfs::{Access, Attr, Caller, Errno, Groups, Kind, Result, SetAttr, SetTime};
+
+/// Which of `want` `caller` may do with what has these attributes.
+pub(super) fn access(caller: &Caller, attr: &Attr, want: Access) -> Access {
+    if caller.uid == 0 {
+        // Executing takes that anyone may.
+        let executable = attr.kind == Kind::Directory || attr.mode & 0o111 != 0;
+        return if executable {
+            want
+        } else {
+            want - Access::EXEC
+        };
+    }
+    let class = if caller.uid == attr.uid {
+        attr.mode >> 6
+    } else if is_member(caller, attr.gid) {
+        attr.mode >> 3
+    } else {
+        attr.mode
+    };
+    want & Access::from_bits_truncate(class)
+}
+
+/// `EACCES` unless `caller` may do all of `want`.
+pub(super) fn require(caller: &Caller, attr: &Attr, want: Access) -> Result<()> {
+    if access(caller, attr, want) == want {
+        Ok(())
+    } else {
+        Err(Errno::EACCES)
+    }
+}
+
+/// `EPERM` unless `caller` owns it or is the super-user.
+pub(super) fn require_owner(caller: &Caller, attr: &Attr) -> Result<()> {
+    if caller.uid == 0 || caller.uid == attr.uid {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
+}
+
+/// Whether `caller` may take the name of `victim` out of `dir` or give it to something else: `EACCES`
+/// without write permission, `EPERM` where the sticky bit protects it.
+pub(super) fn take_name(caller: &Caller, dir: &Attr, victim: Option<&Attr>) -> Result<()> {
+    require(caller, dir, Access::WRITE | Access::EXEC)?;
+    match victim {
+        Some(victim) if dir.mode & 0o1000 != 0 && caller.uid != dir.uid => {
+            require_owner(caller, victim)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Owner, group and permissions of what `caller` makes in `dir` with the permission bits `bits`.
+pub(super) fn inherit(caller: &Caller, dir: &Attr, kind: Kind, bits: u32, made: &mut Attr) {
+    made.kind = kind;
+    made.uid = caller.uid;
+    made.gid = caller.gid;
+    made.mode = bits & 0o7777;
+    if dir.mode & 0o2000 == 0 {
+        return;
+    }
+    made.gid = dir.gid;
+    if kind == Kind::Directory {
+        made.mode |= 0o2000;
+    } else if made.mode & 0o2010 == 0o2010 && !may_set_gid(caller, dir.gid) {
+        made.mode &= !0o2000;
+    }
+}
+
+/// Checks a change of attributes and says what is to be kept of it: the attributes afterwards, as
+/// far as they are kept. `open` is whether the file is open for it, so that its size needs no
+/// permission.
+pub(super) fn change(caller: &Caller, now: &Attr, set: &SetAttr, open: bool) -> Result<Attr> {
+    let mut then = *now;
+    if set.uid.is_some_and(|uid| uid != now.uid) && caller.uid != 0 {
+        return Err(Errno::EPERM);
+    }
+    if let Some(gid) = set.gid {
+        require_owner(caller, now)?;
+        if gid != now.gid && !may_set_gid(caller, gid) {
+            return Err(Errno::EPERM);
+        }
+    }
+    if set.uid.is_some() {
+        require_owner(caller, now)?;
+    }
+    then.uid = set.uid.unwrap_or(now.uid);
+    then.gid = set.gid.unwrap_or(now.gid);
+    if set.uid.is_some() || set.gid.is_some() || set.kill_priv {
+        then.mode = without_set_id(&then);
+    }
+    if let Some(mode) = set.mode {
+        require_owner(caller, now)?;
+        then.mode = mode & 0o7777;
+        if !may_set_gid(caller, then.gid) {
+            then.mode &= !0o2000;
+        }
+    }
+    if set.size.is_some() {
+        if !open {
+            require(caller, now, Access::WRITE)?;
+        }
+        if caller.uid != 0 && set.mode.is_none() {
+            then.mode = without_set_id(&then);
+        }
+    }
+    for time in [set.atime, set.mtime] {
+        match time {
+            Some(SetTime::At(_)) => require_owner(caller, now)?,
+            Some(SetTime::Now) if require_owner(caller, now).is_err() && set.size.is_none() => {
+                require(caller, now, Access::WRITE)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(then)
+}
+
+/// The permissions without set-id bits, of what is no directory. Set-gid without execute
+/// permission for the group once meant mandatory locks, and stays.
+pub(super) fn without_set_id(attr: &Attr) -> u32 {
+    match attr.kind {
+        Kind::Directory => attr.mode,
+        _ if attr.mode & 0o010 != 0 => attr.mode & !0o6000,
+        _ => attr.mode & !0o4000,
+    }
+}
+
+fn may_set_gid(caller: &Caller, gid: u32) -> bool {
+    caller.uid == 0 || is_member(caller, gid)
+}
+
+fn is_member(caller: &Caller, gid: u32) -> bool {
+    caller.gid == gid
+        || match &caller.groups {
+            Groups::Known(groups) => groups.contains(&gid),
+            Groups::Unknown => false,
+        }
+}

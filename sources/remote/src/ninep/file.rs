@@ -1,0 +1,369 @@
+//! Open files.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use p9::client::ask;
+use p9::{Data, Datasync, Fid, Rmessage, Tmessage};
+use vfs::{
+    Access, Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Node, NodeId,
+    OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+};
+
+use super::dir::Listing;
+use super::fid::{Held, Walk, Wire};
+use super::legacy;
+use super::node::{self, RemoteNode};
+
+/// A fid that is open.
+pub(super) struct Opened {
+    pub(super) held: Held,
+    iounit: u32,
+}
+
+impl Opened {
+    pub(super) fn new(held: Held, iounit: u32) -> Opened {
+        Opened { held, iounit }
+    }
+
+    /// The most bytes of a read or write.
+    pub(super) fn io(&self) -> usize {
+        let payload = self.held.wire.pipe.payload();
+        match self.iounit {
+            0 => payload as usize,
+            iounit => iounit.min(payload) as usize,
+        }
+    }
+}
+
+/// An open file or directory. Dropping it closes it, without waiting for the server's answer.
+pub(super) struct RemoteFile {
+    pub(super) opened: Opened,
+    flags: OpenFlags,
+    id: NodeId,
+    kind: Kind,
+    /// How far a directory has been listed, where the dialect has no cookies.
+    pub(super) listing: Listing,
+    /// The directory, to find its entries from.
+    pub(super) node: Option<Arc<RemoteNode>>,
+}
+
+impl RemoteFile {
+    pub(super) fn new(opened: Opened, flags: OpenFlags, id: NodeId, kind: Kind) -> Arc<RemoteFile> {
+        Arc::new(RemoteFile {
+            opened,
+            flags,
+            id,
+            kind,
+            listing: Listing::default(),
+            node: None,
+        })
+    }
+
+    /// [`Node::open`].
+    pub(super) fn open(node: &RemoteNode, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
+        match node.kind() {
+            Kind::File => {}
+            Kind::Directory if writes => return Err(Errno::EISDIR),
+            Kind::Directory if flags.contains(OpenFlags::EXEC) => return Err(Errno::EACCES),
+            Kind::Directory => {}
+            Kind::Symlink => return Err(Errno::ELOOP),
+            _ => return Err(Errno::ENXIO),
+        }
+        let wire = node.wire();
+        let held = node.fid(cx)?;
+        if flags.contains(OpenFlags::EXEC) && wire.is_linux() {
+            // Tlopen has no bit for it.
+            let attr = wire.attr(cx, held.fid)?;
+            if !node::allowed(&attr, cx.caller).contains(Access::EXEC) {
+                return Err(Errno::EACCES);
+            }
+        }
+        let opened = open_fid(wire, cx, held.fid, flags)?;
+        let directory = node.kind() == Kind::Directory;
+        Ok(Arc::new(RemoteFile {
+            opened,
+            flags,
+            id: node.id(),
+            kind: node.kind(),
+            listing: Listing::default(),
+            node: if directory { node.this.upgrade() } else { None },
+        }))
+    }
+
+    pub(super) fn wire(&self) -> &Arc<Wire> {
+        &self.opened.held.wire
+    }
+
+    pub(super) fn fid(&self) -> Fid {
+        self.opened.held.fid
+    }
+
+    fn own(&self, attr: Attr) -> Result<Attr> {
+        if (attr.id, attr.kind) == (self.id, self.kind) {
+            Ok(attr)
+        } else {
+            Err(Errno::ESTALE)
+        }
+    }
+
+    fn check_file(&self) -> Result<()> {
+        match self.kind {
+            Kind::Directory => Err(Errno::EISDIR),
+            _ => Ok(()),
+        }
+    }
+
+    fn ask_read(&self, offset: u64, count: usize) -> Tmessage<'static> {
+        Tmessage::Read {
+            fid: self.fid(),
+            offset,
+            count: count as u32,
+        }
+    }
+
+    /// Reads more than one message carries, several messages at a time.
+    fn read_long(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        /// Enough to keep both ends and what is between them busy.
+        const AT_A_TIME: usize = 8;
+        let pipe = &self.wire().pipe;
+        let io = self.opened.io();
+        let mut flight = VecDeque::with_capacity(AT_A_TIME);
+        let (mut asked, mut got) = (0, 0);
+        loop {
+            while asked < len && flight.len() < AT_A_TIME {
+                let count = io.min(len - asked);
+                let at = offset.checked_add(asked as u64).ok_or(Errno::EINVAL)?;
+                flight.push_back((count, pipe.submit(&self.ask_read(at, count))?));
+                asked += count;
+            }
+            let Some((count, ticket)) = flight.pop_front() else {
+                return Ok(got);
+            };
+            match pipe.wait_in(cx, ticket) {
+                Ok(reply) => {
+                    sink.bytes(reply.data());
+                    got += reply.data().len();
+                    if reply.data().len() < count {
+                        return Ok(got);
+                    }
+                }
+                // What came before the error is good; the next read meets the error again.
+                Err(_) if got > 0 => return Ok(got),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn write_once(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> Result<usize> {
+        let write = Tmessage::Write {
+            fid: self.fid(),
+            offset,
+            data: Data(data),
+        };
+        let reply = self.wire().call(cx, &write)?;
+        match reply.message()? {
+            Rmessage::Write { count } => Ok(count as usize),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Writes `data` one message after the other, and says how much the server took, and why not more.
+    fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
+        let mut written = 0;
+        while written < data.len() {
+            let piece = &data[written..][..self.opened.io().min(data.len() - written)];
+            let Some(at) = offset.checked_add(written as u64) else {
+                return (written, Err(Errno::EINVAL));
+            };
+            match self.write_once(cx, at, piece) {
+                Ok(count) => {
+                    written += count;
+                    if count < piece.len() {
+                        break;
+                    }
+                }
+                Err(errno) => return (written, Err(errno)),
+            }
+        }
+        (written, Ok(()))
+    }
+}
+
+/// Opens another fid of what `fid` points at.
+pub(super) fn open_fid(
+    wire: &Arc<Wire>,
+    cx: &Cx<'_>,
+    fid: Fid,
+    flags: OpenFlags,
+) -> Result<Opened> {
+    if !wire.is_linux() {
+        return legacy::open_fid(wire, cx, fid, flags);
+    }
+    let open = |fid| Tmessage::Lopen {
+        fid,
+        flags: ask::lopen(flags),
+    };
+    let walk = Walk::begin(wire, cx, fid, &[])?;
+    let early = wire.early(&open(walk.fid));
+    let (held, _) = walk.end(cx)?;
+    let reply = wire.late(cx, early, &open(held.fid))?;
+    match reply.message()? {
+        Rmessage::Lopen { iounit, .. } => Ok(Opened::new(held.opened(), iounit)),
+        _ => Err(Errno::EIO),
+    }
+}
+
+impl File for RemoteFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attr(&self, cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+        self.own(self.wire().attr(cx, self.fid())?)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        if set.size.is_some() && !self.flags.contains(OpenFlags::WRITE) {
+            return Err(Errno::EINVAL);
+        }
+        cx.may_wait()?;
+        self.own(node::change(self.wire(), cx, self.fid(), self.kind, set)?)
+    }
+
+    fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
+        self.check_file()?;
+        if !self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC) {
+            return Err(Errno::EBADF);
+        }
+        cx.may_wait()?;
+        let len = len.min(sink.room());
+        if len > self.opened.io() {
+            return self.read_long(cx, offset, len, sink);
+        }
+        let reply = self.wire().call(cx, &self.ask_read(offset, len))?;
+        sink.bytes(reply.data());
+        Ok(reply.data().len())
+    }
+
+    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+        self.check_file()?;
+        if !self.flags.contains(OpenFlags::WRITE) {
+            return Err(Errno::EBADF);
+        }
+        cx.may_wait()?;
+        let whole = data.len();
+        let (mut written, mut done) = (0, Ok(()));
+        // Pieces that fit one message together are one write; else each is one, from where it is.
+        let mut together = Vec::new();
+        let gathers = whole <= self.opened.io();
+        let _ = data.bytes(&mut |piece| {
+            if gathers && piece.len() < whole {
+                together.reserve_exact(whole - together.len());
+                together.extend_from_slice(piece);
+                return Ok(());
+            }
+            let at = offset.checked_add(written as u64).ok_or(Errno::EINVAL)?;
+            let (count, result) = self.write_long(cx, at, piece);
+            written += count;
+            done = result;
+            match done {
+                // The rest would leave a gap.
+                Ok(()) if count < piece.len() => Err(Errno::EIO),
+                done => done,
+            }
+        });
+        if !together.is_empty() {
+            (written, done) = self.write_long(cx, offset, &together);
+        }
+        match done {
+            Err(errno) if written == 0 => Err(errno),
+            _ => Ok(written),
+        }
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+        if self.kind != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        cx.may_wait()?;
+        if self.wire().is_linux() {
+            self.list(cx, cookie, plus, sink)
+        } else {
+            legacy::list(self, cx, cookie, plus, sink)
+        }
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
+        cx.may_wait()?;
+        let fid = self.fid();
+        let request = if self.wire().is_linux() {
+            let datasync = Datasync(datasync.into());
+            Tmessage::Fsync { fid, datasync }
+        } else {
+            // stat(5): a change of nothing makes the file durable.
+            let stat = p9::Stat::UNTOUCHED;
+            Tmessage::Wstat { fid, stat }
+        };
+        self.wire().call(cx, &request).map(drop)
+    }
+
+    /// Nothing is kept back here.
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, _cx: &Cx<'_>, _how: Allocate, _offset: u64, _len: u64) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// As of a file without holes, which is what 9P shows.
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+        let size = self.attr(cx, Want::SIZE)?.size;
+        match what {
+            _ if offset >= size => Err(Errno::ENXIO),
+            Seek::Data => Ok(offset),
+            Seek::Hole => Ok(size),
+        }
+    }
+
+    /// As of a file without holes, which is what 9P shows.
+    fn extents(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        let size = self.attr(cx, Want::SIZE)?.size;
+        let len = len.min(size.saturating_sub(offset));
+        if len > 0 {
+            each(Extent {
+                offset,
+                len,
+                hole: false,
+            });
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        _cx: &Cx<'_>,
+        _offset: u64,
+        _to: &dyn File,
+        _to_offset: u64,
+        _len: u64,
+        _how: CopyHow,
+    ) -> Result<u64> {
+        Err(Errno::EOPNOTSUPP)
+    }
+}

@@ -1,0 +1,235 @@
+//! The file system: who attaches as whom, and what it can do.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use p9::{Dialect, Fid, QidType, Tmessage, Uid};
+use transports::Link;
+use vfs::{
+    Caller, Capabilities, Cx, Errno, FileSystem, Handle, Kind, Level, Node, OpenFlags, Result,
+};
+
+use super::fid::{Held, Wire};
+use super::locks::Mirrors;
+use super::node::RemoteNode;
+use super::pipe::Pipe;
+use crate::ConnectError;
+
+/// What is asked of a 9P server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which of its trees (attach(5)).
+    pub aname: String,
+    /// Who attaches, by name: what counts in 9P2000, which has no numbers.
+    pub uname: String,
+    /// As whom everyone acts. Without it, each caller acts as itself, by an attach of its own (v9fs's
+    /// `access=user`); 9P2000 cannot do that, so there everyone is `uname`.
+    pub uid: Option<u32>,
+    /// The largest message to offer, bytes.
+    pub msize: u32,
+    /// The best dialect to offer.
+    pub version: Dialect,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            aname: String::new(),
+            uname: String::new(),
+            uid: None,
+            // The most that Linux offers on streams: what servers are used to.
+            msize: (1 << 20) + 24,
+            version: Dialect::Linux,
+        }
+    }
+}
+
+/// A tree that a 9P server has.
+pub struct Remote9p {
+    shared: Arc<Shared>,
+}
+
+/// What all nodes and files of a connection share.
+pub(super) struct Shared {
+    pub(super) wire: Arc<Wire>,
+    pub(super) mirrors: Mirrors,
+    options: Options,
+    /// The root as each user sees it.
+    roots: Mutex<HashMap<u32, Arc<Held>>>,
+    root: u64,
+    root_kind: Kind,
+}
+
+impl Remote9p {
+    /// Begins a session over `link` and attaches: as `options` say or, without a `uid`, as this process's
+    /// own user.
+    pub fn connect(
+        link: impl Link + 'static,
+        options: Options,
+    ) -> std::result::Result<Arc<Remote9p>, ConnectError> {
+        let pipe = Pipe::open(link, options.version, options.msize)?;
+        let wire = Wire::new(pipe);
+        let caller = Caller::new(rustix::process::geteuid().as_raw(), 0);
+        let user = user_of(&options, wire.dialect(), &caller);
+        let refused = |errno: Errno| {
+            let why = wire.pipe.failure().unwrap_or_else(|| {
+                let (peer, aname) = (wire.pipe.peer(), &options.aname);
+                format!("9P server {peer}: cannot attach to \"{aname}\": {errno}")
+            });
+            ConnectError::new(errno, why)
+        };
+        let (root, kind) = attach(&wire, &options, user).map_err(refused)?;
+        let call = vfs::Call::detached();
+        let cx = Cx::new(&caller, &call);
+        let attr = wire.attr(&cx, root.fid);
+        // A root that nobody may look at can still be walked from.
+        let (root_id, root_kind) = match attr {
+            Ok(attr) => (attr.id, attr.kind),
+            Err(errno) if kind.is_none() => return Err(refused(errno)),
+            Err(_) => kind.unwrap_or((1, Kind::Directory)),
+        };
+        let shared = Arc::new(Shared {
+            mirrors: Mirrors::new(),
+            roots: Mutex::new(HashMap::from([(user, Arc::new(root))])),
+            root: root_id,
+            root_kind,
+            wire,
+            options,
+        });
+        Ok(Arc::new(Remote9p { shared }))
+    }
+
+    /// The connection.
+    pub fn pipe(&self) -> &Arc<Pipe> {
+        &self.shared.wire.pipe
+    }
+}
+
+impl FileSystem for Remote9p {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn root(&self, _cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
+        let shared = &self.shared;
+        Ok(RemoteNode::root(shared, shared.root, shared.root_kind))
+    }
+
+    fn resolve(&self, _cx: &Cx<'_>, _handle: &Handle) -> Result<Arc<dyn Node>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// 9P has no word for it. What was written is with the server; what is open for writing is made
+    /// durable by its own fsync, and the root's directory here, as far as the server goes.
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        cx.may_wait()?;
+        let root = self.root(cx)?;
+        match root
+            .open(cx, OpenFlags::READ)
+            .and_then(|file| file.fsync(cx, false))
+        {
+            // Servers that cannot make a directory durable say so.
+            Err(Errno::EINVAL | Errno::EBADF | Errno::EACCES | Errno::EOPNOTSUPP) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let linux = self.shared.wire.is_linux();
+        let native = |has| if has { Level::Native } else { Level::None };
+        Capabilities {
+            read_only: false,
+            xattr: native(linux),
+            // Whether the server enforces them cannot be told.
+            acl: Level::None,
+            host_locks: native(linux),
+            handles: Level::None,
+            // A server without counters tells times, in nanoseconds.
+            change: if linux { Level::Emulated } else { Level::None },
+            holes: Level::None,
+            copy: Level::None,
+            clone: Level::None,
+            tmpfile: Level::None,
+            devices: native(self.shared.wire.dialect() != Dialect::Plan9),
+            owners: native(linux),
+            // The server's to know.
+            stable_cookies: false,
+        }
+    }
+}
+
+impl Shared {
+    /// As whom a caller acts.
+    pub(super) fn user(&self, caller: &Caller) -> u32 {
+        user_of(&self.options, self.wire.dialect(), caller)
+    }
+
+    pub(super) fn root_id(&self) -> u64 {
+        self.root
+    }
+
+    /// The group that what a caller makes shall have: its own, unless it acts as another.
+    pub(super) fn group(&self, caller: &Caller) -> u32 {
+        match self.options.uid {
+            Some(uid) if uid != caller.uid => u32::MAX,
+            _ => caller.gid,
+        }
+    }
+
+    /// The root's fid of a user, attached when first needed.
+    pub(super) fn root_of(&self, cx: &Cx<'_>, user: u32) -> Result<Arc<Held>> {
+        if let Some(root) = self.roots().get(&user) {
+            return Ok(root.clone());
+        }
+        cx.may_wait()?;
+        let (root, _) = attach(&self.wire, &self.options, user)?;
+        let root = Arc::new(root);
+        let mut roots = self.roots();
+        if roots.len() >= Shared::MOST_USERS {
+            roots.retain(|_, root| Arc::strong_count(root) > 1);
+        }
+        Ok(roots.entry(user).or_insert(root).clone())
+    }
+
+    /// Attaches are kept up to so many.
+    const MOST_USERS: usize = 1024;
+
+    fn roots(&self) -> MutexGuard<'_, HashMap<u32, Arc<Held>>> {
+        self.roots.lock().expect("no panic holds it")
+    }
+}
+
+fn user_of(options: &Options, dialect: Dialect, caller: &Caller) -> u32 {
+    match dialect {
+        // There the name alone counts.
+        Dialect::Plan9 => u32::MAX,
+        Dialect::Unix | Dialect::Linux => options.uid.unwrap_or(caller.uid),
+    }
+}
+
+/// Attaches as `user`: the root's fid, and what its qid tells.
+fn attach(wire: &Arc<Wire>, options: &Options, user: u32) -> Result<(Held, Option<(u64, Kind)>)> {
+    let fid = wire.pipe.fid()?;
+    let attach = Tmessage::Attach {
+        fid,
+        afid: Fid::NONE,
+        uname: options.uname.as_bytes(),
+        aname: options.aname.as_bytes(),
+        n_uname: Uid(user),
+    };
+    let reply = match wire.pipe.call(&attach) {
+        Ok(reply) => reply,
+        Err(errno) => {
+            wire.pipe.forget(fid);
+            return Err(errno);
+        }
+    };
+    let root = match reply.message()? {
+        p9::Rmessage::Attach { qid } if qid.kind.contains(QidType::DIR) => {
+            Some((p9::client::attr::id_of(&qid), Kind::Directory))
+        }
+        _ => None,
+    };
+    Ok((wire.held(fid), root))
+}

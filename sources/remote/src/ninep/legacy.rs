@@ -1,0 +1,258 @@
+//! What 9P2000 and 9P2000.u do their own way: Topen, Tcreate, Tstat, Twstat, directories as files.
+//!
+//! What these dialects have no word for is `EOPNOTSUPP`; what a caller cannot do without is made up as
+//! Linux's client does (the figures of statfs).
+
+use std::sync::Arc;
+
+use p9::client::{ask, dir};
+use p9::message::DATA_HEAD;
+use p9::numbers::{Dm, V9FS_MAGIC};
+use p9::{Dialect, Extension, Fid, Rmessage, Stat, Tmessage};
+use rustix::time::{ClockId, clock_gettime};
+use vfs::{
+    Cx, DirEntry, DirSink, Entry, Errno, File, Kind, Make, Mode, Name, Node, OpenFlags, Plus,
+    Result, SetAttr, StatFs,
+};
+use wire::Reader;
+
+use super::dir::Listed;
+use super::fid::Wire;
+use super::file::{Opened, RemoteFile};
+use super::node::RemoteNode;
+
+/// Opens another fid of what `fid` points at.
+pub(super) fn open_fid(
+    wire: &Arc<Wire>,
+    cx: &Cx<'_>,
+    fid: Fid,
+    flags: OpenFlags,
+) -> Result<Opened> {
+    let (held, _) = wire.walk(cx, fid, &[])?;
+    let open = Tmessage::Open {
+        fid: held.fid,
+        mode: ask::omode(flags, wire.dialect()),
+    };
+    match wire.call(cx, &open)?.message()? {
+        Rmessage::Open { iounit, .. } => Ok(Opened::new(held.opened(), iounit)),
+        _ => Err(Errno::EIO),
+    }
+}
+
+pub(super) fn create_file(
+    dir: &RemoteNode,
+    cx: &Cx<'_>,
+    name: Name<'_>,
+    flags: OpenFlags,
+    mode: Mode,
+) -> Result<(Entry, Arc<dyn File>)> {
+    // Tcreate makes anew; opening what is there is another request, and both may lose a race.
+    const ATTEMPTS: usize = 3;
+    for _ in 0..ATTEMPTS {
+        if !flags.contains(OpenFlags::EXCL) {
+            match dir.lookup(cx, name) {
+                Ok(entry) => {
+                    let file = entry.node.open(cx, flags)?;
+                    return Ok((entry, file));
+                }
+                Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let perm = ask::perm(Kind::File, mode.bits & !mode.umask, dir.wire().dialect());
+        let mode = ask::omode(flags - OpenFlags::TRUNC, dir.wire().dialect());
+        match create(dir, cx, name, perm, mode, b"") {
+            Ok(opened) => {
+                let entry = dir.lookup(cx, name)?;
+                let attr = entry.attr;
+                let file = RemoteFile::new(opened, flags, attr.id, attr.kind);
+                return Ok((entry, file));
+            }
+            Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+pub(super) fn make(
+    dir: &RemoteNode,
+    cx: &Cx<'_>,
+    name: Name<'_>,
+    what: Make<'_>,
+    mode: Mode,
+) -> Result<Entry> {
+    let dialect = dir.wire().dialect();
+    let (kind, extension) = ask::create(what, dialect)?;
+    let perm = ask::perm(kind, mode.bits & !mode.umask, dialect);
+    create(dir, cx, name, perm, 0, &extension)?;
+    dir.lookup(cx, name)
+}
+
+fn create(
+    dir: &RemoteNode,
+    cx: &Cx<'_>,
+    name: Name<'_>,
+    perm: Dm,
+    mode: u8,
+    extension: &[u8],
+) -> Result<Opened> {
+    let held = dir.fid(cx)?;
+    let (held, _) = dir.wire().walk(cx, held.fid, &[])?;
+    let request = Tmessage::Create {
+        fid: held.fid,
+        name: name.bytes(),
+        perm: perm.bits(),
+        mode,
+        extension: Extension(extension),
+    };
+    match dir.wire().call(cx, &request)?.message()? {
+        Rmessage::Create { iounit, .. } => Ok(Opened::new(held.opened(), iounit)),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// 9P2000.u makes a link by creating a name with the number of the target's fid.
+pub(super) fn link(
+    wire: &Arc<Wire>,
+    cx: &Cx<'_>,
+    dir: Fid,
+    target: Fid,
+    name: Name<'_>,
+) -> Result<()> {
+    if wire.dialect() != Dialect::Unix {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let (held, _) = wire.walk(cx, dir, &[])?;
+    let target = target.0.to_string();
+    let request = Tmessage::Create {
+        fid: held.fid,
+        name: name.bytes(),
+        perm: Dm::LINK.bits(),
+        mode: 0,
+        extension: Extension(target.as_bytes()),
+    };
+    wire.call(cx, &request).map(drop)
+}
+
+pub(super) fn rename(
+    wire: &Arc<Wire>,
+    cx: &Cx<'_>,
+    dir: Fid,
+    name: Name<'_>,
+    to_name: Name<'_>,
+) -> Result<()> {
+    let (held, _) = wire.walk(cx, dir, &[name.bytes()])?;
+    let stat = Stat {
+        name: to_name.bytes(),
+        ..Stat::UNTOUCHED
+    };
+    let fid = held.fid;
+    wire.call(cx, &Tmessage::Wstat { fid, stat }).map(drop)
+}
+
+pub(super) fn setattr(
+    wire: &Arc<Wire>,
+    cx: &Cx<'_>,
+    fid: Fid,
+    kind: Kind,
+    set: &SetAttr,
+) -> Result<()> {
+    if wire.dialect() == Dialect::Plan9 && (set.uid.is_some() || set.gid.is_some()) {
+        // By name only, and no names are known here.
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let now = clock_gettime(ClockId::Realtime).tv_sec;
+    let now = now.clamp(0, i64::from(u32::MAX - 1)) as u32;
+    let stat = ask::wstat(set, kind, wire.dialect(), now);
+    wire.call(cx, &Tmessage::Wstat { fid, stat }).map(drop)
+}
+
+pub(super) fn readlink(wire: &Arc<Wire>, cx: &Cx<'_>, fid: Fid) -> Result<Vec<u8>> {
+    match wire.call(cx, &Tmessage::Stat { fid })?.message()? {
+        Rmessage::Stat { stat } => Ok(stat.unix.extension.to_vec()),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// What Linux's client makes up (`simple_statfs`).
+pub(super) fn statfs() -> StatFs {
+    StatFs {
+        kind: V9FS_MAGIC,
+        bsize: 4096,
+        namelen: Name::MAX as u32,
+        ..StatFs::default()
+    }
+}
+
+/// Lists from behind `cookie`, which counts entries of the listing that began last.
+pub(super) fn list(
+    file: &RemoteFile,
+    cx: &Cx<'_>,
+    cookie: u64,
+    plus: Plus,
+    sink: &mut dyn DirSink,
+) -> Result<()> {
+    if cookie == 0 {
+        let whole = Arc::new(read_whole(file, cx)?);
+        *file.listing.0.lock().expect("no panic holds it") = whole;
+    }
+    let listed = file.listing.0.lock().expect("no panic holds it").clone();
+    let behind = usize::try_from(cookie).unwrap_or(usize::MAX);
+    for (at, entry) in listed.iter().enumerate().skip(behind) {
+        let found = match (plus, &file.node) {
+            (Plus::Entries, Some(node)) => match node.lookup(cx, Name::new(&entry.name)?) {
+                Ok(found) => Some(found),
+                Err(Errno::ENOENT | Errno::EACCES) => None,
+                Err(errno) => return Err(errno),
+            },
+            _ => None,
+        };
+        let told = DirEntry {
+            name: &entry.name,
+            id: entry.attr.id,
+            kind: Some(entry.attr.kind),
+            cookie: at as u64 + 1,
+            entry: found,
+        };
+        if !sink.entry(told) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn read_whole(file: &RemoteFile, cx: &Cx<'_>) -> Result<Vec<Listed>> {
+    /// A directory is listed whole; one with more bytes than this is not one to list.
+    const MOST: u64 = 256 << 20;
+    let dialect = file.wire().dialect();
+    let mut listed = Vec::new();
+    let mut offset = 0;
+    loop {
+        let request = Tmessage::Read {
+            fid: file.fid(),
+            offset,
+            count: file.opened.io().min((64 << 10) - DATA_HEAD) as u32,
+        };
+        let reply = file.wire().call(cx, &request)?;
+        if reply.data().is_empty() {
+            return Ok(listed);
+        }
+        offset += reply.data().len() as u64;
+        if offset > MOST {
+            return Err(Errno::EOVERFLOW);
+        }
+        let mut from = Reader::new(reply.data());
+        while let Some(stat) = dir::record(&mut from, dialect).map_err(|what| {
+            tracing::error!("entries of a directory: {what}");
+            Errno::EIO
+        })? {
+            if !matches!(stat.name, b"." | b"..") {
+                listed.push(Listed {
+                    name: stat.name.into(),
+                    attr: p9::client::attr::of_stat(&stat, dialect),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Names in directories: making, linking, moving, removing.
+
+use std::sync::Arc;
+
+use p9::client::{ask, attr};
+use p9::numbers::{AT_REMOVEDIR, Lopen};
+use p9::{Fid, Qid, Rmessage, Tmessage};
+use vfs::{Attr, Cx, Device, Entry, Errno, File, Make, Mode, Name, OpenFlags, Result};
+
+use super::fid::{Held, Walk};
+use super::file::{Opened, RemoteFile};
+use super::legacy;
+use super::node::RemoteNode;
+
+impl RemoteNode {
+    pub(super) fn create_file(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        self.check_directory()?;
+        if !self.wire().is_linux() {
+            return legacy::create_file(self, cx, name, flags, mode);
+        }
+        let wire = self.wire();
+        let dir = self.fid(cx)?;
+        let create = |fid| Tmessage::Lcreate {
+            fid,
+            name: name.bytes(),
+            flags: ask::lopen(flags) | Lopen::CREATE.bits(),
+            mode: mode.bits & !mode.umask & 0o7777,
+            gid: self.shared.group(cx.caller),
+        };
+        let walk = Walk::begin(wire, cx, dir.fid, &[])?;
+        let early = wire.early(&create(walk.fid));
+        let (held, _) = walk.end(cx)?;
+        let reply = wire.late(cx, early, &create(held.fid))?;
+        let Rmessage::Lcreate { iounit, .. } = reply.message()? else {
+            return Err(Errno::EIO);
+        };
+        let opened = Opened::new(held.opened(), iounit);
+        let (node, attr) = self.node_of_open(cx, name, &opened.held)?;
+        let entry = self.found(cx, Some(name), node, attr);
+        let file = RemoteFile::new(opened, flags, attr.id, attr.kind);
+        Ok((entry, file))
+    }
+
+    /// A fid for the node that a new fid has open, and its attributes.
+    fn node_of_open(&self, cx: &Cx<'_>, name: Name<'_>, open: &Held) -> Result<(Held, Attr)> {
+        match self.wire().find(cx, open.fid, &[]) {
+            Err(errno) if !errno.is_signal() && errno != Errno::EINTR => {}
+            done => return done,
+        }
+        // A server that has no other fid for an open file: by its name, if that is still its.
+        let own = self.wire().attr(cx, open.fid)?;
+        let dir = self.fid(cx)?;
+        let (held, attr) = self.wire().find(cx, dir.fid, &[name.bytes()])?;
+        if attr.id == own.id {
+            Ok((held, attr))
+        } else {
+            Err(Errno::ESTALE)
+        }
+    }
+
+    pub(super) fn make_node(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        what: Make<'_>,
+        mode: Mode,
+    ) -> Result<Entry> {
+        self.check_directory()?;
+        if let Make::Symlink(target) = what {
+            check_target(target)?;
+        }
+        if !self.wire().is_linux() {
+            return legacy::make(self, cx, name, what, mode);
+        }
+        let wire = self.wire();
+        let dir = self.fid(cx)?;
+        let mode = mode.bits & !mode.umask & 0o7777;
+        let gid = self.shared.group(cx.caller);
+        let request = request(dir.fid, name.bytes(), what, mode, gid);
+        let reply = wire.call(cx, &request)?;
+        let made = made(&reply.message()?)?;
+        let (held, attr) = wire.find(cx, dir.fid, &[name.bytes()])?;
+        if attr.id != attr::id_of(&made) {
+            return Err(Errno::ESTALE);
+        }
+        Ok(self.found(cx, Some(name), held, attr))
+    }
+
+    pub(super) fn add_link(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        target: &RemoteNode,
+    ) -> Result<Entry> {
+        self.check_directory()?;
+        let (dir, held) = (self.fid(cx)?, target.fid(cx)?);
+        if self.wire().is_linux() {
+            let link = Tmessage::Link {
+                dfid: dir.fid,
+                fid: held.fid,
+                name: name.bytes(),
+            };
+            self.wire().call(cx, &link)?;
+        } else {
+            legacy::link(self.wire(), cx, dir.fid, held.fid, name)?;
+        }
+        let attr = self.wire().attr(cx, held.fid)?;
+        Ok(self.found(cx, Some(name), held, attr))
+    }
+
+    pub(super) fn remove_name(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        self.check_directory()?;
+        let held = self.fid(cx)?;
+        if self.wire().is_linux() {
+            let unlink = Tmessage::Unlinkat {
+                dirfid: held.fid,
+                name: name.bytes(),
+                flags: if dir { AT_REMOVEDIR } else { 0 },
+            };
+            match self.wire().call(cx, &unlink) {
+                Err(Errno::EOPNOTSUPP) => {}
+                done => return done.map(drop),
+            }
+        }
+        let (child, attr) = self.wire().find(cx, held.fid, &[name.bytes()])?;
+        match (dir, attr.kind) {
+            (true, vfs::Kind::Directory) => {}
+            (true, _) => return Err(Errno::ENOTDIR),
+            (false, vfs::Kind::Directory) => return Err(Errno::EISDIR),
+            (false, _) => {}
+        }
+        child.remove()
+    }
+
+    pub(super) fn move_name(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &RemoteNode,
+        to_name: Name<'_>,
+    ) -> Result<()> {
+        self.check_directory()?;
+        to.check_directory()?;
+        let (old, new) = (self.fid(cx)?, to.fid(cx)?);
+        if !self.wire().is_linux() {
+            if vfs::Node::id(self) != vfs::Node::id(to) {
+                // 9P2000 renames within a directory only.
+                return Err(Errno::EXDEV);
+            }
+            return legacy::rename(self.wire(), cx, old.fid, name, to_name);
+        }
+        let rename = Tmessage::Renameat {
+            olddirfid: old.fid,
+            oldname: name.bytes(),
+            newdirfid: new.fid,
+            newname: to_name.bytes(),
+        };
+        match self.wire().call(cx, &rename) {
+            Err(Errno::EOPNOTSUPP) => {}
+            done => return done.map(drop),
+        }
+        let (child, _) = self.wire().walk(cx, old.fid, &[name.bytes()])?;
+        let rename = Tmessage::Rename {
+            fid: child.fid,
+            dfid: new.fid,
+            name: to_name.bytes(),
+        };
+        self.wire().call(cx, &rename).map(drop)
+    }
+}
+
+fn request<'a>(dfid: Fid, name: &'a [u8], what: Make<'a>, mode: u32, gid: u32) -> Tmessage<'a> {
+    let node = |kind: vfs::Kind, device: Device| Tmessage::Mknod {
+        dfid,
+        name,
+        mode: kind.mode_bits() | mode,
+        major: device.major,
+        minor: device.minor,
+        gid,
+    };
+    let none = Device::default();
+    match what {
+        Make::File => node(vfs::Kind::File, none),
+        Make::Fifo => node(vfs::Kind::Fifo, none),
+        Make::Socket => node(vfs::Kind::Socket, none),
+        Make::CharDevice(device) => node(vfs::Kind::CharDevice, device),
+        Make::BlockDevice(device) => node(vfs::Kind::BlockDevice, device),
+        Make::Directory => Tmessage::Mkdir {
+            dfid,
+            name,
+            mode,
+            gid,
+        },
+        Make::Symlink(target) => Tmessage::Symlink {
+            fid: dfid,
+            name,
+            target,
+            gid,
+        },
+    }
+}
+
+fn made(reply: &Rmessage<'_>) -> Result<Qid> {
+    match reply {
+        Rmessage::Mknod { qid } | Rmessage::Mkdir { qid } | Rmessage::Symlink { qid } => Ok(*qid),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// A symbolic link's target as symlink(2) takes it; a message could not carry more than 64 KiB.
+fn check_target(target: &[u8]) -> Result<()> {
+    /// Linux's `PATH_MAX`, its NUL included.
+    const MOST: usize = 4095;
+    match target {
+        b"" => Err(Errno::ENOENT),
+        _ if target.len() > MOST => Err(Errno::ENAMETOOLONG),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,408 @@
+//! Nodes: fids, one for each user that has asked, and operations on what they point at.
+//!
+//! Lock order: a node's place, or its fids; never two at a time, and none across a request.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use p9::client::{ask, attr};
+use p9::{Names, Rmessage, Tmessage};
+use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::{
+    Access, Attr, Caller, Cx, Entry, Errno, File, Groups, Handle, Kind, Make, Mode, Name, Node,
+    NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+};
+
+use super::fid::{Held, Wire};
+use super::file::RemoteFile;
+use super::fs::Shared;
+
+/// A node.
+pub(super) struct RemoteNode {
+    pub(super) shared: Arc<Shared>,
+    pub(super) this: Weak<RemoteNode>,
+    id: NodeId,
+    kind: Kind,
+    /// Where it was found, for users that have not asked yet; nothing for the root and for what was
+    /// found without a name.
+    place: Option<Place>,
+    /// By user.
+    fids: Mutex<Vec<(u32, Arc<Held>)>>,
+}
+
+pub(super) struct Place {
+    pub(super) up: Arc<RemoteNode>,
+    pub(super) name: Box<[u8]>,
+}
+
+impl RemoteNode {
+    /// The most users that a node has fids of.
+    const MOST_USERS: usize = 64;
+
+    pub(super) fn root(shared: &Arc<Shared>, id: NodeId, kind: Kind) -> Arc<RemoteNode> {
+        RemoteNode::new(shared, id, kind, None, Vec::new())
+    }
+
+    fn new(
+        shared: &Arc<Shared>,
+        id: NodeId,
+        kind: Kind,
+        place: Option<Place>,
+        fids: Vec<(u32, Arc<Held>)>,
+    ) -> Arc<RemoteNode> {
+        Arc::new_cyclic(|this| RemoteNode {
+            shared: shared.clone(),
+            this: this.clone(),
+            id,
+            kind,
+            place,
+            fids: Mutex::new(fids),
+        })
+    }
+
+    pub(super) fn wire(&self) -> &Arc<Wire> {
+        &self.shared.wire
+    }
+
+    /// What a walk of the caller's found.
+    pub(super) fn found(
+        &self,
+        cx: &Cx<'_>,
+        name: Option<Name<'_>>,
+        held: impl Into<Arc<Held>>,
+        attr: Attr,
+    ) -> Entry {
+        let place = name.and_then(|name| {
+            let up = self.this.upgrade()?;
+            let name = name.bytes().into();
+            Some(Place { up, name })
+        });
+        let fids = vec![(self.shared.user(cx.caller), held.into())];
+        let node = RemoteNode::new(&self.shared, attr.id, attr.kind, place, fids);
+        Entry { node, attr }
+    }
+
+    /// The caller's fid of it. A user that has none yet walks to where the node was found, and finds
+    /// `ESTALE` if another is there by now.
+    pub(super) fn fid(&self, cx: &Cx<'_>) -> Result<Arc<Held>> {
+        cx.may_wait()?;
+        let user = self.shared.user(cx.caller);
+        if let Some(held) = self.known(user) {
+            return Ok(held);
+        }
+        let mut names: Vec<&[u8]> = Vec::new();
+        let mut at = self;
+        let mut from = loop {
+            match &at.place {
+                Some(place) => {
+                    names.push(&place.name);
+                    at = &place.up;
+                }
+                None if at.id == self.shared.root_id() => {
+                    break self.shared.root_of(cx, user)?;
+                }
+                None => return Err(Errno::ESTALE),
+            }
+            if let Some(held) = at.known(user) {
+                break held;
+            }
+        };
+        names.reverse();
+        let mut last = None;
+        for names in names.chunks(Names::MAX) {
+            let (held, qid) = self.wire().walk(cx, from.fid, names)?;
+            (from, last) = (Arc::new(held), qid);
+        }
+        if last.is_some_and(|qid| attr::id_of(&qid) != self.id) {
+            return Err(Errno::ESTALE);
+        }
+        let mut fids = self.fids();
+        if fids.len() >= RemoteNode::MOST_USERS {
+            fids.remove(1);
+        }
+        fids.push((user, from.clone()));
+        Ok(from)
+    }
+
+    fn known(&self, user: u32) -> Option<Arc<Held>> {
+        let fids = self.fids();
+        let known = fids.iter().find(|(known, _)| *known == user);
+        known.map(|(_, held)| held.clone())
+    }
+
+    fn fids(&self) -> MutexGuard<'_, Vec<(u32, Arc<Held>)>> {
+        self.fids.lock().expect("no panic holds it")
+    }
+
+    /// The node behind a trait object, if it is of this connection: `EXDEV`.
+    pub(super) fn of_same<'a>(&self, node: &'a dyn Node) -> Result<&'a RemoteNode> {
+        node.as_any()
+            .downcast_ref::<RemoteNode>()
+            .filter(|node| Arc::ptr_eq(&node.shared, &self.shared))
+            .ok_or(Errno::EXDEV)
+    }
+
+    pub(super) fn check_directory(&self) -> Result<()> {
+        match self.kind {
+            Kind::Directory => Ok(()),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// `ESTALE` if the attributes are another node's.
+    fn own(&self, attr: Attr) -> Result<Attr> {
+        if (attr.id, attr.kind) == (self.id, self.kind) {
+            Ok(attr)
+        } else {
+            Err(Errno::ESTALE)
+        }
+    }
+}
+
+/// Changes what `fid` points at. `kind` is what that is.
+pub(super) fn change(
+    wire: &Arc<Wire>,
+    cx: &Cx<'_>,
+    fid: p9::Fid,
+    kind: Kind,
+    set: &SetAttr,
+) -> Result<Attr> {
+    let mut set = *set;
+    if set.kill_priv {
+        set.kill_priv = false;
+        if set.mode.is_none() && kind == Kind::File {
+            let mode = wire.attr(cx, fid)?.mode;
+            set.mode = Some(without_set_id(mode)).filter(|&without| without != mode);
+        }
+    }
+    if set == SetAttr::default() {
+        return wire.attr(cx, fid);
+    }
+    if wire.is_linux() {
+        wire.call(cx, &ask::setattr(fid, &set))?;
+    } else {
+        super::legacy::setattr(wire, cx, fid, kind, &set)?;
+    }
+    wire.attr(cx, fid)
+}
+
+/// What Linux's `setattr_should_drop_suidgid` leaves of a mode.
+fn without_set_id(mode: u32) -> u32 {
+    match mode & 0o010 {
+        0 => mode & !0o4000,
+        _ => mode & !0o6000,
+    }
+}
+
+/// What the permission bits allow a caller, as Linux decides it; groups that nobody told of do not count.
+pub(super) fn allowed(attr: &Attr, caller: &Caller) -> Access {
+    if caller.uid == 0 {
+        let exec = attr.kind == Kind::Directory || attr.mode & 0o111 != 0;
+        let mut all = Access::READ | Access::WRITE;
+        all.set(Access::EXEC, exec);
+        return all;
+    }
+    let in_group = caller.gid == attr.gid
+        || matches!(&caller.groups, Groups::Known(groups) if groups.contains(&attr.gid));
+    let shift = match () {
+        () if caller.uid == attr.uid => 6,
+        () if in_group => 3,
+        () => 0,
+    };
+    Access::from_bits_truncate(attr.mode >> shift & 7)
+}
+
+impl Node for RemoteNode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> NodeId {
+        self.id
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn handle(&self, _cx: &Cx<'_>) -> Result<Handle> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn attr(&self, cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+        let held = self.fid(cx)?;
+        self.own(self.wire().attr(cx, held.fid)?)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        let held = self.fid(cx)?;
+        self.own(change(self.wire(), cx, held.fid, self.kind, set)?)
+    }
+
+    /// By the permission bits: 9P cannot ask the server.
+    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
+        let attr = self.attr(cx, Want::BASIC)?;
+        Ok(allowed(&attr, cx.caller) & want)
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        let held = self.fid(cx)?;
+        if !self.wire().is_linux() {
+            return Ok(super::legacy::statfs());
+        }
+        let reply = self.wire().call(cx, &Tmessage::Statfs { fid: held.fid })?;
+        match reply.message()? {
+            Rmessage::Statfs {
+                kind,
+                bsize,
+                blocks,
+                bfree,
+                bavail,
+                files,
+                ffree,
+                fsid,
+                namelen,
+            } => Ok(StatFs {
+                kind,
+                bsize,
+                blocks,
+                bfree,
+                bavail,
+                files,
+                ffree,
+                fsid,
+                namelen,
+            }),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        RemoteFile::open(self, cx, flags)
+    }
+
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        if self.kind != Kind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        let held = self.fid(cx)?;
+        if !self.wire().is_linux() {
+            return super::legacy::readlink(self.wire(), cx, held.fid);
+        }
+        let reply = self
+            .wire()
+            .call(cx, &Tmessage::Readlink { fid: held.fid })?;
+        match reply.message()? {
+            Rmessage::Readlink { target } => Ok(target.to_vec()),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        self.check_directory()?;
+        let dir = self.fid(cx)?;
+        let (held, attr) = self.wire().find(cx, dir.fid, &[name.bytes()])?;
+        Ok(self.found(cx, Some(name), held, attr))
+    }
+
+    fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
+        self.check_directory()?;
+        let dir = self.fid(cx)?;
+        let (held, attr) = self.wire().find(cx, dir.fid, &[b".."])?;
+        Ok(self.found(cx, None, held, attr))
+    }
+
+    fn create(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        self.create_file(cx, name, flags, mode)
+    }
+
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+        self.make_node(cx, name, what, mode)
+    }
+
+    fn tmpfile(
+        &self,
+        _cx: &Cx<'_>,
+        _flags: OpenFlags,
+        _mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
+        self.add_link(cx, name, self.of_same(target)?)
+    }
+
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        self.remove_name(cx, name, dir)
+    }
+
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &dyn Node,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let to = self.of_same(to)?;
+        if !flags.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        self.move_name(cx, name, to, to_name)
+    }
+
+    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        self.get_xattr(cx, name)
+    }
+
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        self.list_xattrs(cx)
+    }
+
+    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.put_xattr(cx, name, value, flags)
+    }
+
+    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        self.take_xattr(cx, name)
+    }
+
+    fn host_lock(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        state: HostLock,
+    ) -> Result<()> {
+        self.lock_remotely(cx, space, start, end, state)
+    }
+
+    fn host_lock_holder(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        self.remote_holder(cx, space, start, end, kind)
+    }
+}
+
+/// A tree may be deep, so its places go one by one, not recursively.
+impl Drop for RemoteNode {
+    fn drop(&mut self) {
+        let mut place = self.place.take();
+        while let Some(Place { up, .. }) = place {
+            place = Arc::into_inner(up).and_then(|mut node| node.place.take());
+        }
+    }
+}

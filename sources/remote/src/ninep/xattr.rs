@@ -1,0 +1,147 @@
+//! Extended attributes: fids that are read, or written and then clunked.
+
+use p9::{Data, Fid, Rmessage, Tmessage};
+use vfs::{Cx, Errno, Result, XattrFlags};
+
+use super::fid::Held;
+use super::node::RemoteNode;
+
+/// The largest value, and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+const MOST: usize = 64 << 10;
+
+/// The longest name (`XATTR_NAME_MAX`).
+const NAME_MOST: usize = 255;
+
+impl RemoteNode {
+    pub(super) fn get_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        check_name(name)?;
+        self.read_xattr(cx, name)
+    }
+
+    pub(super) fn list_xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        let list = self.read_xattr(cx, b"")?;
+        match list.last() {
+            None | Some(0) => Ok(list),
+            Some(_) => Err(Errno::EIO),
+        }
+    }
+
+    pub(super) fn put_xattr(
+        &self,
+        cx: &Cx<'_>,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        check_name(name)?;
+        if value.len() > MOST {
+            return Err(Errno::E2BIG);
+        }
+        let mut flags = flags;
+        if value.is_empty() && flags.contains(XattrFlags::REPLACE) {
+            // To replace by nothing is how 9P says to remove.
+            self.read_xattr(cx, name)?;
+            flags.remove(XattrFlags::REPLACE);
+        }
+        self.write_xattr(cx, name, value, flags)
+    }
+
+    pub(super) fn take_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.write_xattr(cx, name, b"", XattrFlags::REPLACE)
+    }
+
+    fn read_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        let wire = self.wire();
+        if !wire.is_linux() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let node = self.fid(cx)?;
+        let newfid = wire.pipe.fid()?;
+        let walk = Tmessage::Xattrwalk {
+            fid: node.fid,
+            newfid,
+            name,
+        };
+        let reply = match wire.call(cx, &walk) {
+            Ok(reply) => reply,
+            Err(Errno::EINTR) => return Err(Errno::EINTR),
+            Err(errno) => {
+                wire.pipe.forget(newfid);
+                return Err(errno);
+            }
+        };
+        let value = wire.held(newfid);
+        let size = match reply.message()? {
+            Rmessage::Xattrwalk { size } if size > MOST as u64 => return Err(Errno::E2BIG),
+            Rmessage::Xattrwalk { size } => size as usize,
+            _ => return Err(Errno::EIO),
+        };
+        self.read_value(cx, &value, size)
+    }
+
+    fn read_value(&self, cx: &Cx<'_>, held: &Held, size: usize) -> Result<Vec<u8>> {
+        let mut value = Vec::with_capacity(size);
+        while value.len() < size {
+            let missing = (size - value.len()) as u32;
+            let request = Tmessage::Read {
+                fid: held.fid,
+                offset: value.len() as u64,
+                count: missing.min(self.wire().pipe.payload()),
+            };
+            let reply = self.wire().call(cx, &request)?;
+            if reply.data().is_empty() {
+                return Err(Errno::EIO);
+            }
+            value.extend_from_slice(reply.data());
+        }
+        Ok(value)
+    }
+
+    fn write_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        let wire = self.wire();
+        if !wire.is_linux() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let node = self.fid(cx)?;
+        let (draft, _) = wire.walk(cx, node.fid, &[])?;
+        let create = Tmessage::Xattrcreate {
+            fid: draft.fid,
+            name,
+            size: value.len() as u64,
+            flags: flags.bits(),
+        };
+        wire.call(cx, &create)?;
+        self.write_value(cx, draft.fid, value)?;
+        // The attribute is set by this, or not.
+        draft.clunk()
+    }
+
+    fn write_value(&self, cx: &Cx<'_>, fid: Fid, value: &[u8]) -> Result<()> {
+        let wire = self.wire();
+        let mut written = 0;
+        while written < value.len() {
+            let rest = &value[written..];
+            let piece = &rest[..rest.len().min(wire.pipe.payload() as usize)];
+            let write = Tmessage::Write {
+                fid,
+                offset: written as u64,
+                data: Data(piece),
+            };
+            match wire.call(cx, &write)?.message()? {
+                Rmessage::Write { count: 0 } => return Err(Errno::EIO),
+                Rmessage::Write { count } => written += count as usize,
+                _ => return Err(Errno::EIO),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        _ if name.is_empty() || name.len() > NAME_MOST => Err(Errno::ERANGE),
+        _ if name.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,7 @@
+//! A remote file system over a barge server in the same process, and over servers that misbehave.
+
+mod cancel;
+mod conformance;
+mod hostile;
+mod net;
+mod pipe;

@@ -1,0 +1,83 @@
+//! A tree in memory, served over a socket pair.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine::{Engine, Tuning};
+use memory::Memory;
+use p9::Dialect;
+use p9::server::{ExportList, NumericUsers, Server};
+use remote::{Options, Remote9p};
+use transports::StreamLink;
+use vfs::{Export, FileSystem, Time};
+
+struct Service(Server);
+
+impl engine::Service for Service {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.0.session())
+    }
+}
+
+/// A tree and an engine that serves it. Stops when dropped.
+pub(crate) struct Served {
+    engine: Arc<Engine>,
+    service: Service,
+}
+
+impl Served {
+    pub(crate) fn new() -> Served {
+        Served::of(tree())
+    }
+
+    pub(crate) fn of(fs: Arc<dyn FileSystem>) -> Served {
+        let exports = ExportList(vec![Arc::new(Export::new("", fs))]);
+        let options = p9::server::Options::default();
+        let server = Server::new(Arc::new(exports), Arc::new(NumericUsers), options);
+        Served {
+            engine: Engine::new(Tuning::default()).expect("an engine"),
+            service: Service(server),
+        }
+    }
+
+    /// A new connection's client end.
+    pub(crate) fn link(&self) -> StreamLink {
+        let (ours, theirs) = transports::pair().expect("a socket pair");
+        self.engine
+            .connect(Box::new(theirs), &self.service)
+            .expect("connected");
+        ours
+    }
+
+    /// A new connection.
+    pub(crate) fn connect(&self, options: Options) -> Arc<Remote9p> {
+        Remote9p::connect(self.link(), options).expect("attached")
+    }
+
+    pub(crate) fn speaking(&self, version: Dialect, msize: u32) -> Arc<Remote9p> {
+        self.connect(Options {
+            version,
+            msize,
+            uname: "root".into(),
+            ..Options::default()
+        })
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.engine.stop();
+    }
+}
+
+/// A tree whose clock goes on by a microsecond each time it is looked at.
+pub(crate) fn tree() -> Arc<Memory> {
+    let micros = AtomicU64::new(0);
+    Memory::new(Arc::new(move || {
+        let now = micros.fetch_add(1, Ordering::Relaxed);
+        Time {
+            sec: 1_700_000_000 + (now / 1_000_000) as i64,
+            nsec: (now % 1_000_000 * 1000) as u32,
+        }
+    }))
+}

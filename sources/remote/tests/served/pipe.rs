@@ -1,0 +1,228 @@
+//! Many requests at a time, from one thread and from many.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use p9::{Data, Dialect, Fid, Names, Tmessage as T, Uid};
+use remote::Pipe;
+use vfs::{Errno, FileSystem, OpenFlags, Patience};
+use vfs_testkit::bed::{Opened, Seen, ok, pattern};
+
+use crate::net::Served;
+
+const FILE: Fid = Fid(1 << 20);
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// A pipe with [`FILE`] open to read and write.
+fn with_file(served: &Served, msize: u32) -> Arc<Pipe> {
+    let pipe = Pipe::open(served.link(), Dialect::Linux, msize).expect("a session");
+    let (root, names) = (Fid(FILE.0 + 1), Names::new(&[]));
+    let attach = T::Attach {
+        fid: root,
+        afid: Fid::NONE,
+        uname: b"",
+        aname: b"",
+        n_uname: Uid(0),
+    };
+    drop(ok(pipe.call(&attach)));
+    let (fid, newfid) = (root, FILE);
+    drop(ok(pipe.call(&T::Walk { fid, newfid, names })));
+    let create = T::Lcreate {
+        fid: FILE,
+        name: b"file",
+        flags: 2,
+        mode: 0o644,
+        gid: 0,
+    };
+    drop(ok(pipe.call(&create)));
+    pipe
+}
+
+fn read(offset: u64, count: u32) -> T<'static> {
+    let fid = FILE;
+    T::Read { fid, offset, count }
+}
+
+fn write(offset: u64, data: &[u8]) -> T<'_> {
+    let (fid, data) = (FILE, Data(data));
+    T::Write { fid, offset, data }
+}
+
+#[test]
+fn one_thread_keeps_many_in_flight() {
+    let served = Served::new();
+    for (size, depth) in [
+        (100, 64),
+        (4096, 64),
+        (60_000, 5),
+        (300_000, 8),
+        (1 << 20, 3),
+    ] {
+        let pipe = with_file(&served, (1 << 20) + 24);
+        let data = pattern(size * 40, size as u64);
+        let mut flight = VecDeque::new();
+        for (at, piece) in data.chunks(size).enumerate() {
+            if flight.len() == depth {
+                let ticket = flight.pop_front().expect("some");
+                drop(ok(pipe.wait(ticket)));
+            }
+            flight.push_back(ok(pipe.submit(&write((at * size) as u64, piece))));
+        }
+        flight
+            .into_iter()
+            .for_each(|ticket| drop(ok(pipe.wait(ticket))));
+
+        let mut flight = VecDeque::new();
+        let mut got = Vec::new();
+        for at in 0..40 {
+            if flight.len() == depth {
+                let ticket = flight.pop_front().expect("some");
+                got.extend_from_slice(ok(pipe.wait(ticket)).data());
+            }
+            flight.push_back(ok(pipe.submit(&read((at * size) as u64, size as u32))));
+        }
+        for ticket in flight {
+            got.extend_from_slice(ok(pipe.wait(ticket)).data());
+        }
+        assert!(got == data, "{size} bytes, {depth} at a time");
+    }
+}
+
+#[test]
+fn replies_can_be_kept_and_taken_in_any_order() {
+    let served = Served::new();
+    let pipe = with_file(&served, 8192);
+    let data = pattern(100 * 1000, 3);
+    for (at, piece) in data.chunks(1000).enumerate() {
+        drop(ok(pipe.call(&write(at as u64 * 1000, piece))));
+    }
+    let tickets: Vec<_> = (0..100)
+        .map(|at| ok(pipe.submit(&read(at * 1000, 1000))))
+        .collect();
+    let kept: Vec<_> = tickets
+        .into_iter()
+        .rev()
+        .map(|ticket| ok(pipe.wait(ticket)))
+        .collect();
+    for (at, reply) in kept.iter().rev().enumerate() {
+        assert_eq!(reply.data(), &data[at * 1000..][..1000]);
+    }
+}
+
+#[test]
+fn tickets_that_nobody_waits_for_are_forgotten() {
+    let served = Served::new();
+    let pipe = with_file(&served, 8192);
+    drop(ok(pipe.call(&write(0, b"data"))));
+    for _ in 0..100_000 {
+        // Far more than there are tags.
+        drop(ok(pipe.submit(&read(0, 4))));
+        if let Ok(ticket) = pipe.submit(&read(0, 4)) {
+            assert_eq!(ok(pipe.wait(ticket)).data(), b"data");
+        }
+    }
+}
+
+/// A server stops listening to who does not take its replies: sending has to make room for itself.
+#[test]
+fn requests_that_pile_up_do_not_stop_the_connection() {
+    let served = Served::new();
+    let pipe = with_file(&served, (1 << 20) + 24);
+    let block = pattern(1 << 20, 5);
+    drop(ok(pipe.call(&write(0, &block))));
+    let reads: Vec<_> = (0..24)
+        .map(|_| ok(pipe.submit(&read(0, 1 << 20))))
+        .collect();
+    let writes: Vec<_> = (1..24)
+        .map(|at| ok(pipe.submit(&write(at << 20, &block))))
+        .collect();
+    writes
+        .into_iter()
+        .for_each(|ticket| drop(ok(pipe.wait(ticket))));
+    for ticket in reads {
+        assert!(ok(pipe.wait(ticket)).data() == block);
+    }
+}
+
+#[test]
+fn errors_are_the_requests_own() {
+    let served = Served::new();
+    let pipe = with_file(&served, 8192);
+    let bad = ok(pipe.submit(&T::Clunk { fid: Fid(77) }));
+    let good = ok(pipe.submit(&read(0, 10)));
+    let long = vec![0; 8192];
+    assert_eq!(pipe.submit(&write(0, &long)).err(), Some(Errno::EMSGSIZE));
+    assert_eq!(ok(pipe.wait(good)).data(), b"");
+    assert_eq!(pipe.wait(bad).err(), Some(Errno::EBADF));
+    assert_eq!(pipe.failure(), None);
+}
+
+#[test]
+fn many_threads_share_a_connection() {
+    let served = Served::new();
+    let fs = served.speaking(Dialect::Linux, 64 << 10);
+    std::thread::scope(|scope| {
+        for thread in 0..16u64 {
+            let fs = fs.clone();
+            scope.spawn(move || {
+                let who = vfs::Caller::ROOT;
+                let root = Seen {
+                    node: ok(vfs_testkit::run(&who, |cx| fs.root(cx))),
+                    who,
+                };
+                for round in 0..20 {
+                    let name = format!("{thread}-{round}");
+                    let data = pattern(
+                        1 + (thread * 7919 + round * 10007) as usize % 200_000,
+                        round,
+                    );
+                    let (node, file) = ok(root.create(&name, RW, 0o644));
+                    ok(file.write_all(0, &data));
+                    assert!(ok(file.read_all()) == data);
+                    assert_eq!(ok(root.lookup(&name)).id(), node.id());
+                    assert!(ok(root.names()).contains(&name.clone().into_bytes()));
+                    ok(root.unlink(&name));
+                }
+            });
+        }
+    });
+    assert_eq!(fs.pipe().failure(), None);
+}
+
+/// Nothing that needs the wire is done with less than full patience.
+#[test]
+fn impatience_would_block() {
+    let served = Served::new();
+    let fs = served.speaking(Dialect::Linux, 8192);
+    let call = vfs::Call::detached();
+    let full = vfs::Cx::new(&vfs::Caller::ROOT, &call);
+    let root = ok(fs.root(&full));
+    for patience in [Patience::None, Patience::Brief] {
+        let cx = vfs::Cx { patience, ..full };
+        let root = ok(fs.root(&cx))
+            .attr(&cx, vfs::Want::STAT)
+            .err()
+            .or(root.statfs(&cx).err());
+        assert_eq!(root, Some(Errno::WOULD_BLOCK));
+    }
+}
+
+/// What is clunked on its own is told to the server, and numbers are used again.
+#[test]
+fn dropping_many_nodes_leaves_nothing_behind() {
+    let served = Served::new();
+    let fs = served.speaking(Dialect::Linux, 8192);
+    let who = vfs::Caller::ROOT;
+    let root = Seen {
+        node: ok(vfs_testkit::run(&who, |cx| fs.root(cx))),
+        who,
+    };
+    let node = ok(root.file("file", b"data"));
+    let kept: Vec<Seen> = (0..3000).map(|_| ok(root.lookup("file"))).collect();
+    drop(kept);
+    let files: Vec<Opened> = (0..500).map(|_| ok(node.open(RW))).collect();
+    drop(files);
+    assert_eq!(ok(node.content()), b"data");
+    let fid = ok(fs.pipe().fid());
+    assert!(fid.0 < 4000, "{fid:?}");
+}

@@ -1,0 +1,364 @@
+//! A client of nothing but bytes.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use p9::message::{HEADER, Header};
+use p9::{Data, Dialect, Fid, Kind, Names, Qid, Rmessage, Tag, Tmessage, Uid};
+use transports::Addr;
+use vfs::Errno;
+
+/// The root of every attach here.
+pub const ROOT: Fid = Fid(0);
+
+/// How long a test waits for what must come before it fails: far more than any machine takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to a server, of whatever kind.
+pub struct Peer {
+    stream: Box<dyn Stream>,
+    dialect: Dialect,
+}
+
+/// What Unix and TCP sockets have in common.
+trait Stream: Read + Write + Send {
+    fn end(&self, how: Shutdown) -> io::Result<()>;
+    fn nonblocking(&self, on: bool) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn end(&self, how: Shutdown) -> io::Result<()> {
+        self.shutdown(how)
+    }
+
+    fn nonblocking(&self, on: bool) -> io::Result<()> {
+        self.set_nonblocking(on)
+    }
+}
+
+impl Stream for UnixStream {
+    fn end(&self, how: Shutdown) -> io::Result<()> {
+        self.shutdown(how)
+    }
+
+    fn nonblocking(&self, on: bool) -> io::Result<()> {
+        self.set_nonblocking(on)
+    }
+}
+
+impl Peer {
+    /// Connects, and says nothing yet.
+    pub fn connect(addr: &Addr) -> Peer {
+        let stream: Box<dyn Stream> = match addr {
+            Addr::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).expect("connected");
+                stream.set_nodelay(true).expect("a TCP socket");
+                stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+                stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+                Box::new(stream)
+            }
+            Addr::Unix(path) => {
+                let stream = UnixStream::connect(path).expect("connected");
+                stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+                stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+                Box::new(stream)
+            }
+            other => panic!("{other} is nothing to connect to"),
+        };
+        Peer {
+            stream,
+            dialect: Dialect::Linux,
+        }
+    }
+
+    /// A connection in a 9P2000.L session of messages of up to `msize` bytes, with [`ROOT`] attached by
+    /// the super-user.
+    pub fn attached(addr: &Addr, msize: u32) -> Peer {
+        let mut peer = Peer::connect(addr);
+        peer.begin(msize);
+        peer
+    }
+
+    /// Tversion and Tattach.
+    pub fn begin(&mut self, msize: u32) {
+        assert_eq!(self.version(msize), msize);
+        self.attach(b"");
+    }
+
+    /// Tversion; the message size agreed on.
+    pub fn version(&mut self, msize: u32) -> u32 {
+        let version = Tmessage::Version {
+            msize,
+            version: self.dialect.version().as_bytes(),
+        };
+        self.send(&encoded(Tag::NONE, &version));
+        match self.reply() {
+            (Tag::NONE, Rmessage::Version { msize, version }) => {
+                assert_eq!(version, self.dialect.version().as_bytes());
+                msize
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Attaches [`ROOT`] as the super-user.
+    pub fn attach(&mut self, aname: &[u8]) {
+        self.ok(&attach(aname));
+    }
+
+    /// Sends these bytes, all of them.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.try_send(bytes).expect("sent");
+    }
+
+    /// Sends these bytes, unless the server has hung up by now.
+    pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Sends a request.
+    pub fn ask(&mut self, tag: u16, request: &Tmessage<'_>) {
+        self.send(&encoded(Tag(tag), request));
+    }
+
+    /// Sends `bytes` again and again until no more go at once, and says how often they did: up to `most`
+    /// times.
+    pub fn stuff(&mut self, bytes: &[u8], most: usize) -> usize {
+        self.stream.nonblocking(true).expect("a socket");
+        let mut sent = 0;
+        while sent < most * bytes.len() {
+            match self.stream.write(&bytes[sent % bytes.len()..]) {
+                Ok(n) => sent += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        self.stream.nonblocking(false).expect("a socket");
+        let begun = sent % bytes.len();
+        if begun > 0 {
+            self.send(&bytes[begun..]);
+        }
+        sent.div_ceil(bytes.len())
+    }
+
+    /// The next message as it came, whole; nothing at the end.
+    pub fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut message = vec![0; HEADER];
+        if !self.fill(&mut message) {
+            return None;
+        }
+        let size = Header::decode(&message).expect("a header").size as usize;
+        assert!((HEADER..=32 << 20).contains(&size), "a reply of {size}");
+        message.resize(size, 0);
+        assert!(self.fill(&mut message[HEADER..]), "half a reply");
+        Some(message)
+    }
+
+    /// The next reply, an error's as well.
+    pub fn reply(&mut self) -> (Tag, Rmessage<'static>) {
+        let message = self.receive().expect("a reply, not the end");
+        // A test is not long.
+        Rmessage::decode(self.dialect, Vec::leak(message)).expect("a reply of its dialect")
+    }
+
+    /// Sends a request and takes its reply, with nothing else in flight.
+    pub fn rpc(&mut self, request: &Tmessage<'_>) -> Rmessage<'static> {
+        const TAG: u16 = 0x7777;
+        self.ask(TAG, request);
+        let (tag, reply) = self.reply();
+        assert_eq!(tag, Tag(TAG), "{reply:?}");
+        reply
+    }
+
+    /// Sends a request that must succeed.
+    #[track_caller]
+    pub fn ok(&mut self, request: &Tmessage<'_>) -> Rmessage<'static> {
+        let reply = self.rpc(request);
+        if let Some(errno) = errno(&reply) {
+            panic!("{request:?}: {errno}");
+        }
+        reply
+    }
+
+    /// Sends a request that must fail.
+    #[track_caller]
+    pub fn err(&mut self, request: &Tmessage<'_>) -> Errno {
+        let reply = self.rpc(request);
+        errno(&reply).unwrap_or_else(|| panic!("{request:?}: {reply:?}"))
+    }
+
+    /// Walks, perhaps not all the way.
+    pub fn try_walk(&mut self, fid: Fid, newfid: Fid, names: &[&[u8]]) -> Result<Vec<Qid>, Errno> {
+        let names = Names::new(names);
+        let reply = self.rpc(&Tmessage::Walk { fid, newfid, names });
+        match (errno(&reply), reply) {
+            (Some(errno), _) => Err(errno),
+            (None, Rmessage::Walk { qids }) => Ok(qids.iter().collect()),
+            (None, other) => panic!("{other:?}"),
+        }
+    }
+
+    /// Walks all the way.
+    #[track_caller]
+    pub fn walk(&mut self, fid: Fid, newfid: Fid, names: &[&[u8]]) -> Vec<Qid> {
+        let qids = self.try_walk(fid, newfid, names).expect("there");
+        assert_eq!(qids.len(), names.len(), "{names:?}");
+        qids
+    }
+
+    /// Makes a file in [`ROOT`] and opens it for reading and writing.
+    #[track_caller]
+    pub fn create(&mut self, fid: Fid, name: &[u8]) {
+        self.walk(ROOT, fid, &[]);
+        self.ok(&create(fid, name));
+    }
+
+    /// Opens a file for reading and writing.
+    #[track_caller]
+    pub fn open(&mut self, fid: Fid, names: &[&[u8]]) {
+        self.walk(ROOT, fid, names);
+        self.ok(&Tmessage::Lopen { fid, flags: 2 });
+    }
+
+    /// Nothing more is sent.
+    pub fn end_sending(&mut self) {
+        self.stream.end(Shutdown::Write).expect("connected");
+    }
+
+    /// The server ends the connection; whatever comes before that is replies, whose number this is.
+    #[track_caller]
+    pub fn assert_closed(&mut self) -> usize {
+        let mut replies = 0;
+        while let Some(reply) = self.receive() {
+            let header = Header::decode(&reply).expect("a header");
+            assert_eq!(header.number % 2, 1, "no reply: {header:?}");
+            replies += 1;
+        }
+        replies
+    }
+
+    /// Fills `buffer`; not at all at the end of the connection, which may come as a reset when the
+    /// server had not read all.
+    fn fill(&mut self, buffer: &mut [u8]) -> bool {
+        let mut have = 0;
+        while have < buffer.len() {
+            match self.stream.read(&mut buffer[have..]) {
+                Ok(0) if have == 0 => return false,
+                Ok(0) => panic!("the connection ends within a reply"),
+                Ok(n) => have += n,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return false,
+                Err(error) => panic!("expected a reply or the end: {error}"),
+            }
+        }
+        true
+    }
+}
+
+/// A client that behaves, and must not notice that another does not.
+pub struct Bystander {
+    peer: Peer,
+    name: String,
+}
+
+impl Bystander {
+    /// What its file holds.
+    const CONTENTS: &[u8] = b"as it was";
+
+    /// A client with a file of its own open.
+    pub fn new(addr: &Addr) -> Bystander {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let mut peer = Peer::attached(addr, 8192);
+        let name = format!("bystander-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        peer.create(Fid(1), name.as_bytes());
+        let (fid, offset) = (Fid(1), 0);
+        let data = Data(Bystander::CONTENTS);
+        peer.ok(&Tmessage::Write { fid, offset, data });
+        Bystander { peer, name }
+    }
+
+    /// Its fid is what it was, and it can make another.
+    #[track_caller]
+    pub fn assert_well(&mut self) {
+        let read = Tmessage::Read {
+            fid: Fid(1),
+            offset: 0,
+            count: 100,
+        };
+        let Rmessage::Read { data } = self.peer.ok(&read) else {
+            panic!("not read");
+        };
+        assert_eq!(data.0, Bystander::CONTENTS);
+        let Bystander { peer, name } = self;
+        peer.open(Fid(2), &[name.as_bytes()]);
+        peer.ok(&Tmessage::Clunk { fid: Fid(2) });
+    }
+}
+
+/// A Tattach of [`ROOT`] by the super-user.
+pub fn attach(aname: &[u8]) -> Tmessage<'_> {
+    Tmessage::Attach {
+        fid: ROOT,
+        afid: Fid::NONE,
+        uname: b"",
+        aname,
+        n_uname: Uid(0),
+    }
+}
+
+/// A Tlcreate, for reading and writing.
+pub fn create(fid: Fid, name: &[u8]) -> Tmessage<'_> {
+    Tmessage::Lcreate {
+        fid,
+        name,
+        flags: 2,
+        mode: 0o644,
+        gid: 0,
+    }
+}
+
+/// A Tlock of a whole file by process `proc_id`, which waits.
+pub fn exclusive(fid: Fid, proc_id: u32) -> Tmessage<'static> {
+    Tmessage::Lock {
+        fid,
+        kind: 1,
+        flags: 1,
+        start: 0,
+        length: 0,
+        proc_id,
+        client_id: b"hostile",
+    }
+}
+
+/// The same message's opposite.
+pub fn unlock(fid: Fid, proc_id: u32) -> Tmessage<'static> {
+    Tmessage::Lock {
+        fid,
+        kind: 2,
+        flags: 0,
+        start: 0,
+        length: 0,
+        proc_id,
+        client_id: b"hostile",
+    }
+}
+
+/// A request of 9P2000.L on the wire.
+pub fn encoded(tag: Tag, request: &Tmessage<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    request.encode(Dialect::Linux, tag, &mut bytes);
+    bytes
+}
+
+/// What an error says; nothing of other replies. Before a session, errors are 9P2000's.
+pub fn errno(reply: &Rmessage<'_>) -> Option<Errno> {
+    match reply {
+        Rmessage::Lerror { errno } => Some(Errno::from_raw(*errno as i32)),
+        _ => {
+            assert!(!matches!(reply.kind(), Kind::Error | Kind::Lerror));
+            None
+        }
+    }
+}

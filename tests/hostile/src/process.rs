@@ -1,0 +1,71 @@
+//! A server in a process of its own.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use transports::Addr;
+
+/// The program of this package that serves. Dropping it ends it, and fails if it ended by itself.
+pub struct Process {
+    child: Child,
+    /// Its end ends the server.
+    stdin: Option<ChildStdin>,
+    /// Where it listens.
+    pub addr: Addr,
+}
+
+impl Process {
+    /// Runs `program` (`CARGO_BIN_EXE_hostile-server`, which only tests know) over `dir`, or a tree in
+    /// memory, with so many descriptors for the tree.
+    pub fn start(program: &str, dir: Option<&Path>, descriptors: Option<usize>) -> Process {
+        let mut command = Command::new(program);
+        command.arg(dir.unwrap_or(Path::new("mem:")));
+        command.args(descriptors.map(|number| number.to_string()));
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let stdin = child.stdin.take();
+        Process {
+            child,
+            stdin,
+            addr: line.trim().parse().expect("an address"),
+        }
+    }
+
+    /// Bytes that are its own in memory: what is resident but for pages of files.
+    pub fn memory(&self) -> u64 {
+        // size, resident, shared, …: proc_pid_statm(5).
+        let path = format!("/proc/{}/statm", self.child.id());
+        let mut text = String::new();
+        std::fs::File::open(path)
+            .and_then(|mut file| file.read_to_string(&mut text))
+            .expect("figures of a process");
+        let pages = |at| -> u64 {
+            let field: &str = text.split(' ').nth(at).expect("a field");
+            field.parse().expect("a number")
+        };
+        (pages(1) - pages(2)) * rustix::param::page_size() as u64
+    }
+
+    /// How many descriptors it has open.
+    pub fn descriptors(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(path).expect("a process").count()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let status = self.child.wait().expect("a child");
+        if !std::thread::panicking() {
+            assert!(status.success(), "the server ended by {status}");
+        }
+    }
+}

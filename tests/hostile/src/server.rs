@@ -1,0 +1,157 @@
+//! The engine with 9P over a tree, listening on a socket of this machine, in this process.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Once};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use engine::{Engine, Service, Tuning};
+use hostdir::HostDir;
+use memory::Memory;
+use p9::server::{ExportList, NumericUsers, Options};
+use transports::{Addr, Listener};
+use vfs::{Export, FileSystem, Time};
+
+/// A running server. Dropping it stops it, and fails if one of its threads has panicked.
+pub struct Server {
+    /// The engine, for its figures.
+    pub engine: Arc<Engine>,
+    /// Where it listens.
+    pub addr: Addr,
+    file: Option<PathBuf>,
+}
+
+/// How to reach a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// A Unix socket.
+    Unix,
+    /// TCP over the loopback.
+    Tcp,
+}
+
+impl Via {
+    /// Both.
+    pub const ALL: [Via; 2] = [Via::Unix, Via::Tcp];
+
+    /// An address that is free.
+    fn addr(self) -> Addr {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        match self {
+            Via::Unix => {
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                let name = format!("barge-hostile-{}-{number}", std::process::id());
+                Addr::Unix(std::env::temp_dir().join(name))
+            }
+            Via::Tcp => Addr::Tcp {
+                host: "127.0.0.1".into(),
+                port: 0,
+            },
+        }
+    }
+}
+
+impl Server {
+    /// Serves `fs` with all bounds at their defaults.
+    pub fn new(via: Via, fs: Arc<dyn FileSystem>) -> Server {
+        Server::with(via, fs, Options::default(), tuning())
+    }
+
+    /// Serves an empty tree in memory.
+    pub fn memory(via: Via) -> Server {
+        Server::new(via, tree())
+    }
+
+    /// Serves `fs` within these bounds.
+    pub fn with(via: Via, fs: Arc<dyn FileSystem>, options: Options, tuning: Tuning) -> Server {
+        watch_for_panics();
+        let engine = Engine::new(tuning).expect("an engine");
+        let listener = Listener::bind(&via.addr()).expect("a free address");
+        let addr = listener.addr().clone();
+        let file = match &addr {
+            Addr::Unix(path) => Some(path.clone()),
+            _ => None,
+        };
+        let service = Arc::new(nine(fs, options));
+        engine.listen(listener, service).expect("a thread");
+        Server { engine, addr, file }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.engine.stop();
+        self.engine.wait();
+        if let Some(file) = &self.file {
+            let _ = std::fs::remove_file(file);
+        }
+        if !std::thread::panicking() {
+            let panics = PANICS.lock().expect("no panic holds it");
+            assert!(panics.is_empty(), "the server panicked: {panics:?}");
+        }
+    }
+}
+
+/// What the engine does by default, but for a short time of grace.
+pub fn tuning() -> Tuning {
+    Tuning {
+        grace: Duration::from_millis(20),
+        ..Tuning::default()
+    }
+}
+
+/// An empty tree in memory.
+pub fn tree() -> Arc<Memory> {
+    Memory::new(Arc::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since = since.unwrap_or_default();
+        Time {
+            sec: since.as_secs() as i64,
+            nsec: since.subsec_nanos(),
+        }
+    }))
+}
+
+/// A directory of the host, used as this process, with so many descriptors.
+pub fn host_dir(path: &Path, descriptors: Option<usize>) -> Arc<HostDir> {
+    let options = hostdir::Options {
+        identity: hostdir::Identity::Fixed,
+        descriptors,
+        ..Default::default()
+    };
+    HostDir::open(path, options).expect("a directory")
+}
+
+/// 9P over `fs`, as the engine takes it.
+pub fn nine(fs: Arc<dyn FileSystem>, options: Options) -> impl Service {
+    struct Nine(p9::server::Server);
+    impl Service for Nine {
+        fn session(&self) -> Box<dyn wire::Session> {
+            Box::new(self.0.session())
+        }
+    }
+    let exports = ExportList(vec![Arc::new(Export::new("", fs))]);
+    Nine(p9::server::Server::new(
+        Arc::new(exports),
+        Arc::new(NumericUsers),
+        options,
+    ))
+}
+
+/// What the threads of servers said when they panicked: the engine's are all named after barge.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn watch_for_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            if thread.name().is_some_and(|name| name.starts_with("barge-")) {
+                let mut panics = PANICS.lock().expect("no panic holds it");
+                panics.push(panic.to_string());
+            }
+            before(panic);
+        }));
+    });
+}

@@ -1,0 +1,242 @@
+//! What is no message, half of one, or too much of one.
+
+use hostile::peer::{Bystander, Peer, ROOT, encoded, errno, exclusive, unlock};
+use p9::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
+use vfs::Errno;
+
+use crate::over_both;
+
+const MSIZE: u32 = 8192;
+
+/// A header of a Tclunk that claims to have `size` bytes.
+fn claiming(size: u32) -> Vec<u8> {
+    let mut message = encoded(Tag(1), &Tmessage::Clunk { fid: Fid(9) });
+    message[..4].copy_from_slice(&size.to_le_bytes());
+    message
+}
+
+#[test]
+fn a_size_that_no_message_has_ends_the_connection() {
+    over_both(|server| {
+        let mut bystander = Bystander::new(&server.addr);
+        for size in [0, 3, 6, MSIZE + 1, 1 << 31, u32::MAX] {
+            for in_session in [false, true] {
+                let mut peer = Peer::connect(&server.addr);
+                if in_session {
+                    peer.begin(MSIZE);
+                }
+                peer.send(&claiming(size));
+                assert_eq!(peer.assert_closed(), 0, "{size}");
+            }
+            bystander.assert_well();
+        }
+    });
+}
+
+#[test]
+fn a_message_of_msize_is_served_and_one_more_byte_is_not() {
+    over_both(|server| {
+        let mut bystander = Bystander::new(&server.addr);
+        let mut peer = Peer::attached(&server.addr, MSIZE);
+        peer.create(Fid(1), b"f");
+        let write = |len: u32| {
+            let data = vec![7; len as usize - p9::message::WRITE_HEAD];
+            let data = p9::Data(Vec::leak(data));
+            let (fid, offset) = (Fid(1), 0);
+            Tmessage::Write { fid, offset, data }
+        };
+        peer.ok(&write(MSIZE));
+        // The rest may find the connection closed already.
+        let _ = peer.try_send(&encoded(Tag(1), &write(MSIZE + 1)));
+        assert_eq!(peer.assert_closed(), 0);
+        bystander.assert_well();
+    });
+}
+
+#[test]
+fn a_header_without_fields_gets_an_error() {
+    over_both(|server| {
+        let mut peer = Peer::attached(&server.addr, MSIZE);
+        for number in 0..=255 {
+            peer.send(&[7, 0, 0, 0, number, 1, 0]);
+            let (tag, reply) = peer.reply();
+            let errno = errno(&reply).expect("an error");
+            assert_eq!(tag, Tag(1));
+            let known = Kind::of(number).is_some_and(|kind| {
+                let is_error = matches!(kind, Kind::Error | Kind::Lerror);
+                kind.request() == number && kind.is_in(Dialect::Linux) && !is_error
+            });
+            let expected = if known { Errno::EPROTO } else { Errno::EOPNOTSUPP };
+            assert_eq!(errno, expected, "{number}");
+        }
+        assert_eq!(peer.err(&Tmessage::Clunk { fid: Fid(1) }), Errno::EBADF);
+        peer.ok(&Tmessage::Clunk { fid: ROOT });
+    });
+}
+
+/// Numbers without any order, the same in each run: xorshift.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+#[test]
+fn garbage_gets_errors_or_ends_the_connection() {
+    over_both(|server| {
+        let mut bystander = Bystander::new(&server.addr);
+        for seed in 1..=100 {
+            let mut noise = Noise(seed);
+            let mut peer = Peer::connect(&server.addr);
+            if seed % 2 == 0 {
+                peer.begin(MSIZE);
+            }
+            if seed % 4 < 2 {
+                // Not even frames.
+                let _ = peer.try_send(&noise.bytes(10_000));
+            } else {
+                // Frames with anything in them, but for a Tversion, whose answer changes the dialect.
+                for _ in 0..200 {
+                    let len = noise.next() as usize % 64;
+                    let mut message = (len as u32 + 7).to_le_bytes().to_vec();
+                    message.push((noise.next() % 140) as u8 & !1);
+                    message.extend(noise.bytes(len + 2));
+                    if message[4] != Kind::Version.request() && peer.try_send(&message).is_err() {
+                        break;
+                    }
+                }
+            }
+            peer.end_sending_if_connected();
+            peer.assert_closed();
+        }
+        bystander.assert_well();
+    });
+}
+
+#[test]
+fn part_of_a_message_and_then_silence_holds_nobody_up() {
+    over_both(|server| {
+        let mut bystander = Bystander::new(&server.addr);
+        let statfs = encoded(Tag(1), &Tmessage::Statfs { fid: ROOT });
+        let mut silent: Vec<Peer> = (0..statfs.len())
+            .map(|len| {
+                let mut peer = Peer::attached(&server.addr, MSIZE);
+                peer.send(&statfs[..len]);
+                peer
+            })
+            .collect();
+        bystander.assert_well();
+        // The half that was missing makes it whole.
+        for (len, peer) in silent.iter_mut().enumerate() {
+            peer.send(&statfs[len..]);
+            assert!(matches!(peer.reply(), (Tag(1), Rmessage::Statfs { .. })));
+        }
+        // And what ends within a message ends without an answer.
+        for (len, peer) in silent.iter_mut().enumerate() {
+            peer.send(&statfs[..len]);
+            peer.end_sending();
+            assert_eq!(peer.assert_closed(), 0);
+        }
+        bystander.assert_well();
+    });
+}
+
+#[test]
+fn bytes_may_come_one_by_one() {
+    over_both(|server| {
+        let mut peer = Peer::attached(&server.addr, MSIZE);
+        for byte in encoded(Tag(1), &Tmessage::Statfs { fid: ROOT }) {
+            peer.send(&[byte]);
+        }
+        assert!(matches!(peer.reply(), (Tag(1), Rmessage::Statfs { .. })));
+    });
+}
+
+#[test]
+fn who_has_ended_sending_gets_what_was_asked_for() {
+    over_both(|server| {
+        let mut peer = Peer::attached(&server.addr, MSIZE);
+        for tag in 0..1000 {
+            peer.ask(tag, &Tmessage::Statfs { fid: ROOT });
+        }
+        peer.end_sending();
+        for tag in 0..1000 {
+            assert_eq!(peer.reply().0, Tag(tag));
+        }
+        assert_eq!(peer.assert_closed(), 0);
+    });
+}
+
+#[test]
+fn who_has_ended_sending_waits_for_no_lock_any_more() {
+    over_both(|server| {
+        let mut holder = Peer::attached(&server.addr, MSIZE);
+        holder.create(Fid(1), b"f");
+        holder.ok(&exclusive(Fid(1), 1));
+        let mut waiter = Peer::attached(&server.addr, MSIZE);
+        waiter.open(Fid(1), &[b"f"]);
+        waiter.ask(1, &exclusive(Fid(1), 1));
+        // Served in turn, so the lock waits by now.
+        waiter.ok(&Tmessage::Statfs { fid: ROOT });
+        waiter.end_sending();
+        waiter.assert_closed();
+        holder.ok(&unlock(Fid(1), 1));
+        // Nobody has it.
+        holder.ok(&exclusive(Fid(1), 2));
+    });
+}
+
+#[test]
+fn a_version_in_the_midst_ends_that_session_alone() {
+    over_both(|server| {
+        let mut bystander = Bystander::new(&server.addr);
+        let mut holder = Peer::attached(&server.addr, MSIZE);
+        holder.create(Fid(1), b"f");
+        holder.ok(&exclusive(Fid(1), 1));
+
+        let mut peer = Peer::attached(&server.addr, MSIZE);
+        peer.create(Fid(1), b"g");
+        peer.ok(&exclusive(Fid(1), 1));
+        peer.open(Fid(2), &[b"f"]);
+        peer.ask(5, &exclusive(Fid(2), 1));
+        let version = Tmessage::Version {
+            msize: 4096,
+            version: b"9P2000.L",
+        };
+        peer.ask(Tag::NONE.0, &version);
+        // First what was in flight, then what ends it.
+        let (tag, reply) = peer.reply();
+        assert_eq!((tag, errno(&reply)), (Tag(5), Some(Errno::EINTR)));
+        let (tag, reply) = peer.reply();
+        assert_eq!(tag, Tag::NONE);
+        assert!(matches!(reply, Rmessage::Version { msize: 4096, .. }));
+        for fid in [ROOT, Fid(1), Fid(2)] {
+            assert_eq!(peer.err(&Tmessage::Clunk { fid }), Errno::EBADF);
+        }
+        // Its locks went with its fids, another's have not.
+        holder.open(Fid(3), &[b"g"]);
+        holder.ok(&exclusive(Fid(3), 3));
+        peer.attach(b"");
+        peer.open(Fid(1), &[b"f"]);
+        let Rmessage::Getlock { kind: 1, .. } = peer.ok(&Tmessage::Getlock {
+            fid: Fid(1),
+            kind: 1,
+            start: 0,
+            length: 0,
+            proc_id: 1,
+            client_id: b"hostile",
+        }) else {
+            panic!("the holder's lock is gone");
+        };
+        bystander.assert_well();
+    });
+}
