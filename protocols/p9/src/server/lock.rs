@@ -136,15 +136,17 @@ impl Turn<'_> {
             proc_id,
             client_id,
         };
-        // Linux asks with the kind it would answer with if there were none.
-        if kind == lock_kind::UNLCK {
-            return self.reply(&nobody);
-        }
+        // Linux asks with the kind it would answer with if there were none, whatever its program asked
+        // for: then only what would be in the way of either kind is.
+        let kind = match kind {
+            lock_kind::UNLCK => LockKind::Shared,
+            kind => strength(kind)?,
+        };
         let asked = Lock {
             space: Space::Posix,
             start: first,
             end: last,
-            kind: strength(kind)?,
+            kind,
             owner: self.owner(client_id, proc_id)?,
         };
         let cx = self.cx(&fid.attach().caller);

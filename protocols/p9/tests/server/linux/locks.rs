@@ -139,9 +139,15 @@ fn linux_17_getlock_names_the_holder_and_takes_unlck() {
         ask(&other, getlock(RDLCK, 50, 0, 10)),
         answer(UNLCK, 50, 0, 10, b"guest")
     );
+    // Whichever kind the program of a Linux client asked for: a write lock is in its way, a read lock
+    // may not be.
     assert_eq!(
         ask(&other, getlock(UNLCK, 0, 0, 10)),
-        answer(UNLCK, 0, 0, 10, b"guest")
+        answer(WRLCK, 5, 10, 10, b"")
+    );
+    assert_eq!(
+        ask(&other, getlock(UNLCK, 50, 0, 10)),
+        answer(UNLCK, 50, 0, 10, b"guest")
     );
     assert_eq!(other.err(&getlock(9, 0, 0, 10)), Errno::EINVAL);
 }
