@@ -462,6 +462,11 @@ impl Own<'_> {
                 .send(self.out.bytes(), self.lane.outstanding() == 0)?;
             self.out.clear();
         }
+        // A client that leaves its replies lying is not given more of them: what it has sent already
+        // may ask for thousands of times as much as it is long.
+        if self.lane.is_clogged() {
+            self.lane.await_until(|lane| !lane.is_clogged())?;
+        }
         Ok(())
     }
 }
@@ -605,7 +610,15 @@ impl Input {
             have if was_full && have < Input::MANY => (have * 4).max(len),
             have => have.max(len).max(Input::SMALL),
         };
-        self.buffer.resize(wanted, 0);
+        if wanted > Input::MANY && wanted > self.buffer.len() {
+            // Fresh pages take no memory until something comes into them: the peer may send no more than
+            // this message's beginning.
+            let mut larger = vec![0; wanted];
+            larger[..self.end].copy_from_slice(&self.buffer[..self.end]);
+            self.buffer = larger;
+        } else {
+            self.buffer.resize(wanted, 0);
+        }
         let until = if len > Input::MANY {
             len
         } else {

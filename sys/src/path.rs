@@ -1,7 +1,9 @@
-//! Calls that take a path.
+//! Calls that take a path, or none instead.
 
 use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
+use rustix::fs::Access;
 use rustix::io::{Errno, Result};
 
 /// Cuts or extends the file at `path` to `len` bytes (truncate(2)): in one call what would
@@ -12,6 +14,28 @@ pub fn truncate(path: &CStr, len: u64) -> Result<()> {
     #[allow(unsafe_code)]
     let answer = unsafe { libc::truncate64(path.as_ptr(), len) };
     crate::check(answer).map(drop)
+}
+
+/// Whether the thread, as who it is for file systems, may do all of `want` with what `fd` is open on,
+/// `O_PATH` or not (faccessat2(2) with `AT_EACCESS` and `AT_EMPTY_PATH`).
+pub fn access(fd: BorrowedFd<'_>, want: Access) -> Result<()> {
+    // SAFETY: the empty path ends in NUL and outlives the call, which touches no other memory.
+    // rustix refuses AT_EMPTY_PATH here.
+    #[allow(unsafe_code)]
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_faccessat2,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            want.bits() as libc::c_int,
+            libc::AT_EACCESS | libc::AT_EMPTY_PATH,
+        )
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(crate::last_error())
+    }
 }
 
 #[cfg(test)]
@@ -29,5 +53,23 @@ mod tests {
         }
         assert_eq!(truncate(&path, u64::MAX), Err(Errno::INVAL));
         assert_eq!(truncate(c"no/such/file", 0), Err(Errno::NOENT));
+    }
+
+    #[test]
+    fn access_is_the_object_s() {
+        use std::os::fd::AsFd;
+        let dir = tempfile::tempdir().expect("a directory");
+        let fd = rustix::fs::open(
+            dir.path(),
+            rustix::fs::OFlags::PATH,
+            rustix::fs::Mode::empty(),
+        );
+        let fd = fd.expect("opens");
+        assert_eq!(
+            access(fd.as_fd(), Access::READ_OK | Access::EXEC_OK),
+            Ok(())
+        );
+        let file = tempfile::tempfile().expect("a file");
+        assert_eq!(access(file.as_fd(), Access::EXEC_OK), Err(Errno::ACCESS));
     }
 }

@@ -162,7 +162,9 @@ mod tests {
     #[test]
     fn an_unknown_user_or_group_is_none() {
         assert_eq!(group_by_name(c"no such group"), Ok(None));
-        let root = group_by_gid(0).expect("looks up").expect("every host has one");
+        let root = group_by_gid(0)
+            .expect("looks up")
+            .expect("every host has one");
         assert_eq!(group_by_name(&root.name), Ok(Some(root)));
         assert_eq!(by_name(c"no such user"), Ok(None));
         assert_eq!(by_uid(0xfffe_fffe), Ok(None));

@@ -19,6 +19,7 @@ pub mod bed;
 pub mod cases;
 pub mod payload;
 pub mod script;
+mod seen;
 mod suite;
 
 pub use bed::{Bed, Opened, Profile, Seen, Subject, run};

@@ -147,6 +147,7 @@ macro_rules! conformance {
             removing_what_was_told_hides_nothing
             removing_here_and_there_hides_nothing
             adding_hides_and_repeats_nothing
+            replacing_hides_and_repeats_nothing
             cookies_survive_another_opening
             a_new_start_sees_changes
             renaming_keeps_entries

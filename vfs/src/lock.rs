@@ -139,7 +139,7 @@ impl LockTable {
     const OUTSIDER_RETRY: Duration = Duration::from_millis(20);
 
     /// The most ranges held of one node, `ENOLCK` beyond: far more than databases take, few enough
-    /// that looking through all of them for each pair costs milliseconds.
+    /// to look through for each request.
     pub const MAX_HELD: usize = 4096;
 
     /// Locks, replacing what the same owner holds of the range. `EAGAIN` if another is in the way;
@@ -401,10 +401,21 @@ impl NodeLocks {
         change: &Lock,
         kind: Option<LockKind>,
     ) -> Result<()> {
+        let mut behind: Vec<&Lock> = self
+            .held
+            .iter()
+            .filter(|held| held.space == change.space && held.overlaps(change.start, change.end))
+            .collect();
+        behind.sort_unstable_by_key(|held| core::cmp::Reverse(held.start));
+        let mut here: Vec<&Lock> = Vec::new();
         let mut told = Vec::new();
         for (start, end) in self.stretches(change) {
-            let before = self.together(change.space, start, end, None);
-            let others = self.together(change.space, start, end, Some(&change.owner));
+            here.retain(|held| held.end >= start);
+            while let Some(held) = behind.pop_if(|held| held.start <= start) {
+                here.push(held);
+            }
+            let before = together(&here, None);
+            let others = together(&here, Some(&change.owner));
             let after = others.max(kind.map_or(HostLock::Unlocked, HostLock::from));
             if before == after {
                 continue;
@@ -439,17 +450,6 @@ impl NodeLocks {
             .map(|next| next - 1)
             .chain([change.end]);
         starts.iter().copied().zip(ends).collect()
-    }
-
-    /// What barge's clients, but for `except`, together hold of a stretch.
-    fn together(&self, space: Space, start: u64, end: u64, except: Option<&Owner>) -> HostLock {
-        self.held
-            .iter()
-            .filter(|held| held.space == space && held.overlaps(start, end))
-            .filter(|held| except != Some(&held.owner))
-            .map(|held| HostLock::from(held.kind))
-            .max()
-            .unwrap_or(HostLock::Unlocked)
     }
 
     /// Makes the owner of `range` hold it as `kind` and nothing else of it, joining neighbours.
@@ -491,6 +491,15 @@ impl NodeLocks {
         self.held.extend(pieces);
         self.held.extend(new);
     }
+}
+
+/// What the owners of `held`, but for `except`, together hold.
+fn together(held: &[&Lock], except: Option<&Owner>) -> HostLock {
+    held.iter()
+        .filter(|held| except != Some(&held.owner))
+        .map(|held| HostLock::from(held.kind))
+        .max()
+        .unwrap_or(HostLock::Unlocked)
 }
 
 impl From<LockKind> for HostLock {

@@ -40,6 +40,8 @@ const TOUCHED: u8 = 1;
 const PINNED: u8 = 2;
 /// Has locks mirrored on the host.
 const MIRRORED: u8 = 4;
+/// The child that was looked up here last was a known node.
+const KNOWN: u8 = 8;
 
 /// How an object is got hold of.
 enum Slot {
@@ -111,6 +113,24 @@ impl HostNode {
     /// Has the node's mirrored locks looked for when it is dropped.
     pub(crate) fn set_mirrored(&self) {
         self.flags.fetch_or(MIRRORED, Ordering::Relaxed);
+    }
+
+    /// Whether the next child looked up here is likely to be a known node, as the last one was:
+    /// clients look the same names up again, or ever new ones.
+    pub(crate) fn expects_known(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & KNOWN != 0
+    }
+
+    /// What the last one was.
+    pub(crate) fn expect_known(&self, known: bool) {
+        if self.expects_known() != known {
+            self.flags.fetch_xor(KNOWN, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it has a descriptor, and so the only life of its number.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(&*self.slot(), Slot::Open { .. })
     }
 
     /// A descriptor of the object, `O_PATH` perhaps. If it has to be opened again that is done as

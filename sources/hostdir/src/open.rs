@@ -2,9 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{Access as RawAccess, AtFlags, OFlags};
+use rustix::fs::{Access as RawAccess, Mode, OFlags};
 use rustix::io::Errno as Raw;
-use rustix::path::DecInt;
 use sys::errno;
 use vfs::{Access, Errno, Kind, OpenFlags, Patience, Result};
 
@@ -22,6 +21,11 @@ pub(crate) fn file(
     let mut raw = raw_flags(flags)?;
     if kind == Kind::Directory {
         raw |= OFlags::DIRECTORY;
+        // Half the way of the one through /proc, but who may list may not always search.
+        match tree.open(|| rustix::fs::openat(path, c".", raw, Mode::empty())) {
+            Err(Errno::EACCES) => {}
+            opened => return opened,
+        }
     }
     if patience == Patience::Full {
         // Which would otherwise refuse a file that another has a lease on, instead of waiting.
@@ -31,7 +35,7 @@ pub(crate) fn file(
         if kind == Kind::Directory {
             return Err(Errno::EACCES);
         }
-        if access(tree, path, Access::EXEC)?.is_empty() {
+        if access(path, Access::EXEC)?.is_empty() {
             return Err(Errno::EACCES);
         }
         // Who may execute it may have it read for that.
@@ -71,14 +75,13 @@ pub(crate) fn raw_flags(flags: OpenFlags) -> Result<OFlags> {
 }
 
 /// Which of `want` whom the thread is may do: one call if that is all of it.
-pub(crate) fn access(tree: &Tree, path: BorrowedFd<'_>, want: Access) -> Result<Access> {
+pub(crate) fn access(path: BorrowedFd<'_>, want: Access) -> Result<Access> {
     let may = |want: Access| {
         let mut raw = RawAccess::empty();
         raw.set(RawAccess::READ_OK, want.contains(Access::READ));
         raw.set(RawAccess::WRITE_OK, want.contains(Access::WRITE));
         raw.set(RawAccess::EXEC_OK, want.contains(Access::EXEC));
-        let path = DecInt::from_fd(path);
-        match rustix::fs::accessat(tree.proc_fds(), path, raw, AtFlags::EACCESS) {
+        match sys::path::access(path, raw) {
             Ok(()) => Ok(true),
             Err(Raw::ACCESS | Raw::PERM | Raw::ROFS | Raw::TXTBSY) => Ok(false),
             Err(error) => Err(errno(error)),

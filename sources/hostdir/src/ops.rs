@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode as RawMode, OFlags, RenameFlags as RawRename, ResolveFlags,
+    AtFlags, FileType, Mode as RawMode, OFlags, RenameFlags as RawRename, ResolveFlags, Statx,
 };
 use rustix::path::DecInt;
 use sys::errno;
@@ -23,7 +23,7 @@ use crate::attr::{self, Target};
 use crate::fds::Fd;
 use crate::file::HostFile;
 use crate::node::{HostNode, Record};
-use crate::{device, locks, open, resolve, xattr};
+use crate::{device, locks, open, resolve, tree, xattr};
 
 impl Node for HostNode {
     fn as_any(&self) -> &dyn Any {
@@ -58,7 +58,7 @@ impl Node for HostNode {
         self.device().memory(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         self.device().tree.act(cx)?;
-        open::access(&self.device().tree, fd.as_fd(), want)
+        open::access(fd.as_fd(), want)
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
@@ -212,7 +212,8 @@ impl Node for HostNode {
 const RACES: usize = 16;
 
 impl HostNode {
-    /// The child `name`: openat2(2) and statx(2).
+    /// The child `name`: openat2(2) and statx(2). Where children are being looked up again that
+    /// are known, only the latter.
     pub(crate) fn look_up(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<(Arc<HostNode>, Attr)> {
         let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         if self.device().cached_names(cx.patience)? {
@@ -221,11 +222,34 @@ impl HostNode {
         let tree = &self.device().tree;
         let dir = self.fd(cx.patience)?;
         tree.act(cx)?;
+        if self.expects_known() && !resolve.contains(ResolveFlags::CACHED) {
+            let stx = tree::stat_child(dir.as_fd(), name)?;
+            if let Some(known) = self.known_child(&stx, name) {
+                return Ok(known);
+            }
+        }
         let child = self.open_child(dir.as_fd(), name, resolve);
         match child {
             Err(Errno::EAGAIN) if resolve.contains(ResolveFlags::CACHED) => Err(Errno::WOULD_BLOCK),
             child => tree.enter(Some(self.device()), child?, Some((self, name))),
         }
+    }
+
+    /// The live node that `name`, with these attributes, is. One that is not open may be of another
+    /// life of the number, so it does not count.
+    fn known_child(&self, stx: &Statx, name: Name<'_>) -> Option<(Arc<HostNode>, Attr)> {
+        if device::dev_of(stx) != self.device().dev {
+            return None;
+        }
+        let attr = attr::of(self.device(), stx);
+        let node = self.device().tree.table.get(attr.id)?;
+        if node.what() != attr.kind || !node.is_open() {
+            return None;
+        }
+        if let Some(record) = self.record_for(&node, name) {
+            node.relocate(&record);
+        }
+        Some((node, attr))
     }
 
     /// The child `name`, whatever the patience: behind a change that has been made.
@@ -403,8 +427,7 @@ impl HostNode {
         if self.device().mount().is_some() {
             return;
         }
-        let mask = rustix::fs::StatxFlags::INO;
-        let Ok(stx) = rustix::fs::statx(dir, name.bytes(), AtFlags::SYMLINK_NOFOLLOW, mask) else {
+        let Ok(stx) = tree::stat_child(dir.as_fd(), name) else {
             return;
         };
         if device::dev_of(&stx) != self.device().dev {

@@ -228,9 +228,17 @@ impl Tree {
                 Arc::new(HostNode::new(&device, &attr, fd.clone(), record.clone()))
             });
             match found {
-                Found::New(node) => return Ok((node, attr)),
+                Found::New(node) => {
+                    if let Some((parent, _)) = from {
+                        parent.expect_known(false);
+                    }
+                    return Ok((node, attr));
+                }
                 Found::Old(node) => {
                     if node.adopt(attr.kind, fd, record.as_deref()) {
+                        if let Some((parent, _)) = from {
+                            parent.expect_known(true);
+                        }
                         return Ok((node, attr));
                     }
                     stale = Some(node);
@@ -260,4 +268,11 @@ impl Tree {
 pub(crate) fn stat(fd: BorrowedFd<'_>) -> Result<Statx> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask).map_err(errno)
+}
+
+/// The attributes of the child `name` of the directory `dir`.
+pub(crate) fn stat_child(dir: BorrowedFd<'_>, name: vfs::Name<'_>) -> Result<Statx> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    rustix::fs::statx(dir, name.bytes(), flags, mask).map_err(errno)
 }

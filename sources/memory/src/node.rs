@@ -199,12 +199,12 @@ impl MemNode {
                 return Err(Errno::EFBIG);
             }
         }
-        if !perm::is_root(caller) {
-            let gives_away = set.uid.is_some_and(|uid| uid != meta.uid);
-            let leaves = |gid: u32| gid != meta.gid && (!perm::in_group(caller, gid) || !owns);
-            if gives_away || set.uid.is_some() && !owns || set.gid.is_some_and(leaves) {
-                return Err(Errno::EPERM);
-            }
+        // Also to leave them as they are is the owner's.
+        let keeps_uid = |uid| owns && uid == meta.uid;
+        let keeps_gid = |gid| owns && (gid == meta.gid || perm::in_group(caller, gid));
+        let keeps = set.uid.is_none_or(keeps_uid) && set.gid.is_none_or(keeps_gid);
+        if !(keeps || perm::is_root(caller)) {
+            return Err(Errno::EPERM);
         }
         if set.mode.is_some() {
             if self.kind == Kind::Symlink {

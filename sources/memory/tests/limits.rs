@@ -139,6 +139,19 @@ fn a_very_deep_tree_is_let_go() {
     drop((dir, root));
 }
 
+/// Linux would answer where it was, so the shared suite does not ask.
+#[test]
+fn a_removed_directory_has_no_parent() {
+    let root = root(Options::default());
+    let dir = ok(root.mkdir("dir", 0o755));
+    ok(root.rmdir("dir"));
+    refused(dir.parent(), Errno::ESTALE);
+    let over = ok(root.mkdir("over", 0o755));
+    ok(root.mkdir("new", 0o755));
+    ok(root.rename("new", &root, "over"));
+    refused(over.parent(), Errno::ESTALE);
+}
+
 #[test]
 fn a_handle_of_another_tree_is_stale() {
     let one = Memory::new(Arc::new(Time::default));

@@ -7,12 +7,26 @@ use vfs::Errno;
 pub struct ConnectError {
     errno: Errno,
     why: String,
+    attach: bool,
 }
 
 impl ConnectError {
     pub(crate) fn new(errno: Errno, why: impl Into<String>) -> ConnectError {
         let why = why.into();
-        ConnectError { errno, why }
+        let attach = false;
+        ConnectError { errno, why, attach }
+    }
+
+    /// The server is there, but would not have us attach.
+    pub(crate) fn of_attach(errno: Errno, why: impl Into<String>) -> ConnectError {
+        ConnectError {
+            attach: true,
+            ..ConnectError::new(errno, why)
+        }
+    }
+
+    pub(crate) fn is_of_attach(&self) -> bool {
+        self.attach
     }
 
     /// The errno that comes nearest.

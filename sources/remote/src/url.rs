@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use p9::Dialect;
 use transports::Addr;
-use vfs::Errno;
+use vfs::{Errno, FileSystem};
 
 use crate::{ConnectError, Options, Remote9p};
 
@@ -53,13 +53,42 @@ impl Url {
         text.starts_with("9p:") || text.starts_with("9p+unix:")
     }
 
-    /// Connects and attaches.
+    /// Connects, and attaches to what is named, [`Url::path`] left aside.
+    pub fn open(&self) -> Result<Arc<dyn FileSystem>, ConnectError> {
+        Ok(self.connect()?)
+    }
+
+    /// [`Url::open`], as what it is.
     pub fn connect(&self) -> Result<Arc<Remote9p>, ConnectError> {
         let link = transports::dial(&self.addr).map_err(|error| {
             let why = format!("cannot connect to {}: {error}", self.addr);
             ConnectError::new(Errno::from(error), why)
         })?;
         Remote9p::connect(link, self.options.clone())
+    }
+
+    /// Connects to the tree that a path of unknown parts begins with, and says what of the path is left: its end
+    /// may not exist yet, and a server that is not barge's own attaches to whole trees only. Without `aname=`
+    /// that is the longest beginning that the server attaches to.
+    pub fn find(&self) -> Result<(Arc<Remote9p>, String), ConnectError> {
+        let mut url = self.clone();
+        let mut refused = None;
+        loop {
+            match url.connect() {
+                Ok(tree) => return Ok((tree, url.path)),
+                Err(error) if !error.is_of_attach() => return Err(error),
+                Err(error) => {
+                    let refused = refused.get_or_insert(error);
+                    let aname = url.options.aname.trim_end_matches('/');
+                    let Some((before, last)) = aname.rsplit_once('/') else {
+                        return Err(refused.clone());
+                    };
+                    let path = url.path.trim_matches('/');
+                    url.path = format!("{last}/{path}").trim_matches('/').to_owned();
+                    url.options.aname = before.to_owned();
+                }
+            }
+        }
     }
 
     fn parse(text: &str) -> Result<Url, String> {
@@ -111,6 +140,31 @@ impl Url {
         }
         url.path = url.path.trim_matches('/').to_owned();
         Ok(url)
+    }
+}
+
+/// As it would be given again, but for what is encoded.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.addr {
+            Addr::Tcp { host, port } if host.contains(':') => write!(f, "9p://[{host}]:{port}")?,
+            Addr::Tcp { host, port } => write!(f, "9p://{host}:{port}")?,
+            Addr::Unix(path) => write!(f, "9p+unix:{}", path.display())?,
+            Addr::Fd(fd) => write!(f, "9p+fd:{fd}")?,
+        }
+        match (&self.addr, self.path.as_str()) {
+            (Addr::Tcp { .. }, "") => {
+                let slash = if self.options.aname.starts_with('/') {
+                    ""
+                } else {
+                    "/"
+                };
+                write!(f, "{slash}{}", self.options.aname)
+            }
+            (Addr::Tcp { .. }, path) => write!(f, "/{path}?aname={}", self.options.aname),
+            _ if self.options.aname.is_empty() => Ok(()),
+            _ => write!(f, "?aname={}", self.options.aname),
+        }
     }
 }
 
@@ -252,6 +306,19 @@ mod tests {
         };
         assert_eq!(socket.options, expected);
         assert_eq!(url("9p://h/?aname=").options.aname, "");
+    }
+
+    #[test]
+    fn a_url_is_shown_as_it_would_be_given() {
+        for (text, shown) in [
+            ("9p://host", "9p://host:564/"),
+            ("9p://[::1]:5640/srv", "9p://[::1]:5640/srv"),
+            ("9p://h:1/a/b?aname=/srv", "9p://h:1/a/b?aname=/srv"),
+            ("9p+unix:/run/s", "9p+unix:/run/s"),
+            ("9p+unix:/run/s?aname=x&uid=0", "9p+unix:/run/s?aname=x"),
+        ] {
+            assert_eq!(url(text).to_string(), shown);
+        }
     }
 
     #[test]

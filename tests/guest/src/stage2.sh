@@ -19,7 +19,7 @@ finish() {
     /run/barge/busybox poweroff -f
 }
 
-# The machine's clock has whole seconds, and an emulated one drifts. Set it a little ahead, lest files which the server stamps come from the future.
+# The machine's clock starts with whole seconds. Set it a little ahead of the host's, lest files which the server stamps come from the future.
 set_clock() {
     now=$(($(host 'date +%s%N') + 200000000))
     date -s "@${now%?????????}.${now#??????????}" >/dev/null

@@ -26,6 +26,7 @@ pub struct Peer {
 trait Stream: Read + Write + Send {
     fn end(&self, how: Shutdown) -> io::Result<()>;
     fn nonblocking(&self, on: bool) -> io::Result<()>;
+    fn twin(&self) -> io::Result<Box<dyn Stream>>;
 }
 
 impl Stream for TcpStream {
@@ -36,6 +37,10 @@ impl Stream for TcpStream {
     fn nonblocking(&self, on: bool) -> io::Result<()> {
         self.set_nonblocking(on)
     }
+
+    fn twin(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(Box::new(self.try_clone()?))
+    }
 }
 
 impl Stream for UnixStream {
@@ -45,6 +50,10 @@ impl Stream for UnixStream {
 
     fn nonblocking(&self, on: bool) -> io::Result<()> {
         self.set_nonblocking(on)
+    }
+
+    fn twin(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(Box::new(self.try_clone()?))
     }
 }
 
@@ -123,8 +132,8 @@ impl Peer {
         self.send(&encoded(Tag(tag), request));
     }
 
-    /// Sends `bytes` again and again until no more go at once, and says how often they did: up to `most`
-    /// times.
+    /// Sends `bytes` again and again until no more go at once, and says how often they went whole: up to
+    /// `most` times. What is sent after that is part of what went last.
     pub fn stuff(&mut self, bytes: &[u8], most: usize) -> usize {
         self.stream.nonblocking(true).expect("a socket");
         let mut sent = 0;
@@ -136,11 +145,7 @@ impl Peer {
             }
         }
         self.stream.nonblocking(false).expect("a socket");
-        let begun = sent % bytes.len();
-        if begun > 0 {
-            self.send(&bytes[begun..]);
-        }
-        sent.div_ceil(bytes.len())
+        sent / bytes.len()
     }
 
     /// The next message as it came, whole; nothing at the end.
@@ -215,6 +220,16 @@ impl Peer {
         self.ok(&create(fid, name));
     }
 
+    /// Makes a file in a directory, which `fid` then is, and opens it for reading and writing.
+    pub fn try_create(&mut self, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+        errno(&self.rpc(&create(fid, name))).map_or(Ok(()), Err)
+    }
+
+    /// Opens what a fid points at.
+    pub fn try_open(&mut self, fid: Fid, flags: u32) -> Result<(), Errno> {
+        errno(&self.rpc(&Tmessage::Lopen { fid, flags })).map_or(Ok(()), Err)
+    }
+
     /// Opens a file for reading and writing.
     #[track_caller]
     pub fn open(&mut self, fid: Fid, names: &[&[u8]]) {
@@ -222,9 +237,17 @@ impl Peer {
         self.ok(&Tmessage::Lopen { fid, flags: 2 });
     }
 
-    /// Nothing more is sent.
+    /// Nothing more is sent. The server may have hung up before.
     pub fn end_sending(&mut self) {
-        self.stream.end(Shutdown::Write).expect("connected");
+        let _ = self.stream.end(Shutdown::Write);
+    }
+
+    /// The same connection once more, to send by one and receive by the other.
+    pub fn twin(&self) -> Peer {
+        Peer {
+            stream: self.stream.twin().expect("a descriptor"),
+            dialect: self.dialect,
+        }
     }
 
     /// The server ends the connection; whatever comes before that is replies, whose number this is.
@@ -282,18 +305,20 @@ impl Bystander {
     /// Its fid is what it was, and it can make another.
     #[track_caller]
     pub fn assert_well(&mut self) {
-        let read = Tmessage::Read {
-            fid: Fid(1),
-            offset: 0,
-            count: 100,
-        };
-        let Rmessage::Read { data } = self.peer.ok(&read) else {
-            panic!("not read");
-        };
-        assert_eq!(data.0, Bystander::CONTENTS);
+        self.assert_reads();
         let Bystander { peer, name } = self;
         peer.open(Fid(2), &[name.as_bytes()]);
         peer.ok(&Tmessage::Clunk { fid: Fid(2) });
+    }
+
+    /// Its fid is what it was.
+    #[track_caller]
+    pub fn assert_reads(&mut self) {
+        let (fid, offset, count) = (Fid(1), 0, 100);
+        let Rmessage::Read { data } = self.peer.ok(&Tmessage::Read { fid, offset, count }) else {
+            panic!("not read");
+        };
+        assert_eq!(data.0, Bystander::CONTENTS);
     }
 }
 

@@ -224,7 +224,9 @@ pub fn chown_is_the_super_users(bed: &Bed) {
     refused(file.chown(None, Some(1001)), Errno::EPERM);
     refused(file.by(&BOB).chown(Some(1001), None), Errno::EPERM);
     refused(file.by(&BOB).chown(None, Some(1001)), Errno::EPERM);
-    ok(file.chown(Some(1000), None));
+    refused(file.by(&BOB).chown(Some(1000), None), Errno::EPERM);
+    refused(file.by(&BOB).chown(None, Some(1000)), Errno::EPERM);
+    ok(file.chown(Some(1000), Some(1000)));
     let member = Caller {
         groups: Groups::Known([3000].into()),
         ..ALICE

@@ -175,6 +175,36 @@ pub fn adding_hides_and_repeats_nothing(bed: &Bed) {
     assert!(all.is_subset(&told));
 }
 
+/// Names that come in the place of others neither hide nor repeat what stays.
+pub fn replacing_hides_and_repeats_nothing(bed: &Bed) {
+    let (dir, all) = filled(bed, 100);
+    let (stays, goes): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(i, _)| i % 2 == 0);
+    let mut goes = goes.into_iter();
+    let open = ok(dir.open(R));
+    let mut told = BTreeSet::new();
+    let mut cookie = 0;
+    loop {
+        let some = ok(open.readdir(cookie, Plus::Names, 3));
+        let Some(last) = some.last() else { break };
+        cookie = last.cookie;
+        for entry in some {
+            assert!(told.insert(entry.name), "told twice");
+        }
+        for (i, name) in goes.by_ref().take(2) {
+            ok(dir.unlink(name));
+            ok(dir.file(&format!("instead-{i}"), b""));
+        }
+    }
+    for (_, name) in stays {
+        assert!(
+            told.contains(name),
+            "{} was never told",
+            name.escape_ascii()
+        );
+    }
+    assert_eq!(names(&ok(dir.list())).len(), 100);
+}
+
 /// Cookies mean the same to another opening, where that is promised.
 pub fn cookies_survive_another_opening(bed: &Bed) {
     needs!(bed.caps.stable_cookies, "stable cookies");

@@ -72,12 +72,13 @@ impl Remote9p {
         let wire = Wire::new(pipe);
         let caller = Caller::new(rustix::process::geteuid().as_raw(), 0);
         let user = user_of(&options, wire.dialect(), &caller);
-        let refused = |errno: Errno| {
-            let why = wire.pipe.failure().unwrap_or_else(|| {
+        let refused = |errno: Errno| match wire.pipe.failure() {
+            Some(why) => ConnectError::new(errno, why),
+            None => {
                 let (peer, aname) = (wire.pipe.peer(), &options.aname);
-                format!("9P server {peer}: cannot attach to \"{aname}\": {errno}")
-            });
-            ConnectError::new(errno, why)
+                let why = format!("9P server {peer}: cannot attach to \"{aname}\": {errno}");
+                ConnectError::of_attach(errno, why)
+            }
         };
         let (root, kind) = attach(&wire, &options, user).map_err(refused)?;
         let call = vfs::Call::detached();

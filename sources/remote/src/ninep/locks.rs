@@ -22,10 +22,12 @@ use super::node::RemoteNode;
 
 /// The mirrors of the nodes that have locks.
 pub(super) struct Mirrors {
-    by_node: Mutex<HashMap<(NodeId, Space), Arc<Mutex<Mirror>>>>,
+    by_node: Mutex<HashMap<(NodeId, Space), Shared>>,
     /// Who we are to the server.
     client: String,
 }
+
+type Shared = Arc<Mutex<Mirror>>;
 
 #[derive(Default)]
 struct Mirror {
@@ -46,13 +48,13 @@ impl Mirrors {
         }
     }
 
-    fn of(&self, node: NodeId, space: Space) -> Arc<Mutex<Mirror>> {
+    fn of(&self, node: NodeId, space: Space) -> Shared {
         let mut mirrors = self.by_node.lock().expect("no panic holds it");
         mirrors.entry((node, space)).or_default().clone()
     }
 
     /// Drops what nobody else is about to use, if it holds nothing.
-    fn forget_if_free(&self, node: NodeId, space: Space, mirror: Arc<Mutex<Mirror>>) {
+    fn forget_if_free(&self, node: NodeId, space: Space, mirror: Shared) {
         let mut mirrors = self.by_node.lock().expect("no panic holds it");
         // Two: the map's and ours.
         if Arc::strong_count(&mirror) == 2

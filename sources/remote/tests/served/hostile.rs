@@ -160,7 +160,10 @@ fn a_message_that_is_none_ends_the_connection() {
 
 #[test]
 fn the_end_of_the_server_is_told_to_all() {
-    all_fail(|mut fake| drop(fake.next()), ECONNRESET, "");
+    let once = |mut fake: Fake| {
+        fake.next();
+    };
+    all_fail(once, ECONNRESET, "");
 }
 
 #[test]

@@ -56,10 +56,10 @@ fn thousands_of_flushes_of_nothing_are_answered_in_turn() {
             bytes.extend(encoded(Tag(tag), &Tmessage::Flush { oldtag }));
         }
         std::thread::scope(|scope| {
-            let (mut sender, mut receiver) = peer.split();
+            let mut sender = peer.twin();
             scope.spawn(move || sender.send(&bytes));
             for tag in 0..10_000 {
-                let (got, reply) = receiver.reply();
+                let (got, reply) = peer.reply();
                 assert_eq!((got, reply), (Tag(tag), Rmessage::Flush {}));
             }
         });

@@ -1,0 +1,91 @@
+//! The arguments of `ls`, `stat`, `cat`, `cp` and `tree`: the one definition that help, man pages and completions
+//! come from.
+
+use clap::Args;
+
+use super::place::Place;
+
+#[derive(Args)]
+pub(crate) struct LsArgs {
+    /// What to list: PATH, dir:PATH, 9p://HOST[:PORT]/ANAME[/PATH] or 9p+unix:SOCKET?aname=NAME
+    #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
+    pub(super) places: Vec<Place>,
+    /// Show kind, permissions, links, owner, group, size and time of last change
+    #[arg(short, long)]
+    pub(super) long: bool,
+    /// Show names that begin with a dot too
+    #[arg(short, long)]
+    pub(super) all: bool,
+    /// List directories below as well
+    #[arg(short = 'R', long)]
+    pub(super) recursive: bool,
+    /// Show owners and groups by number; implies --long
+    #[arg(short, long)]
+    pub(super) numeric: bool,
+    /// Show a JSON object a line
+    #[arg(long, conflicts_with_all = ["long", "numeric"])]
+    pub(super) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct StatArgs {
+    /// What to show
+    #[arg(value_name = "SOURCE[/PATH]", required = true)]
+    pub(super) places: Vec<Place>,
+    /// Follow a symbolic link to what it names
+    #[arg(short = 'L', long)]
+    pub(super) dereference: bool,
+    /// Show the file system instead of the file
+    #[arg(short, long)]
+    pub(super) file_system: bool,
+    /// Show a JSON object a line
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct CatArgs {
+    /// What to write to standard output, one after the other
+    #[arg(value_name = "SOURCE/PATH", required = true)]
+    pub(super) places: Vec<Place>,
+}
+
+#[derive(Args)]
+pub(crate) struct CpArgs {
+    /// What to copy, and last where to: a directory if there are several
+    #[arg(value_name = "SOURCE[/PATH]", num_args = 2.., required = true)]
+    pub(super) places: Vec<Place>,
+    /// Copy directories with all below; symbolic links, pipes and devices as what they are
+    #[arg(short, long)]
+    pub(super) recursive: bool,
+    /// Keep permissions, owners and times
+    #[arg(short, long)]
+    pub(super) preserve: bool,
+    /// Keep everything: --recursive, --preserve, extended attributes and hard links
+    #[arg(short, long)]
+    pub(super) archive: bool,
+    /// Files to copy at a time
+    #[arg(short, long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(super) jobs: u8,
+    /// Show no progress
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct TreeArgs {
+    /// What to show
+    #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
+    pub(super) places: Vec<Place>,
+    /// Show names that begin with a dot too
+    #[arg(short, long)]
+    pub(super) all: bool,
+    /// Show directories only
+    #[arg(short, long)]
+    pub(super) dirs_only: bool,
+    /// Go down at most so many levels
+    #[arg(short = 'L', long, value_name = "LEVELS",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) level: Option<u32>,
+}

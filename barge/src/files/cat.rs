@@ -1,0 +1,73 @@
+//! `barge cat`.
+
+use std::io::{self, Write};
+
+use sys::payload::SliceSink;
+use vfs::{Errno, Kind, OpenFlags};
+
+use super::args::CatArgs;
+use super::walk::Tree;
+use super::{Troubles, ended};
+use crate::Done;
+
+/// Writes each to standard output.
+pub(crate) fn cat(args: &CatArgs) -> Done {
+    let troubles = Troubles::default();
+    let mut written = Ok(());
+    for place in &args.places {
+        let shown = place.to_string();
+        let (tree, path) = match place.open() {
+            Ok(opened) => opened,
+            Err(failure) => {
+                troubles.tell("cat", failure.message);
+                continue;
+            }
+        };
+        match one(&tree, &path) {
+            Ok(()) => {}
+            Err(Trouble::Source(errno)) => troubles.tell(&shown, errno),
+            Err(Trouble::Output(error)) => {
+                written = Err(error);
+                break;
+            }
+        }
+    }
+    ended(written, &troubles)
+}
+
+enum Trouble {
+    Source(Errno),
+    Output(io::Error),
+}
+
+impl From<Errno> for Trouble {
+    fn from(errno: Errno) -> Trouble {
+        Trouble::Source(errno)
+    }
+}
+
+fn one(tree: &Tree, path: &[u8]) -> Result<(), Trouble> {
+    /// Several messages' worth: a remote source asks for them all at once.
+    const AT_A_TIME: usize = 4 << 20;
+    let entry = tree.resolve(path, true)?;
+    if entry.attr.kind == Kind::Directory {
+        return Err(Errno::EISDIR.into());
+    }
+    let file = tree.with(|cx| entry.node.open(cx, OpenFlags::READ))?;
+    // A file that says it is small may be one that does not know (procfs).
+    let size = usize::try_from(entry.attr.size).unwrap_or(AT_A_TIME);
+    let mut buffer = vec![0; (size + 1).clamp(64 << 10, AT_A_TIME)];
+    let mut offset = 0;
+    loop {
+        let mut sink = SliceSink::new(&mut buffer);
+        let len = vfs::Sink::room(&sink);
+        let got = tree.with(|cx| file.read(cx, offset, len, &mut sink))?;
+        if got == 0 {
+            return Ok(());
+        }
+        io::stdout()
+            .write_all(sink.filled())
+            .map_err(Trouble::Output)?;
+        offset += got as u64;
+    }
+}

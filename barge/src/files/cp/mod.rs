@@ -1,0 +1,421 @@
+//! `barge cp`: from any source to any other.
+//!
+//! The tree is walked by one thread, which makes directories and links; files are copied by several
+//! at a time ([`data`]), so that a remote end always has something to do. What a directory keeps of its own
+//! ([`keep`]) is set when all below it is there.
+//!
+//! Lock order: the queue of files, held to take one only.
+
+mod data;
+mod keep;
+mod progress;
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use vfs::{Attr, Entry, Errno, Kind, Make, Mode, Name, Node, Result};
+
+use super::Troubles;
+use super::args::CpArgs;
+use super::place::Place;
+use super::walk::Tree;
+use crate::{Done, Failure};
+use data::copy_file;
+use keep::{Keep, keep};
+use progress::Progress;
+
+/// Copies all places but the last to the last.
+pub(crate) fn cp(args: &CpArgs) -> Done {
+    let Some((to, from)) = args.places.split_last() else {
+        return Err(Failure::usage("expected a source and a destination"));
+    };
+    let (tree, path) = to.open()?;
+    let target = Target::at(tree, &path, to)?;
+    if from.len() > 1 && !matches!(target.found, Found::Directory(_)) {
+        return Err(Failure::usage(format!(
+            "{to}: expected a directory to copy {} places to",
+            from.len()
+        )));
+    }
+    let copier = Copier {
+        recursive: args.recursive || args.archive,
+        keep: Keep {
+            attributes: args.preserve || args.archive,
+            xattrs: args.archive,
+        },
+        links: args.archive,
+        target: target.tree.clone(),
+        troubles: Troubles::default(),
+        progress: Progress::new(args.quiet),
+    };
+    std::thread::scope(|scope| {
+        // As many as wait for the threads at most: a file that waits holds its node.
+        let (queue, files) = sync_channel::<File>(usize::from(args.jobs) * 4);
+        let files = Arc::new(Mutex::new(files));
+        for _ in 0..args.jobs {
+            let (files, copier) = (files.clone(), &copier);
+            scope.spawn(move || copier.copy_files(&files));
+        }
+        let mut walk = Walk {
+            copier: &copier,
+            queue,
+            linked: HashMap::new(),
+            directories: Vec::new(),
+        };
+        for place in from {
+            if let Err(failure) = walk.place(place, &target) {
+                copier.troubles.tell("cp", failure.message);
+            }
+        }
+        let Walk {
+            queue, directories, ..
+        } = walk;
+        drop(queue);
+        directories
+    })
+    .into_iter()
+    .rev()
+    .for_each(|directory| directory.finish(&copier));
+    copier.progress.finish();
+    Ok(copier.troubles.status())
+}
+
+/// Where to.
+struct Target {
+    tree: Tree,
+    found: Found,
+}
+
+enum Found {
+    /// There is a directory: copies go into it.
+    Directory(Entry),
+    /// There is none: this is the copy's name, in an existing directory.
+    Name(Entry, Vec<u8>),
+}
+
+impl Target {
+    fn at(tree: Tree, path: &[u8], place: &Place) -> std::result::Result<Target, Failure> {
+        let failed = |errno: Errno| Failure::new(format!("{place}: {errno}"));
+        let found = match tree.resolve(path, true) {
+            Ok(entry) if entry.attr.kind == Kind::Directory => Found::Directory(entry),
+            Ok(_) | Err(Errno::ENOENT) => {
+                let (dir, name) = tree.parent_of(path).map_err(failed)?;
+                Found::Name(dir, name)
+            }
+            Err(errno) => return Err(failed(errno)),
+        };
+        Ok(Target { tree, found })
+    }
+}
+
+/// What is copied how.
+struct Copier {
+    recursive: bool,
+    keep: Keep,
+    /// Whether names of one file stay names of one file.
+    links: bool,
+    target: Tree,
+    troubles: Troubles,
+    progress: Progress,
+}
+
+/// A file to copy.
+struct File {
+    tree: Tree,
+    from: Entry,
+    to: Arc<dyn Node>,
+    name: Vec<u8>,
+    shown: String,
+}
+
+/// A directory whose own attributes are to be set in the end.
+struct Directory {
+    tree: Tree,
+    from: Entry,
+    to: Arc<dyn Node>,
+    made: bool,
+    shown: String,
+}
+
+impl Directory {
+    fn finish(self, copier: &Copier) {
+        if !self.made && !copier.keep.attributes {
+            return;
+        }
+        let kept = keep(copier, &self.tree, &self.from, &*self.to);
+        if let Err(errno) = kept {
+            copier.troubles.tell(&self.shown, errno);
+        }
+    }
+}
+
+impl Copier {
+    fn copy_files(&self, files: &Mutex<Receiver<File>>) {
+        loop {
+            // The lock is given back before the copy begins.
+            let next = files.lock().expect("no panic holds it").recv();
+            let Ok(file) = next else { return };
+            if let Err(errno) = self.copy(&file) {
+                self.troubles.tell(&file.shown, errno);
+            }
+        }
+    }
+
+    fn copy(&self, file: &File) -> Result<Arc<dyn Node>> {
+        let name = Name::new(&file.name)?;
+        let copy = copy_file(self, &file.tree, &file.from, &*file.to, name)?;
+        if self.keep.attributes {
+            keep(self, &file.tree, &file.from, &*copy)?;
+        }
+        Ok(copy)
+    }
+}
+
+struct Walk<'a> {
+    copier: &'a Copier,
+    queue: SyncSender<File>,
+    /// Copies of files that have more names, by device and number of the original.
+    linked: HashMap<(u64, u64), Arc<dyn Node>>,
+    directories: Vec<Directory>,
+}
+
+/// A directory whose entries are still to be copied.
+struct Pending {
+    from: Entry,
+    to: Arc<dyn Node>,
+    shown: String,
+}
+
+impl Walk<'_> {
+    fn place(&mut self, place: &Place, target: &Target) -> std::result::Result<(), Failure> {
+        let (tree, path) = place.open()?;
+        let shown = place.to_string();
+        let failed = |errno: Errno| Failure::new(format!("{place}: {errno}"));
+        let from = tree
+            .resolve(&path, !self.copier.recursive)
+            .map_err(failed)?;
+        if from.attr.kind == Kind::Directory && !self.copier.recursive {
+            return Err(Failure::new(format!(
+                "{place}: is a directory; copy it with --recursive"
+            )));
+        }
+        let (dir, name) = match (&target.found, place.name()) {
+            (Found::Name(dir, name), _) => (dir, name.clone()),
+            (Found::Directory(dir), Some(name)) => (dir, name),
+            // What has no name of its own is copied entry by entry.
+            (Found::Directory(dir), None) => {
+                let (to, made) = (dir.node.clone(), false);
+                self.below(&tree, from, to, made, shown);
+                return Ok(());
+            }
+        };
+        if from.attr.kind == Kind::Directory {
+            self.refuse_loop(&from, &dir.node).map_err(failed)?;
+        }
+        let to = dir.node.clone();
+        if let Some(pending) = self
+            .entry(&tree, from, &to, name, shown.clone())
+            .map_err(failed)?
+        {
+            let Pending { from, to, shown } = pending;
+            self.all_below(&tree, Pending { from, to, shown });
+        }
+        Ok(())
+    }
+
+    /// A copy of a directory into itself would never end. Trees are told apart by where they come from only
+    /// if they are one object; otherwise nothing is known.
+    fn refuse_loop(&self, from: &Entry, to: &Arc<dyn Node>) -> Result<()> {
+        self.copier.target.with(|cx| {
+            let mut at = to.clone();
+            loop {
+                let same = at.id() == from.node.id()
+                    && at.as_any().type_id() == from.node.as_any().type_id()
+                    && at
+                        .attr(cx, vfs::Want::STAT)
+                        .is_ok_and(|attr| same_node(&attr, &from.attr));
+                if same {
+                    return Err(Errno::EINVAL);
+                }
+                let up = match at.parent(cx) {
+                    Ok(up) => up.node,
+                    Err(_) => return Ok(()),
+                };
+                if up.id() == at.id() {
+                    return Ok(());
+                }
+                at = up;
+            }
+        })
+    }
+
+    fn below(&mut self, tree: &Tree, from: Entry, to: Arc<dyn Node>, made: bool, shown: String) {
+        self.directories.push(Directory {
+            tree: tree.clone(),
+            from: from.clone(),
+            to: to.clone(),
+            made,
+            shown: shown.clone(),
+        });
+        self.all_below(tree, Pending { from, to, shown });
+    }
+
+    fn all_below(&mut self, tree: &Tree, first: Pending) {
+        let mut pending = vec![first];
+        while let Some(Pending { from, to, shown }) = pending.pop() {
+            let listed = match tree.list(&*from.node) {
+                Ok(listed) => listed,
+                Err(errno) => {
+                    self.copier.troubles.tell(&shown, errno);
+                    continue;
+                }
+            };
+            for listed in listed {
+                let shown = format!("{shown}/{}", String::from_utf8_lossy(&listed.name));
+                let Some(entry) = listed.entry else {
+                    self.copier.troubles.tell(&shown, "cannot be looked at");
+                    continue;
+                };
+                match self.entry(tree, entry, &to, listed.name, shown.clone()) {
+                    Ok(more) => pending.extend(more),
+                    Err(errno) => self.copier.troubles.tell(&shown, errno),
+                }
+            }
+        }
+    }
+
+    /// Copies one entry, or sees to it that it will be; a directory is made, and its entries come next.
+    fn entry(
+        &mut self,
+        tree: &Tree,
+        from: Entry,
+        to: &Arc<dyn Node>,
+        name: Vec<u8>,
+        shown: String,
+    ) -> Result<Option<Pending>> {
+        let key = (from.attr.device, from.attr.id);
+        let has_links = self.copier.links && from.attr.nlink > 1;
+        if has_links && let Some(copy) = self.linked.get(&key) {
+            return self.link(to, &name, &**copy).map(|()| None);
+        }
+        match from.attr.kind {
+            Kind::Directory => {
+                let (made, new) = self.directory(to, &name)?;
+                self.directories.push(Directory {
+                    tree: tree.clone(),
+                    from: from.clone(),
+                    to: made.clone(),
+                    made: new,
+                    shown: shown.clone(),
+                });
+                return Ok(Some(Pending {
+                    from,
+                    to: made,
+                    shown,
+                }));
+            }
+            Kind::File => {
+                self.copier.progress.expect(from.attr.size);
+                let (tree, to) = (tree.clone(), to.clone());
+                let file = File {
+                    tree,
+                    from,
+                    to,
+                    name,
+                    shown,
+                };
+                if has_links {
+                    // Its other names wait for it.
+                    let copy = self.copier.copy(&file)?;
+                    self.linked.insert(key, copy);
+                } else if self.queue.send(file).is_err() {
+                    return Err(Errno::ECANCELED);
+                }
+            }
+            _ => {
+                let copy = self.special(tree, &from, to, &name)?;
+                if has_links {
+                    self.linked.insert(key, copy);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn link(&self, to: &Arc<dyn Node>, name: &[u8], copy: &dyn Node) -> Result<()> {
+        let name = Name::new(name)?;
+        self.copier.target.with(|cx| match to.link(cx, name, copy) {
+            Err(Errno::EEXIST) => {
+                to.unlink(cx, name, false)?;
+                to.link(cx, name, copy).map(drop)
+            }
+            done => done.map(drop),
+        })
+    }
+
+    /// Makes a directory, or takes what is there; it is the owner's alone to change until all is in it.
+    fn directory(&self, to: &Arc<dyn Node>, name: &[u8]) -> Result<(Arc<dyn Node>, bool)> {
+        let name = Name::new(name)?;
+        self.copier.target.with(|cx| {
+            match to.make(cx, name, Make::Directory, Mode::exactly(0o700)) {
+                Ok(made) => Ok((made.node, true)),
+                Err(Errno::EEXIST) => {
+                    let found = to.lookup(cx, name)?;
+                    match found.attr.kind {
+                        Kind::Directory => Ok((found.node, false)),
+                        _ => Err(Errno::ENOTDIR),
+                    }
+                }
+                Err(errno) => Err(errno),
+            }
+        })
+    }
+
+    /// Makes a link, a pipe, a socket or a device like `from`, in the place of what is there.
+    fn special(
+        &self,
+        tree: &Tree,
+        from: &Entry,
+        to: &Arc<dyn Node>,
+        name: &[u8],
+    ) -> Result<Arc<dyn Node>> {
+        let target;
+        let what = match from.attr.kind {
+            Kind::Symlink => {
+                target = tree.readlink(&*from.node)?;
+                Make::Symlink(&target)
+            }
+            Kind::Fifo => Make::Fifo,
+            Kind::Socket => Make::Socket,
+            Kind::CharDevice => Make::CharDevice(from.attr.rdev),
+            Kind::BlockDevice => Make::BlockDevice(from.attr.rdev),
+            Kind::File | Kind::Directory => return Err(Errno::EINVAL),
+        };
+        let name = Name::new(name)?;
+        let mode = Mode::exactly(from.attr.mode & 0o777);
+        let copy = self.copier.target.with(|cx| {
+            let made = match to.make(cx, name, what, mode) {
+                Err(Errno::EEXIST) => {
+                    to.unlink(cx, name, false)?;
+                    to.make(cx, name, what, mode)
+                }
+                done => done,
+            };
+            made.map(|made| made.node)
+        })?;
+        if self.copier.keep.attributes {
+            keep(self.copier, tree, from, &*copy)?;
+        }
+        Ok(copy)
+    }
+}
+
+/// Whether two sets of attributes are of one node, as far as they tell.
+fn same_node(one: &Attr, other: &Attr) -> bool {
+    (one.id, one.generation, one.device, one.ctime)
+        == (other.id, other.generation, other.device, other.ctime)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Copies between directories of this host, and to and from trees that a 9P server has.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::*;
+
+fn args(places: &[String], archive: bool) -> CpArgs {
+    CpArgs {
+        places: places
+            .iter()
+            .map(|place| place.parse().expect("a place"))
+            .collect(),
+        recursive: false,
+        preserve: false,
+        archive,
+        jobs: 4,
+        quiet: true,
+    }
+}
+
+fn place(dir: &Path, path: &str) -> String {
+    format!("dir:{}", dir.join(path).display())
+}
+
+fn succeeded(done: Done) -> bool {
+    format!("{:?}", done.expect("done")) == format!("{:?}", ExitCode::SUCCESS)
+}
+
+#[test]
+fn a_tree_is_copied_with_all_it_has() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = dir.path().join("from");
+    fs::create_dir_all(from.join("sub/deep")).expect("made");
+    for count in 0..50 {
+        let data = vec![count as u8; count * 1000];
+        fs::write(from.join(format!("sub/file-{count}")), data).expect("written");
+    }
+    fs::hard_link(from.join("sub/file-7"), from.join("again")).expect("linked");
+    symlink("sub/nowhere", from.join("link")).expect("linked");
+    let sparse = fs::File::create(from.join("sparse")).expect("made");
+    sparse.write_all_at(b"begin", 0).expect("written");
+    sparse.write_all_at(b"end", 20 << 20).expect("written");
+    sparse.set_len(30 << 20).expect("cut");
+    fs::set_permissions(from.join("sub/deep"), fs::Permissions::from_mode(0o511)).expect("set");
+
+    let places = [place(dir.path(), "from"), place(dir.path(), "to")];
+    assert!(succeeded(cp(&args(&places, true))));
+    let to = dir.path().join("to");
+    for count in 0..50 {
+        let name = format!("sub/file-{count}");
+        assert_eq!(
+            fs::read(to.join(&name)).expect("there"),
+            fs::read(from.join(&name)).expect("there")
+        );
+        let (one, other) = (fs::metadata(from.join(&name)), fs::metadata(to.join(&name)));
+        let (one, other) = (one.expect("there"), other.expect("there"));
+        assert_eq!(
+            (one.mtime(), one.mtime_nsec()),
+            (other.mtime(), other.mtime_nsec())
+        );
+    }
+    assert_eq!(
+        fs::metadata(to.join("again")).expect("there").ino(),
+        fs::metadata(to.join("sub/file-7")).expect("there").ino()
+    );
+    let target = fs::read_link(to.join("link")).expect("a link");
+    assert_eq!(target, Path::new("sub/nowhere"));
+    let mode = fs::metadata(to.join("sub/deep")).expect("there").mode();
+    assert_eq!(mode & 0o7777, 0o511);
+    let copy = fs::read(to.join("sparse")).expect("there");
+    assert!(copy == fs::read(from.join("sparse")).expect("there"));
+    let (one, other) = (sparse.metadata(), fs::metadata(to.join("sparse")));
+    let (one, other) = (one.expect("there").blocks(), other.expect("there").blocks());
+    assert!(other <= one.max(64), "{other} blocks of {one}");
+}
+
+#[test]
+fn a_file_goes_into_a_directory_or_gets_a_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("a"), "one").expect("written");
+    fs::create_dir(dir.path().join("d")).expect("made");
+    let copy = |from: &str, to: &str| {
+        cp(&args(
+            &[place(dir.path(), from), place(dir.path(), to)],
+            false,
+        ))
+    };
+    assert!(succeeded(copy("a", "d")));
+    assert!(succeeded(copy("a", "b")));
+    fs::write(dir.path().join("a"), "two").expect("written");
+    assert!(succeeded(copy("a", "b")));
+    let read = |path: &str| fs::read_to_string(dir.path().join(path)).expect("there");
+    assert_eq!((read("d/a").as_str(), read("b").as_str()), ("one", "two"));
+
+    assert!(!succeeded(copy("a", "a")), "onto itself");
+    assert_eq!(read("a"), "two");
+    assert!(
+        !succeeded(copy("d", "e")),
+        "a directory without --recursive"
+    );
+    assert!(copy("a", "none/b").is_err());
+    let mut into_itself = args(&[place(dir.path(), "d"), place(dir.path(), "d")], true);
+    assert!(!succeeded(cp(&into_itself)));
+    into_itself.places = [place(dir.path(), "none"), place(dir.path(), "x")]
+        .map(|place| place.parse().expect("a place"))
+        .to_vec();
+    assert!(!succeeded(cp(&into_itself)));
+}

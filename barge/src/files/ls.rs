@@ -1,0 +1,203 @@
+//! `barge ls`.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
+
+use sys::users;
+use vfs::{Attr, Entry, Kind};
+
+use super::args::LsArgs;
+use super::walk::{Listed, Tree};
+use super::{Troubles, ended, format};
+use crate::Done;
+
+/// Lists what is named: files first, then directories, each under its name if there are several.
+pub(crate) fn ls(args: &LsArgs) -> Done {
+    let mut lister = Lister {
+        args,
+        terminal: io::stdout().is_terminal(),
+        owners: Owners::default(),
+        troubles: Troubles::default(),
+        first: true,
+    };
+    let written = lister.run();
+    ended(written, &lister.troubles)
+}
+
+struct Lister<'a> {
+    args: &'a LsArgs,
+    terminal: bool,
+    owners: Owners,
+    troubles: Troubles,
+    /// Whether nothing was written yet.
+    first: bool,
+}
+
+impl Lister<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        let mut directories = Vec::new();
+        for place in &self.args.places {
+            let shown = place.to_string();
+            let (tree, path) = match place.open() {
+                Ok(opened) => opened,
+                Err(failure) => {
+                    self.troubles.tell("ls", failure.message);
+                    continue;
+                }
+            };
+            // As ls(1): with -l, a link is shown, not what it names.
+            let follow = !(self.args.long || self.args.numeric);
+            let found = tree
+                .resolve(&path, follow)
+                .or_else(|_| tree.resolve(&path, false));
+            match found {
+                Ok(entry) if entry.attr.kind == Kind::Directory => {
+                    directories.push((tree, entry, shown));
+                }
+                Ok(entry) => {
+                    let name = shown.into_bytes();
+                    let entry = Some(entry);
+                    self.show(&tree, &[Listed { name, entry }])?;
+                }
+                Err(errno) => self.troubles.tell(&shown, errno),
+            }
+        }
+        let titled = self.args.recursive || self.args.places.len() > 1;
+        for (tree, entry, shown) in directories {
+            self.directory(&tree, &entry, &shown, titled)?;
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, tree: &Tree, dir: &Entry, shown: &str, titled: bool) -> io::Result<()> {
+        // Directories to list yet, the next one last.
+        let mut left = vec![(dir.clone(), shown.trim_end_matches('/').to_owned())];
+        while let Some((dir, shown)) = left.pop() {
+            let mut listed = match tree.list(&*dir.node) {
+                Ok(listed) => listed,
+                Err(errno) => {
+                    self.troubles.tell(&shown, errno);
+                    continue;
+                }
+            };
+            listed.retain(|entry| self.args.all || !entry.name.starts_with(b"."));
+            if titled && !self.args.json {
+                let gap = if self.first { "" } else { "\n" };
+                let title = format::name(shown.as_bytes(), self.terminal);
+                let mut out = io::stdout().lock();
+                write!(out, "{gap}")?;
+                out.write_all(&title)?;
+                writeln!(out, ":")?;
+            }
+            for gone in listed.iter().filter(|listed| listed.entry.is_none()) {
+                let name = String::from_utf8_lossy(&gone.name);
+                self.troubles
+                    .tell(&format!("{shown}/{name}"), "cannot be looked at");
+            }
+            if self.args.json {
+                let base = if titled { Some(shown.as_str()) } else { None };
+                self.show_json(tree, base, &listed)?;
+            } else {
+                self.show(tree, &listed)?;
+            }
+            self.first = false;
+            if self.args.recursive {
+                let below = listed.into_iter().rev().filter_map(|listed| {
+                    let entry = listed.entry?;
+                    let name = String::from_utf8_lossy(&listed.name).into_owned();
+                    (entry.attr.kind == Kind::Directory).then(|| (entry, format!("{shown}/{name}")))
+                });
+                left.extend(below);
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, tree: &Tree, listed: &[Listed]) -> io::Result<()> {
+        self.first = false;
+        if self.args.json {
+            return self.show_json(tree, None, listed);
+        }
+        let long = self.args.long || self.args.numeric;
+        let mut rows = Vec::new();
+        if long {
+            for entry in listed.iter().filter_map(|listed| listed.entry.as_ref()) {
+                rows.push(self.cells(&entry.attr));
+            }
+        }
+        let mut lines = format::columns(&rows, &[1, 4]).into_iter();
+        let mut out = io::stdout().lock();
+        for entry in listed {
+            let name = format::name(&entry.name, self.terminal);
+            if let Some(entry) = entry.entry.as_ref().filter(|_| long) {
+                write!(out, "{} ", lines.next().unwrap_or_default())?;
+                out.write_all(&name)?;
+                if entry.attr.kind == Kind::Symlink
+                    && let Ok(target) = tree.readlink(&*entry.node)
+                {
+                    out.write_all(b" -> ")?;
+                    out.write_all(&format::name(&target, self.terminal))?;
+                }
+            } else {
+                out.write_all(&name)?;
+            }
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+
+    fn show_json(&self, tree: &Tree, base: Option<&str>, listed: &[Listed]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        for listed in listed {
+            let Some(entry) = &listed.entry else { continue };
+            let target = match entry.attr.kind {
+                Kind::Symlink => tree.readlink(&*entry.node).ok(),
+                _ => None,
+            };
+            let mut object = format::json(&listed.name, &entry.attr, target.as_deref());
+            if let Some(base) = base {
+                object["directory"] = base.into();
+            }
+            writeln!(out, "{object}")?;
+        }
+        Ok(())
+    }
+
+    fn cells(&mut self, attr: &Attr) -> Vec<String> {
+        let numeric = self.args.numeric;
+        vec![
+            format::mode(attr),
+            attr.nlink.to_string(),
+            self.owners.user(attr.uid, numeric),
+            self.owners.group(attr.gid, numeric),
+            format::size(attr),
+            // Minutes are enough here.
+            format::time(attr.mtime).chars().take(16).collect(),
+        ]
+    }
+}
+
+/// Names of this host's users and groups, each asked for once.
+#[derive(Default)]
+struct Owners {
+    users: HashMap<u32, String>,
+    groups: HashMap<u32, String>,
+}
+
+impl Owners {
+    fn user(&mut self, uid: u32, numeric: bool) -> String {
+        let look_up = || match users::by_uid(uid) {
+            Ok(Some(user)) if !numeric => user.name.to_string_lossy().into_owned(),
+            _ => uid.to_string(),
+        };
+        self.users.entry(uid).or_insert_with(look_up).clone()
+    }
+
+    fn group(&mut self, gid: u32, numeric: bool) -> String {
+        let look_up = || match users::group_by_gid(gid) {
+            Ok(Some(group)) if !numeric => group.name.to_string_lossy().into_owned(),
+            _ => gid.to_string(),
+        };
+        self.groups.entry(gid).or_insert_with(look_up).clone()
+    }
+}

@@ -1,0 +1,152 @@
+//! `barge tree`.
+
+use std::io::{self, IsTerminal, Write};
+
+use vfs::Kind;
+
+use super::args::TreeArgs;
+use super::walk::{Listed, Tree};
+use super::{Troubles, ended, format};
+use crate::Done;
+
+/// Shows each directory with all that is below it.
+pub(crate) fn tree(args: &TreeArgs) -> Done {
+    let mut shower = Shower {
+        args,
+        terminal: io::stdout().is_terminal(),
+        troubles: Troubles::default(),
+        directories: 0,
+        files: 0,
+    };
+    let written = shower.run();
+    ended(written, &shower.troubles)
+}
+
+struct Shower<'a> {
+    args: &'a TreeArgs,
+    terminal: bool,
+    troubles: Troubles,
+    directories: u64,
+    files: u64,
+}
+
+/// A directory being shown: what is left of it, and what stands before its entries.
+struct Level {
+    left: std::vec::IntoIter<Listed>,
+    prefix: String,
+    shown: String,
+}
+
+impl Shower<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        for place in &self.args.places {
+            let shown = place.to_string();
+            match place.open() {
+                Err(failure) => self.troubles.tell("tree", failure.message),
+                Ok((tree, path)) => self.show(&tree, &path, &shown)?,
+            }
+        }
+        let (directories, files) = (self.directories, self.files);
+        let s = |count| if count == 1 { "" } else { "s" };
+        let directory = if directories == 1 {
+            "directory"
+        } else {
+            "directories"
+        };
+        let mut out = io::stdout().lock();
+        match self.args.dirs_only {
+            true => writeln!(out, "\n{directories} {directory}"),
+            false => writeln!(out, "\n{directories} {directory}, {files} file{}", s(files)),
+        }
+    }
+
+    fn show(&mut self, tree: &Tree, path: &[u8], shown: &str) -> io::Result<()> {
+        let root = match tree.resolve(path, true) {
+            Ok(root) => root,
+            Err(errno) => {
+                self.troubles.tell(shown, errno);
+                return Ok(());
+            }
+        };
+        writeln!(io::stdout().lock(), "{shown}")?;
+        let mut levels = Vec::new();
+        levels.extend(self.level(tree, &*root.node, String::new(), shown.to_owned()));
+        while let Some(level) = levels.last_mut() {
+            let Some(listed) = level.left.next() else {
+                levels.pop();
+                continue;
+            };
+            let last = level.left.len() == 0;
+            let mut line = level.prefix.clone().into_bytes();
+            line.extend(branch(last).bytes());
+            line.extend(format::name(&listed.name, self.terminal));
+            let Some(entry) = listed.entry else {
+                line.extend(b" [cannot be looked at]\n");
+                io::stdout().lock().write_all(&line)?;
+                continue;
+            };
+            if entry.attr.kind == Kind::Symlink
+                && let Ok(target) = tree.readlink(&*entry.node)
+            {
+                line.extend(b" -> ");
+                line.extend(format::name(&target, self.terminal));
+            }
+            line.push(b'\n');
+            let below = (entry.attr.kind == Kind::Directory).then(|| {
+                let prefix = format!("{}{}", level.prefix, trunk(last));
+                let name = String::from_utf8_lossy(&listed.name);
+                (prefix, format!("{}/{name}", level.shown))
+            });
+            io::stdout().lock().write_all(&line)?;
+            let deep_enough = self
+                .args
+                .level
+                .is_some_and(|most| levels.len() >= most as usize);
+            match below {
+                None => self.files += 1,
+                Some((prefix, shown)) => {
+                    self.directories += 1;
+                    if !deep_enough {
+                        levels.extend(self.level(tree, &*entry.node, prefix, shown));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn level(
+        &self,
+        tree: &Tree,
+        dir: &dyn vfs::Node,
+        prefix: String,
+        shown: String,
+    ) -> Option<Level> {
+        let mut listed = match tree.list(dir) {
+            Ok(listed) => listed,
+            Err(errno) => {
+                self.troubles.tell(&shown, errno);
+                return None;
+            }
+        };
+        listed.retain(|listed| {
+            let kind = listed.entry.as_ref().map(|entry| entry.attr.kind);
+            (self.args.all || !listed.name.starts_with(b"."))
+                && (!self.args.dirs_only || kind == Some(Kind::Directory))
+        });
+        Some(Level {
+            left: listed.into_iter(),
+            prefix,
+            shown,
+        })
+    }
+}
+
+fn branch(last: bool) -> &'static str {
+    if last { "└── " } else { "├── " }
+}
+
+/// What stands under a branch, before what is below it.
+fn trunk(last: bool) -> &'static str {
+    if last { "    " } else { "│   " }
+}

@@ -1,0 +1,178 @@
+//! A tree as the commands see it: paths, listings, whole files, on behalf of this process.
+
+use std::sync::Arc;
+
+use vfs::{
+    Attr, Caller, Cx, DirEntry, DirSink, Entry, Errno, FileSystem, Kind, Name, Node, OpenFlags,
+    Plus, Result, Want,
+};
+
+use super::place::{myself, with_cx};
+
+/// A tree. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Tree {
+    pub(super) fs: Arc<dyn FileSystem>,
+    caller: Arc<Caller>,
+}
+
+/// An entry of a directory, looked up.
+pub(super) struct Listed {
+    pub(super) name: Vec<u8>,
+    /// Nothing if it could not be looked at.
+    pub(super) entry: Option<Entry>,
+}
+
+impl Tree {
+    /// Symbolic links to follow on one path, as Linux (`MAXSYMLINKS`).
+    const MOST_LINKS: usize = 40;
+
+    pub(super) fn new(fs: Arc<dyn FileSystem>) -> Tree {
+        let caller = Arc::new(myself());
+        Tree { fs, caller }
+    }
+
+    /// Runs `operation` on behalf of this process.
+    pub(super) fn with<T>(&self, operation: impl FnOnce(&Cx<'_>) -> T) -> T {
+        with_cx(&self.caller, operation)
+    }
+
+    /// What `path` names. Links on the way are followed within the tree, the last one with `follow`.
+    pub(super) fn resolve(&self, path: &[u8], follow: bool) -> Result<Entry> {
+        self.with(|cx| {
+            let root = entry(cx, self.fs.root(cx)?)?;
+            let mut at = vec![root];
+            let mut links = 0;
+            // The names to go yet, the next one last.
+            let mut left: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
+            while let Some(name) = left.pop() {
+                let here = at.last().expect("the root stays").clone();
+                if here.attr.kind != Kind::Directory {
+                    return Err(Errno::ENOTDIR);
+                }
+                if name == b"." {
+                    continue;
+                }
+                if name == b".." {
+                    if at.len() > 1 {
+                        at.pop();
+                    }
+                    continue;
+                }
+                let found = here.node.lookup(cx, Name::new(&name)?)?;
+                if found.attr.kind != Kind::Symlink || (left.is_empty() && !follow) {
+                    at.push(found);
+                    continue;
+                }
+                links += 1;
+                if links > Tree::MOST_LINKS {
+                    return Err(Errno::ELOOP);
+                }
+                let target = found.node.readlink(cx)?;
+                if target.starts_with(b"/") {
+                    at.truncate(1);
+                }
+                left.extend(names(&target).rev().map(<[u8]>::to_vec));
+            }
+            Ok(at.pop().expect("the root stays"))
+        })
+    }
+
+    /// The directory that `path` is in, and its name there. `EINVAL` for a root.
+    pub(super) fn parent_of(&self, path: &[u8]) -> Result<(Entry, Vec<u8>)> {
+        let names: Vec<&[u8]> = names(path).collect();
+        let (last, before) = names.split_last().ok_or(Errno::EINVAL)?;
+        Name::new(last)?;
+        Ok((self.resolve(&before.join(&b'/'), true)?, last.to_vec()))
+    }
+
+    /// The entries of a directory, by name.
+    pub(super) fn list(&self, dir: &dyn Node) -> Result<Vec<Listed>> {
+        self.with(|cx| {
+            let open = dir.open(cx, OpenFlags::READ)?;
+            let mut all = All::default();
+            loop {
+                let (before, cookie) = (all.listed.len(), all.cookie);
+                open.readdir(cx, cookie, Plus::Entries, &mut all)?;
+                if all.listed.len() == before {
+                    break;
+                }
+            }
+            let mut listed = all.listed;
+            listed.sort_by(|one, other| one.name.cmp(&other.name));
+            Ok(listed)
+        })
+    }
+
+    /// The target of a symbolic link.
+    pub(super) fn readlink(&self, node: &dyn Node) -> Result<Vec<u8>> {
+        self.with(|cx| node.readlink(cx))
+    }
+}
+
+#[derive(Default)]
+struct All {
+    listed: Vec<Listed>,
+    cookie: u64,
+}
+
+impl DirSink for All {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        self.cookie = entry.cookie;
+        self.listed.push(Listed {
+            name: entry.name.to_vec(),
+            entry: entry.entry,
+        });
+        true
+    }
+}
+
+fn entry(cx: &Cx<'_>, node: Arc<dyn Node>) -> Result<Entry> {
+    let attr: Attr = node.attr(cx, Want::STAT)?;
+    Ok(Entry { node, attr })
+}
+
+fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/')
+        .filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vfs::{Make, Mode, Time};
+
+    #[test]
+    fn links_are_followed_within_the_tree_and_not_for_ever() {
+        let clock = Arc::new(|| Time::default());
+        let tree = Tree::new(memory::Memory::new(clock));
+        let make = |dir: &str, name: &str, what| {
+            let dir = tree.resolve(dir.as_bytes(), true).expect(dir).node;
+            let name = Name::new(name.as_bytes()).expect("a name");
+            let root = Caller::ROOT;
+            with_cx(&root, |cx| dir.make(cx, name, what, Mode::exactly(0o755))).expect("made")
+        };
+        make("", "a", Make::Directory);
+        let file = make("a", "file", Make::File).attr.id;
+        make("", "up", Make::Symlink(b"a/../../../a/file"));
+        make("a", "absolute", Make::Symlink(b"/a/"));
+        make("", "loop", Make::Symlink(b"loop"));
+        for path in [
+            "a/file",
+            "/a//./file",
+            "up",
+            "a/absolute/file",
+            "a/../a/file",
+        ] {
+            let found = tree.resolve(path.as_bytes(), true).expect(path);
+            assert_eq!(found.attr.id, file, "{path}");
+        }
+        let link = tree.resolve(b"up", false).expect("a link");
+        assert_eq!(link.attr.kind, Kind::Symlink);
+        assert_eq!(tree.resolve(b"loop", true).err(), Some(Errno::ELOOP));
+        assert_eq!(tree.resolve(b"a/file/x", true).err(), Some(Errno::ENOTDIR));
+        let (dir, name) = tree.parent_of(b"a/new").expect("a parent");
+        assert_eq!((dir.attr.kind, &name[..]), (Kind::Directory, &b"new"[..]));
+        assert_eq!(tree.parent_of(b"/").err(), Some(Errno::EINVAL));
+    }
+}

@@ -1,0 +1,103 @@
+//! A server that is told to stop answers what it has taken, and ends.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use hostile::peer::{Peer, ROOT, errno, exclusive};
+use hostile::server::{Server, Via};
+use p9::{Data, Fid, Rmessage, Tag, Tmessage as T};
+use rustix::process::{Pid, Signal, kill_process};
+use transports::Addr;
+use vfs::Errno;
+
+use crate::over_both;
+
+#[test]
+fn a_request_that_waits_longer_than_the_time_of_grace_is_cancelled() {
+    over_both(|server| {
+        let mut peer = Peer::attached(&server.addr, 8192);
+        peer.create(Fid(1), b"f");
+        peer.ok(&exclusive(Fid(1), 1));
+        peer.open(Fid(2), &[b"f"]);
+        peer.ask(5, &exclusive(Fid(2), 2));
+        peer.ok(&T::Statfs { fid: ROOT });
+        server.engine.stop();
+        std::thread::scope(|scope| {
+            scope.spawn(|| server.engine.wait());
+            // It may have been hung up on before the reply came.
+            if let Some(reply) = peer.receive() {
+                let (tag, reply) =
+                    p9::Rmessage::decode(p9::Dialect::Linux, &reply).expect("a reply");
+                assert_eq!((tag, errno(&reply)), (Tag(5), Some(Errno::EINTR)));
+            }
+            peer.assert_closed();
+        });
+    });
+}
+
+#[test]
+fn clients_that_do_not_read_do_not_keep_a_server_from_stopping() {
+    for via in Via::ALL {
+        let server = Server::memory(via);
+        let mut peer = Peer::attached(&server.addr, 8192);
+        let statfs = hostile::peer::encoded(Tag(1), &T::Statfs { fid: ROOT });
+        peer.stuff(&statfs, 1_000_000);
+        drop(server);
+        drop(peer);
+    }
+}
+
+/// The program itself, where it has been built: `target/debug` beside this test's own `deps`.
+fn barge() -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    let program = test.parent()?.parent()?.join("barge");
+    program.exists().then_some(program)
+}
+
+#[test]
+fn sigterm_ends_barge_serve_when_what_it_took_is_answered() {
+    let Some(program) = barge() else {
+        println!("skipped: barge has not been built");
+        return;
+    };
+    const MSIZE: u32 = 1 << 20;
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("socket");
+    let mut child = Command::new(program)
+        .args(["serve", "mem:", "--9p"])
+        .arg(format!("unix:{}", socket.display()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let mut ready = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped"))
+        .read_line(&mut ready)
+        .expect("a line");
+    let addr = Addr::Unix(socket);
+    let mut peer = Peer::attached(&addr, MSIZE);
+    peer.create(Fid(1), b"f");
+    let data = vec![7; MSIZE as usize - 100];
+    let (fid, offset, count) = (Fid(1), 0, MSIZE);
+    peer.ok(&T::Write {
+        fid,
+        offset,
+        data: Data(&data),
+    });
+    // Large replies, the first of which shows that they have been taken.
+    for tag in 0..10 {
+        peer.ask(tag, &T::Read { fid, offset, count });
+    }
+    peer.reply();
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::TERM).expect("a child");
+    let mut answered = 1;
+    while let Some(reply) = peer.receive() {
+        let (_, reply) = Rmessage::decode(p9::Dialect::Linux, &reply).expect("a reply");
+        assert_eq!(reply, Rmessage::Read { data: Data(&data) });
+        answered += 1;
+    }
+    println!("{answered} of 10 replies before the end");
+    let status = child.wait().expect("a child");
+    assert!(status.success(), "ended by {status}");
+}

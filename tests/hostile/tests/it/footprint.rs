@@ -1,0 +1,190 @@
+//! What clients cost a server in memory and descriptors, measured from outside its process.
+//!
+//! BARGE_FULL=1 walks a million files instead of a hundred thousand.
+
+use std::path::{Path, PathBuf};
+
+use hostile::peer::{Peer, ROOT, encoded};
+use hostile::process::Process;
+use p9::{Fid, Names, Rmessage, Tag, Tmessage as T};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_hostile-server");
+
+/// Connections held at once.
+const CONNECTIONS: usize = 1000;
+
+/// What one may cost while nothing happens on it.
+const IDLE: u64 = 100 << 10;
+
+/// Connections, each in a session, and what of the server's memory each of them takes.
+fn connections(server: &Process, number: usize, msize: u32) -> (Vec<Peer>, u64) {
+    sys::limits::raise_descriptors();
+    // What is needed once is there before it is measured.
+    drop(Peer::attached(&server.addr, msize));
+    let before = server.memory();
+    let peers: Vec<Peer> = (0..number)
+        .map(|_| Peer::attached(&server.addr, msize))
+        .collect();
+    let each = server.memory().saturating_sub(before) / number as u64;
+    (peers, each)
+}
+
+#[test]
+fn an_idle_connection_costs_under_100_kib() {
+    let server = Process::start(SERVER, None, None);
+    let (mut peers, each) = connections(&server, CONNECTIONS, 1 << 20);
+    println!("an idle connection costs {} KiB", each >> 10);
+    assert!(each < IDLE, "{each} bytes");
+    for peer in &mut peers {
+        peer.ok(&T::Statfs { fid: ROOT });
+    }
+}
+
+#[test]
+fn a_connection_that_was_busy_costs_no_more_once_it_is_idle() {
+    let server = Process::start(SERVER, None, None);
+    let (mut peers, _) = connections(&server, 200, 1 << 20);
+    let idle = server.memory();
+    let burst: Vec<u8> = (0..20_000)
+        .flat_map(|_| encoded(Tag(1), &T::Statfs { fid: ROOT }))
+        .collect();
+    for peer in &mut peers {
+        std::thread::scope(|scope| {
+            let (mut sender, burst) = (peer.twin(), &burst);
+            scope.spawn(move || sender.send(burst));
+            for _ in 0..20_000 {
+                assert!(matches!(peer.reply().1, Rmessage::Statfs { .. }));
+            }
+        });
+    }
+    // Buffers may be kept for a while, for more of the same.
+    let mut each = u64::MAX;
+    for _ in 0..50 {
+        each = server.memory().saturating_sub(idle) / peers.len() as u64;
+        if each < IDLE {
+            break;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(100));
+    }
+    println!("a connection that was busy costs {} KiB more", each >> 10);
+    assert!(each < IDLE, "{each} bytes");
+}
+
+#[test]
+fn the_beginning_of_a_large_message_costs_what_has_come_of_it() {
+    let server = Process::start(SERVER, None, None);
+    let msize = 4 << 20;
+    let (mut peers, idle) = connections(&server, 200, msize);
+    let before = server.memory();
+    for peer in &mut peers {
+        // A Twrite of 4 MiB, whose payload never comes.
+        let head = p9::message::write_head(Tag(1), Fid(9), 0, msize - 23);
+        peer.send(&head);
+    }
+    // The last is served by the same lane that took the first part of another message.
+    drop(Peer::attached(&server.addr, msize));
+    let each = server.memory().saturating_sub(before) / peers.len() as u64;
+    println!("a message that has only begun costs {} KiB", each >> 10);
+    assert!(idle + each < 2 * IDLE, "{each} bytes for 23");
+}
+
+/// Directories of so many empty files each.
+struct Forest {
+    dir: tempfile::TempDir,
+    files: usize,
+}
+
+impl Forest {
+    const PER_DIRECTORY: usize = 10_000;
+
+    fn new() -> Forest {
+        let full = std::env::var_os("BARGE_FULL").is_some_and(|value| value == "1");
+        let files = if full { 1_000_000 } else { 100_000 };
+        let shm = Path::new("/dev/shm");
+        let parent: PathBuf = if shm.is_dir() {
+            shm.into()
+        } else {
+            std::env::temp_dir()
+        };
+        let dir = tempfile::tempdir_in(parent).expect("a directory");
+        std::thread::scope(|scope| {
+            for half in 0..2 {
+                let dir = dir.path();
+                scope.spawn(move || {
+                    let numbers = (0..files / Forest::PER_DIRECTORY).filter(|n| n % 2 == half);
+                    numbers.for_each(|number| fill(&dir.join(number.to_string())));
+                });
+            }
+        });
+        Forest { dir, files }
+    }
+}
+
+fn fill(dir: &Path) {
+    use rustix::fs::{FileType, Mode, OFlags, mknodat, open};
+    std::fs::create_dir(dir).expect("made");
+    let dir = open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("there");
+    for file in 0..Forest::PER_DIRECTORY {
+        let name = file.to_string();
+        mknodat(&dir, name, FileType::RegularFile, Mode::RUSR, 0).expect("made");
+    }
+}
+
+#[test]
+fn a_million_files_walked_fit_into_200_mib_and_the_descriptor_budget() {
+    /// For a million, and what a server takes without any.
+    const MOST: u64 = 200 << 20;
+    const BASE: u64 = 16 << 20;
+    const DESCRIPTORS: usize = 1024;
+
+    let forest = Forest::new();
+    let server = Process::start(SERVER, Some(forest.dir.path()), Some(DESCRIPTORS));
+    let mut peer = Peer::attached(&server.addr, 1 << 16);
+    let empty = server.memory();
+    let mut next = 0;
+    for dir in 0..forest.files / Forest::PER_DIRECTORY {
+        let dir = dir.to_string();
+        let dir_fid = Fid(u32::MAX - 1);
+        peer.walk(ROOT, dir_fid, &[dir.as_bytes()]);
+        // Some at once, so that it is the server that takes the time.
+        for batch in 0..Forest::PER_DIRECTORY / 100 {
+            let mut walks = Vec::new();
+            for tag in 0..100 {
+                next += 1;
+                let file = (batch * 100 + tag).to_string();
+                let names = [file.as_bytes()];
+                let walk = T::Walk {
+                    fid: dir_fid,
+                    newfid: Fid(next),
+                    names: Names::new(&names),
+                };
+                walks.extend(encoded(Tag(tag as u16), &walk));
+            }
+            peer.send(&walks);
+            for _ in 0..100 {
+                let (_, reply) = peer.reply();
+                assert!(matches!(reply, Rmessage::Walk { .. }), "{reply:?}");
+            }
+        }
+        peer.ok(&T::Clunk { fid: dir_fid });
+        assert!(server.descriptors() < DESCRIPTORS + 100);
+    }
+    let taken = server.memory();
+    let each = taken.saturating_sub(empty) / forest.files as u64;
+    println!(
+        "{} files walked: {} MiB, {each} bytes each, {} descriptors",
+        forest.files,
+        taken >> 20,
+        server.descriptors()
+    );
+    let bound = BASE + (MOST - BASE) * forest.files as u64 / 1_000_000;
+    assert!(taken < bound, "{taken} bytes");
+    // All are there, those whose descriptors went as well.
+    for fid in (1..=next).step_by(997) {
+        peer.ok(&T::Getattr {
+            fid: Fid(fid),
+            mask: 0x7ff,
+        });
+    }
+    assert!(server.descriptors() < DESCRIPTORS + 100);
+}

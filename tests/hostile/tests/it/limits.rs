@@ -1,0 +1,174 @@
+//! Everything that a client can have many of ends at a bound, and another's do not count.
+
+use std::sync::Arc;
+
+use engine::Tuning;
+use hostile::peer::{Bystander, Peer, ROOT, encoded, exclusive};
+use hostile::server::{Server, Via, host_dir, tree, tuning};
+use p9::server::Options;
+use p9::{Data, Fid, Tag, Tmessage as T};
+use vfs::Errno;
+
+#[test]
+fn fids_end_at_their_bound() {
+    let options = Options {
+        max_fids: 1000,
+        ..Options::default()
+    };
+    for via in Via::ALL {
+        let server = Server::with(via, tree(), options.clone(), tuning());
+        let mut bystander = Bystander::new(&server.addr);
+        let mut peer = Peer::attached(&server.addr, 8192);
+        for fid in 1..1000 {
+            peer.walk(ROOT, Fid(fid), &[]);
+        }
+        assert_eq!(peer.try_walk(ROOT, Fid(1000), &[]), Err(Errno::EMFILE));
+        bystander.assert_well();
+        peer.ok(&T::Clunk { fid: Fid(7) });
+        peer.walk(ROOT, Fid(1000), &[]);
+        assert_eq!(peer.try_walk(ROOT, Fid(7), &[]), Err(Errno::EMFILE));
+    }
+}
+
+#[test]
+fn open_files_of_a_host_directory_end_at_its_budget() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let served = host_dir(dir.path(), Some(64));
+    let server = Server::new(Via::Unix, served.clone());
+    let mut bystander = Bystander::new(&server.addr);
+    let mut peer = Peer::attached(&server.addr, 8192);
+    peer.create(Fid(1), b"f");
+    let mut opened = 1;
+    let errno = loop {
+        let fid = Fid(opened + 1);
+        let done = peer.try_walk(ROOT, fid, &[b"f"]);
+        let done = done.and_then(|_| peer.try_open(fid, 0));
+        assert!(served.open_descriptors() <= 64 + 1);
+        match done {
+            Ok(()) => opened += 1,
+            Err(errno) => break errno,
+        }
+        assert!(opened <= 64, "no bound");
+    };
+    assert_eq!(errno, Errno::ENFILE);
+    assert!(opened > 50, "only {opened} of 64");
+    // What others have open is theirs.
+    bystander.assert_reads();
+    // With some of them closed others can have more.
+    peer.ok(&T::Clunk { fid: Fid(2) });
+    peer.ok(&T::Clunk { fid: Fid(3) });
+    bystander.assert_well();
+}
+
+#[test]
+fn values_of_attributes_end_at_their_bound() {
+    let server = Server::memory(Via::Unix);
+    let mut bystander = Bystander::new(&server.addr);
+    let mut peer = Peer::attached(&server.addr, 8192);
+    let mut drafts = 0;
+    let errno = loop {
+        let fid = Fid(drafts + 1);
+        peer.walk(ROOT, fid, &[]);
+        let reply = peer.rpc(&T::Xattrcreate {
+            fid,
+            name: b"user.a",
+            size: 64 << 10,
+            flags: 0,
+        });
+        match hostile::peer::errno(&reply) {
+            None => drafts += 1,
+            Some(errno) => break errno,
+        }
+        assert!(drafts < 1000, "no bound");
+    };
+    assert_eq!(errno, Errno::ENOBUFS);
+    bystander.assert_well();
+    let mut other = Peer::attached(&server.addr, 8192);
+    other.ok(&T::Xattrcreate {
+        fid: ROOT,
+        name: b"user.a",
+        size: 64 << 10,
+        flags: 0,
+    });
+}
+
+#[test]
+fn connections_end_at_their_bound() {
+    let tuning = Tuning {
+        connections: 3,
+        ..tuning()
+    };
+    for via in Via::ALL {
+        let server = Server::with(via, tree(), Options::default(), tuning);
+        let mut bystander = Bystander::new(&server.addr);
+        let first = Peer::attached(&server.addr, 8192);
+        let _second = Peer::attached(&server.addr, 8192);
+        Peer::connect(&server.addr).assert_closed();
+        bystander.assert_well();
+        drop(first);
+        // Its place is free once the server has seen it go.
+        while server.engine.stats().0 == 3 {
+            std::thread::yield_now();
+        }
+        Peer::attached(&server.addr, 8192);
+    }
+}
+
+#[test]
+fn waiting_requests_end_at_their_bound_and_hold_only_their_client_up() {
+    let tuning = Tuning {
+        in_flight: 16,
+        workers: 4,
+        ..tuning()
+    };
+    for via in Via::ALL {
+        let server = Server::with(via, tree(), Options::default(), tuning);
+        let mut bystander = Bystander::new(&server.addr);
+        let mut holder = Peer::attached(&server.addr, 8192);
+        holder.create(Fid(1), b"f");
+        holder.ok(&exclusive(Fid(1), 1));
+        let mut waiter = Peer::attached(&server.addr, 8192);
+        waiter.open(Fid(1), &[b"f"]);
+        let all: Vec<u8> = (0..1000)
+            .flat_map(|tag| encoded(Tag(tag), &exclusive(Fid(1), tag.into())))
+            .collect();
+        waiter.send(&all);
+        bystander.assert_well();
+        while server.engine.stats().1.offloaded < 16 {
+            std::thread::yield_now();
+        }
+        bystander.assert_well();
+        // One after the other has it, and gives it to the next by closing the file.
+        drop(holder);
+        waiter.reply();
+        drop(waiter);
+        let mut last = Peer::attached(&server.addr, 8192);
+        last.open(Fid(1), &[b"f"]);
+        last.ok(&exclusive(Fid(1), 1));
+    }
+}
+
+#[test]
+fn a_tree_in_memory_ends_at_its_bound_and_is_read_on() {
+    let options = memory::Options {
+        max_bytes: 1 << 20,
+        max_nodes: 100,
+        ..Default::default()
+    };
+    let clock = Arc::new(vfs::Time::default);
+    let server = Server::new(Via::Tcp, memory::Memory::with(clock, options));
+    let mut bystander = Bystander::new(&server.addr);
+    let mut peer = Peer::attached(&server.addr, 8192);
+    peer.create(Fid(1), b"large");
+    let data = vec![1; 8000];
+    let full = (0..1000).find_map(|n| {
+        let reply = peer.rpc(&T::Write {
+            fid: Fid(1),
+            offset: n * 8000,
+            data: Data(&data),
+        });
+        hostile::peer::errno(&reply)
+    });
+    assert_eq!(full, Some(Errno::ENOSPC));
+    bystander.assert_well();
+}

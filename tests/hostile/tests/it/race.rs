@@ -1,0 +1,164 @@
+//! Somebody changes the host's tree while a client walks it: it never leads outside.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hostile::peer::{Peer, ROOT};
+use hostile::server::{Server, Via, host_dir};
+use p9::{Fid, Rmessage, Tmessage as T};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+const ONE: Fid = Fid(1);
+
+/// How many walks of each outcome a race must have had.
+const ENOUGH: usize = 500;
+
+/// Runs `walk` again and again until each of its outcomes has come often enough, while another thread
+/// runs `change`.
+fn race(change: impl Fn() + Sync, mut walk: impl FnMut() -> usize, outcomes: usize) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                change();
+            }
+        });
+        // Whatever ends the walks ends the other thread.
+        let _end = End(&over);
+        let mut seen = vec![0; outcomes];
+        while seen.iter().any(|&count| count < ENOUGH) {
+            seen[walk()] += 1;
+        }
+    });
+}
+
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn exchange(one: &Path, other: &Path) {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).expect("exchanged");
+}
+
+/// `outside` with a `secret`; `served` in it, with a directory `x` and, to change places with it, a link
+/// `y` to where `target` says.
+fn tree(target: &str) -> tempfile::TempDir {
+    let outside = tempfile::tempdir().expect("a directory");
+    let served = outside.path().join("served");
+    fs::create_dir_all(served.join("x/etc")).expect("made");
+    fs::write(served.join("x/secret"), b"inside").expect("written");
+    fs::write(outside.path().join("secret"), b"outside").expect("written");
+    symlink(target, served.join("y")).expect("made");
+    outside
+}
+
+#[test]
+fn a_directory_that_becomes_a_link_to_outside_leads_nowhere() {
+    for (target, descriptors) in [("..", None), ("/", None), ("..", Some(16))] {
+        let outside = tree(target);
+        let served = outside.path().join("served");
+        let server = Server::new(Via::Unix, host_dir(&served, descriptors));
+        let mut peer = Peer::attached(&server.addr, 8192);
+        let etc = fs::metadata("/etc").expect("there");
+        let (x, y) = (served.join("x"), served.join("y"));
+        race(
+            || exchange(&x, &y),
+            || {
+                let walked = peer.try_walk(ROOT, ONE, &[b"x", b"secret"]);
+                match walked.expect("x is there, whatever it is").len() {
+                    1 => return 0,
+                    2 => {}
+                    more => panic!("{more} of two names"),
+                }
+                // Opening and reading what was walked to, by now perhaps another's name.
+                peer.ok(&T::Lopen { fid: ONE, flags: 0 });
+                let (fid, offset, count) = (ONE, 0, 100);
+                let Rmessage::Read { data } = peer.ok(&T::Read { fid, offset, count }) else {
+                    panic!("not read");
+                };
+                assert_eq!(data.0, b"inside");
+                peer.ok(&T::Clunk { fid: ONE });
+                // A name that is in / too.
+                if let Ok([_, qid]) = peer.try_walk(ROOT, ONE, &[b"x", b"etc"]).as_deref() {
+                    let Rmessage::Getattr { mtime_sec, .. } = peer.ok(&T::Getattr {
+                        fid: ONE,
+                        mask: 0x7ff,
+                    }) else {
+                        panic!("no attributes");
+                    };
+                    use std::os::unix::fs::MetadataExt;
+                    assert_ne!(mtime_sec as i64, etc.mtime(), "{qid:?}");
+                    peer.ok(&T::Clunk { fid: ONE });
+                }
+                1
+            },
+            2,
+        );
+    }
+}
+
+#[test]
+fn creating_below_a_directory_that_becomes_a_link_makes_nothing_outside() {
+    let outside = tree("..");
+    let served = outside.path().join("served");
+    let server = Server::new(Via::Unix, host_dir(&served, Some(16)));
+    let mut peer = Peer::attached(&server.addr, 8192);
+    let (x, y) = (served.join("x"), served.join("y"));
+    race(
+        || exchange(&x, &y),
+        || {
+            peer.walk(ROOT, ONE, &[b"x"]);
+            let made = peer.try_create(ONE, b"new").is_ok();
+            peer.ok(&T::Clunk { fid: ONE });
+            if made {
+                // It is in x, whatever its name is by now.
+                let inside = fs::remove_file(x.join("new")).is_ok()
+                    || fs::remove_file(y.join("new")).is_ok();
+                assert!(inside || !outside.path().join("new").exists());
+            }
+            assert!(!outside.path().join("new").exists(), "made outside");
+            usize::from(made)
+        },
+        2,
+    );
+}
+
+#[test]
+fn a_directory_that_is_moved_out_has_nothing_above_it() {
+    for descriptors in [None, Some(16)] {
+        let outside = tempfile::tempdir().expect("a directory");
+        let served = outside.path().join("served");
+        fs::create_dir_all(served.join("a/b")).expect("made");
+        fs::write(outside.path().join("secret"), b"outside").expect("written");
+        let server = Server::new(Via::Unix, host_dir(&served, descriptors));
+        let mut peer = Peer::attached(&server.addr, 8192);
+        let (home, away) = (served.join("a/b"), outside.path().join("b"));
+        race(
+            || {
+                fs::rename(&home, &away).expect("moved");
+                fs::rename(&away, &home).expect("moved back");
+            },
+            || {
+                if peer
+                    .try_walk(ROOT, ONE, &[b"a", b"b"])
+                    .is_ok_and(|qids| qids.len() == 2)
+                {
+                    let up = peer.try_walk(ONE, Fid(2), &[b"..", b"secret"]);
+                    let further = peer.try_walk(ONE, Fid(2), &[b"..", b"..", b"secret"]);
+                    peer.ok(&T::Clunk { fid: ONE });
+                    assert!(up.as_ref().is_ok_and(|qids| qids.len() < 2) || up.is_err());
+                    assert!(further.as_ref().is_ok_and(|qids| qids.len() < 3) || further.is_err());
+                    return usize::from(up.is_ok());
+                }
+                0
+            },
+            2,
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! Clients that ask and do not take what they asked for.
+
+use hostile::peer::{Bystander, Peer, ROOT, encoded, exclusive};
+use hostile::process::Process;
+use p9::{Data, Fid, Rmessage, Tag, Tmessage as T};
+use transports::Addr;
+
+use crate::over_both;
+
+const MSIZE: u32 = 1 << 20;
+
+/// A file as large as the largest reply.
+fn with_large_file(addr: &Addr, msize: u32) -> Peer {
+    let mut peer = Peer::attached(addr, msize);
+    peer.create(Fid(1), b"large");
+    let data: Vec<u8> = (0..msize as usize - 100).map(|n| (n % 251) as u8).collect();
+    let (fid, offset) = (Fid(1), 0);
+    peer.ok(&T::Write {
+        fid,
+        offset,
+        data: Data(&data),
+    });
+    peer
+}
+
+fn read(count: u32) -> T<'static> {
+    let (fid, offset) = (Fid(1), 0);
+    T::Read { fid, offset, count }
+}
+
+#[test]
+fn who_does_not_read_is_not_heard_and_gets_all_in_the_end() {
+    over_both(|server| {
+        let mut bystander = Bystander::new(&server.addr);
+        let mut slow = with_large_file(&server.addr, MSIZE);
+        let asked = slow.stuff(&encoded(Tag(1), &read(MSIZE)), 1_000_000);
+        assert!(asked < 1_000_000, "no bound");
+        bystander.assert_well();
+        // As many as it makes sense to wait for; the rest are for nobody.
+        for _ in 0..asked.min(100) {
+            let (tag, reply) = slow.reply();
+            let Rmessage::Read { data } = reply else {
+                panic!("{reply:?}")
+            };
+            assert_eq!((tag, data.0.len()), (Tag(1), MSIZE as usize - 100));
+            assert!(
+                data.0
+                    .iter()
+                    .enumerate()
+                    .all(|(n, &byte)| byte == (n % 251) as u8)
+            );
+        }
+        bystander.assert_well();
+        drop(slow);
+        bystander.assert_well();
+    });
+}
+
+#[test]
+fn many_who_do_not_read_hold_nobody_up() {
+    over_both(|server| {
+        let mut bystander = Bystander::new(&server.addr);
+        let slow: Vec<Peer> = (0..50)
+            .map(|_| {
+                let mut peer = Peer::attached(&server.addr, 8192);
+                peer.stuff(&encoded(Tag(1), &T::Statfs { fid: ROOT }), 1_000_000);
+                peer
+            })
+            .collect();
+        bystander.assert_well();
+        drop(slow);
+        bystander.assert_well();
+    });
+}
+
+/// What a server holds for a client that does not read, while one of its requests waits: then replies are
+/// not sent one by one.
+#[test]
+fn who_does_not_read_while_a_request_waits_costs_bounded_memory() {
+    let server = Process::start(env!("CARGO_BIN_EXE_hostile-server"), None, None);
+    let mut bystander = Bystander::new(&server.addr);
+    let mut slow = with_large_file(&server.addr, MSIZE);
+    slow.create(Fid(2), b"locked");
+    slow.ok(&exclusive(Fid(2), 1));
+    slow.open(Fid(3), &[b"locked"]);
+    slow.ask(9, &exclusive(Fid(3), 2));
+    slow.ok(&T::Statfs { fid: ROOT });
+    let before = server.memory();
+    slow.stuff(&encoded(Tag(1), &read(MSIZE)), 1_000_000);
+    // It holds what it is going to hold when it has not grown while others were served again and again.
+    let (mut held, mut rounds) = (server.memory(), 0);
+    while rounds < 500 {
+        bystander.assert_well();
+        rounds += 1;
+        if server.memory() > held {
+            (held, rounds) = (server.memory(), 0);
+        }
+        assert!(
+            held < 1 << 30,
+            "a client that does not read costs all there is"
+        );
+    }
+    let grown = held.saturating_sub(before);
+    println!("a client that does not read costs {} KiB", grown >> 10);
+    assert!(
+        grown < 16 << 20,
+        "{grown} bytes for a client that does not read"
+    );
+}

@@ -1,0 +1,478 @@
+//! How cases speak to a file system: nodes and files as a caller sees them.
+
+use std::sync::Arc;
+
+use vfs::{
+    Access, Allocate, Attr, Caller, CopyHow, DirEntry, DirSink, Entry, Extent, File, Handle, Kind,
+    Make, Mode, Name, Node, NodeId, OpenFlags, Plus, RenameFlags, Result, Seek, SetAttr, StatFs,
+    Want, XattrFlags,
+};
+
+use crate::bed::{ok, run};
+use crate::payload::{Bytes, Room};
+
+/// A node as one caller sees it.
+#[derive(Clone)]
+pub struct Seen {
+    /// The node.
+    pub node: Arc<dyn Node>,
+    /// Who looks.
+    pub who: Caller,
+}
+
+/// An open file as one caller sees it.
+#[derive(Clone)]
+pub struct Opened {
+    /// The file.
+    pub file: Arc<dyn File>,
+    /// Who looks.
+    pub who: Caller,
+}
+
+/// An entry of a directory, kept.
+#[derive(Clone)]
+pub struct Kept {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// The node's number.
+    pub id: NodeId,
+    /// What it is, if told.
+    pub kind: Option<Kind>,
+    /// Where to go on behind it.
+    pub cookie: u64,
+    /// The node, with [`Plus::Entries`].
+    pub entry: Option<Entry>,
+}
+
+/// Keeps up to `room` entries.
+struct Keep {
+    entries: Vec<Kept>,
+    room: usize,
+}
+
+impl DirSink for Keep {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        if self.entries.len() == self.room {
+            return false;
+        }
+        self.entries.push(Kept {
+            name: entry.name.to_vec(),
+            id: entry.id,
+            kind: entry.kind,
+            cookie: entry.cookie,
+            entry: entry.entry,
+        });
+        true
+    }
+}
+
+/// Read and write.
+pub const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// Read only.
+pub const R: OpenFlags = OpenFlags::READ;
+
+/// Write only.
+pub const W: OpenFlags = OpenFlags::WRITE;
+
+/// A name as cases write it: text or bytes.
+pub trait AsName {
+    /// The name.
+    fn name(&self) -> Name<'_>;
+}
+
+impl AsName for str {
+    #[track_caller]
+    fn name(&self) -> Name<'_> {
+        ok(Name::new(self.as_bytes()))
+    }
+}
+
+impl AsName for String {
+    #[track_caller]
+    fn name(&self) -> Name<'_> {
+        self.as_str().name()
+    }
+}
+
+impl AsName for [u8] {
+    #[track_caller]
+    fn name(&self) -> Name<'_> {
+        ok(Name::new(self))
+    }
+}
+
+impl AsName for Vec<u8> {
+    #[track_caller]
+    fn name(&self) -> Name<'_> {
+        self.as_slice().name()
+    }
+}
+
+/// The operations of [`Node`], shorter. Each errs as the operation does.
+#[allow(missing_docs)]
+impl Seen {
+    fn seen(&self, entry: Entry) -> Seen {
+        assert_eq!(
+            entry.attr.id,
+            entry.node.id(),
+            "an entry's node and attributes agree"
+        );
+        assert_eq!(
+            entry.attr.kind,
+            entry.node.kind(),
+            "an entry's node and attributes agree"
+        );
+        Seen {
+            node: entry.node,
+            who: self.who.clone(),
+        }
+    }
+
+    fn opened(&self, file: Arc<dyn File>) -> Opened {
+        Opened {
+            file,
+            who: self.who.clone(),
+        }
+    }
+
+    /// The same node as `who` sees it.
+    pub fn by(&self, who: &Caller) -> Seen {
+        Seen {
+            node: self.node.clone(),
+            who: who.clone(),
+        }
+    }
+
+    pub fn id(&self) -> NodeId {
+        self.node.id()
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.node.kind()
+    }
+
+    #[track_caller]
+    pub fn attr(&self) -> Attr {
+        let want = Want::STAT | Want::BTIME | Want::GENERATION;
+        ok(run(&self.who, |cx| self.node.attr(cx, want)))
+    }
+
+    pub fn set(&self, set: SetAttr) -> Result<Attr> {
+        run(&self.who, |cx| self.node.setattr(cx, &set))
+    }
+
+    pub fn chmod(&self, mode: u32) -> Result<Attr> {
+        self.set(SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        })
+    }
+
+    pub fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> Result<Attr> {
+        self.set(SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        })
+    }
+
+    pub fn truncate(&self, size: u64) -> Result<Attr> {
+        self.set(SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        })
+    }
+
+    pub fn access(&self, want: Access) -> Result<Access> {
+        run(&self.who, |cx| self.node.access(cx, want))
+    }
+
+    pub fn statfs(&self) -> Result<StatFs> {
+        run(&self.who, |cx| self.node.statfs(cx))
+    }
+
+    pub fn handle(&self) -> Result<Handle> {
+        run(&self.who, |cx| self.node.handle(cx))
+    }
+
+    pub fn open(&self, flags: OpenFlags) -> Result<Opened> {
+        let file = run(&self.who, |cx| self.node.open(cx, flags))?;
+        Ok(self.opened(file))
+    }
+
+    pub fn readlink(&self) -> Result<Vec<u8>> {
+        run(&self.who, |cx| self.node.readlink(cx))
+    }
+
+    pub fn lookup(&self, name: &(impl AsName + ?Sized)) -> Result<Seen> {
+        Ok(self.seen(run(&self.who, |cx| self.node.lookup(cx, name.name()))?))
+    }
+
+    pub fn parent(&self) -> Result<Seen> {
+        Ok(self.seen(run(&self.who, |cx| self.node.parent(cx))?))
+    }
+
+    pub fn create(
+        &self,
+        name: &(impl AsName + ?Sized),
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<(Seen, Opened)> {
+        let mode = Mode::exactly(mode);
+        let (entry, file) = run(&self.who, |cx| {
+            self.node.create(cx, name.name(), flags, mode)
+        })?;
+        Ok((self.seen(entry), self.opened(file)))
+    }
+
+    /// A new file that contains `data`.
+    pub fn file(&self, name: &(impl AsName + ?Sized), data: &[u8]) -> Result<Seen> {
+        let (node, file) = self.create(name, RW | OpenFlags::EXCL, 0o644)?;
+        file.write_all(0, data)?;
+        Ok(node)
+    }
+
+    pub fn make(&self, name: &(impl AsName + ?Sized), what: Make<'_>, mode: Mode) -> Result<Seen> {
+        Ok(self.seen(run(&self.who, |cx| {
+            self.node.make(cx, name.name(), what, mode)
+        })?))
+    }
+
+    pub fn mkdir(&self, name: &(impl AsName + ?Sized), mode: u32) -> Result<Seen> {
+        self.make(name, Make::Directory, Mode::exactly(mode))
+    }
+
+    pub fn symlink(&self, name: &(impl AsName + ?Sized), target: &[u8]) -> Result<Seen> {
+        self.make(name, Make::Symlink(target), Mode::exactly(0o777))
+    }
+
+    pub fn tmpfile(&self, flags: OpenFlags, mode: u32) -> Result<(Seen, Opened)> {
+        let mode = Mode::exactly(mode);
+        let (entry, file) = run(&self.who, |cx| self.node.tmpfile(cx, flags, mode))?;
+        Ok((self.seen(entry), self.opened(file)))
+    }
+
+    pub fn link(&self, name: &(impl AsName + ?Sized), target: &Seen) -> Result<Seen> {
+        Ok(self.seen(run(&self.who, |cx| {
+            self.node.link(cx, name.name(), &*target.node)
+        })?))
+    }
+
+    pub fn unlink(&self, name: &(impl AsName + ?Sized)) -> Result<()> {
+        run(&self.who, |cx| self.node.unlink(cx, name.name(), false))
+    }
+
+    pub fn rmdir(&self, name: &(impl AsName + ?Sized)) -> Result<()> {
+        run(&self.who, |cx| self.node.unlink(cx, name.name(), true))
+    }
+
+    pub fn rename(
+        &self,
+        name: &(impl AsName + ?Sized),
+        to: &Seen,
+        to_name: &(impl AsName + ?Sized),
+    ) -> Result<()> {
+        self.rename_with(name, to, to_name, RenameFlags::empty())
+    }
+
+    pub fn rename_with(
+        &self,
+        name: &(impl AsName + ?Sized),
+        to: &Seen,
+        to_name: &(impl AsName + ?Sized),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        run(&self.who, |cx| {
+            self.node
+                .rename(cx, name.name(), &*to.node, to_name.name(), flags)
+        })
+    }
+
+    pub fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        run(&self.who, |cx| self.node.xattr(cx, name))
+    }
+
+    /// The names of extended attributes, sorted.
+    pub fn xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        let list = run(&self.who, |cx| self.node.xattrs(cx))?;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for name in list.split_inclusive(|byte| *byte == 0) {
+            let name = name.strip_suffix(b"\0").expect("each name ends with a NUL");
+            names.push(name.to_vec());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    pub fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        run(&self.who, |cx| self.node.set_xattr(cx, name, value, flags))
+    }
+
+    pub fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        run(&self.who, |cx| self.node.remove_xattr(cx, name))
+    }
+
+    /// All that the file contains.
+    pub fn content(&self) -> Result<Vec<u8>> {
+        let file = self.open(R)?;
+        file.read_all()
+    }
+
+    /// All entries, in the order told.
+    pub fn list(&self) -> Result<Vec<Kept>> {
+        self.open(R)?.readdir(0, Plus::Names, usize::MAX)
+    }
+
+    /// All names, sorted.
+    pub fn names(&self) -> Result<Vec<Vec<u8>>> {
+        let mut names: Vec<_> = self.list()?.into_iter().map(|entry| entry.name).collect();
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// The operations of [`File`], shorter. Each errs as the operation does.
+#[allow(missing_docs)]
+impl Opened {
+    #[track_caller]
+    pub fn attr(&self) -> Attr {
+        ok(run(&self.who, |cx| self.file.attr(cx, Want::STAT)))
+    }
+
+    pub fn set(&self, set: SetAttr) -> Result<Attr> {
+        run(&self.who, |cx| self.file.setattr(cx, &set))
+    }
+
+    /// One read.
+    pub fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut room = Room::new(len);
+        let read = run(&self.who, |cx| {
+            assert!(room.data().is_empty(), "WOULD_BLOCK after bytes were read");
+            self.file.read(cx, offset, len, &mut room)
+        })?;
+        assert_eq!(read, room.data().len(), "the count is what the sink got");
+        Ok(room.into_data())
+    }
+
+    /// Reads `len` bytes, or up to end of file.
+    pub fn read_exact(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut data = Vec::new();
+        while data.len() < len {
+            let piece = self.read(offset + data.len() as u64, len - data.len())?;
+            if piece.is_empty() {
+                break;
+            }
+            data.extend(piece);
+        }
+        Ok(data)
+    }
+
+    /// All that the file contains.
+    pub fn read_all(&self) -> Result<Vec<u8>> {
+        let mut data = Vec::new();
+        loop {
+            let piece = self.read(data.len() as u64, 256 << 10)?;
+            if piece.is_empty() {
+                return Ok(data);
+            }
+            data.extend(piece);
+        }
+    }
+
+    /// One write, in one piece.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        run(&self.who, |cx| {
+            self.file.write(cx, offset, &mut Bytes::new(data))
+        })
+    }
+
+    /// One write, in pieces.
+    pub fn write_pieces(&self, offset: u64, data: &[u8], piece: usize) -> Result<usize> {
+        run(&self.who, |cx| {
+            let mut payload = Bytes::in_pieces(data, piece);
+            self.file.write(cx, offset, &mut payload)
+        })
+    }
+
+    /// Writes all of `data`.
+    pub fn write_all(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            let wrote = self.write(offset + done as u64, &data[done..])?;
+            assert!(wrote > 0, "a write of something wrote nothing");
+            done += wrote;
+        }
+        Ok(())
+    }
+
+    /// Up to `most` entries behind `cookie`.
+    pub fn readdir(&self, cookie: u64, plus: Plus, most: usize) -> Result<Vec<Kept>> {
+        let mut keep = Keep {
+            entries: Vec::new(),
+            room: most,
+        };
+        run(&self.who, |cx| {
+            assert!(
+                keep.entries.is_empty(),
+                "WOULD_BLOCK after entries were told"
+            );
+            self.file.readdir(cx, cookie, plus, &mut keep)
+        })?;
+        Ok(keep.entries)
+    }
+
+    /// All entries, `most` at a time.
+    pub fn readdir_all(&self, plus: Plus, most: usize) -> Result<Vec<Kept>> {
+        let mut all: Vec<Kept> = Vec::new();
+        loop {
+            let cookie = all.last().map_or(0, |last| last.cookie);
+            let some = self.readdir(cookie, plus, most)?;
+            if some.is_empty() {
+                return Ok(all);
+            }
+            all.extend(some);
+        }
+    }
+
+    pub fn fsync(&self, datasync: bool) -> Result<()> {
+        run(&self.who, |cx| self.file.fsync(cx, datasync))
+    }
+
+    pub fn flush(&self) -> Result<()> {
+        run(&self.who, |cx| self.file.flush(cx))
+    }
+
+    pub fn allocate(&self, how: Allocate, offset: u64, len: u64) -> Result<()> {
+        run(&self.who, |cx| self.file.allocate(cx, how, offset, len))
+    }
+
+    pub fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
+        run(&self.who, |cx| self.file.seek(cx, offset, what))
+    }
+
+    pub fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>> {
+        let mut extents = Vec::new();
+        run(&self.who, |cx| {
+            assert!(extents.is_empty(), "WOULD_BLOCK after extents were told");
+            self.file.extents(cx, offset, len, &mut |extent| {
+                extents.push(extent);
+                true
+            })
+        })?;
+        Ok(extents)
+    }
+
+    pub fn copy(
+        &self,
+        offset: u64,
+        to: &Opened,
+        to_offset: u64,
+        len: u64,
+        how: CopyHow,
+    ) -> Result<u64> {
+        run(&self.who, |cx| {
+            self.file.copy(cx, offset, &*to.file, to_offset, len, how)
+        })
+    }
+}
