@@ -43,6 +43,11 @@ fn main() -> io::Result<()> {
         let [requests, replies] = message::tests::golden(dialect);
         write("p9_decode", &format!("{dialect}-requests"), &requests)?;
         write("p9_decode", &format!("{dialect}-replies"), &replies)?;
+        write(
+            "p9_client",
+            &dialect.to_string(),
+            &answers(dialect, &replies),
+        )?;
     }
     write("p9_session", "9P2000.L-files", &linux_files())?;
     write("p9_session", "9P2000.L-names", &linux_names())?;
@@ -57,6 +62,37 @@ fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
         .join(target);
     fs::create_dir_all(&dir)?;
     fs::write(dir.join(name), bytes)
+}
+
+/// A script of `barge_fuzz::client`: each of what can be asked there is, and is answered.
+fn answers(dialect: Dialect, replies: &[u8]) -> Vec<u8> {
+    use p9::Kind::*;
+    const ASKED: [p9::Kind; 14] = [
+        Read, Readdir, Write, Walk, Clunk, Getattr, Stat, Attach, Lopen, Open, Readlink, Statfs,
+        Getlock, Remove,
+    ];
+    const MOST: u8 = 3;
+    let place = |dialect| Dialect::ALL.iter().position(|&d| d == dialect);
+    let number = place(dialect).map_or(0, |place| place as u8);
+    // What is offered, what is answered, and the first of the sizes.
+    let mut script = vec![number, number + 1, 0];
+    let mut rest = replies;
+    while let Some(size) = rest.first_chunk().map(|size| u32::from_le_bytes(*size)) {
+        let (reply, more) = rest.split_at(size as usize);
+        rest = more;
+        let kind = p9::Kind::of(reply[4]);
+        let Some(asked) = ASKED.iter().position(|&asked| Some(asked) == kind) else {
+            continue;
+        };
+        script.extend([0, MOST, asked as u8]);
+        // By the first tag, which is given back then.
+        script.push(5);
+        script.extend(&reply[..5]);
+        script.extend([0, 0]);
+        script.extend(&reply[7..]);
+        script.extend([4, 0]);
+    }
+    script
 }
 
 const ROOT: Fid = Fid(0);

@@ -1,11 +1,13 @@
 //! What the fuzz targets do with their input, and what must hold whatever it is.
 //!
 //! - [`decode`]: messages are decoded or refused, and what was decoded is encoded to the same bytes.
+//! - [`client`]: the client half takes what a server may answer, and refuses the rest.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //!
 //! `smoke` runs the targets; `seeds/` is what they start from, made by `examples/seeds.rs`.
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod decode;
 pub mod session;

@@ -48,7 +48,7 @@ pub struct Profile {
     pub dir_links: bool,
     /// Names may be any bytes (else UTF-8 only).
     pub any_bytes: bool,
-    /// [`RenameFlags`] work.
+    /// [`vfs::RenameFlags`] work.
     pub rename_flags: bool,
     /// Open files stay usable without a name.
     pub open_unlinked: bool,

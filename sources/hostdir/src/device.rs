@@ -78,27 +78,23 @@ impl Device {
 
     /// Before what is in memory once its object is open.
     pub(crate) fn memory(&self, patience: Patience) -> Result<()> {
-        enough(self.class != Class::Remote || patience == Patience::Full)
+        enough(self.class.memory(patience))
     }
 
     /// Before what a local file system normally does in memory.
     pub(crate) fn brief(&self, patience: Patience) -> Result<()> {
-        enough(match self.class {
-            Class::Memory => true,
-            Class::Local => patience >= Patience::Brief,
-            Class::Remote => patience == Patience::Full,
-        })
+        enough(self.class.brief(patience))
     }
 
     /// Before what waits for a disk by nature.
     pub(crate) fn long(&self, patience: Patience) -> Result<()> {
-        enough(self.class == Class::Memory || patience == Patience::Full)
+        enough(self.class.long(patience))
     }
 
     /// Whether only cached names may be looked at; the other ways are open or closed altogether.
     pub(crate) fn cached_names(&self, patience: Patience) -> Result<bool> {
         self.memory(patience)?;
-        Ok(self.brief(patience).is_err())
+        Ok(!self.class.brief(patience))
     }
 
     /// The patience to read `file` with: full where pages are all there is, less only where the
@@ -140,6 +136,22 @@ fn enough(yes: bool) -> Result<()> {
 }
 
 impl Class {
+    fn memory(self, patience: Patience) -> bool {
+        self != Class::Remote || patience == Patience::Full
+    }
+
+    fn brief(self, patience: Patience) -> bool {
+        match self {
+            Class::Memory => true,
+            Class::Local => patience >= Patience::Brief,
+            Class::Remote => patience == Patience::Full,
+        }
+    }
+
+    fn long(self, patience: Patience) -> bool {
+        self == Class::Memory || patience == Patience::Full
+    }
+
     /// The class of a file system type (`include/uapi/linux/magic.h`; those that keep theirs
     /// elsewhere say where).
     fn of(magic: u64) -> Class {
@@ -187,4 +199,33 @@ fn open_for_real(tree: &Tree, fd: BorrowedFd<'_>, stx: &Statx) -> Option<Fd> {
 /// Whether a kernel handle of `fd` can be had, and opened.
 fn leads_back(real: &Fd, fd: BorrowedFd<'_>) -> bool {
     FileHandle::of(fd).is_ok_and(|handle| handle.open(real.as_fd(), OFlags::PATH).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_answer_only_those_who_wait_and_memory_everybody() {
+        let (none, brief, full) = (Patience::None, Patience::Brief, Patience::Full);
+        let allowed = |class: Class, patience| {
+            [
+                class.memory(patience),
+                class.brief(patience),
+                class.long(patience),
+            ]
+        };
+        for patience in [none, brief] {
+            assert_eq!(allowed(Class::Remote, patience), [false; 3]);
+            assert_eq!(allowed(Class::Memory, patience), [true; 3]);
+        }
+        assert_eq!(allowed(Class::Local, none), [true, false, false]);
+        assert_eq!(allowed(Class::Local, brief), [true, true, false]);
+        for class in [Class::Remote, Class::Local, Class::Memory] {
+            assert_eq!(allowed(class, full), [true; 3]);
+        }
+        assert_eq!(Class::of(0x6573_5546), Class::Remote);
+        assert_eq!(Class::of(0x0102_1994), Class::Memory);
+        assert_eq!(Class::of(0xef53), Class::Local);
+    }
 }

@@ -51,6 +51,7 @@ type GoOn = bool;
 fn by_map(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
     let mut batch = [fiemap::Extent::default(); BATCH];
     while out.at < end {
+        let before = out.at;
         let found = fiemap::extents(fd, out.at, end - out.at, &mut batch).map_err(errno)?;
         for extent in &batch[..found] {
             let start = extent.logical.clamp(out.at, end);
@@ -70,6 +71,10 @@ fn by_map(fd: BorrowedFd<'_>, end: u64, out: &mut Joined<'_>) -> Result<GoOn> {
         let last = found > 0 && batch[found - 1].flags & fiemap::LAST != 0;
         if found == 0 || last {
             return Ok(out.hole_until(end));
+        }
+        if out.at == before {
+            // A map that does not go on.
+            return by_seeking(fd, end, out);
         }
     }
     Ok(true)

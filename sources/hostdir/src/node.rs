@@ -123,8 +123,13 @@ impl HostNode {
 
     /// What the last one was.
     pub(crate) fn expect_known(&self, known: bool) {
-        if self.expects_known() != known {
-            self.flags.fetch_xor(KNOWN, Ordering::Relaxed);
+        if self.expects_known() == known {
+            return;
+        }
+        if known {
+            self.flags.fetch_or(KNOWN, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!KNOWN, Ordering::Relaxed);
         }
     }
 

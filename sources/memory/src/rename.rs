@@ -53,11 +53,13 @@ impl MemNode {
             None if exchange => return Err(Errno::ENOENT),
             _ => {}
         }
-        if to.is_at_or_below(&source) {
+        // Within one directory no loop can come about, and without the lock of renames the way up
+        // may change under our feet.
+        if !same_dir && to.is_at_or_below(&source) {
             return Err(Errno::EINVAL);
         }
         if let Some(target) = &target {
-            if self.is_at_or_below(target) {
+            if !same_dir && self.is_at_or_below(target) {
                 let loops = if exchange {
                     Errno::EINVAL
                 } else {
@@ -167,8 +169,7 @@ impl MemNode {
         }
     }
 
-    /// Whether this directory is `other` or somewhere below it. Stays true or false while the lock
-    /// of renames is held, or for a directory and its child.
+    /// Whether this directory is `other` or somewhere below it. The lock of renames is held.
     fn is_at_or_below(&self, other: &MemNode) -> bool {
         let mut at = self.arc();
         loop {

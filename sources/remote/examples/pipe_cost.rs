@@ -41,14 +41,12 @@ fn main() {
         aname: b"",
         n_uname: Uid(0),
     })
-    .ok()
     .expect("attach");
     pipe.call(&T::Walk {
         fid: root,
         newfid: file,
         names: Names::new(&[]),
     })
-    .ok()
     .expect("walk");
     pipe.call(&T::Lcreate {
         fid: file,
@@ -57,7 +55,6 @@ fn main() {
         mode: 0o644,
         gid: 0,
     })
-    .ok()
     .expect("create");
     let block = vec![1; 1 << 20];
     pipe.call(&T::Write {
@@ -65,7 +62,6 @@ fn main() {
         offset: 0,
         data: p9::Data(&block),
     })
-    .ok()
     .expect("write");
     for size in [0u32, 4096, 131072] {
         for depth in [1usize, 16, 64] {
@@ -75,10 +71,7 @@ fn main() {
             let mut flight = VecDeque::with_capacity(depth);
             for i in 0..rounds {
                 if flight.len() == depth {
-                    let reply = pipe
-                        .wait(flight.pop_front().expect("some"))
-                        .ok()
-                        .expect("read");
+                    let reply = pipe.wait(flight.pop_front().expect("some")).expect("read");
                     sum += reply.data().len() as u64;
                 }
                 let offset = (i as u64 % 8) * u64::from(size);
@@ -88,12 +81,11 @@ fn main() {
                         offset,
                         count: size,
                     })
-                    .ok()
                     .expect("submit"),
                 );
             }
             for ticket in flight {
-                sum += pipe.wait(ticket).ok().expect("read").data().len() as u64;
+                sum += pipe.wait(ticket).expect("read").data().len() as u64;
             }
             assert_eq!(sum, rounds as u64 * u64::from(size));
             println!(

@@ -67,9 +67,9 @@ impl Url {
         Remote9p::connect(link, self.options.clone())
     }
 
-    /// Connects to the tree that a path of unknown parts begins with, and says what of the path is left: its end
-    /// may not exist yet, and a server that is not barge's own attaches to whole trees only. Without `aname=`
-    /// that is the longest beginning that the server attaches to.
+    /// Connects to the tree that an `aname` of unknown parts begins with, and says what path is left: its end
+    /// may not exist yet, and a server that is not barge's own attaches to whole trees only. The longest
+    /// beginning that the server attaches to counts.
     pub fn find(&self) -> Result<(Arc<Remote9p>, String), ConnectError> {
         let mut url = self.clone();
         let mut refused = None;

@@ -5,6 +5,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::ExitCode;
 
+use engine::{Engine, Tuning};
+use p9::server::{ExportList, NumericUsers, Options, Server};
+use transports::{Addr, Listener};
+
 use super::*;
 
 fn args(places: &[String], archive: bool) -> CpArgs {
@@ -108,4 +112,79 @@ fn a_file_goes_into_a_directory_or_gets_a_name() {
         .map(|place| place.parse().expect("a place"))
         .to_vec();
     assert!(!succeeded(cp(&into_itself)));
+}
+
+struct Service(Server);
+
+impl engine::Service for Service {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.0.session())
+    }
+}
+
+/// Serves an empty tree at a socket in `dir` until dropped.
+struct Served(Arc<Engine>);
+
+impl Served {
+    fn at(dir: &Path) -> Served {
+        let tree = memory::Memory::new(Arc::new(vfs::Time::default));
+        let exports = ExportList(vec![Arc::new(vfs::Export::new("", tree))]);
+        let server = Server::new(
+            Arc::new(exports),
+            Arc::new(NumericUsers),
+            Options::default(),
+        );
+        let engine = Engine::new(Tuning::default()).expect("an engine");
+        let listener = Listener::bind(&Addr::Unix(dir.join("socket"))).expect("bound");
+        engine
+            .listen(listener, Arc::new(Service(server)))
+            .expect("listens");
+        Served(engine)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+#[test]
+fn a_tree_goes_to_a_server_within_it_and_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = dir.path().join("from");
+    fs::create_dir_all(from.join("sub")).expect("made");
+    for count in 0..40 {
+        let data = vec![count as u8; count * 3000];
+        fs::write(from.join(format!("sub/{count}")), data).expect("written");
+    }
+    // More than is in flight at once, by way of both threads.
+    let large: Vec<u8> = (0..20u32 << 20).map(|at| (at / 251) as u8).collect();
+    fs::write(from.join("large"), &large).expect("written");
+    fs::hard_link(from.join("sub/7"), from.join("again")).expect("linked");
+    symlink("sub/7", from.join("link")).expect("linked");
+
+    let _served = Served::at(dir.path());
+    let remote = |path: &str| {
+        let socket = dir.path().join("socket");
+        format!("9p+unix:{}?uid=0&aname={path}", socket.display())
+    };
+    let copy = |from: String, to: String| succeeded(cp(&args(&[from, to], true)));
+    assert!(copy(place(dir.path(), "from"), remote("/there")));
+    assert!(copy(remote("/there"), remote("/again")));
+    assert!(copy(remote("/again"), place(dir.path(), "back")));
+
+    let back = dir.path().join("back");
+    for count in 0..40 {
+        let copied = fs::read(back.join(format!("sub/{count}"))).expect("there");
+        assert!(copied == vec![count as u8; count * 3000], "{count}");
+    }
+    assert!(fs::read(back.join("large")).expect("there") == large);
+    let number = |path: &str| fs::metadata(back.join(path)).expect("there").ino();
+    assert_eq!(number("again"), number("sub/7"));
+    assert_eq!(
+        fs::read_link(back.join("link")).expect("a link"),
+        Path::new("sub/7")
+    );
+    assert!(!copy(remote("/none"), place(dir.path(), "nowhere")));
 }

@@ -50,7 +50,8 @@ pub fn of_getattr(reply: &Rmessage<'_>) -> Result<Attr> {
     };
     let valid = Getattr::from_bits_retain(valid);
     let ctime = time(ctime_sec, ctime_nsec);
-    let change = if valid.contains(Getattr::DATA_VERSION) {
+    // diod says that it knows the counter, and 0.
+    let change = if valid.contains(Getattr::DATA_VERSION) && data_version != 0 {
         data_version
     } else if valid.contains(Getattr::CTIME) {
         nanoseconds(ctime)

@@ -13,6 +13,7 @@ use vfs::{
 
 use super::dir::Listing;
 use super::fid::{Held, Walk, Wire};
+use super::input::Reply;
 use super::legacy;
 use super::node::{self, RemoteNode};
 
@@ -132,8 +133,6 @@ impl RemoteFile {
         len: usize,
         sink: &mut dyn Sink,
     ) -> Result<usize> {
-        /// Enough to keep both ends and what is between them busy.
-        const AT_A_TIME: usize = 8;
         let pipe = &self.wire().pipe;
         let io = self.opened.io();
         let mut flight = VecDeque::with_capacity(AT_A_TIME);
@@ -163,38 +162,60 @@ impl RemoteFile {
         }
     }
 
-    fn write_once(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> Result<usize> {
-        let write = Tmessage::Write {
-            fid: self.fid(),
-            offset,
-            data: Data(data),
-        };
-        let reply = self.wire().call(cx, &write)?;
-        match reply.message()? {
-            Rmessage::Write { count } => Ok(count as usize),
-            _ => Err(Errno::EIO),
-        }
-    }
-
-    /// Writes `data` one message after the other, and says how much the server took, and why not more.
+    /// Writes `data`, and says how much of its beginning the server took, and why not more. Several messages are
+    /// in flight at a time, so what is behind a failure may be written too; not where each goes to the end.
     fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
-        let mut written = 0;
-        while written < data.len() {
-            let piece = &data[written..][..self.opened.io().min(data.len() - written)];
-            let Some(at) = offset.checked_add(written as u64) else {
-                return (written, Err(Errno::EINVAL));
+        let at_a_time = match self.flags.contains(OpenFlags::APPEND) {
+            true => 1,
+            false => AT_A_TIME,
+        };
+        let pipe = &self.wire().pipe;
+        let mut pieces = data.chunks(self.opened.io());
+        let mut flight = VecDeque::new();
+        let (mut asked, mut written) = (0, 0);
+        loop {
+            while flight.len() < at_a_time
+                && let Some(piece) = pieces.next()
+            {
+                let write = self.ask_write(offset, asked, piece);
+                match write.and_then(|write| pipe.submit(&write)) {
+                    Ok(ticket) => flight.push_back((piece.len(), ticket)),
+                    Err(errno) => return (written, Err(errno)),
+                }
+                asked += piece.len();
+            }
+            let Some((len, ticket)) = flight.pop_front() else {
+                return (written, Ok(()));
             };
-            match self.write_once(cx, at, piece) {
+            match pipe.wait_in(cx, ticket).and_then(|reply| count(&reply)) {
                 Ok(count) => {
                     written += count;
-                    if count < piece.len() {
-                        break;
+                    if count < len {
+                        return (written, Ok(()));
                     }
                 }
                 Err(errno) => return (written, Err(errno)),
             }
         }
-        (written, Ok(()))
+    }
+
+    fn ask_write<'a>(&self, offset: u64, behind: usize, data: &'a [u8]) -> Result<Tmessage<'a>> {
+        Ok(Tmessage::Write {
+            fid: self.fid(),
+            offset: offset.checked_add(behind as u64).ok_or(Errno::EINVAL)?,
+            data: Data(data),
+        })
+    }
+}
+
+/// How many messages of one read or write are in flight at a time: enough to keep both ends and what is
+/// between them busy.
+const AT_A_TIME: usize = 8;
+
+fn count(reply: &Reply) -> Result<usize> {
+    match reply.message()? {
+        Rmessage::Write { count } => Ok(count as usize),
+        _ => Err(Errno::EIO),
     }
 }
 

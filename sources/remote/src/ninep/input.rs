@@ -1,5 +1,6 @@
 //! What has been received: whole replies share the memory they arrived in.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -32,6 +33,12 @@ impl Reply {
 
     fn bytes(&self) -> &[u8] {
         &self.chunk[self.start..self.end]
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.message().fmt(f)
     }
 }
 

@@ -51,6 +51,7 @@ pub(super) fn create_file(
     for _ in 0..ATTEMPTS {
         if !flags.contains(OpenFlags::EXCL) {
             match dir.lookup(cx, name) {
+                Ok(entry) if entry.attr.kind == Kind::Directory => return Err(Errno::EISDIR),
                 Ok(entry) => {
                     let file = entry.node.open(cx, flags)?;
                     return Ok((entry, file));
@@ -161,6 +162,13 @@ pub(super) fn setattr(
     if wire.dialect() == Dialect::Plan9 && (set.uid.is_some() || set.gid.is_some()) {
         // By name only, and no names are known here.
         return Err(Errno::EOPNOTSUPP);
+    }
+    match set.size {
+        // All ones mean leave, and a server leaves a directory's length as well.
+        Some(size) if i64::try_from(size).is_err() => return Err(Errno::EFBIG),
+        Some(_) if kind == Kind::Directory => return Err(Errno::EISDIR),
+        Some(_) if kind != Kind::File => return Err(Errno::EINVAL),
+        _ => {}
     }
     let now = clock_gettime(ClockId::Realtime).tv_sec;
     let now = now.clamp(0, i64::from(u32::MAX - 1)) as u32;

@@ -14,6 +14,7 @@
 //! Lock order: the pipe's one mutex, never held across a system call but for wake-ups. The two roles
 //! that move bytes (sending, receiving) are taken and given back under it.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::{Wake, Waker};
@@ -114,6 +115,12 @@ enum Who {
 pub struct Ticket<'a> {
     pipe: &'a Pipe,
     tag: Tag,
+}
+
+impl fmt::Debug for Ticket<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ticket").field(&self.tag).finish()
+    }
 }
 
 impl Drop for Ticket<'_> {
@@ -418,7 +425,7 @@ impl Pipe {
 
     /// Ends the connection. The first reason counts.
     #[cold]
-    pub(super) fn fail(&self, state: &mut State, errno: Errno, why: &dyn std::fmt::Display) {
+    pub(super) fn fail(&self, state: &mut State, errno: Errno, why: &dyn fmt::Display) {
         if state.failed.is_some() {
             return;
         }
@@ -588,6 +595,6 @@ fn greet(
     }
 }
 
-fn error_text(peer: &str, why: &dyn std::fmt::Display) -> String {
+fn error_text(peer: &str, why: &dyn fmt::Display) -> String {
     format!("9P connection to {peer}: {why}")
 }

@@ -46,3 +46,58 @@ mod small_messages {
 
     vfs_testkit::conformance!(subject);
 }
+
+/// What 9P2000.u cannot say either.
+fn unix() -> Profile {
+    const CLOCK: &str = "there is no word for the server's clock";
+    const LINKS: &str = "links are not counted";
+    const MOVES: &str = "files are renamed within their directory only";
+    let more = [
+        ("attributes::now_is_the_sources_clock", CLOCK),
+        ("permissions::times_are_the_owners", CLOCK),
+        (
+            "permissions::noatime_is_the_owners",
+            "there is no word for it",
+        ),
+        ("lookup::statfs_makes_sense", "figures are made up"),
+        ("links::a_symlink_itself_is_linked", LINKS),
+        ("links::many_links", LINKS),
+        ("links::two_names_one_file", LINKS),
+        ("rename::rename_between_links_does_nothing", LINKS),
+        ("rename::rename_replaces_a_file", LINKS),
+        ("unlinked::a_node_outlasts_its_name", LINKS),
+        ("unlinked::an_open_file_outlasts_its_name", LINKS),
+        ("limits::names_of_255_bytes", MOVES),
+        ("lookup::the_parent_follows_a_rename", MOVES),
+        (
+            "permissions::changing_a_directory_needs_write_permission",
+            MOVES,
+        ),
+        (
+            "permissions::moving_a_directory_needs_write_permission_on_it",
+            MOVES,
+        ),
+        ("rename::a_renamed_node_stays_itself", MOVES),
+        ("rename::an_open_file_survives_rename", MOVES),
+        ("rename::moves_at_a_time_make_no_loop", MOVES),
+        ("rename::no_directory_moves_into_itself", MOVES),
+        ("rename::nothing_replaces_its_own_ancestor", MOVES),
+        ("unlink::a_removed_directory_takes_nothing", MOVES),
+    ];
+    let mut profile = linux();
+    profile.skip.extend(more);
+    Profile {
+        time_step: 1_000_000_000,
+        dir_links: false,
+        atime: false,
+        ..profile
+    }
+}
+
+mod with_9p2000_u {
+    fn subject() -> vfs_testkit::Subject {
+        super::subject(p9::Dialect::Unix, 65536, super::unix())
+    }
+
+    vfs_testkit::conformance!(subject);
+}

@@ -14,13 +14,22 @@ use vfs::{Call, Caller, Cx, Errno, FileSystem, Kind, OpenFlags, Plus, Want};
 /// A server of the test's making.
 struct Fake {
     stream: UnixStream,
+    /// Whether it stays there after what it does, until the client leaves: sending to it might fail before
+    /// what it sent is read.
+    stays: bool,
 }
 
 impl Fake {
     fn pair() -> (StreamLink, Fake) {
         let (ours, stream) = UnixStream::pair().expect("a socket pair");
         let link = StreamLink::new(ours.into(), "fake").expect("a link");
-        (link, Fake { stream })
+        (
+            link,
+            Fake {
+                stream,
+                stays: true,
+            },
+        )
     }
 
     /// The next request: its tag and number, or nothing at the end.
@@ -52,11 +61,12 @@ impl Fake {
 }
 
 /// A pipe, and what the server does once it has greeted.
-fn against(serve: impl FnOnce(Fake) + Send + 'static) -> Arc<Pipe> {
+fn against(serve: impl FnOnce(&mut Fake) + Send + 'static) -> Arc<Pipe> {
     let (link, mut fake) = Fake::pair();
     std::thread::spawn(move || {
         fake.greet();
-        serve(fake);
+        serve(&mut fake);
+        while fake.stays && fake.next().is_some() {}
     });
     Pipe::open(link, Dialect::Linux, 8192).expect("a session")
 }
@@ -68,7 +78,7 @@ fn read(count: u32) -> Tmessage<'static> {
 
 /// Three requests at once, two from other threads: all fail alike, and so does what comes later.
 #[track_caller]
-fn all_fail(serve: impl FnOnce(Fake) + Send + 'static, expected: Errno, why: &str) {
+fn all_fail(serve: impl FnOnce(&mut Fake) + Send + 'static, expected: Errno, why: &str) {
     let pipe = against(serve);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -86,7 +96,7 @@ const ECONNRESET: Errno = Errno::from_raw(104);
 #[test]
 fn a_reply_to_nobody_ends_the_connection() {
     all_fail(
-        |mut fake| {
+        |fake| {
             fake.next();
             fake.answer(Tag(999), &Rmessage::Clunk {});
         },
@@ -97,7 +107,7 @@ fn a_reply_to_nobody_ends_the_connection() {
 
 #[test]
 fn a_second_reply_ends_the_connection() {
-    let pipe = against(|mut fake| {
+    let pipe = against(|fake| {
         let (tag, _) = fake.next().expect("a request");
         let twice = Rmessage::Read { data: Data(b"1") };
         fake.answer(tag, &twice);
@@ -112,7 +122,7 @@ fn a_second_reply_ends_the_connection() {
 #[test]
 fn another_kind_of_reply_ends_the_connection() {
     all_fail(
-        |mut fake| {
+        |fake| {
             let (tag, _) = fake.next().expect("a request");
             fake.answer(tag, &Rmessage::Clunk {});
         },
@@ -124,7 +134,7 @@ fn another_kind_of_reply_ends_the_connection() {
 #[test]
 fn more_than_asked_for_ends_the_connection() {
     all_fail(
-        |mut fake| {
+        |fake| {
             let (tag, _) = fake.next().expect("a request");
             let data = Data(b"12345");
             fake.answer(tag, &Rmessage::Read { data });
@@ -137,7 +147,7 @@ fn more_than_asked_for_ends_the_connection() {
 #[test]
 fn a_message_beyond_msize_ends_the_connection() {
     all_fail(
-        |mut fake| {
+        |fake| {
             fake.next();
             fake.raw(&u32::MAX.to_le_bytes());
         },
@@ -149,7 +159,7 @@ fn a_message_beyond_msize_ends_the_connection() {
 #[test]
 fn a_message_that_is_none_ends_the_connection() {
     all_fail(
-        |mut fake| {
+        |fake| {
             fake.next();
             fake.raw(&[0; 64]);
         },
@@ -160,8 +170,9 @@ fn a_message_that_is_none_ends_the_connection() {
 
 #[test]
 fn the_end_of_the_server_is_told_to_all() {
-    let once = |mut fake: Fake| {
+    let once = |fake: &mut Fake| {
         fake.next();
+        fake.stays = false;
     };
     all_fail(once, ECONNRESET, "");
 }
@@ -169,12 +180,13 @@ fn the_end_of_the_server_is_told_to_all() {
 #[test]
 fn a_truncated_reply_is_the_end_too() {
     all_fail(
-        |mut fake| {
+        |fake| {
             let (tag, _) = fake.next().expect("a request");
             let mut bytes = Vec::new();
             let data = Data(b"1234");
             Rmessage::Read { data }.encode(Dialect::Linux, tag, &mut bytes);
             fake.raw(&bytes[..bytes.len() - 1]);
+            fake.stays = false;
         },
         ECONNRESET,
         "",
@@ -337,8 +349,9 @@ proptest! {
         garbage in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 1..8),
         sized: bool,
     ) {
-        let pipe = against(move |mut fake| {
+        let pipe = against(move |fake| {
             fake.next();
+            fake.stays = false;
             for mut piece in garbage {
                 if sized && piece.len() >= 7 {
                     let size = piece.len() as u32;

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod conformance;
+mod diod;
 mod hostile;
 mod net;
 mod pipe;

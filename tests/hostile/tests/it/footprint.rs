@@ -43,16 +43,16 @@ fn an_idle_connection_costs_under_100_kib() {
 #[test]
 fn a_connection_that_was_busy_costs_no_more_once_it_is_idle() {
     let server = Process::start(SERVER, None, None);
-    let (mut peers, _) = connections(&server, 200, 1 << 20);
+    let (mut peers, _) = connections(&server, 100, 1 << 20);
     let idle = server.memory();
-    let burst: Vec<u8> = (0..20_000)
+    let burst: Vec<u8> = (0..5_000)
         .flat_map(|_| encoded(Tag(1), &T::Statfs { fid: ROOT }))
         .collect();
     for peer in &mut peers {
         std::thread::scope(|scope| {
             let (mut sender, burst) = (peer.twin(), &burst);
             scope.spawn(move || sender.send(burst));
-            for _ in 0..20_000 {
+            for _ in 0..5_000 {
                 assert!(matches!(peer.reply().1, Rmessage::Statfs { .. }));
             }
         });

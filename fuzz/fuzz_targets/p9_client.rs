@@ -1,0 +1,5 @@
+//! A client whose server says anything: see `barge_fuzz::client`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| barge_fuzz::client::script(data));

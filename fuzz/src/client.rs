@@ -1,0 +1,333 @@
+//! A client half and a server that is not to be trusted: the input says what is asked and what comes.
+//!
+//! What must hold: a reply that is taken is one to what was asked, no larger, and can be decoded; its
+//! contents in the words of the file-system traits are sound; no tag is given out while it is in use.
+
+use std::collections::HashMap;
+
+use arbitrary::{Result, Unstructured};
+use p9::client::{Client, Received, attr, dir, error};
+use p9::message::{HEADER, Header};
+use p9::{Data, Dialect, Fid, Kind, Names, Qid, QidType, Qids, Rmessage, Stat, Tag, Tmessage, Uid};
+use vfs::{Errno, Name};
+use wire::Reader;
+
+const MSIZE: u32 = 8192;
+
+/// Plays the script that `data` is.
+pub fn script(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    // The end of the input is the end of the script.
+    let _ = play(&mut input);
+}
+
+fn play(input: &mut Unstructured<'_>) -> Result<()> {
+    let Some(client) = agreed(input)? else {
+        return Ok(());
+    };
+    let mut peer = Peer {
+        client,
+        held: HashMap::new(),
+    };
+    while !input.is_empty() {
+        match input.arbitrary::<u8>()? % 8 {
+            0..=2 => peer.ask(input)?,
+            3 => peer.cancel(input)?,
+            4 => peer.release(input)?,
+            5 => {
+                let bytes = raw(input)?;
+                if !peer.receive(&bytes) {
+                    return Ok(());
+                }
+            }
+            _ => {
+                let bytes = peer.reply(input)?;
+                if !peer.receive(&bytes) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A client that has taken the server's first message, if that may be one.
+fn agreed(input: &mut Unstructured<'_>) -> Result<Option<Client>> {
+    let offered = *input.choose(&Dialect::ALL)?;
+    let mut client = Client::new(offered, MSIZE);
+    let mut hello = Vec::new();
+    client.hello(&mut hello);
+    let told = match input.arbitrary::<u8>()? % 4 {
+        0 => raw(input)?,
+        number => {
+            let version = Rmessage::Version {
+                msize: *input.choose(&[MSIZE, 4096, 256, 255, u32::MAX])?,
+                version: Dialect::ALL[usize::from(number) - 1].version().as_bytes(),
+            };
+            let mut bytes = Vec::new();
+            version.encode(offered, Tag::NONE, &mut bytes);
+            bytes
+        }
+    };
+    if client.frame(&told) != Ok(Some(told.len())) || client.agree(&told).is_err() {
+        return Ok(None);
+    }
+    assert!((Client::MIN_MSIZE..=MSIZE).contains(&client.msize()));
+    assert!(client.payload() < client.msize());
+    Ok(Some(client))
+}
+
+/// A message as it stands in the input, but for its size, which fits.
+fn raw(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let size: u32 = input.arbitrary()?;
+    let rest = input.bytes((size as usize).saturating_sub(4).min(input.len()))?;
+    Ok([&(rest.len() as u32 + 4).to_le_bytes(), rest].concat())
+}
+
+struct Peer {
+    client: Client,
+    /// Tags that have been given out and not given back: what was asked, and whether it is answered.
+    held: HashMap<u16, Asked>,
+}
+
+struct Asked {
+    kind: Kind,
+    most: usize,
+    answered: bool,
+}
+
+impl Peer {
+    fn ask(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
+        let fid = match self.client.new_fid() {
+            Ok(fid) => fid,
+            Err(errno) => panic!("no fid: {errno}"),
+        };
+        let count: u32 = *input.choose(&[0, 1, 100, 4000])?;
+        let names = [&b"a"[..]; Names::MAX];
+        let request = match input.arbitrary::<u8>()? % 14 {
+            0 => Tmessage::Read {
+                fid,
+                offset: 0,
+                count,
+            },
+            1 => Tmessage::Readdir {
+                fid,
+                offset: 0,
+                count,
+            },
+            2 => Tmessage::Write {
+                fid,
+                offset: 0,
+                data: Data(&[7; 4000][..count as usize]),
+            },
+            3 => Tmessage::Walk {
+                fid,
+                newfid: fid,
+                names: Names::new(&names[..count as usize % (Names::MAX + 1)]),
+            },
+            4 => Tmessage::Clunk { fid },
+            5 => Tmessage::Getattr {
+                fid,
+                mask: attr::ASKED,
+            },
+            6 => Tmessage::Stat { fid },
+            7 => Tmessage::Attach {
+                fid,
+                afid: Fid::NONE,
+                uname: b"u",
+                aname: b"",
+                n_uname: Uid(0),
+            },
+            8 => Tmessage::Lopen { fid, flags: 0 },
+            9 => Tmessage::Open { fid, mode: 0 },
+            10 => Tmessage::Readlink { fid },
+            11 => Tmessage::Statfs { fid },
+            12 => Tmessage::Getlock {
+                fid,
+                kind: 1,
+                start: 0,
+                length: 0,
+                proc_id: 1,
+                client_id: b"c",
+            },
+            _ => Tmessage::Remove { fid },
+        };
+        let mut head = Vec::new();
+        let asked = self.client.request(&request, &mut head);
+        let kind = request.kind();
+        let fits = request.size(self.client.dialect()) <= self.client.msize() as usize;
+        let (tag, payload) = match asked {
+            Ok(asked) => asked,
+            Err(Errno::EOPNOTSUPP) if !kind.is_in(self.client.dialect()) => return Ok(()),
+            Err(Errno::EMSGSIZE) if !fits => return Ok(()),
+            Err(errno) => panic!("{request:?}: {errno}"),
+        };
+        assert_eq!(
+            head.len() + payload.len(),
+            request.size(self.client.dialect())
+        );
+        assert!(kind.is_in(self.client.dialect()) && fits);
+        let most = match request {
+            Tmessage::Walk { names, .. } => names.len(),
+            _ => count as usize,
+        };
+        let before = self.held.insert(
+            tag.0,
+            Asked {
+                kind,
+                most,
+                answered: false,
+            },
+        );
+        assert!(before.is_none(), "{tag:?} is in use");
+        Ok(())
+    }
+
+    fn cancel(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
+        let tag = Tag(input.int_in_range(0..=4)?);
+        let mut flush = Vec::new();
+        if self.client.cancel(tag, &mut flush) {
+            let decoded = Tmessage::decode(self.client.dialect(), &flush);
+            assert!(matches!(decoded, Ok((_, Tmessage::Flush { oldtag })) if oldtag == tag));
+        }
+        Ok(())
+    }
+
+    /// Gives a tag back, as a caller does who has its answer or does not want it.
+    fn release(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
+        let tag = Tag(input.int_in_range(0..=4)?);
+        if self.held.get(&tag.0).is_some_and(|asked| asked.answered) {
+            self.held.remove(&tag.0);
+            self.client.release(tag);
+        }
+        Ok(())
+    }
+
+    /// A reply that may be one to something that was asked.
+    fn reply(&mut self, input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+        let dialect = self.client.dialect();
+        let flush = if input.ratio(1, 4)? { 0x8000 } else { 0 };
+        let tag = Tag(input.int_in_range(0..=4)? | flush);
+        let asked = self
+            .held
+            .get(&tag.0)
+            .map_or(Kind::Flush, |asked| asked.kind);
+        let qid = Qid {
+            kind: QidType::from_bits_retain(input.arbitrary()?),
+            version: input.arbitrary()?,
+            path: u64::from(input.arbitrary::<u8>()?),
+        };
+        let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
+        let bytes = input.bytes(len)?;
+        let qids = [qid; 16];
+        let reply = match asked {
+            Kind::Read => Rmessage::Read { data: Data(bytes) },
+            Kind::Readdir => Rmessage::Readdir { data: Data(bytes) },
+            Kind::Write => Rmessage::Write {
+                count: bytes.len() as u32,
+            },
+            Kind::Walk => Rmessage::Walk {
+                qids: Qids::new(&qids[..len % 17]),
+            },
+            Kind::Clunk => Rmessage::Clunk {},
+            Kind::Remove => Rmessage::Remove {},
+            Kind::Flush => Rmessage::Flush {},
+            Kind::Attach => Rmessage::Attach { qid },
+            Kind::Readlink => Rmessage::Readlink { target: bytes },
+            Kind::Stat => Rmessage::Stat {
+                stat: Stat {
+                    qid,
+                    mode: input.arbitrary()?,
+                    name: bytes,
+                    uid: bytes,
+                    ..Stat::UNTOUCHED
+                },
+            },
+            // The rest by their kind and whatever bytes come.
+            kind => {
+                let head = Header {
+                    size: (HEADER + bytes.len()) as u32,
+                    number: kind.reply(),
+                    tag,
+                };
+                return Ok([&head.encode(), bytes].concat());
+            }
+        };
+        let mut message = Vec::new();
+        reply.encode(dialect, tag, &mut message);
+        Ok(message)
+    }
+
+    /// Whether the connection goes on.
+    fn receive(&mut self, message: &[u8]) -> bool {
+        match self.client.frame(message) {
+            Ok(Some(len)) if len == message.len() => {}
+            Ok(_) | Err(_) => return false,
+        }
+        let (tag, result) = match self.client.receive(message) {
+            Ok(Received::Answer { tag, result }) => (tag, result),
+            Ok(Received::TooLate) => return true,
+            Err(malformed) => {
+                drop(malformed.to_string());
+                return false;
+            }
+        };
+        let asked = self.held.get_mut(&tag.0).expect("somebody asked");
+        assert!(!asked.answered, "answered twice");
+        asked.answered = true;
+        match result {
+            Ok(()) => {
+                let decoded = Rmessage::decode(self.client.dialect(), message);
+                let (got, reply) = decoded.expect("it was checked");
+                assert_eq!((got, reply.kind()), (tag, asked.kind));
+                assert_eq!(error::errno_of(&reply), None);
+                check_contents(&reply, asked.most, self.client.dialect());
+            }
+            Err(errno) => assert!(!errno.is_signal(), "{errno:?} is not a server's to say"),
+        }
+        true
+    }
+}
+
+/// What a reply says, in the words of the file-system traits.
+fn check_contents(reply: &Rmessage<'_>, most: usize, dialect: Dialect) {
+    match reply {
+        Rmessage::Read { data } => {
+            assert!(data.0.len() <= most);
+            let mut records = Reader::new(data.0);
+            while let Ok(Some(stat)) = dir::record(&mut records, dialect) {
+                check_name(stat.name);
+                check_attr(&attr::of_stat(&stat, dialect));
+            }
+        }
+        Rmessage::Readdir { data } => {
+            assert!(data.0.len() <= most);
+            for entry in dir::entries(data.0).map_while(|entry| entry.ok()) {
+                check_name(entry.name);
+                assert!(entry.id != 0 && entry.offset != 0);
+            }
+        }
+        Rmessage::Write { count } => assert!(*count as usize <= most),
+        Rmessage::Walk { qids } => assert!(qids.len() <= most),
+        Rmessage::Stat { stat } => check_attr(&attr::of_stat(stat, dialect)),
+        Rmessage::Getattr { .. } => {
+            if let Ok(attr) = attr::of_getattr(reply) {
+                check_attr(&attr);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn check_name(name: &[u8]) {
+    assert!(matches!(name, b"." | b"..") || Name::new(name).is_ok());
+}
+
+fn check_attr(attr: &vfs::Attr) {
+    assert_ne!(attr.id, 0);
+    assert_eq!(attr.mode & !0o7777, 0);
+    assert!(attr.blksize >= 512);
+    for time in [attr.atime, attr.mtime, attr.ctime] {
+        assert!(time.nsec < 1_000_000_000);
+    }
+}

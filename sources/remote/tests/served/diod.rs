@@ -1,0 +1,138 @@
+//! The shared suite over diod, another's server (Debian's `diod`).
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use p9::Dialect;
+use remote::{Options, Remote9p};
+use tempfile::TempDir;
+use transports::{Addr, dial};
+use vfs_testkit::{Profile, Subject};
+
+use crate::net::Served;
+
+const DIOD: &str = "/usr/sbin/diod";
+
+/// A directory, and a diod that serves it.
+struct Diod {
+    process: Child,
+    dir: TempDir,
+}
+
+impl Drop for Diod {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Diod {
+    fn start() -> Diod {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("export")).expect("made");
+        let all = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), all).expect("set");
+        let process = Command::new(DIOD)
+            // Without authentication and without a user database: our users are numbers.
+            .args(["-f", "-n", "-N", "-l"])
+            .arg(dir.path().join("socket"))
+            .arg("-e")
+            .arg(dir.path().join("export"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("diod runs");
+        Diod { process, dir }
+    }
+
+    fn connect(&self) -> std::sync::Arc<Remote9p> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let link = loop {
+            match dial(&Addr::Unix(self.dir.path().join("socket"))) {
+                Ok(link) => break link,
+                Err(error) => assert!(Instant::now() < deadline, "diod does not listen: {error}"),
+            }
+            // It tells nobody when it listens.
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let aname = self.dir.path().join("export").display().to_string();
+        let options = Options {
+            aname,
+            uname: "root".into(),
+            msize: 65536,
+            ..Options::default()
+        };
+        Remote9p::connect(link, options).expect("attached")
+    }
+}
+
+fn why_not() -> Option<&'static str> {
+    if !Path::new(DIOD).exists() {
+        Some("diod is not installed")
+    } else if !rustix::process::geteuid().is_root() {
+        Some("diod serves other users only as user 0")
+    } else {
+        None
+    }
+}
+
+/// Over diod; where there is none, over barge's own server, with the reason.
+fn subject() -> Subject {
+    if let Some(why) = why_not() {
+        eprintln!("skipped over diod: {why}");
+        let served = Served::new();
+        let fs = served.speaking(Dialect::Linux, 65536);
+        let mut subject = Subject::new(fs, profile());
+        subject.keep = Box::new(served);
+        return subject;
+    }
+    let diod = Diod::start();
+    let mut subject = Subject::new(diod.connect(), profile());
+    subject.keep = Box::new(diod);
+    subject
+}
+
+/// What diod 1.0.24 does otherwise.
+fn profile() -> Profile {
+    const PATHS: &str = "diod's fids are paths, which do not follow a rename or an unlink";
+    Profile {
+        // It acts as the user who attaches, but with the super-user's powers.
+        identity: false,
+        groups: false,
+        rename_flags: false,
+        open_unlinked: false,
+        skip: vec![
+            ("links::a_file_lasts_as_long_as_a_name", PATHS),
+            ("lookup::the_parent_follows_a_rename", PATHS),
+            ("rename::a_renamed_node_stays_itself", PATHS),
+            ("rename::an_open_file_survives_rename", PATHS),
+            ("unlink::removing_changes_directory_and_node", PATHS),
+            ("xattr::attributes_stay_with_the_node", PATHS),
+            (
+                "create::create_on_a_symlink_is_eloop",
+                "diod follows links itself",
+            ),
+            (
+                "create::pipes_and_sockets_cannot_be_opened",
+                "diod opens pipes itself",
+            ),
+            (
+                "data::reads_what_was_written",
+                "diod answers EINVAL at the largest offset",
+            ),
+            (
+                "locks::flock_does_not_see_byte_ranges",
+                "9P has one kind of lock",
+            ),
+            (
+                "xattr::what_was_set_is_there",
+                "diod takes an empty value for a removal",
+            ),
+        ],
+        ..Profile::posix()
+    }
+}
+
+vfs_testkit::conformance!(subject);
