@@ -10,7 +10,12 @@ use crate::serve::ServeArgs;
 /// Carries file systems: serves a tree to whatever a virtual machine, a container or another host
 /// can mount
 #[derive(Parser)]
-#[command(name = "barge", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "barge",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) log: LogArgs,

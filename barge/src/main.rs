@@ -50,12 +50,18 @@ struct Failure {
 impl Failure {
     /// It was asked for something that makes no sense: exit status 2.
     fn usage(message: impl Display) -> Failure {
-        Failure { message: message.to_string(), status: 2 }
+        Failure {
+            message: message.to_string(),
+            status: 2,
+        }
     }
 
     /// It did not work: exit status 1.
     fn new(message: impl Display) -> Failure {
-        Failure { message: message.to_string(), status: 1 }
+        Failure {
+            message: message.to_string(),
+            status: 1,
+        }
     }
 }
 

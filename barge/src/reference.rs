@@ -48,7 +48,9 @@ pub(crate) fn man(args: &ManArgs) -> Done {
             .name(format!("barge-{name}")),
     };
     let mut text = Vec::new();
-    clap_mangen::Man::new(page).render(&mut text).map_err(Failure::new)?;
+    clap_mangen::Man::new(page)
+        .render(&mut text)
+        .map_err(Failure::new)?;
     stdout().write_all(&text).map_err(Failure::new)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -37,9 +37,10 @@ impl FromStr for Source {
             Some(("dir", _)) => Err("expected dir:PATH".into()),
             Some(("mem", "")) => Ok(Source::Memory),
             Some(("mem", _)) => Err("expected mem: and nothing behind it".into()),
-            Some(("9p" | "9p+unix", _)) => {
-                text.parse().map(Source::Remote).map_err(|error| format!("{error}"))
-            }
+            Some(("9p" | "9p+unix", _)) => text
+                .parse()
+                .map(Source::Remote)
+                .map_err(|error| format!("{error}")),
             Some((scheme, _)) if is_scheme(text, scheme) => Err(format!(
                 "expected PATH, dir:PATH, mem:, 9p://HOST or 9p+unix:SOCKET, got scheme '{scheme}'"
             )),
@@ -71,13 +72,20 @@ impl FromStr for Named {
     fn from_str(text: &str) -> Result<Named, String> {
         // A name is one word; anything else before an equals sign is part of a path or URL.
         let is_name = |name: &str| {
-            !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "._-".contains(c))
+            !name.is_empty()
+                && name
+                    .chars()
+                    .all(|c| c.is_alphanumeric() || "._-".contains(c))
         };
         match text.split_once('=') {
-            Some((name, source)) if is_name(name) => {
-                Ok(Named { name: Some(name.into()), source: source.parse()? })
-            }
-            _ => Ok(Named { name: None, source: text.parse()? }),
+            Some((name, source)) if is_name(name) => Ok(Named {
+                name: Some(name.into()),
+                source: source.parse()?,
+            }),
+            _ => Ok(Named {
+                name: None,
+                source: text.parse()?,
+            }),
         }
     }
 }
@@ -101,8 +109,13 @@ impl Source {
 }
 
 fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time {
+        sec: since.as_secs() as i64,
+        nsec: since.subsec_nanos(),
+    }
 }
 
 #[cfg(test)]
@@ -119,7 +132,10 @@ mod tests {
             ("mem:", "mem:"),
         ] {
             let named: Named = text.parse().expect(text);
-            assert_eq!((named.name, named.source.to_string()), (None, shown.to_owned()));
+            assert_eq!(
+                (named.name, named.source.to_string()),
+                (None, shown.to_owned())
+            );
         }
         let named: Named = "data=/srv/x=y".parse().expect("a named source");
         assert_eq!(named.name.as_deref(), Some("data"));
@@ -129,7 +145,10 @@ mod tests {
     #[test]
     fn what_is_no_source_says_what_was_expected() {
         for text in ["", "dir:", "mem:x", "ftp://h/x", "nfs://h/x", "name=mem:x"] {
-            assert!(text.parse::<Named>().expect_err(text).contains("expected"), "{text}");
+            assert!(
+                text.parse::<Named>().expect_err(text).contains("expected"),
+                "{text}"
+            );
         }
     }
 }

@@ -26,7 +26,10 @@ const IO: &[&str] = &["libc", "rustix", "tempfile", "signal-hook"];
 
 #[test]
 fn rooms_use_only_what_they_may() {
-    let metadata = MetadataCommand::new().no_deps().exec().expect("cargo metadata");
+    let metadata = MetadataCommand::new()
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
     let mut seen = BTreeSet::new();
     for package in &metadata.packages {
         let room = room(&package.name);
@@ -47,19 +50,33 @@ fn rooms_use_only_what_they_may() {
                 assert!(may.contains(&used), "{room} must not use {used}");
             }
             let pure = ["vfs", "vfs-testkit", "wire", "layers", "p9", "memory"].contains(&room);
-            assert!(!(pure && IO.contains(&used)), "{room} does no I/O, and must not use {used}");
+            assert!(
+                !(pure && IO.contains(&used)),
+                "{room} does no I/O, and must not use {used}"
+            );
         }
     }
-    assert_eq!(seen.len(), ROOMS.len(), "a room of the table is no crate: {seen:?}");
+    assert_eq!(
+        seen.len(),
+        ROOMS.len(),
+        "a room of the table is no crate: {seen:?}"
+    );
 }
 
 #[test]
 fn unsafe_code_lives_in_sys_alone() {
-    let metadata = MetadataCommand::new().no_deps().exec().expect("cargo metadata");
+    let metadata = MetadataCommand::new()
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
     for package in &metadata.packages {
         let manifest = std::fs::read_to_string(&package.manifest_path).expect("a manifest");
         let inherits = manifest.contains("[lints]\nworkspace = true");
-        assert!(inherits || room(&package.name) == "sys", "{}: own lints", package.name);
+        assert!(
+            inherits || room(&package.name) == "sys",
+            "{}: own lints",
+            package.name
+        );
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Result;
 
 /// Fills `buffer` with entries from the directory's position and says how many bytes; 0 at the
-/// end (getdents64(2)). [`Entries`] reads them.
+/// end (getdents64(2)). [`Entry::first`] reads them.
 pub fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize> {
     // SAFETY: getdents64 writes at most `buffer.len()` bytes there. rustix's `RawDir` would do,
     // but gives up what it has read and not yet told when it is dropped between two calls.

@@ -21,3 +21,24 @@ pub fn force_send_buffer(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
     };
     crate::check(answer).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_socket_s_buffer_grows_and_a_file_has_none() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
+        let forced = force_send_buffer(socket.as_fd(), 1 << 20);
+        if forced == Err(rustix::io::Errno::PERM) {
+            return eprintln!("skipped: needs CAP_NET_ADMIN");
+        }
+        // The kernel counts its own bookkeeping in, and doubles.
+        let size = rustix::net::sockopt::socket_send_buffer_size(&socket);
+        assert_eq!((forced, size), (Ok(()), Ok(2 << 20)));
+        let file = tempfile::tempfile().expect("a file");
+        let refused = force_send_buffer(file.as_fd(), 1 << 20);
+        assert_eq!(refused, Err(rustix::io::Errno::NOTSOCK));
+    }
+}

@@ -47,7 +47,8 @@ enum Table {
 
 impl BenchArgs {
     fn runs(&self) -> usize {
-        self.runs.map_or(if self.quick { 3 } else { 5 }, usize::from)
+        self.runs
+            .map_or(if self.quick { 3 } else { 5 }, usize::from)
     }
 
     /// How long a run lasts.

@@ -66,11 +66,18 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     bar.finish_and_clear();
     let counted = count_calls(&cells, &servers, &place, &mut rows)?;
     if !counted {
-        notes.push("system calls are not counted: Debian's package strace brings what it takes".into());
+        notes.push(
+            "system calls are not counted: Debian's package strace brings what it takes".into(),
+        );
     }
     notes.push("8 connections: each of a thread of its own, together".into());
     let servers = servers.iter().map(|server| server.name.clone()).collect();
-    Ok(Results { title: "9P, one client, two servers".into(), notes, servers, rows })
+    Ok(Results {
+        title: "9P, one client, two servers".into(),
+        notes,
+        servers,
+        rows,
+    })
 }
 
 fn cells(args: &BenchArgs) -> Vec<Cell> {
@@ -80,8 +87,18 @@ fn cells(args: &BenchArgs) -> Vec<Cell> {
             for &connections in counts {
                 let transport = if tcp { "tcp" } else { "unix" };
                 let name = format!("{transport}, {connections} conn., {what}");
-                if args.only.as_ref().is_none_or(|only| name.contains(only.as_str())) {
-                    cells.push(Cell { name, work, depth, connections, tcp });
+                if args
+                    .only
+                    .as_ref()
+                    .is_none_or(|only| name.contains(only.as_str()))
+                {
+                    cells.push(Cell {
+                        name,
+                        work,
+                        depth,
+                        connections,
+                        tcp,
+                    });
                 }
             }
         }
@@ -136,7 +153,11 @@ fn count_calls(
 ) -> Result<bool, Failure> {
     const TIMES: usize = 2000;
     let mut counted = true;
-    for (cell, row) in cells.iter().zip(rows).filter(|(cell, _)| cell.connections == 1) {
+    for (cell, row) in cells
+        .iter()
+        .zip(rows)
+        .filter(|(cell, _)| cell.connections == 1)
+    {
         let times = if cell.work == Work::List { 5 } else { TIMES };
         for (server, calls) in servers.iter().zip(&mut row.calls) {
             let mut clients = connect(server, cell)?;
@@ -146,8 +167,11 @@ fn count_calls(
             let total = syscalls::count(server.pid(), &log, || {
                 done = clients[0].run(cell.work, cell.depth, long, times);
             });
-            let (done, _) = done.map_err(|errno| Failure::new(format!("{}: {errno}", cell.name)))?;
-            *calls = total.filter(|_| done > 0).map(|total| total as f64 / done as f64);
+            let (done, _) =
+                done.map_err(|errno| Failure::new(format!("{}: {errno}", cell.name)))?;
+            *calls = total
+                .filter(|_| done > 0)
+                .map(|total| total as f64 / done as f64);
             counted &= calls.is_some();
         }
     }
@@ -165,7 +189,11 @@ impl Place {
     fn make(args: &BenchArgs) -> Result<Place, Failure> {
         let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
         let top = parent.join(format!("barge-bench-{}", std::process::id()));
-        let place = Place { share: top.join("share"), run: top.join("run"), top };
+        let place = Place {
+            share: top.join("share"),
+            run: top.join("run"),
+            top,
+        };
         let failed =
             |error: std::io::Error| Failure::new(format!("{}: {error}", place.top.display()));
         fs::create_dir_all(place.share.join(MANY)).map_err(failed)?;

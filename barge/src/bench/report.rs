@@ -41,7 +41,11 @@ impl Summary {
         } else {
             (sorted[middle - 1] + sorted[middle]) / 2.0
         };
-        Some(Summary { median, least, most })
+        Some(Summary {
+            median,
+            least,
+            most,
+        })
     }
 }
 
@@ -54,7 +58,12 @@ impl Row {
 /// The table, for a terminal.
 pub(super) fn text(results: &Results) -> String {
     let mut text = format!("{}\n", results.title);
-    let width = results.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let width = results
+        .rows
+        .iter()
+        .map(|row| row.name.len())
+        .max()
+        .unwrap_or(0);
     let _ = write!(text, "{:width$} {:>6}", "", "unit");
     for server in &results.servers {
         let _ = write!(text, " {:>34}", format!("{server} median (least..most)"));

@@ -46,10 +46,24 @@ pub(super) fn barge(dir: &Path, run: &Path) -> Result<Server, Failure> {
         .spawn()
         .map_err(|error| Failure::new(format!("cannot run barge: {error}")))?;
     let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
-    let ready = lines.into_iter().flatten().map_while(Result::ok).any(|line| line == "ready");
+    let ready = lines
+        .into_iter()
+        .flatten()
+        .map_while(Result::ok)
+        .any(|line| line == "ready");
     let name = format!("barge {}", env!("CARGO_PKG_VERSION"));
-    let server = Server { name, unix, tcp, aname: String::new(), child };
-    if ready { Ok(server) } else { Err(Failure::new("barge did not get ready")) }
+    let server = Server {
+        name,
+        unix,
+        tcp,
+        aname: String::new(),
+        child,
+    };
+    if ready {
+        Ok(server)
+    } else {
+        Err(Failure::new("barge did not get ready"))
+    }
 }
 
 /// diod, if it is installed.
@@ -68,7 +82,13 @@ pub(super) fn diod(dir: &Path, run: &Path) -> Result<Option<Server>, Failure> {
         .spawn();
     let Ok(child) = started else { return Ok(None) };
     let aname = dir.display().to_string();
-    let server = Server { name: version_of_diod(), unix, tcp, aname, child };
+    let server = Server {
+        name: version_of_diod(),
+        unix,
+        tcp,
+        aname,
+        child,
+    };
     let deadline = Instant::now() + Duration::from_secs(5);
     while dial(&server.unix).is_err() || dial(&server.tcp).is_err() {
         if Instant::now() > deadline {
@@ -81,9 +101,13 @@ pub(super) fn diod(dir: &Path, run: &Path) -> Result<Option<Server>, Failure> {
 
 /// `diod 1.0.24`, as the package manager knows it; the program itself does not tell.
 fn version_of_diod() -> String {
-    let query = Command::new("dpkg-query").args(["-W", "-f", "${Version}", "diod"]).output();
+    let query = Command::new("dpkg-query")
+        .args(["-W", "-f", "${Version}", "diod"])
+        .output();
     let version = query.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
-    format!("diod {}", version.unwrap_or_default()).trim_end().to_owned()
+    format!("diod {}", version.unwrap_or_default())
+        .trim_end()
+        .to_owned()
 }
 
 fn addresses(run: &Path, name: &str) -> Result<(Addr, Addr), Failure> {
@@ -93,6 +117,9 @@ fn addresses(run: &Path, name: &str) -> Result<(Addr, Addr), Failure> {
         .port();
     Ok((
         Addr::Unix(run.join(format!("{name}.sock"))),
-        Addr::Tcp { host: "127.0.0.1".into(), port },
+        Addr::Tcp {
+            host: "127.0.0.1".into(),
+            port,
+        },
     ))
 }

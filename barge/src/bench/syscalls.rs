@@ -32,7 +32,9 @@ pub(super) fn count(pid: u32, log: &Path, work: impl FnOnce()) -> Option<u64> {
 fn await_tracer(pid: u32) -> bool {
     let traced = |status: std::io::Result<String>| {
         status.is_ok_and(|text| {
-            let line = text.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("TracerPid:"));
             line.is_some_and(|tracer| tracer.trim() != "0")
         })
     };
@@ -52,7 +54,10 @@ fn await_tracer(pid: u32) -> bool {
 }
 
 fn total(text: &str) -> Option<u64> {
-    let line = text.lines().rev().find(|line| line.trim_end().ends_with("total"))?;
+    let line = text
+        .lines()
+        .rev()
+        .find(|line| line.trim_end().ends_with("total"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 

@@ -55,9 +55,14 @@ const DEPTH: usize = 64;
 
 impl Client {
     /// Connects; `number` tells the names that this client makes from others'.
-    pub(super) fn connect(addr: &Addr, aname: &str, number: usize) -> std::result::Result<Client, String> {
+    pub(super) fn connect(
+        addr: &Addr,
+        aname: &str,
+        number: usize,
+    ) -> std::result::Result<Client, String> {
         let link = dial(addr).map_err(|error| format!("{addr}: {error}"))?;
-        let pipe = Pipe::open(link, Dialect::Linux, LARGE + 24).map_err(|error| error.to_string())?;
+        let pipe =
+            Pipe::open(link, Dialect::Linux, LARGE + 24).map_err(|error| error.to_string())?;
         Client::prepare(pipe, aname, number).map_err(|errno| format!("{addr}: {errno}"))
     }
 
@@ -66,20 +71,55 @@ impl Client {
         let mut own = fids?;
         let [root, many, data, out] = [0, 1, 2, 3].map(|_| own.pop().unwrap_or(Fid::NONE));
         let (afid, uname, aname) = (Fid::NONE, &b"root"[..], aname.as_bytes());
-        pipe.call(&Tmessage::Attach { fid: root, afid, uname, aname, n_uname: Uid(0) })?;
+        pipe.call(&Tmessage::Attach {
+            fid: root,
+            afid,
+            uname,
+            aname,
+            n_uname: Uid(0),
+        })?;
         let walk = |newfid, name: &str| {
-            pipe.call(&Tmessage::Walk { fid: root, newfid, names: Names::new(&[name.as_bytes()]) })
+            pipe.call(&Tmessage::Walk {
+                fid: root,
+                newfid,
+                names: Names::new(&[name.as_bytes()]),
+            })
         };
         walk(many, MANY)?;
         walk(data, DATA.0)?;
-        pipe.call(&Tmessage::Lopen { fid: data, flags: 0 })?;
-        pipe.call(&Tmessage::Walk { fid: root, newfid: out, names: Names::new(&[]) })?;
+        pipe.call(&Tmessage::Lopen {
+            fid: data,
+            flags: 0,
+        })?;
+        pipe.call(&Tmessage::Walk {
+            fid: root,
+            newfid: out,
+            names: Names::new(&[]),
+        })?;
         let name = format!("out{number}");
         let flags = (Lopen::RDWR | Lopen::CREATE | Lopen::TRUNC).bits();
-        pipe.call(&Tmessage::Lcreate { fid: out, name: name.as_bytes(), flags, mode: 0o644, gid: 0 })?;
-        let names = (0..DEPTH).map(|slot| format!("new{number}-{slot}")).collect();
+        pipe.call(&Tmessage::Lcreate {
+            fid: out,
+            name: name.as_bytes(),
+            flags,
+            mode: 0o644,
+            gid: 0,
+        })?;
+        let names = (0..DEPTH)
+            .map(|slot| format!("new{number}-{slot}"))
+            .collect();
         let random = 0x9e37_79b9_7f4a_7c15 ^ number as u64;
-        Ok(Client { pipe, root, many, data, out, own, names, random, buffer: vec![7; LARGE as usize] })
+        Ok(Client {
+            pipe,
+            root,
+            many,
+            data,
+            out,
+            own,
+            names,
+            random,
+            buffer: vec![7; LARGE as usize],
+        })
     }
 
     /// Does `work`, `depth` at a time, for about `time` or `most` times, and says how often and how long.
@@ -104,7 +144,11 @@ impl Client {
         let mut done = 0;
         for slot in 0..(depth * pieces).min(DEPTH) {
             let ticket = self.submit(&pipe, work, slot, 0)?;
-            flights.push_back(Flight { slot, step: 0, ticket });
+            flights.push_back(Flight {
+                slot,
+                step: 0,
+                ticket,
+            });
         }
         let mut begun = flights.len();
         while let Some(Flight { slot, step, ticket }) = flights.pop_front() {
@@ -125,7 +169,13 @@ impl Client {
         Ok((done / pieces, began.elapsed()))
     }
 
-    fn submit<'p>(&mut self, pipe: &'p Pipe, work: Work, slot: usize, step: usize) -> Result<Ticket<'p>> {
+    fn submit<'p>(
+        &mut self,
+        pipe: &'p Pipe,
+        work: Work,
+        slot: usize,
+        step: usize,
+    ) -> Result<Ticket<'p>> {
         let fid = self.own[slot];
         let name = self.names[slot].as_bytes();
         let piece = LARGE.min(pipe.payload());
@@ -136,32 +186,65 @@ impl Client {
             (Work::ReadSmall, _) => {
                 self.random = next_random(random);
                 let offset = self.random % (DATA.1 / u64::from(SMALL)) * u64::from(SMALL);
-                Tmessage::Read { fid: self.data, offset, count: SMALL }
+                Tmessage::Read {
+                    fid: self.data,
+                    offset,
+                    count: SMALL,
+                }
             }
             (Work::ReadLarge, _) => {
                 self.random = random.wrapping_add(1);
                 let offset = random % (DATA.1 / u64::from(piece)) * u64::from(piece);
-                Tmessage::Read { fid: self.data, offset, count: piece }
+                Tmessage::Read {
+                    fid: self.data,
+                    offset,
+                    count: piece,
+                }
             }
             (Work::WriteLarge, _) => {
                 self.random = random.wrapping_add(1);
                 let offset = random % (DATA.1 / u64::from(piece)) * u64::from(piece);
                 let data = Data(&self.buffer[..piece as usize]);
-                Tmessage::Write { fid: self.out, offset, data }
+                Tmessage::Write {
+                    fid: self.out,
+                    offset,
+                    data,
+                }
             }
             (Work::LookUp, 0) => {
                 self.random = next_random(random);
                 walked = file_name(self.random as usize % FILES);
                 found = [walked.as_bytes()];
-                Tmessage::Walk { fid: self.many, newfid: fid, names: Names::new(&found) }
+                Tmessage::Walk {
+                    fid: self.many,
+                    newfid: fid,
+                    names: Names::new(&found),
+                }
             }
-            (Work::LookUp, 1) => Tmessage::Getattr { fid, mask: Getattr::BASIC.bits() },
-            (Work::Create, 0) => Tmessage::Walk { fid: self.root, newfid: fid, names: Names::new(&[]) },
+            (Work::LookUp, 1) => Tmessage::Getattr {
+                fid,
+                mask: Getattr::BASIC.bits(),
+            },
+            (Work::Create, 0) => Tmessage::Walk {
+                fid: self.root,
+                newfid: fid,
+                names: Names::new(&[]),
+            },
             (Work::Create, 1) => {
                 let flags = (Lopen::RDWR | Lopen::CREATE | Lopen::EXCL).bits();
-                Tmessage::Lcreate { fid, name, flags, mode: 0o644, gid: 0 }
+                Tmessage::Lcreate {
+                    fid,
+                    name,
+                    flags,
+                    mode: 0o644,
+                    gid: 0,
+                }
             }
-            (Work::Create, 2) => Tmessage::Write { fid, offset: 0, data: Data(&self.buffer[..1024]) },
+            (Work::Create, 2) => Tmessage::Write {
+                fid,
+                offset: 0,
+                data: Data(&self.buffer[..1024]),
+            },
             // Which closes it too. diod 1.0 has no Tunlinkat.
             (Work::Create, _) => Tmessage::Remove { fid },
             (Work::LookUp, _) => Tmessage::Clunk { fid },
@@ -175,8 +258,15 @@ impl Client {
         let began = Instant::now();
         let mut done = 0;
         while done < most && (done == 0 || began.elapsed() < time) {
-            self.pipe.call(&Tmessage::Walk { fid: self.many, newfid: fid, names: Names::new(&[]) })?;
-            self.pipe.call(&Tmessage::Lopen { fid, flags: Lopen::DIRECTORY.bits() })?;
+            self.pipe.call(&Tmessage::Walk {
+                fid: self.many,
+                newfid: fid,
+                names: Names::new(&[]),
+            })?;
+            self.pipe.call(&Tmessage::Lopen {
+                fid,
+                flags: Lopen::DIRECTORY.bits(),
+            })?;
             let (mut offset, mut seen) = (0, 0);
             loop {
                 let count = self.pipe.payload();

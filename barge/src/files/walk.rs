@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn links_are_followed_within_the_tree_and_not_for_ever() {
-        let clock = Arc::new(|| Time::default());
+        let clock = Arc::new(Time::default);
         let tree = Tree::new(memory::Memory::new(clock));
         let make = |dir: &str, name: &str, what| {
             let dir = tree.resolve(dir.as_bytes(), true).expect(dir).node;

@@ -9,7 +9,11 @@ const FIRST: i32 = 3;
 
 /// What listens on the sockets that were passed to this process, if any were.
 pub(super) fn listeners() -> Result<Vec<Listener>, Failure> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<i32>().ok());
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<i32>().ok())
+    };
     if number("LISTEN_PID") != Some(std::process::id() as i32) {
         return Ok(Vec::new());
     }

@@ -36,16 +36,20 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
         Addr::Unix(path) => ("unix".into(), path.display().to_string()),
         Addr::Fd(_) => ("fd,rfdno=FD,wfdno=FD".into(), "barge".into()),
     };
-    let aname = if export.is_empty() { String::new() } else { format!(",aname={export}") };
+    let aname = if export.is_empty() {
+        String::new()
+    } else {
+        format!(",aname={export}")
+    };
     let msize = msize.min(LINUX_MSIZE);
-    format!(
-        "mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt"
-    )
+    format!("mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt")
 }
 
 /// READY=1, as sd_notify(3) has it; without a service manager nothing.
 fn notify_service_manager() {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
     let sent = UnixDatagram::unbound().and_then(|socket| {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::ffi::OsStrExt;

@@ -101,7 +101,11 @@ impl ServeArgs {
             SquashArg::Root => Whom::Root,
             SquashArg::All => Whom::All,
         };
-        Squash { whom, uid: self.anon_uid, gid: self.anon_gid }
+        Squash {
+            whom,
+            uid: self.anon_uid,
+            gid: self.anon_gid,
+        }
     }
 
     pub(super) fn identity(&self) -> hostdir::Identity {
@@ -116,5 +120,8 @@ impl ServeArgs {
 
 /// Where 9P is served if nothing else is asked for: on this machine only, without privileges.
 pub(super) fn default_addr() -> Addr {
-    Addr::Tcp { host: "127.0.0.1".into(), port: 5640 }
+    Addr::Tcp {
+        host: "127.0.0.1".into(),
+        port: 5640,
+    }
 }

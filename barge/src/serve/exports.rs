@@ -13,7 +13,10 @@ use crate::source::{Named, Source};
 
 /// Opens what `args` name.
 pub(super) fn open(args: &ServeArgs) -> Result<Vec<Arc<Export>>, Failure> {
-    let current = [Named { name: None, source: Source::HostDir(".".into()) }];
+    let current = [Named {
+        name: None,
+        source: Source::HostDir(".".into()),
+    }];
     let (sources, read_only) = match args.sources.as_slice() {
         [] => (&current[..], true),
         sources => (sources, args.read_only),

@@ -1,9 +1,9 @@
 //! `barge serve`: sources, behind layers, over protocols, until told to stop.
 
+mod activation;
 mod announce;
 mod args;
 mod exports;
-mod activation;
 mod run;
 mod signals;
 mod users;
@@ -25,7 +25,10 @@ pub(crate) fn run(args: &ServeArgs) -> Done {
     let service = Arc::new(Nine(p9::server::Server::new(
         Arc::new(p9::server::ExportList(exports)),
         Arc::new(users::HostUsers),
-        p9::server::Options { max_msize: args.msize, ..Default::default() },
+        p9::server::Options {
+            max_msize: args.msize,
+            ..Default::default()
+        },
     )));
     let engine = Engine::new(args.tuning()).map_err(Failure::new)?;
     let mut listeners = activation::listeners()?;
@@ -36,10 +39,15 @@ pub(crate) fn run(args: &ServeArgs) -> Done {
     for addr in &addrs {
         listeners.push(listen(addr)?);
     }
-    let addrs: Vec<Addr> = listeners.iter().map(|listener| listener.addr().clone()).collect();
+    let addrs: Vec<Addr> = listeners
+        .iter()
+        .map(|listener| listener.addr().clone())
+        .collect();
     let signals = signals::stop_on_signal(engine.clone())?;
     for listener in listeners {
-        engine.listen(listener, service.clone()).map_err(Failure::new)?;
+        engine
+            .listen(listener, service.clone())
+            .map_err(Failure::new)?;
     }
     announce::ready(&addrs, &names, args)?;
     let status = match &args.run {

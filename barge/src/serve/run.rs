@@ -12,11 +12,17 @@ use crate::Failure;
 pub(super) fn run(command: &str, addrs: &[Addr]) -> Result<ExitCode, Failure> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).envs(environment(addrs));
-    for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET"] {
+    for name in [
+        "LISTEN_PID",
+        "LISTEN_FDS",
+        "LISTEN_FDNAMES",
+        "NOTIFY_SOCKET",
+    ] {
         shell.env_remove(name);
     }
-    let status =
-        shell.status().map_err(|error| Failure::new(format!("cannot run a shell: {error}")))?;
+    let status = shell
+        .status()
+        .map_err(|error| Failure::new(format!("cannot run a shell: {error}")))?;
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
         (None, signal) => 128 + signal.unwrap_or(0),
@@ -29,7 +35,11 @@ fn environment(addrs: &[Addr]) -> Vec<(&'static str, String)> {
     for addr in addrs {
         match addr {
             Addr::Tcp { host, port } => {
-                let shown = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+                let shown = if host.contains(':') {
+                    format!("[{host}]")
+                } else {
+                    host.clone()
+                };
                 return vec![
                     ("BARGE_9P", format!("9p://{shown}:{port}/")),
                     ("BARGE_9P_HOST", host.clone()),
@@ -38,7 +48,10 @@ fn environment(addrs: &[Addr]) -> Vec<(&'static str, String)> {
             }
             Addr::Unix(path) => {
                 let path = path.display().to_string();
-                return vec![("BARGE_9P", format!("9p+unix:{path}")), ("BARGE_9P_SOCKET", path)];
+                return vec![
+                    ("BARGE_9P", format!("9p+unix:{path}")),
+                    ("BARGE_9P_SOCKET", path),
+                ];
             }
             Addr::Fd(_) => {}
         }
@@ -52,9 +65,16 @@ mod tests {
 
     #[test]
     fn the_command_sees_the_first_address_and_its_status_is_ours() {
-        let addrs = ["fd:7", "tcp:[::1]:99", "unix:/s"].map(|addr| addr.parse().expect("an address"));
-        assert_eq!(environment(&addrs)[0], ("BARGE_9P", "9p://[::1]:99/".to_owned()));
-        assert_eq!(environment(&addrs[2..])[0], ("BARGE_9P", "9p+unix:/s".to_owned()));
+        let addrs =
+            ["fd:7", "tcp:[::1]:99", "unix:/s"].map(|addr| addr.parse().expect("an address"));
+        assert_eq!(
+            environment(&addrs)[0],
+            ("BARGE_9P", "9p://[::1]:99/".to_owned())
+        );
+        assert_eq!(
+            environment(&addrs[2..])[0],
+            ("BARGE_9P", "9p+unix:/s".to_owned())
+        );
         let status = |command: &str| format!("{:?}", run(command, &addrs).expect("a shell"));
         let code = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(status("test $BARGE_9P_PORT = 99 && exit 7"), code(7));

@@ -34,7 +34,10 @@ pub(super) fn stop_on_signal(engine: Arc<Engine>) -> Result<Watch, Failure> {
             }
         })
         .map_err(Failure::new)?;
-    Ok(Watch { handle, thread: Some(thread) })
+    Ok(Watch {
+        handle,
+        thread: Some(thread),
+    })
 }
 
 impl Drop for Watch {

@@ -20,7 +20,9 @@ impl Users for HostUsers {
     }
 
     fn gid(&self, name: &[u8]) -> Option<u32> {
-        users::group_by_name(&CString::new(name).ok()?).ok()?.map(|group| group.gid)
+        users::group_by_name(&CString::new(name).ok()?)
+            .ok()?
+            .map(|group| group.gid)
     }
 
     fn group(&self, gid: u32) -> Option<String> {

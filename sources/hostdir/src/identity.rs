@@ -7,7 +7,7 @@
 //! Leaving user 0 takes the capabilities over file systems (`CAP_DAC_OVERRIDE`, `CAP_CHOWN`,
 //! `CAP_FOWNER`, `CAP_FSETID`, `CAP_MKNOD`, …) out of force and coming back restores them, so the kernel
 //! checks each operation as if the caller made it. Others, like `CAP_SYS_ADMIN`, stay in force: where
-//! that matters ([`crate::xattr`]) barge checks itself.
+//! that matters (`xattr`) barge checks itself.
 //!
 //! Lock order: the cache of groups takes its own mutex only, and not while it asks the database.
 

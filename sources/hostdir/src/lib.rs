@@ -11,7 +11,7 @@
 //! | file | what |
 //! |---|---|
 //! | [`node`], `ops` | an object and how it is got hold of; what it does |
-//! | [`file`], `dir`, `open`, `copy`, `direct`, `extents` | open files and directories |
+//! | [`mod@file`], `dir`, `open`, `copy`, `direct`, `extents` | open files and directories |
 //! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
 //! | `table`, `fds` | one node per object; the budget of descriptors |
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |

@@ -57,7 +57,9 @@ impl Drop for Open {
 impl Mirrors {
     /// A node is dropped: nothing of it is locked any more.
     pub(crate) fn forget(&self, id: NodeId) {
-        self.0.lock().expect("no panic holds it").remove(&id);
+        // Closed behind the lock.
+        let gone = self.0.lock().expect("no panic holds it").remove(&id);
+        drop(gone);
     }
 
     fn of(&self, node: &HostNode) -> Arc<Mutex<Mirror>> {

@@ -4,7 +4,7 @@
 //! again, so nobody can swap what the name leads to). One that is idle when they run short gives
 //! it up for the object's kernel handle, or, where handles are not permitted, for the name that
 //! it was found by last. An object without a name keeps its descriptor. What the node does is in
-//! [`crate::ops`].
+//! `ops`.
 //!
 //! A million of them have to fit: a node is 72 bytes (see the test), its place in the table some
 //! 20 to 40.

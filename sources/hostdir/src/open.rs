@@ -19,6 +19,15 @@ pub(crate) fn file(
     patience: Patience,
 ) -> Result<Fd> {
     let mut raw = raw_flags(flags)?;
+    if flags.contains(OpenFlags::EXEC) {
+        if kind == Kind::Directory || access(path, Access::EXEC)?.is_empty() {
+            return Err(Errno::EACCES);
+        }
+        if !flags.contains(OpenFlags::READ) {
+            // Who may execute it may have it read for that.
+            tree.act_as_server()?;
+        }
+    }
     if kind == Kind::Directory {
         raw |= OFlags::DIRECTORY;
         // Half the way of the one through /proc, but who may list may not always search.
@@ -30,16 +39,6 @@ pub(crate) fn file(
     if patience == Patience::Full {
         // Which would otherwise refuse a file that another has a lease on, instead of waiting.
         raw -= OFlags::NONBLOCK;
-    }
-    if flags.contains(OpenFlags::EXEC) && !flags.contains(OpenFlags::READ) {
-        if kind == Kind::Directory {
-            return Err(Errno::EACCES);
-        }
-        if access(path, Access::EXEC)?.is_empty() {
-            return Err(Errno::EACCES);
-        }
-        // Who may execute it may have it read for that.
-        tree.act_as_server()?;
     }
     loop {
         match tree.open(|| tree.reopen(path, raw)) {

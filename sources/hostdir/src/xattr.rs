@@ -102,11 +102,15 @@ fn hidden(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> bool {
 }
 
 fn writable(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-    let guarded = name.starts_with(b"trusted.") || name.starts_with(b"security.");
-    if tree.switches() && cx.caller.uid != 0 && guarded {
+    if tree.switches() && cx.caller.uid != 0 && is_guarded(name) {
         return Err(Errno::EPERM);
     }
     Ok(())
+}
+
+/// Whether only the super-user may change `name`.
+pub(crate) fn is_guarded(name: &[u8]) -> bool {
+    name.starts_with(b"trusted.") || name.starts_with(b"security.")
 }
 
 /// Calls with a buffer for the usual, and with one for the largest if that is too short.

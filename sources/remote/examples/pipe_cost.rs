@@ -63,8 +63,10 @@ fn main() {
         data: p9::Data(&block),
     })
     .expect("write");
-    for size in [0u32, 4096, 131072] {
-        for depth in [1usize, 16, 64] {
+    let arg = |n| std::env::args().nth(n).and_then(|a| a.parse::<usize>().ok());
+    let sizes = arg(1).map_or(vec![0u32, 4096, 131072], |s| vec![s as u32]);
+    for size in sizes {
+        for depth in arg(2).map_or(vec![1usize, 16, 64], |d| vec![d]) {
             let rounds = if size > 10000 { 20_000 } else { 200_000 };
             let mut sum = 0u64;
             let (wall, start) = (Instant::now(), cpu());

@@ -1,6 +1,6 @@
 //! Boots a Linux guest on a served tree and runs scripts in it: the subject under test is the server, seen through a real kernel client.
 //!
-//! A **run** ([`run::run`]) is a scratch share, a server of it ([`server::Server`]), a guest ([`guest::Guest`]) which mounts it at `/mnt`, and cases, each a
+//! A **run** ([`run::run`]) is a scratch share, a server of it ([`server::Server`]), a guest (`guest::Guest`) which mounts it at `/mnt`, and cases, each a
 //! script with a status. The guest's own root is the host's root, read-only, below a tmpfs: every program of the host is there. The **matrix**
 //! ([`matrix`]) runs many cases in one boot per kernel and cache mode.
 //!

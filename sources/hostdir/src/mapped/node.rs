@@ -513,12 +513,11 @@ impl MappedNode {
         // Which QEMU answers.
         meta::check_name(name, Errno::EACCES)?;
         self.inner.device().brief(cx.patience)?;
+        if xattr::is_guarded(name) && cx.caller.uid != 0 {
+            return Err(Errno::EPERM);
+        }
         if !name.starts_with(b"user.") {
-            return if cx.caller.uid == 0 {
-                Ok(())
-            } else {
-                Err(Errno::EPERM)
-            };
+            return Ok(());
         }
         if !matches!(self.kind, Kind::File | Kind::Directory) {
             return Err(Errno::EPERM);

@@ -240,7 +240,8 @@ fn limits_are_told() {
             .any(|line| line.contains("no kernel file handles"))
     );
     if let Some(bed) = Bed::switching() {
-        assert_eq!(bed.fs.limits(), Vec::<String>::new());
+        let by_handle = vfs::FileSystem::capabilities(&*bed.fs).handles == vfs::Level::Native;
+        assert!(bed.fs.limits().is_empty() || !by_handle);
     }
     if !is_root() {
         let switch = Options {

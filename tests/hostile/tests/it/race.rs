@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 const ONE: Fid = Fid(1);
 
 /// How many walks of each outcome a race must have had.
-const ENOUGH: usize = 500;
+const ENOUGH: usize = 200;
 
 /// Runs `walk` again and again until each of its outcomes has come often enough, while another thread
 /// runs `change`.

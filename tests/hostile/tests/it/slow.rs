@@ -13,7 +13,7 @@ const MSIZE: u32 = 1 << 20;
 fn with_large_file(addr: &Addr, msize: u32) -> Peer {
     let mut peer = Peer::attached(addr, msize);
     peer.create(Fid(1), b"large");
-    let data: Vec<u8> = (0..msize as usize - 100).map(|n| (n % 251) as u8).collect();
+    let data = contents(msize);
     let (fid, offset) = (Fid(1), 0);
     peer.ok(&T::Write {
         fid,
@@ -21,6 +21,11 @@ fn with_large_file(addr: &Addr, msize: u32) -> Peer {
         data: Data(&data),
     });
     peer
+}
+
+/// A prime apart, so that no piece of it looks like the next.
+fn contents(msize: u32) -> Vec<u8> {
+    (0..msize - 100).map(|n| (n % 251) as u8).collect()
 }
 
 fn read(count: u32) -> T<'static> {
@@ -36,19 +41,15 @@ fn who_does_not_read_is_not_heard_and_gets_all_in_the_end() {
         let asked = slow.stuff(&encoded(Tag(1), &read(MSIZE)), 1_000_000);
         assert!(asked < 1_000_000, "no bound");
         bystander.assert_well();
+        let expected = contents(MSIZE);
         // As many as it makes sense to wait for; the rest are for nobody.
         for _ in 0..asked.min(100) {
             let (tag, reply) = slow.reply();
             let Rmessage::Read { data } = reply else {
                 panic!("{reply:?}")
             };
-            assert_eq!((tag, data.0.len()), (Tag(1), MSIZE as usize - 100));
-            assert!(
-                data.0
-                    .iter()
-                    .enumerate()
-                    .all(|(n, &byte)| byte == (n % 251) as u8)
-            );
+            assert_eq!(tag, Tag(1));
+            assert!(data.0 == expected, "not what was written");
         }
         bystander.assert_well();
         drop(slow);
@@ -60,7 +61,7 @@ fn who_does_not_read_is_not_heard_and_gets_all_in_the_end() {
 fn many_who_do_not_read_hold_nobody_up() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
-        let slow: Vec<Peer> = (0..50)
+        let slow: Vec<Peer> = (0..20)
             .map(|_| {
                 let mut peer = Peer::attached(&server.addr, 8192);
                 peer.stuff(&encoded(Tag(1), &T::Statfs { fid: ROOT }), 1_000_000);
