@@ -1,8 +1,8 @@
 //! `ls`, `stat`, `cat`, `cp` and `tree` on any source.
 //!
 //! A [`place::Place`] is what the command line names; opened, it is a file system and a path in it
-//! ([`tree`]). What goes wrong with one file is one line on standard error, the rest is done, and the exit
-//! status is 1. Formatting ([`format`]) is apart from looking.
+//! (`tree`). What goes wrong with one file is one line on standard error, the rest is done, and the exit
+//! status is 1. Formatting (`format`) is apart from looking.
 //!
 //! What it lacks on purpose: globs (the shell's), times in local time (no time zone database: UTC).
 
