@@ -1,9 +1,9 @@
 //! Drives sessions over links: inline first, offload what would block.
 //!
-//! A [`lane`] is a connection with a thread of its own, which receives, answers and sends by itself
+//! A `lane` is a connection with a thread of its own, which receives, answers and sends by itself
 //! whatever the source can do without waiting: a cached operation costs no hand-over to another
-//! thread. What would wait goes to the [`workers`], a bounded pool that all lanes share, and its
-//! reply leaves from there. A [`request`] on its way through them is answered exactly once, however
+//! thread. What would wait goes to the `workers`, a bounded pool that all lanes share, and its
+//! reply leaves from there. A `request` on its way through them is answered exactly once, however
 //! it is cancelled. The [`Engine`] accepts connections, counts them and ends them.
 //!
 //! It knows no protocol (a [`wire::Session`]), no transport ([`transports::Link`]) and no source.

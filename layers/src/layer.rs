@@ -144,7 +144,7 @@ macro_rules! forward {
 }
 
 /// What a layer makes of each operation. `inner` is the object below; nodes and files among the
-/// arguments are those below, too, and results are wrapped for whoever is above by [`crate::stack`].
+/// arguments are those below, too, and results are wrapped for whoever is above by [`crate::stack()`].
 ///
 /// Every method may be called from many threads at once.
 #[allow(

@@ -2,7 +2,7 @@
 //!
 //! A layer is a file here and implements [`Layer`]: a method per operation, none with a default
 //! body, each given the object below. What it leaves as it is it says so with [`forward!`], so a new
-//! operation breaks every layer until somebody has decided about it there. [`stack`] does once for
+//! operation breaks every layer until somebody has decided about it there. [`stack()`] does once for
 //! all layers what wrapping takes: results are wrapped, arguments unwrapped.
 //!
 //! What it lacks on purpose: sources, clocks (they are injected), state per node or file.

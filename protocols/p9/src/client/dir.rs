@@ -27,7 +27,7 @@ impl Dirent<'_> {
     }
 }
 
-/// The entries in the payload of an Rreaddir: qid[13] offset[8] type[1] name[s]. A name that no directory
+/// The entries in the payload of an Rreaddir: `qid[13] offset[8] type[1] name[s]`. A name that no directory
 /// can hold ends them with an error: whoever makes a path of it must not be led elsewhere.
 pub fn entries(data: &[u8]) -> impl Iterator<Item = Result<Dirent<'_>, Malformed>> {
     let mut from = Reader::new(data);

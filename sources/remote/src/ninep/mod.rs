@@ -1,7 +1,7 @@
 //! 9P: the client half of the protocol joined to a connection.
 //!
 //! - [`pipe`] moves messages: many in flight, from one thread or many; [`input`] and [`send`] are its two ends.
-//! - [`fid`] has fids as values; [`fs`] attaches; [`node`], [`names`], [`file`], [`dir`], [`xattr`] and [`locks`]
+//! - [`fid`] has fids as values; [`fs`] attaches; [`node`], [`names`], `file`, [`dir`], [`xattr`] and [`locks`]
 //!   are the file-system traits on top, and [`legacy`] what the dialects without `.L` do otherwise.
 
 mod dir;
