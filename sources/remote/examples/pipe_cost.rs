@@ -63,7 +63,11 @@ fn main() {
         data: p9::Data(&block),
     })
     .expect("write");
-    let arg = |n| std::env::args().nth(n).and_then(|a| a.parse::<usize>().ok());
+    let arg = |n| {
+        std::env::args()
+            .nth(n)
+            .and_then(|a| a.parse::<usize>().ok())
+    };
     let sizes = arg(1).map_or(vec![0u32, 4096, 131072], |s| vec![s as u32]);
     for size in sizes {
         for depth in arg(2).map_or(vec![1usize, 16, 64], |d| vec![d]) {
