@@ -105,7 +105,7 @@ impl Lane {
             pace: Pace::default(),
         };
         if let Err(error) = own.run(spare) {
-            self.fail(&error);
+            self.lose(&error);
         }
         own.input = Input::default();
         own.out = Outbox::default();
@@ -168,6 +168,19 @@ impl Lane {
         self.leave();
     }
 
+    /// Ends the connection because its link did: a client that goes without taking its replies is
+    /// nothing to warn of.
+    fn lose(&self, error: &io::Error) {
+        if matches!(
+            error.kind(),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+        ) {
+            self.leave();
+        } else {
+            self.fail(error);
+        }
+    }
+
     /// Nobody takes replies any more.
     pub(crate) fn leave(&self) {
         self.gone.store(true, Ordering::SeqCst);
@@ -227,7 +240,7 @@ impl Lane {
             return;
         }
         if let Err(error) = self.send(out.bytes(), false) {
-            self.fail(&error);
+            self.lose(&error);
         }
     }
 

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use vfs::{Attr, Entry, Errno, Kind, Make, Mode, Name, Node, Result};
+use vfs::{Entry, Errno, Kind, Make, Mode, Name, Node, NodeId, Result, Time, Want};
 
 use super::Troubles;
 use super::args::CpArgs;
@@ -61,6 +61,7 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
             copier: &copier,
             queue,
             linked: HashMap::new(),
+            made: HashMap::new(),
             directories: Vec::new(),
         };
         for place in from {
@@ -177,6 +178,8 @@ struct Walk<'a> {
     queue: SyncSender<File>,
     /// Copies of files that have more names, by device and number of the original.
     linked: HashMap<(u64, u64), Arc<dyn Node>>,
+    /// Directories made. One that is met again is below what is copied: the copy would never end.
+    made: HashMap<NodeId, Identity>,
     directories: Vec<Directory>,
 }
 
@@ -211,7 +214,7 @@ impl Walk<'_> {
             }
         };
         if from.attr.kind == Kind::Directory {
-            self.refuse_loop(&from, &dir.node).map_err(failed)?;
+            self.refuse_loop(&tree, &from, &dir.node).map_err(failed)?;
         }
         let to = dir.node.clone();
         if let Some(pending) = self
@@ -224,30 +227,29 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A copy of a directory into itself would never end. Trees are told apart by where they come from only
-    /// if they are one object; otherwise nothing is known.
-    fn refuse_loop(&self, from: &Entry, to: &Arc<dyn Node>) -> Result<()> {
-        self.copier.target.with(|cx| {
-            let mut at = to.clone();
-            loop {
-                let same = at.id() == from.node.id()
-                    && at.as_any().type_id() == from.node.as_any().type_id()
-                    && at
-                        .attr(cx, vfs::Want::STAT)
-                        .is_ok_and(|attr| same_node(&attr, &from.attr));
-                if same {
-                    return Err(Errno::EINVAL);
-                }
-                let up = match at.parent(cx) {
-                    Ok(up) => up.node,
-                    Err(_) => return Ok(()),
-                };
-                if up.id() == at.id() {
-                    return Ok(());
-                }
-                at = up;
+    /// `EINVAL` if `to` is `from` or below it, as far as that can be seen from there.
+    fn refuse_loop(&self, tree: &Tree, from: &Entry, to: &Arc<dyn Node>) -> Result<()> {
+        let Some(original) = Identity::of(tree, &*from.node) else {
+            return Ok(());
+        };
+        let mut at = to.clone();
+        loop {
+            let same = at.id() == from.node.id()
+                && Identity::of(&self.copier.target, &*at).as_ref() == Some(&original);
+            if same {
+                return Err(Errno::EINVAL);
             }
-        })
+            match self.copier.target.with(|cx| at.parent(cx)) {
+                Ok(up) if up.node.id() != at.id() => at = up.node,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Whether a directory that was found is one that this copy has made.
+    fn is_copy(&self, tree: &Tree, found: &Entry) -> bool {
+        let made = self.made.get(&found.attr.id);
+        made.is_some_and(|made| Identity::of(tree, &*found.node).as_ref() == Some(made))
     }
 
     fn below(&mut self, tree: &Tree, from: Entry, to: Arc<dyn Node>, made: bool, shown: String) {
@@ -300,8 +302,15 @@ impl Walk<'_> {
             return self.link(to, &name, &**copy).map(|()| None);
         }
         match from.attr.kind {
+            Kind::Directory if self.is_copy(tree, &from) => {
+                let why = "is the copy itself, and is not copied into itself";
+                self.copier.troubles.tell(&shown, why);
+            }
             Kind::Directory => {
                 let (made, new) = self.directory(to, &name)?;
+                if new && let Some(identity) = Identity::of(&self.copier.target, &*made) {
+                    self.made.insert(made.id(), identity);
+                }
                 self.directories.push(Directory {
                     tree: tree.clone(),
                     from: from.clone(),
@@ -411,10 +420,26 @@ impl Walk<'_> {
     }
 }
 
-/// Whether two sets of attributes are of one node, as far as they tell.
-fn same_node(one: &Attr, other: &Attr) -> bool {
-    (one.id, one.generation, one.device, one.ctime)
-        == (other.id, other.generation, other.device, other.ctime)
+/// What tells a node from any other, in whatever tree it is seen: the same directory may be reached by its path
+/// and by way of a server.
+#[derive(PartialEq, Eq)]
+struct Identity {
+    id: u64,
+    generation: u64,
+    born: Option<Time>,
+}
+
+impl Identity {
+    /// Nothing where a number is all that is known: another tree may have it too.
+    fn of(tree: &Tree, node: &dyn Node) -> Option<Identity> {
+        let want = Want::BASIC | Want::BTIME | Want::GENERATION;
+        let attr = tree.with(|cx| node.attr(cx, want)).ok()?;
+        (attr.generation != 0 || attr.btime.is_some()).then_some(Identity {
+            id: attr.id,
+            generation: attr.generation,
+            born: attr.btime,
+        })
+    }
 }
 
 #[cfg(test)]

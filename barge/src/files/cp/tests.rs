@@ -188,3 +188,22 @@ fn a_tree_goes_to_a_server_within_it_and_back() {
     );
     assert!(!copy(remote("/none"), place(dir.path(), "nowhere")));
 }
+
+/// Named after what it did: a directory of this host was copied into itself by way of a server.
+#[test]
+fn a_copy_by_another_way_into_itself_ends() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let _served = Served::at(dir.path());
+    let socket = dir.path().join("socket");
+    let remote = |path: &str| format!("9p+unix:{}?uid=0&aname={path}", socket.display());
+    let copy = |from: String, to: String| cp(&args(&[from, to], true));
+    fs::create_dir_all(dir.path().join("from/sub")).expect("made");
+    assert!(succeeded(copy(place(dir.path(), "from"), remote("/a"))));
+    // Below `a`, whose own parents are not to be seen from there.
+    assert!(!succeeded(copy(remote("/a"), remote("/a/sub/copy"))));
+    assert!(succeeded(copy(remote("/a"), place(dir.path(), "back"))));
+    assert!(dir.path().join("back/sub/copy/sub").exists());
+    assert!(!dir.path().join("back/sub/copy/sub/copy").exists());
+    // And into itself, seen from one place.
+    assert!(!succeeded(copy(remote("/"), remote("/into"))));
+}
