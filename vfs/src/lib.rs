@@ -19,6 +19,7 @@ pub mod name;
 pub mod node;
 pub mod op;
 pub mod payload;
+pub mod ranges;
 
 pub use attr::{Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Want};
 pub use cx::{Call, Caller, Cx, Groups, Patience};
@@ -31,6 +32,7 @@ pub use node::{
 };
 pub use op::Op;
 pub use payload::{Payload, Sink};
+pub use ranges::Ranges;
 
 /// What every operation answers: a value or a Linux errno.
 pub type Result<T> = core::result::Result<T, Errno>;

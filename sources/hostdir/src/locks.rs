@@ -21,7 +21,7 @@ use rustix::io::Errno as Raw;
 use sys::errno;
 use sys::lock::Kind as Ofd;
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
-use vfs::{Cx, Errno, Kind, NodeId, Result};
+use vfs::{Cx, Errno, Kind, NodeId, Ranges, Result};
 
 use crate::fds::Fd;
 use crate::node::HostNode;
@@ -32,9 +32,9 @@ pub(crate) struct Mirrors(Mutex<HashMap<NodeId, Arc<Mutex<Mirror>>>>);
 
 #[derive(Default)]
 struct Mirror {
-    /// For byte ranges, and those held, disjoint.
+    /// For byte ranges, and those held.
     ranges: Option<Open>,
-    held: Vec<(u64, u64)>,
+    held: Ranges,
     /// For flock(2), and what is held.
     whole: Option<Open>,
     state: Option<HostLock>,
@@ -136,9 +136,9 @@ impl Mirror {
             Ok(())
         };
         if locked.is_ok() && reachable {
-            subtract(&mut self.held, start, end);
-            if state != HostLock::Unlocked {
-                self.held.push((start, end));
+            match state {
+                HostLock::Unlocked => self.held.remove(start, end),
+                HostLock::Shared | HostLock::Exclusive => self.held.insert(start, end),
             }
         }
         if self.held.is_empty() {
@@ -282,38 +282,4 @@ fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
         }
     }
     Ok(None)
-}
-
-/// Takes `start..=end` out of disjoint ranges.
-fn subtract(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) {
-    let mut rest = Vec::new();
-    ranges.retain(|&(from, to)| {
-        if to < start || end < from {
-            return true;
-        }
-        if from < start {
-            rest.push((from, start - 1));
-        }
-        if end < to {
-            rest.push((end + 1, to));
-        }
-        false
-    });
-    ranges.extend(rest);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_taken_out_is_out() {
-        let mut ranges = vec![(0, 9), (20, u64::MAX)];
-        subtract(&mut ranges, 5, 29);
-        assert_eq!(ranges, [(0, 4), (30, u64::MAX)]);
-        subtract(&mut ranges, 40, 49);
-        assert_eq!(ranges, [(0, 4), (30, 39), (50, u64::MAX)]);
-        subtract(&mut ranges, 0, u64::MAX);
-        assert_eq!(ranges, []);
-    }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use p9::numbers::{lock_kind, lock_status};
 use p9::{Rmessage, Tmessage};
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
-use vfs::{Cx, Errno, Kind, Node, NodeId, OpenFlags, Result};
+use vfs::{Cx, Errno, Kind, Node, NodeId, OpenFlags, Ranges, Result};
 
 use super::file::{Opened, open_fid};
 use super::node::RemoteNode;
@@ -32,8 +32,8 @@ type Shared = Arc<Mutex<Mirror>>;
 #[derive(Default)]
 struct Mirror {
     open: Option<Opened>,
-    /// Ranges held, disjoint.
-    held: Vec<(u64, u64)>,
+    /// Ranges held.
+    held: Ranges,
 }
 
 impl Mirrors {
@@ -150,9 +150,9 @@ impl Mirror {
             Err(errno) => Err(errno),
         };
         if done.is_ok() {
-            subtract(&mut self.held, start, end);
-            if state != HostLock::Unlocked {
-                self.held.push((start, end));
+            match state {
+                HostLock::Unlocked => self.held.remove(start, end),
+                HostLock::Shared | HostLock::Exclusive => self.held.insert(start, end),
             }
         }
         if self.held.is_empty() {
@@ -264,36 +264,9 @@ fn open(node: &RemoteNode, cx: &Cx<'_>) -> Result<Option<Opened>> {
     Ok(None)
 }
 
-/// Takes `start..=end` out of disjoint ranges.
-fn subtract(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) {
-    let mut rest = Vec::new();
-    ranges.retain(|&(from, to)| {
-        if to < start || end < from {
-            return true;
-        }
-        if from < start {
-            rest.push((from, start - 1));
-        }
-        if end < to {
-            rest.push((end + 1, to));
-        }
-        false
-    });
-    ranges.extend(rest);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_taken_out_is_out() {
-        let mut ranges = vec![(0, 9), (20, u64::MAX)];
-        subtract(&mut ranges, 5, 29);
-        assert_eq!(ranges, [(0, 4), (30, u64::MAX)]);
-        subtract(&mut ranges, 0, u64::MAX);
-        assert_eq!(ranges, []);
-    }
 
     #[test]
     fn to_the_end_is_no_length() {

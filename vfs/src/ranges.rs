@@ -1,0 +1,56 @@
+//! Sets of bytes of a file.
+
+/// Bytes of a file as disjoint ranges, each with its first byte and its last one: what a mirror of
+/// locks holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<(u64, u64)>);
+
+impl Ranges {
+    /// Whether no byte is in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds `start..=end`.
+    pub fn insert(&mut self, start: u64, end: u64) {
+        self.remove(start, end);
+        self.0.push((start, end));
+    }
+
+    /// Takes `start..=end` out.
+    pub fn remove(&mut self, start: u64, end: u64) {
+        let mut rest = Vec::new();
+        self.0.retain(|&(from, to)| {
+            if to < start || end < from {
+                return true;
+            }
+            if from < start {
+                rest.push((from, start - 1));
+            }
+            if end < to {
+                rest.push((end + 1, to));
+            }
+            false
+        });
+        self.0.extend(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_out_is_out() {
+        let mut ranges = Ranges::default();
+        ranges.insert(0, 4);
+        ranges.insert(3, 9);
+        ranges.insert(20, u64::MAX);
+        ranges.remove(5, 29);
+        assert_eq!(ranges.0, [(0, 2), (3, 4), (30, u64::MAX)]);
+        ranges.remove(40, 49);
+        assert_eq!(ranges.0, [(0, 2), (3, 4), (30, 39), (50, u64::MAX)]);
+        ranges.remove(0, u64::MAX);
+        assert!(ranges.is_empty());
+    }
+}
