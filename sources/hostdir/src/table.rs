@@ -5,11 +5,10 @@
 //!
 //! Lock order: a shard is locked last and held for memory only; two are never held at once.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use hashbrown::HashTable;
 use vfs::NodeId;
 
 use crate::node::HostNode;
@@ -24,9 +23,17 @@ pub(crate) struct Table {
 
 #[derive(Default)]
 struct Shard {
-    nodes: HashMap<NodeId, Weak<HostNode>, BuildHasherDefault<IdHasher>>,
+    nodes: Nodes,
     ring: Ring,
 }
+
+/// Nodes by their numbers, which they tell themselves: a place takes nine bytes.
+#[derive(Default)]
+struct Nodes(HashTable<Weak<HostNode>>);
+
+/// Nodes that were looked at under a shard's lock, to be dropped after it: this may be the last use
+/// of one, and then it takes itself out of its shard.
+type Held = Vec<Arc<HostNode>>;
 
 /// Where a node stands in its shard's ring.
 pub(crate) struct RingSlot(AtomicU32);
@@ -49,7 +56,8 @@ impl Table {
 
     /// The live node of this number.
     pub(crate) fn get(&self, id: NodeId) -> Option<Arc<HostNode>> {
-        self.shard(id).nodes.get(&id)?.upgrade()
+        let mut held = Held::new();
+        self.shard(id).nodes.get(id, &mut held)
     }
 
     /// The live node of this number, unless it is `not`, or the one that `make` makes, which has
@@ -60,15 +68,17 @@ impl Table {
         not: Option<&Arc<HostNode>>,
         make: impl FnOnce() -> Arc<HostNode>,
     ) -> Found {
+        let mut held = Held::new();
         let mut shard = self.shard(id);
-        if let Some(node) = shard.nodes.get(&id).and_then(Weak::upgrade) {
+        if let Some(node) = shard.nodes.get(id, &mut held) {
             // Comparing cannot find a dead node's address used again: both are alive.
             if !not.is_some_and(|not| Arc::ptr_eq(not, &node)) {
                 return Found::Old(node);
             }
+            shard.nodes.remove(&node);
         }
         let node = make();
-        shard.nodes.insert(id, Arc::downgrade(&node));
+        shard.nodes.insert(&node, &mut held);
         shard.ring.insert(id, node.ring_slot());
         Found::New(node)
     }
@@ -89,25 +99,20 @@ impl Table {
     pub(crate) fn remove(&self, node: &HostNode) {
         let mut shard = self.shard(node.number());
         shard.ring.remove(node.ring_slot());
-        if let std::collections::hash_map::Entry::Occupied(entry) = shard.nodes.entry(node.number())
-        {
-            // Another node may have taken the number over meanwhile.
-            if std::ptr::eq(entry.get().as_ptr(), node) {
-                entry.remove();
-            }
-        }
+        shard.nodes.remove(node);
     }
 
     /// The next node round the ring that has a descriptor, wherever the hand stands now.
     pub(crate) fn next_in_ring(&self) -> Option<Arc<HostNode>> {
         for _ in 0..SHARDS {
+            let mut held = Held::new();
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
             let mut shard = self.shards[turn].lock().expect("no panic holds it");
             for _ in 0..shard.ring.ids.len() {
                 let Some(id) = shard.ring.advance() else {
                     continue;
                 };
-                if let Some(node) = shard.nodes.get(&id).and_then(Weak::upgrade) {
+                if let Some(node) = shard.nodes.get(id, &mut held) {
                     return Some(node);
                 }
             }
@@ -116,12 +121,57 @@ impl Table {
     }
 
     fn shard(&self, id: NodeId) -> MutexGuard<'_, Shard> {
-        // The top bits of a multiplication depend on all bits of the number; the maps use others.
+        // The top bits of a multiplication depend on all bits of the number; the tables use others.
         let shard = mix(id) >> (64 - SHARDS.trailing_zeros());
         self.shards[shard as usize]
             .lock()
             .expect("no panic holds it")
     }
+}
+
+impl Nodes {
+    fn get(&self, id: NodeId, held: &mut Held) -> Option<Arc<HostNode>> {
+        let mut found = None;
+        self.0.find(hash(id), |node| match node.upgrade() {
+            Some(node) if node.number() == id => {
+                found = Some(node);
+                true
+            }
+            Some(other) => {
+                held.push(other);
+                false
+            }
+            None => false,
+        });
+        found
+    }
+
+    fn insert(&mut self, node: &Arc<HostNode>, held: &mut Held) {
+        let table = &mut self.0;
+        if table.len() == table.capacity() {
+            // To be moved, nodes have to tell their numbers, so they must not die meanwhile. Those that
+            // have died already no longer count.
+            held.extend(table.iter().filter_map(Weak::upgrade));
+            table.retain(|node| node.strong_count() > 0);
+        }
+        let rehash = |node: &Weak<HostNode>| node.upgrade().map_or(0, |node| hash(node.number()));
+        table.insert_unique(hash(node.number()), Arc::downgrade(node), rehash);
+    }
+
+    /// Takes out `node` itself: another may have taken its number over.
+    fn remove(&mut self, node: &HostNode) {
+        let is = |other: &Weak<HostNode>| std::ptr::eq(other.as_ptr(), node);
+        if let Ok(entry) = self.0.find_entry(hash(node.number()), is) {
+            entry.remove();
+        }
+    }
+}
+
+/// Node numbers are composed by us, and inode numbers are the host's: nobody chooses them badly.
+fn hash(id: NodeId) -> u64 {
+    // The table takes its place from the low bits and its tag from the top ones.
+    let mixed = mix(id);
+    mixed ^ mixed.rotate_left(29)
 }
 
 impl RingSlot {
@@ -165,28 +215,6 @@ impl Ring {
     fn advance(&mut self) -> Option<NodeId> {
         self.hand = (self.hand + 1) % self.ids.len();
         self.ids[self.hand].map(std::num::NonZeroU64::get)
-    }
-}
-
-/// Node numbers hash themselves: they are composed by us, and inode numbers are the host's.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(self.0 << 8 | u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, id: u64) {
-        // The map takes its place from the low bits and its tag from the top ones.
-        let mixed = mix(id);
-        self.0 = mixed ^ mixed.rotate_left(29);
     }
 }
 

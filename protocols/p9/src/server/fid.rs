@@ -40,8 +40,11 @@ pub(super) enum State {
     Draft(Arc<Draft>),
 }
 
-/// An open file of a fid.
+/// An open file of a fid. Its locks go before the file does, and with them the last use of a node that
+/// nothing else points at: closing it is simpler then.
 pub(super) struct Open {
+    /// Who locked through this fid.
+    pub(super) lockers: Lockers,
     pub(super) file: Arc<dyn File>,
     pub(super) flags: OpenFlags,
     /// Whether it is a directory.
@@ -50,8 +53,6 @@ pub(super) struct Open {
     pub(super) remove: bool,
     /// How far 9P2000 has read this directory.
     pub(super) records: Mutex<Records>,
-    /// Who locked through this fid.
-    pub(super) lockers: Lockers,
 }
 
 /// A node, and how it was walked to: what names it for removal, renaming and 9P2000's stat.
@@ -195,12 +196,12 @@ impl State {
         remove: bool,
     ) -> State {
         State::Open(Arc::new(Open {
+            lockers: Lockers::new(fid.step()),
             file,
             flags,
             directory: fid.is_directory(),
             remove,
             records: Mutex::default(),
-            lockers: Lockers::new(fid.step()),
         }))
     }
 }
@@ -278,7 +279,37 @@ pub(super) struct Fids {
     most: usize,
 }
 
-type Shard = HashMap<u32, FidState, FidHash>;
+/// Clients number their fids closely, so they are kept some to a page: one that does not pays for the
+/// rest of the page, eighty bytes or so, as much as for walking to the next file.
+type Shard = HashMap<u32, Box<Page>, FidHash>;
+
+#[derive(Default)]
+struct Page([Option<FidState>; Page::FIDS]);
+
+impl Page {
+    const FIDS: usize = 8;
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+}
+
+/// Where a fid is: its page, and its place there.
+#[derive(Clone, Copy)]
+struct Spot {
+    page: u32,
+    place: usize,
+}
+
+impl From<Fid> for Spot {
+    #[inline]
+    fn from(fid: Fid) -> Spot {
+        Spot {
+            page: fid.0 / Page::FIDS as u32,
+            place: fid.0 as usize % Page::FIDS,
+        }
+    }
+}
 
 impl Fids {
     /// More than threads work for one connection. A power of two.
@@ -298,12 +329,20 @@ impl Fids {
     /// What a fid points at, `EBADF` if it is none.
     #[inline]
     pub(super) fn get(&self, fid: Fid) -> Result<FidState> {
-        self.shard(fid).get(&fid.0).cloned().ok_or(Errno::EBADF)
+        let spot = Spot::from(fid);
+        let shard = self.shard(spot);
+        let page = shard.get(&spot.page).ok_or(Errno::EBADF)?;
+        page.0[spot.place].clone().ok_or(Errno::EBADF)
     }
 
     /// `EBADF` if a fid is taken, or none that could be.
     pub(super) fn check_free(&self, fid: Fid) -> Result<()> {
-        if fid == Fid::NONE || self.shard(fid).contains_key(&fid.0) {
+        let spot = Spot::from(fid);
+        let shard = self.shard(spot);
+        let taken = shard
+            .get(&spot.page)
+            .is_some_and(|page| page.0[spot.place].is_some());
+        if fid == Fid::NONE || taken {
             return Err(Errno::EBADF);
         }
         Ok(())
@@ -318,58 +357,70 @@ impl Fids {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::EMFILE);
         }
-        match self.shard(fid).entry(fid.0) {
-            Entry::Vacant(free) => {
-                free.insert(state);
-                Ok(())
-            }
-            Entry::Occupied(_) => {
-                self.count.fetch_sub(1, Ordering::Relaxed);
-                Err(Errno::EBADF)
-            }
+        let spot = Spot::from(fid);
+        let mut shard = self.shard(spot);
+        let place = &mut shard.entry(spot.page).or_default().0[spot.place];
+        if place.is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Errno::EBADF);
         }
+        *place = Some(state);
+        Ok(())
     }
 
     /// Points a fid elsewhere, unless it no longer points at `old`: `EBADF`.
     pub(super) fn replace(&self, fid: Fid, old: &FidState, new: FidState) -> Result<()> {
-        let replaced = match self.shard(fid).get_mut(&fid.0) {
-            Some(state) if state.is(old) => std::mem::replace(state, new),
+        let spot = Spot::from(fid);
+        let mut shard = self.shard(spot);
+        let replaced = match shard
+            .get_mut(&spot.page)
+            .map(|page| &mut page.0[spot.place])
+        {
+            Some(Some(state)) if state.is(old) => std::mem::replace(state, new),
             _ => return Err(Errno::EBADF),
         };
         // Closing may take time: not under the shard's lock.
+        drop(shard);
         drop(replaced);
         Ok(())
     }
 
     /// Takes a fid away if it still points at `old`.
     pub(super) fn remove(&self, fid: Fid, old: &FidState) {
-        let mut shard = self.shard(fid);
-        if let Entry::Occupied(entry) = shard.entry(fid.0)
-            && entry.get().is(old)
-        {
-            let removed = entry.remove();
-            drop(shard);
+        let spot = Spot::from(fid);
+        let mut shard = self.shard(spot);
+        let Entry::Occupied(mut entry) = shard.entry(spot.page) else {
+            return;
+        };
+        let removed = entry.get_mut().0[spot.place].take_if(|state| state.is(old));
+        if removed.is_some() {
+            if entry.get().is_empty() {
+                entry.remove();
+            }
             self.count.fetch_sub(1, Ordering::Relaxed);
-            drop(removed);
         }
+        drop(shard);
+        drop(removed);
     }
 
     /// Clunks them all.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
-            let fids = {
+            let pages = {
                 let mut shard = lock(shard);
                 let empty = HashMap::with_hasher(*shard.hasher());
                 std::mem::replace(&mut *shard, empty)
             };
-            self.count.fetch_sub(fids.len(), Ordering::Relaxed);
-            fids.values().for_each(|fid| fid.abandon());
+            for fid in pages.values().flat_map(|page| page.0.iter().flatten()) {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                fid.abandon();
+            }
         }
     }
 
     #[inline]
-    fn shard(&self, fid: Fid) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[fid.0 as usize % Fids::SHARDS])
+    fn shard(&self, spot: Spot) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[spot.page as usize % Fids::SHARDS])
     }
 }
 
@@ -386,7 +437,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Hashes fids, which are small numbers as a rule, under a key of each connection's own: a client
+/// Hashes the numbers of pages, which are small as a rule, under a key of each connection's own: a client
 /// that chooses them badly does not know which those would be.
 #[derive(Clone, Copy)]
 struct FidHash {
@@ -411,9 +462,9 @@ impl Hasher for FidHasher {
     }
 
     #[inline]
-    fn write_u32(&mut self, fid: u32) {
+    fn write_u32(&mut self, page: u32) {
         // A folded multiplication: every bit of the product counts.
-        let product = u128::from(self.0 ^ u64::from(fid)) * 0x9e37_79b9_7f4a_7c15;
+        let product = u128::from(self.0 ^ u64::from(page)) * 0x9e37_79b9_7f4a_7c15;
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
 
