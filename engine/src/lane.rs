@@ -1,4 +1,4 @@
-//! A connection: one thread that receives, answers what it can, and sends.
+//! A connection, as its own thread (in `drive`) and the workers share it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -7,14 +7,13 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
-use vfs::{Call, Patience};
-use wire::{Answer, Malformed, Role, Session};
+use vfs::Patience;
+use wire::{Answer, Malformed, Session};
 
-use crate::poller::{Poller, Spare};
+use crate::drive::Own;
 use crate::request::Request;
 use crate::server::{Member, Tuning};
 use crate::stats::{Stats, add};
@@ -30,12 +29,12 @@ pub(crate) struct Lane {
     /// How many requests are in flight. Only the lane's own thread adds.
     outstanding: AtomicUsize,
     /// Wakes the lane's own thread from [`Link::wait`].
-    bell: OwnedFd,
+    pub(crate) bell: OwnedFd,
     /// Whether that thread waits for requests to be answered.
     listens: AtomicBool,
     /// Whether nobody is there to take replies.
     gone: AtomicBool,
-    tuning: Tuning,
+    pub(crate) tuning: Tuning,
     /// The last field: whoever hears that the connection is no more finds its session gone.
     member: Member,
 }
@@ -45,6 +44,12 @@ pub(crate) struct Lane {
 struct Output {
     backlog: Vec<u8>,
     sent: usize,
+}
+
+impl Output {
+    fn is_clogged(&self) -> bool {
+        self.backlog.len() - self.sent > Lane::BACKLOG
+    }
 }
 
 /// Requests in flight, by the peer's names for them.
@@ -67,7 +72,7 @@ struct Flight {
 
 impl Lane {
     /// Output beyond this is sent before more is answered: the client can begin on it.
-    const BATCH: usize = 128 << 10;
+    pub(crate) const BATCH: usize = 128 << 10;
 
     /// Replies that a client leaves lying, bytes, beyond which none of its requests run.
     const BACKLOG: usize = 1 << 20;
@@ -94,21 +99,51 @@ impl Lane {
         }))
     }
 
+    /// Errs if request `id` is in flight.
+    pub(crate) fn check_unused(&self, id: u64) -> io::Result<()> {
+        match self.outstanding() {
+            0 => Ok(()),
+            _ => self.flights().check_unused(id),
+        }
+    }
+
+    /// Leaves a request to the workers.
+    pub(crate) fn offload(self: &Arc<Self>, id: u64, message: &[u8]) {
+        add(&self.stats().offloaded, 1);
+        let request = self.flights().begin(self, id, message);
+        self.schedule(request);
+    }
+
+    /// If `target` is in flight: cancels it, and has `message` served after its reply.
+    pub(crate) fn follow(
+        self: &Arc<Self>,
+        id: u64,
+        target: u64,
+        message: &[u8],
+    ) -> io::Result<bool> {
+        let mut flights = self.flights();
+        flights.check_unused(id)?;
+        if !flights.by_id.contains_key(&target) {
+            return Ok(false);
+        }
+        let follower = flights.begin(self, id, message);
+        let Some(flight) = flights.by_id.get_mut(&target) else {
+            return Ok(false);
+        };
+        flight.followers.push(follower);
+        let target = flight.request.clone();
+        drop(flights);
+        add(&self.stats().cancelled, 1);
+        target.cancel();
+        Ok(true)
+    }
+
     /// The lane's own thread: until the client, or [`Link::end_input`], ends it, and everything in
     /// flight is answered.
-    pub(crate) fn run(self: &Arc<Self>, spare: &Spare, stopping: &AtomicBool) {
-        let mut own = Own {
-            lane: self,
-            input: Input::default(),
-            out: Outbox::default(),
-            poller: Poller::new(self.tuning.poll),
-            pace: Pace::default(),
-        };
-        if let Err(error) = own.run(spare) {
+    pub(crate) fn run(self: &Arc<Self>, stopping: &AtomicBool) {
+        if let Err(error) = Own::new(self).run() {
             self.lose(&error);
         }
-        own.input = Input::default();
-        own.out = Outbox::default();
         if !stopping.load(Ordering::SeqCst) {
             self.cancel_all();
         }
@@ -170,7 +205,7 @@ impl Lane {
 
     /// Ends the connection because its link did: a client that goes without taking its replies is
     /// nothing to warn of.
-    fn lose(&self, error: &io::Error) {
+    pub(crate) fn lose(&self, error: &io::Error) {
         if matches!(
             error.kind(),
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
@@ -230,9 +265,8 @@ impl Lane {
         }
     }
 
-    fn is_clogged(&self) -> bool {
-        let output = self.output();
-        !self.is_gone() && output.backlog.len() - output.sent > Lane::BACKLOG
+    pub(crate) fn is_clogged(&self) -> bool {
+        !self.is_gone() && self.output().is_clogged()
     }
 
     fn send_from_worker(&self, out: &Outbox) {
@@ -245,8 +279,8 @@ impl Lane {
     }
 
     /// Sends `bytes` behind all that was sent before; what does not go at once (without `wait`) the
-    /// lane's own thread sends later.
-    fn send(&self, bytes: &[u8], wait: bool) -> io::Result<()> {
+    /// lane's own thread sends later. Says whether that is too much by now.
+    pub(crate) fn send(&self, bytes: &[u8], wait: bool) -> io::Result<bool> {
         let mut output = self.output();
         let mut sent = 0;
         if output.backlog.is_empty() {
@@ -260,7 +294,7 @@ impl Lane {
             output.backlog.extend_from_slice(&bytes[sent..]);
             self.ring();
         }
-        Ok(())
+        Ok(output.is_clogged())
     }
 
     fn send_backlog(&self) -> io::Result<()> {
@@ -275,16 +309,16 @@ impl Lane {
         Ok(())
     }
 
-    fn has_backlog(&self) -> bool {
+    pub(crate) fn has_backlog(&self) -> bool {
         !self.output().backlog.is_empty()
     }
 
     /// Waits until nothing is in flight and all is sent.
-    fn await_quiet(&self) -> io::Result<()> {
+    pub(crate) fn await_quiet(&self) -> io::Result<()> {
         self.await_until(|lane| lane.outstanding() == 0 && !lane.has_backlog())
     }
 
-    fn await_until(&self, done: impl Fn(&Lane) -> bool) -> io::Result<()> {
+    pub(crate) fn await_until(&self, done: impl Fn(&Lane) -> bool) -> io::Result<()> {
         self.listens.store(true, Ordering::SeqCst);
         let result = loop {
             if self.is_gone() {
@@ -322,7 +356,7 @@ impl Lane {
     }
 
     /// Waits for the link or the bell, and sends what can be sent of the backlog.
-    fn listen(&self, interest: Interest) -> io::Result<Ready> {
+    pub(crate) fn listen(&self, interest: Interest) -> io::Result<Ready> {
         let ready = self.link.wait(interest, self.bell.as_fd(), None)?;
         if ready.woken {
             self.silence();
@@ -342,11 +376,11 @@ impl Lane {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
-    fn stats(&self) -> &Stats {
+    pub(crate) fn stats(&self) -> &Stats {
         &self.member.stats
     }
 
-    fn outstanding(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.load(Ordering::SeqCst)
     }
 
@@ -359,352 +393,30 @@ impl Lane {
     }
 }
 
-/// What only the lane's own thread has.
-struct Own<'a> {
-    lane: &'a Arc<Lane>,
-    input: Input,
-    out: Outbox,
-    poller: Poller,
-    pace: Pace,
-}
-
-impl Own<'_> {
-    /// How long large buffers are kept for a next large message: their pages cost as much to get as
-    /// half a megabyte to copy.
-    const IDLE: Duration = Duration::from_millis(500);
-
-    fn holds_much(&self) -> bool {
-        self.input.is_empty() && (self.input.is_large() || self.out.is_large())
-    }
-
-    fn run(&mut self, spare: &Spare) -> io::Result<()> {
-        loop {
-            self.serve_all()?;
-            self.flush()?;
-            let idle = self.holds_much().then_some(Own::IDLE);
-            let buffer = self
-                .input
-                .space(|head| self.lane.session.frame(head))
-                .map_err(invalid)?;
-            let Some(received) = receive(self.lane, buffer, &mut self.poller, spare, idle)? else {
-                self.input.shrink();
-                self.out.shrink();
-                continue;
-            };
-            if received == 0 {
-                return match self.input.is_empty() {
-                    true => Ok(()),
-                    false => Err(ErrorKind::UnexpectedEof.into()),
-                };
-            }
-            add(&self.lane.stats().received, received);
-            self.input.end += received;
+impl Flights {
+    /// The peer may not use a name again before it has the reply.
+    fn check_unused(&self, id: u64) -> io::Result<()> {
+        match self.by_id.get(&id) {
+            Some(flight) if !flight.answered => Err(invalid(Malformed::new(format!(
+                "request {id} is in flight already"
+            )))),
+            _ => Ok(()),
         }
     }
 
-    /// Answers every whole message that is there.
-    fn serve_all(&mut self) -> io::Result<()> {
-        self.pace.begin();
-        loop {
-            let head = self.input.bytes();
-            let Some(len) = self.lane.session.frame(head).map_err(invalid)? else {
-                return Ok(());
-            };
-            if head.len() < len {
-                return Ok(());
-            }
-            let start = self.input.start;
-            self.serve(start, len)?;
-            self.input.start += len;
-            self.pace.step();
-            if self.out.bytes().len() >= Lane::BATCH {
-                self.flush()?;
-            }
-        }
-    }
-
-    fn serve(&mut self, start: usize, len: usize) -> io::Result<()> {
-        let lane = self.lane;
-        add(&lane.stats().requests, 1);
-        let message = &self.input.buffer[start..start + len];
-        let mut id = match lane.session.role(message).map_err(invalid)? {
-            Role::Request { id } => id,
-            Role::Cancel { id, target } => {
-                if lane.outstanding() > 0 && follow(lane, id, target, message)? {
-                    return Ok(());
-                }
-                id
-            }
-            Role::Reset { id } => {
-                if lane.outstanding() > 0 {
-                    self.flush()?;
-                    lane.cancel_all();
-                    lane.await_quiet()?;
-                }
-                id
-            }
+    fn begin(&mut self, lane: &Arc<Lane>, id: u64, message: &[u8]) -> Arc<Request> {
+        let request = Request::new(lane, id, message);
+        lane.outstanding.fetch_add(1, Ordering::SeqCst);
+        let flight = Flight {
+            request: request.clone(),
+            answered: false,
+            followers: Vec::new(),
         };
-        if lane.outstanding() > 0 {
-            id = unused(&lane.flights(), id)?;
-        }
-        let message = &self.input.buffer[start..start + len];
-        static INLINE: Call = Call::detached();
-        let patience = self.pace.patience();
-        match lane
-            .session
-            .serve(&INLINE, patience, &Frame(message), self.out.begin())
-        {
-            Ok(Answer::Done) => Ok(()),
-            Ok(Answer::WouldBlock | Answer::Parked) => {
-                if lane.outstanding() >= lane.tuning.in_flight {
-                    self.flush()?;
-                    lane.await_until(|lane| lane.outstanding() < lane.tuning.in_flight)?;
-                }
-                let message = &self.input.buffer[start..start + len];
-                offload(lane, id, message);
-                Ok(())
-            }
-            Err(malformed) => Err(invalid(malformed)),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if !self.out.bytes().is_empty() {
-            // With nothing in flight there is nobody else who could want to send.
-            self.lane
-                .send(self.out.bytes(), self.lane.outstanding() == 0)?;
-            self.out.clear();
-        }
-        // A client that leaves its replies lying is not given more of them: what it has sent already
-        // may ask for thousands of times as much as it is long.
-        if self.lane.is_clogged() {
-            self.lane.await_until(|lane| !lane.is_clogged())?;
-        }
-        Ok(())
+        self.by_id.insert(id, flight);
+        request
     }
 }
 
-fn offload(lane: &Arc<Lane>, id: u64, message: &[u8]) {
-    add(&lane.stats().offloaded, 1);
-    let request = fly(lane, &mut lane.flights(), id, message);
-    lane.schedule(request);
-}
-
-fn fly(lane: &Arc<Lane>, flights: &mut Flights, id: u64, message: &[u8]) -> Arc<Request> {
-    let request = Request::new(lane, id, message);
-    lane.outstanding.fetch_add(1, Ordering::SeqCst);
-    let flight = Flight {
-        request: request.clone(),
-        answered: false,
-        followers: Vec::new(),
-    };
-    flights.by_id.insert(id, flight);
-    request
-}
-
-/// If `target` is in flight: cancels it, and has `message` served after its reply.
-fn follow(lane: &Arc<Lane>, id: u64, target: u64, message: &[u8]) -> io::Result<bool> {
-    let mut flights = lane.flights();
-    let id = unused(&flights, id)?;
-    if !flights.by_id.contains_key(&target) {
-        return Ok(false);
-    }
-    let follower = fly(lane, &mut flights, id, message);
-    let Some(flight) = flights.by_id.get_mut(&target) else {
-        return Ok(false);
-    };
-    flight.followers.push(follower);
-    let target = flight.request.clone();
-    drop(flights);
-    add(&lane.stats().cancelled, 1);
-    target.cancel();
-    Ok(true)
-}
-
-fn unused(flights: &Flights, id: u64) -> io::Result<u64> {
-    match flights.by_id.get(&id) {
-        Some(flight) if !flight.answered => Err(invalid(Malformed::new(format!(
-            "request {id} is in flight already"
-        )))),
-        _ => Ok(id),
-    }
-}
-
-/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if `idle` is over
-/// before.
-fn receive(
-    lane: &Lane,
-    buffer: &mut [u8],
-    poller: &mut Poller,
-    spare: &Spare,
-    idle: Option<Duration>,
-) -> io::Result<Option<usize>> {
-    loop {
-        if lane.outstanding() == 0 && !lane.has_backlog() {
-            let link = &lane.link;
-            let buffer = std::cell::RefCell::new(buffer);
-            let look = || match link.recv(&mut buffer.borrow_mut(), false) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-                done => Some(done.map(Some)),
-            };
-            return poller.wait(spare, look, || {
-                if idle.is_some() {
-                    let interest = Interest {
-                        read: true,
-                        write: false,
-                    };
-                    if link.wait(interest, lane.bell.as_fd(), idle)? == Ready::default() {
-                        return Ok(None);
-                    }
-                }
-                link.recv(&mut buffer.borrow_mut(), true).map(Some)
-            });
-        }
-        if lane.is_gone() {
-            return Err(ErrorKind::BrokenPipe.into());
-        }
-        // A client that leaves its replies lying is not heard until it takes them.
-        let backlog = lane.has_backlog();
-        let ready = lane.listen(Interest {
-            read: !backlog,
-            write: backlog,
-        })?;
-        if ready.read || ready.hung_up {
-            match lane.link.recv(buffer, false) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                done => return done.map(Some),
-            }
-        }
-    }
-}
-
-fn invalid(malformed: Malformed) -> io::Error {
+pub(crate) fn invalid(malformed: Malformed) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, malformed)
-}
-
-/// What has come and is not answered yet.
-#[derive(Default)]
-struct Input {
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
-}
-
-impl Input {
-    /// Room for small messages: hundreds of requests without a payload.
-    const SMALL: usize = 16 << 10;
-
-    /// Room for many messages with a page of payload each.
-    const MANY: usize = 256 << 10;
-
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
-    }
-
-    fn is_empty(&self) -> bool {
-        self.start == self.end
-    }
-
-    /// Where to receive more. Of a large message that has begun, exactly the rest, so that no part
-    /// of the next has to move when that one is done.
-    fn space(
-        &mut self,
-        frame: impl Fn(&[u8]) -> Result<Option<usize>, Malformed>,
-    ) -> Result<&mut [u8], Malformed> {
-        let was_full = self.end == self.buffer.len() && self.start < self.end;
-        if self.is_empty() {
-            (self.start, self.end) = (0, 0);
-        } else if self.start > 0 {
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        let len = frame(self.bytes())?.unwrap_or(0);
-        let wanted = match self.buffer.len() {
-            have if was_full && have < Input::MANY => (have * 4).max(len),
-            have => have.max(len).max(Input::SMALL),
-        };
-        if wanted > Input::MANY && wanted > self.buffer.len() {
-            // Fresh pages take no memory until something comes into them: the peer may send no more than
-            // this message's beginning.
-            let mut larger = vec![0; wanted];
-            larger[..self.end].copy_from_slice(&self.buffer[..self.end]);
-            self.buffer = larger;
-        } else {
-            self.buffer.resize(wanted, 0);
-        }
-        let until = if len > Input::MANY {
-            len
-        } else {
-            wanted.min(Input::MANY)
-        };
-        Ok(&mut self.buffer[self.end..until])
-    }
-
-    fn is_large(&self) -> bool {
-        self.buffer.len() > Input::SMALL
-    }
-
-    fn shrink(&mut self) {
-        if self.is_empty() {
-            *self = Input::default();
-        }
-    }
-}
-
-/// How patient the lane's own thread can afford to be: it tries what normally takes microseconds,
-/// until that has waited for a disk, and then leaves it to workers for a while.
-struct Pace {
-    last: Instant,
-    strikes: u32,
-    careful_until: Option<Instant>,
-}
-
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace {
-            last: Instant::now(),
-            strikes: 0,
-            careful_until: None,
-        }
-    }
-}
-
-impl Pace {
-    /// What takes longer has waited.
-    const SLOW: Duration = Duration::from_millis(2);
-
-    /// How long the lane is careful then.
-    const CAREFUL: Duration = Duration::from_millis(100);
-
-    /// One slow answer may be a thread that lost its processor for a time slice; two within so many
-    /// answers are not.
-    const WITHIN: u32 = 16;
-
-    fn begin(&mut self) {
-        self.last = Instant::now();
-        if self.careful_until.is_some_and(|until| until <= self.last) {
-            self.careful_until = None;
-        }
-    }
-
-    fn step(&mut self) {
-        let now = Instant::now();
-        if now - self.last < Pace::SLOW {
-            self.strikes = self.strikes.saturating_sub(1);
-        } else if self.strikes > 0 {
-            self.careful_until = Some(now + Pace::CAREFUL);
-            self.strikes = 0;
-        } else {
-            self.strikes = Pace::WITHIN;
-        }
-        self.last = now;
-    }
-
-    fn patience(&self) -> Patience {
-        if self.careful_until.is_some() {
-            Patience::None
-        } else {
-            Patience::Brief
-        }
-    }
 }

@@ -13,8 +13,10 @@
 
 #![forbid(unsafe_code)]
 
+mod drive;
+mod input;
 mod lane;
-mod poller;
+mod pace;
 mod request;
 mod server;
 mod stats;

@@ -6,11 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Link, Listener};
+use transports::{Link, Listener, Poller};
 use wire::Session;
 
 use crate::lane::Lane;
-use crate::poller::Spare;
 use crate::stats::{Snapshot, Stats};
 use crate::workers::Workers;
 
@@ -36,12 +35,11 @@ pub struct Tuning {
 }
 
 impl Default for Tuning {
-    /// What suits this machine: polling for about as long as a wake-up across processors takes,
-    /// if there is more than one.
+    /// What suits this machine.
     fn default() -> Tuning {
-        let processors = processors();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Tuning {
-            poll: Duration::from_micros(if processors > 1 { 50 } else { 0 }),
+            poll: Poller::usual(),
             in_flight: 256,
             workers: (processors * 4).clamp(16, 128),
             connections: 4096,
@@ -53,7 +51,6 @@ impl Default for Tuning {
 /// Accepts connections and drives them, each in a thread of its own.
 pub struct Engine {
     workers: Arc<Workers>,
-    spare: Spare,
     tuning: Tuning,
     /// Readable once the engine stops.
     stop: OwnedFd,
@@ -79,7 +76,6 @@ impl Engine {
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
         Ok(Arc::new(Engine {
             workers: Workers::new(tuning.workers),
-            spare: Spare::new(processors()),
             tuning,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             stopping: AtomicBool::new(false),
@@ -132,7 +128,7 @@ impl Engine {
                 if engine.stopping.load(Ordering::SeqCst) {
                     lane.link.end_input();
                 }
-                lane.run(&engine.spare, &engine.stopping);
+                lane.run(&engine.stopping);
             })
             .map(drop)
     }
@@ -267,8 +263,4 @@ impl Drop for Member {
         drop(alive);
         self.engine.changed.notify_all();
     }
-}
-
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

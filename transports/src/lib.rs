@@ -11,9 +11,11 @@ mod frame;
 mod link;
 mod listener;
 mod outbox;
+mod poll;
 
 pub use addr::{Addr, BadAddr};
 pub use frame::Frame;
 pub use link::{Interest, Link, Ready, StreamLink, pair};
 pub use listener::{Listener, dial};
 pub use outbox::Outbox;
+pub use poll::Poller;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use p9::message::DATA_HEAD;
 use p9::{Dialect, Rmessage};
-use transports::Link;
+use transports::{Link, Poller};
 use vfs::{Errno, Result};
 
 /// A reply as it came, in the memory it was received into. That memory is used again when the reply is
@@ -54,6 +54,7 @@ pub(super) struct Input {
     spare: Vec<Arc<Vec<u8>>>,
     size: usize,
     dialect: Dialect,
+    poller: Poller,
 }
 
 impl Input {
@@ -78,6 +79,7 @@ impl Input {
             spare: Vec::new(),
             size,
             dialect,
+            poller: Poller::new(Poller::usual()),
         }
     }
 
@@ -126,7 +128,11 @@ impl Input {
         let end = self.end;
         let room = Arc::get_mut(&mut self.current).expect("no reply shares it")[end..].as_mut();
         let limit = room.len().min(limit);
-        let got = link.recv(&mut room[..limit], wait)?;
+        let room = &mut room[..limit];
+        let got = match wait {
+            true => self.poller.wait(|wait| link.recv(room, wait)),
+            false => link.recv(room, false),
+        }?;
         self.end += got;
         Ok(got)
     }
