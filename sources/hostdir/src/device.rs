@@ -10,6 +10,7 @@ use vfs::{Errno, Patience, Result};
 
 use crate::fds::Fd;
 use crate::ids::{self, DeviceKey, Prefix};
+use crate::limits;
 use crate::tree::Tree;
 
 /// A file system of the host. Lives as long as a node on it, so that what no client uses can be
@@ -118,6 +119,11 @@ impl Device {
         }
         enough(self.tells_waiting.load(Ordering::Relaxed) == 1)?;
         Ok(patience)
+    }
+
+    /// Whether it is known to stamp each change of a directory, by this machine's clock.
+    pub(crate) fn stamps_changes(&self) -> bool {
+        limits::FINE_TIMES.contains(&self.magic)
     }
 
     /// Whether memory is all it has.

@@ -1,13 +1,14 @@
 //! Reading a directory.
 //!
 //! The cookies are the file system's own (`d_off`). An open directory keeps what it has read and not
-//! told yet, and where that goes on, so that reading in order neither seeks nor reads twice.
+//! told yet, and where that goes on, so that reading in order neither seeks nor reads twice. Whoever
+//! reads from the start may get what `listings` has kept.
 //!
 //! The number of an entry that is a mount point is that of the directory beneath the mount: the
 //! kernel says so to everybody. Attributes ([`Plus::Entries`]) are those of what is mounted.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno as Raw;
@@ -15,6 +16,7 @@ use sys::dir::Entry as RawEntry;
 use sys::errno;
 use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Kind, Name, Plus, Result};
 
+use crate::listings::{Listing, Listings, Recording, Start};
 use crate::node::HostNode;
 
 /// How much is read at once: some 2000 entries, so that large directories take few calls.
@@ -26,15 +28,43 @@ pub(crate) struct Stream(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    buffer: Vec<u8>,
-    filled: usize,
-    /// The cookie before the first entry in the buffer.
+    entries: Entries,
+    /// The cookie before the first of the entries.
     base: u64,
-    /// Where the next entry is in the buffer, and the cookie before it.
+    /// Where the next entry is among them, and the cookie before it.
     at: usize,
     cookie: u64,
     /// The end was told; whoever asks once more is told again without a look.
     ended: bool,
+    /// The descriptor's own position is elsewhere.
+    astray: bool,
+    recording: Option<Recording>,
+}
+
+/// What was read of the directory.
+enum Entries {
+    /// A part, from `base` on.
+    Part { buffer: Vec<u8>, filled: usize },
+    /// All of it.
+    Whole(Arc<Listing>),
+}
+
+impl Default for Entries {
+    fn default() -> Entries {
+        Entries::Part {
+            buffer: Vec::new(),
+            filled: 0,
+        }
+    }
+}
+
+impl Entries {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Entries::Part { buffer, filled } => &buffer[..*filled],
+            Entries::Whole(listing) => listing.entries(),
+        }
+    }
 }
 
 impl Stream {
@@ -48,12 +78,12 @@ impl Stream {
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let mut state = self.0.lock().expect("no panic holds it");
-        state.go_to(fd, cookie)?;
+        state.go_to(cookie);
         let mut told = false;
         loop {
             let state = &mut *state;
-            if state.at == state.filled {
-                match state.fill(fd) {
+            if state.at == state.entries.bytes().len() {
+                match state.fill(node, fd) {
                     Ok(true) => {}
                     Ok(false) => return Ok(()),
                     // The next call meets it again.
@@ -61,7 +91,7 @@ impl Stream {
                     Err(error) => return Err(error),
                 }
             }
-            let rest = &state.buffer[state.at..state.filled];
+            let rest = &state.entries.bytes()[state.at..];
             let raw = RawEntry::first(rest).ok_or(Errno::EIO)?;
             if !matches!(raw.name, b"." | b"..") {
                 let (id, kind, entry) = match plus {
@@ -110,26 +140,35 @@ fn with_attr(node: &HostNode, cx: &Cx<'_>, raw: &RawEntry<'_>) -> Result<Looked>
 
 impl State {
     /// Makes the entry behind `cookie` the next.
-    fn go_to(&mut self, fd: BorrowedFd<'_>, cookie: u64) -> Result<()> {
+    fn go_to(&mut self, cookie: u64) {
         if cookie == self.cookie {
-            return Ok(());
+            return;
         }
         self.ended = false;
         // The start is read anew: whoever goes there wants to see what is new.
         if cookie != 0 && self.find(cookie) {
-            return Ok(());
+            return;
         }
-        rustix::fs::seek(fd, SeekFrom::Start(cookie)).map_err(errno)?;
-        (self.base, self.cookie) = (cookie, cookie);
-        (self.at, self.filled) = (0, 0);
-        Ok(())
+        self.recording = None;
+        self.leave(cookie);
     }
 
-    /// Goes to `cookie` if that is in the buffer.
+    /// Forgets what was read: it goes on behind `cookie`.
+    fn leave(&mut self, cookie: u64) {
+        if let Entries::Part { filled, .. } = &mut self.entries {
+            *filled = 0;
+        } else {
+            self.entries = Entries::default();
+        }
+        (self.base, self.cookie, self.at) = (cookie, cookie, 0);
+        self.astray = true;
+    }
+
+    /// Goes to `cookie` if what was read has it.
     fn find(&mut self, cookie: u64) -> bool {
         let (mut at, mut here) = (0, self.base);
         while here != cookie {
-            match RawEntry::first(&self.buffer[at..self.filled]) {
+            match RawEntry::first(&self.entries.bytes()[at..]) {
                 Some(raw) => (at, here) = (at + raw.len, raw.cookie),
                 None => return false,
             }
@@ -139,22 +178,50 @@ impl State {
     }
 
     /// Reads on, and says whether there was more.
-    fn fill(&mut self, fd: BorrowedFd<'_>) -> Result<bool> {
+    fn fill(&mut self, node: &HostNode, fd: BorrowedFd<'_>) -> Result<bool> {
         if std::mem::take(&mut self.ended) {
             return Ok(false);
         }
-        self.buffer.resize(BUFFER, 0);
-        let filled = match sys::dir::read(fd, &mut self.buffer) {
+        if let Entries::Whole(_) = self.entries {
+            self.ended = true;
+            self.leave(self.cookie);
+            return Ok(false);
+        }
+        if self.cookie == 0 {
+            match Listings::start(node, fd) {
+                Start::Known(listing) => {
+                    self.entries = Entries::Whole(listing);
+                    // A directory has its dots at least, but one that was removed.
+                    self.ended = self.entries.bytes().is_empty();
+                    return Ok(!self.ended);
+                }
+                Start::Record(recording) => self.recording = Some(recording),
+                Start::Unknown => {}
+            }
+        }
+        if self.astray {
+            rustix::fs::seek(fd, SeekFrom::Start(self.cookie)).map_err(errno)?;
+            self.astray = false;
+        }
+        let Entries::Part { buffer, filled } = &mut self.entries else {
+            return Ok(false);
+        };
+        buffer.resize(BUFFER, 0);
+        *filled = match sys::dir::read(fd, buffer) {
             // What a removed directory says.
             Err(Raw::NOENT) => 0,
             filled => filled.map_err(errno)?,
         };
-        if filled == 0 {
+        (self.base, self.at) = (self.cookie, 0);
+        let recording = self.recording.take();
+        if *filled == 0 {
             self.ended = true;
+            if let Some(recording) = recording {
+                recording.finish(node, fd);
+            }
             return Ok(false);
         }
-        self.base = self.cookie;
-        (self.at, self.filled) = (0, filled);
+        self.recording = recording.and_then(|recording| recording.add(&buffer[..*filled]));
         Ok(true)
     }
 }

@@ -31,6 +31,7 @@ pub mod file;
 pub mod identity;
 mod ids;
 mod limits;
+mod listings;
 mod locks;
 pub mod mapped;
 mod mounts;

@@ -63,7 +63,7 @@ pub(crate) fn machine_key() -> Key {
 
 /// File systems where a change counter from the ctime is finer than a clock tick, from Linux 6.13
 /// on (`FS_MGTIME`).
-const FINE_TIMES: [u64; 4] = [
+pub(crate) const FINE_TIMES: [u64; 4] = [
     0xef53,      // ext4
     0x5846_5342, // XFS
     0x9123_683e, // btrfs

@@ -19,6 +19,7 @@ use crate::device::{self, Device};
 use crate::fds::{Budget, Fd};
 use crate::identity::{self, Switch};
 use crate::ids::{DeviceKey, Prefix, Prefixes};
+use crate::listings::Listings;
 use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
 use crate::resolve::Book;
@@ -32,6 +33,7 @@ pub(crate) struct Tree {
     pub(crate) by_handle: bool,
     pub(crate) table: Table,
     pub(crate) mirrors: Mirrors,
+    pub(crate) listings: Listings,
     pub(crate) book: Book,
     budget: Arc<Budget>,
     switch: Option<Switch>,
@@ -66,6 +68,7 @@ impl Tree {
             by_handle,
             table: Table::new(),
             mirrors: Mirrors::default(),
+            listings: Listings::default(),
             book: Book::default(),
             budget: Budget::new(budget),
             switch,

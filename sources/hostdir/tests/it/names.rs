@@ -70,6 +70,73 @@ fn numbers_and_nodes_of_entries_are_those_of_lookups() {
 }
 
 #[test]
+fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
+    let bed = Bed::fixed();
+    let dirs = |dir: &std::path::Path| (dir.join("rests"), dir.join("moves"));
+    let file = |number: usize| format!("file-{number:05}");
+    bed.outside(|dir| {
+        for dir in [dirs(dir).0, dirs(dir).1] {
+            std::fs::create_dir(&dir).expect("made");
+            (0..5000).for_each(|n| drop(std::fs::File::create(dir.join(file(n))).expect("made")));
+        }
+    });
+    std::thread::sleep(std::time::Duration::from_millis(3100));
+    let [rests, moves] = ["rests", "moves"].map(|name| bed.lookup(name).expect("there").node);
+    let names = |node: &dyn vfs::Node| -> Vec<String> {
+        let listed = list(&root(), node, Plus::Names).expect("lists");
+        listed.into_iter().map(|entry| entry.0).collect()
+    };
+    let all: Vec<_> = (0..5000).map(file).collect();
+    for _ in 0..3 {
+        assert_eq!(names(&*rests), all);
+        assert_eq!(names(&*moves), all);
+    }
+
+    // In pieces, from any cookie on, and past the end when something was added there meanwhile.
+    let open = rests.open(&root(), OpenFlags::READ).expect("opens");
+    let mut seen = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let mut some = List(Vec::new(), 700);
+        open.readdir(&root(), cookie, Plus::Names, &mut some)
+            .expect("reads");
+        let Some(last) = some.0.last() else { break };
+        cookie = last.2;
+        seen.extend(some.0.into_iter().map(|entry| (entry.0, entry.2)));
+    }
+    let again = rests.open(&root(), OpenFlags::READ).expect("opens");
+    let mut rest = List(Vec::new(), usize::MAX);
+    again
+        .readdir(&root(), seen[3000].1, Plus::Names, &mut rest)
+        .expect("reads");
+    assert!(
+        rest.0
+            .iter()
+            .map(|entry| &entry.0)
+            .eq(seen[3001..].iter().map(|entry| &entry.0))
+    );
+    seen.sort();
+    assert!(seen.iter().map(|entry| &entry.0).eq(&all));
+
+    // What changes is seen at once.
+    for round in 0..3 {
+        bed.outside(|dir| {
+            let moves = dirs(dir).1;
+            std::fs::remove_file(moves.join(file(round))).expect("removed");
+            std::fs::rename(
+                moves.join(file(4999 - round)),
+                moves.join(format!("new-{round}")),
+            )
+            .expect("renamed");
+        });
+        let mut now: Vec<_> = (round + 1..4999 - round).map(file).collect();
+        now.extend((0..=round).map(|n| format!("new-{n}")));
+        assert_eq!(names(&*moves), now);
+    }
+    assert_eq!(names(&*rests), all);
+}
+
+#[test]
 fn a_removed_directory_has_no_entries() {
     let bed = Bed::fixed();
     let dir = bed
