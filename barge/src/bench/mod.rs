@@ -27,7 +27,7 @@ pub(crate) struct BenchArgs {
     /// Runs of each cell [default: 5, or 3 when quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
-    /// Where to make the files to measure with [default: the directory for temporary files]
+    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Only rows whose name has this in it

@@ -39,15 +39,23 @@ struct Cell {
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let place = Place::make(args)?;
     let mut notes = vec![format!(
-        "{} runs of {} ms each, alternating, after one to warm up; file and directory in the page cache",
+        "{} runs of {} ms each, alternating, after one to warm up; all files below {}",
         args.runs(),
-        args.time().as_millis()
+        args.time().as_millis(),
+        place.top.parent().unwrap_or(&place.top).display()
     )];
-    let mut servers = vec![servers::barge(&place.share, &place.run)?];
-    match servers::diod(&place.share, &place.run)? {
-        Some(diod) => servers.push(diod),
-        None => notes.push("diod is missing: Debian's package diod brings it".into()),
+    let mut servers = vec![servers::barge(&place.share, &place.run, &[])?];
+    let diod = servers::diod(&place.share, &place.run)?;
+    let peer = diod.as_ref().map(|_| servers.len());
+    if peer.is_none() {
+        notes.push("diod is missing: Debian's package diod brings it".into());
     }
+    servers.extend(diod);
+    servers.push(servers::barge(
+        &place.share,
+        &place.run,
+        &["--poll-us", "0"],
+    )?);
     let cells = cells(args);
     let mut rows: Vec<Row> = cells.iter().map(|cell| row(cell, servers.len())).collect();
     let bar = progress(((args.runs() + 1) * cells.len() * servers.len()) as u64);
@@ -71,11 +79,17 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         );
     }
     notes.push("8 connections: each of a thread of its own, together".into());
+    notes.push(
+        "the client, the same for all, looks for a reply for up to 50 µs before it sleeps, where a \
+         processor is to spare"
+            .into(),
+    );
     let servers = servers.iter().map(|server| server.name.clone()).collect();
     Ok(Results {
         title: "9P, one client, two servers".into(),
         notes,
         servers,
+        peer,
         rows,
     })
 }
@@ -187,7 +201,7 @@ struct Place {
 
 impl Place {
     fn make(args: &BenchArgs) -> Result<Place, Failure> {
-        let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let parent = args.dir.clone().unwrap_or_else(memory);
         let top = parent.join(format!("barge-bench-{}", std::process::id()));
         let place = Place {
             share: top.join("share"),
@@ -206,6 +220,15 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.top);
+    }
+}
+
+/// What a disk is busy with is not what is measured.
+fn memory() -> PathBuf {
+    let shm = Path::new("/dev/shm");
+    match shm.is_dir() {
+        true => shm.into(),
+        false => std::env::temp_dir(),
     }
 }
 

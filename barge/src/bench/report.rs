@@ -11,6 +11,8 @@ pub(super) struct Results {
     pub(super) notes: Vec<String>,
     /// The servers, ours first.
     pub(super) servers: Vec<String>,
+    /// Which of them is the peer that ours is compared with.
+    pub(super) peer: Option<usize>,
     pub(super) rows: Vec<Row>,
 }
 
@@ -79,8 +81,9 @@ pub(super) fn text(results: &Results) -> String {
             };
             let _ = write!(text, " {cell:>34}");
         }
-        let ratio = match summaries.as_slice() {
-            [Some(ours), Some(theirs), ..] => format!("{:.2}", ours.median / theirs.median),
+        let of = |server: usize| summaries.get(server)?.as_ref();
+        let ratio = match (of(0), results.peer.and_then(of)) {
+            (Some(ours), Some(theirs)) => format!("{:.2}", ours.median / theirs.median),
             _ => "-".into(),
         };
         let _ = write!(text, " {ratio:>6} ");
@@ -134,6 +137,7 @@ mod tests {
             title: "table".into(),
             notes: vec!["a note".into()],
             servers: vec!["barge".into(), "peer".into()],
+            peer: Some(1),
             rows: vec![Row {
                 name: "read".into(),
                 unit: "op/s",

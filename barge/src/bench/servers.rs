@@ -35,12 +35,13 @@ impl Drop for Server {
     }
 }
 
-/// This very program, serving `dir`, with its sockets in `run`.
-pub(super) fn barge(dir: &Path, run: &Path) -> Result<Server, Failure> {
+/// This very program, serving `dir` with `options`, with its sockets in `run`.
+pub(super) fn barge(dir: &Path, run: &Path, options: &[&str]) -> Result<Server, Failure> {
     let program = std::env::current_exe().map_err(Failure::new)?;
-    let (unix, tcp) = addresses(run, "barge")?;
+    let (unix, tcp) = addresses(run, &format!("barge{}", options.concat()))?;
     let mut child = Command::new(program)
         .args(["serve", "--9p", &unix.to_string(), "--9p", &tcp.to_string()])
+        .args(options)
         .arg(dir)
         .stdout(Stdio::piped())
         .spawn()
@@ -51,7 +52,7 @@ pub(super) fn barge(dir: &Path, run: &Path) -> Result<Server, Failure> {
         .flatten()
         .map_while(Result::ok)
         .any(|line| line == "ready");
-    let name = format!("barge {}", env!("CARGO_PKG_VERSION"));
+    let name = [&["barge"], options].concat().join(" ");
     let server = Server {
         name,
         unix,

@@ -14,6 +14,8 @@ use vfs::{Errno, Result};
 pub(super) const FILES: usize = 10_000;
 /// The file to read, and its size: well within the page cache.
 pub(super) const DATA: (&str, u64) = ("data", 64 << 20);
+/// How much of a file is written, over and over: little enough for a disk not to be what is measured.
+const OUT: u64 = 16 << 20;
 /// The directory of the files.
 pub(super) const MANY: &str = "many";
 /// What the largest operations move, bytes.
@@ -97,7 +99,7 @@ impl Client {
             names: Names::new(&[]),
         })?;
         let name = format!("out{number}");
-        let flags = (Lopen::RDWR | Lopen::CREATE | Lopen::TRUNC).bits();
+        let flags = (Lopen::RDWR | Lopen::CREATE).bits();
         pipe.call(&Tmessage::Lcreate {
             fid: out,
             name: name.as_bytes(),
@@ -203,7 +205,7 @@ impl Client {
             }
             (Work::WriteLarge, _) => {
                 self.random = random.wrapping_add(1);
-                let offset = random % (DATA.1 / u64::from(piece)) * u64::from(piece);
+                let offset = random % (OUT / u64::from(piece)) * u64::from(piece);
                 let data = Data(&self.buffer[..piece as usize]);
                 Tmessage::Write {
                     fid: self.out,
