@@ -1,8 +1,9 @@
+use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -53,20 +54,24 @@ impl Listener {
             }
             Addr::Fd(number) => {
                 let fd = sys::inherit::fd(*number)?;
-                let source = match sockopt::socket_acceptconn(&fd) {
-                    Ok(true) => Source::Socket(fd),
-                    _ => Source::Single(Mutex::new(Some(fd))),
+                let (source, at) = match sockopt::socket_acceptconn(&fd) {
+                    Ok(true) => {
+                        let at = local_addr(&fd)?;
+                        (Source::Socket(fd), at)
+                    }
+                    _ => (Source::Single(Mutex::new(Some(fd))), None),
                 };
                 Ok(Listener {
                     source,
-                    addr: addr.clone(),
+                    addr: at.unwrap_or_else(|| addr.clone()),
                     file: None,
                 })
             }
         }
     }
 
-    /// Where it listens: with the port that the system chose, if it did.
+    /// Where it listens: with the port that the system chose, if it did, and for an inherited socket
+    /// what clients connect to.
     pub fn addr(&self) -> &Addr {
         &self.addr
     }
@@ -129,6 +134,19 @@ pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
         Addr::Fd(number) => sys::inherit::fd(*number)?,
     };
     StreamLink::new(fd, addr.to_string())
+}
+
+/// Where clients reach a socket that listens, if it has such a place.
+fn local_addr(socket: &OwnedFd) -> io::Result<Option<Addr>> {
+    let any = rustix::net::getsockname(socket)?;
+    if let Ok(ip) = std::net::SocketAddr::try_from(any.clone()) {
+        let (host, port) = (ip.ip().to_string(), ip.port());
+        return Ok(Some(Addr::Tcp { host, port }));
+    }
+    let unix = rustix::net::SocketAddrUnix::try_from(any)?;
+    let name = unix.abstract_name().map(|name| [b"@", name].concat());
+    let path = name.or_else(|| unix.path_bytes().map(<[u8]>::to_vec));
+    Ok(path.map(|path| Addr::Unix(PathBuf::from(OsString::from_vec(path)))))
 }
 
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, Option<PathBuf>)> {

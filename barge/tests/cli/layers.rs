@@ -1,0 +1,60 @@
+//! The options that put a layer before the source.
+
+use std::os::unix::fs::MetadataExt;
+
+use crate::served::{Served, complained, said};
+
+#[test]
+fn read_only_lets_nothing_change() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("f"), "hello").expect("written");
+    let served = Served::start(&["--read-only", dir.path().to_str().expect("text")]);
+    assert_eq!(said(&served.barge(&["cat", "{}"], "f")), "hello");
+    let from = dir.path().join("f");
+    let told = complained(&served.barge(&["cp", from.to_str().expect("text"), "{}"], "g"));
+    assert!(told.contains("Read-only file system"), "{told}");
+    assert!(!dir.path().join("g").exists());
+}
+
+#[test]
+fn owners_are_squashed_and_mapped_on_the_way() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: acting as others needs root");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().to_str().expect("text");
+    std::os::unix::fs::chown(dir.path(), Some(100_500), Some(100_500)).expect("given away");
+    std::fs::set_permissions(
+        dir.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o777),
+    )
+    .expect("open");
+    let from = dir.path().join("from");
+    std::fs::write(&from, "hello").expect("written");
+    let from = from.to_str().expect("text");
+    let owner = |name: &str| {
+        let made = std::fs::metadata(dir.path().join(name)).expect("made");
+        (made.uid(), made.gid())
+    };
+
+    let squashed = Served::start(&[
+        "--squash",
+        "all",
+        "--anon-uid",
+        "1234",
+        "--anon-gid",
+        "4321",
+        path,
+    ]);
+    said(&squashed.barge(&["cp", from, "{}"], "squashed"));
+    assert_eq!(owner("squashed"), (1234, 4321));
+
+    // The client's 0..1000 are 100000..101000 here.
+    let range = "0:100000:1000";
+    let mapped = Served::start(&["--map-uid", range, "--map-gid", range, path]);
+    said(&mapped.barge(&["cp", from, "{}"], "mapped"));
+    assert_eq!(owner("mapped"), (100_000, 100_000));
+    let seen = said(&mapped.barge(&["stat", "{}"], ""));
+    assert!(seen.contains("500"), "{seen}");
+    assert!(!seen.contains("100500"), "{seen}");
+}

@@ -1,0 +1,6 @@
+//! The program itself: its options, what started it, and clients that are not ours.
+
+mod foreign;
+mod layers;
+mod served;
+mod service;

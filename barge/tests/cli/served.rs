@@ -1,0 +1,100 @@
+//! `barge serve`, running.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The program.
+pub(crate) const BARGE: &str = env!("CARGO_BIN_EXE_barge");
+
+/// A server that ends when it is dropped.
+pub(crate) struct Served {
+    child: Child,
+    /// What it said before it was ready, lines.
+    pub(crate) said: Vec<String>,
+}
+
+impl Served {
+    /// `barge serve`, on a free port of this machine.
+    pub(crate) fn start(args: &[&str]) -> Served {
+        let mut command = Command::new(BARGE);
+        command
+            .args(["serve", "--9p", "tcp:127.0.0.1:0"])
+            .args(args);
+        Served::run(command)
+    }
+
+    /// A command that becomes one.
+    pub(crate) fn run(mut command: Command) -> Served {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let out = child.stdout.take().expect("piped");
+        let lines = BufReader::new(out).lines().map_while(Result::ok);
+        let said: Vec<String> = lines.take_while(|line| line != "ready").collect();
+        Served { child, said }
+    }
+
+    /// The port that it names in the mount command.
+    pub(crate) fn port(&self) -> u16 {
+        let port = self.said.iter().find_map(|line| {
+            let (_, rest) = line.split_once("port=")?;
+            rest.split(',').next()?.parse().ok()
+        });
+        port.unwrap_or_else(|| panic!("a port in {:?}", self.said))
+    }
+
+    /// `barge` on this server: `path` stands for `{}` among the arguments.
+    pub(crate) fn barge(&self, args: &[&str], path: &str) -> Output {
+        let url = format!("9p://127.0.0.1:{}/{path}", self.port());
+        let args = args.iter().map(|arg| arg.replace("{}", &url));
+        Command::new(BARGE).args(args).output().expect("runs")
+    }
+
+    /// Asks it to end, and says how it did.
+    pub(crate) fn stop(mut self) -> std::process::ExitStatus {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+        kill_process(pid, Signal::TERM).expect("asked");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("it did not end within 10 s");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a program said on standard output, if it succeeded.
+pub(crate) fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        output.status,
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+/// What a program said on standard error, if it failed.
+pub(crate) fn complained(output: &Output) -> String {
+    assert!(!output.status.success(), "it succeeded");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Whether a program is installed.
+pub(crate) fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| Path::new(&dir).join(program).is_file())
+}
