@@ -82,11 +82,25 @@ const SCRIPTS: &[Script] = &[
         full: &[("FILES", "20000")],
     },
     Script {
+        name: "ways",
+        file: "ways.py",
+        quick: &[],
+        full: &[],
+    },
+    Script {
         name: "fio",
         file: "fio.sh",
         quick: &[("SIZE", "4M")],
         full: &[("SIZE", "64M")],
     },
+];
+
+/// A second way to the share: QEMU's own server with its own idea of owners.
+const MAPPED: &[&str] = &[
+    "-fsdev",
+    "local,id=mapped,path={share},security_model=mapped-xattr",
+    "-device",
+    "virtio-9p-pci,fsdev=mapped,mount_tag=mapped",
 ];
 
 /// Cache modes that every kernel line knows and that need no further daemon.
@@ -151,23 +165,20 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
             "no script {name:?} in the matrix"
         );
     }
+    let barge = options
+        .barge
+        .clone()
+        .unwrap_or_else(|| dirs.programs.with_file_name("release").join("barge"));
+    let barge = barge.canonicalize().with_context(|| {
+        format!(
+            "no {}: build it with cargo build --release -p barge, or name one with --barge",
+            barge.display()
+        )
+    })?;
+    let barge = barge.display().to_string();
     let serve = match &options.serve {
         Some(command) => command.clone(),
-        None => {
-            let barge = options
-                .barge
-                .clone()
-                .unwrap_or_else(|| dirs.programs.with_file_name("release").join("barge"));
-            ensure!(
-                barge.exists(),
-                "no {}: build it with cargo build --release -p barge, or name one with --barge",
-                barge.display()
-            );
-            format!(
-                "{} serve {{share}} --9p tcp:127.0.0.1:{{port}}",
-                barge.canonicalize()?.display()
-            )
-        }
+        None => format!("{barge} serve {{share}} --9p tcp:127.0.0.1:{{port}}"),
     };
     tools::install(dirs)?;
 
@@ -181,7 +192,7 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
         {
             done.push((
                 index,
-                column(dirs, options, &serve, kernel, cache, &scripts)?,
+                column(dirs, options, [&barge, &serve], kernel, cache, &scripts)?,
             ));
         }
         Ok(done)
@@ -255,7 +266,7 @@ fn chosen(names: &[String], name: &str) -> bool {
 fn column(
     dirs: &Dirs,
     options: &Options,
-    serve: &str,
+    [barge, serve]: [&str; 2],
     kernel: &str,
     cache: &str,
     scripts: &[&'static Script],
@@ -279,12 +290,14 @@ fn column(
             share: None,
             cases: rest
                 .iter()
-                .map(|script| script.case(dirs, options.quick, cache))
+                .map(|script| {
+                    script.case(dirs, options.quick, [("CACHE", cache), ("BARGE", barge)])
+                })
                 .collect(),
             case_timeout: options.timeout / 2,
             timeout: options.timeout,
             accel: options.accel.clone(),
-            qemu: Vec::new(),
+            qemu: MAPPED.iter().map(|&argument| argument.into()).collect(),
             mirror: options.mirror.clone(),
             keep: false,
         };
@@ -361,11 +374,11 @@ fn take(column: &mut Column, rest: &[&'static Script], outcome: Outcome) -> Resu
 }
 
 impl Script {
-    fn case(&self, dirs: &Dirs, quick: bool, cache: &str) -> Case {
+    fn case(&self, dirs: &Dirs, quick: bool, usual: [(&str, &str); 2]) -> Case {
         let sizes = if quick { self.quick } else { self.full };
         let env: Vec<_> = sizes
             .iter()
-            .chain(&[("CACHE", cache)])
+            .chain(&usual)
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
         Case {

@@ -1,0 +1,235 @@
+#!/usr/bin/python3
+"""Mounts other than the usual one: Unix sockets and descriptors, the older dialects, options that change what is seen, and a tree that QEMU and barge share.
+
+BARGE: the program. The servers run in the guest, but for the tree that is shared."""
+
+import ctypes
+import fcntl
+import json
+import os
+import shlex
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import traceback
+
+BARGE = os.environ.get("BARGE")
+if not BARGE:
+    print("ways: BARGE is not set")
+    sys.exit(77)
+
+failures = 0
+libc = ctypes.CDLL(None, use_errno=True)
+top = tempfile.mkdtemp(dir="/run")
+log = open(f"{top}/log", "w+")
+
+
+def check(what, got, expected):
+    global failures
+    if got != expected:
+        failures += 1
+        print(f"ways: {what}: got {got!r}, expected {expected!r}")
+
+
+def attempt(function, *args):
+    try:
+        return function(*args)
+    except OSError as error:
+        return error.strerror
+
+
+class Mounted:
+    """A mount for as long as a block lasts."""
+
+    def __init__(self, device, options):
+        self.device, self.options = device, options
+        self.at = tempfile.mkdtemp(dir=top)
+
+    def __enter__(self):
+        if libc.mount(self.device.encode(), self.at.encode(), b"9p", 0, self.options.encode()) != 0:
+            raise OSError(ctypes.get_errno(), f"mount -o {self.options}: {os.strerror(ctypes.get_errno())}")
+        return self.at
+
+    def __exit__(self, *_):
+        if libc.umount2(self.at.encode(), 0) != 0:
+            raise OSError(ctypes.get_errno(), f"umount: {os.strerror(ctypes.get_errno())}")
+
+
+class Served:
+    """`barge serve` for as long as a block lasts."""
+
+    def __init__(self, *args, fds=()):
+        self.args, self.fds = args, fds
+
+    def __enter__(self):
+        self.process = subprocess.Popen([BARGE, "serve", *self.args], stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=self.fds)
+        for line in self.process.stdout:
+            if line == "ready\n":
+                return self
+        raise RuntimeError(f"barge serve {' '.join(self.args)}: not ready")
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        check(f"status of barge serve {' '.join(self.args)}", self.process.wait(), 0)
+
+
+def work(label, at, links=True, locks=True):
+    """A bit of everything that the dialect has."""
+
+    def path(*names):
+        return os.path.join(at, *names)
+
+    data = os.urandom(300_000)
+    with open(path("f"), "wb") as file:
+        file.write(data)
+    with open(path("f"), "rb") as file:
+        check(f"{label}: data", file.read() == data, True)
+    os.truncate(path("f"), 1000)
+    os.chmod(path("f"), 0o640)
+    os.utime(path("f"), (1_600_000_000, 1_500_000_000))
+    status = os.stat(path("f"))
+    check(f"{label}: size, mode, time", (status.st_size, stat.S_IMODE(status.st_mode), int(status.st_mtime)), (1000, 0o640, 1_500_000_000))
+    os.mkdir(path("d"))
+    os.rename(path("f"), path("g"))
+    if links:
+        os.symlink("somewhere", path("d", "s"))
+        check(f"{label}: link", os.readlink(path("d", "s")), "somewhere")
+        os.unlink(path("d", "s"))
+    for number in range(200):
+        open(path("d", f"{number}"), "w").close()
+    check(f"{label}: names", sorted(map(int, os.listdir(path("d")))), list(range(200)))
+    for number in range(200):
+        os.unlink(path("d", f"{number}"))
+    check(f"{label}: a full directory", attempt(os.rmdir, at), "Device or resource busy")
+    os.rmdir(path("d"))
+    with open(path("g"), "r+b") as file:
+        os.unlink(path("g"))
+        file.write(b"after")
+        file.flush()
+        check(f"{label}: removed while open", os.fstat(file.fileno()).st_size, 1000)
+        if locks:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+    check(f"{label}: nothing is left", os.listdir(at), [])
+
+
+def unix_socket():
+    share, path = tempfile.mkdtemp(dir=top), f"{top}/socket"
+    with Served(share, "--9p", f"unix:{path}"):
+        with Mounted(path, "trans=unix,version=9p2000.L,cache=mmap") as at:
+            work("unix", at)
+        with Mounted(path, "trans=unix,version=9p2000.u") as at:
+            work("9p2000.u", at, locks=False)
+        with Mounted(path, "trans=unix,version=9p2000,noextend,uname=root") as at:
+            work("9p2000", at, links=False, locks=False)
+
+
+def descriptors():
+    ours, theirs = socket.socketpair()
+    share = tempfile.mkdtemp(dir=top)
+    with Served(share, "--9p", f"fd:{theirs.fileno()}", fds=[theirs.fileno()]):
+        theirs.close()
+        number = ours.fileno()
+        with Mounted("barge", f"trans=fd,rfdno={number},wfdno={number},version=9p2000.L") as at:
+            work("fd", at)
+        ours.close()
+
+
+def options():
+    share, path = tempfile.mkdtemp(dir=top), f"{top}/options"
+    os.chmod(share, 0o777)
+    with open(f"{share}/there", "w") as file:
+        file.write("text")
+    os.chown(f"{share}/there", 100_500, 100_600)
+    mount = "trans=unix,version=9p2000.L"
+    with Served(share, "--read-only", "--9p", f"unix:{path}"), Mounted(path, mount) as at:
+        check("read-only: reading", open(f"{at}/there").read(), "text")
+        refused = "Read-only file system"
+        check("read-only: making", attempt(os.mkdir, f"{at}/d"), refused)
+        check("read-only: opening to write", attempt(open, f"{at}/there", "a"), refused)
+        check("read-only: removing", attempt(os.unlink, f"{at}/there"), refused)
+        check("read-only: mode", attempt(os.chmod, f"{at}/there", 0), refused)
+    with Served(share, "--squash", "root", "--anon-uid", "1234", "--anon-gid", "4321", "--9p", f"unix:{path}"), Mounted(path, f"{mount},access=client") as at:
+        os.mkdir(f"{at}/squashed")
+        made = os.stat(f"{share}/squashed")
+        check("squashed root", (made.st_uid, made.st_gid), (1234, 4321))
+        check("squashed root: another's file", attempt(open, f"{at}/there", "a"), "Permission denied")
+    ids = "0:100000:65536"
+    with Served(share, "--map-uid", ids, "--map-gid", ids, "--9p", f"unix:{path}"), Mounted(path, f"{mount},access=client") as at:
+        status = os.stat(f"{at}/there")
+        check("mapped: owner seen", (status.st_uid, status.st_gid), (500, 600))
+        os.mkdir(f"{at}/mapped")
+        made = os.stat(f"{share}/mapped")
+        check("mapped: owner made", (made.st_uid, made.st_gid), (100_000, 100_000))
+        # The client's root is somebody here, and no more than that.
+        check("mapped: giving away", attempt(os.chown, f"{at}/mapped", 7, 8), "Operation not permitted")
+
+
+def exports():
+    one, two, path = tempfile.mkdtemp(dir=top), tempfile.mkdtemp(dir=top), f"{top}/exports"
+    with Served(f"one={one}", f"two={two}", "--9p", f"unix:{path}"):
+        mount = "trans=unix,version=9p2000.L,aname="
+        with Mounted(path, f"{mount}one") as first, Mounted(path, f"{mount}two") as second:
+            open(f"{first}/a", "w").close()
+            check("two exports", (os.listdir(second), os.listdir(one), os.listdir(two)), ([], ["a"], []))
+        check("no such export", attempt(Mounted(path, f"{mount}three").__enter__), f"mount -o {mount}three: No such file or directory")
+
+
+def host(command):
+    done = subprocess.run(["host", command], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{command}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symbolic link", stat.S_IFIFO: "pipe", stat.S_IFCHR: "character device"}
+
+
+def seen(path):
+    """What both must tell of a file."""
+    status = os.lstat(path)
+    device = [os.major(status.st_rdev), os.minor(status.st_rdev)] if stat.S_ISCHR(status.st_mode) else None
+    return KINDS[stat.S_IFMT(status.st_mode)], stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, device
+
+
+def shared_with_qemu():
+    """A tree of QEMU's security_model=mapped-xattr is one of barge's --identity mapped-xattr, and the other way round."""
+
+    def by_barge(arguments):
+        """What barge says on the host; {} is where it serves the directory."""
+        run = shlex.quote(f"{BARGE} {arguments}".replace("{}", "${BARGE_9P}"))
+        told = host(f"{BARGE} serve --identity mapped-xattr --9p tcp:127.0.0.1:0 . --run {run}")
+        return [line for line in told.splitlines() if line != "ready" and not line.startswith("mount ")]
+
+    here = os.path.relpath(os.getcwd(), "/mnt")
+    with Mounted("mapped", "trans=virtio,version=9p2000.L,access=client,msize=65536") as at:
+        at = f"{at}/{here}"
+        with open(f"{at}/file", "w") as file:
+            file.write("by qemu")
+        os.chown(f"{at}/file", 1234, 4321)
+        os.chmod(f"{at}/file", 0o4751)
+        os.mkdir(f"{at}/dir", 0o700)
+        os.chown(f"{at}/dir", 77, 88)
+        os.mknod(f"{at}/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        os.mkfifo(f"{at}/fifo", 0o600)
+        os.symlink("some/where", f"{at}/link")
+        for name in ["file", "dir", "null", "fifo", "link"]:
+            told = json.loads(by_barge(f"stat --json {{}}{name}")[-1])
+            check(f"{name}: barge sees what QEMU does", (told["kind"], int(told["mode"], 8), told["uid"], told["gid"], told.get("device")), seen(f"{at}/{name}"))
+        check("link", sum("some/where" in line for line in by_barge("ls -l {}")), 1)
+        by_barge("cp -p {}file {}copy")
+        check("copy by barge", seen(f"{at}/copy"), seen(f"{at}/file"))
+        check("its text", open(f"{at}/copy").read(), "by qemu")
+
+
+for test in [unix_socket, descriptors, options, exports, shared_with_qemu]:
+    try:
+        test()
+    except (OSError, RuntimeError) as error:
+        traceback.print_exc()
+        check(test.__name__, str(error), "no error")
+if failures:
+    log.seek(0)
+    print(log.read())
+    sys.exit(1)
