@@ -120,9 +120,9 @@ impl<'a> Own<'a> {
         {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::WouldBlock | Answer::Parked) => {
-                if lane.outstanding() >= lane.tuning.in_flight {
+                if !lane.has_room(len) {
                     self.flush()?;
-                    lane.await_until(|lane| lane.outstanding() < lane.tuning.in_flight)?;
+                    lane.await_until(|lane| lane.has_room(len))?;
                 }
                 let message = &self.input.buffer[start..start + len];
                 lane.offload(id, message);

@@ -14,7 +14,7 @@ use vfs::Patience;
 use wire::{Answer, Malformed, Session};
 
 use crate::drive::Own;
-use crate::request::Request;
+use crate::request::{Job, Ran, Request};
 use crate::server::{Member, Tuning};
 use crate::stats::{Stats, add};
 use crate::workers::Workers;
@@ -28,6 +28,8 @@ pub(crate) struct Lane {
     flights: Mutex<Flights>,
     /// How many requests are in flight. Only the lane's own thread adds.
     outstanding: AtomicUsize,
+    /// How many bytes they are together.
+    held: AtomicUsize,
     /// Wakes the lane's own thread from [`Link::wait`].
     pub(crate) bell: OwnedFd,
     /// Whether that thread waits for requests to be answered.
@@ -59,15 +61,58 @@ struct Flights {
     /// How many of them have a worker.
     running: usize,
     /// Those that wait for one of this lane's share of workers.
-    pending: VecDeque<Arc<Request>>,
+    pending: VecDeque<Arc<StreamRequest>>,
+}
+
+/// A message that came over a connection.
+pub(crate) struct Message {
+    lane: Arc<Lane>,
+    id: u64,
+    bytes: Box<[u8]>,
+}
+
+pub(crate) type StreamRequest = Request<Message>;
+
+impl Job for Message {
+    fn run(request: &Arc<StreamRequest>, out: &mut Outbox) -> Ran {
+        let Message { lane, bytes, .. } = &request.job;
+        if lane.is_gone() {
+            lane.complete(request, out);
+            return Ran::Answered;
+        }
+        let frame = Frame(bytes);
+        match lane
+            .session
+            .serve(&request.call, Patience::Full, &frame, out.begin())
+        {
+            Ok(Answer::Done) => {}
+            Ok(Answer::Parked) => return Ran::Parked,
+            Ok(Answer::WouldBlock) => lane.fail(&"a request would block where it may wait"),
+            Err(malformed) => lane.fail(&malformed),
+        }
+        lane.complete(request, out);
+        Ran::Answered
+    }
+
+    fn schedule(request: Arc<StreamRequest>) {
+        request.job.lane.clone().schedule(request);
+    }
+
+    fn leave_worker(&self) {
+        self.lane.leave_worker();
+    }
+
+    fn workers(&self) -> &Arc<Workers> {
+        &self.lane.workers
+    }
 }
 
 struct Flight {
-    request: Arc<Request>,
+    request: Arc<StreamRequest>,
     /// Whether its reply is on its way: the peer may already have it and use the name again.
     answered: bool,
     /// What is to be served right after its reply has been sent: those that cancelled it.
-    followers: Vec<Arc<Request>>,
+    followers: Vec<Arc<StreamRequest>>,
 }
 
 impl Lane {
@@ -91,6 +136,7 @@ impl Lane {
             output: Mutex::default(),
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             listens: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -104,6 +150,17 @@ impl Lane {
         match self.outstanding() {
             0 => Ok(()),
             _ => self.flights().check_unused(id),
+        }
+    }
+
+    /// Whether a request of `len` bytes may be in flight as well.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        match self.outstanding() {
+            0 => true,
+            some => {
+                some < self.tuning.in_flight
+                    && self.held.load(Ordering::SeqCst) + len <= self.tuning.held
+            }
         }
     }
 
@@ -156,7 +213,7 @@ impl Lane {
     }
 
     /// Has a worker run `request`, as soon as the lane's share of them allows.
-    pub(crate) fn schedule(&self, request: Arc<Request>) {
+    pub(crate) fn schedule(&self, request: Arc<StreamRequest>) {
         let mut flights = self.flights();
         flights.pending.push_back(request);
         self.start(&mut flights);
@@ -171,8 +228,8 @@ impl Lane {
 
     /// Sends the reply to `request` that stands in `out`, if one does, then those to whatever waited
     /// for that; from a worker's thread.
-    pub(crate) fn complete(self: &Arc<Self>, request: &Arc<Request>, out: &mut Outbox) {
-        if let Some(flight) = self.flights().by_id.get_mut(&request.id) {
+    pub(crate) fn complete(self: &Arc<Self>, request: &Arc<StreamRequest>, out: &mut Outbox) {
+        if let Some(flight) = self.flights().by_id.get_mut(&request.job.id) {
             flight.answered = true;
         }
         self.leave_worker();
@@ -181,7 +238,7 @@ impl Lane {
             self.send_from_worker(out);
             out.clear();
             for follower in self.land(&request) {
-                let frame = Frame(&follower.message);
+                let frame = Frame(&follower.job.bytes);
                 if !self.is_gone()
                     && self
                         .session
@@ -235,19 +292,21 @@ impl Lane {
             .map(|flight| flight.request.clone())
             .collect();
         add(&self.stats().cancelled, requests.len());
-        requests.iter().for_each(Request::cancel);
+        requests.iter().for_each(StreamRequest::cancel);
     }
 
     /// Takes a request that is answered out of flight; whoever cancelled it comes next.
-    fn land(&self, request: &Arc<Request>) -> Vec<Arc<Request>> {
+    fn land(&self, request: &Arc<StreamRequest>) -> Vec<Arc<StreamRequest>> {
         let mut flights = self.flights();
-        let followers = match flights.by_id.entry(request.id) {
+        let followers = match flights.by_id.entry(request.job.id) {
             Entry::Occupied(entry) if Arc::ptr_eq(&entry.get().request, request) => {
                 entry.remove().followers
             }
             _ => Vec::new(),
         };
         drop(flights);
+        self.held
+            .fetch_sub(request.job.bytes.len(), Ordering::SeqCst);
         self.outstanding.fetch_sub(1, Ordering::SeqCst);
         if self.listens.load(Ordering::SeqCst) {
             self.ring();
@@ -404,9 +463,14 @@ impl Flights {
         }
     }
 
-    fn begin(&mut self, lane: &Arc<Lane>, id: u64, message: &[u8]) -> Arc<Request> {
-        let request = Request::new(lane, id, message);
+    fn begin(&mut self, lane: &Arc<Lane>, id: u64, message: &[u8]) -> Arc<StreamRequest> {
+        let request = Request::new(Message {
+            lane: lane.clone(),
+            id,
+            bytes: message.into(),
+        });
         lane.outstanding.fetch_add(1, Ordering::SeqCst);
+        lane.held.fetch_add(message.len(), Ordering::SeqCst);
         let flight = Flight {
             request: request.clone(),
             answered: false,

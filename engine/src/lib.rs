@@ -17,10 +17,12 @@ mod drive;
 mod input;
 mod lane;
 mod pace;
+mod queue;
 mod request;
 mod server;
 mod stats;
 mod workers;
 
+pub use queue::Driven;
 pub use server::{Engine, Service, Tuning};
 pub use stats::{Snapshot, Stats};

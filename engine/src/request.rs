@@ -4,18 +4,47 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use transports::{Frame, Outbox};
-use vfs::{Call, Patience};
-use wire::Answer;
+use transports::Outbox;
+use vfs::Call;
 
-use crate::lane::Lane;
+use crate::workers::Workers;
 
-pub(crate) struct Request {
-    pub(crate) lane: Arc<Lane>,
-    pub(crate) id: u64,
-    pub(crate) message: Box<[u8]>,
+/// A request in flight. What it asks, and of whom, is its lane's business.
+pub(crate) struct Request<J> {
+    pub(crate) job: J,
     pub(crate) call: Call,
     state: AtomicU8,
+}
+
+/// What a kind of lane has in its requests.
+pub(crate) trait Job: Send + Sync + Sized + 'static {
+    /// Serves it with all patience and has the reply sent, by way of `out`, which is empty, if that is
+    /// this lane's; or says that it waits for something.
+    fn run(request: &Arc<Request<Self>>, out: &mut Outbox) -> Ran;
+
+    /// Has a worker run it, as soon as the lane's share of them allows.
+    fn schedule(request: Arc<Request<Self>>);
+
+    /// It has left its worker, but is still in flight.
+    fn leave_worker(&self);
+
+    fn workers(&self) -> &Arc<Workers>;
+}
+
+/// What became of a request that a worker ran.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ran {
+    Answered,
+    /// It is to be run again when its call is woken.
+    Parked,
+}
+
+/// A request of any lane, as the workers have it.
+pub(crate) trait Run: Send + Sync {
+    fn run(self: Arc<Self>, out: &mut Outbox);
+
+    /// Has it run again if it is parked, or about to be.
+    fn wake(self: Arc<Self>);
 }
 
 /// Waits for a worker, or for its lane to give it one.
@@ -27,65 +56,30 @@ const WOKEN: u8 = 2;
 /// Nobody is at it until it is woken.
 const PARKED: u8 = 3;
 
-impl Request {
-    pub(crate) fn new(lane: &Arc<Lane>, id: u64, message: &[u8]) -> Arc<Request> {
-        Arc::new_cyclic(|request: &Weak<Request>| Request {
-            lane: lane.clone(),
-            id,
-            message: message.into(),
+impl<J: Job> Request<J> {
+    pub(crate) fn new(job: J) -> Arc<Request<J>> {
+        Arc::new_cyclic(|request: &Weak<Request<J>>| Request {
+            job,
             call: Call::parkable(Waker::from(Arc::new(Wakes(request.clone())))),
             state: AtomicU8::new(QUEUED),
         })
     }
 
-    /// Serves the message, on a worker's thread with its outbox, which is empty.
-    pub(crate) fn run(self: &Arc<Self>, out: &mut Outbox) {
-        self.state.store(RUNNING, Ordering::SeqCst);
-        if self.lane.is_gone() {
-            return self.lane.complete(self, out);
-        }
-        let frame = Frame(&self.message);
-        match self
-            .lane
-            .session
-            .serve(&self.call, Patience::Full, &frame, out.begin())
-        {
-            Ok(Answer::Done) => self.lane.complete(self, out),
-            Ok(Answer::Parked) => self.park(),
-            Ok(Answer::WouldBlock) => {
-                self.lane.fail(&"a request would block where it may wait");
-                self.lane.complete(self, out);
-            }
-            Err(malformed) => {
-                self.lane.fail(&malformed);
-                self.lane.complete(self, out);
-            }
-        }
-    }
-
-    /// Has it run again if it is parked, or about to be.
-    pub(crate) fn wake(self: &Arc<Self>) {
-        if self.exchange(PARKED, QUEUED) {
-            self.lane.schedule(self.clone());
-        } else {
-            self.exchange(RUNNING, WOKEN);
-        }
-    }
-
     /// Cancels: whatever it waits for ends early.
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.call.cancel();
-        self.wake();
+        self.clone().wake();
     }
 
     fn park(self: &Arc<Self>) {
         let retry = self.call.take_wake_within();
-        self.lane.leave_worker();
+        self.job.leave_worker();
         if !self.exchange(RUNNING, PARKED) {
             self.state.store(QUEUED, Ordering::SeqCst);
-            self.lane.schedule(self.clone());
+            J::schedule(self.clone());
         } else if let Some(time) = retry {
-            self.lane.workers.wake_after(time, self);
+            let this: Arc<dyn Run> = self.clone();
+            self.job.workers().wake_after(time, &this);
         }
     }
 
@@ -96,10 +90,27 @@ impl Request {
     }
 }
 
-/// Whoever keeps a waker keeps no request.
-struct Wakes(Weak<Request>);
+impl<J: Job> Run for Request<J> {
+    fn run(self: Arc<Self>, out: &mut Outbox) {
+        self.state.store(RUNNING, Ordering::SeqCst);
+        if J::run(&self, out) == Ran::Parked {
+            self.park();
+        }
+    }
 
-impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        if self.exchange(PARKED, QUEUED) {
+            J::schedule(self);
+        } else {
+            self.exchange(RUNNING, WOKEN);
+        }
+    }
+}
+
+/// Whoever keeps a waker keeps no request.
+struct Wakes<J>(Weak<Request<J>>);
+
+impl<J: Job> Wake for Wakes<J> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -26,6 +26,8 @@ pub struct Tuning {
     pub poll: Duration,
     /// How many requests of a connection may wait for workers before it is not heard any more.
     pub in_flight: usize,
+    /// How many bytes those may be together; one may be larger if it is the only one.
+    pub held: usize,
     /// How many threads there may be for what would block.
     pub workers: usize,
     /// How many connections there may be; more are closed at once.
@@ -41,6 +43,7 @@ impl Default for Tuning {
         Tuning {
             poll: Poller::usual(),
             in_flight: 256,
+            held: 32 << 20,
             workers: (processors * 4).clamp(16, 128),
             connections: 4096,
             grace: Duration::from_secs(5),
@@ -90,12 +93,22 @@ impl Engine {
         listener: Listener,
         service: Arc<dyn Service>,
     ) -> io::Result<()> {
+        let engine = self.clone();
+        self.host(move |_| engine.accept(&listener, &*service))
+    }
+
+    /// Runs `listen` in a thread of its own; it has to end soon after the descriptor that it is given is
+    /// readable: then the engine stops.
+    pub fn host(
+        self: &Arc<Self>,
+        listen: impl FnOnce(BorrowedFd<'_>) + Send + 'static,
+    ) -> io::Result<()> {
         self.alive().listeners += 1;
         let engine = self.clone();
         let spawned = std::thread::Builder::new()
             .name("barge-accept".into())
             .spawn(move || {
-                engine.accept(&listener, &*service);
+                listen(engine.stop.as_fd());
                 engine.alive().listeners -= 1;
                 engine.changed.notify_all();
             });
@@ -222,6 +235,14 @@ impl Engine {
                 }
             }
         }
+    }
+
+    pub(crate) fn workers(&self) -> &Arc<Workers> {
+        &self.workers
+    }
+
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
     }
 
     fn alive(&self) -> MutexGuard<'_, Alive> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use transports::Outbox;
 
-use crate::request::Request;
+use crate::request::Run;
 
 pub(crate) struct Workers {
     queue: Mutex<Queue>,
@@ -21,7 +21,7 @@ pub(crate) struct Workers {
 
 #[derive(Default)]
 struct Queue {
-    ready: VecDeque<Arc<Request>>,
+    ready: VecDeque<Arc<dyn Run>>,
     timers: BinaryHeap<Reverse<Timer>>,
     threads: usize,
     idle: usize,
@@ -29,7 +29,7 @@ struct Queue {
 
 struct Timer {
     due: Instant,
-    request: Weak<Request>,
+    request: Weak<dyn Run>,
 }
 
 impl Workers {
@@ -50,14 +50,14 @@ impl Workers {
     }
 
     /// Has `request` run.
-    pub(crate) fn run(self: &Arc<Self>, request: Arc<Request>) {
+    pub(crate) fn run(self: &Arc<Self>, request: Arc<dyn Run>) {
         let mut queue = self.queue();
         queue.ready.push_back(request);
         self.staff(&mut queue);
     }
 
     /// Has `request` woken after `time`, unless it is answered before.
-    pub(crate) fn wake_after(self: &Arc<Self>, time: Duration, request: &Arc<Request>) {
+    pub(crate) fn wake_after(self: &Arc<Self>, time: Duration, request: &Arc<dyn Run>) {
         let mut queue = self.queue();
         let due = Instant::now() + time;
         queue.timers.push(Reverse(Timer {
@@ -95,7 +95,7 @@ impl Workers {
         }
     }
 
-    fn next(&self) -> Option<Arc<Request>> {
+    fn next(&self) -> Option<Arc<dyn Run>> {
         let mut queue = self.queue();
         loop {
             let now = Instant::now();

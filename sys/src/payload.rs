@@ -9,27 +9,39 @@ use vfs::{Errno, Patience, Payload, Result, Sink};
 use crate::errno;
 
 /// Fills `buffer` from `fd` at `offset` and says how much of it: less at end of file only. What a
-/// transport does for [`Sink::file`].
-///
-/// With less than full patience it takes what is cached, by `RWF_NOWAIT`: one system call when all
-/// of it is. If some is not, or the file system cannot tell, `WOULD_BLOCK`. A source whose files
-/// are in memory by nature asks with full patience and is spared the difference.
+/// transport does for [`Sink::file`]; see [`read_all`].
 pub fn pread_into(
     fd: BorrowedFd<'_>,
     offset: u64,
     buffer: &mut [u8],
     patience: Patience,
 ) -> Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
+    read_all(buffer.len(), patience, |filled, flags| {
         let (rest, at) = (&mut buffer[filled..], offset + filled as u64);
-        let read = if patience == Patience::Full {
-            rustix::io::pread(fd, rest, at)
-        } else {
-            let mut rest = [IoSliceMut::new(rest)];
-            rustix::io::preadv2(fd, &mut rest, at, ReadWriteFlags::NOWAIT)
-        };
-        match read {
+        if flags.is_empty() {
+            return rustix::io::pread(fd, rest, at);
+        }
+        rustix::io::preadv2(fd, &mut [IoSliceMut::new(rest)], at, flags)
+    })
+}
+
+/// Reads until `len` bytes are there or the end has come: `read` is told how many there are already.
+///
+/// With less than full patience it takes what is cached, by `RWF_NOWAIT`: one system call when all
+/// of it is. If some is not, or the file system cannot tell, `WOULD_BLOCK`. A source whose files
+/// are in memory by nature asks with full patience and is spared the difference.
+pub fn read_all(
+    len: usize,
+    patience: Patience,
+    mut read: impl FnMut(usize, ReadWriteFlags) -> rustix::io::Result<usize>,
+) -> Result<usize> {
+    let flags = match patience {
+        Patience::Full => ReadWriteFlags::empty(),
+        Patience::None | Patience::Brief => ReadWriteFlags::NOWAIT,
+    };
+    let mut filled = 0;
+    while filled < len {
+        match read(filled, flags) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(Raw::INTR) => {}
@@ -58,9 +70,20 @@ pub fn tells_waiting(fd: BorrowedFd<'_>) -> bool {
 /// first byte. A descriptor opened to append ignores `offset`. What a transport does for
 /// [`Payload::file`].
 pub fn pwrite_all(fd: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<usize> {
+    write_all(data.len(), |written| {
+        rustix::io::pwrite(fd, &data[written..], offset + written as u64)
+    })
+}
+
+/// Writes until `len` bytes have gone, and says how many did: less only on an error behind the first.
+/// `write` is told how many have gone already.
+pub fn write_all(
+    len: usize,
+    mut write: impl FnMut(usize) -> rustix::io::Result<usize>,
+) -> Result<usize> {
     let mut written = 0;
-    while written < data.len() {
-        match rustix::io::pwrite(fd, &data[written..], offset + written as u64) {
+    while written < len {
+        match write(written) {
             Ok(0) => break,
             Ok(more) => written += more,
             Err(Raw::INTR) => {}

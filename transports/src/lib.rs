@@ -12,6 +12,7 @@ mod link;
 mod listener;
 mod outbox;
 mod poll;
+mod ring;
 
 pub use addr::{Addr, BadAddr};
 pub use frame::Frame;
@@ -19,3 +20,4 @@ pub use link::{Interest, Link, Ready, StreamLink, pair};
 pub use listener::{Listener, dial};
 pub use outbox::Outbox;
 pub use poll::Poller;
+pub use ring::{Exchange, Ring};

@@ -78,13 +78,17 @@ impl Listener {
 
     /// The next connection; nothing when there will be none any more, or `stop` is readable.
     pub fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<Option<StreamLink>> {
+        let next = self.accept_socket(stop)?;
+        next.map(|(fd, peer)| StreamLink::new(fd, peer)).transpose()
+    }
+
+    /// [`Listener::accept`], as the socket that it is, and who is at its other end.
+    pub fn accept_socket(&self, stop: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, String)>> {
         let socket = match &self.source {
             Source::Socket(socket) => socket,
             Source::Single(fd) => {
                 let fd = fd.lock().expect("no panic holds it").take();
-                return fd
-                    .map(|fd| StreamLink::new(fd, self.addr.to_string()))
-                    .transpose();
+                return Ok(fd.map(|fd| (fd, self.addr.to_string())));
             }
         };
         loop {
@@ -100,7 +104,7 @@ impl Listener {
                 return Ok(None);
             }
             match rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC) {
-                Ok((fd, peer)) => return StreamLink::new(fd, self.name(peer)).map(Some),
+                Ok((fd, peer)) => return Ok(Some((fd, self.name(peer)))),
                 Err(error) if transient(error.into()) => {}
                 Err(error) => return Err(error.into()),
             }

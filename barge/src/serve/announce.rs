@@ -2,6 +2,7 @@
 
 use std::io::{Write, stdout};
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 
 use transports::Addr;
 
@@ -17,6 +18,9 @@ pub(super) fn ready(addrs: &[Addr], exports: &[String], args: &ServeArgs) -> Res
             text.push_str(&mount_command(addr, export, args.msize));
             text.push('\n');
         }
+    }
+    for share in &args.virtiofs {
+        text.push_str(&monitor_options(&share.socket));
     }
     text.push_str("ready\n");
     let mut out = stdout();
@@ -43,6 +47,16 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
     };
     let msize = msize.min(LINUX_MSIZE);
     format!("mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt")
+}
+
+/// What QEMU needs to be told, and then the guest. Queues shorter than 1024 would cut large requests.
+fn monitor_options(socket: &Path) -> String {
+    format!(
+        "qemu-system-x86_64 -m 2G -object memory-backend-memfd,id=mem,size=2G,share=on -numa node,memdev=mem \
+         -chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=1\n\
+         mount -t virtiofs share /mnt\n",
+        socket.display()
+    )
 }
 
 /// READY=1, as sd_notify(3) has it; without a service manager nothing.

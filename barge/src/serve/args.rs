@@ -6,6 +6,7 @@ use layers::squash::{NOBODY, Whom};
 use layers::{IdRange, Squash};
 use transports::Addr;
 
+use super::virtiofs::{Cache, Share};
 use crate::source::Named;
 
 #[derive(Args)]
@@ -17,6 +18,22 @@ pub(crate) struct ServeArgs {
     /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default: tcp:127.0.0.1:5640]
     #[arg(long = "9p", value_name = "ADDR")]
     pub(super) nine: Vec<Addr>,
+    /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is the
+    /// source's, if there are several
+    #[arg(long, value_name = "[NAME=]SOCKET")]
+    pub(super) virtiofs: Vec<Share>,
+    /// What a virtiofs guest may keep
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    cache: Cache,
+    /// Let a virtiofs guest write behind: nobody else may change the share
+    #[arg(long)]
+    writeback: bool,
+    /// Honour O_DIRECT of virtiofs guests
+    #[arg(long)]
+    allow_direct_io: bool,
+    /// The group that may connect to virtiofs sockets
+    #[arg(long, value_name = "GROUP")]
+    pub(super) socket_group: Option<String>,
     /// Let clients change nothing
     #[arg(long)]
     pub(super) read_only: bool,
@@ -92,6 +109,20 @@ impl ServeArgs {
             connections: self.max_connections,
             in_flight: self.max_in_flight as usize,
             ..default
+        }
+    }
+
+    pub(super) fn fuse(&self) -> fuse::server::Options {
+        fuse::server::Options {
+            cache: match self.cache {
+                Cache::Never => fuse::server::Cache::Never,
+                Cache::Metadata => fuse::server::Cache::Metadata,
+                Cache::Auto => fuse::server::Cache::Auto,
+                Cache::Always => fuse::server::Cache::Always,
+            },
+            writeback: self.writeback,
+            allow_direct_io: self.allow_direct_io,
+            ..Default::default()
         }
     }
 

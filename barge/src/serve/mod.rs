@@ -7,6 +7,7 @@ mod exports;
 mod run;
 mod signals;
 mod users;
+mod virtiofs;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub(crate) fn run(args: &ServeArgs) -> Done {
     let exports = exports::open(args)?;
     let names: Vec<String> = exports.iter().map(|export| export.name.clone()).collect();
     let service = Arc::new(Nine(p9::server::Server::new(
-        Arc::new(p9::server::ExportList(exports)),
+        Arc::new(p9::server::ExportList(exports.clone())),
         Arc::new(users::HostUsers),
         p9::server::Options {
             max_msize: args.msize,
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &ServeArgs) -> Done {
     let engine = Engine::new(args.tuning()).map_err(Failure::new)?;
     let mut listeners = activation::listeners()?;
     let addrs = match args.nine.as_slice() {
-        [] if listeners.is_empty() => vec![args::default_addr()],
+        [] if listeners.is_empty() && args.virtiofs.is_empty() => vec![args::default_addr()],
         addrs => addrs.to_vec(),
     };
     for addr in &addrs {
@@ -49,6 +50,7 @@ pub(crate) fn run(args: &ServeArgs) -> Done {
             .listen(listener, service.clone())
             .map_err(Failure::new)?;
     }
+    virtiofs::serve(&engine, &exports, args)?;
     announce::ready(&addrs, &names, args)?;
     let status = match &args.run {
         Some(command) => {

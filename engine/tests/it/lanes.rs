@@ -1,162 +1,12 @@
-//! Lanes over an in-memory link, driven by a session whose requests do as their first byte says.
+//! Lanes over an in-memory link.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::task::Waker;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{Engine, Service, Tuning};
+use engine::Tuning;
 use transports::{Link, StreamLink, pair};
-use vfs::{Call, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
 
-/// Messages are `len[1] id[1] what[1] more…`; a reply repeats its message.
-#[derive(Default)]
-struct Fake {
-    /// Requests `w` wait here on their worker's thread, `p` and `n` by parking.
-    gates: Mutex<HashMap<u8, Gate>>,
-    opened: Condvar,
-    sessions: AtomicUsize,
-    served: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Gate {
-    open: bool,
-    reached: bool,
-    waker: Option<Waker>,
-}
-
-impl Fake {
-    fn open(&self, id: u8) {
-        let mut gates = self.gates.lock().expect("no panic holds it");
-        let gate = gates.entry(id).or_default();
-        gate.open = true;
-        if let Some(waker) = gate.waker.take() {
-            waker.wake();
-        }
-        self.opened.notify_all();
-    }
-
-    fn await_reached(&self, id: u8) {
-        let gates = self.gates.lock().expect("no panic holds it");
-        drop(
-            self.opened
-                .wait_while(gates, |gates| {
-                    !gates.get(&id).is_some_and(|gate| gate.reached)
-                })
-                .expect("no panic holds it"),
-        );
-    }
-}
-
-struct FakeSession(Arc<Fake>);
-
-impl Drop for FakeSession {
-    fn drop(&mut self) {
-        self.0.sessions.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Session for FakeSession {
-    fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
-        match head.first() {
-            Some(len) if *len < 3 => Err(Malformed::new("expected 3 bytes at least")),
-            len => Ok(len.map(|len| (*len).into())),
-        }
-    }
-
-    fn role(&self, message: &[u8]) -> Result<Role, Malformed> {
-        let id = message[1].into();
-        Ok(match message[2] {
-            b'c' => Role::Cancel {
-                id,
-                target: message[3].into(),
-            },
-            b'r' => Role::Reset { id },
-            _ => Role::Request { id },
-        })
-    }
-
-    fn serve(
-        &self,
-        call: &Call,
-        patience: Patience,
-        message: &dyn Incoming,
-        out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed> {
-        let fake = &*self.0;
-        fake.served.fetch_add(1, Ordering::SeqCst);
-        let message = message.bytes();
-        let (id, what) = (message[1], message[2]);
-        let mut gates = fake.gates.lock().expect("no panic holds it");
-        match what {
-            b'w' | b'p' | b'n' if patience < Patience::Full => return Ok(Answer::WouldBlock),
-            b'w' => {
-                gates.entry(id).or_default().reached = true;
-                fake.opened.notify_all();
-                drop(
-                    fake.opened
-                        .wait_while(gates, |gates| !gates[&id].open)
-                        .expect("no panic holds it"),
-                );
-            }
-            b'p' | b'n' => {
-                let gate = gates.entry(id).or_default();
-                gate.reached = true;
-                fake.opened.notify_all();
-                if call.check().is_err() {
-                    out.bytes(&[3, id, b'i']);
-                    return Ok(Answer::Done);
-                }
-                if !gate.open {
-                    if what == b'p' {
-                        gate.waker = call.waker().cloned();
-                    } else {
-                        call.wake_within(Duration::from_millis(1));
-                    }
-                    return Ok(Answer::Parked);
-                }
-            }
-            b'x' => return Err(Malformed::new("expected anything but x")),
-            _ => {}
-        }
-        out.bytes(message);
-        Ok(Answer::Done)
-    }
-}
-
-struct FakeService(Arc<Fake>);
-
-impl Service for FakeService {
-    fn session(&self) -> Box<dyn Session> {
-        self.0.sessions.fetch_add(1, Ordering::SeqCst);
-        Box::new(FakeSession(self.0.clone()))
-    }
-}
-
-struct Rig {
-    fake: Arc<Fake>,
-    engine: Arc<Engine>,
-}
-
-impl Rig {
-    fn new(tuning: Tuning) -> Rig {
-        Rig {
-            fake: Arc::default(),
-            engine: Engine::new(tuning).expect("an engine"),
-        }
-    }
-
-    fn connect(&self) -> StreamLink {
-        let (client, server) = pair().expect("a pair");
-        self.engine
-            .connect(Box::new(server), &FakeService(self.fake.clone()))
-            .expect("connected");
-        client
-    }
-}
+use crate::fake::{FakeService, Rig};
 
 fn send(link: &StreamLink, messages: &[&[u8]]) {
     for message in messages {
@@ -290,11 +140,19 @@ fn nonsense_closes_that_connection_alone() {
 }
 
 #[test]
-fn beyond_the_limit_in_flight_a_client_is_not_heard() {
-    let rig = Rig::new(Tuning {
-        in_flight: 2,
-        ..Tuning::default()
-    });
+fn beyond_the_limits_in_flight_a_client_is_not_heard() {
+    // Two requests, or as many bytes.
+    for (in_flight, held) in [(2, usize::MAX), (usize::MAX, 6)] {
+        within_limits(Tuning {
+            in_flight,
+            held,
+            ..Tuning::default()
+        });
+    }
+}
+
+fn within_limits(tuning: Tuning) {
+    let rig = Rig::new(tuning);
     let link = rig.connect();
     send(&link, &[b"\x01w", b"\x02w", b"\x03w", b"\x04e"]);
     rig.fake.await_reached(1);

@@ -108,9 +108,9 @@ struct MatrixArgs {
     /// Only this kernel
     #[arg(short, long = "kernel", value_name = "LINE")]
     kernels: Vec<String>,
-    /// Only this cache mode
-    #[arg(long = "cache", value_name = "MODE")]
-    caches: Vec<String>,
+    /// Only this way to mount: a cache mode of 9P, or virtiofs
+    #[arg(short, long = "way", value_name = "WAY")]
+    ways: Vec<String>,
     /// Only this script
     #[arg(long = "script", value_name = "NAME")]
     scripts: Vec<String>,
@@ -219,7 +219,7 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
     let options = matrix::Options {
         quick: args.quick,
         kernels: args.kernels,
-        caches: args.caches,
+        ways: args.ways,
         scripts: args.scripts,
         serve: args.serve,
         barge: args.barge,

@@ -103,11 +103,62 @@ const MAPPED: &[&str] = &[
     "virtio-9p-pci,fsdev=mapped,mount_tag=mapped",
 ];
 
-/// Cache modes that every kernel line knows and that need no further daemon.
-const CACHES: &[&str] = &["none", "mmap", "loose"];
+/// A way to mount the share.
+struct Way {
+    /// What it is called: a cache mode of 9P, or the other protocol.
+    name: &'static str,
+    kind: &'static str,
+    options: &'static [&'static str],
+    /// How barge serves it, behind the share.
+    serve: &'static str,
+    qemu: &'static [&'static str],
+}
 
-/// The pairs of a quick run: both kernels, and both ways a client reads.
-const QUICK: &[(&str, &str)] = &[("6.12", "mmap"), ("6.1", "none")];
+const NINE: &str = "--9p tcp:127.0.0.1:{port}";
+
+/// 9P in the cache modes that every kernel line knows and that need no further daemon, and virtiofs.
+const WAYS: &[Way] = &[
+    Way {
+        name: "none",
+        kind: "9p",
+        options: &["cache=none", "locktimeout=1"],
+        serve: NINE,
+        qemu: &[],
+    },
+    Way {
+        name: "mmap",
+        kind: "9p",
+        options: &["cache=mmap", "locktimeout=1"],
+        serve: NINE,
+        qemu: &[],
+    },
+    Way {
+        name: "loose",
+        kind: "9p",
+        options: &["cache=loose", "locktimeout=1"],
+        serve: NINE,
+        qemu: &[],
+    },
+    Way {
+        name: "virtiofs",
+        kind: "virtiofs",
+        options: &[],
+        serve: "--virtiofs {socket}",
+        qemu: &[
+            "-object",
+            "memory-backend-memfd,id=mem,size=2048M,share=on",
+            "-numa",
+            "node,memdev=mem",
+            "-chardev",
+            "socket,id=fs,path={socket}",
+            "-device",
+            "vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024",
+        ],
+    },
+];
+
+/// The pairs of a quick run: both kernels, and each way a client reads.
+const QUICK: &[(&str, &str)] = &[("6.12", "mmap"), ("6.1", "none"), ("6.12", "virtiofs")];
 
 /// Which part of the matrix to run, and how.
 pub struct Options {
@@ -115,8 +166,8 @@ pub struct Options {
     pub quick: bool,
     /// Only these kernels; all if empty.
     pub kernels: Vec<String>,
-    /// Only these cache modes; all if empty.
-    pub caches: Vec<String>,
+    /// Only these ways to mount: cache modes of 9P, `virtiofs`; all if empty.
+    pub ways: Vec<String>,
     /// Only these scripts; all if empty.
     pub scripts: Vec<String>,
     /// The command that serves `{share}` on `{port}`; barge if none.
@@ -148,7 +199,7 @@ enum Verdict {
 /// The results of a pair, in the order of the scripts.
 struct Column {
     kernel: String,
-    cache: String,
+    way: &'static str,
     boot: Duration,
     cells: Vec<(&'static str, Verdict)>,
 }
@@ -176,10 +227,6 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
         )
     })?;
     let barge = barge.display().to_string();
-    let serve = match &options.serve {
-        Some(command) => command.clone(),
-        None => format!("{barge} serve {{share}} --9p tcp:127.0.0.1:{{port}}"),
-    };
     tools::install(dirs)?;
 
     let pairs = pairs(options);
@@ -187,13 +234,10 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<(usize, Column)>> {
         let mut done = Vec::new();
-        while let Some((index, (kernel, cache))) = Some(next.fetch_add(1, Ordering::Relaxed))
+        while let Some((index, (kernel, way))) = Some(next.fetch_add(1, Ordering::Relaxed))
             .and_then(|index| Some((index, pairs.get(index)?)))
         {
-            done.push((
-                index,
-                column(dirs, options, [&barge, &serve], kernel, cache, &scripts)?,
-            ));
+            done.push((index, column(dirs, options, &barge, kernel, way, &scripts)?));
         }
         Ok(done)
     };
@@ -215,7 +259,7 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
     for column in &columns {
         for (name, verdict) in &column.cells {
             if let Verdict::Failed(why) = verdict {
-                println!("failed: {} {} {name}: {why}", column.kernel, column.cache);
+                println!("failed: {} {} {name}: {why}", column.kernel, column.way);
             }
         }
     }
@@ -240,22 +284,16 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-fn pairs(options: &Options) -> Vec<(String, String)> {
+fn pairs(options: &Options) -> Vec<(&'static str, &'static Way)> {
     let all = LINES
         .iter()
-        .flat_map(|(kernel, _)| CACHES.iter().map(|cache| (*kernel, *cache)));
-    let narrowed = !options.kernels.is_empty() || !options.caches.is_empty();
-    let base: Vec<_> = if options.quick && !narrowed {
-        QUICK.to_vec()
-    } else {
-        all.collect()
-    };
-    base.into_iter()
-        .filter(|(kernel, cache)| {
-            chosen(&options.kernels, kernel) && chosen(&options.caches, cache)
-        })
-        .map(|(kernel, cache)| (kernel.into(), cache.into()))
-        .collect()
+        .flat_map(|(kernel, _)| WAYS.iter().map(|way| (*kernel, way)));
+    let narrowed = !options.kernels.is_empty() || !options.ways.is_empty();
+    all.filter(|(kernel, way)| match options.quick && !narrowed {
+        true => QUICK.contains(&(*kernel, way.name)),
+        false => chosen(&options.kernels, kernel) && chosen(&options.ways, way.name),
+    })
+    .collect()
 }
 
 fn chosen(names: &[String], name: &str) -> bool {
@@ -266,42 +304,48 @@ fn chosen(names: &[String], name: &str) -> bool {
 fn column(
     dirs: &Dirs,
     options: &Options,
-    [barge, serve]: [&str; 2],
+    barge: &str,
     kernel: &str,
-    cache: &str,
+    way: &Way,
     scripts: &[&'static Script],
 ) -> Result<Column> {
     let mut column = Column {
         kernel: kernel.into(),
-        cache: cache.into(),
+        way: way.name,
         boot: Duration::ZERO,
         cells: Vec::new(),
     };
     while column.cells.len() < scripts.len() {
         let rest = &scripts[column.cells.len()..];
-        let mount_options: Vec<String> = [format!("cache={cache},locktimeout=1")]
-            .into_iter()
-            .chain(options.options.iter().cloned())
-            .collect();
+        let usual = way.options.iter().map(|&option| option.into());
+        let mount_options: Vec<String> = usual.chain(options.options.iter().cloned()).collect();
+        let serve = match &options.serve {
+            Some(command) => command.clone(),
+            None => format!("{barge} serve {{share}} {}", way.serve),
+        };
         let plan = Plan {
             kernel: kernel.into(),
-            serve: Some(serve.into()),
-            mount: Mount::usual("9p", None, &mount_options),
+            serve: Some(serve),
+            mount: Mount::usual(way.kind, None, &mount_options),
             share: None,
             cases: rest
                 .iter()
                 .map(|script| {
-                    script.case(dirs, options.quick, [("CACHE", cache), ("BARGE", barge)])
+                    script.case(dirs, options.quick, [("CACHE", way.name), ("BARGE", barge)])
                 })
                 .collect(),
             case_timeout: options.timeout / 2,
             timeout: options.timeout,
             accel: options.accel.clone(),
-            qemu: MAPPED.iter().map(|&argument| argument.into()).collect(),
+            qemu: MAPPED
+                .iter()
+                .chain(way.qemu)
+                .map(|&argument| argument.into())
+                .collect(),
             mirror: options.mirror.clone(),
             keep: false,
         };
-        let prefix = format!("{kernel} {cache}| ");
+        let prefix = format!("{kernel} {}| ", way.name);
         let progress = |result: &CaseResult| {
             println!(
                 "{prefix}--- {} {} after {:.1} s",
@@ -418,7 +462,7 @@ fn table(columns: &[Column]) -> String {
     }
     let mut text = String::from("| |");
     for column in columns {
-        text += &format!(" {} {} |", column.kernel, column.cache);
+        text += &format!(" {} {} |", column.kernel, column.way);
     }
     text += "\n|---|";
     text += &"---|".repeat(columns.len());
@@ -481,7 +525,7 @@ mod tests {
         ];
         let column = Column {
             kernel: "6.1".into(),
-            cache: "none".into(),
+            way: "none",
             boot: Duration::from_secs(7),
             cells,
         };
@@ -508,7 +552,7 @@ mod tests {
         };
         let mut column = Column {
             kernel: "6.1".into(),
-            cache: "none".into(),
+            way: "none",
             boot: Duration::ZERO,
             cells: Vec::new(),
         };

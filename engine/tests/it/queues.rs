@@ -1,0 +1,225 @@
+//! Queues: rings in memory.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex};
+
+use engine::{Driven, Tuning};
+use transports::{Exchange, Frame, Outbox, Ring};
+use vfs::Payload;
+use wire::{Incoming, Outgoing};
+
+use crate::fake::{FakeSession, Rig};
+
+#[derive(Default)]
+struct Memory {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    asked: VecDeque<Vec<u8>>,
+    given: Vec<Vec<u8>>,
+    /// How many of those the peer was told of.
+    told: usize,
+    stopped: bool,
+    broken: bool,
+}
+
+impl Memory {
+    fn ask(&self, messages: &[&[u8]]) {
+        let mut state = self.state.lock().expect("no panic holds it");
+        for message in messages {
+            let len = [message.len() as u8 + 1];
+            state.asked.push_back([&len, *message].concat());
+        }
+        self.changed.notify_all();
+    }
+
+    fn stop(&self) {
+        self.state.lock().expect("no panic holds it").stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// The replies that the peer was told of, once there are so many, without their lengths.
+    fn replies(&self, count: usize) -> Vec<Vec<u8>> {
+        let state = self.state.lock().expect("no panic holds it");
+        let state = self
+            .changed
+            .wait_while(state, |state| state.told < count)
+            .expect("no panic holds it");
+        let told = state.given[..state.told].iter();
+        told.map(|reply| reply.get(1..).unwrap_or_default().to_vec())
+            .collect()
+    }
+}
+
+struct Message(Vec<u8>);
+
+impl Incoming for Message {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn payload(
+        &self,
+        range: Range<usize>,
+        write: &mut dyn FnMut(&mut dyn Payload) -> vfs::Result<usize>,
+    ) -> vfs::Result<usize> {
+        Frame(&self.0).payload(range, write)
+    }
+}
+
+struct Pair {
+    message: Message,
+    reply: Outbox,
+}
+
+impl Exchange for Pair {
+    fn split(&mut self) -> (&dyn Incoming, &mut dyn Outgoing) {
+        (&self.message, &mut self.reply)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl Ring for Memory {
+    fn take(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
+        let mut state = self.state.lock().expect("no panic holds it");
+        if state.broken {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        let asked = state.asked.pop_front().filter(|_| !state.stopped);
+        Ok(asked.map(|message| {
+            Box::new(Pair {
+                message: Message(message),
+                reply: Outbox::default(),
+            }) as Box<dyn Exchange>
+        }))
+    }
+
+    fn give(&self, exchange: Box<dyn Exchange>) {
+        let pair: Box<Pair> = exchange.into_any().downcast().expect("ours");
+        let mut state = self.state.lock().expect("no panic holds it");
+        state.given.push(pair.reply.bytes().to_vec());
+    }
+
+    fn tell(&self) {
+        let mut state = self.state.lock().expect("no panic holds it");
+        state.told = state.given.len();
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, wait: bool) -> io::Result<bool> {
+        let mut state = self.state.lock().expect("no panic holds it");
+        loop {
+            if state.stopped {
+                return Ok(false);
+            }
+            if !state.asked.is_empty() || state.broken {
+                return Ok(true);
+            }
+            if !wait {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            state = self.changed.wait(state).expect("no panic holds it");
+        }
+    }
+
+    fn name(&self) -> &str {
+        "memory"
+    }
+}
+
+/// A ring that `rig` drives.
+fn driven(rig: &Rig) -> (Arc<Memory>, Driven) {
+    let ring = Arc::new(Memory::default());
+    let session = Arc::new(FakeSession(rig.fake.clone()));
+    rig.fake.sessions.fetch_add(1, Ordering::SeqCst);
+    let driven = rig.engine.drive(ring.clone(), session);
+    (ring, driven.expect("driven"))
+}
+
+#[test]
+fn what_blocks_stops_nothing_else_of_its_queue() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    ring.ask(&[b"\x01w", b"\x02p", b"\x03e"]);
+    assert_eq!(ring.replies(1), [b"\x03e"]);
+    rig.fake.await_reached(2);
+    rig.fake.open(2);
+    assert_eq!(ring.replies(2)[1], b"\x02p");
+    rig.fake.open(1);
+    assert_eq!(ring.replies(3)[2], b"\x01w");
+    ring.stop();
+    driven.join();
+}
+
+#[test]
+fn many_are_told_of_by_and_by_and_all_in_the_end() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    let asked: Vec<[u8; 2]> = (0..100).map(|id| [id, b'e']).collect();
+    let asked: Vec<&[u8]> = asked.iter().map(|message| &message[..]).collect();
+    ring.ask(&asked);
+    assert_eq!(ring.replies(100), asked);
+    ring.stop();
+    driven.join();
+}
+
+#[test]
+fn what_cannot_be_read_is_given_back_empty_and_the_queue_goes_on() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    ring.ask(&[b"\x01x", b"\x02e"]);
+    assert_eq!(ring.replies(2), [&b""[..], b"\x02e"]);
+    ring.stop();
+    driven.join();
+}
+
+#[test]
+fn a_request_is_cancelled_by_its_name_even_if_others_have_it_too() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    ring.ask(&[b"\x01p", b"\x02p"]);
+    rig.fake.await_reached(1);
+    rig.fake.await_reached(2);
+    ring.ask(&[b"\x03c\x02"]);
+    let mut replies = ring.replies(2);
+    replies.sort();
+    assert_eq!(replies, [b"\x02i".to_vec(), b"\x03c\x02".to_vec()]);
+    rig.fake.open(1);
+    assert_eq!(ring.replies(3)[2], b"\x01p");
+    ring.stop();
+    driven.join();
+}
+
+#[test]
+fn a_stopped_queue_ends_when_what_is_in_flight_is_answered() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    ring.ask(&[b"\x01p", b"\x01p", b"\x02p"]);
+    rig.fake.await_reached(1);
+    rig.fake.await_reached(2);
+    ring.stop();
+    driven.join();
+    let mut replies = ring.replies(3);
+    replies.sort();
+    assert_eq!(replies, [b"\x01i", b"\x01i", b"\x02i"]);
+    assert_eq!(rig.fake.sessions.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_broken_ring_ends_its_queue() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    ring.state.lock().expect("no panic holds it").broken = true;
+    ring.changed.notify_all();
+    driven.join();
+}

@@ -1,0 +1,470 @@
+//! What a virtual machine monitor says over a vhost-user connection.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use transports::Ring;
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVirtioFeatures,
+    VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{
+    Backend, BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut,
+};
+use virtio_queue::{Queue, QueueT};
+
+use crate::memory::{Memory, invalid};
+use crate::queue::Running;
+
+/// What a device says of itself.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many queues there may be.
+    pub queues: usize,
+    /// The device's own space of configuration (virtio 1.3, 5.11.4 for file systems).
+    pub space: Vec<u8>,
+}
+
+/// Drives rings.
+pub trait Drive: Send + Sync {
+    /// Answers what comes through a ring, until that is stopped; calling what this returns waits
+    /// until then, and until all is answered.
+    fn start(&self, ring: Arc<dyn Ring>) -> io::Result<Stop>;
+}
+
+/// Waits for the end of a ring that was stopped.
+pub type Stop = Box<dyn FnOnce() + Send>;
+
+/// The back-end of one vhost-user connection.
+pub struct Device {
+    handler: BackendReqHandler<Mutex<Control>>,
+    /// The handler's, to wait for.
+    socket: UnixStream,
+    control: Arc<Mutex<Control>>,
+}
+
+impl Device {
+    /// A device for the monitor at the other end of `socket`.
+    pub fn new(
+        socket: UnixStream,
+        name: &str,
+        config: Config,
+        drive: Arc<dyn Drive>,
+    ) -> io::Result<Device> {
+        let queues = (0..config.queues).map(|_| Slot::default()).collect();
+        let control = Arc::new(Mutex::new(Control {
+            name: name.to_owned(),
+            config,
+            drive,
+            features: 0,
+            memory: Arc::new(Memory::map([]).expect("no region fails")),
+            queues,
+        }));
+        Ok(Device {
+            socket: socket.try_clone()?,
+            handler: BackendReqHandler::from_stream(socket, control.clone()),
+            control,
+        })
+    }
+
+    /// Does as the monitor says until it goes, or `stop` is readable. Nothing runs any more then.
+    pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        let end = loop {
+            match self.awaits(stop) {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+            match self.handler.handle_request() {
+                Ok(()) => {}
+                Err(Error::Disconnected | Error::PartialMessage) => break Ok(()),
+                Err(Error::SocketBroken(error) | Error::SocketError(error)) => break Err(error),
+                // The monitor hears of it if it asked to, and may go on.
+                Err(Error::ReqHandlerError(error)) => tracing::warn!("vhost-user: {error}"),
+                Err(error) => break Err(io::Error::other(error.to_string())),
+            }
+        };
+        self.control.lock().expect("no panic holds it").stop_all();
+        end
+    }
+
+    /// Waits for a message; false if it is to stop.
+    fn awaits(&self, stop: BorrowedFd<'_>) -> io::Result<bool> {
+        let mut fds = [
+            PollFd::from_borrowed_fd(stop, PollFlags::IN),
+            PollFd::new(&self.socket, PollFlags::IN),
+        ];
+        loop {
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                done => {
+                    done?;
+                    return Ok(fds[0].revents().is_empty());
+                }
+            }
+        }
+    }
+}
+
+/// The state of a connection.
+struct Control {
+    name: String,
+    config: Config,
+    drive: Arc<dyn Drive>,
+    /// Those agreed on.
+    features: u64,
+    memory: Arc<Memory>,
+    queues: Vec<Slot>,
+}
+
+/// A queue, as far as the monitor has said.
+#[derive(Default)]
+struct Slot {
+    size: u16,
+    addresses: Option<Addresses>,
+    next_avail: u16,
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    enabled: bool,
+    running: Option<(Arc<Running>, Stop)>,
+}
+
+/// Where its parts are to the monitor.
+#[derive(Clone, Copy)]
+struct Addresses {
+    descriptors: u64,
+    available: u64,
+    used: u64,
+}
+
+/// The most regions of memory: as many as libvhost-user takes.
+const REGIONS: usize = 509;
+
+/// The longest queue.
+const LONGEST: u16 = 1024;
+
+impl Control {
+    const FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
+        // VIRTIO_F_VERSION_1, VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC
+        | 1 << 32
+        | Control::EVENT_IDX
+        | 1 << 28;
+    const EVENT_IDX: u64 = 1 << 29;
+
+    fn slot(&mut self, index: u32) -> Result<&mut Slot> {
+        self.queues
+            .get_mut(index as usize)
+            .ok_or(Error::InvalidParam)
+    }
+
+    /// Starts a queue once all of it is known.
+    fn start_if_ready(&mut self, index: u32) -> Result<()> {
+        let event_idx = self.features & Control::EVENT_IDX != 0;
+        let (memory, drive) = (self.memory.clone(), self.drive.clone());
+        let name = format!("{}/{index}", self.name);
+        let slot = self.slot(index)?;
+        let (Some(addresses), None, true) = (slot.addresses, &slot.running, slot.enabled) else {
+            return Ok(());
+        };
+        if slot.kick.is_none() || slot.size == 0 {
+            return Ok(());
+        }
+        let queue = queue(&memory, slot, addresses, event_idx)?;
+        let Some(kick) = slot.kick.take() else {
+            return Ok(());
+        };
+        let again = kick.try_clone().map_err(Error::ReqHandlerError)?;
+        let call = slot.call.take();
+        let running =
+            Running::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
+        let running = Arc::new(running);
+        // A kick that came before is still to be answered.
+        slot.kick = Some(again);
+        let stop = drive
+            .start(running.clone())
+            .map_err(Error::ReqHandlerError)?;
+        slot.running = Some((running, stop));
+        Ok(())
+    }
+
+    fn stop(&mut self, index: u32) -> Result<()> {
+        let slot = self.slot(index)?;
+        if let Some((running, stop)) = slot.running.take() {
+            running.stop();
+            stop();
+            slot.next_avail = running.next_avail();
+            slot.call = running.take_call();
+        }
+        Ok(())
+    }
+
+    fn stop_all(&mut self) {
+        for index in 0..self.queues.len() {
+            // The index is one there is.
+            let _ = self.stop(index as u32);
+        }
+    }
+
+    fn set_memory(&mut self, memory: Memory) {
+        self.memory = Arc::new(memory);
+        for slot in &self.queues {
+            if let Some((running, _)) = &slot.running {
+                running.set_memory(&self.memory);
+            }
+        }
+    }
+}
+
+/// A queue as the monitor has described it.
+fn queue(memory: &Memory, slot: &Slot, at: Addresses, event_idx: bool) -> Result<Queue> {
+    let wrong = |error: virtio_queue::Error| invalid(&error.to_string());
+    let guest = |address| {
+        memory
+            .guest_address(address)
+            .ok_or_else(|| invalid("a queue outside the guest's memory"))
+    };
+    let mut queue = Queue::new(LONGEST).map_err(wrong)?;
+    queue.try_set_size(slot.size).map_err(wrong)?;
+    queue
+        .try_set_desc_table_address(guest(at.descriptors)?)
+        .map_err(wrong)?;
+    queue
+        .try_set_avail_ring_address(guest(at.available)?)
+        .map_err(wrong)?;
+    queue
+        .try_set_used_ring_address(guest(at.used)?)
+        .map_err(wrong)?;
+    queue.set_event_idx(event_idx);
+    queue.set_next_avail(slot.next_avail);
+    queue.set_ready(true);
+    if !queue.is_valid(memory.map_ref()) {
+        return Err(invalid("a queue that reaches beyond the guest's memory"));
+    }
+    // What was given back is the guest's to know: a monitor tells only what was taken.
+    let used = queue
+        .used_idx(memory.map_ref(), std::sync::atomic::Ordering::Acquire)
+        .map_err(wrong)?;
+    queue.set_next_used(used.0);
+    Ok(queue)
+}
+
+impl VhostUserBackendReqHandlerMut for Control {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.reset_device()
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.stop_all();
+        self.features = 0;
+        self.queues
+            .iter_mut()
+            .for_each(|slot| *slot = Slot::default());
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(Control::FEATURES)
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !Control::FEATURES != 0 {
+            return Err(Error::InvalidParam);
+        }
+        self.features = features;
+        // Without these there is no message to enable a queue by.
+        if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
+            for index in 0..self.queues.len() as u32 {
+                self.slot(index)?.enabled = true;
+                self.start_if_ready(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::RESET_DEVICE)
+    }
+
+    fn set_protocol_features(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.queues.len() as u64)
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        let memory = Memory::map(regions.iter().copied().zip(files))?;
+        self.set_memory(memory);
+        Ok(None)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        if self.memory.regions() >= REGIONS {
+            return Err(Error::InvalidParam);
+        }
+        let memory = self.memory.with(region, file)?;
+        self.set_memory(memory);
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let memory = self
+            .memory
+            .without(region.guest_phys_addr, region.memory_size)?;
+        self.set_memory(memory);
+        Ok(())
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let size = u16::try_from(num).map_err(|_| Error::InvalidParam)?;
+        if !size.is_power_of_two() || size > LONGEST {
+            return Err(Error::InvalidParam);
+        }
+        self.slot(index)?.size = size;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _: VhostUserVringAddrFlags,
+        descriptors: u64,
+        used: u64,
+        available: u64,
+        _: u64,
+    ) -> Result<()> {
+        self.slot(index)?.addresses = Some(Addresses {
+            descriptors,
+            available,
+            used,
+        });
+        self.start_if_ready(index)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.slot(index)?.next_avail = base as u16;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        self.stop(index)?;
+        let slot = self.slot(index)?;
+        (slot.kick, slot.call) = (None, None);
+        Ok(VhostUserVringState::new(index, slot.next_avail.into()))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let index = u32::from(index);
+        self.stop(index)?;
+        self.slot(index)?.kick = file.map(OwnedFd::from);
+        self.start_if_ready(index)
+    }
+
+    fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let slot = self.slot(index.into())?;
+        let call = file.map(OwnedFd::from);
+        match &slot.running {
+            Some((running, _)) => running.set_call(call),
+            None => slot.call = call,
+        }
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, _: u8, _: Option<File>) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.slot(index)?.enabled = enable;
+        match enable {
+            true => self.start_if_ready(index),
+            false => self.stop(index),
+        }
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let start = offset as usize;
+        let end = start
+            .checked_add(size as usize)
+            .ok_or(Error::InvalidParam)?;
+        let bytes = self.config.space.get(start..end);
+        bytes.map(<[u8]>::to_vec).ok_or(Error::InvalidParam)
+    }
+
+    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        Err(Error::InvalidOperation("the configuration is read-only"))
+    }
+
+    fn set_backend_req_fd(&mut self, _: Backend) {}
+
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
+        Err(Error::InvalidOperation("this is no graphics device"))
+    }
+
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
+        Err(Error::InvalidOperation("there are no shared objects"))
+    }
+
+    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(Error::InvalidOperation(
+            "requests in flight are not recorded",
+        ))
+    }
+
+    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
+        Err(Error::InvalidOperation(
+            "requests in flight are not recorded",
+        ))
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        _: File,
+    ) -> Result<Option<File>> {
+        Err(Error::InvalidOperation("the device's state does not move"))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(Error::InvalidOperation("the device's state does not move"))
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Ok(VhostUserShMemConfig::new(0, &[]))
+    }
+
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
+        Err(Error::InvalidOperation("dirty pages are not logged"))
+    }
+}

@@ -1,0 +1,139 @@
+//! A guest's memory.
+
+use std::fs::File;
+use std::io;
+
+use libc::iovec;
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vm_memory::{
+    Address, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+    GuestRegionMmap, Permissions,
+};
+
+/// All of a guest's memory that we were given, mapped.
+pub(crate) struct Memory {
+    map: GuestMemoryMmap<()>,
+    places: Vec<Place>,
+}
+
+/// Where a region is to the monitor, which tells the addresses of queues so.
+#[derive(Clone, Copy)]
+struct Place {
+    monitor: u64,
+    guest: u64,
+    len: u64,
+}
+
+impl Memory {
+    /// Maps regions, each from its file.
+    pub(crate) fn map(
+        regions: impl IntoIterator<Item = (VhostUserMemoryRegion, File)>,
+    ) -> vhost::vhost_user::Result<Memory> {
+        let mut memory = Memory {
+            map: GuestMemoryMmap::new(),
+            places: Vec::new(),
+        };
+        for (region, file) in regions {
+            memory = memory.with(&region, file)?;
+        }
+        Ok(memory)
+    }
+
+    /// The same and another region.
+    pub(crate) fn with(
+        &self,
+        region: &VhostUserMemoryRegion,
+        file: File,
+    ) -> vhost::vhost_user::Result<Memory> {
+        let place = Place {
+            monitor: region.user_addr,
+            guest: region.guest_phys_addr,
+            len: region.memory_size,
+        };
+        let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(place.guest))
+            .ok_or_else(|| invalid("a region beyond the end of all addresses"))?;
+        let map = self
+            .map
+            .insert_region(mapped.into())
+            .map_err(|error| invalid(&error.to_string()))?;
+        let places = self.places.iter().copied().chain([place]).collect();
+        Ok(Memory { map, places })
+    }
+
+    /// The same without a region.
+    pub(crate) fn without(&self, guest: u64, len: u64) -> vhost::vhost_user::Result<Memory> {
+        let (map, _) = self
+            .map
+            .remove_region(GuestAddress(guest), len)
+            .map_err(|error| invalid(&error.to_string()))?;
+        let kept = |place: &&Place| place.guest != guest;
+        Ok(Memory {
+            map,
+            places: self.places.iter().filter(kept).copied().collect(),
+        })
+    }
+
+    pub(crate) fn map_ref(&self) -> &GuestMemoryMmap<()> {
+        &self.map
+    }
+
+    /// How many regions there are.
+    pub(crate) fn regions(&self) -> usize {
+        self.map.num_regions()
+    }
+
+    /// The guest's address of what the monitor has at `address`.
+    pub(crate) fn guest_address(&self, address: u64) -> Option<GuestAddress> {
+        self.places.iter().find_map(|place| {
+            let offset = address.checked_sub(place.monitor)?;
+            (offset < place.len).then(|| GuestAddress(place.guest + offset))
+        })
+    }
+
+    /// Adds the memory of `len` bytes at `address` to `pieces`, as few as there can be; false if not all
+    /// of it is there.
+    pub(crate) fn pieces(
+        &self,
+        address: GuestAddress,
+        len: usize,
+        pieces: &mut Vec<iovec>,
+    ) -> bool {
+        if let Some(region) = self.map.find_region(address)
+            && let Some(offset) = region.to_region_addr(address)
+            && offset.raw_value() + len as u64 <= region.len()
+            && let Ok(slice) = region.get_slice(offset, len)
+        {
+            push(pieces, slice.ptr_guard_mut().as_ptr(), len);
+            return true;
+        }
+        let mut found = 0;
+        let Ok(slices) = GuestMemory::get_slices(&self.map, address, len, Permissions::ReadWrite)
+        else {
+            return false;
+        };
+        for slice in slices {
+            let Ok(slice) = slice else { return false };
+            push(pieces, slice.ptr_guard_mut().as_ptr(), slice.len());
+            found += slice.len();
+        }
+        found == len
+    }
+}
+
+/// Adds memory that may go on where the last piece ends.
+fn push(pieces: &mut Vec<iovec>, start: *mut u8, len: usize) {
+    if let Some(last) = pieces.last_mut()
+        && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == start
+    {
+        last.iov_len += len;
+        return;
+    }
+    pieces.push(iovec {
+        iov_base: start.cast(),
+        iov_len: len,
+    });
+}
+
+pub(crate) fn invalid(why: &str) -> vhost::vhost_user::Error {
+    vhost::vhost_user::Error::ReqHandlerError(io::Error::new(io::ErrorKind::InvalidInput, why))
+}

@@ -1,0 +1,417 @@
+//! A queue that is running.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use transports::{Exchange, Ring};
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+
+use crate::chain::{Area, Chain, Reply, Request};
+use crate::memory::Memory;
+
+/// A virtqueue between its start and its stop.
+pub(crate) struct Running {
+    name: String,
+    inner: Mutex<Inner>,
+    /// Readable when the guest has added something while it was asked to tell.
+    kick: OwnedFd,
+    /// Readable once the queue is stopped.
+    stop: OwnedFd,
+    stopped: AtomicBool,
+}
+
+struct Inner {
+    queue: Queue,
+    memory: Arc<Memory>,
+    /// What tells the guest.
+    call: Option<Arc<OwnedFd>>,
+}
+
+impl Running {
+    pub(crate) fn new(
+        name: String,
+        queue: Queue,
+        memory: Arc<Memory>,
+        kick: OwnedFd,
+        call: Option<OwnedFd>,
+    ) -> io::Result<Running> {
+        Ok(Running {
+            name,
+            inner: Mutex::new(Inner {
+                queue,
+                memory,
+                call: call.map(Arc::new),
+            }),
+            kick,
+            stop: eventfd(0, EventfdFlags::CLOEXEC)?,
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    /// Whoever drives it ends after what is in flight.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        // Cannot fail: nobody else adds to it.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+
+    /// The queue as it is, for its next start.
+    pub(crate) fn next_avail(&self) -> u16 {
+        self.inner().queue.next_avail()
+    }
+
+    pub(crate) fn set_call(&self, call: Option<OwnedFd>) {
+        self.inner().call = call.map(Arc::new);
+    }
+
+    /// Takes back what tells the guest.
+    pub(crate) fn take_call(&self) -> Option<OwnedFd> {
+        Arc::into_inner(self.inner().call.take()?)
+    }
+
+    pub(crate) fn set_memory(&self, memory: &Arc<Memory>) {
+        self.inner().memory = memory.clone();
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no panic holds it")
+    }
+}
+
+impl Inner {
+    fn has_more(&self) -> io::Result<bool> {
+        let memory = self.memory.map_ref();
+        let there = self
+            .queue
+            .avail_idx(memory, Ordering::Acquire)
+            .map_err(broken)?;
+        Ok(there.0 != self.queue.next_avail())
+    }
+}
+
+impl Ring for Running {
+    fn take(
+        &self,
+        frame: &dyn Fn(&[u8]) -> Option<usize>,
+    ) -> io::Result<Option<Box<dyn Exchange>>> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut inner = self.inner();
+        let memory = inner.memory.clone();
+        let mut available = inner.queue.iter(memory.map_ref()).map_err(broken)?;
+        let Some(chain) = available.next() else {
+            return Ok(None);
+        };
+        drop(inner);
+        let head = chain.head_index();
+        let (mut readable, mut writable) = (Vec::new(), Vec::new());
+        for descriptor in chain {
+            let pieces = match descriptor.is_write_only() {
+                true => &mut writable,
+                // What the device reads stands before what it writes.
+                false if writable.is_empty() => &mut readable,
+                false => break,
+            };
+            if !memory.pieces(descriptor.addr(), descriptor.len() as usize, pieces) {
+                // A guest that points elsewhere gets nothing, and nothing is done for it.
+                readable.clear();
+                writable.clear();
+                break;
+            }
+        }
+        Ok(Some(Box::new(Chain {
+            head,
+            request: Request::new(Area::new(readable, &memory), frame),
+            reply: Reply::new(Area::new(writable, &memory)),
+        })))
+    }
+
+    fn give(&self, exchange: Box<dyn Exchange>) {
+        let Ok(chain) = exchange.into_any().downcast::<Chain>() else {
+            return;
+        };
+        let len = wire::Outgoing::len(&chain.reply) as u32;
+        let mut inner = self.inner();
+        let Inner { queue, memory, .. } = &mut *inner;
+        if let Err(error) = queue.add_used(memory.map_ref(), chain.head, len) {
+            tracing::warn!(queue = self.name, "a reply is lost: {error}");
+        }
+    }
+
+    fn tell(&self) {
+        let mut inner = self.inner();
+        let Inner {
+            queue,
+            memory,
+            call,
+        } = &mut *inner;
+        // Where the guest cannot be asked it is told.
+        if !queue.needs_notification(memory.map_ref()).unwrap_or(true) {
+            return;
+        }
+        let call = call.clone();
+        drop(inner);
+        if let Some(call) = call {
+            // Fails only when the guest has not looked for longer than the event can count.
+            let _ = rustix::io::write(&*call, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn wait(&self, wait: bool) -> io::Result<bool> {
+        if self.stopped.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        if self.inner().has_more()? {
+            return Ok(true);
+        }
+        if !wait {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        loop {
+            let mut inner = self.inner();
+            let Inner { queue, memory, .. } = &mut *inner;
+            let more = queue
+                .enable_notification(memory.map_ref())
+                .map_err(broken)?;
+            drop(inner);
+            if !more {
+                let mut fds = [
+                    PollFd::new(&self.kick, PollFlags::IN),
+                    PollFd::new(&self.stop, PollFlags::IN),
+                ];
+                match poll(&mut fds, None) {
+                    Err(rustix::io::Errno::INTR) => continue,
+                    done => done?,
+                };
+                if !fds[0].revents().is_empty() {
+                    rustix::io::read(&self.kick, &mut [0; 8])?;
+                }
+            }
+            if self.stopped.load(Ordering::SeqCst) {
+                return Ok(false);
+            }
+            let mut inner = self.inner();
+            let Inner { queue, memory, .. } = &mut *inner;
+            queue
+                .disable_notification(memory.map_ref())
+                .map_err(broken)?;
+            return Ok(true);
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn broken(error: virtio_queue::Error) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use vfs::Patience;
+    use vhost::vhost_user::message::VhostUserMemoryRegion;
+    use virtio_queue::desc::RawDescriptor;
+    use virtio_queue::desc::split::Descriptor;
+    use virtio_queue::mock::MockSplitQueue;
+    use vm_memory::{Bytes, GuestAddress};
+
+    use super::*;
+
+    const NEXT: u16 = 1;
+    const WRITE: u16 = 2;
+    const INDIRECT: u16 = 4;
+    /// Where the guest's memory begins to it, and its two regions' sizes.
+    const START: u64 = 0x10_0000;
+    const SIZES: [u64; 2] = [1 << 20, 1 << 16];
+
+    fn memory() -> Arc<Memory> {
+        let mut at = START;
+        let regions = SIZES.map(|size| {
+            let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a file");
+            ftruncate(&fd, size).expect("sized");
+            let region = VhostUserMemoryRegion::new(at, size, 0x7000_0000 + at, 0);
+            at += size;
+            (region, File::from(fd))
+        });
+        Arc::new(Memory::map(regions).expect("mapped"))
+    }
+
+    /// A queue with `descriptors`: address, length, flags, next.
+    fn running(memory: &Arc<Memory>, descriptors: &[(u64, u32, u16, u16)]) -> Running {
+        let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
+        let descriptors: Vec<_> = descriptors
+            .iter()
+            .map(|&(at, len, flags, next)| {
+                RawDescriptor::from(Descriptor::new(at, len, flags, next))
+            })
+            .collect();
+        if !descriptors.is_empty() {
+            mock.add_desc_chains(&descriptors, 0).expect("added");
+        }
+        let queue: Queue = mock.create_queue().expect("a queue");
+        let event = || eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+        Running::new("test".into(), queue, memory.clone(), event(), Some(event())).expect("running")
+    }
+
+    fn take(running: &Running) -> Box<dyn Exchange> {
+        let all = |head: &[u8]| Some(head.len());
+        running.take(&all).expect("not broken").expect("a request")
+    }
+
+    fn load(memory: &Memory, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        memory
+            .map_ref()
+            .read_slice(&mut bytes, GuestAddress(at))
+            .expect("there");
+        bytes
+    }
+
+    #[test]
+    fn a_request_is_read_and_its_reply_written_where_the_guest_wants_them() {
+        let memory = memory();
+        let (asked, data, head, rest) = (
+            START + 0x8000,
+            START + 0x9000,
+            START + 0xa000,
+            START + 0xb000,
+        );
+        memory
+            .map_ref()
+            .write_slice(b"head", GuestAddress(asked))
+            .expect("written");
+        memory
+            .map_ref()
+            .write_slice(b"payload", GuestAddress(data))
+            .expect("written");
+        let running = running(
+            &memory,
+            &[
+                (asked, 4, NEXT, 1),
+                (data, 7, NEXT, 2),
+                (head, 6, NEXT | WRITE, 3),
+                (rest, 100, WRITE, 0),
+            ],
+        );
+        assert!(running.wait(false).expect("not broken"));
+        let mut exchange = running
+            .take(&|_| Some(4))
+            .expect("not broken")
+            .expect("one");
+        let file = tempfile::tempfile().expect("a file");
+        file.write_all_at(b"from the file", 0).expect("written");
+        let (message, out) = exchange.split();
+        assert_eq!(&message.bytes()[..4], b"head");
+        let written = message.payload(4..11, &mut |payload| payload.file(file.as_fd(), 100));
+        assert_eq!(written, Ok(7));
+        let mut seen = Vec::new();
+        let read = message.payload(5..9, &mut |payload| {
+            payload.bytes(&mut |bytes| {
+                seen.extend_from_slice(bytes);
+                Ok(())
+            })?;
+            Ok(4)
+        });
+        assert_eq!((read, &seen[..]), (Ok(4), &b"aylo"[..]));
+        assert_eq!(out.room(), 106);
+        out.bytes(b"????");
+        assert_eq!(out.file(file.as_fd(), 5, 50, Patience::Full), Ok(50));
+        out.truncate(4 + 8);
+        out.zeros(2);
+        out.patch(0, b"repl");
+        assert_eq!((out.len(), out.room()), (14, 92));
+        running.give(exchange);
+        running.tell();
+        assert_eq!(load(&memory, head, 6), b"replth");
+        assert_eq!(load(&memory, rest, 8), b"e file\0\0");
+        let mut back = [0; 7];
+        file.read_exact_at(&mut back, 100).expect("read");
+        assert_eq!(&back, b"payload");
+        // The used ring: flags, index, and the chain's head and length.
+        let used = load(&memory, running.inner().queue.used_ring(), 12);
+        assert_eq!(used, [0, 0, 1, 0, 0, 0, 0, 0, 14, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_piece_may_lie_across_regions() {
+        let memory = memory();
+        let border = START + SIZES[0];
+        let running = running(&memory, &[(border - 3, 6, WRITE, 0)]);
+        let mut exchange = take(&running);
+        exchange.split().1.bytes(b"abcdef");
+        assert_eq!(load(&memory, border - 3, 6), b"abcdef");
+    }
+
+    #[test]
+    fn a_chain_that_leads_nowhere_or_round_in_a_ring_ends() {
+        let memory = memory();
+        let end = START + SIZES[0] + SIZES[1];
+        for (descriptors, asked, room) in [
+            // Outside, across the end, longer than all addresses.
+            (vec![(0, 8, 0, 0)], 0, 0),
+            (vec![(end - 4, 8, 0, 0)], 0, 0),
+            (vec![(u64::MAX - 3, 8, 0, 0)], 0, 0),
+            // Longer than the guest's memory.
+            (vec![(START, u32::MAX, WRITE, 0)], 0, 0),
+            // Round and round: no longer than the queue.
+            (vec![(START + 0x8000, 1, NEXT, 0)], 16, 0),
+            // To be read behind what is to be written.
+            (
+                vec![
+                    (START + 0x8000, 4, NEXT | WRITE, 1),
+                    (START + 0x8000, 4, 0, 0),
+                ],
+                0,
+                4,
+            ),
+            // A table that is no whole number of descriptors.
+            (vec![(START + 0x8000, 17, INDIRECT, 0)], 0, 0),
+        ] {
+            let running = running(&memory, &descriptors);
+            let mut exchange = take(&running);
+            let (message, out) = exchange.split();
+            assert_eq!(
+                (message.bytes().len(), out.room()),
+                (asked, room),
+                "{descriptors:?}"
+            );
+            running.give(exchange);
+        }
+    }
+
+    #[test]
+    fn a_queue_that_has_more_than_it_can_is_broken() {
+        let memory = memory();
+        let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+        let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
+        mock.avail().idx().store(1000);
+        assert!(running.take(&|_| None).is_err());
+    }
+
+    #[test]
+    fn a_stop_ends_the_waiting_and_nothing_more_is_taken() {
+        let memory = memory();
+        let idle = Arc::new(running(&memory, &[]));
+        assert!(idle.wait(false).is_err());
+        let waiting = std::thread::spawn({
+            let idle = idle.clone();
+            move || idle.wait(true).expect("not broken")
+        });
+        idle.stop();
+        assert!(!waiting.join().expect("no panic"));
+        let busy = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+        busy.stop();
+        assert!(busy.take(&|_| None).expect("not broken").is_none());
+    }
+}
