@@ -16,6 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("remote", &["vfs", "wire", "sys", "transports", "p9"]),
     ("layers", &["vfs"]),
     ("p9", &["vfs", "wire"]),
+    ("fuse", &["vfs", "wire"]),
     ("transports", &["vfs", "wire", "sys"]),
     ("engine", &["vfs", "wire", "transports"]),
     ("guest", &[]),
@@ -49,7 +50,16 @@ fn rooms_use_only_what_they_may() {
             if dependency.path.is_some() {
                 assert!(may.contains(&used), "{room} must not use {used}");
             }
-            let pure = ["vfs", "vfs-testkit", "wire", "layers", "p9", "memory"].contains(&room);
+            let pure = [
+                "vfs",
+                "vfs-testkit",
+                "wire",
+                "layers",
+                "p9",
+                "fuse",
+                "memory",
+            ]
+            .contains(&room);
             assert!(
                 !(pure && IO.contains(&used)),
                 "{room} does no I/O, and must not use {used}"

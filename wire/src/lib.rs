@@ -1,15 +1,18 @@
 //! Bytes on the wire: a bounded reader of what a peer sent, and a message under construction.
 //!
+//! Offsets of listings too, since more than one protocol shows dots that no source lists.
 //! And what the server half of a protocol is to whoever moves its bytes: a [`Session`].
 //!
 //! What it lacks on purpose: any idea of a message. A protocol says what follows what.
 
 #![forbid(unsafe_code)]
 
+mod offset;
 mod read;
 mod session;
 mod write;
 
+pub use offset::{BEHIND_DOT, BEHIND_DOTS, cookie_of, offset_of};
 pub use read::{Malformed, Reader};
 pub use session::{Answer, Incoming, Role, Session};
 pub use write::{LeWriter, Outgoing};

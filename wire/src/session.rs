@@ -10,9 +10,11 @@ use crate::{Malformed, Outgoing};
 /// and the order of replies are the driver's. Dropping it ends the client: its files are closed
 /// and its locks go.
 pub trait Session: Send + Sync {
-    /// The length of the message that `head` begins with, or nothing as long as too little of it
-    /// has come to tell. An error closes the connection: the peer cannot be followed any more, or
-    /// announces more than was agreed on.
+    /// How many bytes of the message that `head` begins with must stand together in
+    /// [`Incoming::bytes`], or nothing as long as too little of it has come to tell: all of it, as a
+    /// rule; without its payload, where a protocol's messages say themselves how long they are and
+    /// transports may keep the payload elsewhere (FUSE's WRITE). An error closes the connection: the
+    /// peer cannot be followed any more, or announces more than was agreed on.
     fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed>;
 
     /// What a whole message means to the order of things.
@@ -34,11 +36,12 @@ pub trait Session: Send + Sync {
 /// A whole message as it came. The transport lends what it carries to a file without showing
 /// how.
 pub trait Incoming {
-    /// The message.
+    /// The message, or at least as much of it as [`Session::frame`] said.
     fn bytes(&self) -> &[u8];
 
     /// Has `write` write the part of the message that `range` covers: the payload of a request.
-    /// The range lies within the message.
+    /// The range lies within the message as long as it says to be, which may be longer than
+    /// [`Incoming::bytes`]; if less has come, `EINVAL`.
     fn payload(
         &self,
         range: Range<usize>,

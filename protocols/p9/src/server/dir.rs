@@ -1,7 +1,7 @@
 //! Treaddir: the entries of a directory, as 9P2000.L has them.
 
 use vfs::{Attr, Cx, DirEntry, DirSink, Errno, Kind, Plus, Result, Want};
-use wire::Outgoing;
+use wire::{BEHIND_DOT, BEHIND_DOTS, Outgoing, cookie_of, offset_of};
 
 use super::Turn;
 use super::fid::FidState;
@@ -9,34 +9,6 @@ use super::qid::{entry_qid, qid_of};
 use super::walk::up;
 use crate::message::DATA_HEAD;
 use crate::{Fid, Kind as Message, Put, Qid};
-
-/// The offset behind `.`, and the one behind `..`: Linux shows no dots but those a server sends.
-///
-/// Every other offset is the source's own cookie, so these are where no source counts up to and no
-/// file system's hashes or positions are known to be. A cookie that is one of them after all is sent
-/// with the sign bit, which no offset of Linux has.
-const BEHIND_DOT: u64 = 0x7fff_ffe0_0d07_0001;
-const BEHIND_DOTS: u64 = 0x7fff_ffe0_0d07_0002;
-const SIGN: u64 = 1 << 63;
-
-/// A cookie as the offset that a client sees.
-fn offset_of(cookie: u64) -> u64 {
-    match cookie {
-        BEHIND_DOT | BEHIND_DOTS => cookie | SIGN,
-        _ => cookie,
-    }
-}
-
-/// The cookie to go on from, given a client's offset.
-fn cookie_of(offset: u64) -> u64 {
-    const HIDDEN_DOT: u64 = BEHIND_DOT | SIGN;
-    const HIDDEN_DOTS: u64 = BEHIND_DOTS | SIGN;
-    match offset {
-        BEHIND_DOT | BEHIND_DOTS => 0,
-        HIDDEN_DOT | HIDDEN_DOTS => offset & !SIGN,
-        _ => offset,
-    }
-}
 
 impl Turn<'_> {
     pub(super) fn readdir(&mut self, fid: Fid, offset: u64, count: u32) -> Result<()> {
@@ -131,22 +103,5 @@ impl DirSink for Entries<'_> {
         let qid = entry_qid(entry.kind, entry.id);
         let d_type = entry.kind.map_or(0, Kind::d_type);
         self.put((qid, d_type), offset_of(entry.cookie), entry.name)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_cookie_becomes_the_offset_of_a_dot_and_each_comes_back() {
-        for cookie in [1, 2, 3, i64::MAX as u64, u64::MAX, BEHIND_DOT, BEHIND_DOTS] {
-            let offset = offset_of(cookie);
-            assert!(
-                ![0, BEHIND_DOT, BEHIND_DOTS].contains(&offset),
-                "{cookie:x}"
-            );
-            assert_eq!(cookie_of(offset), cookie);
-        }
     }
 }

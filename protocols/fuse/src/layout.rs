@@ -1,0 +1,333 @@
+//! The structures of messages, little-endian and without implicit padding: the table of them, and
+//! what comes of it: types, decoding, encoding.
+
+use wire::{Malformed, Reader};
+
+/// What a structure is made of.
+pub(crate) trait Field: Sized {
+    /// Bytes it takes.
+    const BYTES: usize;
+
+    /// Reads it.
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed>;
+
+    /// Writes it over `to`, which has [`Field::BYTES`] bytes.
+    fn put(&self, to: &mut [u8]);
+}
+
+macro_rules! numbers {
+    ($($type:ident)*) => {$(
+        impl Field for $type {
+            const BYTES: usize = size_of::<$type>();
+
+            #[inline]
+            fn take(from: &mut Reader<'_>) -> Result<$type, Malformed> {
+                let mut bytes = [0; size_of::<$type>()];
+                bytes.copy_from_slice(from.bytes(size_of::<$type>())?);
+                Ok($type::from_le_bytes(bytes))
+            }
+
+            #[inline]
+            fn put(&self, to: &mut [u8]) {
+                to.copy_from_slice(&self.to_le_bytes());
+            }
+        }
+    )*};
+}
+
+numbers! { u16 u32 u64 i32 i64 }
+
+macro_rules! layouts {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident { $($field:ident: $type:ident $(+ $pad:literal)?),* $(,)? }
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub struct $name {
+            $(pub $field: $type,)*
+        }
+
+        impl $name {
+            /// Bytes on the wire.
+            pub const SIZE: usize = <$name as Field>::BYTES;
+
+            /// Reads it off the start of `bytes`.
+            pub fn decode(bytes: &[u8]) -> Result<$name, Malformed> {
+                Field::take(&mut Reader::new(bytes))
+            }
+
+            /// The bytes on the wire.
+            pub fn encode(&self) -> [u8; $name::SIZE] {
+                let mut bytes = [0; $name::SIZE];
+                self.put(&mut bytes);
+                bytes
+            }
+        }
+
+        impl Field for $name {
+            const BYTES: usize = 0 $(+ <$type as Field>::BYTES $(+ $pad)?)*;
+
+            #[inline]
+            fn take(from: &mut Reader<'_>) -> Result<$name, Malformed> {
+                $(
+                    let $field = <$type as Field>::take(from)?;
+                    $(from.bytes($pad)?;)?
+                )*
+                Ok($name { $($field),* })
+            }
+
+            #[inline]
+            fn put(&self, to: &mut [u8]) {
+                let rest = to;
+                $(
+                    let (field, rest) = rest.split_at_mut(<$type as Field>::BYTES);
+                    self.$field.put(field);
+                    $(let rest = &mut rest[$pad..];)?
+                )*
+                debug_assert!(rest.is_empty(), "a structure is written whole");
+            }
+        }
+    )*};
+}
+
+// `+ n`: so many bytes of padding behind the field.
+layouts! {
+    /// `fuse_in_header`, which every request begins with. `total_extlen` is in units of 8 bytes.
+    InHeader {
+        len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32,
+        total_extlen: u16 + 2,
+    }
+
+    /// `fuse_out_header`, which every reply begins with. `error` is a negative errno, or 0.
+    OutHeader { len: u32, error: i32, unique: u64 }
+
+    /// `fuse_attr`.
+    Attr {
+        ino: u64, size: u64, blocks: u64, atime: u64, mtime: u64, ctime: u64, atimensec: u32,
+        mtimensec: u32, ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32,
+        blksize: u32, flags: u32,
+    }
+
+    /// `fuse_entry_out`.
+    EntryOut {
+        nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32,
+        attr_valid_nsec: u32, attr: Attr,
+    }
+
+    /// `fuse_attr_out`.
+    AttrOut { attr_valid: u64, attr_valid_nsec: u32 + 4, attr: Attr }
+
+    /// `fuse_init_out`, as long as it is since 7.23.
+    InitOut {
+        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,
+        congestion_threshold: u16, max_write: u32, time_gran: u32, max_pages: u16,
+        map_alignment: u16, flags2: u32, max_stack_depth: u32, request_timeout: u16 + 22,
+    }
+
+    /// `fuse_interrupt_in`.
+    InterruptIn { unique: u64 }
+
+    /// `fuse_forget_in`.
+    ForgetIn { nlookup: u64 }
+
+    /// `fuse_forget_one`.
+    ForgetOne { nodeid: u64, nlookup: u64 }
+
+    /// `fuse_batch_forget_in`.
+    BatchForgetIn { count: u32 + 4 }
+
+    /// `fuse_getattr_in`.
+    GetattrIn { getattr_flags: u32 + 4, fh: u64 }
+
+    /// `fuse_setattr_in`.
+    SetattrIn {
+        valid: u32 + 4, fh: u64, size: u64, lock_owner: u64, atime: u64, mtime: u64, ctime: u64,
+        atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32 + 4, uid: u32, gid: u32 + 4,
+    }
+
+    /// `fuse_mknod_in`.
+    MknodIn { mode: u32, rdev: u32, umask: u32 + 4 }
+
+    /// `fuse_mkdir_in`.
+    MkdirIn { mode: u32, umask: u32 }
+
+    /// `fuse_rename_in`.
+    RenameIn { newdir: u64 }
+
+    /// `fuse_rename2_in`.
+    Rename2In { newdir: u64, flags: u32 + 4 }
+
+    /// `fuse_link_in`.
+    LinkIn { oldnodeid: u64 }
+
+    /// `fuse_open_in`.
+    OpenIn { flags: u32, open_flags: u32 }
+
+    /// `fuse_create_in`.
+    CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32 }
+
+    /// `fuse_open_out`.
+    OpenOut { fh: u64, open_flags: u32, backing_id: i32 }
+
+    /// `fuse_release_in`.
+    ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 }
+
+    /// `fuse_flush_in`.
+    FlushIn { fh: u64 + 8, lock_owner: u64 }
+
+    /// `fuse_read_in`, which READDIR and READDIRPLUS have as well.
+    ReadIn {
+        fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32 + 4,
+    }
+
+    /// `fuse_write_in`.
+    WriteIn {
+        fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32 + 4,
+    }
+
+    /// `fuse_write_out`.
+    WriteOut { size: u32 + 4 }
+
+    /// `fuse_kstatfs`.
+    StatFs {
+        blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32,
+        frsize: u32 + 28,
+    }
+
+    /// `fuse_fsync_in`.
+    FsyncIn { fh: u64, fsync_flags: u32 + 4 }
+
+    /// `fuse_getxattr_in`, which LISTXATTR has as well.
+    GetxattrIn { size: u32 + 4 }
+
+    /// `fuse_getxattr_out`.
+    GetxattrOut { size: u32 + 4 }
+
+    /// `fuse_lk_in`.
+    LkIn {
+        fh: u64, owner: u64, start: u64, end: u64, kind: u32, pid: u32, lk_flags: u32 + 4,
+    }
+
+    /// `fuse_lk_out`.
+    LkOut { start: u64, end: u64, kind: u32, pid: u32 }
+
+    /// `fuse_access_in`.
+    AccessIn { mask: u32 + 4 }
+
+    /// `fuse_bmap_in`.
+    BmapIn { block: u64, blocksize: u32 + 4 }
+
+    /// `fuse_ioctl_in`.
+    IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
+
+    /// `fuse_poll_in`.
+    PollIn { fh: u64, kh: u64, flags: u32, events: u32 }
+
+    /// `fuse_fallocate_in`.
+    FallocateIn { fh: u64, offset: u64, length: u64, mode: u32 + 4 }
+
+    /// `fuse_lseek_in`.
+    LseekIn { fh: u64, offset: u64, whence: u32 + 4 }
+
+    /// `fuse_lseek_out`.
+    LseekOut { offset: u64 }
+
+    /// `fuse_copy_file_range_in`.
+    CopyIn {
+        fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64,
+    }
+
+    /// `fuse_copy_file_range_out`, of COPY_FILE_RANGE_64.
+    CopyOut { bytes_copied: u64 }
+
+    /// `fuse_statx_in`.
+    StatxIn { getattr_flags: u32 + 4, fh: u64, sx_flags: u32, sx_mask: u32 }
+
+    /// `fuse_sx_time`.
+    SxTime { sec: i64, nsec: u32 + 4 }
+
+    /// `fuse_statx`.
+    Statx {
+        mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16 + 2,
+        ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: SxTime, btime: SxTime,
+        ctime: SxTime, mtime: SxTime, rdev_major: u32, rdev_minor: u32, dev_major: u32,
+        dev_minor: u32 + 112,
+    }
+
+    /// `fuse_statx_out`.
+    StatxOut { attr_valid: u64, attr_valid_nsec: u32, flags: u32 + 16, stat: Statx }
+
+    /// `fuse_dirent`, up to its name.
+    DirentHead { ino: u64, off: u64, namelen: u32, kind: u32 }
+
+    /// `fuse_ext_header`, which every extension begins with; `size` counts it in.
+    ExtHeader { size: u32, kind: u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_long_as_the_kernels() {
+        for (name, size, expected) in [
+            ("in_header", InHeader::SIZE, 40),
+            ("out_header", OutHeader::SIZE, 16),
+            ("attr", Attr::SIZE, 88),
+            ("entry_out", EntryOut::SIZE, 128),
+            ("attr_out", AttrOut::SIZE, 104),
+            ("init_out", InitOut::SIZE, 64),
+            ("getattr_in", GetattrIn::SIZE, 16),
+            ("setattr_in", SetattrIn::SIZE, 88),
+            ("mknod_in", MknodIn::SIZE, 16),
+            ("create_in", CreateIn::SIZE, 16),
+            ("open_out", OpenOut::SIZE, 16),
+            ("release_in", ReleaseIn::SIZE, 24),
+            ("flush_in", FlushIn::SIZE, 24),
+            ("read_in", ReadIn::SIZE, 40),
+            ("write_in", WriteIn::SIZE, 40),
+            ("kstatfs", StatFs::SIZE, 80),
+            ("fsync_in", FsyncIn::SIZE, 16),
+            ("lk_in", LkIn::SIZE, 48),
+            ("lk_out", LkOut::SIZE, 24),
+            ("ioctl_in", IoctlIn::SIZE, 32),
+            ("poll_in", PollIn::SIZE, 24),
+            ("fallocate_in", FallocateIn::SIZE, 32),
+            ("lseek_in", LseekIn::SIZE, 24),
+            ("copy_file_range_in", CopyIn::SIZE, 56),
+            ("statx_in", StatxIn::SIZE, 24),
+            ("statx", Statx::SIZE, 256),
+            ("statx_out", StatxOut::SIZE, 288),
+            ("dirent", DirentHead::SIZE, 24),
+        ] {
+            assert_eq!(size, expected, "fuse_{name}");
+        }
+    }
+
+    #[test]
+    fn fields_stand_where_the_kernel_has_them() {
+        let attr = SetattrIn {
+            valid: 1,
+            gid: 2,
+            uid: 3,
+            mode: 4,
+            ..SetattrIn::default()
+        };
+        let bytes = attr.encode();
+        assert_eq!((bytes[0], bytes[68], bytes[76], bytes[80]), (1, 4, 3, 2));
+        assert_eq!(SetattrIn::decode(&bytes), Ok(attr));
+        let init = InitOut {
+            max_pages: 0x0102,
+            flags2: 0x0304,
+            request_timeout: 0x0506,
+            ..InitOut::default()
+        };
+        let bytes = init.encode();
+        assert_eq!(bytes[28..30], [2, 1]);
+        assert_eq!(bytes[32..34], [4, 3]);
+        assert_eq!(bytes[40..42], [6, 5]);
+        assert_eq!(InitOut::decode(&bytes), Ok(init));
+    }
+}

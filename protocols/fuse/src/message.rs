@@ -1,0 +1,479 @@
+//! The table of requests, and what comes of it: types, decoding, encoding.
+//!
+//! A request is an [`InHeader`], its arguments, and extensions. Decoding is bounded by the message
+//! and never panics; what it yields borrows from the message. Bytes behind the arguments are
+//! ignored, as fields that a newer kernel may append.
+//!
+//! A reply is an [`OutHeader`] and one of the structures of [`crate::layout`], bytes, or nothing.
+
+use wire::{Malformed, Reader};
+
+use crate::layout::*;
+use crate::numbers::{EXT_GROUPS, InitFlags};
+
+/// Bytes before a request's arguments.
+pub const HEADER: usize = InHeader::SIZE;
+
+/// Bytes before the payload of WRITE.
+pub const WRITE_HEAD: usize = HEADER + WriteIn::SIZE;
+
+/// Bytes before a reply's arguments.
+pub const REPLY_HEADER: usize = OutHeader::SIZE;
+
+/// What a request says before its arguments. `len` and `total_extlen` are reckoned when encoding.
+pub type Header = InHeader;
+
+/// What was agreed on that changes the shape of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Form {
+    /// SETXATTR has the longer structure ([`InitFlags::SETXATTR_EXT`]).
+    pub setxattr_ext: bool,
+}
+
+/// Bytes that are no request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undecodable {
+    /// An opcode that no request has.
+    Opcode(u32),
+    /// Arguments that are not what the opcode promises.
+    Arguments(&'static str, Malformed),
+    /// Not even a header, or fewer bytes than it announces.
+    Frame(Malformed),
+}
+
+impl std::fmt::Display for Undecodable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Undecodable::Opcode(opcode) => write!(f, "no request has opcode {opcode}"),
+            Undecodable::Arguments(name, what) => write!(f, "{name}: {what}"),
+            Undecodable::Frame(what) => write!(f, "no message: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Undecodable {}
+
+macro_rules! requests {
+    (
+        lifetime $a:lifetime;
+        $(
+            $(#[$doc:meta])*
+            $opcode:literal $name:ident { $($field:ident: $type:ty),* }
+        )*
+    ) => {
+        /// Which request: its number.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Opcode {
+            $($(#[$doc])* $name = $opcode,)*
+        }
+
+        impl Opcode {
+            /// All of them.
+            pub const ALL: &'static [Opcode] = &[$(Opcode::$name,)*];
+
+            /// The opcode of this number.
+            pub const fn of(number: u32) -> Option<Opcode> {
+                Some(match number {
+                    $($opcode => Opcode::$name,)*
+                    _ => return None,
+                })
+            }
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Opcode::$name => stringify!($name),)*
+                }
+            }
+        }
+
+        /// A request's arguments, by the names of the kernel's structures. The node they are about
+        /// is in the header.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum Request<$a> {
+            $($(#[$doc])* $name { $($field: $type),* },)*
+        }
+
+        impl<$a> Request<$a> {
+            /// Which it is.
+            pub const fn opcode(&self) -> Opcode {
+                match self {
+                    $(Request::$name { .. } => Opcode::$name,)*
+                }
+            }
+
+            fn arguments(
+                opcode: Opcode,
+                form: Form,
+                from: &mut Reader<$a>,
+            ) -> Result<Request<$a>, Malformed> {
+                let _ = form;
+                Ok(match opcode {
+                    $(Opcode::$name => Request::$name {
+                        $($field: <$type as Argument<$a>>::get(from, form)?),*
+                    },)*
+                })
+            }
+
+            fn put(&self, form: Form, to: &mut Vec<u8>) {
+                match self {
+                    $(Request::$name { $($field),* } => {
+                        $(Argument::append($field, form, to);)*
+                    })*
+                }
+            }
+        }
+    };
+}
+
+requests! {
+    lifetime 'a;
+
+    /// A name in a directory. Answered by [`EntryOut`].
+    1 Lookup { name: Text<'a> }
+    /// So many look-ups are forgotten. Not answered.
+    2 Forget { args: ForgetIn }
+    /// Answered by [`AttrOut`].
+    3 Getattr { args: GetattrIn }
+    /// Answered by [`AttrOut`].
+    4 Setattr { args: SetattrIn }
+    /// Answered by the target.
+    5 Readlink {}
+    /// Answered by [`EntryOut`].
+    6 Symlink { name: Text<'a>, target: Text<'a> }
+    /// Answered by [`EntryOut`].
+    8 Mknod { args: MknodIn, name: Text<'a> }
+    /// Answered by [`EntryOut`].
+    9 Mkdir { args: MkdirIn, name: Text<'a> }
+    /// Of anything but directories.
+    10 Unlink { name: Text<'a> }
+    /// Of directories.
+    11 Rmdir { name: Text<'a> }
+    /// To another directory and name.
+    12 Rename { args: RenameIn, name: Text<'a>, newname: Text<'a> }
+    /// A further name. Answered by [`EntryOut`].
+    13 Link { args: LinkIn, name: Text<'a> }
+    /// Answered by [`OpenOut`].
+    14 Open { args: OpenIn }
+    /// Answered by bytes.
+    15 Read { args: ReadIn }
+    /// The payload follows at [`WRITE_HEAD`]. Answered by [`WriteOut`].
+    16 Write { args: WriteIn }
+    /// Answered by [`StatFs`].
+    17 Statfs {}
+    /// Ends an open file.
+    18 Release { args: ReleaseIn }
+    /// Makes a file durable.
+    20 Fsync { args: FsyncIn }
+    /// The value has `args.size` bytes.
+    21 Setxattr { args: SetxattrIn, name: Text<'a>, value: Rest<'a> }
+    /// Answered by the value, or [`GetxattrOut`] if `args.size` is 0.
+    22 Getxattr { args: GetxattrIn, name: Text<'a> }
+    /// Answered by names, each ended by a NUL, or [`GetxattrOut`] if `args.size` is 0.
+    23 Listxattr { args: GetxattrIn }
+    /// Takes an extended attribute away.
+    24 Removexattr { name: Text<'a> }
+    /// A descriptor of an open file was closed.
+    25 Flush { args: FlushIn }
+    /// The first request. Answered by [`InitOut`].
+    26 Init { args: InitIn }
+    /// Answered by [`OpenOut`].
+    27 Opendir { args: OpenIn }
+    /// Answered by entries of [`crate::dirent`].
+    28 Readdir { args: ReadIn }
+    /// Ends an open directory.
+    29 Releasedir { args: ReleaseIn }
+    /// Makes a directory durable.
+    30 Fsyncdir { args: FsyncIn }
+    /// Who is in the way of a lock. Answered by [`LkOut`].
+    31 Getlk { args: LkIn }
+    /// Locks or unlocks, at once or not at all.
+    32 Setlk { args: LkIn }
+    /// Locks, whenever that may be.
+    33 Setlkw { args: LkIn }
+    /// access(2).
+    34 Access { args: AccessIn }
+    /// Answered by [`EntryOut`] and [`OpenOut`].
+    35 Create { args: CreateIn, name: Text<'a> }
+    /// Cancels another request. Not answered.
+    36 Interrupt { args: InterruptIn }
+    /// A block of a device.
+    37 Bmap { args: BmapIn }
+    /// The last request.
+    38 Destroy {}
+    /// ioctl(2).
+    39 Ioctl { args: IoctlIn, input: Rest<'a> }
+    /// poll(2).
+    40 Poll { args: PollIn }
+    /// What a server had asked for. Not answered.
+    41 NotifyReply { data: Rest<'a> }
+    /// Forgets look-ups of several nodes, `args.count` of them. Not answered.
+    42 BatchForget { args: BatchForgetIn, forgets: Rest<'a> }
+    /// fallocate(2).
+    43 Fallocate { args: FallocateIn }
+    /// Answered by entries of [`crate::dirent`], each looked up.
+    44 Readdirplus { args: ReadIn }
+    /// renameat2(2).
+    45 Rename2 { args: Rename2In, name: Text<'a>, newname: Text<'a> }
+    /// Data and holes. Answered by [`LseekOut`].
+    46 Lseek { args: LseekIn }
+    /// Answered by [`WriteOut`].
+    47 CopyFileRange { args: CopyIn }
+    /// Maps a file into a window of memory.
+    48 Setupmapping { data: Rest<'a> }
+    /// Takes such maps away.
+    49 Removemapping { data: Rest<'a> }
+    /// Makes everything durable.
+    50 Syncfs {}
+    /// A file without a name; the one given means nothing. Answered as CREATE.
+    51 Tmpfile { args: CreateIn, name: Text<'a> }
+    /// Answered by [`StatxOut`].
+    52 Statx { args: StatxIn }
+    /// Answered by [`CopyOut`].
+    53 CopyFileRange64 { args: CopyIn }
+}
+
+impl Opcode {
+    /// Whether nobody waits for a reply.
+    pub const fn is_silent(self) -> bool {
+        matches!(
+            self,
+            Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply
+        )
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Reads a whole message, or of a WRITE at least [`WRITE_HEAD`] bytes of it.
+    pub fn decode(form: Form, message: &'a [u8]) -> Result<(Header, Request<'a>), Undecodable> {
+        let header = Header::decode(message).map_err(Undecodable::Frame)?;
+        let opcode = Opcode::of(header.opcode).ok_or(Undecodable::Opcode(header.opcode))?;
+        let malformed = |what| Undecodable::Arguments(opcode.name(), what);
+        let end = match opcode {
+            Opcode::Write => WRITE_HEAD,
+            _ => extensions_at(&header).map_err(malformed)?,
+        };
+        let arguments = message.get(HEADER..end).ok_or_else(|| {
+            let announced = format!("expected {end} bytes, got {}", message.len());
+            Undecodable::Frame(Malformed::new(announced))
+        })?;
+        let request = Request::arguments(opcode, form, &mut Reader::new(arguments));
+        let request = request.map_err(malformed)?;
+        if let Request::Write { args } = &request
+            && WRITE_HEAD + args.size as usize > header.len as usize
+        {
+            return Err(malformed(Malformed::new(format!(
+                "expected a payload of {} bytes, got a message of {}",
+                args.size, header.len
+            ))));
+        }
+        Ok((header, request))
+    }
+
+    /// Appends a whole message to `to`, of a WRITE all but the payload.
+    pub fn encode(&self, form: Form, header: Header, to: &mut Vec<u8>) {
+        let begin = to.len();
+        to.extend_from_slice(&[0; HEADER]);
+        self.put(form, to);
+        let payload = match self {
+            Request::Write { args } => args.size as usize,
+            _ => 0,
+        };
+        let header = Header {
+            len: (to.len() - begin + payload) as u32,
+            opcode: self.opcode() as u32,
+            total_extlen: 0,
+            ..header
+        };
+        to[begin..begin + HEADER].copy_from_slice(&header.encode());
+    }
+}
+
+/// Where a message's extensions begin: where its arguments end.
+fn extensions_at(header: &Header) -> Result<usize, Malformed> {
+    let extensions = usize::from(header.total_extlen) * 8;
+    (header.len as usize)
+        .checked_sub(extensions)
+        .filter(|&at| at >= HEADER)
+        .ok_or_else(|| {
+            Malformed::new(format!(
+                "expected a message with {extensions} bytes of extensions, got one of {}",
+                header.len
+            ))
+        })
+}
+
+/// The supplementary groups that a message's extensions name, if any does.
+pub fn groups(header: &Header, message: &[u8]) -> Result<Option<Vec<u32>>, Malformed> {
+    if header.total_extlen == 0 {
+        return Ok(None);
+    }
+    let mut from = Reader::new(message);
+    from.bytes(extensions_at(header)?)?;
+    while !from.rest().is_empty() {
+        let extension = ExtHeader::take(&mut from)?;
+        let body = (extension.size as usize)
+            .checked_sub(ExtHeader::SIZE)
+            .ok_or_else(|| Malformed::new("expected an extension, got one without a header"))?;
+        let mut body = Reader::new(from.bytes(body)?);
+        if extension.kind == EXT_GROUPS {
+            let count = body.u32()? as usize;
+            let groups = Reader::new(body.bytes(count.saturating_mul(4))?);
+            let groups = groups.rest().as_chunks().0.iter();
+            return Ok(Some(groups.map(|id| u32::from_le_bytes(*id)).collect()));
+        }
+        // Extensions begin at multiples of 8.
+        let padding = (8 - extension.size as usize % 8) % 8;
+        from.bytes(padding.min(from.rest().len()))?;
+    }
+    Ok(None)
+}
+
+/// An argument of a request.
+trait Argument<'a>: Sized {
+    fn get(from: &mut Reader<'a>, form: Form) -> Result<Self, Malformed>;
+
+    fn append(&self, form: Form, to: &mut Vec<u8>);
+}
+
+impl<'a, T: Field> Argument<'a> for T {
+    #[inline]
+    fn get(from: &mut Reader<'a>, _: Form) -> Result<T, Malformed> {
+        T::take(from)
+    }
+
+    fn append(&self, _: Form, to: &mut Vec<u8>) {
+        let begin = to.len();
+        to.resize(begin + T::BYTES, 0);
+        self.put(&mut to[begin..]);
+    }
+}
+
+/// A name, or the target of a link: ended by a NUL on the wire, and without it here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text<'a>(pub &'a [u8]);
+
+impl std::fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl<'a> Argument<'a> for Text<'a> {
+    fn get(from: &mut Reader<'a>, _: Form) -> Result<Text<'a>, Malformed> {
+        let rest = from.rest();
+        let end = rest
+            .iter()
+            .position(|&byte| byte == 0)
+            .ok_or_else(|| Malformed::new(format!("expected a NUL within {} bytes", rest.len())))?;
+        from.bytes(end + 1)?;
+        Ok(Text(&rest[..end]))
+    }
+
+    fn append(&self, _: Form, to: &mut Vec<u8>) {
+        to.extend_from_slice(self.0);
+        to.push(0);
+    }
+}
+
+/// All that is left of the arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest<'a>(pub &'a [u8]);
+
+impl<'a> Argument<'a> for Rest<'a> {
+    fn get(from: &mut Reader<'a>, _: Form) -> Result<Rest<'a>, Malformed> {
+        from.bytes(from.rest().len()).map(Rest)
+    }
+
+    fn append(&self, _: Form, to: &mut Vec<u8>) {
+        to.extend_from_slice(self.0);
+    }
+}
+
+/// `fuse_setxattr_in`. What the longer structure has more is 0 in the shorter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct SetxattrIn {
+    pub size: u32,
+    pub flags: u32,
+    pub setxattr_flags: u32,
+}
+
+impl<'a> Argument<'a> for SetxattrIn {
+    fn get(from: &mut Reader<'a>, form: Form) -> Result<SetxattrIn, Malformed> {
+        let mut args = SetxattrIn {
+            size: from.u32()?,
+            flags: from.u32()?,
+            setxattr_flags: 0,
+        };
+        if form.setxattr_ext {
+            args.setxattr_flags = from.u32()?;
+            from.u32()?;
+        }
+        Ok(args)
+    }
+
+    fn append(&self, form: Form, to: &mut Vec<u8>) {
+        for number in [self.size, self.flags] {
+            to.extend_from_slice(&number.to_le_bytes());
+        }
+        if form.setxattr_ext {
+            to.extend_from_slice(&self.setxattr_flags.to_le_bytes());
+            to.extend_from_slice(&[0; 4]);
+        }
+    }
+}
+
+/// `fuse_init_in`. Of another major version nothing else is known; a kernel that does not offer
+/// [`InitFlags::INIT_EXT`] sends no `flags2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct InitIn {
+    pub major: u32,
+    pub minor: u32,
+    pub max_readahead: u32,
+    pub flags: InitFlags,
+}
+
+impl<'a> Argument<'a> for InitIn {
+    fn get(from: &mut Reader<'a>, _: Form) -> Result<InitIn, Malformed> {
+        let (major, minor) = (from.u32()?, from.u32()?);
+        let mut args = InitIn {
+            major,
+            minor,
+            max_readahead: 0,
+            flags: InitFlags::empty(),
+        };
+        if major == crate::numbers::MAJOR {
+            args.max_readahead = from.u32()?;
+            args.flags = InitFlags::from_bits_retain(from.u32()?.into());
+            if args.flags.contains(InitFlags::INIT_EXT) {
+                let more = u64::from(from.u32()?) << 32;
+                args.flags |= InitFlags::from_bits_retain(more);
+                from.bytes(InitIn::UNUSED)?;
+            }
+        }
+        Ok(args)
+    }
+
+    fn append(&self, _: Form, to: &mut Vec<u8>) {
+        let flags = self.flags.bits();
+        for number in [self.major, self.minor, self.max_readahead, flags as u32] {
+            to.extend_from_slice(&number.to_le_bytes());
+        }
+        if self.flags.contains(InitFlags::INIT_EXT) {
+            to.extend_from_slice(&((flags >> 32) as u32).to_le_bytes());
+            to.resize(to.len() + InitIn::UNUSED, 0);
+        }
+    }
+}
+
+impl InitIn {
+    /// Bytes behind `flags2`, for fields to come.
+    const UNUSED: usize = 44;
+}
+
+#[cfg(test)]
+mod tests;

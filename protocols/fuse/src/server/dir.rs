@@ -1,0 +1,149 @@
+//! READDIR and READDIRPLUS: the entries of a directory.
+
+use vfs::{Cx, DirEntry, DirSink, Errno, Kind, NodeId, Plus, Result};
+use wire::{BEHIND_DOT, BEHIND_DOTS, cookie_of, offset_of};
+
+use super::Turn;
+use super::handles::Open;
+use super::nodes::Known;
+use crate::dirent::Dirent;
+use crate::layout::{EntryOut, ReadIn};
+use crate::message::REPLY_HEADER;
+
+impl<'a> Turn<'a> {
+    /// With `plus`, each entry but the dots counts as looked up.
+    pub(super) fn readdir(&mut self, args: &ReadIn, plus: bool) -> Result<()> {
+        let open = self.opened(args.fh)?;
+        if !open.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        let up = self.peer.nodes.get(self.header.nodeid)?;
+        let end = REPLY_HEADER + self.room(args.size);
+        let cx = self.cx;
+        self.begin_data();
+        let mut entries = Entries {
+            turn: self,
+            up: &up,
+            plus,
+            end,
+            full: false,
+            counted: Vec::new(),
+        };
+        let done = dots(&cx, &open, args.offset, &mut entries).and_then(|()| {
+            if entries.full {
+                return Ok(());
+            }
+            let what = if plus { Plus::Entries } else { Plus::Names };
+            let cookie = cookie_of(args.offset);
+            open.file.readdir(&cx, cookie, what, &mut entries)
+        });
+        let (full, counted) = (entries.full, entries.counted);
+        let empty = self.out.len() == REPLY_HEADER;
+        match done {
+            // What was read before an error is good; the error comes again behind it.
+            Err(errno) if empty || errno.is_signal() => {
+                for nodeid in counted {
+                    self.peer.nodes.forget(nodeid, 1);
+                }
+                return Err(errno);
+            }
+            // Nothing would mean the end.
+            Ok(()) if empty && full => return Err(Errno::EINVAL),
+            _ => {}
+        }
+        self.end_data()
+    }
+}
+
+/// `.` and `..`, as far as `offset` is before them.
+fn dots(cx: &Cx<'_>, open: &Open, offset: u64, entries: &mut Entries<'_, '_>) -> Result<()> {
+    if offset == 0 {
+        entries.dot(open.node().id(), BEHIND_DOT, b".");
+    }
+    if (offset == 0 || offset == BEHIND_DOT) && !entries.full {
+        let id = match open.node().parent(cx) {
+            Ok(up) => up.node.id(),
+            Err(errno) if errno.is_signal() => return Err(errno),
+            // Removed or moved away while it was open: it is above itself.
+            Err(_) => open.node().id(),
+        };
+        entries.dot(id, BEHIND_DOTS, b"..");
+    }
+    Ok(())
+}
+
+/// Whole entries, behind the reply's header.
+struct Entries<'a, 'b> {
+    turn: &'a mut Turn<'b>,
+    /// The directory.
+    up: &'a Known,
+    plus: bool,
+    /// Where the reply must end.
+    end: usize,
+    /// Whether an entry did not fit.
+    full: bool,
+    /// What was looked up for this reply.
+    counted: Vec<u64>,
+}
+
+impl Entries<'_, '_> {
+    /// What is not looked up has no node id.
+    fn dot(&mut self, ino: NodeId, off: u64, name: &[u8]) {
+        if self.fits(name) {
+            self.put(&Dirent {
+                entry: self.plus.then(EntryOut::default),
+                ino,
+                off,
+                kind: Kind::Directory.d_type(),
+                name,
+            });
+        }
+    }
+
+    fn fits(&mut self, name: &[u8]) -> bool {
+        let size = Dirent::size(self.plus, name.len());
+        self.full |= size > self.end - self.turn.out.len();
+        !self.full
+    }
+
+    fn put(&mut self, dirent: &Dirent<'_>) {
+        /// Names are no longer as a rule; then the transport is called once for the whole entry.
+        const NAME: usize = 104;
+        let mut buffer = [0; Dirent::MOST_HEAD + NAME];
+        let size = Dirent::size(self.plus, dirent.name.len());
+        let out = &mut *self.turn.out;
+        if size > buffer.len() {
+            return dirent.encode(&mut |piece| out.bytes(piece));
+        }
+        let mut at = 0;
+        dirent.encode(&mut |piece| {
+            buffer[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        });
+        out.bytes(&buffer[..at]);
+    }
+}
+
+impl DirSink for Entries<'_, '_> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        if !self.fits(entry.name) {
+            return false;
+        }
+        let looked = self.plus.then(|| {
+            // The client looks up itself what there is no room to know here.
+            let looked = entry.entry.as_ref();
+            let looked = looked.and_then(|entry| self.turn.entry_out(self.up, entry).ok());
+            looked.unwrap_or_default()
+        });
+        self.counted
+            .extend(looked.map(|looked| looked.nodeid).filter(|&id| id != 0));
+        self.put(&Dirent {
+            entry: looked,
+            ino: entry.id,
+            off: offset_of(entry.cookie),
+            kind: entry.kind.map_or(0, Kind::d_type),
+            name: entry.name,
+        });
+        true
+    }
+}

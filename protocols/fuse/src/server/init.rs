@@ -1,0 +1,144 @@
+//! INIT: what both sides can do.
+
+use std::sync::atomic::Ordering;
+
+use vfs::{Errno, Level, Result, Want};
+
+use super::{Cache, Session, Turn};
+use crate::Form;
+use crate::layout::InitOut;
+use crate::message::InitIn;
+use crate::numbers::{InitFlags, MAJOR, MINOR, OLDEST_MINOR, PAGE};
+
+/// What INIT agreed on.
+#[derive(Clone, Copy)]
+pub(super) struct Agreed {
+    minor: u32,
+    pub(super) flags: InitFlags,
+}
+
+/// Nothing, before INIT.
+impl Default for Agreed {
+    fn default() -> Agreed {
+        Agreed {
+            minor: 0,
+            flags: InitFlags::empty(),
+        }
+    }
+}
+
+impl Agreed {
+    /// No flag that is granted is so high.
+    const MINOR_AT: u32 = 56;
+
+    fn pack(self) -> u64 {
+        u64::from(self.minor) << Agreed::MINOR_AT | self.flags.bits()
+    }
+
+    pub(super) fn unpack(packed: u64) -> Option<Agreed> {
+        let minor = (packed >> Agreed::MINOR_AT) as u32;
+        let flags = packed & ((1 << Agreed::MINOR_AT) - 1);
+        (minor != 0).then(|| Agreed {
+            minor,
+            flags: InitFlags::from_bits_retain(flags),
+        })
+    }
+
+    pub(super) fn form(self) -> Form {
+        Form {
+            setxattr_ext: self.has(InitFlags::SETXATTR_EXT),
+        }
+    }
+
+    pub(super) fn has(self, flag: InitFlags) -> bool {
+        self.flags.contains(flag)
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn init(&mut self, asked: &InitIn) -> Result<()> {
+        if asked.major > MAJOR {
+            // The client comes again with a major version that both know.
+            let known = InitOut {
+                major: MAJOR,
+                minor: MINOR,
+                ..InitOut::default()
+            };
+            return self.reply(&[&known.encode()]);
+        }
+        if asked.major < MAJOR || asked.minor < OLDEST_MINOR {
+            return Err(Errno::EPROTO);
+        }
+        self.check_room(InitOut::SIZE)?;
+        let root = self.peer.export.fs.root(&self.cx)?;
+        let attr = root.attr(&self.cx, Want::BASIC)?;
+        let agreed = Agreed {
+            minor: asked.minor.min(MINOR),
+            flags: self.peer.grants() & asked.flags,
+        };
+        self.peer.nodes.set_root(root, attr.device);
+        self.peer
+            .agreed
+            .compare_exchange(0, agreed.pack(), Ordering::AcqRel, Ordering::Relaxed)
+            .map_err(|_| Errno::EIO)?;
+        tracing::debug!(client = self.peer.lockers.client, minor = agreed.minor, flags = ?agreed.flags, "mounted");
+        let max_write = self.peer.options.max_write;
+        let answer = InitOut {
+            major: MAJOR,
+            minor: agreed.minor,
+            max_readahead: asked.max_readahead,
+            flags: agreed.flags.bits() as u32,
+            flags2: (agreed.flags.bits() >> 32) as u32,
+            // As virtiofsd: how much is in flight is the transport's business.
+            max_background: u16::MAX,
+            congestion_threshold: u16::MAX / 4 * 3,
+            max_write,
+            // Times have nanoseconds.
+            time_gran: 1,
+            max_pages: match agreed.has(InitFlags::MAX_PAGES) {
+                true => (max_write / PAGE) as u16,
+                false => 0,
+            },
+            ..InitOut::default()
+        };
+        self.reply(&[&answer.encode()])
+    }
+}
+
+impl Session {
+    /// What is granted if the client offers it.
+    fn grants(&self) -> InitFlags {
+        let options = &self.options;
+        let mut flags = InitFlags::ASYNC_READ
+            | InitFlags::POSIX_LOCKS
+            | InitFlags::ATOMIC_O_TRUNC
+            | InitFlags::EXPORT_SUPPORT
+            | InitFlags::BIG_WRITES
+            | InitFlags::FLOCK_LOCKS
+            | InitFlags::AUTO_INVAL_DATA
+            | InitFlags::ASYNC_DIO
+            | InitFlags::PARALLEL_DIROPS
+            | InitFlags::MAX_PAGES
+            | InitFlags::SETXATTR_EXT
+            | InitFlags::INIT_EXT
+            | InitFlags::CREATE_SUPP_GROUP
+            | InitFlags::DIRECT_IO_ALLOW_MMAP;
+        for (wanted, flag) in [
+            (
+                options.readdirplus,
+                InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO,
+            ),
+            (options.cache != Cache::Never, InitFlags::CACHE_SYMLINKS),
+            (options.writeback, InitFlags::WRITEBACK_CACHE),
+            (options.announce_submounts, InitFlags::SUBMOUNTS),
+            (options.killpriv_v2, InitFlags::HANDLE_KILLPRIV_V2),
+            (
+                options.xattr && options.posix_acl && self.capabilities.acl != Level::None,
+                InitFlags::POSIX_ACL | InitFlags::DONT_MASK,
+            ),
+        ] {
+            flags.set(flag, wanted);
+        }
+        flags
+    }
+}

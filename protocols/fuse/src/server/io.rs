@@ -1,0 +1,175 @@
+//! READ, WRITE, FSYNC, LSEEK, FALLOCATE, COPY_FILE_RANGE: the bytes of open files.
+
+use std::sync::Arc;
+
+use vfs::{Allocate, CopyHow, Errno, Level, OpenFlags, Result, Seek, SetAttr, Want};
+
+use super::Turn;
+use super::handles::Open;
+use crate::layout::{
+    CopyIn, CopyOut, FallocateIn, FsyncIn, LseekIn, LseekOut, ReadIn, WriteIn, WriteOut,
+};
+use crate::message::WRITE_HEAD;
+use crate::numbers::{FSYNC_FDATASYNC, WRITE_KILL_SUIDGID, whence};
+
+impl Turn<'_> {
+    pub(super) fn read(&mut self, args: &ReadIn) -> Result<()> {
+        let open = self.readable(args.fh)?;
+        check_offset(args.offset)?;
+        let len = self.room(args.size);
+        self.begin_data();
+        if len > 0 {
+            open.file.read(&self.cx, args.offset, len, self.out)?;
+        }
+        self.end_data()
+    }
+
+    pub(super) fn write(&mut self, args: &WriteIn) -> Result<()> {
+        self.check_room(WriteOut::SIZE)?;
+        let open = self.writable(args.fh)?;
+        check_offset(args.offset)?;
+        let size = args.size as usize;
+        if size == 0 {
+            return self.reply(&[&WriteOut::default().encode()]);
+        }
+        if args.write_flags & WRITE_KILL_SUIDGID != 0 {
+            self.kill_privileges(&open)?;
+        }
+        let cx = self.cx;
+        let range = WRITE_HEAD..WRITE_HEAD + size;
+        let count = self.message.payload(range, &mut |payload| {
+            open.file.write(&cx, args.offset, payload)
+        })?;
+        debug_assert!(count <= size, "a source wrote more than it got");
+        let size = count.min(size) as u32;
+        self.reply(&[&WriteOut { size }.encode()])
+    }
+
+    /// Takes set-id bits away, if there are any. Asking again finds none.
+    fn kill_privileges(&self, open: &Open) -> Result<()> {
+        const SET_ID: u32 = 0o6000;
+        if open.file.attr(&self.cx, Want::BASIC)?.mode & SET_ID == 0 {
+            return Ok(());
+        }
+        // What follows may need more patience, and this would be its trace.
+        self.cx.may_wait()?;
+        let kill = SetAttr {
+            kill_priv: true,
+            ..SetAttr::default()
+        };
+        open.file.setattr(&self.cx, &kill).map(drop)
+    }
+
+    pub(super) fn fsync(&mut self, args: &FsyncIn) -> Result<()> {
+        let open = self.opened(args.fh)?;
+        let datasync = args.fsync_flags & FSYNC_FDATASYNC != 0;
+        open.file.fsync(&self.cx, datasync)?;
+        self.reply(&[])
+    }
+
+    pub(super) fn lseek(&mut self, args: &LseekIn) -> Result<()> {
+        // Then the client takes the whole file for data, and does not ask again.
+        if self.peer.capabilities.holes == Level::None {
+            return Err(Errno::ENOSYS);
+        }
+        let open = self.readable_or_writable(args.fh)?;
+        check_offset(args.offset)?;
+        let what = match args.whence {
+            whence::DATA => Seek::Data,
+            whence::HOLE => Seek::Hole,
+            _ => return Err(Errno::EINVAL),
+        };
+        let offset = open.file.seek(&self.cx, args.offset, what)?;
+        self.reply(&[&LseekOut { offset }.encode()])
+    }
+
+    pub(super) fn fallocate(&mut self, args: &FallocateIn) -> Result<()> {
+        let open = self.writable(args.fh)?;
+        let end = args.offset.checked_add(args.length).ok_or(Errno::EFBIG)?;
+        if args.length == 0 {
+            return Err(Errno::EINVAL);
+        }
+        check_offset(end).map_err(|_| Errno::EFBIG)?;
+        let how = allocate(args.mode).ok_or(Errno::EOPNOTSUPP)?;
+        open.file
+            .allocate(&self.cx, how, args.offset, args.length)?;
+        self.reply(&[])
+    }
+
+    /// `wide`: the count that is answered has 64 bits.
+    pub(super) fn copy(&mut self, args: &CopyIn, wide: bool) -> Result<()> {
+        self.check_room(CopyOut::SIZE)?;
+        if args.flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let (from, to) = (self.readable(args.fh_in)?, self.writable(args.fh_out)?);
+        let most = match wide {
+            true => i64::MAX as u64,
+            // As Linux: whole pages.
+            false => u64::from(!0xfff_u32),
+        };
+        let len = args.len.min(most);
+        for begin in [args.off_in, args.off_out] {
+            check_offset(begin.checked_add(len).ok_or(Errno::EINVAL)?)?;
+        }
+        let count = from.file.copy(
+            &self.cx,
+            args.off_in,
+            &*to.file,
+            args.off_out,
+            len,
+            CopyHow::Any,
+        )?;
+        match wide {
+            true => self.reply(&[&CopyOut {
+                bytes_copied: count,
+            }
+            .encode()]),
+            false => self.reply(&[&WriteOut { size: count as u32 }.encode()]),
+        }
+    }
+
+    fn readable(&self, fh: u64) -> Result<Arc<Open>> {
+        let open = self.readable_or_writable(fh)?;
+        match open.flags.intersects(OpenFlags::READ | OpenFlags::EXEC) {
+            true => Ok(open),
+            false => Err(Errno::EBADF),
+        }
+    }
+
+    fn writable(&self, fh: u64) -> Result<Arc<Open>> {
+        let open = self.readable_or_writable(fh)?;
+        match open.flags.contains(OpenFlags::WRITE) {
+            true => Ok(open),
+            false => Err(Errno::EBADF),
+        }
+    }
+
+    fn readable_or_writable(&self, fh: u64) -> Result<Arc<Open>> {
+        let open = self.opened(fh)?;
+        match open.is_directory() {
+            false => Ok(open),
+            true => Err(Errno::EISDIR),
+        }
+    }
+}
+
+/// fallocate(2)'s modes.
+fn allocate(mode: u32) -> Option<Allocate> {
+    Some(match mode {
+        0 => Allocate::Extend,
+        0x01 => Allocate::KeepSize,
+        0x03 => Allocate::Punch,
+        0x08 => Allocate::Collapse,
+        0x10 => Allocate::Zero,
+        0x11 => Allocate::ZeroKeepSize,
+        0x20 => Allocate::Insert,
+        0x40 | 0x41 => Allocate::Unshare,
+        _ => return None,
+    })
+}
+
+/// Offsets are signed wherever files are.
+fn check_offset(offset: u64) -> Result<()> {
+    i64::try_from(offset).map(drop).map_err(|_| Errno::EINVAL)
+}

@@ -1,0 +1,187 @@
+//! GETLK, SETLK, SETLKW: advisory locks, of bytes and of whole files.
+//!
+//! An owner is what the client calls one, a process's table of files or an open file. The client
+//! itself says when an owner's locks go (FLUSH, RELEASE). What it forgets goes with the last handle of
+//! the file that any lock was asked for through, and so with the mount.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use vfs::lock::{Lock, LockKind, Owner, Space};
+use vfs::{Call, Caller, Cx, Errno, Export, Node, NodeId, Result};
+
+use super::Turn;
+use super::handles::{Locked, Open};
+use super::shards::lock;
+use crate::layout::{LkIn, LkOut};
+use crate::numbers::{LK_FLOCK, lock_kind};
+
+/// The locks of a mount.
+pub(super) struct Lockers {
+    export: Arc<Export>,
+    /// Whose they are.
+    pub(super) client: u64,
+    /// How many handles of a node locks were asked for through. Held while the last one's are
+    /// released, so that none which comes in between goes with them.
+    handles: Mutex<HashMap<NodeId, usize>>,
+}
+
+impl Lockers {
+    pub(super) fn new(export: &Arc<Export>) -> Arc<Lockers> {
+        Arc::new(Lockers {
+            export: export.clone(),
+            client: Owner::new_client(),
+            handles: Mutex::default(),
+        })
+    }
+
+    fn release(&self, node: &dyn Node, whose: impl Fn(&Owner) -> bool) {
+        let call = Call::detached();
+        let cx = Cx::new(&Caller::ROOT, &call);
+        let whose = |owner: &Owner| owner.client == self.client && whose(owner);
+        self.export.locks.release(&cx, node, whose);
+    }
+}
+
+impl Locked {
+    /// A lock is asked for through this handle.
+    fn note(&self) {
+        if self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let mut handles = lock(&self.lockers.handles);
+        if !self.any.swap(true, Ordering::AcqRel) {
+            *handles.entry(self.node.id()).or_default() += 1;
+        }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if !*self.any.get_mut() {
+            return;
+        }
+        let mut handles = lock(&self.lockers.handles);
+        if let Entry::Occupied(mut count) = handles.entry(self.node.id()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+                self.lockers.release(&*self.node, |_| true);
+            }
+        }
+    }
+}
+
+/// What the lock table calls one of the client's owners. The numbers of the two kinds of locks mean
+/// different things.
+pub(super) struct Owners([u8; 9]);
+
+impl Owners {
+    pub(super) fn posix(number: u64) -> Owners {
+        Owners::of(Space::Posix, number)
+    }
+
+    pub(super) fn flock(number: u64) -> Owners {
+        Owners::of(Space::Flock, number)
+    }
+
+    fn of(space: Space, number: u64) -> Owners {
+        let mut id = [0; 9];
+        id[0] = match space {
+            Space::Posix => b'p',
+            Space::Flock => b'f',
+        };
+        id[1..].copy_from_slice(&number.to_le_bytes());
+        Owners(id)
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn release_locks(&self, open: &Open, owners: Owners) {
+        self.peer
+            .lockers
+            .release(open.node(), |owner| *owner.id == owners.0);
+    }
+
+    pub(super) fn setlk(&mut self, args: &LkIn, wait: bool) -> Result<()> {
+        let open = self.opened(args.fh)?;
+        let asked = self.asked(args)?;
+        let locks = &self.peer.export.locks;
+        match args.kind {
+            lock_kind::UNLCK => {
+                let Lock {
+                    space,
+                    start,
+                    end,
+                    owner,
+                    ..
+                } = asked;
+                locks.unlock(&self.cx, open.node(), space, start, end, &owner)?;
+            }
+            _ => {
+                open.locked.note();
+                locks.lock(&self.cx, open.node(), asked, wait)?;
+            }
+        }
+        self.reply(&[])
+    }
+
+    pub(super) fn getlk(&mut self, args: &LkIn) -> Result<()> {
+        let open = self.opened(args.fh)?;
+        let asked = self.asked(args)?;
+        let locks = &self.peer.export.locks;
+        let answer = match locks.holder(&self.cx, open.node(), &asked)? {
+            None => LkOut {
+                start: args.start,
+                end: args.end,
+                kind: lock_kind::UNLCK,
+                pid: 0,
+            },
+            Some(held) => LkOut {
+                start: held.start.min(LAST),
+                end: held.end.min(LAST),
+                kind: match held.kind {
+                    LockKind::Shared => lock_kind::RDLCK,
+                    LockKind::Exclusive => lock_kind::WRLCK,
+                },
+                pid: held.owner.pid,
+            },
+        };
+        self.reply(&[&answer.encode()])
+    }
+
+    fn asked(&self, args: &LkIn) -> Result<Lock> {
+        let space = match args.lk_flags & LK_FLOCK {
+            0 => Space::Posix,
+            _ => Space::Flock,
+        };
+        let (start, end) = match space {
+            Space::Flock => (0, u64::MAX),
+            Space::Posix if args.start > args.end || args.start > LAST => {
+                return Err(Errno::EINVAL);
+            }
+            Space::Posix if args.end >= LAST => (args.start, u64::MAX),
+            Space::Posix => (args.start, args.end),
+        };
+        Ok(Lock {
+            space,
+            start,
+            end,
+            kind: match args.kind {
+                lock_kind::RDLCK | lock_kind::UNLCK => LockKind::Shared,
+                lock_kind::WRLCK => LockKind::Exclusive,
+                _ => return Err(Errno::EINVAL),
+            },
+            owner: Owner {
+                client: self.peer.lockers.client,
+                id: Owners::of(space, args.owner).0[..].into(),
+                pid: args.pid,
+            },
+        })
+    }
+}
+
+/// The last byte that a file can have (`OFFSET_MAX`): a lock that ends there has no end.
+const LAST: u64 = i64::MAX as u64;

@@ -1,0 +1,96 @@
+//! Names in directories: making, linking, moving, removing.
+
+use vfs::{Errno, Kind, Make, Mode, Name, RenameFlags, Result};
+
+use super::Turn;
+use super::reply::decode_device;
+use crate::layout::{EntryOut, MkdirIn, MknodIn};
+
+impl Turn<'_> {
+    pub(super) fn symlink(&mut self, name: &[u8], target: &[u8]) -> Result<()> {
+        /// Linux's `PATH_MAX`, its NUL included.
+        const MOST: usize = 4095;
+        match target {
+            b"" => Err(Errno::ENOENT),
+            _ if target.len() > MOST => Err(Errno::ENAMETOOLONG),
+            _ => self.make(name, Make::Symlink(target), Mode::exactly(0o777)),
+        }
+    }
+
+    pub(super) fn mkdir(&mut self, args: &MkdirIn, name: &[u8]) -> Result<()> {
+        let mode = self.mode(args.mode, args.umask);
+        self.make(name, Make::Directory, mode)
+    }
+
+    pub(super) fn mknod(&mut self, args: &MknodIn, name: &[u8]) -> Result<()> {
+        let device = decode_device(args.rdev);
+        let kind = match args.mode & S_IFMT {
+            // mknod(2): no kind is a file.
+            0 => Some(Kind::File),
+            _ => Kind::from_mode(args.mode),
+        };
+        let what = match kind {
+            Some(Kind::File) => Make::File,
+            Some(Kind::Fifo) => Make::Fifo,
+            Some(Kind::Socket) => Make::Socket,
+            Some(Kind::CharDevice) => Make::CharDevice(device),
+            Some(Kind::BlockDevice) => Make::BlockDevice(device),
+            Some(Kind::Directory) => return Err(Errno::EPERM),
+            Some(Kind::Symlink) | None => return Err(Errno::EINVAL),
+        };
+        let mode = self.mode(args.mode, args.umask);
+        self.make(name, what, mode)
+    }
+
+    fn make(&mut self, name: &[u8], what: Make<'_>, mode: Mode) -> Result<()> {
+        self.check_room(EntryOut::SIZE)?;
+        let up = self.directory()?;
+        let name = Name::new(name)?;
+        self.peer.nodes.check_room()?;
+        let entry = up.node.make(&self.cx, name, what, mode)?;
+        self.reply_entry(&up, &entry)
+    }
+
+    pub(super) fn link(&mut self, target: u64, name: &[u8]) -> Result<()> {
+        self.check_room(EntryOut::SIZE)?;
+        let up = self.directory()?;
+        let target = self.peer.nodes.get(target)?.node;
+        let entry = up.node.link(&self.cx, Name::new(name)?, &*target)?;
+        self.reply_entry(&up, &entry)
+    }
+
+    pub(super) fn unlink(&mut self, name: &[u8], dir: bool) -> Result<()> {
+        let up = self.directory()?;
+        up.node.unlink(&self.cx, existing(name)?, dir)?;
+        self.reply(&[])
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        name: &[u8],
+        newdir: u64,
+        newname: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+        let from = self.directory()?;
+        let to = self.peer.nodes.get(newdir)?.node;
+        if to.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        let (name, newname) = (existing(name)?, existing(newname)?);
+        from.node.rename(&self.cx, name, &*to, newname, flags)?;
+        self.reply(&[])
+    }
+}
+
+const S_IFMT: u32 = 0o170000;
+
+/// A name that is there already, or that something is moved to: the dots are, but not to be moved
+/// or removed.
+fn existing(name: &[u8]) -> Result<Name<'_>> {
+    Name::new(name).map_err(|errno| match errno {
+        Errno::EEXIST => Errno::EINVAL,
+        other => other,
+    })
+}

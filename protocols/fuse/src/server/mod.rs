@@ -1,0 +1,316 @@
+//! The server half: a [`Session`] per mount, which answers requests over an exported tree.
+//!
+//! A session's state is what INIT agreed on, the nodes that the client has looked up, and what it has
+//! open. DESTROY takes it all back to the beginning, and another INIT may come. A request that answers
+//! [`Answer::WouldBlock`] or [`Answer::Parked`] has left no trace.
+//!
+//! What it lacks on purpose: notifications, mappings of memory (DAX), ioctl(2), poll(2), and the order of
+//! replies and cancellation (the driver's, by [`Role`]).
+//!
+//! Lock order: a shard of a table is held for a look-up only, and never with another lock. The table of
+//! those who lock ([`lock`]) is held across the lock table's own.
+
+mod dir;
+mod handles;
+mod init;
+mod io;
+mod lock;
+mod make;
+mod meta;
+mod nodes;
+mod open;
+mod options;
+mod reply;
+mod shards;
+mod walk;
+mod xattr;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Patience, Result};
+use wire::{Answer, Incoming, Malformed, Outgoing, Role};
+
+use self::handles::{Handles, Open};
+use self::init::Agreed;
+use self::lock::Lockers;
+use self::nodes::{Known, Nodes};
+use crate::layout::InterruptIn;
+use crate::message::{self, HEADER, Header, Opcode, REPLY_HEADER, Request, WRITE_HEAD};
+use crate::{Form, Undecodable};
+
+pub use self::options::{Cache, Options};
+
+/// Serves an exported tree over FUSE.
+#[derive(Clone)]
+pub struct Server {
+    export: Arc<Export>,
+    options: Options,
+}
+
+impl Server {
+    /// Serves `export`.
+    pub fn new(export: Arc<Export>, options: Options) -> Server {
+        Server {
+            export,
+            options: options.in_bounds(),
+        }
+    }
+
+    /// A new mount.
+    pub fn session(&self) -> Session {
+        let (export, options) = (self.export.clone(), self.options.clone());
+        Session {
+            handles: Handles::new(options.max_handles),
+            nodes: Nodes::new(options.max_nodes),
+            lockers: Lockers::new(&export),
+            capabilities: export.fs.capabilities(),
+            agreed: AtomicU64::new(0),
+            export,
+            options,
+        }
+    }
+}
+
+/// A client's mount. Dropping it closes its files, releases its locks and forgets its nodes.
+pub struct Session {
+    export: Arc<Export>,
+    options: Options,
+    capabilities: Capabilities,
+    /// What INIT agreed on, packed: see [`Agreed`]. 0 before.
+    agreed: AtomicU64,
+    handles: Handles,
+    nodes: Nodes,
+    lockers: Arc<Lockers>,
+}
+
+impl Session {
+    fn agreed(&self) -> Option<Agreed> {
+        Agreed::unpack(self.agreed.load(Ordering::Acquire))
+    }
+
+    /// As if nothing had ever come.
+    fn reset(&self) {
+        self.agreed.store(0, Ordering::Release);
+        self.handles.clear();
+        self.nodes.clear();
+    }
+}
+
+impl wire::Session for Session {
+    fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {
+        if head.len() < HEADER {
+            return Ok(None);
+        }
+        let header = Header::decode(head)?;
+        let most = self.options.max_write as usize + Options::REST;
+        let len = header.len as usize;
+        if !(HEADER..=most).contains(&len) {
+            return Err(Malformed::new(format!(
+                "expected a message of {HEADER} to {most} bytes, got one of {len}"
+            )));
+        }
+        Ok(match Opcode::of(header.opcode) {
+            // One too short for its arguments is answered an error.
+            Some(Opcode::Write) => {
+                Some(len.min(WRITE_HEAD)).filter(|&head_len| head.len() >= head_len)
+            }
+            _ => Some(len),
+        })
+    }
+
+    fn role(&self, message: &[u8]) -> std::result::Result<Role, Malformed> {
+        let header = Header::decode(message)?;
+        let id = header.unique;
+        Ok(match Opcode::of(header.opcode) {
+            Some(Opcode::Destroy) => Role::Reset { id },
+            Some(Opcode::Interrupt) => match InterruptIn::decode(&message[HEADER..]) {
+                Ok(InterruptIn { unique: target }) if target != id => Role::Cancel { id, target },
+                _ => Role::Request { id },
+            },
+            _ => Role::Request { id },
+        })
+    }
+
+    fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> std::result::Result<Answer, Malformed> {
+        let bytes = message.bytes();
+        let header = Header::decode(bytes)?;
+        let silent = Opcode::of(header.opcode).is_some_and(Opcode::is_silent);
+        // A client that leaves no room for an answer gets none.
+        if !silent && out.room() < REPLY_HEADER {
+            return Ok(Answer::Done);
+        }
+        let agreed = self.agreed();
+        let form = agreed.map_or(Form::default(), Agreed::form);
+        let decoded = Request::decode(form, bytes)
+            .and_then(|(_, request)| Ok((caller(&header, bytes)?, request)));
+        let (caller, request) = match decoded {
+            Ok((caller, request)) => (caller, Ok(request)),
+            Err(undecodable) => {
+                tracing::debug!(client = self.lockers.client, %undecodable, "refused");
+                let errno = match undecodable {
+                    Undecodable::Opcode(_) => Errno::ENOSYS,
+                    Undecodable::Arguments(..) | Undecodable::Frame(_) => Errno::EINVAL,
+                };
+                (Caller::ROOT, Err(errno))
+            }
+        };
+        let mut turn = Turn {
+            peer: self,
+            agreed: agreed.unwrap_or_default(),
+            header,
+            cx: Cx {
+                caller: &caller,
+                patience,
+                call,
+            },
+            limit: out.room(),
+            message,
+            out,
+        };
+        let done = request.and_then(|request| match agreed {
+            Some(_) => turn.answer(&request),
+            None => turn.answer_first(&request),
+        });
+        let Err(errno) = done else {
+            return Ok(Answer::Done);
+        };
+        turn.out.truncate(0);
+        Ok(match errno {
+            Errno::WOULD_BLOCK => Answer::WouldBlock,
+            Errno::PARKED => Answer::Parked,
+            _ if silent => Answer::Done,
+            errno => {
+                turn.refuse(errno);
+                Answer::Done
+            }
+        })
+    }
+}
+
+/// On whose behalf a request is.
+fn caller(header: &Header, message: &[u8]) -> std::result::Result<Caller, Undecodable> {
+    let mut caller = Caller::new(header.uid, header.gid);
+    // A WRITE has no extensions, and need not be whole.
+    if header.opcode != Opcode::Write as u32 {
+        let groups = message::groups(header, message)
+            .map_err(|what| Undecodable::Arguments("extensions", what))?;
+        if let Some(groups) = groups {
+            caller.groups = Groups::Known(groups.into());
+        }
+    }
+    Ok(caller)
+}
+
+/// A request being answered.
+struct Turn<'a> {
+    peer: &'a Session,
+    agreed: Agreed,
+    header: Header,
+    /// The context of calls on behalf of whoever asks.
+    cx: Cx<'a>,
+    /// How many bytes the reply may have.
+    limit: usize,
+    message: &'a dyn Incoming,
+    out: &'a mut dyn Outgoing,
+}
+
+impl Turn<'_> {
+    /// Before INIT.
+    fn answer_first(&mut self, request: &Request<'_>) -> Result<()> {
+        match request {
+            Request::Init { args } => self.init(args),
+            Request::Destroy {} => self.reply(&[]),
+            request if request.opcode().is_silent() => Ok(()),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    fn answer(&mut self, request: &Request<'_>) -> Result<()> {
+        use Request as R;
+        tracing::trace!(
+            client = self.peer.lockers.client,
+            unique = self.header.unique,
+            node = self.header.nodeid,
+            opcode = request.opcode().name()
+        );
+        match *request {
+            R::Read { args } => self.read(&args),
+            R::Write { args } => self.write(&args),
+            R::Lookup { name } => self.lookup(name.0),
+            R::Getattr { args } => self.getattr(&args),
+            R::Open { args } => self.open(&args),
+            R::Release { args } => self.release(&args),
+            R::Flush { args } => self.flush(&args),
+            R::Forget { args } => self.forget(args.nlookup),
+            R::BatchForget { args, forgets } => self.batch_forget(args.count, forgets.0),
+            R::Readdir { args } => self.readdir(&args, false),
+            R::Readdirplus { args } => self.readdir(&args, true),
+            R::Opendir { .. } => self.opendir(),
+            R::Releasedir { args } => self.release(&args),
+            R::Create { args, name } => self.create(&args, name.0),
+            R::Tmpfile { args, .. } => self.tmpfile(&args),
+            R::Setattr { args } => self.setattr(&args),
+            R::Statx { args } => self.statx(&args),
+            R::Access { args } => self.access(args.mask),
+            R::Statfs {} => self.statfs(),
+            R::Readlink {} => self.readlink(),
+            R::Symlink { name, target } => self.symlink(name.0, target.0),
+            R::Mknod { args, name } => self.mknod(&args, name.0),
+            R::Mkdir { args, name } => self.mkdir(&args, name.0),
+            R::Link { args, name } => self.link(args.oldnodeid, name.0),
+            R::Unlink { name } => self.unlink(name.0, false),
+            R::Rmdir { name } => self.unlink(name.0, true),
+            R::Rename {
+                args,
+                name,
+                newname,
+            } => self.rename(name.0, args.newdir, newname.0, 0),
+            R::Rename2 {
+                args,
+                name,
+                newname,
+            } => self.rename(name.0, args.newdir, newname.0, args.flags),
+            R::Fsync { args } | R::Fsyncdir { args } => self.fsync(&args),
+            R::Fallocate { args } => self.fallocate(&args),
+            R::Lseek { args } => self.lseek(&args),
+            R::CopyFileRange { args } => self.copy(&args, false),
+            R::CopyFileRange64 { args } => self.copy(&args, true),
+            R::Getlk { args } => self.getlk(&args),
+            R::Setlk { args } => self.setlk(&args, false),
+            R::Setlkw { args } => self.setlk(&args, true),
+            R::Getxattr { args, name } => self.getxattr(name.0, args.size),
+            R::Listxattr { args } => self.listxattr(args.size),
+            R::Setxattr { args, name, value } => self.setxattr(&args, name.0, value.0),
+            R::Removexattr { name } => self.removexattr(name.0),
+            R::Syncfs {} => self.syncfs(),
+            R::Destroy {} => {
+                self.peer.reset();
+                self.reply(&[])
+            }
+            // The driver has seen to it that the other was answered.
+            R::Interrupt { .. } | R::NotifyReply { .. } => Ok(()),
+            R::Init { .. } => Err(Errno::EIO),
+            R::Ioctl { .. } => Err(Errno::ENOTTY),
+            R::Bmap { .. } | R::Poll { .. } | R::Setupmapping { .. } | R::Removemapping { .. } => {
+                Err(Errno::ENOSYS)
+            }
+        }
+    }
+
+    /// The node that the request is about, `ESTALE` if the client has not looked it up.
+    fn node(&self) -> Result<Known> {
+        self.peer.nodes.get(self.header.nodeid)
+    }
+
+    /// What a request has open, `EBADF` if it is not.
+    fn opened(&self, fh: u64) -> Result<Arc<Open>> {
+        self.peer.handles.get(fh)
+    }
+}

@@ -1,0 +1,228 @@
+//! Nodes that the client has looked up, each with how often.
+//!
+//! A node's id is the number that the source gives it, so that hard links and repeated look-ups find
+//! the same; but the root's is 1, and whatever the source calls 1 has the root's number instead.
+
+use std::collections::hash_map::Entry as Slot;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use vfs::{Entry, Errno, Node, NodeId, Result};
+
+use super::shards::Shards;
+use crate::numbers::ROOT_ID;
+
+pub(super) struct Nodes {
+    table: Shards<Looked>,
+    /// The source's number of the root.
+    root: AtomicU64,
+    count: AtomicUsize,
+    most: usize,
+    generations: AtomicU32,
+}
+
+struct Looked {
+    known: Known,
+    lookups: u64,
+    /// Tells one life of an id from the next, as long as the mount lasts.
+    generation: u32,
+}
+
+/// A node that the client has looked up.
+#[derive(Clone)]
+pub(super) struct Known {
+    pub(super) node: Arc<dyn Node>,
+    /// The device that it is on.
+    pub(super) device: u64,
+}
+
+/// What the client calls a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Id {
+    pub(super) nodeid: u64,
+    pub(super) generation: u32,
+}
+
+impl Nodes {
+    pub(super) fn new(most: usize) -> Nodes {
+        Nodes {
+            table: Shards::new(),
+            root: AtomicU64::new(ROOT_ID),
+            count: AtomicUsize::new(0),
+            most,
+            generations: AtomicU32::new(1),
+        }
+    }
+
+    /// The root stays, however often it is forgotten.
+    pub(super) fn set_root(&self, node: Arc<dyn Node>, device: u64) {
+        self.root.store(node.id(), Ordering::Relaxed);
+        let root = Looked {
+            known: Known { node, device },
+            lookups: 1,
+            // As Linux insists.
+            generation: 0,
+        };
+        let old = self.table.of(ROOT_ID).insert(ROOT_ID, root);
+        if old.is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The node that the client calls `nodeid`, `ESTALE` if there is none.
+    #[inline]
+    pub(super) fn get(&self, nodeid: u64) -> Result<Known> {
+        let shard = self.table.of(nodeid);
+        let looked = shard.get(&nodeid).ok_or(Errno::ESTALE)?;
+        Ok(looked.known.clone())
+    }
+
+    /// `ENFILE` if no more fit: asked before a node is made.
+    pub(super) fn check_room(&self) -> Result<()> {
+        match self.count.load(Ordering::Relaxed) < self.most {
+            true => Ok(()),
+            false => Err(Errno::ENFILE),
+        }
+    }
+
+    /// Counts a look-up, `ENFILE` if that takes one node too many.
+    pub(super) fn enter(&self, entry: &Entry) -> Result<Id> {
+        let nodeid = self.nodeid_of(entry.node.id());
+        let known = Known {
+            node: entry.node.clone(),
+            device: entry.attr.device,
+        };
+        let mut shard = self.table.of(nodeid);
+        let (id, old) = match shard.entry(nodeid) {
+            Slot::Occupied(mut slot) => {
+                let looked = slot.get_mut();
+                looked.lookups = looked.lookups.saturating_add(1);
+                // A source that has lost an object may use its number again.
+                if looked.known.node.kind() != known.node.kind() && nodeid != ROOT_ID {
+                    looked.generation = self.new_generation();
+                }
+                let generation = looked.generation;
+                // The newer one is as good or better.
+                let old = std::mem::replace(&mut looked.known, known);
+                (Id { nodeid, generation }, Some(old))
+            }
+            Slot::Vacant(slot) => {
+                if self.count.fetch_add(1, Ordering::Relaxed) >= self.most {
+                    self.count.fetch_sub(1, Ordering::Relaxed);
+                    return Err(Errno::ENFILE);
+                }
+                let generation = self.new_generation();
+                slot.insert(Looked {
+                    known,
+                    lookups: 1,
+                    generation,
+                });
+                (Id { nodeid, generation }, None)
+            }
+        };
+        // Letting a node go may take time: not under the shard's lock.
+        drop(shard);
+        drop(old);
+        Ok(id)
+    }
+
+    /// Takes back `lookups` of the look-ups of a node, which goes with the last.
+    pub(super) fn forget(&self, nodeid: u64, lookups: u64) {
+        if nodeid == ROOT_ID {
+            return;
+        }
+        let mut shard = self.table.of(nodeid);
+        let Slot::Occupied(mut slot) = shard.entry(nodeid) else {
+            return;
+        };
+        let looked = slot.get_mut();
+        looked.lookups = looked.lookups.saturating_sub(lookups);
+        let gone = (looked.lookups == 0).then(|| slot.remove());
+        drop(shard);
+        if gone.is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets them all.
+    pub(super) fn clear(&self) {
+        for shard in self.table.take() {
+            self.count.fetch_sub(shard.len(), Ordering::Relaxed);
+        }
+    }
+
+    fn nodeid_of(&self, id: NodeId) -> u64 {
+        match self.root.load(Ordering::Relaxed) {
+            root if id == root => ROOT_ID,
+            root if id == ROOT_ID => root,
+            _ => id,
+        }
+    }
+
+    fn new_generation(&self) -> u32 {
+        self.generations.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vfs::Kind;
+    use vfs_testkit::script::{Script, plain_attr};
+
+    use super::*;
+
+    fn entry(script: &Script, id: NodeId) -> Entry {
+        Entry {
+            node: script.node(id, Kind::File),
+            attr: plain_attr(id, Kind::File),
+        }
+    }
+
+    #[test]
+    fn the_root_and_whatever_has_its_id_change_places() {
+        let script = Script::new();
+        let nodes = Nodes::new(9);
+        nodes.set_root(script.node(7, Kind::Directory), 0);
+        let ids = [7, 1, 2].map(|id| nodes.enter(&entry(&script, id)).map(|id| id.nodeid));
+        assert_eq!(ids, [Ok(1), Ok(7), Ok(2)]);
+        assert_eq!(nodes.get(7).map(|known| known.node.id()), Ok(1));
+        nodes.forget(1, u64::MAX);
+        assert_eq!(nodes.get(1).map(|known| known.node.id()), Ok(7));
+    }
+
+    #[test]
+    fn a_node_goes_with_its_last_look_up_and_comes_back_as_another() {
+        let script = Script::new();
+        let nodes = Nodes::new(9);
+        nodes.set_root(script.node(1, Kind::Directory), 0);
+        let one = nodes.enter(&entry(&script, 5)).expect("room");
+        assert_eq!(nodes.enter(&entry(&script, 5)), Ok(one));
+        nodes.forget(5, 1);
+        assert!(nodes.get(5).is_ok());
+        nodes.forget(5, 99);
+        assert_eq!(nodes.get(5).map(drop), Err(Errno::ESTALE));
+        nodes.forget(5, 1);
+        let other = nodes.enter(&entry(&script, 5)).expect("room");
+        assert_ne!(one.generation, other.generation);
+        assert_eq!(nodes.count.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let script = Script::new();
+        let nodes = Nodes::new(2);
+        nodes.set_root(script.node(1, Kind::Directory), 0);
+        assert_eq!(nodes.check_room(), Ok(()));
+        assert!(nodes.enter(&entry(&script, 2)).is_ok());
+        assert_eq!(nodes.check_room(), Err(Errno::ENFILE));
+        assert!(nodes.enter(&entry(&script, 2)).is_ok());
+        assert_eq!(nodes.enter(&entry(&script, 3)), Err(Errno::ENFILE));
+        nodes.clear();
+        assert_eq!(nodes.check_room(), Ok(()));
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        assert!(size_of::<(u64, Looked)>() <= 48);
+    }
+}

@@ -1,0 +1,198 @@
+//! OPEN, OPENDIR, CREATE, TMPFILE, FLUSH, RELEASE: handles begin and end.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use vfs::{Cx, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr};
+
+use super::Turn;
+use super::handles::{Locked, Open, Reserved};
+use super::lock::Owners;
+use super::nodes::Known;
+use crate::layout::{CreateIn, EntryOut, FlushIn, OpenIn, OpenOut, ReleaseIn};
+use crate::numbers::{Flags, InitFlags, OPEN_KILL_SUIDGID, RELEASE_FLOCK_UNLOCK};
+
+impl Turn<'_> {
+    pub(super) fn open(&mut self, args: &OpenIn) -> Result<()> {
+        self.check_room(OpenOut::SIZE)?;
+        let node = self.node()?.node;
+        if node.kind() == Kind::Directory {
+            return Err(Errno::EISDIR);
+        }
+        let place = self.peer.handles.reserve()?;
+        let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
+        let kill = args.open_flags & OPEN_KILL_SUIDGID != 0
+            && flags.contains(OpenFlags::TRUNC | OpenFlags::WRITE);
+        // Cutting it and taking the bits away is one change.
+        let begin = if kill {
+            flags - OpenFlags::TRUNC
+        } else {
+            flags
+        };
+        let (file, flags) = self.writing_behind(begin, |cx, flags| node.open(cx, flags))?;
+        if kill {
+            let cut = SetAttr {
+                size: Some(0),
+                kill_priv: true,
+                ..SetAttr::default()
+            };
+            file.setattr(&self.cx, &cut)?;
+        }
+        let opened = self.opened_as(place, node, file, flags);
+        self.reply(&[&opened.encode()])
+    }
+
+    pub(super) fn opendir(&mut self) -> Result<()> {
+        self.check_room(OpenOut::SIZE)?;
+        let node = self.node()?.node;
+        if node.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        let place = self.peer.handles.reserve()?;
+        let file = node.open(&self.cx, OpenFlags::READ)?;
+        let opened = self.opened_as(place, node, file, OpenFlags::READ);
+        self.reply(&[&opened.encode()])
+    }
+
+    pub(super) fn create(&mut self, args: &CreateIn, name: &[u8]) -> Result<()> {
+        let name = Name::new(name)?;
+        let asked = Flags::from_bits_retain(args.flags);
+        let mut flags = self.open_flags(asked)?;
+        flags.set(OpenFlags::EXCL, asked.contains(Flags::EXCL));
+        let mode = self.mode(args.mode, args.umask);
+        self.make_open(flags, |node, cx, flags| node.create(cx, name, flags, mode))
+    }
+
+    pub(super) fn tmpfile(&mut self, args: &CreateIn) -> Result<()> {
+        let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
+        let mode = self.mode(args.mode, args.umask);
+        self.make_open(flags, |node, cx, flags| node.tmpfile(cx, flags, mode))
+    }
+
+    fn make_open(
+        &mut self,
+        flags: OpenFlags,
+        make: impl Fn(&dyn Node, &Cx<'_>, OpenFlags) -> Result<(Entry, Arc<dyn File>)>,
+    ) -> Result<()> {
+        self.check_room(EntryOut::SIZE + OpenOut::SIZE)?;
+        let up = self.directory()?;
+        let place = self.peer.handles.reserve()?;
+        self.peer.nodes.check_room()?;
+        let ((entry, file), flags) =
+            self.writing_behind(flags, |cx, flags| make(&*up.node, cx, flags))?;
+        let looked = self.entry_out(&up, &entry)?;
+        let opened = self.opened_as(place, entry.node, file, flags);
+        self.reply(&[&looked.encode(), &opened.encode()])
+    }
+
+    /// The directory that the request is about.
+    pub(super) fn directory(&self) -> Result<Known> {
+        let known = self.node()?;
+        match known.node.kind() {
+            Kind::Directory => Ok(known),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn opened_as(
+        &self,
+        place: Reserved<'_>,
+        node: Arc<dyn Node>,
+        file: Arc<dyn File>,
+        flags: OpenFlags,
+    ) -> OpenOut {
+        let directory = node.kind() == Kind::Directory;
+        let fh = place.keep(Open {
+            locked: Locked {
+                node,
+                lockers: self.peer.lockers.clone(),
+                any: AtomicBool::new(false),
+            },
+            file,
+            flags,
+        });
+        OpenOut {
+            fh,
+            open_flags: self.peer.options.open_flags(directory).bits(),
+            backing_id: 0,
+        }
+    }
+
+    /// Opens as a client needs it that writes behind: it reads pages that it writes a part of, and
+    /// finds the end itself. A file that may not be read is opened as asked for. Says how it was.
+    fn writing_behind<T>(
+        &self,
+        flags: OpenFlags,
+        open: impl Fn(&Cx<'_>, OpenFlags) -> Result<T>,
+    ) -> Result<(T, OpenFlags)> {
+        let open = |flags| Ok((open(&self.cx, flags)?, flags));
+        if !self.agreed.has(InitFlags::WRITEBACK_CACHE) || !flags.contains(OpenFlags::WRITE) {
+            return open(flags);
+        }
+        let flags = flags - OpenFlags::APPEND;
+        match open(flags | OpenFlags::READ) {
+            Err(Errno::EACCES) if !flags.contains(OpenFlags::READ) => open(flags),
+            done => done,
+        }
+    }
+
+    /// What open(2)'s flags mean here. Those not named are the client's own business.
+    fn open_flags(&self, asked: Flags) -> Result<OpenFlags> {
+        let mut flags = match (asked & Flags::ACCESS).bits() {
+            0 if asked.contains(Flags::EXEC) => OpenFlags::EXEC,
+            0 => OpenFlags::READ,
+            1 => OpenFlags::WRITE,
+            2 => OpenFlags::READ | OpenFlags::WRITE,
+            _ => return Err(Errno::EINVAL),
+        };
+        for (bit, flag) in [
+            (Flags::TRUNC, OpenFlags::TRUNC),
+            (Flags::APPEND, OpenFlags::APPEND),
+            (Flags::DSYNC, OpenFlags::DSYNC),
+            (Flags::SYNC, OpenFlags::SYNC),
+            (Flags::NOATIME, OpenFlags::NOATIME),
+        ] {
+            flags.set(flag, asked.contains(bit));
+        }
+        let direct = self.peer.options.allow_direct_io && asked.contains(Flags::DIRECT);
+        flags.set(OpenFlags::DIRECT, direct);
+        Ok(flags)
+    }
+
+    /// Permissions of what is made. A client that was not told to leave the umask to us has applied it.
+    pub(super) fn mode(&self, mode: u32, umask: u32) -> Mode {
+        match self.agreed.has(InitFlags::DONT_MASK) {
+            true => Mode {
+                bits: mode & 0o7777,
+                umask: umask & 0o777,
+            },
+            false => Mode::exactly(mode & 0o7777),
+        }
+    }
+
+    /// One of the descriptors of an open file was closed: its process's locks of the file go.
+    pub(super) fn flush(&mut self, args: &FlushIn) -> Result<()> {
+        let open = self.opened(args.fh)?;
+        let done = match open.flags.contains(OpenFlags::WRITE) {
+            true => open.file.flush(&self.cx),
+            false => Ok(()),
+        };
+        if let Err(errno) = done
+            && errno.is_signal()
+        {
+            return Err(errno);
+        }
+        self.release_locks(&open, Owners::posix(args.lock_owner));
+        done?;
+        self.reply(&[])
+    }
+
+    pub(super) fn release(&mut self, args: &ReleaseIn) -> Result<()> {
+        let open = self.peer.handles.remove(args.fh)?;
+        if args.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
+            self.release_locks(&open, Owners::flock(args.lock_owner));
+        }
+        drop(open);
+        self.reply(&[])
+    }
+}

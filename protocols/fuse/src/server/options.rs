@@ -1,0 +1,111 @@
+//! What a mount is granted, and how much it may ask for.
+
+use core::time::Duration;
+
+use crate::numbers::{Fopen, PAGE};
+
+/// How long a client may go by what it knows, by virtiofsd's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cache {
+    /// It asks each time, and keeps no contents: what others do is seen at once.
+    Never,
+    /// It keeps names, attributes and listings for a day, but no contents.
+    Metadata,
+    /// It keeps names and attributes for a second, contents until a file is opened again.
+    #[default]
+    Auto,
+    /// It keeps all for a day: nobody else changes the tree.
+    Always,
+}
+
+/// What a mount is granted where the client offers it, and how much it may ask for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long the client may go by what it knows.
+    pub cache: Cache,
+    /// How long names and attributes are good for, instead of what [`Options::cache`] says.
+    pub timeout: Option<Duration>,
+    /// The client writes behind. For trees that nobody else changes.
+    pub writeback: bool,
+    /// A program's `O_DIRECT` goes through to the source; otherwise it is the client's alone.
+    pub allow_direct_io: bool,
+    /// Extended attributes.
+    pub xattr: bool,
+    /// POSIX ACLs, where the source enforces them.
+    pub posix_acl: bool,
+    /// Listings come with attributes.
+    pub readdirplus: bool,
+    /// What is on another device below becomes a mount of its own in the client, so that device and
+    /// node numbers together are unique.
+    pub announce_submounts: bool,
+    /// Set-id bits are taken away here when a file is written, not by the client's extra requests.
+    pub killpriv_v2: bool,
+    /// The most bytes of a write.
+    pub max_write: u32,
+    /// The most nodes that the client knows at once.
+    pub max_nodes: usize,
+    /// The most files and directories that are open at once.
+    pub max_handles: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            cache: Cache::Auto,
+            timeout: None,
+            writeback: false,
+            allow_direct_io: false,
+            xattr: true,
+            posix_acl: false,
+            readdirplus: true,
+            announce_submounts: true,
+            killpriv_v2: false,
+            // The most that Linux sends unless told otherwise (`fs.fuse.max_pages_limit`).
+            max_write: 1 << 20,
+            // Some 100 bytes each besides its node. Linux keeps one per cached inode, and cannot be told
+            // to keep fewer.
+            max_nodes: 16 << 20,
+            // As many descriptors as a process may have on common systems.
+            max_handles: 1 << 20,
+        }
+    }
+}
+
+impl Options {
+    /// The most bytes of a message besides the payload of a write: headers, and a page to spare.
+    pub(super) const REST: usize = PAGE as usize;
+
+    /// The least [`Options::max_write`]: then an extended attribute of the largest size fits.
+    const MIN_WRITE: u32 = 64 << 10;
+
+    /// The most: `max_pages` has 16 bits.
+    const MAX_WRITE: u32 = u16::MAX as u32 * PAGE;
+
+    pub(super) fn in_bounds(mut self) -> Options {
+        let write = self.max_write.clamp(Options::MIN_WRITE, Options::MAX_WRITE);
+        self.max_write = write / PAGE * PAGE;
+        self
+    }
+
+    /// How long names and attributes are good for.
+    pub(super) fn validity(&self) -> Duration {
+        const DAY: u64 = 86400;
+        self.timeout
+            .unwrap_or(Duration::from_secs(match self.cache {
+                Cache::Never => 0,
+                Cache::Metadata | Cache::Always => DAY,
+                Cache::Auto => 1,
+            }))
+    }
+
+    /// What the client may do with what it opens.
+    pub(super) fn open_flags(&self, directory: bool) -> Fopen {
+        let direct = Fopen::DIRECT_IO | Fopen::PARALLEL_DIRECT_WRITES;
+        match (self.cache, directory) {
+            (Cache::Never | Cache::Metadata, false) => direct,
+            (Cache::Metadata | Cache::Always, true) => Fopen::CACHE_DIR | Fopen::KEEP_CACHE,
+            (Cache::Always, false) => Fopen::KEEP_CACHE,
+            (Cache::Never, true) | (Cache::Auto, _) => Fopen::empty(),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Replies: a header, and what stands behind it.
+
+use vfs::{Attr, Device, Entry, Errno, Result};
+
+use super::Turn;
+use super::nodes::Known;
+use crate::layout::{self, AttrOut, EntryOut, OutHeader, StatxOut};
+use crate::message::REPLY_HEADER;
+use crate::numbers::{ATTR_SUBMOUNT, InitFlags, MAX_ERRNO};
+
+impl Turn<'_> {
+    /// Writes a whole reply of these arguments, `EIO` if it does not fit.
+    pub(super) fn reply(&mut self, arguments: &[&[u8]]) -> Result<()> {
+        let len = REPLY_HEADER + arguments.iter().map(|piece| piece.len()).sum::<usize>();
+        if len > self.limit {
+            return Err(Errno::EIO);
+        }
+        let header = self.header(len).encode();
+        let mut buffer = [0; REPLY_HEADER + StatxOut::SIZE];
+        let Some(whole) = buffer.get_mut(..len) else {
+            self.out.bytes(&header);
+            arguments.iter().for_each(|piece| self.out.bytes(piece));
+            return Ok(());
+        };
+        let mut at = 0;
+        for piece in [&header[..]].iter().chain(arguments) {
+            whole[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        self.out.bytes(whole);
+        Ok(())
+    }
+
+    pub(super) fn refuse(&mut self, errno: Errno) {
+        let errno = match errno.raw() {
+            raw if raw > MAX_ERRNO => Errno::EIO,
+            _ => errno,
+        };
+        let header = OutHeader {
+            error: -i32::from(errno.raw()),
+            ..self.header(REPLY_HEADER)
+        };
+        self.out.bytes(&header.encode());
+    }
+
+    /// `EIO` if arguments of `len` bytes do not fit: asked before what cannot be taken back.
+    pub(super) fn check_room(&self, len: usize) -> Result<()> {
+        match REPLY_HEADER + len <= self.limit {
+            true => Ok(()),
+            false => Err(Errno::EIO),
+        }
+    }
+
+    /// How many bytes of the `size` asked for the reply may carry.
+    pub(super) fn room(&self, size: u32) -> usize {
+        (size as usize).min(self.limit.saturating_sub(REPLY_HEADER))
+    }
+
+    /// Begins a reply whose bytes are put right behind its header.
+    pub(super) fn begin_data(&mut self) {
+        self.out.bytes(&self.header(REPLY_HEADER).encode());
+    }
+
+    /// Ends it: its length is known by now.
+    pub(super) fn end_data(&mut self) -> Result<()> {
+        let len = self.out.len() as u32;
+        self.out.patch(0, &len.to_le_bytes());
+        Ok(())
+    }
+
+    fn header(&self, len: usize) -> OutHeader {
+        OutHeader {
+            len: len as u32,
+            error: 0,
+            unique: self.header.unique,
+        }
+    }
+
+    /// What a look-up of `entry` in `up` answers; counts it.
+    pub(super) fn entry_out(&self, up: &Known, entry: &Entry) -> Result<EntryOut> {
+        let id = self.peer.nodes.enter(entry)?;
+        let mut attr = attr_out(&entry.attr);
+        if self.agreed.has(InitFlags::SUBMOUNTS) && entry.attr.device != up.device {
+            attr.flags |= ATTR_SUBMOUNT;
+        }
+        let validity = self.peer.options.validity();
+        Ok(EntryOut {
+            nodeid: id.nodeid,
+            generation: id.generation.into(),
+            entry_valid: validity.as_secs(),
+            attr_valid: validity.as_secs(),
+            entry_valid_nsec: validity.subsec_nanos(),
+            attr_valid_nsec: validity.subsec_nanos(),
+            attr,
+        })
+    }
+
+    pub(super) fn reply_attr(&mut self, attr: &Attr) -> Result<()> {
+        let validity = self.peer.options.validity();
+        let answer = AttrOut {
+            attr_valid: validity.as_secs(),
+            attr_valid_nsec: validity.subsec_nanos(),
+            attr: attr_out(attr),
+        };
+        self.reply(&[&answer.encode()])
+    }
+}
+
+fn attr_out(attr: &Attr) -> layout::Attr {
+    layout::Attr {
+        ino: attr.id,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: attr.atime.sec as u64,
+        mtime: attr.mtime.sec as u64,
+        ctime: attr.ctime.sec as u64,
+        atimensec: attr.atime.nsec,
+        mtimensec: attr.mtime.nsec,
+        ctimensec: attr.ctime.nsec,
+        mode: attr.st_mode(),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: encode_device(attr.rdev),
+        blksize: attr.blksize,
+        flags: 0,
+    }
+}
+
+/// A device number in 32 bits: Linux's `new_encode_dev`.
+pub(super) fn encode_device(device: Device) -> u32 {
+    let (major, minor) = (device.major, device.minor);
+    (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12
+}
+
+/// [`encode_device`] the other way round.
+pub(super) fn decode_device(rdev: u32) -> Device {
+    Device {
+        major: (rdev & 0xf_ff00) >> 8,
+        minor: (rdev & 0xff) | (rdev >> 12 & 0xf_ff00),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_the_kernels() {
+        for (major, minor, rdev) in [(1, 3, 0x103), (8, 0x1_23, 0x10_0823)] {
+            let device = Device { major, minor };
+            assert_eq!(encode_device(device), rdev);
+            assert_eq!(decode_device(rdev), device);
+        }
+    }
+}

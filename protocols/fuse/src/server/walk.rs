@@ -1,0 +1,42 @@
+//! LOOKUP, FORGET, BATCH_FORGET: which nodes the client knows.
+
+use vfs::{Entry, Name, Result, Want};
+
+use super::Turn;
+use super::nodes::Known;
+use crate::layout::{EntryOut, ForgetOne};
+
+impl Turn<'_> {
+    pub(super) fn lookup(&mut self, name: &[u8]) -> Result<()> {
+        self.check_room(EntryOut::SIZE)?;
+        let up = self.node()?;
+        let entry = match name {
+            b"." => Entry {
+                attr: up.node.attr(&self.cx, Want::STAT)?,
+                node: up.node.clone(),
+            },
+            b".." => up.node.parent(&self.cx)?,
+            name => up.node.lookup(&self.cx, Name::new(name)?)?,
+        };
+        self.reply_entry(&up, &entry)
+    }
+
+    pub(super) fn reply_entry(&mut self, up: &Known, entry: &Entry) -> Result<()> {
+        let entry = self.entry_out(up, entry)?;
+        self.reply(&[&entry.encode()])
+    }
+
+    pub(super) fn forget(&mut self, lookups: u64) -> Result<()> {
+        self.peer.nodes.forget(self.header.nodeid, lookups);
+        Ok(())
+    }
+
+    /// `count` is the client's word; what has come decides.
+    pub(super) fn batch_forget(&mut self, count: u32, forgets: &[u8]) -> Result<()> {
+        let whole = forgets.chunks_exact(ForgetOne::SIZE).take(count as usize);
+        for forget in whole.filter_map(|bytes| ForgetOne::decode(bytes).ok()) {
+            self.peer.nodes.forget(forget.nodeid, forget.nlookup);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! GETXATTR, LISTXATTR, SETXATTR, REMOVEXATTR.
+
+use vfs::{Errno, Node, Result, SetAttr, Want, XattrFlags};
+
+use super::Turn;
+use crate::layout::GetxattrOut;
+use crate::message::SetxattrIn;
+use crate::numbers::{InitFlags, SETXATTR_ACL_KILL_SGID};
+
+/// The longest name (`XATTR_NAME_MAX`).
+const NAME_MOST: usize = 255;
+
+/// The largest value (`XATTR_SIZE_MAX`).
+const MOST: usize = 64 << 10;
+
+/// Where ACLs are.
+const ACL: &[u8] = b"system.posix_acl_";
+
+impl Turn<'_> {
+    pub(super) fn getxattr(&mut self, name: &[u8], size: u32) -> Result<()> {
+        self.check_name(name)?;
+        let value = self.node()?.node.xattr(&self.cx, name)?;
+        self.reply_sized(&value, size)
+    }
+
+    pub(super) fn listxattr(&mut self, size: u32) -> Result<()> {
+        self.check_xattr()?;
+        let mut names = self.node()?.node.xattrs(&self.cx)?;
+        if !self.agreed.has(InitFlags::POSIX_ACL) {
+            let shown = names.split_inclusive(|&byte| byte == 0);
+            names = shown
+                .filter(|name| !name.starts_with(ACL))
+                .flatten()
+                .copied()
+                .collect();
+        }
+        self.reply_sized(&names, size)
+    }
+
+    /// The bytes, or how many there are if the client has room for none.
+    fn reply_sized(&mut self, bytes: &[u8], size: u32) -> Result<()> {
+        if size == 0 {
+            let size = bytes.len() as u32;
+            return self.reply(&[&GetxattrOut { size }.encode()]);
+        }
+        if bytes.len() > self.room(size) {
+            return Err(Errno::ERANGE);
+        }
+        self.reply(&[bytes])
+    }
+
+    pub(super) fn setxattr(&mut self, args: &SetxattrIn, name: &[u8], value: &[u8]) -> Result<()> {
+        self.check_name(name)?;
+        let size = args.size as usize;
+        if size > MOST {
+            return Err(Errno::E2BIG);
+        }
+        let value = value.get(..size).ok_or(Errno::EINVAL)?;
+        let flags = XattrFlags::from_bits(args.flags).ok_or(Errno::EINVAL)?;
+        let node = self.node()?.node;
+        let kill = args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0;
+        if kill {
+            // Two changes: neither may be the other's trace.
+            self.cx.may_wait()?;
+        }
+        node.set_xattr(&self.cx, name, value, flags)?;
+        if kill {
+            self.kill_set_gid(&*node)?;
+        }
+        self.reply(&[])
+    }
+
+    fn kill_set_gid(&self, node: &dyn Node) -> Result<()> {
+        const SET_GID: u32 = 0o2000;
+        let attr = node.attr(&self.cx, Want::BASIC)?;
+        if attr.mode & SET_GID == 0 {
+            return Ok(());
+        }
+        let set = SetAttr {
+            mode: Some(attr.mode & !SET_GID),
+            ..SetAttr::default()
+        };
+        node.setattr(&self.cx, &set).map(drop)
+    }
+
+    pub(super) fn removexattr(&mut self, name: &[u8]) -> Result<()> {
+        self.check_name(name)?;
+        self.node()?.node.remove_xattr(&self.cx, name)?;
+        self.reply(&[])
+    }
+
+    /// ACLs that the client does not enforce are not shown to it.
+    fn check_name(&self, name: &[u8]) -> Result<()> {
+        self.check_xattr()?;
+        match name {
+            b"" => Err(Errno::EINVAL),
+            _ if name.len() > NAME_MOST => Err(Errno::ERANGE),
+            _ if name.starts_with(ACL) && !self.agreed.has(InitFlags::POSIX_ACL) => {
+                Err(Errno::EOPNOTSUPP)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The client does not ask again after `ENOSYS`.
+    fn check_xattr(&self) -> Result<()> {
+        match self.peer.options.xattr {
+            true => Ok(()),
+            false => Err(Errno::ENOSYS),
+        }
+    }
+}

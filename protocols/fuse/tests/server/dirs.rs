@@ -1,0 +1,109 @@
+//! Listings.
+
+use fuse::Request as R;
+use fuse::layout::FsyncIn;
+use fuse::numbers::ROOT_ID;
+use fuse::server::Options;
+use vfs::Errno;
+
+use crate::net::{Listed, Net, lookup, server};
+
+/// All of a directory, in replies of `size` bytes.
+fn all(net: &Net, nodeid: u64, size: u32, plus: bool) -> Vec<Listed> {
+    let fh = net.opendir(nodeid).fh;
+    let (mut listed, mut offset) = (Vec::new(), 0);
+    loop {
+        let some = net.list(nodeid, fh, offset, size, plus).expect("entries");
+        let Some(last) = some.last() else {
+            return listed;
+        };
+        offset = last.off;
+        assert!(i64::try_from(offset).is_ok_and(|offset| offset > 0));
+        listed.extend(some);
+    }
+}
+
+#[test]
+fn a_listing_has_everything_once_however_it_is_cut() {
+    let net = Net::new();
+    let dir = net.mkdir(ROOT_ID, "d");
+    let mut names: Vec<String> = (0..50).map(|n| format!("file-{n}")).collect();
+    for name in &names {
+        net.create(dir.nodeid, name);
+    }
+    names.extend([".".to_owned(), "..".to_owned()]);
+    names.sort();
+    for (size, plus) in [(64, false), (65536, false), (200, true), (65536, true)] {
+        let listed = all(&net, dir.nodeid, size, plus);
+        assert_eq!((&*listed[0].name, &*listed[1].name), (".", ".."));
+        assert_eq!((listed[0].ino, listed[0].kind), (dir.attr.ino, 4));
+        assert_eq!(listed[1].ino, net.getattr(ROOT_ID).ino);
+        let mut seen: Vec<String> = listed.into_iter().map(|entry| entry.name).collect();
+        seen.sort();
+        assert_eq!(seen, names, "{size}");
+    }
+}
+
+#[test]
+fn each_entry_taken_counts_as_a_look_up() {
+    let net = Net::new();
+    let dir = net.mkdir(ROOT_ID, "d");
+    let ids = ["a", "b"].map(|name| {
+        let id = net.mkdir(dir.nodeid, name).nodeid;
+        net.forget(id, 1);
+        id
+    });
+    let fh = net.opendir(dir.nodeid).fh;
+    // The dots, and one more.
+    let listed = net.list(dir.nodeid, fh, 0, 3 * 160, true).expect("entries");
+    assert_eq!(listed.len(), 3);
+    let entries: Vec<u64> = listed
+        .iter()
+        .map(|listed| listed.entry.expect("plus").nodeid)
+        .collect();
+    assert_eq!(entries, [0, 0, ids[0]]);
+    assert_eq!(net.err(ids[0], &lookup("x")), Errno::ENOENT);
+    assert_eq!(net.err(ids[1], &lookup("x")), Errno::ESTALE);
+    net.forget(ids[0], 1);
+    assert_eq!(net.err(ids[0], &lookup("x")), Errno::ESTALE);
+    // Names alone count nothing.
+    net.list(dir.nodeid, fh, 0, 4096, false).expect("entries");
+    assert_eq!(net.err(ids[0], &lookup("x")), Errno::ESTALE);
+}
+
+#[test]
+fn a_full_table_of_nodes_lists_all_the_same() {
+    let net = Net::on(&server(Options {
+        max_nodes: 2,
+        ..Options::default()
+    }));
+    for name in ["a", "b"] {
+        let id = net.mkdir(ROOT_ID, name).nodeid;
+        net.forget(id, 1);
+    }
+    let listed = all(&net, ROOT_ID, 4096, true);
+    let known = |listed: &&Listed| listed.entry.is_some_and(|entry| entry.nodeid != 0);
+    assert_eq!(listed.len(), 4);
+    assert_eq!(listed.iter().filter(known).count(), 1);
+}
+
+#[test]
+fn what_is_no_directory_or_has_no_room_is_refused() {
+    let net = Net::new();
+    let (_, open) = net.create(ROOT_ID, "a");
+    assert_eq!(
+        net.list(ROOT_ID, open.fh, 0, 99, false),
+        Err(Errno::ENOTDIR)
+    );
+    let fh = net.opendir(ROOT_ID).fh;
+    assert_eq!(net.list(ROOT_ID, fh, 0, 31, false), Err(Errno::EINVAL));
+    assert_eq!(net.list(ROOT_ID, 999, 0, 99, false), Err(Errno::EBADF));
+    let args = FsyncIn { fh, fsync_flags: 0 };
+    net.ok(ROOT_ID, &R::Fsyncdir { args });
+    let args = fuse::layout::ReleaseIn {
+        fh,
+        ..Default::default()
+    };
+    net.ok(ROOT_ID, &R::Releasedir { args });
+    assert_eq!(net.list(ROOT_ID, fh, 0, 99, false), Err(Errno::EBADF));
+}

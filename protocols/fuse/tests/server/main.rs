@@ -1,0 +1,10 @@
+//! The server half over a tree in memory and a queue that is a function call: bytes in, bytes out.
+
+mod dirs;
+mod files;
+mod locks;
+mod mount;
+mod names;
+mod net;
+mod patience;
+mod robust;

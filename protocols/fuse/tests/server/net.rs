@@ -1,0 +1,500 @@
+//! A client of nothing but messages.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::task::{Wake, Waker};
+
+use fuse::dirent::Dirent;
+use fuse::layout::*;
+use fuse::message::{HEADER, InitIn, REPLY_HEADER, Text, WRITE_HEAD};
+use fuse::numbers::{InitFlags, ROOT_ID};
+use fuse::server::{Options, Server, Session};
+use fuse::{Form, Header, Request};
+use memory::Memory;
+use vfs::{Call, Errno, Export, Patience, Payload, Result, Sink, Time};
+use wire::{Answer, Incoming, Outgoing, Session as _};
+
+/// A server over a tree in memory, whose clock moves by a nanosecond each time it is looked at.
+pub(crate) fn server(options: Options) -> Server {
+    Server::new(Arc::new(Export::new("", tree())), options)
+}
+
+pub(crate) fn tree() -> Arc<Memory> {
+    let ticks = AtomicI64::new(1_000_000_000_000_000_000);
+    Memory::new(Arc::new(move || {
+        let now = ticks.fetch_add(1, Ordering::Relaxed);
+        Time {
+            sec: now / 1_000_000_000,
+            nsec: (now % 1_000_000_000) as u32,
+        }
+    }))
+}
+
+/// A mount.
+pub(crate) struct Net {
+    pub(crate) session: Session,
+    /// How many bytes a reply may have.
+    pub(crate) room: usize,
+    pub(crate) uid: u32,
+    next: AtomicU64,
+}
+
+/// A request that is parked.
+pub(crate) struct Parked {
+    call: Arc<Call>,
+    message: Vec<u8>,
+    woken: Arc<Woken>,
+}
+
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// What a request came to: its reply's arguments, or that it waits.
+pub(crate) enum Came {
+    Reply(Result<Vec<u8>>),
+    Parked(Parked),
+}
+
+/// All that a newest kernel offers.
+pub(crate) const OFFERED: InitFlags = InitFlags::all();
+
+impl Net {
+    /// One that has said nothing yet.
+    pub(crate) fn silent(server: &Server) -> Net {
+        Net {
+            session: server.session(),
+            room: 1 << 16,
+            uid: 0,
+            next: AtomicU64::new(2),
+        }
+    }
+
+    /// One on which all was agreed that there is.
+    pub(crate) fn on(server: &Server) -> Net {
+        let net = Net::silent(server);
+        net.init();
+        net
+    }
+
+    /// The super-user's mount of a fresh tree.
+    pub(crate) fn new() -> Net {
+        Net::on(&server(Options::default()))
+    }
+
+    #[track_caller]
+    pub(crate) fn init(&self) -> InitOut {
+        let answer = self.ok(ROOT_ID, &init(7, 45, OFFERED));
+        InitOut::decode(&answer).expect("an answer")
+    }
+
+    fn encode(&self, nodeid: u64, request: &Request<'_>, payload: &[u8]) -> Vec<u8> {
+        let header = Header {
+            unique: self.next.fetch_add(2, Ordering::Relaxed),
+            nodeid,
+            uid: self.uid,
+            gid: self.uid,
+            pid: 77,
+            ..Header::default()
+        };
+        let mut message = Vec::new();
+        request.encode(FORM, header, &mut message);
+        message.extend_from_slice(payload);
+        message
+    }
+
+    /// Sends a request and takes its reply's arguments, or the error.
+    pub(crate) fn rpc(&self, nodeid: u64, request: &Request<'_>) -> Result<Vec<u8>> {
+        self.exchange(&self.encode(nodeid, request, b""))
+    }
+
+    /// Sends bytes that must be answered.
+    #[track_caller]
+    pub(crate) fn exchange(&self, message: &[u8]) -> Result<Vec<u8>> {
+        let frame = self.session.frame(message).expect("a frame");
+        assert!(frame.is_some_and(|len| len == message.len() || len == WRITE_HEAD));
+        self.session.role(message).expect("a role");
+        match self.try_exchange(&Call::detached(), message) {
+            (Answer::Done, reply) => open(message, &reply),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends a request that nobody answers.
+    #[track_caller]
+    pub(crate) fn tell(&self, nodeid: u64, request: &Request<'_>) {
+        let message = self.encode(nodeid, request, b"");
+        let answer = self.try_exchange(&Call::detached(), &message);
+        assert_eq!(answer, (Answer::Done, vec![]));
+    }
+
+    /// Serves with ever more patience, as the engine does. What a write carries is nowhere but in its
+    /// payload.
+    pub(crate) fn try_exchange(&self, call: &Call, message: &[u8]) -> (Answer, Vec<u8>) {
+        for patience in [Patience::None, Patience::Brief, Patience::Full] {
+            let (answer, bytes) = self.serve(call, patience, message);
+            if answer != Answer::Done {
+                assert_eq!(bytes, b"", "{answer:?} leaves nothing behind");
+            }
+            if answer != Answer::WouldBlock {
+                return (answer, bytes);
+            }
+        }
+        panic!("a request that full patience is too short for");
+    }
+
+    pub(crate) fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &[u8],
+    ) -> (Answer, Vec<u8>) {
+        let mut out = Reply {
+            bytes: Vec::new(),
+            most: self.room,
+        };
+        let together = self.session.frame(message).ok().flatten();
+        let (bytes, rest) = message.split_at(together.unwrap_or(message.len()));
+        let message = Message { bytes, rest };
+        let answer = self.session.serve(call, patience, &message, &mut out);
+        (answer.expect("a header"), out.bytes)
+    }
+
+    /// Sends a request that may have to wait.
+    pub(crate) fn park(&self, nodeid: u64, request: &Request<'_>) -> Came {
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let call = Call::parkable(Waker::from(woken.clone()));
+        self.resume(Parked {
+            call: Arc::new(call),
+            message: self.encode(nodeid, request, b""),
+            woken,
+        })
+    }
+
+    /// Serves a parked request again.
+    pub(crate) fn resume(&self, parked: Parked) -> Came {
+        match self.try_exchange(&parked.call, &parked.message) {
+            (Answer::Done, reply) => Came::Reply(open(&parked.message, &reply)),
+            (Answer::Parked, _) => Came::Parked(parked),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends a request that must succeed.
+    #[track_caller]
+    pub(crate) fn ok(&self, nodeid: u64, request: &Request<'_>) -> Vec<u8> {
+        self.rpc(nodeid, request)
+            .unwrap_or_else(|errno| panic!("{request:?}: {errno}"))
+    }
+
+    /// Sends a request that must fail.
+    #[track_caller]
+    pub(crate) fn err(&self, nodeid: u64, request: &Request<'_>) -> Errno {
+        match self.rpc(nodeid, request) {
+            Err(errno) => errno,
+            Ok(reply) => panic!("{request:?}: {reply:x?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn lookup(&self, up: u64, name: &str) -> EntryOut {
+        entry(&self.ok(up, &lookup(name)))
+    }
+
+    #[track_caller]
+    pub(crate) fn mkdir(&self, up: u64, name: &str) -> EntryOut {
+        let args = MkdirIn {
+            mode: 0o755,
+            umask: 0,
+        };
+        let name = Text(name.as_bytes());
+        entry(&self.ok(up, &Request::Mkdir { args, name }))
+    }
+
+    /// Makes a file and opens it for reading and writing.
+    #[track_caller]
+    pub(crate) fn create(&self, up: u64, name: &str) -> (EntryOut, OpenOut) {
+        let answer = self.ok(up, &create(name, 0o102));
+        let open = OpenOut::decode(&answer[EntryOut::SIZE..]).expect("an answer");
+        (entry(&answer), open)
+    }
+
+    #[track_caller]
+    pub(crate) fn open(&self, nodeid: u64, flags: u32) -> OpenOut {
+        let answer = self.ok(nodeid, &open_with(flags));
+        OpenOut::decode(&answer).expect("an answer")
+    }
+
+    #[track_caller]
+    pub(crate) fn opendir(&self, nodeid: u64) -> OpenOut {
+        let args = OpenIn::default();
+        let answer = self.ok(nodeid, &Request::Opendir { args });
+        OpenOut::decode(&answer).expect("an answer")
+    }
+
+    pub(crate) fn write(&self, fh: u64, offset: u64, data: &[u8]) -> Result<u32> {
+        self.write_with(fh, offset, data, 0)
+    }
+
+    pub(crate) fn write_with(&self, fh: u64, offset: u64, data: &[u8], flags: u32) -> Result<u32> {
+        let args = WriteIn {
+            fh,
+            offset,
+            size: data.len() as u32,
+            write_flags: flags,
+            ..WriteIn::default()
+        };
+        let message = self.encode(ROOT_ID, &Request::Write { args }, data);
+        let answer = self.exchange(&message)?;
+        Ok(WriteOut::decode(&answer).expect("an answer").size)
+    }
+
+    pub(crate) fn read(&self, fh: u64, offset: u64, size: u32) -> Result<Vec<u8>> {
+        let args = ReadIn {
+            fh,
+            offset,
+            size,
+            ..ReadIn::default()
+        };
+        self.rpc(ROOT_ID, &Request::Read { args })
+    }
+
+    #[track_caller]
+    pub(crate) fn getattr(&self, nodeid: u64) -> Attr {
+        let args = GetattrIn::default();
+        let answer = self.ok(nodeid, &Request::Getattr { args });
+        AttrOut::decode(&answer).expect("an answer").attr
+    }
+
+    #[track_caller]
+    pub(crate) fn release(&self, fh: u64) {
+        let args = ReleaseIn {
+            fh,
+            ..ReleaseIn::default()
+        };
+        self.ok(ROOT_ID, &Request::Release { args });
+    }
+
+    #[track_caller]
+    pub(crate) fn forget(&self, nodeid: u64, nlookup: u64) {
+        let args = ForgetIn { nlookup };
+        self.tell(nodeid, &Request::Forget { args });
+    }
+
+    /// One reply's worth of a listing.
+    pub(crate) fn list(
+        &self,
+        nodeid: u64,
+        fh: u64,
+        offset: u64,
+        size: u32,
+        plus: bool,
+    ) -> Result<Vec<Listed>> {
+        let args = ReadIn {
+            fh,
+            offset,
+            size,
+            ..ReadIn::default()
+        };
+        let request = match plus {
+            true => Request::Readdirplus { args },
+            false => Request::Readdir { args },
+        };
+        let answer = self.rpc(nodeid, &request)?;
+        assert!(answer.len() <= size as usize);
+        let mut from = wire::Reader::new(&answer);
+        let mut listed = Vec::new();
+        while let Some(dirent) = Dirent::next(plus, &mut from).expect("whole entries") {
+            listed.push(Listed {
+                name: String::from_utf8(dirent.name.to_vec()).expect("UTF-8"),
+                off: dirent.off,
+                ino: dirent.ino,
+                kind: dirent.kind,
+                entry: dirent.entry,
+            });
+        }
+        Ok(listed)
+    }
+}
+
+/// An entry of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) off: u64,
+    pub(crate) ino: u64,
+    pub(crate) kind: u8,
+    pub(crate) entry: Option<EntryOut>,
+}
+
+pub(crate) const FORM: Form = Form { setxattr_ext: true };
+
+pub(crate) fn init(major: u32, minor: u32, flags: InitFlags) -> Request<'static> {
+    Request::Init {
+        args: InitIn {
+            major,
+            minor,
+            max_readahead: 1 << 17,
+            flags,
+        },
+    }
+}
+
+pub(crate) fn lookup(name: &str) -> Request<'_> {
+    let name = Text(name.as_bytes());
+    Request::Lookup { name }
+}
+
+pub(crate) fn create(name: &str, flags: u32) -> Request<'_> {
+    Request::Create {
+        args: CreateIn {
+            flags,
+            mode: 0o100644,
+            umask: 0,
+            open_flags: 0,
+        },
+        name: Text(name.as_bytes()),
+    }
+}
+
+pub(crate) fn open_with(flags: u32) -> Request<'static> {
+    Request::Open {
+        args: OpenIn {
+            flags,
+            open_flags: 0,
+        },
+    }
+}
+
+pub(crate) fn entry(answer: &[u8]) -> EntryOut {
+    EntryOut::decode(answer).expect("an answer")
+}
+
+/// A reply's arguments, or its error.
+#[track_caller]
+fn open(message: &[u8], reply: &[u8]) -> Result<Vec<u8>> {
+    let asked = Header::decode(&message[..HEADER]).expect("a header");
+    let header = OutHeader::decode(reply).expect("a header");
+    assert_eq!(header.unique, asked.unique);
+    assert_eq!(header.len as usize, reply.len());
+    match header.error {
+        0 => Ok(reply[REPLY_HEADER..].to_vec()),
+        error => {
+            assert_eq!(reply.len(), REPLY_HEADER);
+            assert!((-511..0).contains(&error));
+            Err(Errno::from_raw(-error))
+        }
+    }
+}
+
+impl Came {
+    #[track_caller]
+    pub(crate) fn parked(self) -> Parked {
+        match self {
+            Came::Parked(parked) => parked,
+            Came::Reply(reply) => panic!("{reply:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn reply(self) -> Result<Vec<u8>> {
+        match self {
+            Came::Reply(reply) => reply,
+            Came::Parked(_) => panic!("parked"),
+        }
+    }
+}
+
+impl Parked {
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken.0.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.call.cancel();
+    }
+}
+
+/// A message as a virtqueue has it: what a write carries is apart.
+struct Message<'a> {
+    bytes: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl Incoming for Message<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    fn payload(
+        &self,
+        range: Range<usize>,
+        write: &mut dyn FnMut(&mut dyn Payload) -> Result<usize>,
+    ) -> Result<usize> {
+        let begin = self.bytes.len();
+        let rest = self.rest.get(range.start - begin..range.end - begin);
+        write(&mut Bytes(rest.ok_or(Errno::EINVAL)?))
+    }
+}
+
+struct Bytes<'a>(&'a [u8]);
+
+impl Payload for Bytes<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn bytes(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        take(std::mem::take(&mut self.0))
+    }
+
+    fn file(&mut self, _: BorrowedFd<'_>, _: u64) -> Result<usize> {
+        unreachable!("a tree in memory has no descriptors")
+    }
+}
+
+/// A reply under construction, never longer than there is room.
+struct Reply {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Sink for Reply {
+    fn room(&self) -> usize {
+        self.most - self.bytes.len()
+    }
+
+    fn bytes(&mut self, data: &[u8]) {
+        assert!(data.len() <= self.room(), "a reply beyond its room");
+        self.bytes.extend_from_slice(data);
+    }
+
+    fn zeros(&mut self, len: usize) {
+        assert!(len <= self.room(), "a reply beyond its room");
+        self.bytes.resize(self.bytes.len() + len, 0);
+    }
+
+    fn file(&mut self, _: BorrowedFd<'_>, _: u64, _: usize, _: Patience) -> Result<usize> {
+        unreachable!("a tree in memory has no descriptors")
+    }
+}
+
+impl Outgoing for Reply {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn patch(&mut self, at: usize, data: &[u8]) {
+        self.bytes[at..at + data.len()].copy_from_slice(data);
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(len);
+    }
+}

@@ -1,0 +1,50 @@
+//! Offsets in listings: the source's cookies, and two of our own for `.` and `..`, which sources
+//! leave out and Linux shows only if a server sends them.
+
+/// The offset behind `.`.
+///
+/// Every other offset is the source's own cookie, so this and [`BEHIND_DOTS`] are where no source
+/// counts up to and no file system's hashes or positions are known to be. A cookie that is one of them
+/// after all is sent with the sign bit, which no offset of Linux has.
+pub const BEHIND_DOT: u64 = 0x7fff_ffe0_0d07_0001;
+
+/// The offset behind `..`.
+pub const BEHIND_DOTS: u64 = 0x7fff_ffe0_0d07_0002;
+
+const SIGN: u64 = 1 << 63;
+
+/// A cookie as the offset that a client sees.
+pub fn offset_of(cookie: u64) -> u64 {
+    match cookie {
+        BEHIND_DOT | BEHIND_DOTS => cookie | SIGN,
+        _ => cookie,
+    }
+}
+
+/// The cookie to go on from, given a client's offset.
+pub fn cookie_of(offset: u64) -> u64 {
+    const HIDDEN_DOT: u64 = BEHIND_DOT | SIGN;
+    const HIDDEN_DOTS: u64 = BEHIND_DOTS | SIGN;
+    match offset {
+        BEHIND_DOT | BEHIND_DOTS => 0,
+        HIDDEN_DOT | HIDDEN_DOTS => offset & !SIGN,
+        _ => offset,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cookie_becomes_the_offset_of_a_dot_and_each_comes_back() {
+        for cookie in [1, 2, 3, i64::MAX as u64, u64::MAX, BEHIND_DOT, BEHIND_DOTS] {
+            let offset = offset_of(cookie);
+            assert!(
+                ![0, BEHIND_DOT, BEHIND_DOTS].contains(&offset),
+                "{cookie:x}"
+            );
+            assert_eq!(cookie_of(offset), cookie);
+        }
+    }
+}
