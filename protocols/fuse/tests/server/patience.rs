@@ -341,3 +341,44 @@ fn a_file_is_no_root() {
     let asked = crate::net::init(7, 45, crate::net::OFFERED);
     assert_eq!(net.err(ROOT_ID, &asked), Errno::ENOTDIR);
 }
+
+#[test]
+fn with_acls_the_umask_comes_along_and_set_gid_goes() {
+    let script = Script::new();
+    script.set_capabilities(Capabilities {
+        acl: Level::Native,
+        ..Capabilities::default()
+    });
+    let export = Arc::new(Export::new("", script.clone()));
+    let options = Options {
+        posix_acl: true,
+        ..Options::default()
+    };
+    let net = Net::on(&Server::new(export, options));
+    let mkdir = R::Mkdir {
+        args: MkdirIn {
+            mode: 0o777,
+            umask: 0o22,
+        },
+        name: Text(b"x"),
+    };
+    net.ok(ROOT_ID, &mkdir);
+    let made = script.calls().pop().expect("a call");
+    assert!(made.what.contains("umask: 18"), "{}", made.what);
+    let mut attr = vfs_testkit::script::plain_attr(1, Kind::Directory);
+    attr.mode = 0o2755;
+    script.next(Op::Attr, Scripted::Attr(attr));
+    let set = R::Setxattr {
+        args: SetxattrIn {
+            setxattr_flags: 1,
+            ..SetxattrIn::default()
+        },
+        name: Text(b"system.posix_acl_access"),
+        value: Rest(b""),
+    };
+    script.take_calls();
+    net.ok(ROOT_ID, &set);
+    let last = script.calls().pop().expect("a call");
+    assert_eq!(last.op, Op::Setattr);
+    assert!(last.what.contains("mode: Some(493)"), "{}", last.what);
+}
