@@ -330,4 +330,122 @@ mod tests {
         assert_eq!(bytes[40..42], [6, 5]);
         assert_eq!(InitOut::decode(&bytes), Ok(init));
     }
+
+    #[test]
+    fn replies_have_their_golden_bytes() {
+        /// Little-endian numbers, each with how many bytes it has.
+        fn bytes(numbers: &[(u64, usize)]) -> Vec<u8> {
+            let one = |&(number, len): &(u64, usize)| number.to_le_bytes()[..len].to_vec();
+            numbers.iter().flat_map(one).collect()
+        }
+        let attr = Attr {
+            ino: 1,
+            size: 2,
+            blocks: 3,
+            atime: 4,
+            mtime: 5,
+            ctime: 6,
+            atimensec: 7,
+            mtimensec: 8,
+            ctimensec: 9,
+            mode: 10,
+            nlink: 11,
+            uid: 12,
+            gid: 13,
+            rdev: 14,
+            blksize: 15,
+            flags: 16,
+        };
+        let longs = (1..=6).map(|number| (number, 8));
+        let attr_bytes: Vec<_> = longs.chain((7..=16).map(|number| (number, 4))).collect();
+        assert_eq!(attr.encode(), *bytes(&attr_bytes));
+        let entry = EntryOut {
+            nodeid: 21,
+            generation: 22,
+            entry_valid: 23,
+            attr_valid: 24,
+            entry_valid_nsec: 25,
+            attr_valid_nsec: 26,
+            attr,
+        };
+        let head = [(21, 8), (22, 8), (23, 8), (24, 8), (25, 4), (26, 4)];
+        let whole = [&bytes(&head)[..], &attr.encode()].concat();
+        assert_eq!(entry.encode(), *whole);
+        assert_eq!(EntryOut::decode(&whole), Ok(entry));
+        let answer = AttrOut {
+            attr_valid: 1,
+            attr_valid_nsec: 2,
+            attr,
+        };
+        let whole = [&bytes(&[(1, 8), (2, 4), (0, 4)])[..], &attr.encode()].concat();
+        assert_eq!(answer.encode(), *whole);
+        let open = OpenOut {
+            fh: 1,
+            open_flags: 2,
+            backing_id: 3,
+        };
+        assert_eq!(open.encode(), *bytes(&[(1, 8), (2, 4), (3, 4)]));
+        let lock = LkOut {
+            start: 1,
+            end: 2,
+            kind: 3,
+            pid: 4,
+        };
+        assert_eq!(lock.encode(), *bytes(&[(1, 8), (2, 8), (3, 4), (4, 4)]));
+        let figures = StatFs {
+            blocks: 1,
+            bfree: 2,
+            bavail: 3,
+            files: 4,
+            ffree: 5,
+            bsize: 6,
+            namelen: 7,
+            frsize: 8,
+        };
+        let longs = (1..=5).map(|number| (number, 8));
+        let ints = [(6, 4), (7, 4), (8, 4), (0, 8), (0, 8), (0, 8), (0, 4)];
+        let whole: Vec<_> = longs.chain(ints).collect();
+        assert_eq!(figures.encode(), *bytes(&whole));
+        let time = |sec| SxTime { sec, nsec: 1 };
+        let stat = Statx {
+            mask: 1,
+            blksize: 2,
+            attributes: 3,
+            nlink: 4,
+            uid: 5,
+            gid: 6,
+            mode: 7,
+            ino: 8,
+            size: 9,
+            blocks: 10,
+            attributes_mask: 11,
+            atime: time(12),
+            btime: time(13),
+            ctime: time(14),
+            mtime: time(15),
+            rdev_major: 16,
+            rdev_minor: 17,
+            dev_major: 18,
+            dev_minor: 19,
+        };
+        let mut whole = vec![
+            (1, 4),
+            (2, 4),
+            (3, 8),
+            (4, 4),
+            (5, 4),
+            (6, 4),
+            (7, 2),
+            (0, 2),
+        ];
+        whole.extend([(8, 8), (9, 8), (10, 8), (11, 8)]);
+        whole.extend((12..=15).flat_map(|sec| [(sec, 8), (1, 4), (0, 4)]));
+        whole.extend([(16, 4), (17, 4), (18, 4), (19, 4)]);
+        whole.extend([(0, 8); 14]);
+        assert_eq!(stat.encode(), *bytes(&whole));
+        assert_eq!(Statx::decode(&bytes(&whole)), Ok(stat));
+        for len in 0..EntryOut::SIZE {
+            assert!(EntryOut::decode(&entry.encode()[..len]).is_err());
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use vfs::{Errno, Level, Result, Want};
+use vfs::{Errno, Kind, Level, Result, Want};
 
 use super::{Cache, Session, Turn};
 use crate::Form;
@@ -71,6 +71,10 @@ impl Turn<'_> {
         }
         self.check_room(InitOut::SIZE)?;
         let root = self.peer.export.fs.root(&self.cx)?;
+        // The client takes it for a directory, whatever it is.
+        if root.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
         let attr = root.attr(&self.cx, Want::BASIC)?;
         let agreed = Agreed {
             minor: asked.minor.min(MINOR),
@@ -81,7 +85,8 @@ impl Turn<'_> {
             .agreed
             .compare_exchange(0, agreed.pack(), Ordering::AcqRel, Ordering::Relaxed)
             .map_err(|_| Errno::EIO)?;
-        tracing::debug!(client = self.peer.lockers.client, minor = agreed.minor, flags = ?agreed.flags, "mounted");
+        let (minor, flags) = (agreed.minor, agreed.flags);
+        tracing::debug!(client = self.peer.lockers.client, minor, ?flags, "mounted");
         let max_write = self.peer.options.max_write;
         let answer = InitOut {
             major: MAJOR,

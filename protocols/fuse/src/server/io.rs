@@ -106,11 +106,12 @@ impl Turn<'_> {
         let most = match wide {
             true => i64::MAX as u64,
             // As Linux: whole pages.
-            false => u64::from(!0xfff_u32),
+            false => u64::from(u32::MAX - 0xfff),
         };
-        let len = args.len.min(most);
+        let mut len = args.len.min(most);
         for begin in [args.off_in, args.off_out] {
-            check_offset(begin.checked_add(len).ok_or(Errno::EINVAL)?)?;
+            check_offset(begin)?;
+            len = len.min(i64::MAX as u64 - begin);
         }
         let count = from.file.copy(
             &self.cx,

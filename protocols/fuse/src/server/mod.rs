@@ -8,7 +8,7 @@
 //! replies and cancellation (the driver's, by [`Role`]).
 //!
 //! Lock order: a shard of a table is held for a look-up only, and never with another lock. The table of
-//! those who lock ([`lock`]) is held across the lock table's own.
+//! those who lock (`lock.rs`) is held across the lock table's own.
 
 mod dir;
 mod handles;

@@ -90,6 +90,22 @@ fn a_waiting_lock_can_be_cancelled() {
 }
 
 #[test]
+fn a_handle_that_ends_takes_what_waits_through_it_along() {
+    let server = server(Options::default());
+    let (net, witness) = (Net::on(&server), Net::on(&server));
+    let (_, open) = net.create(ROOT_ID, "a");
+    let theirs = witness.open(witness.lookup(ROOT_ID, "a").nodeid, 2).fh;
+    set(&witness, exclusive(theirs, 1)).expect("free");
+    let args = exclusive(open.fh, 1);
+    let parked = net.park(ROOT_ID, &R::Setlkw { args }).parked();
+    net.release(open.fh);
+    assert!(parked.is_woken());
+    assert_eq!(net.resume(parked).reply(), Err(Errno::EBADF));
+    let args = lk(theirs, 2, lock_kind::UNLCK, (0, END));
+    set(&witness, args).expect("nothing to do");
+}
+
+#[test]
 fn whole_file_locks_are_others_and_go_with_their_file() {
     let net = Net::new();
     let (file, open) = net.create(ROOT_ID, "a");

@@ -307,3 +307,78 @@ fn the_group_that_decides_comes_along() {
     assert_eq!((caller.uid, caller.gid), (5, 6));
     assert_eq!(caller.groups, Groups::Known([77].into()));
 }
+
+#[test]
+fn a_client_that_writes_behind_opens_what_it_may_not_read_as_it_asked() {
+    let script = Script::new();
+    let export = Arc::new(Export::new("", script.clone()));
+    let options = Options {
+        writeback: true,
+        ..Options::default()
+    };
+    let net = Net::on(&Server::new(export, options));
+    script.next(Op::Lookup, Scripted::Node(FILE, Kind::File));
+    net.lookup(ROOT_ID, "name");
+    script.next(Op::Open, Scripted::Fail(Errno::EACCES));
+    let fh = net.open(FILE, 0o2001).fh;
+    let opens: Vec<String> = script
+        .calls()
+        .into_iter()
+        .filter(|call| call.op == Op::Open)
+        .map(|call| call.what)
+        .collect();
+    assert_eq!(opens.len(), 2);
+    assert!(opens.iter().all(|flags| !flags.contains("APPEND")));
+    assert_eq!(net.read(fh, 0, 1), Err(Errno::EBADF));
+}
+
+#[test]
+fn a_file_is_no_root() {
+    let script = Script::new();
+    script.always(Op::Root, Scripted::Node(1, Kind::File));
+    let export = Arc::new(Export::new("", script));
+    let net = Net::silent(&Server::new(export, Options::default()));
+    let asked = crate::net::init(7, 45, crate::net::OFFERED);
+    assert_eq!(net.err(ROOT_ID, &asked), Errno::ENOTDIR);
+}
+
+#[test]
+fn with_acls_the_umask_comes_along_and_set_gid_goes() {
+    let script = Script::new();
+    script.set_capabilities(Capabilities {
+        acl: Level::Native,
+        ..Capabilities::default()
+    });
+    let export = Arc::new(Export::new("", script.clone()));
+    let options = Options {
+        posix_acl: true,
+        ..Options::default()
+    };
+    let net = Net::on(&Server::new(export, options));
+    let mkdir = R::Mkdir {
+        args: MkdirIn {
+            mode: 0o777,
+            umask: 0o22,
+        },
+        name: Text(b"x"),
+    };
+    net.ok(ROOT_ID, &mkdir);
+    let made = script.calls().pop().expect("a call");
+    assert!(made.what.contains("umask: 18"), "{}", made.what);
+    let mut attr = vfs_testkit::script::plain_attr(1, Kind::Directory);
+    attr.mode = 0o2755;
+    script.next(Op::Attr, Scripted::Attr(attr));
+    let set = R::Setxattr {
+        args: SetxattrIn {
+            setxattr_flags: 1,
+            ..SetxattrIn::default()
+        },
+        name: Text(b"system.posix_acl_access"),
+        value: Rest(b""),
+    };
+    script.take_calls();
+    net.ok(ROOT_ID, &set);
+    let last = script.calls().pop().expect("a call");
+    assert_eq!(last.op, Op::Setattr);
+    assert!(last.what.contains("mode: Some(493)"), "{}", last.what);
+}
