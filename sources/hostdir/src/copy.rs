@@ -1,6 +1,6 @@
 //! Copying from file to file without a way through the client.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno as Raw;
 use sys::errno;
@@ -32,6 +32,7 @@ pub(crate) fn any(
     }
     from.node().device().brief(cx.patience)?;
     to.node().device().brief(cx.patience)?;
+    let (from_fd, to_fd) = (from.fd(cx.patience)?, to.fd(cx.patience)?);
     from.node().device().tree.act(cx)?;
     let mut copied = 0;
     while copied < len {
@@ -40,7 +41,7 @@ pub(crate) fn any(
         }
         let (mut at, mut to_at) = (offset + copied, to_offset + copied);
         let step = (len - copied).min(STEP) as usize;
-        match rustix::fs::copy_file_range(from.fd(), Some(&mut at), to.fd(), Some(&mut to_at), step)
+        match rustix::fs::copy_file_range(&*from_fd, Some(&mut at), &*to_fd, Some(&mut to_at), step)
         {
             Ok(0) => break,
             Ok(more) => copied += more as u64,
@@ -48,7 +49,7 @@ pub(crate) fn any(
             Err(_) if copied > 0 => break,
             Err(Raw::XDEV | Raw::OPNOTSUPP | Raw::NOSYS) => {
                 cx.may_wait()?;
-                return through_memory(cx, from.fd(), offset, to.fd(), to_offset, len);
+                return through_memory(cx, from_fd.as_fd(), offset, to_fd.as_fd(), to_offset, len);
             }
             Err(error) => return Err(errno(error)),
         }
@@ -70,8 +71,9 @@ pub(crate) fn clone(
     }
     // It writes out what is dirty first.
     from.node().device().long(cx.patience)?;
+    let (from_fd, to_fd) = (from.fd(cx.patience)?, to.fd(cx.patience)?);
     from.node().device().tree.act(cx)?;
-    match sys::clone::clone_range(from.fd(), offset, len, to.fd(), to_offset) {
+    match sys::clone::clone_range(from_fd.as_fd(), offset, len, to_fd.as_fd(), to_offset) {
         Ok(()) => Ok(len),
         Err(Raw::NOTTY) => Err(Errno::EOPNOTSUPP),
         Err(error) => Err(errno(error)),

@@ -1,54 +1,55 @@
 //! An open file or directory.
 
 use std::any::Any;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use sys::errno;
 use vfs::{
-    Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, OpenFlags, Payload, Plus,
-    Result, Seek, SetAttr, Sink, Want,
+    Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, OpenFlags, Patience, Payload,
+    Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use crate::attr::{self, Target};
 use crate::dir::Stream;
 use crate::fds::Fd;
 use crate::node::HostNode;
+use crate::opened::OpenFile;
 use crate::{copy, direct, extents};
 
-/// A file or directory that a client has open. It has a descriptor of its own, which no budget
-/// takes away, so it works on after unlink, rename and chmod.
+/// A file or directory that a client has open. It has a descriptor of its own, so it works on after
+/// unlink, rename and chmod.
 pub struct HostFile {
-    node: Arc<HostNode>,
-    fd: Arc<Fd>,
+    opened: Arc<OpenFile>,
     flags: OpenFlags,
     stream: Option<Box<Stream>>,
 }
 
 impl HostFile {
-    pub(crate) fn new(node: Arc<HostNode>, fd: Arc<Fd>, flags: OpenFlags) -> HostFile {
+    /// `raw` are the flags that it was opened with, of which `flags` are what the client asked for.
+    pub(crate) fn new(node: Arc<HostNode>, fd: Arc<Fd>, flags: OpenFlags, raw: OFlags) -> HostFile {
         let stream = (node.what() == Kind::Directory).then(Box::default);
         HostFile {
-            node,
-            fd,
+            opened: OpenFile::new(node, fd, raw),
             flags,
             stream,
         }
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// See [`OpenFile::fd`].
+    pub(crate) fn fd(&self, patience: Patience) -> Result<Arc<Fd>> {
+        self.opened.fd(patience)
     }
 
     pub(crate) fn node(&self) -> &Arc<HostNode> {
-        &self.node
+        self.opened.node()
     }
 
     /// `to` as a file of the same export, `EXDEV` if it is another's.
     pub(crate) fn sibling<'f>(&self, to: &'f dyn File) -> Result<&'f HostFile> {
         let to = to.as_any().downcast_ref::<HostFile>();
-        to.filter(|to| Arc::ptr_eq(&to.node.device().tree, &self.node.device().tree))
+        to.filter(|to| Arc::ptr_eq(&to.node().device().tree, &self.node().device().tree))
             .ok_or(Errno::EXDEV)
     }
 
@@ -66,12 +67,13 @@ impl File for HostFile {
     }
 
     fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.node.device().memory(cx.patience)?;
-        attr::read(self.node.device(), self.fd(), want)
+        self.node().device().memory(cx.patience)?;
+        attr::read(self.node().device(), self.fd(cx.patience)?.as_fd(), want)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        attr::set(self.node.device(), cx, Target::Open(self.fd()), set)
+        let fd = self.fd(cx.patience)?;
+        attr::set(self.node().device(), cx, Target::Open(fd.as_fd()), set)
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
@@ -83,42 +85,47 @@ impl File for HostFile {
         let len = len
             .min(sink.room())
             .min(usize::try_from(below).unwrap_or(usize::MAX));
+        let fd = self.fd(cx.patience)?;
+        let fd = fd.as_fd();
         if self.flags.contains(OpenFlags::DIRECT) {
-            self.node.device().long(cx.patience)?;
-            return direct::read(self.fd(), offset, len, sink);
+            self.node().device().long(cx.patience)?;
+            return direct::read(fd, offset, len, sink);
         }
-        let patience = self.node.device().read_patience(self.fd(), cx.patience)?;
-        sink.file(self.fd(), offset, len, patience)
+        let patience = self.node().device().read_patience(fd, cx.patience)?;
+        sink.file(fd, offset, len, patience)
     }
 
     /// As the caller: whose writes take set-id bits away, and whose do not, is the kernel's to say.
     fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
         let waits = OpenFlags::DIRECT | OpenFlags::DSYNC | OpenFlags::SYNC;
         if self.flags.intersects(waits) {
-            self.node.device().long(cx.patience)?;
+            self.node().device().long(cx.patience)?;
         } else {
-            self.node.device().brief(cx.patience)?;
+            self.node().device().brief(cx.patience)?;
         }
-        self.node.device().tree.act(cx)?;
+        let fd = self.fd(cx.patience)?;
+        self.node().device().tree.act(cx)?;
         if self.flags.contains(OpenFlags::DIRECT) {
-            return direct::write(self.fd(), offset, data);
+            return direct::write(fd.as_fd(), offset, data);
         }
-        data.file(self.fd(), offset)
+        data.file(fd.as_fd(), offset)
     }
 
     /// Callers are served one after another: a directory has one position.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        self.node.device().brief(cx.patience)?;
+        self.node().device().brief(cx.patience)?;
         let stream = self.stream.as_ref().ok_or(Errno::ENOTDIR)?;
-        stream.read(&self.node, self.fd(), cx, cookie, plus, sink)
+        let fd = self.fd(cx.patience)?;
+        stream.read(self.node(), fd.as_fd(), cx, cookie, plus, sink)
     }
 
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
-        self.node.device().long(cx.patience)?;
+        self.node().device().long(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
         if datasync {
-            rustix::fs::fdatasync(self.fd()).map_err(errno)
+            rustix::fs::fdatasync(&*fd).map_err(errno)
         } else {
-            rustix::fs::fsync(self.fd()).map_err(errno)
+            rustix::fs::fsync(&*fd).map_err(errno)
         }
     }
 
@@ -129,8 +136,9 @@ impl File for HostFile {
 
     fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
         self.is_plain()?;
-        self.node.device().long(cx.patience)?;
-        self.node.device().tree.act(cx)?;
+        self.node().device().long(cx.patience)?;
+        let fd = self.fd(cx.patience)?;
+        self.node().device().tree.act(cx)?;
         let flags = match how {
             Allocate::Extend => FallocateFlags::empty(),
             Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
@@ -141,13 +149,13 @@ impl File for HostFile {
             Allocate::Insert => FallocateFlags::INSERT_RANGE,
             Allocate::Unshare => FallocateFlags::UNSHARE_RANGE,
         };
-        rustix::fs::fallocate(self.fd(), flags, offset, len).map_err(errno)
+        rustix::fs::fallocate(&*fd, flags, offset, len).map_err(errno)
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
         self.is_plain()?;
-        self.node.device().brief(cx.patience)?;
-        extents::seek(self.fd(), offset, what)
+        self.node().device().brief(cx.patience)?;
+        extents::seek(self.fd(cx.patience)?.as_fd(), offset, what)
     }
 
     fn extents(
@@ -158,8 +166,8 @@ impl File for HostFile {
         each: &mut dyn FnMut(Extent) -> bool,
     ) -> Result<()> {
         self.is_plain()?;
-        self.node.device().brief(cx.patience)?;
-        extents::walk(self.fd(), offset, len, each)
+        self.node().device().brief(cx.patience)?;
+        extents::walk(self.fd(cx.patience)?.as_fd(), offset, len, each)
     }
 
     fn copy(
@@ -176,16 +184,6 @@ impl File for HostFile {
         match how {
             CopyHow::Any => copy::any(self, cx, offset, to, to_offset, len),
             CopyHow::Clone => copy::clone(self, cx, offset, to, to_offset, len),
-        }
-    }
-}
-
-impl Drop for HostFile {
-    fn drop(&mut self) {
-        // Ours is the last count of a node that goes along. One that is found again just now keeps
-        // the descriptor until it goes, which is the lesser evil.
-        if Arc::strong_count(&self.node) > 1 {
-            self.node.settle(&self.fd);
         }
     }
 }

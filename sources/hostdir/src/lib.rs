@@ -37,6 +37,7 @@ pub mod mapped;
 mod mounts;
 pub mod node;
 mod open;
+mod opened;
 mod ops;
 mod proc_path;
 mod resolve;

@@ -346,6 +346,29 @@ impl HostNode {
         true
     }
 
+    /// A file gives up `shared`, which this node may have too: then it goes by the object's kernel handle.
+    /// False if it cannot.
+    pub(crate) fn part_with(&self, shared: &Arc<Fd>) -> bool {
+        let Ok(mut slot) = self.slot.try_lock() else {
+            return false;
+        };
+        match &*slot {
+            Slot::Open { fd, .. } if Arc::ptr_eq(fd, shared) => {}
+            _ => return true,
+        }
+        if self.flags.load(Ordering::Relaxed) & PINNED != 0 || self.device.mount().is_none() {
+            return false;
+        }
+        let Ok(handle) = FileHandle::of(shared.as_fd()) else {
+            return false;
+        };
+        let open = std::mem::replace(&mut *slot, Slot::of_handle(&handle));
+        self.device.tree.table.remove_from_ring(self);
+        drop(slot);
+        drop(open);
+        true
+    }
+
     /// A file that shared its descriptor with this node is closed: if the node lives on it shall
     /// not keep the file open for writing.
     pub(crate) fn settle(&self, closed: &Arc<Fd>) {
@@ -454,7 +477,7 @@ fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<rustix::fd:
 }
 
 /// Whether the object can still be found by a name.
-fn has_name(fd: BorrowedFd<'_>) -> bool {
+pub(crate) fn has_name(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK)
         .is_ok_and(|stx| stx.stx_nlink > 0)
 }

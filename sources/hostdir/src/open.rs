@@ -10,14 +10,14 @@ use vfs::{Access, Errno, Kind, OpenFlags, Patience, Result};
 use crate::fds::Fd;
 use crate::tree::Tree;
 
-/// Opens the file or directory that `path` is open on, as whom the thread is.
+/// Opens the file or directory that `path` is open on, as whom the thread is, and says with which flags.
 pub(crate) fn file(
     tree: &Tree,
     kind: Kind,
     path: BorrowedFd<'_>,
     flags: OpenFlags,
     patience: Patience,
-) -> Result<Fd> {
+) -> Result<(Fd, OFlags)> {
     let mut raw = raw_flags(flags)?;
     if flags.contains(OpenFlags::EXEC) {
         if kind == Kind::Directory || access(path, Access::EXEC)?.is_empty() {
@@ -33,7 +33,7 @@ pub(crate) fn file(
         // Half the way of the one through /proc, but who may list may not always search.
         match tree.open(|| rustix::fs::openat(path, c".", raw, Mode::empty())) {
             Err(Errno::EACCES) => {}
-            opened => return opened,
+            opened => return opened.map(|fd| (fd, raw)),
         }
     }
     if patience == Patience::Full {
@@ -45,7 +45,7 @@ pub(crate) fn file(
             // The file system has no way past its cache.
             Err(Errno::EINVAL) if raw.contains(OFlags::DIRECT) => raw -= OFlags::DIRECT,
             Err(Errno::EAGAIN) if patience < Patience::Full => return Err(Errno::WOULD_BLOCK),
-            opened => return opened,
+            opened => return opened.map(|fd| (fd, raw)),
         }
     }
 }

@@ -128,8 +128,10 @@ impl Node for HostNode {
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         self.device().brief(cx.patience)?;
+        let tree = &self.device().tree;
         let fd = self.fd(cx.patience)?;
-        self.device().tree.act(cx)?;
+        let _kept = tree.opened.keep(self, fd.as_fd(), name)?;
+        tree.act(cx)?;
         let flags = if dir {
             AtFlags::REMOVEDIR
         } else {
@@ -150,10 +152,13 @@ impl Node for HostNode {
         self.device().brief(cx.patience)?;
         let from_fd = self.fd(cx.patience)?;
         let to_fd = to.fd(cx.patience)?;
-        self.device().tree.act(cx)?;
+        let tree = &self.device().tree;
+        let kept = tree.opened.keep(to, to_fd.as_fd(), to_name)?;
+        tree.act(cx)?;
         let raw = RawRename::from_bits_retain(flags.bits());
         rustix::fs::renameat_with(&*from_fd, name.bytes(), &*to_fd, to_name.bytes(), raw)
             .map_err(errno)?;
+        drop(kept);
         to.note_moved(&to_fd, to_name);
         if flags.contains(RenameFlags::EXCHANGE) {
             self.note_moved(&from_fd, name);
@@ -278,14 +283,14 @@ impl HostNode {
         let node = self.shared().ok_or(Errno::ESTALE)?;
         let fd = self.fd(cx.patience)?;
         self.device().tree.act(cx)?;
-        let file = open::file(
+        let (file, raw) = open::file(
             &self.device().tree,
             self.what(),
             fd.as_fd(),
             flags,
             cx.patience,
         )?;
-        Ok(HostFile::new(node, Arc::new(file), flags))
+        Ok(HostFile::new(node, Arc::new(file), flags, raw))
     }
 
     pub(crate) fn create_file(
@@ -310,7 +315,7 @@ impl HostNode {
                     let fd = Arc::new(fd);
                     let found = Some((self, name));
                     let (node, attr) = tree.enter_shared(Some(self.device()), &fd, found)?;
-                    return Ok((node.clone(), attr, HostFile::new(node, fd, flags)));
+                    return Ok((node.clone(), attr, HostFile::new(node, fd, flags, raw)));
                 }
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
                 Err(error) => return Err(error),
@@ -327,7 +332,7 @@ impl HostNode {
         }
         let file = node.open_file(cx, flags)?;
         if flags.contains(OpenFlags::TRUNC) {
-            attr = attr::read(node.device(), file.fd(), Want::STAT)?;
+            attr = attr::read(node.device(), file.fd(cx.patience)?.as_fd(), Want::STAT)?;
         }
         Ok((node, attr, file))
     }
@@ -379,7 +384,7 @@ impl HostNode {
         let bits = self.bits(&dir, mode)?;
         let fd = Arc::new(tree.open(|| rustix::fs::openat(&*dir, c".", raw, bits))?);
         let (node, attr) = tree.enter_shared(Some(self.device()), &fd, None)?;
-        Ok((node.clone(), attr, HostFile::new(node, fd, flags)))
+        Ok((node.clone(), attr, HostFile::new(node, fd, flags, raw)))
     }
 
     pub(crate) fn link_to(

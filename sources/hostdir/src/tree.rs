@@ -22,6 +22,7 @@ use crate::ids::{DeviceKey, Prefix, Prefixes};
 use crate::listings::Listings;
 use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
+use crate::opened::Opened;
 use crate::resolve::Book;
 use crate::sip::Key;
 use crate::table::{self, Found, Table};
@@ -34,6 +35,7 @@ pub(crate) struct Tree {
     pub(crate) table: Table,
     pub(crate) mirrors: Mirrors,
     pub(crate) listings: Listings,
+    pub(crate) opened: Opened,
     pub(crate) book: Book,
     budget: Arc<Budget>,
     switch: Option<Switch>,
@@ -69,6 +71,7 @@ impl Tree {
             table: Table::new(),
             mirrors: Mirrors::default(),
             listings: Listings::default(),
+            opened: Opened::default(),
             book: Book::default(),
             budget: Budget::new(budget),
             switch,
@@ -125,15 +128,14 @@ impl Tree {
         }
     }
 
-    /// Has the node that was idle longest, more or less, give its descriptor up.
+    /// Has the node or file that was idle longest, more or less, give its descriptor up.
     fn evict_one(&self) -> bool {
         // Twice round, the first time only forgives those that were used lately; and more, since
         // the hand goes through unevenly filled shards in turn.
         for _ in 0..2 * self.budget.open() + 8 * table::SHARDS {
-            match self.table.next_in_ring() {
-                Some(node) if node.evict() => return true,
-                Some(_) => {}
-                None => return false,
+            let node = self.table.next_in_ring();
+            if node.is_some_and(|node| node.evict()) || self.opened.evict_next() {
+                return true;
             }
         }
         false

@@ -1,4 +1,8 @@
 //! A request and its reply, where they lie in the guest's memory.
+//!
+//! Of this room only this file is unsafe: it copies from and to that memory.
+
+#![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,7 +10,7 @@ use std::sync::Arc;
 
 use libc::iovec;
 use rustix::io::Errno as Raw;
-use vfs::{Patience, Payload, Result, Sink};
+use vfs::{Errno, Patience, Payload, Result, Sink};
 use wire::{Incoming, Outgoing};
 
 use crate::memory::Memory;
@@ -143,10 +147,12 @@ impl Incoming for Request {
         range: Range<usize>,
         write: &mut dyn FnMut(&mut dyn Payload) -> Result<usize>,
     ) -> Result<usize> {
-        let end = range.end.min(self.area.len);
+        if range.start > range.end || range.end > self.area.len {
+            return Err(Errno::EINVAL);
+        }
         write(&mut Part {
             area: &self.area,
-            rest: range.start.min(end)..end,
+            rest: range,
         })
     }
 }

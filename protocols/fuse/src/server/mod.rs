@@ -1,7 +1,7 @@
 //! The server half: a [`Session`] per mount, which answers requests over an exported tree.
 //!
 //! A session's state is what INIT agreed on, the nodes that the client has looked up, and what it has
-//! open. DESTROY takes it all back to the beginning, and another INIT may come. A request that answers
+//! open. DESTROY takes it all back to the beginning, and so does another INIT. A request that answers
 //! [`Answer::WouldBlock`] or [`Answer::Parked`] has left no trace.
 //!
 //! What it lacks on purpose: notifications, mappings of memory (DAX), ioctl(2), poll(2), and the order of
@@ -123,7 +123,7 @@ impl wire::Session for Session {
         let header = Header::decode(message)?;
         let id = header.unique;
         Ok(match Opcode::of(header.opcode) {
-            Some(Opcode::Destroy) => Role::Reset { id },
+            Some(Opcode::Destroy | Opcode::Init) => Role::Reset { id },
             Some(Opcode::Interrupt) => match InterruptIn::decode(&message[HEADER..]) {
                 Ok(InterruptIn { unique: target }) if target != id => Role::Cancel { id, target },
                 _ => Role::Request { id },
@@ -296,7 +296,11 @@ impl Turn<'_> {
             }
             // The driver has seen to it that the other was answered.
             R::Interrupt { .. } | R::NotifyReply { .. } => Ok(()),
-            R::Init { .. } => Err(Errno::EIO),
+            // The machine was reset without a word.
+            R::Init { args } => {
+                self.peer.reset();
+                self.init(&args)
+            }
             R::Ioctl { .. } => Err(Errno::ENOTTY),
             R::Bmap { .. } | R::Poll { .. } | R::Setupmapping { .. } | R::Removemapping { .. } => {
                 Err(Errno::ENOSYS)

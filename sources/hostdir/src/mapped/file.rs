@@ -1,6 +1,7 @@
 //! Open files.
 
 use std::any::Any;
+use std::os::fd::AsFd;
 
 use vfs::{
     Access, Allocate, Attr, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Kind, Payload,
@@ -28,13 +29,14 @@ impl MappedFile {
         if cx.caller.uid == 0 {
             return Ok(());
         }
-        let mut attr = read_attr(self.inner.node(), self.inner.fd(), cx, Want::STAT)?;
+        let fd = self.inner.fd(cx.patience)?;
+        let mut attr = read_attr(self.inner.node(), fd.as_fd(), cx, Want::STAT)?;
         let mode = permit::without_set_id(&attr);
         if mode == attr.mode {
             return Ok(());
         }
         attr.mode = mode;
-        meta::write_mode(self.inner.fd(), &attr)
+        meta::write_mode(fd.as_fd(), &attr)
     }
 }
 
@@ -44,18 +46,15 @@ impl File for MappedFile {
     }
 
     fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        read_attr(self.inner.node(), self.inner.fd(), cx, want)
+        let fd = self.inner.fd(cx.patience)?;
+        read_attr(self.inner.node(), fd.as_fd(), cx, want)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        set_attr(
-            self.inner.node(),
-            self.inner.fd(),
-            cx,
-            set,
-            true,
-            |on_disk| self.inner.setattr(cx, on_disk),
-        )
+        let fd = self.inner.fd(cx.patience)?;
+        set_attr(self.inner.node(), fd.as_fd(), cx, set, true, |on_disk| {
+            self.inner.setattr(cx, on_disk)
+        })
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {

@@ -84,7 +84,7 @@ impl MappedNode {
         let (inner, mut attr, file) =
             self.inner
                 .create_file(cx, name, flags | OpenFlags::EXCL, mode)?;
-        if let Err(error) = keep(file.fd(), &mut attr, made) {
+        if let Err(error) = keep(file.fd(cx.patience)?.as_fd(), &mut attr, made) {
             let _ = self.inner.unlink(cx, name, false);
             return Err(error);
         }
@@ -114,13 +114,14 @@ impl MappedNode {
         }
         let flags = OpenFlags::READ | OpenFlags::WRITE;
         let (inner, _, file) = self.make_file(cx, name, flags, made)?;
+        let fd = file.fd(cx.patience)?;
         if let Make::Symlink(target) = what
-            && let Err(error) = sys::payload::pwrite_all(file.fd(), 0, target)
+            && let Err(error) = sys::payload::pwrite_all(fd.as_fd(), 0, target)
         {
             let _ = self.inner.unlink(cx, name, false);
             return Err(error);
         }
-        let attr = attr::read(inner.device(), file.fd(), Want::STAT)?;
+        let attr = attr::read(inner.device(), fd.as_fd(), Want::STAT)?;
         MappedNode::entry(inner, attr)
     }
 
@@ -377,7 +378,7 @@ impl Node for MappedNode {
         );
         let on_disk = Mode::exactly(meta::FILE_MODE);
         let (inner, mut attr, file) = self.inner.make_tmpfile(cx, flags, on_disk)?;
-        keep(file.fd(), &mut attr, &made)?;
+        keep(file.fd(cx.patience)?.as_fd(), &mut attr, &made)?;
         let node = Arc::new(MappedNode {
             inner,
             kind: Kind::File,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use hostdir::{Identity, Options};
-use vfs::{Errno, Node, OpenFlags, Want};
+use vfs::{Errno, Node, OpenFlags, RenameFlags, Want};
 
-use crate::bed::{Bed, create, failed, is_root, name, read, root, walk};
+use crate::bed::{Bed, create, failed, is_root, name, read, root, walk, write};
 
 fn tight(no_kernel_handles: bool) -> Bed {
     Bed::new(Options {
@@ -78,8 +78,8 @@ fn ten_thousand_nodes_by_name() {
 }
 
 #[test]
-fn open_files_are_never_taken_away_and_then_it_is_full() {
-    let bed = tight(false);
+fn without_kernel_handles_open_files_keep_theirs_and_then_it_is_full() {
+    let bed = tight(true);
     let mut files = Vec::new();
     let errno = loop {
         match create(&root(), &*bed.root, &format!("f{}", files.len()), 0o600) {
@@ -95,6 +95,69 @@ fn open_files_are_never_taken_away_and_then_it_is_full() {
     }
     files.truncate(10);
     assert!(bed.lookup("f0").is_ok());
+}
+
+#[test]
+fn more_files_are_open_than_there_are_descriptors() {
+    if !is_root() {
+        return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
+    }
+    const FILES: usize = 600;
+    let bed = tight(false);
+    let text = |n: usize| format!("file {n}").into_bytes();
+    let files: Vec<_> = (0..FILES)
+        .map(|n| {
+            let (_, file) = create(&root(), &*bed.root, &format!("f{n}"), 0o000).expect("creates");
+            assert_eq!(write(&root(), &*file, 0, &text(n)), Ok(text(n).len()));
+            file
+        })
+        .collect();
+    assert!(bed.fs.open_descriptors() <= 32);
+    // Removed and replaced while they are without one: those keep theirs from then on, and their nodes.
+    const STEP: usize = 150;
+    for n in (0..FILES).step_by(STEP) {
+        let [one, next] = [n, n + 1].map(|n| format!("f{n}"));
+        bed.root
+            .unlink(&root(), name(&one), false)
+            .expect("unlinks");
+        let moved = bed.root.rename(
+            &root(),
+            name(&next),
+            &*bed.root,
+            name("moved"),
+            RenameFlags::empty(),
+        );
+        moved.expect("renames");
+    }
+    for (n, file) in files.iter().enumerate() {
+        assert_eq!(read(&root(), &**file, 0, 99), Ok(text(n)), "{n}");
+        assert_eq!(write(&root(), &**file, 5, b"again"), Ok(5), "{n}");
+        let attr = file.attr(&root(), Want::STAT).expect("attributes");
+        let removed = n % STEP == 0 || (n % STEP == 1 && n + STEP < FILES);
+        assert_eq!(attr.nlink, u32::from(!removed), "{n}");
+        file.fsync(&root(), false).expect("syncs");
+    }
+    drop(files);
+    assert!(
+        bed.fs.open_descriptors() <= 2,
+        "{}",
+        bed.fs.open_descriptors()
+    );
+}
+
+#[test]
+fn what_the_host_removes_while_it_has_no_descriptor_is_stale() {
+    if !is_root() {
+        return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
+    }
+    let bed = tight(false);
+    let (_, file) = create(&root(), &*bed.root, "idle", 0o600).expect("creates");
+    let others: Vec<_> = (0..100)
+        .map(|n| create(&root(), &*bed.root, &format!("f{n}"), 0o600).expect("creates"))
+        .collect();
+    bed.outside(|dir| std::fs::remove_file(dir.join("idle")).expect("removes"));
+    assert_eq!(failed(read(&root(), &*file, 0, 1)), Errno::ESTALE);
+    drop(others);
 }
 
 /// Gives every other node's descriptor away.

@@ -1,0 +1,259 @@
+//! The descriptors of open files, which can be had back while their files idle.
+//!
+//! Clients hold more files open than a process may have descriptors: Linux's `cache=loose` keeps one for each
+//! file that it has written. So when nodes have no more to give, an idle file gives its descriptor up, if its
+//! object has a kernel handle and a name, and opens it again when it is used. Its last name must not go meanwhile:
+//! whoever takes names away has such files opened first ([`Opened::keep`]). What the host removes in
+//! the meantime is lost to a client that has it open: `ESTALE`.
+//!
+//! Lock order: the gate; then a file's descriptor; then the lists, for memory only.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, Weak};
+
+use rustix::fs::OFlags;
+use vfs::{Errno, Kind, Name, NodeId, Patience, Result};
+
+use crate::device;
+use crate::fds::Fd;
+use crate::node::{HostNode, has_name};
+use crate::tree;
+
+/// An open file's descriptor, or how to have it again.
+pub(crate) struct OpenFile {
+    node: Arc<HostNode>,
+    flags: OFlags,
+    held: Mutex<Option<Held>>,
+    /// Used since the clock hand last came by.
+    touched: AtomicBool,
+}
+
+/// A descriptor, and where its file stands in the circle; nowhere if it never gives it up.
+struct Held {
+    fd: Arc<Fd>,
+    place: Option<usize>,
+}
+
+/// What opening does once, and not when it is done again.
+const ONCE: OFlags = OFlags::TRUNC
+    .union(OFlags::CREATE)
+    .union(OFlags::EXCL)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::TMPFILE);
+
+/// The files of a tree whose descriptors may go, and those whose have gone.
+#[derive(Default)]
+pub(crate) struct Opened {
+    circle: Mutex<Circle>,
+    /// How many have given theirs up.
+    away: AtomicUsize,
+    by_node: Mutex<HashMap<NodeId, Vec<Weak<OpenFile>>>>,
+    /// Held by who takes names away; whoever takes a descriptor away needs it for himself.
+    gate: RwLock<()>,
+}
+
+#[derive(Default)]
+struct Circle {
+    files: Vec<Option<Weak<OpenFile>>>,
+    gaps: Vec<usize>,
+    hand: usize,
+}
+
+impl OpenFile {
+    /// `flags` as it was opened with.
+    pub(crate) fn new(node: Arc<HostNode>, fd: Arc<Fd>, flags: OFlags) -> Arc<OpenFile> {
+        let can_return = node.what() == Kind::File && node.device().mount().is_some();
+        Arc::new_cyclic(|this: &Weak<OpenFile>| {
+            let opened = &node.device().tree.opened;
+            let place = can_return.then(|| opened.circle().insert(this.clone()));
+            OpenFile {
+                flags: flags - ONCE,
+                held: Mutex::new(Some(Held { fd, place })),
+                touched: AtomicBool::new(true),
+                node,
+            }
+        })
+    }
+
+    pub(crate) fn node(&self) -> &Arc<HostNode> {
+        &self.node
+    }
+
+    /// Its descriptor. If it has to be opened again that is done as the server itself: so first this,
+    /// then [`tree::Tree::act`].
+    pub(crate) fn fd(self: &Arc<Self>, patience: Patience) -> Result<Arc<Fd>> {
+        let mut held = self.held();
+        if !self.touched.load(Ordering::Relaxed) {
+            self.touched.store(true, Ordering::Relaxed);
+        }
+        if let Some(held) = &*held {
+            return Ok(held.fd.clone());
+        }
+        let path = self.node.fd(patience)?;
+        let tree = &self.node.device().tree;
+        tree.act_as_server()?;
+        let fd = Arc::new(tree.open(|| tree.reopen(path.as_fd(), self.flags))?);
+        let place = Some(tree.opened.circle().insert(Arc::downgrade(self)));
+        *held = Some(Held {
+            fd: fd.clone(),
+            place,
+        });
+        tree.opened.away.fetch_sub(1, Ordering::Relaxed);
+        Ok(fd)
+    }
+
+    /// Gives the descriptor up, unless it is in use, was used lately, or could not be had again.
+    fn evict(self: &Arc<Self>) -> bool {
+        let opened = &self.node.device().tree.opened;
+        if self.touched.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        let (Ok(_gate), Ok(mut held)) = (opened.gate.try_write(), self.held.try_lock()) else {
+            return false;
+        };
+        let Some(Held { fd, place }) = &*held else {
+            return false;
+        };
+        if !has_name(fd.as_fd()) || !self.node.part_with(fd) || Arc::strong_count(fd) > 1 {
+            return false;
+        }
+        if let Some(place) = *place {
+            opened.circle().remove(place);
+        }
+        let mut by_node = opened.by_node.lock().expect("no panic holds it");
+        let files = by_node.entry(self.node.number()).or_default();
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(self));
+        opened.away.fetch_add(1, Ordering::Relaxed);
+        let gone = held.take();
+        drop((by_node, held));
+        drop(gone);
+        true
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().expect("no panic holds it")
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        let opened = &self.node.device().tree.opened;
+        let Some(Held { fd, place }) = self.held.get_mut().expect("no panic holds it").take()
+        else {
+            opened.away.fetch_sub(1, Ordering::Relaxed);
+            opened.forget_dead(self.node.number());
+            return;
+        };
+        if let Some(place) = place {
+            opened.circle().remove(place);
+        }
+        // Ours is the last count of a node that goes along. One that is found again just now keeps
+        // the descriptor until it goes, which is the lesser evil.
+        if Arc::strong_count(&self.node) > 1 {
+            self.node.settle(&fd);
+        }
+    }
+}
+
+impl Opened {
+    /// Has the file that the clock hand comes to give its descriptor up, if it can.
+    pub(crate) fn evict_next(&self) -> bool {
+        let next = self.circle().next();
+        next.is_some_and(|file| file.evict())
+    }
+
+    /// Before the name `name` is taken away in `dir`: whoever has that object open keeps it. Hold on to
+    /// what this returns until the name is gone.
+    pub(crate) fn keep(
+        &self,
+        node: &HostNode,
+        dir: BorrowedFd<'_>,
+        name: Name<'_>,
+    ) -> Result<RwLockReadGuard<'_, ()>> {
+        /// So often they may have lost it again before the gate was shut.
+        const TRIES: u32 = 16;
+        for _ in 0..TRIES {
+            let gate = self.gate.read().expect("no panic holds it");
+            if self.away.load(Ordering::Relaxed) == 0 {
+                return Ok(gate);
+            }
+            let files = match tree::stat_child(dir, name) {
+                Ok(stx) if device::dev_of(&stx) == node.device().dev => {
+                    self.away_of(node.device().id(stx.stx_ino))
+                }
+                _ => Vec::new(),
+            };
+            if files.is_empty() {
+                return Ok(gate);
+            }
+            // Not under the gate: others have to give theirs up for it.
+            drop(gate);
+            for file in files {
+                file.fd(Patience::Full)?;
+            }
+        }
+        Err(Errno::ENFILE)
+    }
+
+    /// Those of a node that have no descriptor. Under the gate.
+    fn away_of(&self, node: NodeId) -> Vec<Arc<OpenFile>> {
+        let files = self.forget(node);
+        let away: Vec<_> = files
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|file| file.held().is_none())
+            .collect();
+        if !away.is_empty() {
+            let mut by_node = self.by_node.lock().expect("no panic holds it");
+            by_node.insert(node, away.iter().map(Arc::downgrade).collect());
+        }
+        away
+    }
+
+    fn forget(&self, node: NodeId) -> Vec<Weak<OpenFile>> {
+        let mut by_node = self.by_node.lock().expect("no panic holds it");
+        by_node.remove(&node).unwrap_or_default()
+    }
+
+    fn forget_dead(&self, node: NodeId) {
+        let mut by_node = self.by_node.lock().expect("no panic holds it");
+        if let Some(files) = by_node.get_mut(&node) {
+            files.retain(|file| file.strong_count() > 0);
+            if files.is_empty() {
+                by_node.remove(&node);
+            }
+        }
+    }
+
+    fn circle(&self) -> MutexGuard<'_, Circle> {
+        self.circle.lock().expect("no panic holds it")
+    }
+}
+
+impl Circle {
+    fn insert(&mut self, file: Weak<OpenFile>) -> usize {
+        match self.gaps.pop() {
+            Some(gap) => {
+                self.files[gap] = Some(file);
+                gap
+            }
+            None => {
+                self.files.push(Some(file));
+                self.files.len() - 1
+            }
+        }
+    }
+
+    fn remove(&mut self, place: usize) {
+        self.files[place] = None;
+        self.gaps.push(place);
+    }
+
+    fn next(&mut self) -> Option<Arc<OpenFile>> {
+        self.hand = (self.hand + 1) % self.files.len().max(1);
+        self.files.get(self.hand)?.as_ref()?.upgrade()
+    }
+}
