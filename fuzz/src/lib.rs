@@ -2,6 +2,7 @@
 //!
 //! - [`decode`]: messages are decoded or refused, and what was decoded is encoded to the same bytes.
 //! - [`client`]: the client half takes what a server may answer, and refuses the rest.
+//! - [`fuse`]: the FUSE server half answers each request once, whatever it asks.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //!
 //! `smoke` runs the targets; `seeds/` is what they start from, made by `examples/seeds.rs`.
@@ -10,4 +11,5 @@
 
 pub mod client;
 pub mod decode;
+pub mod fuse;
 pub mod session;

@@ -14,6 +14,7 @@ const BASE: &[&str] = &[
     "virtio_rng",
     "virtio_net",
     "9p",
+    "9pnet_fd",
     "9pnet_virtio",
     "overlay",
 ];
@@ -92,7 +93,6 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
 /// What a mount of this type needs beyond what every guest has.
 fn modules_of(kind: &str) -> &'static [&'static str] {
     match kind {
-        "9p" => &["9pnet_fd"],
         "virtiofs" => &["virtiofs"],
         "nfs" | "nfs4" => &["nfsv3", "nfsv4"],
         "erofs" => &["erofs", "virtio_blk"],

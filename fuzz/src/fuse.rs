@@ -1,0 +1,86 @@
+//! What a guest asks of the FUSE server half, over a tree in memory.
+//!
+//! A script is a row of requests, each its opcode, node, length and arguments; INIT goes before them.
+
+use std::sync::Arc;
+
+use arbitrary::{Result, Unstructured};
+use fuse::server::{Options, Server};
+use memory::Memory;
+use transports::{Frame, Outbox};
+use vfs::{Call, Export, Patience, Time};
+use wire::{Answer, Session};
+
+/// Plays the script that `data` is: each request is answered once, under its own name, with an errno that
+/// Linux takes, or waits, or wants no answer.
+pub fn script(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    // The end of the input is the end of the script.
+    let _ = play(&mut input);
+}
+
+/// INIT, FUSE 7.45: major, minor, read-ahead, all flags.
+const INIT: (u32, [u8; 64]) = {
+    let mut args = [0; 64];
+    (args[0], args[4]) = (7, 45);
+    let mut at = 12;
+    while at < 20 {
+        args[at] = 0xff;
+        at += 1;
+    }
+    (26, args)
+};
+
+fn play(input: &mut Unstructured<'_>) -> Result<()> {
+    let memory = Memory::new(Arc::new(|| Time { sec: 1, nsec: 0 }));
+    let export = Arc::new(Export::new("", memory));
+    let session = Server::new(export, Options::default()).session();
+    answer(&session, 1, INIT.0, 1, &INIT.1);
+    for unique in 2.. {
+        if input.is_empty() {
+            break;
+        }
+        let (opcode, node) = (input.arbitrary::<u8>()?, input.arbitrary::<u8>()?);
+        let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
+        answer(
+            &session,
+            unique,
+            opcode.into(),
+            node.into(),
+            input.bytes(len)?,
+        );
+    }
+    Ok(())
+}
+
+fn answer(session: &impl Session, unique: u64, opcode: u32, node: u64, args: &[u8]) {
+    let mut message = Vec::new();
+    message.extend((40 + args.len() as u32).to_le_bytes());
+    message.extend(opcode.to_le_bytes());
+    message.extend(unique.to_le_bytes());
+    message.extend(node.to_le_bytes());
+    message.extend([0; 16]);
+    message.extend(args);
+    let len = session.frame(&message).expect("the length is right");
+    assert!(len.is_none_or(|len| len <= message.len()));
+    session.role(&message).expect("the header is whole");
+    let mut out = Outbox::default();
+    let call = Call::detached();
+    let answer = session.serve(&call, Patience::Full, &Frame(&message), out.begin());
+    let reply = out.bytes();
+    match answer.expect("the header is whole") {
+        Answer::Done if !reply.is_empty() => {
+            assert!(reply.len() >= 16);
+            let word = |at: usize| {
+                u32::from_le_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]])
+            };
+            assert_eq!(word(0) as usize, reply.len());
+            assert_eq!(reply[8..16], unique.to_le_bytes());
+            let error = word(4).cast_signed();
+            assert!((-511..=0).contains(&error), "{error}");
+            assert!(error == 0 || reply.len() == 16);
+        }
+        Answer::Done | Answer::Parked => assert!(reply.is_empty()),
+        Answer::WouldBlock => panic!("with all patience"),
+    }
+}
