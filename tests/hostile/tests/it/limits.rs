@@ -31,7 +31,7 @@ fn fids_end_at_their_bound() {
 }
 
 #[test]
-fn open_files_of_a_host_directory_end_at_its_budget() {
+fn open_files_of_a_host_directory_stay_within_its_budget_of_descriptors() {
     let dir = tempfile::tempdir().expect("a directory");
     let served = host_dir(dir.path(), Some(64));
     let server = Server::new(Via::Unix, served.clone());
@@ -45,13 +45,25 @@ fn open_files_of_a_host_directory_end_at_its_budget() {
         let done = done.and_then(|_| peer.try_open(fid, 0));
         assert!(served.open_descriptors() <= 64 + 1);
         match done {
-            Ok(()) => opened += 1,
-            Err(errno) => break errno,
+            Ok(()) if opened < 300 => opened += 1,
+            Ok(()) => break None,
+            Err(errno) => break Some(errno),
         }
-        assert!(opened <= 64, "no bound");
     };
-    assert_eq!(errno, Errno::ENFILE);
-    assert!(opened > 50, "only {opened} of 64");
+    // Idle files lend theirs where kernel handles are permitted; elsewhere there is an end.
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(errno, None);
+        for fid in (1..=opened).step_by(7) {
+            let attr = T::Getattr {
+                fid: Fid(fid),
+                mask: 0x7ff,
+            };
+            peer.ok(&attr);
+        }
+    } else {
+        assert_eq!(errno, Some(Errno::ENFILE));
+        assert!(opened > 50, "only {opened} of 64");
+    }
     // What others have open is theirs.
     bystander.assert_reads();
     // With some of them closed others can have more.
