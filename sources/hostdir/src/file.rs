@@ -187,3 +187,9 @@ impl File for HostFile {
         }
     }
 }
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        self.opened.close();
+    }
+}

@@ -41,6 +41,7 @@ mod opened;
 mod ops;
 mod proc_path;
 mod resolve;
+mod ring;
 mod sip;
 mod table;
 mod tree;

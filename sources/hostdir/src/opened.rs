@@ -19,6 +19,7 @@ use vfs::{Errno, Kind, Name, NodeId, Patience, Result};
 use crate::device;
 use crate::fds::Fd;
 use crate::node::{HostNode, has_name};
+use crate::ring::Ring;
 use crate::tree;
 
 /// An open file's descriptor, or how to have it again.
@@ -30,10 +31,10 @@ pub(crate) struct OpenFile {
     touched: AtomicBool,
 }
 
-/// A descriptor, and where its file stands in the circle; nowhere if it never gives it up.
+/// A descriptor, and where its file stands in the ring; nowhere if it never gives it up.
 struct Held {
     fd: Arc<Fd>,
-    place: Option<usize>,
+    place: Option<u32>,
 }
 
 /// What opening does once, and not when it is done again.
@@ -46,19 +47,12 @@ const ONCE: OFlags = OFlags::TRUNC
 /// The files of a tree whose descriptors may go, and those whose have gone.
 #[derive(Default)]
 pub(crate) struct Opened {
-    circle: Mutex<Circle>,
+    ring: Mutex<Ring<Weak<OpenFile>>>,
     /// How many have given theirs up.
     away: AtomicUsize,
     by_node: Mutex<HashMap<NodeId, Vec<Weak<OpenFile>>>>,
     /// Held by who takes names away; whoever takes a descriptor away needs it for himself.
     gate: RwLock<()>,
-}
-
-#[derive(Default)]
-struct Circle {
-    files: Vec<Option<Weak<OpenFile>>>,
-    gaps: Vec<usize>,
-    hand: usize,
 }
 
 impl OpenFile {
@@ -67,7 +61,7 @@ impl OpenFile {
         let can_return = node.what() == Kind::File && node.device().mount().is_some();
         Arc::new_cyclic(|this: &Weak<OpenFile>| {
             let opened = &node.device().tree.opened;
-            let place = can_return.then(|| opened.circle().insert(this.clone()));
+            let place = can_return.then(|| opened.ring().insert(this.clone()));
             OpenFile {
                 flags: flags - ONCE,
                 held: Mutex::new(Some(Held { fd, place })),
@@ -95,13 +89,25 @@ impl OpenFile {
         let tree = &self.node.device().tree;
         tree.act_as_server()?;
         let fd = Arc::new(tree.open(|| tree.reopen(path.as_fd(), self.flags))?);
-        let place = Some(tree.opened.circle().insert(Arc::downgrade(self)));
+        let place = Some(tree.opened.ring().insert(Arc::downgrade(self)));
         *held = Some(Held {
             fd: fd.clone(),
             place,
         });
         tree.opened.away.fetch_sub(1, Ordering::Relaxed);
         Ok(fd)
+    }
+
+    /// The client closes it. Not left to whoever drops it last: that may be one who makes room for a
+    /// descriptor, with a node's lock held.
+    pub(crate) fn close(&self) {
+        // Ours is the last count of a node that goes along. One that is found again just now keeps
+        // the descriptor until it goes, which is the lesser evil.
+        if let Some(Held { fd, .. }) = &*self.held()
+            && Arc::strong_count(&self.node) > 1
+        {
+            self.node.settle(fd);
+        }
     }
 
     /// Gives the descriptor up, unless it is in use, was used lately, or could not be had again.
@@ -120,7 +126,7 @@ impl OpenFile {
             return false;
         }
         if let Some(place) = *place {
-            opened.circle().remove(place);
+            opened.ring().remove(place);
         }
         let mut by_node = opened.by_node.lock().expect("no panic holds it");
         let files = by_node.entry(self.node.number()).or_default();
@@ -141,19 +147,16 @@ impl OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         let opened = &self.node.device().tree.opened;
-        let Some(Held { fd, place }) = self.held.get_mut().expect("no panic holds it").take()
-        else {
-            opened.away.fetch_sub(1, Ordering::Relaxed);
-            opened.forget_dead(self.node.number());
-            return;
-        };
-        if let Some(place) = place {
-            opened.circle().remove(place);
-        }
-        // Ours is the last count of a node that goes along. One that is found again just now keeps
-        // the descriptor until it goes, which is the lesser evil.
-        if Arc::strong_count(&self.node) > 1 {
-            self.node.settle(&fd);
+        match self.held.get_mut().expect("no panic holds it").take() {
+            Some(Held { place, .. }) => {
+                if let Some(place) = place {
+                    opened.ring().remove(place);
+                }
+            }
+            None => {
+                opened.away.fetch_sub(1, Ordering::Relaxed);
+                opened.forget_dead(self.node.number());
+            }
         }
     }
 }
@@ -161,7 +164,7 @@ impl Drop for OpenFile {
 impl Opened {
     /// Has the file that the clock hand comes to give its descriptor up, if it can.
     pub(crate) fn evict_next(&self) -> bool {
-        let next = self.circle().next();
+        let next = self.ring().advance().and_then(Weak::upgrade);
         next.is_some_and(|file| file.evict())
     }
 
@@ -228,32 +231,7 @@ impl Opened {
         }
     }
 
-    fn circle(&self) -> MutexGuard<'_, Circle> {
-        self.circle.lock().expect("no panic holds it")
-    }
-}
-
-impl Circle {
-    fn insert(&mut self, file: Weak<OpenFile>) -> usize {
-        match self.gaps.pop() {
-            Some(gap) => {
-                self.files[gap] = Some(file);
-                gap
-            }
-            None => {
-                self.files.push(Some(file));
-                self.files.len() - 1
-            }
-        }
-    }
-
-    fn remove(&mut self, place: usize) {
-        self.files[place] = None;
-        self.gaps.push(place);
-    }
-
-    fn next(&mut self) -> Option<Arc<OpenFile>> {
-        self.hand = (self.hand + 1) % self.files.len().max(1);
-        self.files.get(self.hand)?.as_ref()?.upgrade()
+    fn ring(&self) -> MutexGuard<'_, Ring<Weak<OpenFile>>> {
+        self.ring.lock().expect("no panic holds it")
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! Lock order: a shard is locked last and held for memory only; two are never held at once.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -12,6 +13,7 @@ use hashbrown::HashTable;
 use vfs::NodeId;
 
 use crate::node::HostNode;
+use crate::ring::Ring;
 
 /// Enough that two cores seldom want the same; each costs 200 bytes when empty.
 pub(crate) const SHARDS: usize = 64;
@@ -24,7 +26,7 @@ pub(crate) struct Table {
 #[derive(Default)]
 struct Shard {
     nodes: Nodes,
-    ring: Ring,
+    ring: Ring<NonZeroU64>,
 }
 
 /// Nodes by their numbers, which they tell themselves: a place takes nine bytes.
@@ -79,26 +81,25 @@ impl Table {
         }
         let node = make();
         shard.nodes.insert(&node, &mut held);
-        shard.ring.insert(id, node.ring_slot());
+        shard.enlist(id, node.ring_slot());
         Found::New(node)
     }
 
     /// Puts a node that has a descriptor again into the ring.
     pub(crate) fn insert_into_ring(&self, node: &HostNode) {
         self.shard(node.number())
-            .ring
-            .insert(node.number(), node.ring_slot());
+            .enlist(node.number(), node.ring_slot());
     }
 
     /// Takes a node that has no descriptor any more out of the ring.
     pub(crate) fn remove_from_ring(&self, node: &HostNode) {
-        self.shard(node.number()).ring.remove(node.ring_slot());
+        self.shard(node.number()).delist(node.ring_slot());
     }
 
     /// Takes out a node that is being dropped.
     pub(crate) fn remove(&self, node: &HostNode) {
         let mut shard = self.shard(node.number());
-        shard.ring.remove(node.ring_slot());
+        shard.delist(node.ring_slot());
         shard.nodes.remove(node);
     }
 
@@ -108,11 +109,11 @@ impl Table {
             let mut held = Held::new();
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
             let mut shard = self.shards[turn].lock().expect("no panic holds it");
-            for _ in 0..shard.ring.ids.len() {
-                let Some(id) = shard.ring.advance() else {
+            for _ in 0..shard.ring.len() {
+                let Some(id) = shard.ring.advance().copied() else {
                     continue;
                 };
-                if let Some(node) = shard.nodes.get(id, &mut held) {
+                if let Some(node) = shard.nodes.get(id.get(), &mut held) {
                     return Some(node);
                 }
             }
@@ -126,6 +127,23 @@ impl Table {
         self.shards[shard as usize]
             .lock()
             .expect("no panic holds it")
+    }
+}
+
+impl Shard {
+    fn enlist(&mut self, id: NodeId, slot: &RingSlot) {
+        if slot.0.load(Ordering::Relaxed) == RingSlot::OUT
+            && let Some(id) = NonZeroU64::new(id)
+        {
+            slot.0.store(self.ring.insert(id), Ordering::Relaxed);
+        }
+    }
+
+    fn delist(&mut self, slot: &RingSlot) {
+        let at = slot.0.swap(RingSlot::OUT, Ordering::Relaxed);
+        if at != RingSlot::OUT {
+            self.ring.remove(at);
+        }
     }
 }
 
@@ -179,42 +197,6 @@ impl RingSlot {
 
     pub(crate) fn new() -> RingSlot {
         RingSlot(AtomicU32::new(RingSlot::OUT))
-    }
-}
-
-/// Numbers in a circle, with gaps where one was taken out. Never larger than the most
-/// descriptors there ever were at once.
-#[derive(Default)]
-struct Ring {
-    ids: Vec<Option<std::num::NonZeroU64>>,
-    gaps: Vec<u32>,
-    hand: usize,
-}
-
-impl Ring {
-    fn insert(&mut self, id: NodeId, slot: &RingSlot) {
-        if slot.0.load(Ordering::Relaxed) != RingSlot::OUT {
-            return;
-        }
-        let at = self.gaps.pop().unwrap_or_else(|| {
-            self.ids.push(None);
-            self.ids.len() as u32 - 1
-        });
-        self.ids[at as usize] = std::num::NonZeroU64::new(id);
-        slot.0.store(at, Ordering::Relaxed);
-    }
-
-    fn remove(&mut self, slot: &RingSlot) {
-        let at = slot.0.swap(RingSlot::OUT, Ordering::Relaxed);
-        if at != RingSlot::OUT {
-            self.ids[at as usize] = None;
-            self.gaps.push(at);
-        }
-    }
-
-    fn advance(&mut self) -> Option<NodeId> {
-        self.hand = (self.hand + 1) % self.ids.len();
-        self.ids[self.hand].map(std::num::NonZeroU64::get)
     }
 }
 

@@ -207,11 +207,6 @@ impl Reply {
         }
     }
 
-    /// What of a range behind all that is there the kernel takes at once.
-    fn vectors(&self, range: Range<usize>) -> Vec<iovec> {
-        self.area.vectors(range)
-    }
-
     fn put(&mut self, mut bytes: &[u8]) {
         while let (Some(piece), false) = (self.area.pieces.get(self.piece), bytes.is_empty()) {
             let at = self.len - self.before;
@@ -268,7 +263,7 @@ impl Sink for Reply {
         let len = len.min(self.room());
         let start = self.len;
         let read = sys::payload::read_all(len, patience, |read, flags| {
-            let vectors = self.vectors(start + read..start + len);
+            let vectors = self.area.vectors(start + read..start + len);
             // SAFETY: the vectors are of memory that is mapped, and that nobody has a reference to.
             answer(unsafe {
                 libc::preadv2(

@@ -185,7 +185,7 @@ impl Control {
         let running =
             Running::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
         let running = Arc::new(running);
-        // A kick that came before is still to be answered.
+        // For when it is disabled and enabled once more.
         slot.kick = Some(again);
         let stop = drive
             .start(running.clone())
