@@ -1,7 +1,7 @@
 //! A connection, as its own thread (in `drive`) and the workers share it.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,6 +16,7 @@ use wire::{Answer, Malformed, Session};
 use crate::drive::Own;
 use crate::request::{Job, Ran, Request};
 use crate::server::{Member, Tuning};
+use crate::share::Share;
 use crate::stats::{Stats, add};
 use crate::workers::Workers;
 
@@ -58,10 +59,7 @@ impl Output {
 #[derive(Default)]
 struct Flights {
     by_id: HashMap<u64, Flight>,
-    /// How many of them have a worker.
-    running: usize,
-    /// Those that wait for one of this lane's share of workers.
-    pending: VecDeque<Arc<StreamRequest>>,
+    share: Share<Message>,
 }
 
 /// A message that came over a connection.
@@ -215,14 +213,14 @@ impl Lane {
     /// Has a worker run `request`, as soon as the lane's share of them allows.
     pub(crate) fn schedule(&self, request: Arc<StreamRequest>) {
         let mut flights = self.flights();
-        flights.pending.push_back(request);
+        flights.share.wait(request);
         self.start(&mut flights);
     }
 
     /// A request of this lane has left its worker, but is still in flight.
     pub(crate) fn leave_worker(&self) {
         let mut flights = self.flights();
-        flights.running -= 1;
+        flights.share.leave();
         self.start(&mut flights);
     }
 
@@ -315,13 +313,7 @@ impl Lane {
     }
 
     fn start(&self, flights: &mut Flights) {
-        while flights.running < self.workers.share() && !self.is_clogged() {
-            let Some(request) = flights.pending.pop_front() else {
-                return;
-            };
-            flights.running += 1;
-            self.workers.run(request);
-        }
+        flights.share.start(&self.workers, || !self.is_clogged());
     }
 
     pub(crate) fn is_clogged(&self) -> bool {

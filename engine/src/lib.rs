@@ -20,6 +20,7 @@ mod pace;
 mod queue;
 mod request;
 mod server;
+mod share;
 mod stats;
 mod workers;
 

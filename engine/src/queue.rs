@@ -1,6 +1,5 @@
 //! A virtqueue's lane: one thread that takes requests out, answers what it can, and gives them back.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -13,6 +12,7 @@ use wire::{Answer, Role, Session};
 use crate::pace::Pace;
 use crate::request::{Job, Ran, Request};
 use crate::server::Engine;
+use crate::share::Share;
 use crate::workers::Workers;
 
 /// A queue that is driven by a thread of its own.
@@ -63,10 +63,7 @@ struct QueueLane {
 #[derive(Default)]
 struct Flights {
     all: Vec<Arc<Request<Queued>>>,
-    /// How many of them have a worker.
-    running: usize,
-    /// Those that wait for one of this lane's share of workers.
-    pending: VecDeque<Arc<Request<Queued>>>,
+    share: Share<Queued>,
 }
 
 /// A request that came through a queue.
@@ -96,13 +93,13 @@ impl Job for Queued {
     fn schedule(request: Arc<Request<Queued>>) {
         let lane = request.job.lane.clone();
         let mut flights = lane.flights();
-        flights.pending.push_back(request);
+        flights.share.wait(request);
         lane.start(&mut flights);
     }
 
     fn leave_worker(&self) {
         let mut flights = self.lane.flights();
-        flights.running -= 1;
+        flights.share.leave();
         self.lane.start(&mut flights);
     }
 
@@ -215,7 +212,7 @@ impl QueueLane {
         {
             flights.all.swap_remove(at);
         }
-        flights.running -= 1;
+        flights.share.leave();
         self.start(&mut flights);
         drop(flights);
         self.ring.give(exchange);
@@ -228,13 +225,7 @@ impl QueueLane {
     }
 
     fn start(&self, flights: &mut Flights) {
-        while flights.running < self.workers.share() {
-            let Some(request) = flights.pending.pop_front() else {
-                return;
-            };
-            flights.running += 1;
-            self.workers.run(request);
-        }
+        flights.share.start(&self.workers, || true);
     }
 
     /// Cancels what is in flight, and waits until it is answered.

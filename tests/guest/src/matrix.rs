@@ -152,7 +152,7 @@ const WAYS: &[Way] = &[
             "-chardev",
             "socket,id=fs,path={socket}",
             "-device",
-            "vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024",
+            "vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=2",
         ],
     },
 ];
