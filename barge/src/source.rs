@@ -17,7 +17,7 @@ pub(crate) enum Source {
     HostDir(PathBuf),
     /// `mem:`
     Memory,
-    /// `9p://…`, `9p+unix:…`
+    /// `9p://…`, `9p+unix:…`, `virtiofs:…`
     Remote(remote::Url),
 }
 
@@ -37,12 +37,13 @@ impl FromStr for Source {
             Some(("dir", _)) => Err("expected dir:PATH".into()),
             Some(("mem", "")) => Ok(Source::Memory),
             Some(("mem", _)) => Err("expected mem: and nothing behind it".into()),
-            Some(("9p" | "9p+unix", _)) => text
+            Some((scheme, _)) if remote::Url::SCHEMES.contains(&scheme) => text
                 .parse()
                 .map(Source::Remote)
                 .map_err(|error| format!("{error}")),
             Some((scheme, _)) if is_scheme(text, scheme) => Err(format!(
-                "expected PATH, dir:PATH, mem:, 9p://HOST or 9p+unix:SOCKET, got scheme '{scheme}'"
+                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET or virtiofs:SOCKET, \
+                 got scheme '{scheme}'"
             )),
             _ if text.is_empty() => Err("expected a path or a URL".into()),
             _ => Ok(Source::HostDir(text.into())),
@@ -52,7 +53,7 @@ impl FromStr for Source {
 
 /// Whether the text is a URL rather than a path with a colon in it.
 fn is_scheme(text: &str, scheme: &str) -> bool {
-    let known = ["image", "nfs", "virtiofs", "s3", "http", "https"];
+    let known = ["image", "nfs", "s3", "http", "https"];
     known.contains(&scheme) || text[scheme.len()..].starts_with("://")
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use p9::numbers::{Getattr, Lopen};
 use p9::{Data, Dialect, Fid, Names, Rmessage, Tmessage, Uid};
-use remote::{Pipe, Ticket};
+use remote::ninep::{Pipe, Ticket};
 use transports::{Addr, dial};
 use vfs::{Errno, Result};
 

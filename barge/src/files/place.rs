@@ -62,8 +62,7 @@ impl Place {
         let shown = match &self.source {
             Source::HostDir(path) => path.as_os_str().as_bytes(),
             Source::Memory => b"",
-            Source::Remote(url) if url.path.is_empty() => url.options.aname.as_bytes(),
-            Source::Remote(url) => url.path.as_bytes(),
+            Source::Remote(url) => url.path(),
         };
         let name = shown
             .split(|&byte| byte == b'/')

@@ -1,15 +1,20 @@
 //! A source: a file system that another server has.
 //!
-//! [`Remote9p`] is one over 9P: the client half of the protocol ([`p9::client`]) joined to a connection
-//! ([`transports::Link`]). Below it, a [`Pipe`] keeps many requests in flight from one thread or from many.
+//! - [`ninep`] is one over 9P: the client half of the protocol ([`p9::client`]) joined to a connection
+//!   ([`transports::Link`]).
+//! - [`virtiofs`] is one over a vhost-user device: the client half of FUSE ([`fuse::client`]) joined to a
+//!   driver ([`virtqueue::driver`]), without a virtual machine.
+//!
 //! [`Url`] says what to connect to.
 
 #![forbid(unsafe_code)]
 
 mod error;
-mod ninep;
+mod locks;
+pub mod ninep;
 mod url;
+pub mod virtiofs;
+mod xattr;
 
 pub use error::ConnectError;
-pub use ninep::{Options, Pipe, Remote9p, Reply, Ticket};
 pub use url::{BadUrl, Url};

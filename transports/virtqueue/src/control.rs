@@ -20,6 +20,7 @@ use vhost::vhost_user::{
 };
 use virtio_queue::{Queue, QueueT};
 
+use crate::features::{EVENT_IDX, INDIRECT_DESC, VERSION_1};
 use crate::memory::{Memory, invalid};
 use crate::queue::Running;
 
@@ -151,12 +152,8 @@ const REGIONS: usize = 509;
 const LONGEST: u16 = 1024;
 
 impl Control {
-    const FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
-        // VIRTIO_F_VERSION_1, VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC
-        | 1 << 32
-        | Control::EVENT_IDX
-        | 1 << 28;
-    const EVENT_IDX: u64 = 1 << 29;
+    const FEATURES: u64 =
+        VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() | VERSION_1 | EVENT_IDX | INDIRECT_DESC;
 
     fn slot(&mut self, index: u32) -> Result<&mut Slot> {
         self.queues
@@ -166,7 +163,7 @@ impl Control {
 
     /// Starts a queue once all of it is known.
     fn start_if_ready(&mut self, index: u32) -> Result<()> {
-        let event_idx = self.features & Control::EVENT_IDX != 0;
+        let event_idx = self.features & EVENT_IDX != 0;
         let (memory, drive) = (self.memory.clone(), self.drive.clone());
         let name = format!("{}/{index}", self.name);
         let slot = self.slot(index)?;

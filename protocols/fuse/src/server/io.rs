@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Allocate, CopyHow, Errno, Level, OpenFlags, Result, Seek, SetAttr, Want};
+use vfs::{CopyHow, Errno, Level, OpenFlags, Result, Seek, SetAttr, Want};
 
 use super::Turn;
 use super::handles::Open;
@@ -11,6 +11,7 @@ use crate::layout::{
 };
 use crate::message::WRITE_HEAD;
 use crate::numbers::{FSYNC_FDATASYNC, WRITE_KILL_SUIDGID, whence};
+use crate::words::allocate_of;
 
 impl Turn<'_> {
     pub(super) fn read(&mut self, args: &ReadIn) -> Result<()> {
@@ -90,7 +91,7 @@ impl Turn<'_> {
             return Err(Errno::EINVAL);
         }
         check_offset(end).map_err(|_| Errno::EFBIG)?;
-        let how = allocate(args.mode).ok_or(Errno::EOPNOTSUPP)?;
+        let how = allocate_of(args.mode).ok_or(Errno::EOPNOTSUPP)?;
         open.file
             .allocate(&self.cx, how, args.offset, args.length)?;
         self.reply(&[])
@@ -153,21 +154,6 @@ impl Turn<'_> {
             true => Err(Errno::EISDIR),
         }
     }
-}
-
-/// fallocate(2)'s modes.
-fn allocate(mode: u32) -> Option<Allocate> {
-    Some(match mode {
-        0 => Allocate::Extend,
-        0x01 => Allocate::KeepSize,
-        0x03 => Allocate::Punch,
-        0x08 => Allocate::Collapse,
-        0x10 => Allocate::Zero,
-        0x11 => Allocate::ZeroKeepSize,
-        0x20 => Allocate::Insert,
-        0x40 | 0x41 => Allocate::Unshare,
-        _ => return None,
-    })
 }
 
 /// Offsets are signed wherever files are.

@@ -3,8 +3,8 @@
 use vfs::{Errno, Kind, Make, Mode, Name, RenameFlags, Result};
 
 use super::Turn;
-use super::reply::decode_device;
 use crate::layout::{EntryOut, MkdirIn, MknodIn};
+use crate::words::decode_device;
 
 impl Turn<'_> {
     pub(super) fn symlink(&mut self, name: &[u8], target: &[u8]) -> Result<()> {

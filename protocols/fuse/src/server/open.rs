@@ -11,6 +11,7 @@ use super::lock::Owners;
 use super::nodes::Known;
 use crate::layout::{CreateIn, EntryOut, FlushIn, OpenIn, OpenOut, ReleaseIn};
 use crate::numbers::{Flags, InitFlags, OPEN_KILL_SUIDGID, RELEASE_FLOCK_UNLOCK};
+use crate::words;
 
 impl Turn<'_> {
     pub(super) fn open(&mut self, args: &OpenIn) -> Result<()> {
@@ -56,17 +57,22 @@ impl Turn<'_> {
 
     pub(super) fn create(&mut self, args: &CreateIn, name: &[u8]) -> Result<()> {
         let name = Name::new(name)?;
-        let asked = Flags::from_bits_retain(args.flags);
-        let mut flags = self.open_flags(asked)?;
-        flags.set(OpenFlags::EXCL, asked.contains(Flags::EXCL));
+        let flags = self.create_flags(args)?;
         let mode = self.mode(args.mode, args.umask);
         self.make_open(flags, |node, cx, flags| node.create(cx, name, flags, mode))
     }
 
     pub(super) fn tmpfile(&mut self, args: &CreateIn) -> Result<()> {
-        let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
+        let flags = self.create_flags(args)?;
         let mode = self.mode(args.mode, args.umask);
         self.make_open(flags, |node, cx, flags| node.tmpfile(cx, flags, mode))
+    }
+
+    fn create_flags(&self, args: &CreateIn) -> Result<OpenFlags> {
+        let asked = Flags::from_bits_retain(args.flags);
+        let mut flags = self.open_flags(asked)?;
+        flags.set(OpenFlags::EXCL, asked.contains(Flags::EXCL));
+        Ok(flags)
     }
 
     fn make_open(
@@ -145,13 +151,7 @@ impl Turn<'_> {
             2 => OpenFlags::READ | OpenFlags::WRITE,
             _ => return Err(Errno::EINVAL),
         };
-        for (bit, flag) in [
-            (Flags::TRUNC, OpenFlags::TRUNC),
-            (Flags::APPEND, OpenFlags::APPEND),
-            (Flags::DSYNC, OpenFlags::DSYNC),
-            (Flags::SYNC, OpenFlags::SYNC),
-            (Flags::NOATIME, OpenFlags::NOATIME),
-        ] {
+        for (bit, flag) in words::OPEN {
             flags.set(flag, asked.contains(bit));
         }
         let direct = self.peer.options.allow_direct_io && asked.contains(Flags::DIRECT);

@@ -1,12 +1,13 @@
 //! Replies: a header, and what stands behind it.
 
-use vfs::{Attr, Device, Entry, Errno, Result};
+use vfs::{Attr, Entry, Errno, Result};
 
 use super::Turn;
 use super::nodes::Known;
 use crate::layout::{self, AttrOut, EntryOut, OutHeader, StatxOut};
 use crate::message::REPLY_HEADER;
 use crate::numbers::{ATTR_SUBMOUNT, InitFlags, MAX_ERRNO};
+use crate::words::encode_device;
 
 impl Turn<'_> {
     /// Writes a whole reply of these arguments, `EIO` if it does not fit.
@@ -124,33 +125,5 @@ fn attr_out(attr: &Attr) -> layout::Attr {
         rdev: encode_device(attr.rdev),
         blksize: attr.blksize,
         flags: 0,
-    }
-}
-
-/// A device number in 32 bits: Linux's `new_encode_dev`.
-pub(super) fn encode_device(device: Device) -> u32 {
-    let (major, minor) = (device.major, device.minor);
-    (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12
-}
-
-/// [`encode_device`] the other way round.
-pub(super) fn decode_device(rdev: u32) -> Device {
-    Device {
-        major: (rdev & 0xf_ff00) >> 8,
-        minor: (rdev & 0xff) | (rdev >> 12 & 0xf_ff00),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn device_numbers_are_the_kernels() {
-        for (major, minor, rdev) in [(1, 3, 0x103), (8, 0x1_23, 0x10_0823)] {
-            let device = Device { major, minor };
-            assert_eq!(encode_device(device), rdev);
-            assert_eq!(decode_device(rdev), device);
-        }
     }
 }

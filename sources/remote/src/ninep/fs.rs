@@ -11,10 +11,12 @@ use vfs::{
 };
 
 use super::fid::{Held, Wire};
-use super::locks::Mirrors;
+use super::file::Opened;
+use super::locks;
 use super::node::RemoteNode;
 use super::pipe::Pipe;
 use crate::ConnectError;
+use crate::locks::Mirrors;
 
 /// What is asked of a 9P server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +55,9 @@ pub struct Remote9p {
 /// What all nodes and files of a connection share.
 pub(super) struct Shared {
     pub(super) wire: Arc<Wire>,
-    pub(super) mirrors: Mirrors,
+    pub(super) mirrors: Mirrors<Opened>,
+    /// Who we are, as far as locks go.
+    pub(super) client_id: String,
     options: Options,
     /// The root as each user sees it.
     roots: Mutex<HashMap<u32, Arc<Held>>>,
@@ -91,7 +95,8 @@ impl Remote9p {
             Err(_) => kind.unwrap_or((1, Kind::Directory)),
         };
         let shared = Arc::new(Shared {
-            mirrors: Mirrors::new(),
+            mirrors: Mirrors::default(),
+            client_id: locks::client_id(),
             roots: Mutex::new(HashMap::from([(user, Arc::new(root))])),
             root: root_id,
             root_kind,

@@ -1,134 +1,34 @@
-//! Locks as the server and its other clients see them.
-//!
-//! What barge's clients hold together of a node is held on the server through one open file of the node's
-//! own, its mirror, under a name that no other client has. 9P2000.L has one kind of lock where Linux
-//! has two that do not see each other, so flock(2) is a lock of the whole file, as v9fs has it. A
-//! file that cannot be opened is not mirrored, and nothing is in the other dialects: clients of this
-//! barge exclude one another nevertheless.
-//!
-//! Lock order: the map of mirrors, to find one; then that mirror, held across requests.
+//! Locks by 9P2000.L, which has one kind of them where Linux has two that do not see each other: flock(2)
+//! is a lock of the whole file, as v9fs has it. The other dialects have none.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 use p9::numbers::{lock_kind, lock_status};
 use p9::{Rmessage, Tmessage};
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
-use vfs::{Cx, Errno, Kind, Node, NodeId, OpenFlags, Ranges, Result};
+use vfs::{Cx, Errno, OpenFlags, Result};
 
 use super::file::{Opened, open_fid};
 use super::node::RemoteNode;
+use crate::locks::{Lockable, Range};
 
-/// The mirrors of the nodes that have locks.
-pub(super) struct Mirrors {
-    by_node: Mutex<HashMap<(NodeId, Space), Shared>>,
-    /// Who we are to the server.
-    client: String,
+/// Who we are to a server: a name that no other client has.
+pub(super) fn client_id() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    format!("{host}/barge/{pid}/{number}")
 }
 
-type Shared = Arc<Mutex<Mirror>>;
+impl Lockable for RemoteNode {
+    type Open = Opened;
 
-#[derive(Default)]
-struct Mirror {
-    open: Option<Opened>,
-    /// Ranges held.
-    held: Ranges,
-}
-
-impl Mirrors {
-    pub(super) fn new() -> Mirrors {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let system = rustix::system::uname();
-        let host = system.nodename().to_string_lossy();
-        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Mirrors {
-            by_node: Mutex::default(),
-            client: format!("{host}/barge/{pid}/{number}"),
-        }
+    fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Opened> {
+        open_fid(self.wire(), cx, self.fid(cx)?.fid, flags)
     }
 
-    fn of(&self, node: NodeId, space: Space) -> Shared {
-        let mut mirrors = self.by_node.lock().expect("no panic holds it");
-        mirrors.entry((node, space)).or_default().clone()
-    }
-
-    /// Drops what nobody else is about to use, if it holds nothing.
-    fn forget_if_free(&self, node: NodeId, space: Space, mirror: Shared) {
-        let mut mirrors = self.by_node.lock().expect("no panic holds it");
-        // Two: the map's and ours.
-        if Arc::strong_count(&mirror) == 2
-            && mirror.lock().expect("no panic holds it").held.is_empty()
-        {
-            mirrors.remove(&(node, space));
-        }
-    }
-}
-
-impl RemoteNode {
-    pub(super) fn lock_remotely(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        if !self.wire().is_linux() || !matches!(self.kind(), Kind::File | Kind::Directory) {
-            return Ok(());
-        }
-        cx.may_wait()?;
-        let mirror = self.shared.mirrors.of(self.id(), space);
-        let done = mirror
-            .lock()
-            .expect("no panic holds it")
-            .set(self, cx, space, start, end, state);
-        self.shared.mirrors.forget_if_free(self.id(), space, mirror);
-        done
-    }
-
-    pub(super) fn remote_holder(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        kind: LockKind,
-    ) -> Result<Option<Outsider>> {
-        if !self.wire().is_linux() || !matches!(self.kind(), Kind::File | Kind::Directory) {
-            return Ok(None);
-        }
-        cx.may_wait()?;
-        let mirror = self.shared.mirrors.of(self.id(), space);
-        let found = mirror
-            .lock()
-            .expect("no panic holds it")
-            .holder(self, cx, space, start, end, kind);
-        self.shared.mirrors.forget_if_free(self.id(), space, mirror);
-        found
-    }
-}
-
-impl Mirror {
-    fn set(
-        &mut self,
-        node: &RemoteNode,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        if self.open.is_none() {
-            if state == HostLock::Unlocked {
-                return Ok(());
-            }
-            self.open = open(node, cx)?;
-        }
-        let Some(open) = &self.open else {
-            return Ok(());
-        };
-        let client = &node.shared.mirrors.client;
+    fn set_lock(&self, cx: &Cx<'_>, open: &Opened, lock: &Range, state: HostLock) -> Result<()> {
         let lock = Tmessage::Lock {
             fid: open.held.fid,
             kind: match state {
@@ -137,63 +37,38 @@ impl Mirror {
                 HostLock::Exclusive => lock_kind::WRLCK,
             },
             flags: 0,
-            start,
-            length: length(start, end),
-            proc_id: process(space),
-            client_id: client.as_bytes(),
+            start: lock.start,
+            length: length(lock.start, lock.end),
+            proc_id: process(lock.space),
+            client_id: self.shared.client_id.as_bytes(),
         };
-        let reply = node.wire().call(cx, &lock);
-        let done = match reply.and_then(|reply| Ok(status(&reply.message()?))) {
-            Ok(lock_status::SUCCESS) => Ok(()),
-            Ok(lock_status::BLOCKED | lock_status::GRACE) => Err(Errno::EAGAIN),
-            Ok(_) => Err(Errno::ENOLCK),
-            Err(errno) => Err(errno),
-        };
-        if done.is_ok() {
-            match state {
-                HostLock::Unlocked => self.held.remove(start, end),
-                HostLock::Shared | HostLock::Exclusive => self.held.insert(start, end),
-            }
+        match status(&self.wire().call(cx, &lock)?.message()?) {
+            lock_status::SUCCESS => Ok(()),
+            lock_status::BLOCKED | lock_status::GRACE => Err(Errno::EAGAIN),
+            _ => Err(Errno::ENOLCK),
         }
-        if self.held.is_empty() {
-            self.open = None;
-        }
-        done
     }
 
-    fn holder(
+    fn find_lock(
         &self,
-        node: &RemoteNode,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        open: &Opened,
+        lock: &Range,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        let opened;
-        let open = match &self.open {
-            Some(open) => open,
-            None => match open(node, cx)? {
-                Some(open) => {
-                    opened = open;
-                    &opened
-                }
-                None => return Ok(None),
-            },
-        };
-        let client = &node.shared.mirrors.client;
+        let client = self.shared.client_id.as_bytes();
         let ask = Tmessage::Getlock {
             fid: open.held.fid,
             kind: match kind {
                 LockKind::Shared => lock_kind::RDLCK,
                 LockKind::Exclusive => lock_kind::WRLCK,
             },
-            start,
-            length: length(start, end),
-            proc_id: process(space),
-            client_id: client.as_bytes(),
+            start: lock.start,
+            length: length(lock.start, lock.end),
+            proc_id: process(lock.space),
+            client_id: client,
         };
-        let reply = node.wire().call(cx, &ask)?;
+        let reply = self.wire().call(cx, &ask)?;
         let Rmessage::Getlock {
             kind,
             start,
@@ -205,7 +80,7 @@ impl Mirror {
             return Err(Errno::EIO);
         };
         // Our own locks are the lock table's to tell of.
-        if kind == lock_kind::UNLCK || client_id == client.as_bytes() {
+        if kind == lock_kind::UNLCK || client_id == client {
             return Ok(None);
         }
         Ok(Some(Outsider {
@@ -244,24 +119,6 @@ fn length(start: u64, end: u64) -> u64 {
         u64::MAX => 0,
         end => end - start + 1,
     }
-}
-
-/// Opens a mirror, if the caller may: to write, as exclusive locks need, or at least to read.
-fn open(node: &RemoteNode, cx: &Cx<'_>) -> Result<Option<Opened>> {
-    let read = OpenFlags::READ;
-    let flags = match node.kind() {
-        Kind::File => [read | OpenFlags::WRITE, read].as_slice().to_vec(),
-        _ => vec![read],
-    };
-    let held = node.fid(cx)?;
-    for flags in flags {
-        match open_fid(node.wire(), cx, held.fid, flags) {
-            Ok(open) => return Ok(Some(open)),
-            Err(Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

@@ -15,8 +15,10 @@ mod names;
 mod node;
 mod pipe;
 mod send;
+mod url;
 mod xattr;
 
 pub use self::fs::{Options, Remote9p};
 pub use self::input::Reply;
 pub use self::pipe::{Pipe, Ticket};
+pub use self::url::Url;

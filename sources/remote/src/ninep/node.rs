@@ -16,6 +16,7 @@ use vfs::{
 use super::fid::{Held, Wire};
 use super::file::RemoteFile;
 use super::fs::Shared;
+use crate::locks::Range;
 
 /// A node.
 pub(super) struct RemoteNode {
@@ -387,7 +388,11 @@ impl Node for RemoteNode {
         end: u64,
         state: HostLock,
     ) -> Result<()> {
-        self.lock_remotely(cx, space, start, end, state)
+        let range = Range { space, start, end };
+        match self.wire().is_linux() {
+            true => self.shared.mirrors.lock(self, cx, range, state),
+            false => Ok(()),
+        }
     }
 
     fn host_lock_holder(
@@ -398,7 +403,11 @@ impl Node for RemoteNode {
         end: u64,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        self.remote_holder(cx, space, start, end, kind)
+        let range = Range { space, start, end };
+        match self.wire().is_linux() {
+            true => self.shared.mirrors.holder(self, cx, range, kind),
+            false => Ok(None),
+        }
     }
 }
 

@@ -5,12 +5,7 @@ use vfs::{Cx, Errno, Result, XattrFlags};
 
 use super::fid::Held;
 use super::node::RemoteNode;
-
-/// The largest value, and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
-const MOST: usize = 64 << 10;
-
-/// The longest name (`XATTR_NAME_MAX`).
-const NAME_MOST: usize = 255;
+use crate::xattr::{MOST, check_name};
 
 impl RemoteNode {
     pub(super) fn get_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
@@ -135,13 +130,5 @@ impl RemoteNode {
             }
         }
         Ok(())
-    }
-}
-
-fn check_name(name: &[u8]) -> Result<()> {
-    match name {
-        _ if name.is_empty() || name.len() > NAME_MOST => Err(Errno::ERANGE),
-        _ if name.contains(&0) => Err(Errno::EINVAL),
-        _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use p9::{Data, Dialect, Fid, Rmessage, Tag, Tmessage};
-use remote::Pipe;
+use remote::ninep::Pipe;
 use transports::{Link, StreamLink, pair};
 use vfs::{Call, Caller, Cx, Errno};
 

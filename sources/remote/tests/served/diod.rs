@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use p9::Dialect;
-use remote::{Options, Remote9p};
+use remote::ninep::{Options, Remote9p};
 use tempfile::TempDir;
 use transports::{Addr, dial};
 use vfs_testkit::{Profile, Subject};

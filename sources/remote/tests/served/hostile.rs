@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 
 use p9::{Data, Dialect, Fid, Qid, QidType, Rmessage, Tag, Tmessage};
 use proptest::prelude::*;
-use remote::{Options, Pipe, Remote9p};
+use remote::ninep::{Options, Pipe, Remote9p};
 use transports::StreamLink;
 use vfs::{Call, Caller, Cx, Errno, FileSystem, Kind, OpenFlags, Plus, Want};
 

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod conformance;
+mod device;
 mod diod;
 mod hostile;
 mod net;

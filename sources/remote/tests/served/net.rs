@@ -7,7 +7,7 @@ use engine::{Engine, Tuning};
 use memory::Memory;
 use p9::Dialect;
 use p9::server::{ExportList, NumericUsers, Server};
-use remote::{Options, Remote9p};
+use remote::ninep::{Options, Remote9p};
 use transports::StreamLink;
 use vfs::{Export, FileSystem, Time};
 

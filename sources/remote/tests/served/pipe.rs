@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use p9::{Data, Dialect, Fid, Names, Tmessage as T, Uid};
-use remote::Pipe;
+use remote::ninep::Pipe;
 use vfs::{Errno, FileSystem, OpenFlags, Patience};
 use vfs_testkit::bed::{Opened, Seen, ok, pattern};
 

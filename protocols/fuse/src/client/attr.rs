@@ -1,0 +1,68 @@
+//! What a server tells, in the traits' words.
+
+use vfs::{Attr, Errno, Kind, Result, StatFs, Time};
+
+use crate::layout;
+use crate::words::decode_device;
+
+/// Attributes; `EIO` for a mode that no kind of file has.
+///
+/// What changes with each change is the time of the last, in nanoseconds: FUSE has no counter.
+pub fn of(attr: &layout::Attr, generation: u64) -> Result<Attr> {
+    let ctime = time(attr.ctime as i64, attr.ctimensec);
+    Ok(Attr {
+        id: attr.ino.max(1),
+        generation,
+        kind: Kind::from_mode(attr.mode).ok_or(Errno::EIO)?,
+        mode: attr.mode & 0o7777,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: decode_device(attr.rdev),
+        size: attr.size,
+        blksize: attr.blksize.max(1),
+        blocks: attr.blocks,
+        atime: time(attr.atime as i64, attr.atimensec),
+        mtime: time(attr.mtime as i64, attr.mtimensec),
+        ctime,
+        btime: None,
+        change: (ctime.sec as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(ctime.nsec.into()),
+        device: 0,
+    })
+}
+
+/// When it was made, if the server tells.
+pub fn birth(stat: &layout::Statx) -> Option<Time> {
+    let told = stat.mask & crate::numbers::statx::BTIME != 0;
+    told.then(|| time(stat.btime.sec, stat.btime.nsec))
+}
+
+/// Figures of the file system.
+pub fn statfs(stat: &layout::StatFs) -> StatFs {
+    /// `FUSE_SUPER_MAGIC`
+    const KIND: u32 = 0x6573_5546;
+    StatFs {
+        kind: KIND,
+        // What the counts are in.
+        bsize: match stat.frsize {
+            0 => stat.bsize,
+            size => size,
+        },
+        blocks: stat.blocks,
+        bfree: stat.bfree,
+        bavail: stat.bavail,
+        files: stat.files,
+        ffree: stat.ffree,
+        fsid: 0,
+        namelen: stat.namelen,
+    }
+}
+
+fn time(sec: i64, nsec: u32) -> Time {
+    Time {
+        sec,
+        nsec: nsec.min(999_999_999),
+    }
+}

@@ -1,0 +1,255 @@
+//! The client half: what a kernel does for its programs, as far as messages go.
+//!
+//! A [`Client`] is what INIT agreed on. It encodes requests and tells what their replies mean; moving them
+//! is a transport's. [`ask`] and [`attr`] are between the traits' words and FUSE's.
+//!
+//! What it lacks on purpose: caches, and checks of permissions, which a server may leave to its client.
+
+pub mod ask;
+pub mod attr;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vfs::{Caller, Errno, Result};
+
+use crate::Form;
+use crate::layout::{InitOut, OutHeader};
+use crate::message::{Header, InitIn, REPLY_HEADER, Request};
+use crate::numbers::{InitFlags, MAJOR, MAX_ERRNO, MINOR, OLDEST_MINOR, PAGE};
+
+/// A session as its client has it. May be used by many threads at once.
+pub struct Client {
+    flags: InitFlags,
+    minor: u32,
+    max_write: u32,
+    next: AtomicU64,
+}
+
+impl Client {
+    /// The number of the request that [`Client::hello`] is.
+    const HELLO: u64 = 2;
+
+    /// Bytes of the reply that [`Client::meet`] needs room for.
+    pub const WELCOME: usize = REPLY_HEADER + InitOut::SIZE;
+
+    /// The most bytes of payload that are taken.
+    pub const MAX_WRITE: u32 = 1 << 20;
+
+    /// The first request: INIT.
+    pub fn hello() -> Vec<u8> {
+        let args = InitIn {
+            major: MAJOR,
+            minor: MINOR,
+            max_readahead: Client::MAX_WRITE,
+            flags: InitFlags::ASYNC_READ
+                | InitFlags::POSIX_LOCKS
+                | InitFlags::ATOMIC_O_TRUNC
+                | InitFlags::EXPORT_SUPPORT
+                | InitFlags::BIG_WRITES
+                | InitFlags::DONT_MASK
+                | InitFlags::FLOCK_LOCKS
+                | InitFlags::DO_READDIRPLUS
+                | InitFlags::PARALLEL_DIROPS
+                | InitFlags::POSIX_ACL
+                | InitFlags::MAX_PAGES
+                | InitFlags::SETXATTR_EXT
+                | InitFlags::HANDLE_KILLPRIV_V2
+                | InitFlags::INIT_EXT,
+        };
+        let mut bytes = Vec::new();
+        let header = header(&Caller::ROOT, 0, Client::HELLO);
+        Request::Init { args }.encode(Form::default(), header, &mut bytes);
+        bytes
+    }
+
+    /// A session, from the whole reply to [`Client::hello`]. Errs as the server says; `EPROTO` for
+    /// versions that are not spoken, `EIO` for what is no reply.
+    pub fn meet(reply: &[u8]) -> Result<Client> {
+        let head = reply.get(..REPLY_HEADER).ok_or(Errno::EIO)?;
+        let body = body(Client::HELLO, head, reply.len())?;
+        // A server that wants to go on with another major version says no more.
+        let answer = InitOut::decode(&reply[REPLY_HEADER..][..body]).map_err(|_| Errno::EIO)?;
+        if answer.major != MAJOR || answer.minor < OLDEST_MINOR {
+            return Err(Errno::EPROTO);
+        }
+        let mut flags = InitFlags::from_bits_retain(answer.flags.into());
+        if flags.contains(InitFlags::INIT_EXT) {
+            flags |= InitFlags::from_bits_retain(u64::from(answer.flags2) << 32);
+        }
+        let pages = match flags.contains(InitFlags::MAX_PAGES) {
+            true => u32::from(answer.max_pages.max(1)),
+            // FUSE_DEFAULT_MAX_PAGES_PER_REQ
+            false => 32,
+        };
+        Ok(Client {
+            flags,
+            minor: answer.minor.min(MINOR),
+            max_write: answer
+                .max_write
+                .min(pages * PAGE)
+                .clamp(PAGE, Client::MAX_WRITE),
+            next: AtomicU64::new(Client::HELLO + 2),
+        })
+    }
+
+    /// Whether both sides have `flag`.
+    pub fn has(&self, flag: InitFlags) -> bool {
+        self.flags.contains(flag)
+    }
+
+    /// The minor version spoken.
+    pub fn minor(&self) -> u32 {
+        self.minor
+    }
+
+    /// The most bytes of a READ or WRITE.
+    pub fn max_write(&self) -> usize {
+        self.max_write as usize
+    }
+
+    /// Appends a whole message to `to`, of a WRITE all but the payload, and says what its number is.
+    pub fn request(
+        &self,
+        caller: &Caller,
+        node: u64,
+        request: &Request<'_>,
+        to: &mut Vec<u8>,
+    ) -> u64 {
+        // Even numbers, as Linux has them: an odd one would be an interrupt's.
+        let unique = self.next.fetch_add(2, Ordering::Relaxed);
+        let form = Form {
+            setxattr_ext: self.has(InitFlags::SETXATTR_EXT),
+        };
+        request.encode(form, header(caller, node, unique), to);
+        unique
+    }
+
+    /// How many bytes stand behind the header `head` of a reply of `len` bytes to request `unique`. Errs
+    /// as the server says, `EIO` if it is no reply to that, `EOPNOTSUPP` if the server does not know the
+    /// request.
+    pub fn answer(&self, unique: u64, head: &[u8], len: usize) -> Result<usize> {
+        body(unique, head, len)
+    }
+}
+
+fn header(caller: &Caller, node: u64, unique: u64) -> Header {
+    Header {
+        nodeid: node,
+        unique,
+        uid: caller.uid,
+        gid: caller.gid,
+        pid: std::process::id(),
+        ..Header::default()
+    }
+}
+
+fn body(unique: u64, head: &[u8], len: usize) -> Result<usize> {
+    let header = OutHeader::decode(head).map_err(|_| Errno::EIO)?;
+    let body = len.checked_sub(REPLY_HEADER).ok_or(Errno::EIO)?;
+    if header.unique != unique || header.len as usize != len {
+        return Err(Errno::EIO);
+    }
+    if header.error == 0 {
+        return Ok(body);
+    }
+    Err(match header.error.checked_neg() {
+        Some(raw) if (1..=MAX_ERRNO.into()).contains(&raw) => match Errno::from_raw(raw) {
+            Errno::ENOSYS => Errno::EOPNOTSUPP,
+            errno => errno,
+        },
+        _ => Errno::EIO,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn welcome(answer: InitOut) -> Vec<u8> {
+        let header = OutHeader {
+            len: Client::WELCOME as u32,
+            error: 0,
+            unique: Client::HELLO,
+        };
+        [&header.encode()[..], &answer.encode()].concat()
+    }
+
+    fn ordinary() -> InitOut {
+        InitOut {
+            major: MAJOR,
+            minor: 38,
+            flags: (InitFlags::MAX_PAGES | InitFlags::INIT_EXT).bits() as u32,
+            max_write: 1 << 20,
+            max_pages: 32,
+            ..InitOut::default()
+        }
+    }
+
+    #[test]
+    fn what_was_agreed_bounds_what_is_sent() {
+        let client = Client::meet(&welcome(ordinary())).expect("agreed");
+        assert_eq!((client.minor(), client.max_write()), (38, 32 * 4096));
+        assert!(client.has(InitFlags::MAX_PAGES) && !client.has(InitFlags::POSIX_LOCKS));
+        let mut bytes = Vec::new();
+        let first = client.request(&Caller::new(7, 8), 9, &Request::Statfs {}, &mut bytes);
+        let (header, request) = Request::decode(Form::default(), &bytes).expect("a message");
+        assert_eq!(request, Request::Statfs {});
+        assert_eq!((header.uid, header.gid, header.nodeid), (7, 8, 9));
+        assert_eq!(header.unique, first);
+        assert_ne!(
+            client.request(&Caller::ROOT, 1, &Request::Statfs {}, &mut bytes),
+            first
+        );
+    }
+
+    #[test]
+    fn a_server_of_another_time_is_refused() {
+        for (major, minor) in [(8, 0), (6, 45), (MAJOR, 26)] {
+            let answer = InitOut {
+                major,
+                minor,
+                ..ordinary()
+            };
+            assert_eq!(
+                Client::meet(&welcome(answer)).map(drop),
+                Err(Errno::EPROTO),
+                "{major}.{minor}"
+            );
+        }
+        let whole = welcome(ordinary());
+        for len in 0..whole.len() {
+            assert_eq!(Client::meet(&whole[..len]).map(drop), Err(Errno::EIO));
+        }
+    }
+
+    #[test]
+    fn a_reply_is_to_its_request_or_none() {
+        let client = Client::meet(&welcome(ordinary())).expect("agreed");
+        let head = |len, error, unique| OutHeader { len, error, unique }.encode();
+        for (head, len, result) in [
+            (head(20, 0, 6), 20, Ok(4)),
+            (head(16, -2, 6), 16, Err(Errno::ENOENT)),
+            (head(16, -38, 6), 16, Err(Errno::EOPNOTSUPP)),
+            (head(20, 0, 8), 20, Err(Errno::EIO)),
+            (head(24, 0, 6), 20, Err(Errno::EIO)),
+            (head(8, 0, 6), 8, Err(Errno::EIO)),
+            (head(16, 2, 6), 16, Err(Errno::EIO)),
+            (head(16, i32::MIN, 6), 16, Err(Errno::EIO)),
+        ] {
+            assert_eq!(client.answer(6, &head, len), result);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_more_than_a_reply(bytes in proptest::collection::vec(any::<u8>(), 0..96)) {
+            let _ = Client::meet(&bytes);
+            let client = Client::meet(&welcome(ordinary())).expect("agreed");
+            if let Ok(body) = client.answer(6, &bytes, bytes.len()) {
+                prop_assert_eq!(body + REPLY_HEADER, bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What FUSE and the traits have different words for, both ways.
+
+use vfs::{Allocate, Device, OpenFlags};
+
+use crate::numbers::Flags;
+
+/// open(2)'s flags that mean the same here and there.
+pub(crate) const OPEN: [(Flags, OpenFlags); 5] = [
+    (Flags::TRUNC, OpenFlags::TRUNC),
+    (Flags::APPEND, OpenFlags::APPEND),
+    (Flags::DSYNC, OpenFlags::DSYNC),
+    (Flags::SYNC, OpenFlags::SYNC),
+    (Flags::NOATIME, OpenFlags::NOATIME),
+];
+
+/// fallocate(2)'s modes. Of those that mean the same the first is what is sent.
+const ALLOCATE: [(u32, Allocate); 9] = [
+    (0, Allocate::Extend),
+    (0x01, Allocate::KeepSize),
+    (0x03, Allocate::Punch),
+    (0x08, Allocate::Collapse),
+    (0x10, Allocate::Zero),
+    (0x11, Allocate::ZeroKeepSize),
+    (0x20, Allocate::Insert),
+    (0x40, Allocate::Unshare),
+    (0x41, Allocate::Unshare),
+];
+
+pub(crate) fn allocate_of(mode: u32) -> Option<Allocate> {
+    let known = ALLOCATE.iter().find(|(known, _)| *known == mode);
+    known.map(|&(_, how)| how)
+}
+
+pub(crate) fn mode_of(how: Allocate) -> u32 {
+    let known = ALLOCATE.iter().find(|(_, known)| *known == how);
+    known.map_or(0, |&(mode, _)| mode)
+}
+
+/// A device number in 32 bits: Linux's `new_encode_dev`.
+pub(crate) fn encode_device(device: Device) -> u32 {
+    let (major, minor) = (device.major, device.minor);
+    (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12
+}
+
+/// [`encode_device`] the other way round.
+pub(crate) fn decode_device(rdev: u32) -> Device {
+    Device {
+        major: (rdev & 0xf_ff00) >> 8,
+        minor: (rdev & 0xff) | (rdev >> 12 & 0xf_ff00),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_the_kernels() {
+        for (major, minor, rdev) in [(1, 3, 0x103), (8, 0x1_23, 0x10_0823)] {
+            let device = Device { major, minor };
+            assert_eq!(encode_device(device), rdev);
+            assert_eq!(decode_device(rdev), device);
+        }
+    }
+
+    #[test]
+    fn modes_come_back() {
+        for (mode, how) in ALLOCATE {
+            assert_eq!(allocate_of(mode), Some(how));
+            assert_eq!(allocate_of(mode_of(how)), Some(how));
+        }
+        assert_eq!(allocate_of(0x80), None);
+    }
+}

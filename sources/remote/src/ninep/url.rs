@@ -1,0 +1,312 @@
+//! What 9P server to connect to, as a URL.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use p9::Dialect;
+use transports::Addr;
+use vfs::Errno;
+
+use super::{Options, Remote9p};
+use crate::ConnectError;
+use crate::url::{BadUrl, decode};
+
+/// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME` or `9p+unix:SOCKET`, each with `?` and
+/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`. `%` and two hexadecimal digits stand for a
+/// byte.
+///
+/// With `aname=`, the path of the URL is one within that tree; else the whole path is the `aname`, which
+/// barge's own server takes for both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Where the server is.
+    pub addr: Addr,
+    /// What to ask of it.
+    pub options: Options,
+    /// A path within the tree, without slashes around it; empty for its root.
+    pub path: String,
+}
+
+impl Url {
+    /// The port that IANA has given 9P.
+    pub const PORT: u16 = 564;
+
+    /// The smallest message to ask for: less would carry no useful payload.
+    const MIN_MSIZE: u32 = 4096;
+
+    /// The largest message to ask for: each is received into memory of its size.
+    const MAX_MSIZE: u32 = 64 << 20;
+
+    /// Connects, and attaches to what is named, [`Url::path`] left aside.
+    pub fn connect(&self) -> Result<Arc<Remote9p>, ConnectError> {
+        let link = transports::dial(&self.addr).map_err(|error| {
+            let why = format!("cannot connect to {}: {error}", self.addr);
+            ConnectError::new(Errno::from(error), why)
+        })?;
+        Remote9p::connect(link, self.options.clone())
+    }
+
+    /// Connects to the tree that an `aname` of unknown parts begins with, and says what path is left: its end
+    /// may not exist yet, and a server that is not barge's own attaches to whole trees only. The longest
+    /// beginning that the server attaches to counts.
+    pub fn find(&self) -> Result<(Arc<Remote9p>, String), ConnectError> {
+        let mut url = self.clone();
+        let mut refused = None;
+        loop {
+            match url.connect() {
+                Ok(tree) => return Ok((tree, url.path)),
+                Err(error) if !error.is_of_attach() => return Err(error),
+                Err(error) => {
+                    let refused = refused.get_or_insert(error);
+                    let aname = url.options.aname.trim_end_matches('/');
+                    let Some((before, last)) = aname.rsplit_once('/') else {
+                        return Err(refused.clone());
+                    };
+                    let path = url.path.trim_matches('/');
+                    url.path = format!("{last}/{path}").trim_matches('/').to_owned();
+                    url.options.aname = before.to_owned();
+                }
+            }
+        }
+    }
+
+    fn parse(text: &str) -> Result<Url, String> {
+        let (place, query) = match text.split_once('?') {
+            Some((place, query)) => (place, query),
+            None => (text, ""),
+        };
+        let mut url = Url {
+            addr: Addr::Fd(0),
+            options: Options::default(),
+            path: String::new(),
+        };
+        if let Some(rest) = place.strip_prefix("9p://") {
+            let (host, path) = match rest.find('/') {
+                Some(at) => (&rest[..at], &rest[at..]),
+                None => (rest, ""),
+            };
+            url.addr = host_and_port(host)?;
+            url.path = decode(path)?;
+        } else if let Some(socket) = place.strip_prefix("9p+unix:") {
+            if socket.is_empty() {
+                return Err("9p+unix:SOCKET".into());
+            }
+            url.addr = Addr::Unix(decode(socket)?.into());
+        } else {
+            return Err("9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET".into());
+        }
+        let mut aname = None;
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let value = decode(value)?;
+            match name {
+                "version" => url.options.version = version(&value)?,
+                "msize" => url.options.msize = msize(&value)?,
+                "uname" => url.options.uname = value,
+                "uid" => url.options.uid = Some(uid(&value)?),
+                "aname" => aname = Some(value),
+                _ => {
+                    return Err(format!(
+                        "version=, msize=, uname=, uid= or aname=, not '{name}'"
+                    ));
+                }
+            }
+        }
+        match aname {
+            Some(aname) => url.options.aname = aname,
+            None if url.path.trim_matches('/').is_empty() => {}
+            None => url.options.aname = std::mem::take(&mut url.path),
+        }
+        url.path = url.path.trim_matches('/').to_owned();
+        Ok(url)
+    }
+}
+
+/// As it would be given again, but for what is encoded.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.addr {
+            Addr::Tcp { host, port } if host.contains(':') => write!(f, "9p://[{host}]:{port}")?,
+            Addr::Tcp { host, port } => write!(f, "9p://{host}:{port}")?,
+            Addr::Unix(path) => write!(f, "9p+unix:{}", path.display())?,
+            Addr::Fd(fd) => write!(f, "9p+fd:{fd}")?,
+        }
+        match (&self.addr, self.path.as_str()) {
+            (Addr::Tcp { .. }, "") => {
+                let slash = if self.options.aname.starts_with('/') {
+                    ""
+                } else {
+                    "/"
+                };
+                write!(f, "{slash}{}", self.options.aname)
+            }
+            (Addr::Tcp { .. }, path) => write!(f, "/{path}?aname={}", self.options.aname),
+            _ if self.options.aname.is_empty() => Ok(()),
+            _ => write!(f, "?aname={}", self.options.aname),
+        }
+    }
+}
+
+impl FromStr for Url {
+    type Err = BadUrl;
+
+    fn from_str(text: &str) -> Result<Url, BadUrl> {
+        Url::parse(text).map_err(|expected| BadUrl::new(text, &expected))
+    }
+}
+
+fn host_and_port(text: &str) -> Result<Addr, String> {
+    let bad = || "9p://HOST[:PORT]/ANAME, an IPv6 address in brackets".to_owned();
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
+            match rest.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None if rest.is_empty() => (host, None),
+                None => return Err(bad()),
+            }
+        }
+        None => match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => return Err(bad()),
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(bad());
+    }
+    let port = match port {
+        None => Url::PORT,
+        Some(port) => match port.parse() {
+            Ok(port) if port > 0 => port,
+            _ => return Err(format!("a port from 1 to 65535, not '{port}'")),
+        },
+    };
+    let host = host.to_owned();
+    Ok(Addr::Tcp { host, port })
+}
+
+fn version(text: &str) -> Result<Dialect, String> {
+    let known = Dialect::ALL.into_iter();
+    known
+        .clone()
+        .find(|dialect| dialect.version().eq_ignore_ascii_case(text))
+        .ok_or_else(|| {
+            let known: Vec<_> = known.map(Dialect::version).collect();
+            format!("version={}, not '{text}'", known.join(", "))
+        })
+}
+
+fn msize(text: &str) -> Result<u32, String> {
+    let bad = || {
+        format!(
+            "msize= from {} to {}, not '{text}'",
+            Url::MIN_MSIZE,
+            Url::MAX_MSIZE
+        )
+    };
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let number: u32 = digits.parse().map_err(|_| bad())?;
+    number
+        .checked_mul(unit)
+        .filter(|msize| (Url::MIN_MSIZE..=Url::MAX_MSIZE).contains(msize))
+        .ok_or_else(bad)
+}
+
+fn uid(text: &str) -> Result<u32, String> {
+    // All ones mean that there is none.
+    match text.parse() {
+        Ok(uid) if uid != u32::MAX => Ok(uid),
+        _ => Err(format!("uid= with a number, not '{text}'")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        text.parse().expect(text)
+    }
+
+    fn tcp(host: &str, port: u16) -> Addr {
+        let host = host.into();
+        Addr::Tcp { host, port }
+    }
+
+    #[test]
+    fn places_and_parameters_are_read() {
+        let plain = url("9p://host");
+        assert_eq!((plain.addr, plain.path.as_str()), (tcp("host", 564), ""));
+        assert_eq!(plain.options, Options::default());
+
+        let named = url("9p://10.0.0.1:5640/srv/a%20b/");
+        assert_eq!(named.addr, tcp("10.0.0.1", 5640));
+        assert_eq!(named.options.aname, "/srv/a b/");
+        assert_eq!(named.path, "");
+
+        let within = url("9p://[::1]:564/dir/file?aname=/srv");
+        assert_eq!(within.addr, tcp("::1", 564));
+        assert_eq!(within.options.aname, "/srv");
+        assert_eq!(within.path, "dir/file");
+
+        let socket = url("9p+unix:/run/s?version=9p2000.u&msize=64k&uname=glenda&uid=7");
+        assert_eq!(socket.addr, Addr::Unix("/run/s".into()));
+        let expected = Options {
+            aname: String::new(),
+            uname: "glenda".into(),
+            uid: Some(7),
+            msize: 65536,
+            version: Dialect::Unix,
+        };
+        assert_eq!(socket.options, expected);
+        assert_eq!(url("9p://h/?aname=").options.aname, "");
+    }
+
+    #[test]
+    fn a_url_is_shown_as_it_would_be_given() {
+        for (text, shown) in [
+            ("9p://host", "9p://host:564/"),
+            ("9p://[::1]:5640/srv", "9p://[::1]:5640/srv"),
+            ("9p://h:1/a/b?aname=/srv", "9p://h:1/a/b?aname=/srv"),
+            ("9p+unix:/run/s", "9p+unix:/run/s"),
+            ("9p+unix:/run/s?aname=x&uid=0", "9p+unix:/run/s?aname=x"),
+        ] {
+            assert_eq!(url(text).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_says_what_was_expected() {
+        for (text, expected) in [
+            ("9p:host", "9p://HOST"),
+            ("9p:///srv", "9p://HOST"),
+            ("9p://::1/", "in brackets"),
+            ("9p://[::1/", "in brackets"),
+            ("9p://[::1]x/", "in brackets"),
+            ("9p://h:0/", "a port"),
+            ("9p://h:564x/", "a port"),
+            ("9p+unix:", "9p+unix:SOCKET"),
+            ("9p://h/%2", "hexadecimal"),
+            ("9p://h/%zz", "hexadecimal"),
+            ("9p://h/%ff", "UTF-8"),
+            ("9p://h/?version=9p3000", "version=9P2000"),
+            ("9p://h/?msize=100", "msize= from 4096"),
+            ("9p://h/?msize=9999m", "msize= from 4096"),
+            ("9p://h/?uid=me", "uid="),
+            ("9p://h/?port=7", "not 'port'"),
+            ("nfs://h/", "9p://HOST"),
+        ] {
+            let error = text.parse::<Url>().expect_err(text).to_string();
+            assert!(
+                error.contains(expected) && error.contains(&format!("'{text}'")),
+                "{error}"
+            );
+        }
+    }
+}

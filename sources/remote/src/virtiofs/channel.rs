@@ -1,0 +1,403 @@
+//! A mounted virtiofs device, with many requests in flight.
+//!
+//! Each processor has a queue of its own, as far as there are; forgets go by the one of high priority, some at
+//! a time. A server that answers what it may not gets `EIO` reported for that request; one that
+//! breaks its queue, or goes, ends the channel, and why is logged once.
+//!
+//! What it lacks on purpose: reconnecting, and time limits.
+//!
+//! Lock order: the forgets that wait, or a queue's; never both.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, Once, Weak};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use fuse::Request;
+use fuse::client::Client;
+use fuse::layout::{BatchForgetIn, ForgetOne, InterruptIn, StatxOut};
+use fuse::message::{REPLY_HEADER, Rest};
+use vfs::{Call, Caller, Cx, Errno, Result};
+use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket};
+use wire::Malformed;
+
+use crate::ConnectError;
+
+/// How a device is driven.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The most request queues; the device may have fewer.
+    pub queues: usize,
+    /// How many requests of a queue may be in flight.
+    pub depth: u16,
+    /// How long to look for replies before sleeping.
+    pub poll: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            queues: std::thread::available_parallelism().map_or(1, usize::from),
+            depth: 64,
+            // As long as a wake-up takes.
+            poll: Duration::from_micros(50),
+        }
+    }
+}
+
+/// A mount. Dropping it ends it.
+pub struct Channel {
+    driver: Driver,
+    client: Client,
+    forgets: Mutex<Vec<ForgetOne>>,
+    told: Once,
+    this: Weak<Channel>,
+}
+
+/// How much a reply may have.
+#[derive(Clone, Copy, Debug)]
+pub enum Room {
+    /// A structure of so many bytes at most.
+    Fixed(usize),
+    /// So many bytes of data.
+    Data(usize),
+}
+
+impl Channel {
+    /// The queue of high priority, which forgets go by.
+    const HIGH: usize = 0;
+
+    /// So many forgets go at once.
+    const FORGETS: usize = 64;
+
+    /// Mounts the device at the other end of `socket`.
+    pub fn mount(
+        socket: UnixStream,
+        options: Options,
+    ) -> std::result::Result<Arc<Channel>, ConnectError> {
+        let failed = |error: io::Error| {
+            let why = error.to_string();
+            ConnectError::new(Errno::from(error), why)
+        };
+        let driver = Driver::connect(
+            socket,
+            2,
+            driver::Options {
+                queues: options.queues.max(1) + 1,
+                depth: options.depth,
+                // The longest value of an extended attribute and what comes before it, too.
+                payload: Client::MAX_WRITE as usize,
+                poll: options.poll,
+            },
+        )
+        .map_err(failed)?;
+        let client = greet(&driver.queues()[1]).map_err(failed)?;
+        let client = client.map_err(|errno| {
+            ConnectError::new(errno, format!("the server does not mount: {errno}"))
+        })?;
+        Ok(Arc::new_cyclic(|this| Channel {
+            driver,
+            client,
+            forgets: Mutex::default(),
+            told: Once::new(),
+            this: this.clone(),
+        }))
+    }
+
+    /// What was agreed on.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// How many request queues there are.
+    pub fn queues(&self) -> usize {
+        self.driver.queues().len() - 1
+    }
+
+    /// The request queue of the processor that the caller runs on.
+    pub fn own_queue(&self) -> usize {
+        rustix::thread::sched_getcpu() % self.queues()
+    }
+
+    /// Room for a request by request queue `queue`. Waits for it; with `hold` the caller holds other
+    /// requests in flight, and is told `EAGAIN` instead.
+    pub fn begin(&self, queue: usize, hold: bool) -> Result<Draft<'_>> {
+        let ring = &self.driver.queues()[1 + queue];
+        let chain = match hold {
+            true => ring.try_chain().ok_or(Errno::EAGAIN)?,
+            false => ring.chain().map_err(|error| self.broken(&error))?,
+        };
+        let channel = self;
+        Ok(Draft {
+            channel,
+            queue,
+            chain,
+        })
+    }
+
+    /// Sends a request and waits for its reply, as part of a call that may be cancelled: then the server
+    /// is asked to, and what it answers counts. `WOULD_BLOCK` below full patience.
+    pub fn call(
+        &self,
+        cx: &Cx<'_>,
+        node: u64,
+        request: &Request<'_>,
+        room: Room,
+    ) -> Result<Answer<'_>> {
+        cx.may_wait()?;
+        cx.call.check()?;
+        self.begin(self.own_queue(), false)?
+            .submit(cx.caller, node, request, 0, room)?
+            .wait_in(cx)
+    }
+
+    /// Has the device see what was submitted to a request queue, which waiting does as well.
+    pub fn kick(&self, queue: usize) {
+        self.driver.queues()[1 + queue].kick();
+    }
+
+    /// Sends a request whose reply nobody waits for.
+    pub(super) fn send(&self, node: u64, request: &Request<'_>) {
+        let queue = self.own_queue();
+        let sent = self
+            .begin(queue, false)
+            .and_then(|draft| draft.submit(&Caller::ROOT, node, request, 0, Room::Fixed(0)));
+        // Once the device is gone there is nothing to tell it.
+        if sent.is_ok() {
+            self.kick(queue);
+        }
+    }
+
+    /// Takes one look-up of `nodeid` back, some time.
+    pub(super) fn forget(&self, nodeid: u64) {
+        let mut waiting = self.forgets.lock().expect("no panic holds it");
+        waiting.push(ForgetOne { nodeid, nlookup: 1 });
+        if waiting.len() < Channel::FORGETS {
+            return;
+        }
+        let ring = &self.driver.queues()[Channel::HIGH];
+        let Some(chain) = ring.try_chain() else {
+            return;
+        };
+        let keep = waiting.len() - Channel::FORGETS;
+        let some = waiting.split_off(keep);
+        drop(waiting);
+        let bytes: Vec<u8> = some.iter().flat_map(ForgetOne::encode).collect();
+        let args = BatchForgetIn {
+            count: some.len() as u32,
+        };
+        let forgets = Rest(&bytes);
+        self.tell(ring, chain, &Request::BatchForget { args, forgets });
+    }
+
+    fn interrupt(&self, queue: usize, unique: u64) {
+        let ring = &self.driver.queues()[1 + queue];
+        if let Some(chain) = ring.spare_chain() {
+            let args = InterruptIn { unique };
+            self.tell(ring, chain, &Request::Interrupt { args });
+        }
+    }
+
+    /// Sends a request that is not answered.
+    fn tell(&self, ring: &Queue, mut chain: Chain<'_>, request: &Request<'_>) {
+        let mut message = Vec::with_capacity(2048);
+        self.client.request(&Caller::ROOT, 0, request, &mut message);
+        chain.request(&message);
+        drop(chain.submit(Lengths {
+            request: message.len(),
+            ..Lengths::default()
+        }));
+        ring.kick();
+    }
+
+    fn broken(&self, error: &io::Error) -> Errno {
+        self.told.call_once(|| tracing::error!("virtiofs: {error}"));
+        Errno::EIO
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.send(0, &Request::Destroy {});
+    }
+}
+
+/// Mounts: the first request.
+fn greet(queue: &Queue) -> io::Result<Result<Client>> {
+    let hello = Client::hello();
+    let mut chain = queue.chain()?;
+    chain.request(&hello);
+    let lengths = Lengths {
+        request: hello.len(),
+        reply: Client::WELCOME,
+        ..Lengths::default()
+    };
+    let reply = chain.submit(lengths).wait(Client::WELCOME)?;
+    let mut welcome = [0; Client::WELCOME];
+    let len = reply.inline(&mut welcome);
+    Ok(Client::meet(&welcome[..len]))
+}
+
+/// A request being made. Dropping it gives it up.
+pub struct Draft<'c> {
+    channel: &'c Channel,
+    queue: usize,
+    chain: Chain<'c>,
+}
+
+impl<'c> Draft<'c> {
+    /// Writes a part of the payload of a WRITE.
+    pub fn payload(&mut self, at: usize, bytes: &[u8]) {
+        self.chain.payload(at, bytes);
+    }
+
+    /// Sends it, with a payload of `payload` bytes. It leaves when somebody waits, or at
+    /// [`Channel::kick`]. `EMSGSIZE` if there is more of it than a request may have.
+    pub fn submit(
+        mut self,
+        caller: &Caller,
+        node: u64,
+        request: &Request<'_>,
+        payload: usize,
+        room: Room,
+    ) -> Result<Flight<'c>> {
+        let mut message = Vec::with_capacity(256);
+        let client = &self.channel.client;
+        let unique = client.request(caller, node, request, &mut message);
+        let (inline, rest) = message.split_at(message.len().min(Queue::INLINE));
+        if rest.len() + payload > self.chain.room() {
+            return Err(Errno::EMSGSIZE);
+        }
+        self.chain.request(inline);
+        if !rest.is_empty() {
+            debug_assert_eq!(payload, 0, "a WRITE is short but for its payload");
+            self.chain.payload(0, rest);
+        }
+        let (reply, data) = match room {
+            Room::Fixed(len) => (REPLY_HEADER + len, 0),
+            Room::Data(len) => (REPLY_HEADER, len.min(self.chain.room())),
+        };
+        let ticket = self.chain.submit(Lengths {
+            request: inline.len(),
+            request_payload: rest.len() + payload,
+            reply,
+            reply_payload: data,
+        });
+        Ok(Flight {
+            channel: self.channel,
+            queue: self.queue,
+            ticket,
+            unique,
+            inline: reply,
+        })
+    }
+}
+
+/// A request in flight. Dropping it forgets its reply.
+#[must_use = "a reply that nobody waits for is forgotten"]
+pub struct Flight<'c> {
+    channel: &'c Channel,
+    queue: usize,
+    ticket: Ticket<'c>,
+    unique: u64,
+    inline: usize,
+}
+
+impl<'c> Flight<'c> {
+    /// Waits for the reply. Errs as the server says; `EIO` if it is no reply, or the device is gone.
+    pub fn wait(self) -> Result<Answer<'c>> {
+        let channel = self.channel;
+        let reply = self
+            .ticket
+            .wait(self.inline)
+            .map_err(|error| channel.broken(&error))?;
+        let mut head = [0; REPLY_HEADER + MOST_FIXED];
+        let inline = reply.inline(&mut head);
+        let body = channel
+            .client
+            .answer(self.unique, &head[..inline], reply.len())?;
+        Ok(Answer { head, reply, body })
+    }
+
+    /// [`Flight::wait`] as part of a call that may be cancelled.
+    pub fn wait_in(self, cx: &Cx<'_>) -> Result<Answer<'c>> {
+        // A call that nobody can run again is one that nobody cancels.
+        if cx.call.waker().is_some() {
+            self.watch(cx.call);
+        }
+        self.wait()
+    }
+
+    fn watch(&self, call: &Call) {
+        let cancel = Cancel {
+            channel: self.channel.this.clone(),
+            queue: self.queue,
+            unique: self.unique,
+        };
+        call.wake_on_cancel(&Waker::from(Arc::new(cancel)));
+    }
+}
+
+/// The most bytes of structures that a reply has (STATX).
+const MOST_FIXED: usize = StatxOut::SIZE;
+
+/// A good reply.
+pub struct Answer<'c> {
+    head: [u8; REPLY_HEADER + MOST_FIXED],
+    reply: Reply<'c>,
+    body: usize,
+}
+
+impl Answer<'_> {
+    /// What came in [`Room::Fixed`], as `decode` reads it; `EIO` if it is too short.
+    pub fn decode<T>(
+        &self,
+        decode: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
+    ) -> Result<T> {
+        decode(self.fixed()).map_err(|_| Errno::EIO)
+    }
+
+    /// What came in [`Room::Fixed`].
+    pub fn fixed(&self) -> &[u8] {
+        let end = (REPLY_HEADER + self.body).min(self.head.len());
+        &self.head[REPLY_HEADER..end]
+    }
+
+    /// How many bytes came in [`Room::Data`].
+    pub fn len(&self) -> usize {
+        self.body
+    }
+
+    /// Whether none came.
+    pub fn is_empty(&self) -> bool {
+        self.body == 0
+    }
+
+    /// Copies what came in [`Room::Data`] at `at` on into `bytes`, which is no longer than that.
+    pub fn load(&self, at: usize, bytes: &mut [u8]) {
+        self.reply.payload(at, bytes);
+    }
+
+    /// All that came in [`Room::Data`].
+    pub fn data(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.body];
+        self.load(0, &mut bytes);
+        bytes
+    }
+}
+
+/// Asks the server to give a request up.
+struct Cancel {
+    channel: Weak<Channel>,
+    queue: usize,
+    unique: u64,
+}
+
+impl Wake for Cancel {
+    fn wake(self: Arc<Self>) {
+        if let Some(channel) = self.channel.upgrade() {
+            channel.interrupt(self.queue, self.unique);
+        }
+    }
+}

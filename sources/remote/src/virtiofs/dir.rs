@@ -1,0 +1,92 @@
+//! Listings: READDIRPLUS where attributes are wanted and the server has it, else READDIR.
+
+use fuse::Request;
+use fuse::dirent::Dirent;
+use fuse::layout::ReadIn;
+use fuse::numbers::InitFlags;
+use vfs::{Cx, DirEntry, DirSink, Errno, Kind, Name, Node, Plus, Result};
+use wire::Reader;
+
+use super::channel::Room;
+use super::file::Opened;
+use super::node::FuseNode;
+
+impl Opened {
+    /// [`vfs::File::readdir`]. A server's cookies count from 0, which is the start, as ours do.
+    pub(super) fn list(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: Plus,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let client = self.node.channel().client();
+        let plus = plus == Plus::Entries;
+        let attributes = plus && client.has(InitFlags::DO_READDIRPLUS);
+        let mut offset = cookie;
+        loop {
+            let args = ReadIn {
+                fh: self.fh,
+                offset,
+                size: Opened::LISTING as u32,
+                ..ReadIn::default()
+            };
+            let request = match attributes {
+                true => Request::Readdirplus { args },
+                false => Request::Readdir { args },
+            };
+            let room = Room::Data(Opened::LISTING);
+            let channel = self.node.channel();
+            let bytes = channel.call(cx, self.node.nodeid, &request, room)?.data();
+            let mut from = Reader::new(&bytes);
+            let mut any = false;
+            let mut more = true;
+            // What does not fit any more was looked up nevertheless, and is forgotten.
+            while let Some(dirent) = Dirent::next(attributes, &mut from).map_err(|_| Errno::EIO)? {
+                any = true;
+                let entry = match dirent.entry {
+                    Some(entry) if entry.nodeid != 0 => {
+                        Some(FuseNode::found(&self.node.shared, &entry)?)
+                    }
+                    _ => None,
+                };
+                if more && !matches!(dirent.name, b"." | b"..") {
+                    more = self.give(cx, &dirent, entry, plus, sink)?;
+                }
+                offset = dirent.off;
+            }
+            if !any || !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How many bytes of entries are asked for at once.
+    const LISTING: usize = 128 << 10;
+
+    fn give(
+        &self,
+        cx: &Cx<'_>,
+        dirent: &Dirent<'_>,
+        entry: Option<vfs::Entry>,
+        plus: bool,
+        sink: &mut dyn DirSink,
+    ) -> Result<bool> {
+        let name = Name::new(dirent.name).map_err(|_| Errno::EIO)?;
+        let entry = match entry {
+            None if plus => match self.node.lookup(cx, name) {
+                Err(errno) if errno.is_signal() => return Err(errno),
+                // Gone meanwhile, or not ours to see.
+                found => found.ok(),
+            },
+            entry => entry,
+        };
+        Ok(sink.entry(DirEntry {
+            name: dirent.name,
+            id: dirent.ino.max(1),
+            kind: Kind::from_d_type(dirent.kind),
+            cookie: dirent.off,
+            entry,
+        }))
+    }
+}

@@ -1,0 +1,447 @@
+//! Open files.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fuse::Request;
+use fuse::client::ask;
+use fuse::layout::{
+    CopyIn, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn, ReleaseIn,
+    WriteIn, WriteOut,
+};
+use fuse::numbers::{FSYNC_FDATASYNC, InitFlags, whence};
+use vfs::{
+    Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Node, OpenFlags, Payload,
+    Plus, Result, Seek, SetAttr, Sink, Want,
+};
+
+use super::channel::{Answer, Flight, Room};
+use super::node::FuseNode;
+
+/// What the server has open for us. Dropping it closes it, without waiting for the server's answer.
+pub(super) struct Opened {
+    pub(super) node: Arc<FuseNode>,
+    pub(super) fh: u64,
+}
+
+impl Opened {
+    pub(super) fn new(node: Arc<FuseNode>, fh: u64) -> Opened {
+        Opened { node, fh }
+    }
+
+    pub(super) fn open(node: &FuseNode, cx: &Cx<'_>, flags: OpenFlags) -> Result<Opened> {
+        let args = OpenIn {
+            flags: ask::open(flags - OpenFlags::EXCL).bits(),
+            open_flags: 0,
+        };
+        let request = match node.kind() {
+            Kind::Directory => Request::Opendir { args },
+            _ => Request::Open { args },
+        };
+        let channel = node.channel();
+        let this = node.this.upgrade().ok_or(Errno::EIO)?;
+        match channel.call(cx, node.nodeid, &request, Room::Fixed(OpenOut::SIZE)) {
+            Ok(answer) => Ok(Opened::new(this, answer.decode(OpenOut::decode)?.fh)),
+            // The server needs none (`FUSE_NO_OPEN_SUPPORT`), but then cannot cut it either.
+            Err(Errno::EOPNOTSUPP) => Ok(Opened::new(this, 0)),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let args = ReleaseIn {
+            fh: self.fh,
+            ..ReleaseIn::default()
+        };
+        let request = match self.node.kind() {
+            Kind::Directory => Request::Releasedir { args },
+            _ => Request::Release { args },
+        };
+        self.node.channel().send(self.node.nodeid, &request);
+    }
+}
+
+/// An open file or directory.
+pub(super) struct FuseFile {
+    opened: Opened,
+    flags: OpenFlags,
+    /// Whether the server knows no holes.
+    no_holes: AtomicBool,
+}
+
+impl FuseFile {
+    pub(super) fn new(opened: Opened, flags: OpenFlags) -> FuseFile {
+        FuseFile {
+            opened,
+            flags,
+            no_holes: AtomicBool::new(false),
+        }
+    }
+
+    /// [`Node::open`].
+    pub(super) fn open(node: &FuseNode, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
+        match node.kind() {
+            Kind::File => {}
+            Kind::Directory if writes => return Err(Errno::EISDIR),
+            Kind::Directory if flags.contains(OpenFlags::EXEC) => return Err(Errno::EACCES),
+            Kind::Directory => {}
+            Kind::Symlink => return Err(Errno::ELOOP),
+            _ => return Err(Errno::ENXIO),
+        }
+        let opened = Opened::open(node, cx, flags)?;
+        let file = FuseFile::new(opened, flags);
+        let cuts = flags.contains(OpenFlags::TRUNC);
+        if cuts && !node.channel().client().has(InitFlags::ATOMIC_O_TRUNC) {
+            let cut = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
+            file.setattr(cx, &cut)?;
+        }
+        Ok(Arc::new(file))
+    }
+
+    fn node(&self) -> &FuseNode {
+        &self.opened.node
+    }
+
+    fn check_file(&self, flags: OpenFlags) -> Result<()> {
+        match self.node().kind() {
+            Kind::Directory => Err(Errno::EISDIR),
+            _ if self.flags.intersects(flags) => Ok(()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    fn call(&self, cx: &Cx<'_>, request: &Request<'_>, room: Room) -> Result<Answer<'_>> {
+        self.node()
+            .channel()
+            .call(cx, self.node().nodeid, request, room)
+    }
+
+    fn ask_read(&self, offset: u64, size: usize) -> Request<'static> {
+        let args = ReadIn {
+            fh: self.opened.fh,
+            offset,
+            size: size as u32,
+            ..ReadIn::default()
+        };
+        Request::Read { args }
+    }
+
+    /// Sends a part of a transfer; `first` if nothing else of it is in flight.
+    fn submit(
+        &self,
+        cx: &Cx<'_>,
+        queue: usize,
+        first: bool,
+        request: &Request<'_>,
+        data: &[u8],
+        room: Room,
+    ) -> Result<Flight<'_>> {
+        let channel = self.node().channel();
+        let mut draft = channel.begin(queue, !first)?;
+        draft.payload(0, data);
+        draft.submit(cx.caller, self.node().nodeid, request, data.len(), room)
+    }
+
+    /// Writes `data`, and says how much of its beginning the server took, and why not more. Several requests
+    /// are in flight at a time, so what is behind a failure may be written too; not where each goes to the
+    /// end.
+    fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
+        let channel = self.node().channel();
+        let queue = channel.own_queue();
+        let at_a_time = match self.flags.contains(OpenFlags::APPEND) {
+            true => 1,
+            false => AT_A_TIME,
+        };
+        let mut pieces = data.chunks(channel.client().max_write()).peekable();
+        let mut flight = VecDeque::new();
+        let (mut asked, mut written) = (0, 0);
+        loop {
+            while flight.len() < at_a_time
+                && let Some(&piece) = pieces.peek()
+            {
+                let Some(at) = offset.checked_add(asked as u64) else {
+                    return (written, Err(Errno::EINVAL));
+                };
+                let args = WriteIn {
+                    fh: self.opened.fh,
+                    offset: at,
+                    size: piece.len() as u32,
+                    ..WriteIn::default()
+                };
+                let request = Request::Write { args };
+                let room = Room::Fixed(WriteOut::SIZE);
+                match self.submit(cx, queue, flight.is_empty(), &request, piece, room) {
+                    Ok(sent) => flight.push_back((piece.len(), sent)),
+                    Err(Errno::EAGAIN) => break,
+                    Err(errno) => return (written, Err(errno)),
+                }
+                asked += piece.len();
+                pieces.next();
+            }
+            let Some((len, sent)) = flight.pop_front() else {
+                return (written, Ok(()));
+            };
+            match sent.wait_in(cx).and_then(|answer| count(&answer)) {
+                Ok(count) => {
+                    let count = count.min(len);
+                    written += count;
+                    if count < len {
+                        return (written, Ok(()));
+                    }
+                }
+                Err(errno) => return (written, Err(errno)),
+            }
+        }
+    }
+}
+
+/// How many requests of one read or write are in flight at a time: enough to keep both ends busy.
+const AT_A_TIME: usize = 8;
+
+fn count(answer: &Answer<'_>) -> Result<usize> {
+    Ok(answer.decode(WriteOut::decode)?.size as usize)
+}
+
+impl File for FuseFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        self.node().attr_by(cx, Some(self.opened.fh), want)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        if set.size.is_some() && !self.flags.contains(OpenFlags::WRITE) {
+            return Err(Errno::EINVAL);
+        }
+        self.node().set_by(cx, Some(self.opened.fh), set)
+    }
+
+    fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
+        self.check_file(OpenFlags::READ | OpenFlags::EXEC)?;
+        cx.may_wait()?;
+        cx.call.check()?;
+        let channel = self.node().channel();
+        let (queue, most) = (channel.own_queue(), channel.client().max_write());
+        let len = len.min(sink.room());
+        let mut buffer = vec![0; len.min(most)];
+        let mut flight = VecDeque::with_capacity(AT_A_TIME);
+        let (mut asked, mut got) = (0, 0);
+        loop {
+            while asked < len && flight.len() < AT_A_TIME {
+                let size = most.min(len - asked);
+                let at = offset.checked_add(asked as u64).ok_or(Errno::EINVAL)?;
+                let request = self.ask_read(at, size);
+                let room = Room::Data(size);
+                match self.submit(cx, queue, flight.is_empty(), &request, &[], room) {
+                    Ok(sent) => flight.push_back((size, sent)),
+                    Err(Errno::EAGAIN) => break,
+                    Err(errno) => return Err(errno),
+                }
+                asked += size;
+            }
+            let Some((size, sent)) = flight.pop_front() else {
+                return Ok(got);
+            };
+            match sent.wait_in(cx) {
+                Ok(answer) => {
+                    let data = &mut buffer[..answer.len().min(size)];
+                    answer.load(0, data);
+                    sink.bytes(data);
+                    got += data.len();
+                    if data.len() < size {
+                        return Ok(got);
+                    }
+                }
+                // What came before the error is good; the next read meets the error again.
+                Err(_) if got > 0 => return Ok(got),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+        self.check_file(OpenFlags::WRITE)?;
+        cx.may_wait()?;
+        cx.call.check()?;
+        let whole = data.len();
+        let (mut written, mut done) = (0, Ok(()));
+        // Pieces that fit one message together are one write; else each is one, from where it is.
+        let mut together = Vec::new();
+        let gathers = whole <= self.node().channel().client().max_write();
+        let _ = data.bytes(&mut |piece| {
+            if gathers && piece.len() < whole {
+                together.reserve_exact(whole - together.len());
+                together.extend_from_slice(piece);
+                return Ok(());
+            }
+            let at = offset.checked_add(written as u64).ok_or(Errno::EINVAL)?;
+            let (count, result) = self.write_long(cx, at, piece);
+            written += count;
+            done = result;
+            match done {
+                // The rest would leave a gap.
+                Ok(()) if count < piece.len() => Err(Errno::EIO),
+                done => done,
+            }
+        });
+        if !together.is_empty() {
+            (written, done) = self.write_long(cx, offset, &together);
+        }
+        match done {
+            Err(errno) if written == 0 => Err(errno),
+            _ => Ok(written),
+        }
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+        match self.node().kind() {
+            Kind::Directory => self.opened.list(cx, cookie, plus, sink),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
+        let args = FsyncIn {
+            fh: self.opened.fh,
+            fsync_flags: if datasync { FSYNC_FDATASYNC } else { 0 },
+        };
+        let request = match self.node().kind() {
+            Kind::Directory => Request::Fsyncdir { args },
+            _ => Request::Fsync { args },
+        };
+        match self.call(cx, &request, Room::Fixed(0)) {
+            // As Linux takes it.
+            Err(Errno::EOPNOTSUPP) => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
+    fn flush(&self, cx: &Cx<'_>) -> Result<()> {
+        if self.node().kind() == Kind::Directory {
+            return Ok(());
+        }
+        let args = FlushIn {
+            fh: self.opened.fh,
+            lock_owner: 0,
+        };
+        match self.call(cx, &Request::Flush { args }, Room::Fixed(0)) {
+            Err(Errno::EOPNOTSUPP) => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
+    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+        let args = FallocateIn {
+            fh: self.opened.fh,
+            offset,
+            length: len,
+            mode: ask::allocate(how),
+        };
+        self.call(cx, &Request::Fallocate { args }, Room::Fixed(0))
+            .map(drop)
+    }
+
+    /// A server without holes has files of nothing but data.
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+        self.check_file(OpenFlags::all())?;
+        if !self.no_holes.load(Ordering::Relaxed) {
+            let args = LseekIn {
+                fh: self.opened.fh,
+                offset,
+                whence: match what {
+                    Seek::Data => whence::DATA,
+                    Seek::Hole => whence::HOLE,
+                },
+            };
+            match self.call(cx, &Request::Lseek { args }, Room::Fixed(LseekOut::SIZE)) {
+                Err(Errno::EOPNOTSUPP) => self.no_holes.store(true, Ordering::Relaxed),
+                answer => return Ok(answer?.decode(LseekOut::decode)?.offset),
+            }
+        }
+        let size = self.attr(cx, Want::SIZE)?.size;
+        match what {
+            _ if offset >= size => Err(Errno::ENXIO),
+            Seek::Data => Ok(offset),
+            Seek::Hole => Ok(size),
+        }
+    }
+
+    fn extents(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        let size = self.attr(cx, Want::SIZE)?.size;
+        let end = offset.saturating_add(len).min(size);
+        let mut at = offset;
+        while at < end {
+            let data = match self.seek(cx, at, Seek::Data) {
+                Ok(data) => data.clamp(at, end),
+                // A hole to the end.
+                Err(Errno::ENXIO) => end,
+                Err(errno) => return Err(errno),
+            };
+            let (to, hole) = match data > at {
+                true => (data, true),
+                false => match self.seek(cx, at, Seek::Hole) {
+                    Ok(hole) if hole > at => (hole.min(end), false),
+                    // It was cut meanwhile.
+                    Ok(_) | Err(Errno::ENXIO) => return Ok(()),
+                    Err(errno) => return Err(errno),
+                },
+            };
+            let extent = Extent {
+                offset: at,
+                len: to - at,
+                hole,
+            };
+            if !each(extent) {
+                return Ok(());
+            }
+            at = to;
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        to: &dyn File,
+        to_offset: u64,
+        len: u64,
+        how: CopyHow,
+    ) -> Result<u64> {
+        if how == CopyHow::Clone {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let to = to.as_any().downcast_ref::<FuseFile>();
+        let to = to
+            .filter(|to| Arc::ptr_eq(&to.node().shared, &self.node().shared))
+            .ok_or(Errno::EXDEV)?;
+        let args = CopyIn {
+            fh_in: self.opened.fh,
+            off_in: offset,
+            nodeid_out: to.node().nodeid,
+            fh_out: to.opened.fh,
+            off_out: to_offset,
+            len,
+            flags: 0,
+        };
+        let room = Room::Fixed(WriteOut::SIZE);
+        let answer = self.call(cx, &Request::CopyFileRange { args }, room)?;
+        Ok(count(&answer)? as u64)
+    }
+}

@@ -1,0 +1,113 @@
+//! The file system: a mount, and what it can do.
+
+use std::any::Any;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use fuse::Request;
+use fuse::layout::{AttrOut, GetattrIn};
+use fuse::numbers::{InitFlags, ROOT_ID};
+use vfs::{Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Level, Node, Result};
+
+use super::channel::{Channel, Options, Room};
+use super::file::Opened;
+use super::node::FuseNode;
+use crate::ConnectError;
+use crate::locks::Mirrors;
+
+/// A tree that a virtiofs server has.
+pub struct RemoteFuse {
+    shared: Arc<Shared>,
+    root: Arc<FuseNode>,
+}
+
+/// What all nodes and files of a mount share.
+pub(super) struct Shared {
+    pub(super) channel: Arc<Channel>,
+    pub(super) mirrors: Mirrors<Opened>,
+    /// Whether the server has said that it does not know STATX.
+    pub(super) no_statx: AtomicBool,
+}
+
+impl RemoteFuse {
+    /// Mounts the device at the other end of `socket`.
+    pub fn mount(
+        socket: UnixStream,
+        options: Options,
+    ) -> std::result::Result<Arc<RemoteFuse>, ConnectError> {
+        let channel = Channel::mount(socket, options)?;
+        let shared = Arc::new(Shared {
+            channel,
+            mirrors: Mirrors::default(),
+            no_statx: AtomicBool::new(false),
+        });
+        let root = root(&shared).map_err(|errno| {
+            ConnectError::new(errno, format!("the server does not show its root: {errno}"))
+        })?;
+        Ok(Arc::new(RemoteFuse { shared, root }))
+    }
+
+    /// The connection.
+    pub fn channel(&self) -> &Arc<Channel> {
+        &self.shared.channel
+    }
+}
+
+fn root(shared: &Arc<Shared>) -> Result<Arc<FuseNode>> {
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let args = GetattrIn::default();
+    let room = Room::Fixed(AttrOut::SIZE);
+    let answer = shared
+        .channel
+        .call(&cx, ROOT_ID, &Request::Getattr { args }, room)?;
+    let answer = answer.decode(AttrOut::decode)?;
+    let attr = fuse::client::attr::of(&answer.attr, 0)?;
+    Ok(FuseNode::new(shared, ROOT_ID, &attr))
+}
+
+impl FileSystem for RemoteFuse {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn root(&self, _cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
+        Ok(self.root.clone())
+    }
+
+    fn resolve(&self, _cx: &Cx<'_>, _handle: &Handle) -> Result<Arc<dyn Node>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        let sync = Request::Syncfs {};
+        match self.shared.channel.call(cx, ROOT_ID, &sync, Room::Fixed(0)) {
+            // As Linux takes it.
+            Err(Errno::EOPNOTSUPP) => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let client = self.shared.channel.client();
+        let native = |has| if has { Level::Native } else { Level::None };
+        Capabilities {
+            read_only: false,
+            xattr: Level::Native,
+            acl: native(client.has(InitFlags::POSIX_ACL)),
+            host_locks: native(client.has(InitFlags::POSIX_LOCKS)),
+            handles: Level::None,
+            // Times, in nanoseconds.
+            change: Level::Emulated,
+            holes: Level::Native,
+            copy: Level::Native,
+            clone: Level::None,
+            tmpfile: native(client.minor() >= 37),
+            devices: Level::Native,
+            owners: Level::Native,
+            // The server's to know.
+            stable_cookies: false,
+        }
+    }
+}

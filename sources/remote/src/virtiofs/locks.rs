@@ -1,0 +1,93 @@
+//! Locks by FUSE: byte ranges and flock(2), each if the server has them.
+
+use fuse::Request;
+use fuse::layout::{LkIn, LkOut};
+use fuse::numbers::{InitFlags, LK_FLOCK, lock_kind};
+use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::{Cx, OpenFlags, Result};
+
+use super::channel::Room;
+use super::file::Opened;
+use super::node::FuseNode;
+use crate::locks::{Lockable, Range};
+
+impl FuseNode {
+    pub(super) fn has_locks(&self, space: Space) -> bool {
+        self.channel().client().has(match space {
+            Space::Posix => InitFlags::POSIX_LOCKS,
+            Space::Flock => InitFlags::FLOCK_LOCKS,
+        })
+    }
+}
+
+/// All of ours have one owner: who of barge's clients holds what is not the server's business. Not the 0 that
+/// FLUSH releases the locks of.
+const OWNER: u64 = 1;
+
+fn asked(open: &Opened, range: &Range, kind: u32) -> LkIn {
+    /// `OFFSET_MAX`: a lock that ends there has no end.
+    const LAST: u64 = i64::MAX as u64;
+    LkIn {
+        fh: open.fh,
+        owner: OWNER,
+        start: range.start,
+        end: range.end.min(LAST),
+        kind,
+        pid: std::process::id(),
+        lk_flags: match range.space {
+            Space::Posix => 0,
+            Space::Flock => LK_FLOCK,
+        },
+    }
+}
+
+impl Lockable for FuseNode {
+    type Open = Opened;
+
+    fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Opened> {
+        Opened::open(self, cx, flags)
+    }
+
+    fn set_lock(&self, cx: &Cx<'_>, open: &Opened, range: &Range, state: HostLock) -> Result<()> {
+        let kind = match state {
+            HostLock::Unlocked => lock_kind::UNLCK,
+            HostLock::Shared => lock_kind::RDLCK,
+            HostLock::Exclusive => lock_kind::WRLCK,
+        };
+        let args = asked(open, range, kind);
+        self.ask(cx, &Request::Setlk { args })
+    }
+
+    fn find_lock(
+        &self,
+        cx: &Cx<'_>,
+        open: &Opened,
+        range: &Range,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        let kind = match kind {
+            LockKind::Shared => lock_kind::RDLCK,
+            LockKind::Exclusive => lock_kind::WRLCK,
+        };
+        let args = asked(open, range, kind);
+        let room = Room::Fixed(LkOut::SIZE);
+        let request = Request::Getlk { args };
+        let answer = self.channel().call(cx, self.nodeid, &request, room)?;
+        let held = answer.decode(LkOut::decode)?;
+        Ok(match held.kind {
+            lock_kind::UNLCK => None,
+            kind => Some(Outsider {
+                start: held.start,
+                end: match held.end {
+                    end if end >= i64::MAX as u64 => u64::MAX,
+                    end => end,
+                },
+                kind: match kind {
+                    lock_kind::RDLCK => LockKind::Shared,
+                    _ => LockKind::Exclusive,
+                },
+                pid: held.pid,
+            }),
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! Names in directories: making, linking, moving.
+
+use std::sync::Arc;
+
+use fuse::Request;
+use fuse::client::ask;
+use fuse::layout::{CreateIn, EntryOut, LinkIn, MkdirIn, OpenOut, Rename2In, RenameIn};
+use fuse::message::Text;
+use vfs::{Cx, Entry, Errno, File, Kind, Make, Mode, Name, OpenFlags, RenameFlags, Result};
+
+use super::channel::Room;
+use super::file::{FuseFile, Opened};
+use super::node::FuseNode;
+
+impl FuseNode {
+    /// CREATE, or TMPFILE without a name.
+    pub(super) fn create_file(
+        &self,
+        cx: &Cx<'_>,
+        name: Option<Name<'_>>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        let (mode, umask) = self.mode(mode);
+        let args = CreateIn {
+            flags: ask::open(flags).bits(),
+            mode: Kind::File.mode_bits() | mode,
+            umask,
+            open_flags: 0,
+        };
+        let request = match &name {
+            Some(name) => Request::Create {
+                args,
+                name: Text(name.bytes()),
+            },
+            None => Request::Tmpfile {
+                args,
+                // It has to have one, which means nothing.
+                name: Text(b"tmpfile"),
+            },
+        };
+        let room = Room::Fixed(EntryOut::SIZE + OpenOut::SIZE);
+        let answer = self.channel().call(cx, self.nodeid, &request, room)?;
+        let entry = answer.decode(EntryOut::decode)?;
+        let behind = answer.fixed().get(EntryOut::SIZE..).unwrap_or_default();
+        let open = OpenOut::decode(behind).map_err(|_| Errno::EIO)?;
+        let entry = FuseNode::found(&self.shared, &entry)?;
+        let node = self.of_same(&*entry.node)?.this.upgrade();
+        let opened = Opened::new(node.ok_or(Errno::EIO)?, open.fh);
+        Ok((entry, Arc::new(FuseFile::new(opened, flags))))
+    }
+
+    pub(super) fn make_node(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        what: Make<'_>,
+        mode: Mode,
+    ) -> Result<Entry> {
+        let name = Text(name.bytes());
+        let (mode, umask) = self.mode(mode);
+        let request = match (what, ask::mknod(what, mode, umask)) {
+            (_, Some(args)) => Request::Mknod { args, name },
+            (Make::Symlink(target), _) => Request::Symlink {
+                name,
+                target: Text(target),
+            },
+            _ => {
+                let args = MkdirIn { mode, umask };
+                Request::Mkdir { args, name }
+            }
+        };
+        self.ask_entry(cx, &request)
+    }
+
+    pub(super) fn add_link(&self, cx: &Cx<'_>, name: Name<'_>, target: &FuseNode) -> Result<Entry> {
+        let oldnodeid = target.nodeid;
+        let args = LinkIn { oldnodeid };
+        let name = Text(name.bytes());
+        self.ask_entry(cx, &Request::Link { args, name })
+    }
+
+    pub(super) fn move_name(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &FuseNode,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let newdir = to.nodeid;
+        let (name, newname) = (Text(name.bytes()), Text(to_name.bytes()));
+        let request = match flags.bits() {
+            0 => Request::Rename {
+                args: RenameIn { newdir },
+                name,
+                newname,
+            },
+            flags => Request::Rename2 {
+                args: Rename2In { newdir, flags },
+                name,
+                newname,
+            },
+        };
+        self.ask(cx, &request)
+    }
+}

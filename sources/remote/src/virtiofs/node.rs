@@ -1,0 +1,353 @@
+//! Nodes: each is one look-up, which is taken back when it is dropped.
+
+use std::any::Any;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use fuse::Request;
+use fuse::client::{ask, attr};
+use fuse::layout::{
+    AccessIn, AttrOut, EntryOut, GetattrIn, GetxattrIn, StatFs as KStatFs, StatxIn, StatxOut,
+};
+use fuse::message::{Rest, SetxattrIn, Text};
+use fuse::numbers::{GETATTR_FH, InitFlags, ROOT_ID, statx};
+use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::{
+    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
+    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+};
+
+use super::channel::{Channel, Room};
+use super::file::FuseFile;
+use super::fs::Shared;
+use crate::locks::Range;
+use crate::xattr::{MOST, check_name};
+
+/// A node.
+pub(super) struct FuseNode {
+    pub(super) shared: Arc<Shared>,
+    pub(super) this: Weak<FuseNode>,
+    /// What the server calls it.
+    pub(super) nodeid: u64,
+    id: NodeId,
+    kind: Kind,
+}
+
+impl FuseNode {
+    pub(super) fn new(shared: &Arc<Shared>, nodeid: u64, attr: &Attr) -> Arc<FuseNode> {
+        Arc::new_cyclic(|this| FuseNode {
+            shared: shared.clone(),
+            this: this.clone(),
+            nodeid,
+            id: attr.id,
+            kind: attr.kind,
+        })
+    }
+
+    /// A node that the server has looked up; `ENOENT` if it found none.
+    pub(super) fn found(shared: &Arc<Shared>, entry: &EntryOut) -> Result<Entry> {
+        if entry.nodeid == 0 {
+            return Err(Errno::ENOENT);
+        }
+        let attr = attr::of(&entry.attr, entry.generation);
+        let Ok(attr) = attr else {
+            shared.channel.forget(entry.nodeid);
+            return Err(Errno::EIO);
+        };
+        let node = FuseNode::new(shared, entry.nodeid, &attr);
+        Ok(Entry { node, attr })
+    }
+
+    pub(super) fn channel(&self) -> &Channel {
+        &self.shared.channel
+    }
+
+    /// A request that is answered by nothing.
+    pub(super) fn ask(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<()> {
+        let room = Room::Fixed(0);
+        self.channel()
+            .call(cx, self.nodeid, request, room)
+            .map(drop)
+    }
+
+    /// A request that is answered by an entry.
+    pub(super) fn ask_entry(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Entry> {
+        let room = Room::Fixed(EntryOut::SIZE);
+        let answer = self.channel().call(cx, self.nodeid, request, room)?;
+        FuseNode::found(&self.shared, &answer.decode(EntryOut::decode)?)
+    }
+
+    /// A request that is answered by attributes.
+    pub(super) fn ask_attr(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Attr> {
+        let room = Room::Fixed(AttrOut::SIZE);
+        let answer = self.channel().call(cx, self.nodeid, request, room)?;
+        self.own(attr::of(&answer.decode(AttrOut::decode)?.attr, 0)?)
+    }
+
+    /// A number may have got another life on the server.
+    fn own(&self, attr: Attr) -> Result<Attr> {
+        match (attr.id, attr.kind) == (self.id, self.kind) {
+            true => Ok(attr),
+            false => Err(Errno::ESTALE),
+        }
+    }
+
+    /// Attributes, by the open file `fh` if there is one.
+    pub(super) fn attr_by(&self, cx: &Cx<'_>, fh: Option<u64>, want: Want) -> Result<Attr> {
+        let getattr_flags = fh.map_or(0, |_| GETATTR_FH);
+        let fh = fh.unwrap_or(0);
+        let mut attr = self.ask_attr(
+            cx,
+            &Request::Getattr {
+                args: GetattrIn { getattr_flags, fh },
+            },
+        )?;
+        if want.contains(Want::BTIME) && !self.shared.no_statx.load(Ordering::Relaxed) {
+            let args = StatxIn {
+                getattr_flags,
+                fh,
+                sx_flags: 0,
+                sx_mask: statx::BASIC_STATS | statx::BTIME,
+            };
+            let room = Room::Fixed(StatxOut::SIZE);
+            let asked = self
+                .channel()
+                .call(cx, self.nodeid, &Request::Statx { args }, room);
+            match asked {
+                Ok(answer) => attr.btime = attr::birth(&answer.decode(StatxOut::decode)?.stat),
+                Err(Errno::EOPNOTSUPP) => self.shared.no_statx.store(true, Ordering::Relaxed),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(attr)
+    }
+
+    /// Changes attributes, by the open file `fh` if there is one.
+    pub(super) fn set_by(&self, cx: &Cx<'_>, fh: Option<u64>, set: &SetAttr) -> Result<Attr> {
+        let args = ask::setattr(set, fh);
+        self.ask_attr(cx, &Request::Setattr { args })
+    }
+
+    /// The node behind a trait object, if it is of this mount: `EXDEV`.
+    pub(super) fn of_same<'a>(&self, node: &'a dyn Node) -> Result<&'a FuseNode> {
+        node.as_any()
+            .downcast_ref::<FuseNode>()
+            .filter(|node| Arc::ptr_eq(&node.shared, &self.shared))
+            .ok_or(Errno::EXDEV)
+    }
+
+    /// Permissions, the umask applied unless the server does so.
+    pub(super) fn mode(&self, mode: Mode) -> (u32, u32) {
+        match self.channel().client().has(InitFlags::DONT_MASK) {
+            true => (mode.bits, mode.umask),
+            false => (mode.bits & !mode.umask, 0),
+        }
+    }
+}
+
+impl Drop for FuseNode {
+    fn drop(&mut self) {
+        if self.nodeid != ROOT_ID {
+            self.shared.channel.forget(self.nodeid);
+        }
+    }
+}
+
+impl Node for FuseNode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> NodeId {
+        self.id
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn handle(&self, _cx: &Cx<'_>) -> Result<Handle> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        self.attr_by(cx, None, want)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        self.set_by(cx, None, set)
+    }
+
+    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
+        let may = |want: Access| {
+            let args = AccessIn { mask: want.bits() };
+            match self.ask(cx, &Request::Access { args }) {
+                // A server that does not check refuses nothing.
+                Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(true),
+                Err(Errno::EACCES | Errno::EROFS) => Ok(false),
+                Err(errno) => Err(errno),
+            }
+        };
+        if may(want)? {
+            return Ok(want);
+        }
+        let mut allowed = Access::empty();
+        for bit in want.iter() {
+            allowed.set(bit, may(bit)?);
+        }
+        Ok(allowed)
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        let room = Room::Fixed(KStatFs::SIZE);
+        let answer = self
+            .channel()
+            .call(cx, self.nodeid, &Request::Statfs {}, room)?;
+        Ok(attr::statfs(&answer.decode(KStatFs::decode)?))
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        FuseFile::open(self, cx, flags)
+    }
+
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        if self.kind != Kind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        /// Linux's `PATH_MAX`.
+        const PATH: usize = 4096;
+        let request = Request::Readlink {};
+        let answer = self
+            .channel()
+            .call(cx, self.nodeid, &request, Room::Data(PATH))?;
+        Ok(answer.data())
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        let name = Text(name.bytes());
+        self.ask_entry(cx, &Request::Lookup { name })
+    }
+
+    fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
+        if self.kind != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if self.nodeid == ROOT_ID {
+            let attr = self.attr(cx, Want::STAT)?;
+            let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
+            return Ok(Entry { node, attr });
+        }
+        if !self.channel().client().has(InitFlags::EXPORT_SUPPORT) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let name = Text(b"..");
+        self.ask_entry(cx, &Request::Lookup { name })
+    }
+
+    fn create(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        self.create_file(cx, Some(name), flags, mode)
+    }
+
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+        self.make_node(cx, name, what, mode)
+    }
+
+    fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)> {
+        self.create_file(cx, None, flags, mode)
+    }
+
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
+        self.add_link(cx, name, self.of_same(target)?)
+    }
+
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        let name = Text(name.bytes());
+        match dir {
+            true => self.ask(cx, &Request::Rmdir { name }),
+            false => self.ask(cx, &Request::Unlink { name }),
+        }
+    }
+
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &dyn Node,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.move_name(cx, name, self.of_same(to)?, to_name, flags)
+    }
+
+    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        check_name(name)?;
+        let args = GetxattrIn { size: MOST as u32 };
+        let name = Text(name);
+        let request = Request::Getxattr { args, name };
+        let room = Room::Data(MOST);
+        Ok(self.channel().call(cx, self.nodeid, &request, room)?.data())
+    }
+
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        let args = GetxattrIn { size: MOST as u32 };
+        let request = Request::Listxattr { args };
+        let room = Room::Data(MOST);
+        Ok(self.channel().call(cx, self.nodeid, &request, room)?.data())
+    }
+
+    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        check_name(name)?;
+        if value.len() > MOST {
+            return Err(Errno::E2BIG);
+        }
+        let args = SetxattrIn {
+            size: value.len() as u32,
+            flags: flags.bits(),
+            setxattr_flags: 0,
+        };
+        let (name, value) = (Text(name), Rest(value));
+        self.ask(cx, &Request::Setxattr { args, name, value })
+    }
+
+    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        let name = Text(name);
+        self.ask(cx, &Request::Removexattr { name })
+    }
+
+    fn host_lock(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        state: HostLock,
+    ) -> Result<()> {
+        let range = Range { space, start, end };
+        match self.has_locks(space) {
+            true => self.shared.mirrors.lock(self, cx, range, state),
+            false => Ok(()),
+        }
+    }
+
+    fn host_lock_holder(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        let range = Range { space, start, end };
+        match self.has_locks(space) {
+            true => self.shared.mirrors.holder(self, cx, range, kind),
+            false => Ok(None),
+        }
+    }
+}

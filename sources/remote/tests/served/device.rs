@@ -1,0 +1,124 @@
+//! A tree served by a virtiofs device in the same process, and the shared suite over it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use engine::{Engine, Tuning};
+use fuse::server::{Options, Server};
+use remote::virtiofs::{self, RemoteFuse};
+use rustix::event::{EventfdFlags, eventfd};
+use transports::Ring;
+use vfs::{Export, FileSystem};
+use vfs_testkit::{Profile, Subject};
+use virtqueue::{Config, Device, Drive, Stop};
+
+/// A device and what drives it. Stops when dropped.
+pub(crate) struct Shared {
+    engine: Arc<Engine>,
+    stop: Arc<OwnedFd>,
+    device: Option<JoinHandle<io::Result<()>>>,
+}
+
+struct Queues {
+    engine: Arc<Engine>,
+    session: Arc<dyn wire::Session>,
+}
+
+impl Drive for Queues {
+    fn start(&self, ring: Arc<dyn Ring>) -> io::Result<Stop> {
+        let driven = self.engine.drive(ring, self.session.clone())?;
+        Ok(Box::new(|| driven.join()))
+    }
+}
+
+impl Shared {
+    /// Serves `fs`; the socket is for a driver.
+    pub(crate) fn of(fs: Arc<dyn FileSystem>, options: Options) -> (Shared, UnixStream) {
+        let engine = Engine::new(Tuning::default()).expect("an engine");
+        let server = Server::new(Arc::new(Export::new("", fs)), options);
+        let drive = Arc::new(Queues {
+            engine: engine.clone(),
+            session: Arc::new(server.session()),
+        });
+        let config = Config {
+            queues: 3,
+            space: Vec::new(),
+        };
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an event"));
+        let stopped = stop.clone();
+        let device = Device::new(theirs, "test", config, drive).expect("a device");
+        let device = std::thread::spawn(move || device.run(stopped.as_fd()));
+        let shared = Shared {
+            engine,
+            stop,
+            device: Some(device),
+        };
+        (shared, ours)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        let ended = self.device.take().map(JoinHandle::join);
+        self.engine.stop();
+        if !std::thread::panicking() {
+            ended.expect("one").expect("no panic").expect("an end");
+        }
+    }
+}
+
+pub(crate) fn mounted(
+    fs: Arc<dyn FileSystem>,
+    queues: usize,
+    poll: Duration,
+) -> (Shared, Arc<RemoteFuse>) {
+    let options = Options {
+        posix_acl: true,
+        ..Options::default()
+    };
+    let (shared, socket) = Shared::of(fs, options);
+    let options = virtiofs::Options {
+        queues,
+        depth: 16,
+        poll,
+    };
+    let mount = RemoteFuse::mount(socket, options).expect("mounted");
+    (shared, mount)
+}
+
+/// What FUSE cannot say.
+fn profile() -> Profile {
+    Profile {
+        groups: false,
+        ..Profile::posix()
+    }
+}
+
+fn subject(poll: Duration) -> Subject {
+    let (shared, mount) = mounted(crate::net::tree(), 2, poll);
+    let mut subject = Subject::new(mount, profile());
+    subject.keep = Box::new(shared);
+    subject
+}
+
+mod by_events {
+    fn subject() -> vfs_testkit::Subject {
+        super::subject(std::time::Duration::ZERO)
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod by_polling {
+    fn subject() -> vfs_testkit::Subject {
+        super::subject(std::time::Duration::from_micros(200))
+    }
+
+    vfs_testkit::conformance!(subject);
+}

@@ -1,0 +1,165 @@
+//! The other end: a front-end in user space, which has its own memory and puts requests into the queues of
+//! any vhost-user device, without a virtual machine.
+
+mod ring;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vm_memory::{FileOffset, MmapRegion};
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+pub use self::ring::{Chain, Lengths, Queue, Reply, Ticket};
+use self::ring::{Events, Layout, Shared};
+use crate::features::{EVENT_IDX, VERSION_1};
+
+/// What to set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The most queues; the device may have fewer.
+    pub queues: usize,
+    /// How many requests of a queue may be in flight at least; 254 at most.
+    pub depth: u16,
+    /// How many bytes of payload each may have, besides what [`Queue::INLINE`] holds.
+    pub payload: usize,
+    /// How long to look for replies before sleeping.
+    pub poll: Duration,
+}
+
+/// A vhost-user device as its driver sees it. Dropping it ends the connection: the device gives up what is in
+/// flight.
+pub struct Driver {
+    queues: Vec<Queue>,
+    /// Ends when dropped.
+    _connection: (Frontend, UnixStream),
+}
+
+impl Driver {
+    /// Sets the device at the other end of `socket` up.
+    ///
+    /// Errs if it does not speak virtio 1, has fewer than `least` queues, or breaks the protocol.
+    pub fn connect(socket: UnixStream, least: usize, options: Options) -> io::Result<Driver> {
+        let watched = socket.try_clone()?;
+        let mut frontend = Frontend::from_stream(socket, options.queues as u64);
+        let (queues, features) = agree(&mut frontend, options.queues).map_err(refused)?;
+        if queues < least {
+            let why = format!("the device has {queues} queues, of {least} that it needs");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        let layout = Layout::new(options.depth, options.payload);
+        let bytes = layout.bytes() * queues;
+        let file = File::from(memfd_create("barge-driver", MemfdFlags::CLOEXEC)?);
+        ftruncate(&file, bytes as u64)?;
+        let memory = FileOffset::new(file.try_clone()?, 0);
+        let memory = MmapRegion::<()>::from_file(memory, bytes).map_err(io::Error::other)?;
+        let memory = Arc::new(memory);
+        let table = VhostUserMemoryRegionInfo {
+            guest_phys_addr: BASE,
+            memory_size: bytes as u64,
+            userspace_addr: BASE,
+            mmap_offset: 0,
+            mmap_handle: file.as_raw_fd(),
+        };
+        frontend.set_mem_table(&[table]).map_err(refused)?;
+        let queues = (0..queues)
+            .map(|index| {
+                let begin = layout.bytes() * index;
+                let event = || EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK);
+                let (kick, call) = (event()?, event()?);
+                set_up(&mut frontend, index, &layout, begin, &kick, &call).map_err(refused)?;
+                Ok(Queue::new(Shared {
+                    memory: memory.clone(),
+                    begin,
+                    layout,
+                    event_idx: features & EVENT_IDX != 0,
+                    events: Events::new(&call, &watched)?,
+                    kick,
+                    call,
+                    poll: options.poll,
+                }))
+            })
+            .collect::<io::Result<_>>()?;
+        Ok(Driver {
+            queues,
+            _connection: (frontend, watched),
+        })
+    }
+
+    /// Its queues, of which there is at least one.
+    pub fn queues(&self) -> &[Queue] {
+        &self.queues
+    }
+}
+
+/// Where the memory begins, to the device. Anywhere but at 0, which some take for nothing.
+const BASE: u64 = 1 << 32;
+
+/// Agrees on features, and on how many queues there are.
+fn agree(frontend: &mut Frontend, most: usize) -> vhost::Result<(usize, u64)> {
+    frontend.set_owner()?;
+    let offered = frontend.get_features()?;
+    let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+    let mut queues = most;
+    if offered & protocol != 0 {
+        let known = VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
+        let taken = frontend.get_protocol_features()? & known;
+        frontend.set_protocol_features(taken)?;
+        if taken.contains(VhostUserProtocolFeatures::MQ) {
+            queues = queues.min(usize::try_from(frontend.get_queue_num()?).unwrap_or(queues));
+        }
+    }
+    let features = offered & (protocol | VERSION_1 | EVENT_IDX);
+    if features & VERSION_1 == 0 {
+        let why = io::Error::new(io::ErrorKind::Unsupported, "a device older than virtio 1");
+        return Err(vhost::vhost_user::Error::ReqHandlerError(why).into());
+    }
+    frontend.set_features(features)?;
+    Ok((queues, features))
+}
+
+/// Tells the device of a queue, and has it begin.
+fn set_up(
+    frontend: &mut Frontend,
+    index: usize,
+    layout: &Layout,
+    begin: usize,
+    kick: &EventFd,
+    call: &EventFd,
+) -> vhost::Result<()> {
+    let at = |offset: usize| BASE + (begin + offset) as u64;
+    let config = VringConfigData {
+        queue_max_size: layout.size(),
+        queue_size: layout.size(),
+        flags: 0,
+        desc_table_addr: at(layout.descriptors()),
+        used_ring_addr: at(layout.used()),
+        avail_ring_addr: at(layout.available()),
+        log_addr: None,
+    };
+    frontend.set_vring_num(index, layout.size())?;
+    frontend.set_vring_addr(index, &config)?;
+    frontend.set_vring_base(index, 0)?;
+    frontend.set_vring_call(index, call)?;
+    frontend.set_vring_kick(index, kick)?;
+    match frontend.set_vring_enable(index, true) {
+        // Without the feature every queue begins so.
+        Err(vhost::Error::VhostUserProtocol(vhost::vhost_user::Error::InactiveFeature(_))) => {
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+fn refused(error: vhost::Error) -> io::Error {
+    io::Error::other(format!("vhost-user: {error}"))
+}
