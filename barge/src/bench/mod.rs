@@ -4,10 +4,12 @@
 //! is the median of several runs, with the least and the most. Peers that are not installed are named.
 
 mod ninep;
+mod place;
+mod process;
 mod report;
-mod servers;
+mod rounds;
 mod syscalls;
-mod work;
+mod virtiofs;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,6 +45,8 @@ enum Table {
     /// 9P over Unix sockets and TCP, beside diod
     #[value(name = "9p")]
     Nine,
+    /// virtiofs without a virtual machine, beside virtiofsd
+    Virtiofs,
 }
 
 impl BenchArgs {
@@ -55,12 +59,29 @@ impl BenchArgs {
     fn time(&self) -> Duration {
         Duration::from_millis(if self.quick { 60 } else { 250 })
     }
+
+    /// Whether a row of this name is asked for.
+    fn wants(&self, name: &str) -> bool {
+        let only = self.only.as_ref();
+        only.is_none_or(|only| name.contains(only.as_str()))
+    }
+
+    /// How it is measured.
+    fn note(&self, place: &place::Place) -> String {
+        format!(
+            "{} runs of {} ms each, alternating, after one to warm up; all files below {}",
+            self.runs(),
+            self.time().as_millis(),
+            place.parent()
+        )
+    }
 }
 
 /// `barge bench`
 pub(crate) fn run(args: &BenchArgs) -> Done {
     let results = match args.table {
         Table::Nine => ninep::run(args)?,
+        Table::Virtiofs => virtiofs::run(args)?,
     };
     print!("{}", report::text(&results));
     if let Some(path) = &args.json {

@@ -11,8 +11,8 @@ pub(super) struct Results {
     pub(super) notes: Vec<String>,
     /// The servers, ours first.
     pub(super) servers: Vec<String>,
-    /// Which of them is the peer that ours is compared with.
-    pub(super) peer: Option<usize>,
+    /// Which of them are peers: ours is compared with the best of them.
+    pub(super) peers: Vec<usize>,
     pub(super) rows: Vec<Row>,
 }
 
@@ -82,8 +82,10 @@ pub(super) fn text(results: &Results) -> String {
             let _ = write!(text, " {cell:>34}");
         }
         let of = |server: usize| summaries.get(server)?.as_ref();
-        let ratio = match (of(0), results.peer.and_then(of)) {
-            (Some(ours), Some(theirs)) => format!("{:.2}", ours.median / theirs.median),
+        let peers = results.peers.iter().filter_map(|&peer| of(peer));
+        let best = peers.map(|peer| peer.median).max_by(f64::total_cmp);
+        let ratio = match (of(0), best) {
+            (Some(ours), Some(theirs)) => format!("{:.2}", ours.median / theirs),
             _ => "-".into(),
         };
         let _ = write!(text, " {ratio:>6} ");
@@ -137,7 +139,7 @@ mod tests {
             title: "table".into(),
             notes: vec!["a note".into()],
             servers: vec!["barge".into(), "peer".into()],
-            peer: Some(1),
+            peers: vec![1],
             rows: vec![Row {
                 name: "read".into(),
                 unit: "op/s",

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+/// What to say where they cannot be counted.
+pub(super) const MISSING: &str =
+    "system calls are not counted: Debian's package strace brings what it takes";
+
 /// Counts the calls of process `pid` and its threads while `work` runs; nothing without strace or the
 /// permission to use it. `log` is a file to write.
 pub(super) fn count(pid: u32, log: &Path, work: impl FnOnce()) -> Option<u64> {

@@ -170,7 +170,7 @@ impl Channel {
     }
 
     /// Takes one look-up of `nodeid` back, some time.
-    pub(super) fn forget(&self, nodeid: u64) {
+    pub fn forget(&self, nodeid: u64) {
         let mut waiting = self.forgets.lock().expect("no panic holds it");
         waiting.push(ForgetOne { nodeid, nlookup: 1 });
         if waiting.len() < Channel::FORGETS {

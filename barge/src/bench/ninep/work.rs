@@ -10,14 +10,8 @@ use remote::ninep::{Pipe, Ticket};
 use transports::{Addr, dial};
 use vfs::{Errno, Result};
 
-/// Files in the directory to look up, each empty.
-pub(super) const FILES: usize = 10_000;
-/// The file to read, and its size: well within the page cache.
-pub(super) const DATA: (&str, u64) = ("data", 64 << 20);
-/// How much of a file is written, over and over: little enough for a disk not to be what is measured.
-const OUT: u64 = 16 << 20;
-/// The directory of the files.
-pub(super) const MANY: &str = "many";
+use super::super::place::{DATA, FILES, MANY, OUT, file_name, next_random};
+
 /// What the largest operations move, bytes.
 const LARGE: u32 = 1 << 20;
 const SMALL: u32 = 4096;
@@ -329,15 +323,4 @@ fn check(work: Work, step: usize, reply: &Rmessage<'_>) -> Result<()> {
         _ => step > 0 || work == Work::Create,
     };
     if whole { Ok(()) } else { Err(Errno::EIO) }
-}
-
-/// The files' names.
-pub(super) fn file_name(number: usize) -> String {
-    format!("file-{number:05}")
-}
-
-fn next_random(mut x: u64) -> u64 {
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^ (x << 17)
 }

@@ -1,0 +1,138 @@
+//! The table `9p`: barge and diod on the same directory, driven by the same client.
+
+mod servers;
+mod work;
+
+use std::time::Duration;
+
+use self::servers::Server;
+use self::work::{Client, Work};
+use super::BenchArgs;
+use super::place::Place;
+use super::report::Results;
+use super::rounds::{self, alternate, count_calls};
+use crate::Failure;
+
+/// What is measured: over each transport, by so many connections.
+const CELLS: &[(&str, Work, usize, &[usize])] = &[
+    ("4 KiB random read, depth 1", Work::ReadSmall, 1, &[1, 8]),
+    ("4 KiB random read, depth 16", Work::ReadSmall, 16, &[1, 8]),
+    ("4 KiB random read, depth 64", Work::ReadSmall, 64, &[1, 8]),
+    ("1 MiB sequential read", Work::ReadLarge, 1, &[1, 8]),
+    ("1 MiB sequential write", Work::WriteLarge, 1, &[1, 8]),
+    ("walk+getattr+clunk, depth 1", Work::LookUp, 1, &[1, 8]),
+    ("walk+getattr+clunk, depth 16", Work::LookUp, 16, &[1, 8]),
+    ("create+write+unlink, depth 1", Work::Create, 1, &[1, 8]),
+    ("create+write+unlink, depth 16", Work::Create, 16, &[1]),
+    ("readdir of 10,000 entries", Work::List, 1, &[1, 8]),
+];
+
+struct Cell {
+    name: String,
+    work: Work,
+    depth: usize,
+    connections: usize,
+    tcp: bool,
+}
+
+pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    let place = Place::make(args)?;
+    let mut notes = vec![args.note(&place)];
+    let (share, run) = (&place.share, &place.run);
+    let mut servers = vec![servers::barge(share, run, &[])?];
+    let diod = servers::diod(share, run)?;
+    let peers: Vec<usize> = diod.iter().map(|_| servers.len()).collect();
+    if peers.is_empty() {
+        notes.push("diod is missing: Debian's package diod brings it".into());
+    }
+    servers.extend(diod);
+    servers.push(servers::barge(share, run, &["--poll-us", "0"])?);
+    let cells = cells(args);
+    let mut rows = alternate(args, &servers, &cells)?;
+    if !count_calls(&servers, &cells, &mut rows, &run.join("strace"))? {
+        notes.push(super::syscalls::MISSING.into());
+    }
+    notes.push("8 connections: each of a thread of its own, together".into());
+    notes.push(
+        "the client, the same for all, looks for a reply for up to 50 µs before it sleeps, where a \
+         processor is to spare"
+            .into(),
+    );
+    Ok(Results {
+        title: "9P, one client, two servers".into(),
+        notes,
+        servers: servers.into_iter().map(|(name, _)| name).collect(),
+        peers,
+        rows,
+    })
+}
+
+fn cells(args: &BenchArgs) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for tcp in [false, true] {
+        for &(what, work, depth, counts) in CELLS {
+            for &connections in counts {
+                let transport = if tcp { "tcp" } else { "unix" };
+                let name = format!("{transport}, {connections} conn., {what}");
+                if args.wants(&name) {
+                    cells.push(Cell {
+                        name,
+                        work,
+                        depth,
+                        connections,
+                        tcp,
+                    });
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// A connection and what is done by it.
+struct Connected {
+    client: Client,
+    pid: u32,
+    work: Work,
+    depth: usize,
+}
+
+impl rounds::Cell<Server> for Cell {
+    type Client = Connected;
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn unit(&self) -> (&'static str, f64) {
+        self.work.unit()
+    }
+
+    fn connect(&self, server: &Server) -> Result<Vec<Connected>, String> {
+        let addr = if self.tcp { &server.tcp } else { &server.unix };
+        let connected = |number| {
+            Ok(Connected {
+                client: Client::connect(addr, &server.aname, number)?,
+                pid: server.process.pid(),
+                work: self.work,
+                depth: self.depth,
+            })
+        };
+        (0..self.connections).map(connected).collect()
+    }
+
+    fn counted(&self) -> Option<usize> {
+        let times = if self.work == Work::List { 5 } else { 2000 };
+        (self.connections == 1).then_some(times)
+    }
+}
+
+impl rounds::Client for Connected {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn run(&mut self, time: Duration, most: usize) -> vfs::Result<(usize, Duration)> {
+        self.client.run(self.work, self.depth, time, most)
+    }
+}

@@ -1,0 +1,90 @@
+//! Where a bench has its files, and which.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::BenchArgs;
+use crate::Failure;
+
+/// Files in the directory to look up, each of [`CONTENTS`] bytes.
+pub(super) const FILES: usize = 10_000;
+/// How much is in each of them.
+pub(super) const CONTENTS: usize = 1024;
+/// The file to read, and its size: well within the page cache.
+pub(super) const DATA: (&str, u64) = ("data", 64 << 20);
+/// How much of a file is written, over and over: little enough for a disk not to be what is measured.
+pub(super) const OUT: u64 = 16 << 20;
+/// The directory of the files.
+pub(super) const MANY: &str = "many";
+
+/// The files' names.
+pub(super) fn file_name(number: usize) -> String {
+    format!("file-{number:05}")
+}
+
+/// The next of some numbers that look random.
+pub(super) fn next_random(mut x: u64) -> u64 {
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^ (x << 17)
+}
+
+/// Where the bench has its files. Removed at the end.
+pub(super) struct Place {
+    top: PathBuf,
+    /// What is served.
+    pub(super) share: PathBuf,
+    /// For sockets and logs.
+    pub(super) run: PathBuf,
+}
+
+impl Place {
+    pub(super) fn make(args: &BenchArgs) -> Result<Place, Failure> {
+        let parent = args.dir.clone().unwrap_or_else(memory);
+        let top = parent.join(format!("barge-bench-{}", std::process::id()));
+        let place = Place {
+            share: top.join("share"),
+            run: top.join("run"),
+            top,
+        };
+        let failed =
+            |error: std::io::Error| Failure::new(format!("{}: {error}", place.top.display()));
+        fs::create_dir_all(place.share.join(MANY)).map_err(failed)?;
+        fs::create_dir_all(&place.run).map_err(failed)?;
+        fill(&place.share).map_err(failed)?;
+        Ok(place)
+    }
+
+    /// What all its files are below, for people.
+    pub(super) fn parent(&self) -> std::path::Display<'_> {
+        self.top.parent().unwrap_or(&self.top).display()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.top);
+    }
+}
+
+/// What a disk is busy with is not what is measured.
+fn memory() -> PathBuf {
+    let shm = Path::new("/dev/shm");
+    match shm.is_dir() {
+        true => shm.into(),
+        false => std::env::temp_dir(),
+    }
+}
+
+fn fill(share: &Path) -> std::io::Result<()> {
+    let mut data = File::create(share.join(DATA.0))?;
+    let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at ^ (at >> 8)) as u8).collect();
+    for _ in 0..DATA.1 / block.len() as u64 {
+        data.write_all(&block)?;
+    }
+    for number in 0..FILES {
+        fs::write(share.join(MANY).join(file_name(number)), [7; CONTENTS])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! The table `virtiofs`: barge and virtiofsd on the same directory, driven without a virtual machine by barge's
+//! own driver.
+
+mod servers;
+mod work;
+
+use std::time::Duration;
+
+use self::servers::{Running, Server};
+use self::work::{Prepared, Work};
+use super::BenchArgs;
+use super::place::Place;
+use super::report::Results;
+use super::rounds::{self, alternate, count_calls};
+use crate::Failure;
+
+/// What is measured: by so many queues, with so many operations of each under way.
+const CELLS: &[(Work, &[(usize, usize)])] = &[
+    (
+        Work::ReadSmall,
+        &[(1, 1), (1, 16), (1, 64), (4, 1), (4, 16)],
+    ),
+    (
+        Work::WriteSmall,
+        &[(1, 1), (1, 16), (1, 64), (4, 1), (4, 16)],
+    ),
+    (Work::WriteLarge, &[(1, 1)]),
+    (Work::ReadLarge, &[(1, 1), (1, 4)]),
+    (Work::Attributes, &[(1, 1), (1, 16)]),
+    (Work::LookUp, &[(1, 1), (1, 16)]),
+    (Work::SmallFile, &[(1, 1), (1, 16)]),
+    (Work::Create, &[(1, 1), (1, 16)]),
+    (Work::List, &[(1, 1)]),
+];
+
+struct Cell {
+    work: Work,
+    queues: usize,
+    depth: usize,
+    /// How long the driver looks for replies before it sleeps.
+    poll: Duration,
+}
+
+pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    let place = Place::make(args)?;
+    let mut notes = vec![args.note(&place)];
+    let mut servers = vec![servers::barge(&place, &[])];
+    let mut peers = Vec::new();
+    for (peer, missing) in servers::peers(&place) {
+        match peer {
+            Some(peer) => {
+                peers.push(servers.len());
+                servers.push(peer);
+            }
+            None => notes.push(missing.into()),
+        }
+    }
+    servers.push(servers::barge(&place, &["--poll-us", "0"]));
+    let cells = cells(args);
+    let mut rows = alternate(args, &servers, &cells)?;
+    if !count_calls(&servers, &cells, &mut rows, &place.run.join("strace"))? {
+        notes.push(super::syscalls::MISSING.into());
+    }
+    notes.push(
+        "interrupts: the driver sleeps for each reply; else it looks for them for up to 200 µs before \
+         it sleeps"
+            .into(),
+    );
+    notes.push("4 queues: a thread for each; virtiofsd has one queue, which they share".into());
+    Ok(Results {
+        title: "virtiofs, one driver, no virtual machine".into(),
+        notes,
+        servers: servers.into_iter().map(|(name, _)| name).collect(),
+        peers,
+        rows,
+    })
+}
+
+fn cells(args: &BenchArgs) -> Vec<Cell> {
+    let polling = Duration::from_micros(200);
+    let cells = CELLS.iter().flat_map(|&(work, sizes)| {
+        sizes.iter().flat_map(move |&(queues, depth)| {
+            // What sleeping costs shows with one at a time.
+            let alone = (queues, depth) == (1, 1) && work != Work::List;
+            let polls = if alone {
+                &[Duration::ZERO, polling][..]
+            } else {
+                &[polling][..]
+            };
+            polls.to_vec().into_iter().map(move |poll| Cell {
+                work,
+                queues,
+                depth,
+                poll,
+            })
+        })
+    });
+    cells
+        .filter(|cell| args.wants(&rounds::Cell::name(cell)))
+        .collect()
+}
+
+/// A server, and a thread's part of the work on it.
+struct Connected {
+    running: Running,
+    prepared: Prepared,
+    work: Work,
+    depth: usize,
+}
+
+impl rounds::Cell<Server> for Cell {
+    type Client = Connected;
+
+    fn name(&self) -> String {
+        let (queues, depth) = (self.queues, self.depth);
+        let queues = if queues == 1 { "1 queue" } else { "4 queues" };
+        let how = if self.poll.is_zero() {
+            ", interrupts"
+        } else {
+            ""
+        };
+        format!("{queues}, {}, depth {depth}{how}", self.work.name())
+    }
+
+    fn unit(&self) -> (&'static str, f64) {
+        self.work.unit()
+    }
+
+    /// virtiofsd serves one client and ends, so each has a server of its own.
+    fn connect(&self, server: &Server) -> Result<Vec<Connected>, String> {
+        let running = server.start(self.queues, self.poll)?;
+        let connected = |number| {
+            let prepared = Prepared::new(running.channel.clone(), number)
+                .map_err(|errno| format!("getting ready: {errno}"))?;
+            Ok(Connected {
+                running: running.clone(),
+                prepared,
+                work: self.work,
+                depth: self.depth,
+            })
+        };
+        (0..self.queues).map(connected).collect()
+    }
+
+    fn counted(&self) -> Option<usize> {
+        let times = if self.work == Work::List { 5 } else { 2000 };
+        (self.queues == 1 && !self.poll.is_zero()).then_some(times)
+    }
+}
+
+impl rounds::Client for Connected {
+    fn pid(&self) -> u32 {
+        self.running.process.pid()
+    }
+
+    fn run(&mut self, time: Duration, most: usize) -> vfs::Result<(usize, Duration)> {
+        self.prepared.run(self.work, self.depth, time, most)
+    }
+}

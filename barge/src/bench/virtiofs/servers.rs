@@ -1,0 +1,166 @@
+//! The servers of virtiofs, each on the same directory.
+
+use std::ffi::OsStr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use remote::virtiofs::{Channel, Options};
+
+use super::super::place::Place;
+use super::super::process::{Process, packaged};
+
+/// How to start a server.
+pub(super) struct Server {
+    how: How,
+    share: PathBuf,
+    run: PathBuf,
+}
+
+enum How {
+    Barge(Vec<String>),
+    /// A program and its options but for the socket and the share.
+    Peer(PathBuf, Vec<String>, Words),
+}
+
+/// How a peer is told of socket and share.
+#[derive(Clone, Copy)]
+enum Words {
+    /// virtiofsd's
+    Rust,
+    /// Those of QEMU's own daemon, up to version 7.
+    C,
+}
+
+/// A server that runs, and its client.
+#[derive(Clone)]
+pub(super) struct Running {
+    /// Ends before its server.
+    pub(super) channel: Arc<Channel>,
+    pub(super) process: Arc<Process>,
+}
+
+/// This very program, with `options`.
+pub(super) fn barge(place: &Place, options: &[&str]) -> (String, Server) {
+    let name = [&["barge"], options].concat().join(" ");
+    let options = options.iter().map(|&option| option.into()).collect();
+    (name, server(place, How::Barge(options)))
+}
+
+/// The peers, each with what to say where it is missing.
+pub(super) fn peers(place: &Place) -> Vec<(Option<(String, Server)>, &'static str)> {
+    let rust = find("virtiofsd");
+    let version = rust.as_deref().map(version).unwrap_or_default();
+    let pool = |size: &str| {
+        let options = vec!["--thread-pool-size".into(), size.into()];
+        let program = rust.clone()?;
+        let how = How::Peer(program, options, Words::Rust);
+        Some((format!("{version} pool {size}"), server(place, how)))
+    };
+    let c = Path::new("/usr/lib/qemu/virtiofsd");
+    let c = c.exists().then(|| {
+        let version = packaged("qemu-system-common");
+        let version = version.split(['+', '-']).next().unwrap_or_default();
+        let version = version.rsplit(':').next().unwrap_or_default();
+        let how = How::Peer(c.into(), Vec::new(), Words::C);
+        (format!("C virtiofsd {version}"), server(place, how))
+    });
+    vec![
+        (
+            pool("0"),
+            "virtiofsd is missing: cargo install virtiofsd brings it (Debian's libseccomp-dev and \
+             libcap-ng-dev, too)",
+        ),
+        (pool("64"), ""),
+        (
+            c,
+            "the C daemon is missing: Debian 12's package qemu-system-common brings it",
+        ),
+    ]
+    .into_iter()
+    .filter(|(peer, missing)| peer.is_some() || !missing.is_empty())
+    .collect()
+}
+
+fn server(place: &Place, how: How) -> Server {
+    Server {
+        how,
+        share: place.share.clone(),
+        run: place.run.clone(),
+    }
+}
+
+/// A program on the path, or where cargo installs them.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let cargo = Path::new(&home).join(".cargo/bin");
+    let all = std::env::split_paths(&path).chain([cargo]);
+    all.map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// `virtiofsd 1.14.0`, as it says itself.
+fn version(program: &Path) -> String {
+    let said = Command::new(program).arg("--version").output();
+    let said = said.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+    said.unwrap_or_default()
+}
+
+impl Server {
+    /// Starts it, and mounts it with so many queues, by a driver that looks for replies for `poll`.
+    pub(super) fn start(&self, queues: usize, poll: Duration) -> Result<Running, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let socket = self.run.join(format!("virtiofs-{number}.sock"));
+        let process = self.spawn(&socket)?;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let stream = loop {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => break stream,
+                Err(error) if Instant::now() > deadline => {
+                    return Err(format!("did not get ready within 5 s: {error}"));
+                }
+                Err(_) => sleep(Duration::from_millis(2)),
+            }
+        };
+        let options = Options {
+            queues,
+            depth: 64,
+            poll,
+        };
+        let channel = Channel::mount(stream, options).map_err(|error| error.to_string())?;
+        Ok(Running {
+            channel,
+            process: Arc::new(process),
+        })
+    }
+
+    fn spawn(&self, socket: &Path) -> Result<Process, String> {
+        let (program, options, words) = match &self.how {
+            How::Barge(options) => {
+                let socket = socket.display().to_string();
+                let mut all = vec!["--virtiofs", &socket, "--allow-direct-io"];
+                all.extend(options.iter().map(String::as_str));
+                return Process::barge(&self.share, &all).map_err(|error| error.message);
+            }
+            How::Peer(program, options, words) => (program, options, words),
+        };
+        let mut command = Command::new(program);
+        command.args(options);
+        match words {
+            Words::Rust => command
+                .args([OsStr::new("--socket-path"), socket.as_os_str()])
+                .args([OsStr::new("--shared-dir"), self.share.as_os_str()])
+                .arg("--allow-direct-io"),
+            Words::C => command
+                .arg(format!("--socket-path={}", socket.display()))
+                .args(["-o", &format!("source={}", self.share.display())])
+                .args(["-o", "allow_direct_io"]),
+        };
+        Process::start(&mut command).ok_or_else(|| format!("cannot run {}", program.display()))
+    }
+}
