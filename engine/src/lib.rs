@@ -22,6 +22,8 @@ mod request;
 mod server;
 mod share;
 mod stats;
+mod watch;
+mod wheel;
 mod workers;
 
 pub use queue::Driven;

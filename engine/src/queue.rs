@@ -1,18 +1,26 @@
 //! A virtqueue's lane: one thread that takes requests out, answers what it can, and gives them back.
+//!
+//! What may take long it does itself, too, but leaves the ring meanwhile: if that has more, a worker stands
+//! in ([`crate::watch`]). Whoever takes requests out has the wheel.
+//!
+//! Lock order: the wheel is taken and released without another lock; the flights' lock is held for moments.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use transports::{Exchange, Outbox, Poller, Ring};
 use vfs::{Call, Patience};
 use wire::{Answer, Role, Session};
 
 use crate::pace::Pace;
-use crate::request::{Job, Ran, Request};
+use crate::request::{Job, Ran, Request, Run};
 use crate::server::Engine;
 use crate::share::Share;
+use crate::watch::Post;
+use crate::wheel::Wheel;
 use crate::workers::Workers;
 
 /// A queue that is driven by a thread of its own.
@@ -38,14 +46,19 @@ impl Engine {
             session,
             ring,
             workers: self.workers().clone(),
+            wheel: Wheel::default(),
+            post: OnceLock::new(),
+            poll: self.tuning().poll,
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
         });
-        let poll = self.tuning().poll;
+        let stand_in = Arc::downgrade(&lane);
+        let post = self.watch().enter(lane.ring.bell(), stand_in)?;
+        lane.post.get_or_init(|| post);
         std::thread::Builder::new()
             .name("barge-queue".into())
-            .spawn(move || lane.run(Poller::new(poll)))
+            .spawn(move || lane.drive())
             .map(Driven)
     }
 }
@@ -54,6 +67,10 @@ struct QueueLane {
     session: Arc<dyn Session>,
     ring: Arc<dyn Ring>,
     workers: Arc<Workers>,
+    wheel: Wheel,
+    /// Where a stand-in is called from. There since before the first request.
+    post: OnceLock<Post>,
+    poll: Duration,
     flights: Mutex<Flights>,
     outstanding: AtomicUsize,
     /// Rung when nothing is in flight any more.
@@ -64,6 +81,31 @@ struct QueueLane {
 struct Flights {
     all: Vec<Arc<Request<Queued>>>,
     share: Share<Queued>,
+}
+
+/// What became of a request.
+enum Begun {
+    /// It was given back.
+    Given,
+    /// It waits for its turn with the workers.
+    Left,
+    /// It may take long, and may begin.
+    Lasts(Arc<Request<Queued>>),
+}
+
+/// Standing in, which a worker does when the ring's bell has rung.
+impl Run for QueueLane {
+    fn run(self: Arc<Self>, _: &mut Outbox) {
+        if !self.wheel.try_take() {
+            return;
+        }
+        if self.stand_in().is_err() {
+            // Whose queue it is finds out, too.
+            self.wheel.release();
+        }
+    }
+
+    fn wake(self: Arc<Self>) {}
 }
 
 /// A request that came through a queue.
@@ -112,14 +154,15 @@ impl QueueLane {
     /// So many are answered before the peer is told of them at the latest.
     const BATCH: usize = 16;
 
-    fn run(self: &Arc<Self>, mut poller: Poller) {
+    fn drive(self: &Arc<Self>) {
+        let mut poller = Poller::new(self.poll);
         let mut pace = Pace::default();
+        self.wheel.take();
         loop {
-            if let Err(error) = self.serve_all(&mut pace) {
-                tracing::warn!(queue = self.ring.name(), "queue abandoned: {error}");
-                break;
-            }
-            match poller.wait(|wait| self.ring.wait(wait)) {
+            let more = self
+                .serve_all(&mut pace, true)
+                .and_then(|_| poller.wait(|wait| self.ring.wait(wait)));
+            match more {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
@@ -128,15 +171,63 @@ impl QueueLane {
                 }
             }
         }
+        self.wheel.release();
         self.await_quiet();
     }
 
-    fn serve_all(self: &Arc<Self>, pace: &mut Pace) -> io::Result<()> {
+    /// For as long as the lane's own thread is away: answers what there is.
+    fn stand_in(self: &Arc<Self>) -> io::Result<()> {
+        let mut poller = Poller::new(self.poll);
+        let mut pace = Pace::default();
+        self.ring.come_back()?;
+        loop {
+            if !self.serve_all(&mut pace, false)? {
+                return Ok(());
+            }
+            let more = poller.wait(|wait| match wait || self.wheel.is_awaited() {
+                true => Ok(None),
+                false => self.ring.wait(false).map(Some),
+            });
+            match more? {
+                Some(true) => {}
+                // Stopped: what the lane's own thread is at need not be finished.
+                Some(false) => {
+                    self.cancel_all();
+                    break;
+                }
+                None => {
+                    self.ring.leave()?;
+                    break;
+                }
+            }
+        }
+        self.wheel.release();
+        self.arm();
+        Ok(())
+    }
+
+    /// Answers what there is, as its own thread or standing in. False if somebody else has got the wheel
+    /// meanwhile.
+    fn serve_all(self: &Arc<Self>, pace: &mut Pace, own: bool) -> io::Result<bool> {
         let frame = |head: &[u8]| self.session.frame(head).unwrap_or(Some(head.len()));
         pace.begin();
         let mut untold = 0;
         while let Some(exchange) = self.ring.take(&frame)? {
-            untold += usize::from(self.begin(exchange, pace.patience()));
+            match self.begin(exchange, pace.patience()) {
+                Begun::Given => untold += 1,
+                Begun::Left => {}
+                Begun::Lasts(request) => {
+                    if untold > 0 {
+                        self.ring.tell();
+                        untold = 0;
+                    }
+                    if !self.go_away(request, own)? {
+                        return Ok(false);
+                    }
+                    pace.begin();
+                    continue;
+                }
+            }
             pace.step();
             if untold == QueueLane::BATCH {
                 self.ring.tell();
@@ -146,11 +237,37 @@ impl QueueLane {
         if untold > 0 {
             self.ring.tell();
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Answers a request, or leaves it to the workers; says whether it was given back.
-    fn begin(self: &Arc<Self>, mut exchange: Box<dyn Exchange>, patience: Patience) -> bool {
+    /// Serves a request that may take long, and lets others have the wheel meanwhile. Says whether it is
+    /// back at it.
+    fn go_away(&self, request: Arc<Request<Queued>>, own: bool) -> io::Result<bool> {
+        let left = self.ring.leave();
+        self.wheel.release();
+        self.arm();
+        request.run(&mut Outbox::default());
+        let back = match own {
+            true => self.wheel.take(),
+            false => self.wheel.try_take(),
+        };
+        if back {
+            if let Some(post) = self.post.get() {
+                post.disarm();
+            }
+            left.and_then(|()| self.ring.come_back())?;
+        }
+        Ok(back)
+    }
+
+    fn arm(&self) {
+        if let Some(post) = self.post.get() {
+            post.arm();
+        }
+    }
+
+    /// Answers a request, if that takes no longer than `patience`.
+    fn begin(self: &Arc<Self>, mut exchange: Box<dyn Exchange>, patience: Patience) -> Begun {
         static INLINE: Call = Call::detached();
         let id = match self.session.role(exchange.split().0.bytes()) {
             Ok(Role::Request { id }) => id,
@@ -173,10 +290,23 @@ impl QueueLane {
         };
         if self.serve(&INLINE, patience, &mut *exchange) == Answer::Done {
             self.ring.give(exchange);
-            return true;
+            return Begun::Given;
         }
-        self.offload(id, exchange);
-        false
+        let request = Request::new(Queued {
+            lane: self.clone(),
+            id,
+            exchange: Mutex::new(Some(exchange)),
+        });
+        self.outstanding.fetch_add(1, Ordering::SeqCst);
+        let mut flights = self.flights();
+        flights.all.push(request.clone());
+        match flights.share.take(&self.workers) {
+            true => Begun::Lasts(request),
+            false => {
+                flights.share.wait(request);
+                Begun::Left
+            }
+        }
     }
 
     fn serve(&self, call: &Call, patience: Patience, exchange: &mut dyn Exchange) -> Answer {
@@ -189,17 +319,6 @@ impl QueueLane {
                 Answer::Done
             }
         }
-    }
-
-    fn offload(self: &Arc<Self>, id: u64, exchange: Box<dyn Exchange>) {
-        let request = Request::new(Queued {
-            lane: self.clone(),
-            id,
-            exchange: Mutex::new(Some(exchange)),
-        });
-        self.outstanding.fetch_add(1, Ordering::SeqCst);
-        self.flights().all.push(request.clone());
-        Queued::schedule(request);
     }
 
     /// Gives back what a worker has answered.
@@ -232,14 +351,18 @@ impl QueueLane {
     fn await_quiet(&self) {
         let mut flights = self.flights();
         while self.outstanding.load(Ordering::SeqCst) > 0 {
-            let requests = flights.all.clone();
             drop(flights);
-            requests.iter().for_each(Request::cancel);
+            self.cancel_all();
             flights = self.flights();
             if self.outstanding.load(Ordering::SeqCst) > 0 {
                 flights = self.quiet.wait(flights).expect("no panic holds it");
             }
         }
+    }
+
+    fn cancel_all(&self) {
+        let requests = self.flights().all.clone();
+        requests.iter().for_each(Request::cancel);
     }
 
     fn flights(&self) -> MutexGuard<'_, Flights> {

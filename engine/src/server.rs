@@ -11,6 +11,7 @@ use wire::Session;
 
 use crate::lane::Lane;
 use crate::stats::{Snapshot, Stats};
+use crate::watch::Watch;
 use crate::workers::Workers;
 
 /// What clients connect to: makes a session for each.
@@ -54,6 +55,7 @@ impl Default for Tuning {
 /// Accepts connections and drives them, each in a thread of its own.
 pub struct Engine {
     workers: Arc<Workers>,
+    watch: Arc<Watch>,
     tuning: Tuning,
     /// Readable once the engine stops.
     stop: OwnedFd,
@@ -77,8 +79,10 @@ impl Engine {
 
     /// An engine without anything to do yet.
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
+        let workers = Workers::new(tuning.workers);
         Ok(Arc::new(Engine {
-            workers: Workers::new(tuning.workers),
+            watch: Watch::new(&workers)?,
+            workers,
             tuning,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             stopping: AtomicBool::new(false),
@@ -239,6 +243,10 @@ impl Engine {
 
     pub(crate) fn workers(&self) -> &Arc<Workers> {
         &self.workers
+    }
+
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
     }
 
     pub(crate) fn tuning(&self) -> &Tuning {

@@ -28,6 +28,13 @@ impl<J: Job> Share<J> {
         self.pending.push_back(request);
     }
 
+    /// One takes its part at once, if there is any.
+    pub(crate) fn take(&mut self, workers: &Workers) -> bool {
+        let there = self.running < workers.share();
+        self.running += usize::from(there);
+        there
+    }
+
     /// One has left its worker.
     pub(crate) fn leave(&mut self) {
         self.running -= 1;

@@ -1,5 +1,6 @@
 use std::any::Any;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use wire::{Incoming, Outgoing};
 
@@ -22,6 +23,16 @@ pub trait Ring: Send + Sync {
     /// Waits until there may be something to take; without `wait`, `WouldBlock` unless there is. False
     /// once the ring is to be left alone.
     fn wait(&self, wait: bool) -> io::Result<bool>;
+
+    /// Leaves the ring: from now on its bell rings when there is something to take, at once if there is
+    /// already, and when the ring is to be left alone.
+    fn leave(&self) -> io::Result<()>;
+
+    /// Comes back to it: the bell need not ring any more.
+    fn come_back(&self) -> io::Result<()>;
+
+    /// Readable once the bell has rung, until [`Ring::come_back`].
+    fn bell(&self) -> BorrowedFd<'_>;
 
     /// Whose it is, for logs.
     fn name(&self) -> &str;

@@ -4,20 +4,33 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 
 use engine::{Driven, Tuning};
+use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Frame, Outbox, Ring};
 use vfs::Payload;
 use wire::{Incoming, Outgoing};
 
 use crate::fake::{FakeSession, Rig};
 
-#[derive(Default)]
 struct Memory {
     state: Mutex<State>,
     changed: Condvar,
+    bell: OwnedFd,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Memory {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            bell: eventfd(0, flags).expect("an event"),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -28,6 +41,16 @@ struct State {
     told: usize,
     stopped: bool,
     broken: bool,
+    /// Whether nobody takes requests out, and the bell is to ring for them.
+    left: bool,
+}
+
+impl State {
+    fn ring_if_left(&self, bell: &OwnedFd) {
+        if self.left && (self.stopped || !self.asked.is_empty()) {
+            rustix::io::write(bell, &1u64.to_ne_bytes()).expect("rung");
+        }
+    }
 }
 
 impl Memory {
@@ -37,11 +60,14 @@ impl Memory {
             let len = [message.len() as u8 + 1];
             state.asked.push_back([&len, *message].concat());
         }
+        state.ring_if_left(&self.bell);
         self.changed.notify_all();
     }
 
     fn stop(&self) {
-        self.state.lock().expect("no panic holds it").stopped = true;
+        let mut state = self.state.lock().expect("no panic holds it");
+        state.stopped = true;
+        state.ring_if_left(&self.bell);
         self.changed.notify_all();
     }
 
@@ -130,6 +156,24 @@ impl Ring for Memory {
             }
             state = self.changed.wait(state).expect("no panic holds it");
         }
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        let mut state = self.state.lock().expect("no panic holds it");
+        state.left = true;
+        state.ring_if_left(&self.bell);
+        Ok(())
+    }
+
+    fn come_back(&self) -> io::Result<()> {
+        let mut state = self.state.lock().expect("no panic holds it");
+        state.left = false;
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        Ok(())
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 
     fn name(&self) -> &str {

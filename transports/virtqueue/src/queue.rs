@@ -1,7 +1,7 @@
 //! A queue that is running.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -38,6 +38,8 @@ impl Running {
         kick: OwnedFd,
         call: Option<OwnedFd>,
     ) -> io::Result<Running> {
+        // Whoever comes back to the queue takes the bell's ring away, if there was any.
+        rustix::io::ioctl_fionbio(&kick, true)?;
         Ok(Running {
             name,
             inner: Mutex::new(Inner {
@@ -54,8 +56,20 @@ impl Running {
     /// Whoever drives it ends after what is in flight.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
-        // Cannot fail: nobody else adds to it.
+        // Both fail only when they are readable anyway.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        self.ring_bell();
+    }
+
+    fn ring_bell(&self) {
+        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+
+    fn quiet_bell(&self) -> io::Result<()> {
+        match rustix::io::read(&self.kick, &mut [0; 8]) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The queue as it is, for its next start.
@@ -82,6 +96,17 @@ impl Running {
 }
 
 impl Inner {
+    /// The guest tells from now on; says whether there is something already.
+    fn ask_to_be_told(&mut self) -> io::Result<bool> {
+        let memory = self.memory.map_ref();
+        self.queue.enable_notification(memory).map_err(broken)
+    }
+
+    fn need_not_be_told(&mut self) -> io::Result<()> {
+        let memory = self.memory.map_ref();
+        self.queue.disable_notification(memory).map_err(broken)
+    }
+
     fn has_more(&self) -> io::Result<bool> {
         let memory = self.memory.map_ref();
         let there = self
@@ -172,13 +197,7 @@ impl Ring for Running {
             return Err(ErrorKind::WouldBlock.into());
         }
         loop {
-            let mut inner = self.inner();
-            let Inner { queue, memory, .. } = &mut *inner;
-            let more = queue
-                .enable_notification(memory.map_ref())
-                .map_err(broken)?;
-            drop(inner);
-            if !more {
+            if !self.inner().ask_to_be_told()? {
                 let mut fds = [
                     PollFd::new(&self.kick, PollFlags::IN),
                     PollFd::new(&self.stop, PollFlags::IN),
@@ -188,19 +207,31 @@ impl Ring for Running {
                     done => done?,
                 };
                 if !fds[0].revents().is_empty() {
-                    rustix::io::read(&self.kick, &mut [0; 8])?;
+                    self.quiet_bell()?;
                 }
             }
             if self.stopped.load(Ordering::SeqCst) {
                 return Ok(false);
             }
-            let mut inner = self.inner();
-            let Inner { queue, memory, .. } = &mut *inner;
-            queue
-                .disable_notification(memory.map_ref())
-                .map_err(broken)?;
+            self.inner().need_not_be_told()?;
             return Ok(true);
         }
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        if self.inner().ask_to_be_told()? || self.stopped.load(Ordering::SeqCst) {
+            self.ring_bell();
+        }
+        Ok(())
+    }
+
+    fn come_back(&self) -> io::Result<()> {
+        self.inner().need_not_be_told()?;
+        self.quiet_bell()
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.kick.as_fd()
     }
 
     fn name(&self) -> &str {

@@ -1,0 +1,52 @@
+//! Who takes requests out of a ring: one at a time.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+#[derive(Default)]
+pub(crate) struct Wheel {
+    state: Mutex<State>,
+    free: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    taken: bool,
+    waiting: usize,
+}
+
+impl Wheel {
+    /// Waits for it, and says so.
+    pub(crate) fn take(&self) -> bool {
+        let mut state = self.state();
+        state.waiting += 1;
+        state = self
+            .free
+            .wait_while(state, |state| state.taken)
+            .expect("no panic holds it");
+        state.waiting -= 1;
+        state.taken = true;
+        true
+    }
+
+    /// Takes it, if nobody has it.
+    pub(crate) fn try_take(&self) -> bool {
+        !std::mem::replace(&mut self.state().taken, true)
+    }
+
+    pub(crate) fn release(&self) {
+        let mut state = self.state();
+        state.taken = false;
+        if state.waiting > 0 {
+            self.free.notify_one();
+        }
+    }
+
+    /// Whether somebody waits for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.state().waiting > 0
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic holds it")
+    }
+}
