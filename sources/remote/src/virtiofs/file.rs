@@ -65,6 +65,19 @@ impl Drop for Opened {
     }
 }
 
+/// Whether a node of this kind can be opened so at all.
+pub(super) fn may_open(kind: Kind, flags: OpenFlags) -> Result<()> {
+    let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
+    match kind {
+        Kind::File => Ok(()),
+        Kind::Directory if writes => Err(Errno::EISDIR),
+        Kind::Directory if flags.contains(OpenFlags::EXEC) => Err(Errno::EACCES),
+        Kind::Directory => Ok(()),
+        Kind::Symlink => Err(Errno::ELOOP),
+        _ => Err(Errno::ENXIO),
+    }
+}
+
 /// An open file or directory.
 pub(super) struct FuseFile {
     opened: Opened,
@@ -84,15 +97,7 @@ impl FuseFile {
 
     /// [`Node::open`].
     pub(super) fn open(node: &FuseNode, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
-        match node.kind() {
-            Kind::File => {}
-            Kind::Directory if writes => return Err(Errno::EISDIR),
-            Kind::Directory if flags.contains(OpenFlags::EXEC) => return Err(Errno::EACCES),
-            Kind::Directory => {}
-            Kind::Symlink => return Err(Errno::ELOOP),
-            _ => return Err(Errno::ENXIO),
-        }
+        may_open(node.kind(), flags)?;
         let opened = Opened::open(node, cx, flags)?;
         let file = FuseFile::new(opened, flags);
         let cuts = flags.contains(OpenFlags::TRUNC);
@@ -167,12 +172,9 @@ impl FuseFile {
             while flight.len() < at_a_time
                 && let Some(&piece) = pieces.peek()
             {
-                let Some(at) = offset.checked_add(asked as u64) else {
-                    return (written, Err(Errno::EINVAL));
-                };
                 let args = WriteIn {
                     fh: self.opened.fh,
-                    offset: at,
+                    offset: offset + asked as u64,
                     size: piece.len() as u32,
                     ..WriteIn::default()
                 };
@@ -202,6 +204,17 @@ impl FuseFile {
         }
     }
 }
+
+/// A file ends at `OFFSET_MAX` at the latest, and Linux sends nothing beyond.
+fn in_bounds(offset: u64, len: usize) -> Result<()> {
+    let end = offset.checked_add(len as u64);
+    match end.is_some_and(|end| i64::try_from(end).is_ok()) {
+        true => Ok(()),
+        false => Err(Errno::EFBIG),
+    }
+}
+
+const POISON: &str = "no panic holds it";
 
 /// How many requests of one read or write are in flight at a time: enough to keep both ends busy.
 const AT_A_TIME: usize = 8;
@@ -274,6 +287,17 @@ impl File for FuseFile {
         cx.may_wait()?;
         cx.call.check()?;
         let whole = data.len();
+        // A server need not look for the end itself: Linux tells it where that is. What other clients
+        // append meanwhile may be overwritten then, but nothing of ours.
+        let _appending;
+        let offset = match self.flags.contains(OpenFlags::APPEND) {
+            true => {
+                _appending = self.node().shared.appending.lock().expect(POISON);
+                self.attr(cx, Want::SIZE)?.size
+            }
+            false => offset,
+        };
+        in_bounds(offset, whole)?;
         let (mut written, mut done) = (0, Ok(()));
         // Pieces that fit one message together are one write; else each is one, from where it is.
         let mut together = Vec::new();
@@ -284,8 +308,7 @@ impl File for FuseFile {
                 together.extend_from_slice(piece);
                 return Ok(());
             }
-            let at = offset.checked_add(written as u64).ok_or(Errno::EINVAL)?;
-            let (count, result) = self.write_long(cx, at, piece);
+            let (count, result) = self.write_long(cx, offset + written as u64, piece);
             written += count;
             done = result;
             match done {
@@ -431,6 +454,11 @@ impl File for FuseFile {
         let to = to
             .filter(|to| Arc::ptr_eq(&to.node().shared, &self.node().shared))
             .ok_or(Errno::EXDEV)?;
+        self.check_file(OpenFlags::READ | OpenFlags::EXEC)?;
+        to.check_file(OpenFlags::WRITE)?;
+        if to.flags.contains(OpenFlags::APPEND) {
+            return Err(Errno::EBADF);
+        }
         let args = CopyIn {
             fh_in: self.opened.fh,
             off_in: offset,

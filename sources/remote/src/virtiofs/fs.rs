@@ -2,8 +2,8 @@
 
 use std::any::Any;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use fuse::Request;
 use fuse::layout::{AttrOut, GetattrIn};
@@ -28,6 +28,8 @@ pub(super) struct Shared {
     pub(super) mirrors: Mirrors<Opened>,
     /// Whether the server has said that it does not know STATX.
     pub(super) no_statx: AtomicBool,
+    /// Held while something is written to the end of a file.
+    pub(super) appending: Mutex<()>,
 }
 
 impl RemoteFuse {
@@ -41,6 +43,7 @@ impl RemoteFuse {
             channel,
             mirrors: Mirrors::default(),
             no_statx: AtomicBool::new(false),
+            appending: Mutex::new(()),
         });
         let root = root(&shared).map_err(|errno| {
             ConnectError::new(errno, format!("the server does not show its root: {errno}"))

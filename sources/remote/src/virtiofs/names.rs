@@ -6,10 +6,10 @@ use fuse::Request;
 use fuse::client::ask;
 use fuse::layout::{CreateIn, EntryOut, LinkIn, MkdirIn, OpenOut, Rename2In, RenameIn};
 use fuse::message::Text;
-use vfs::{Cx, Entry, Errno, File, Kind, Make, Mode, Name, OpenFlags, RenameFlags, Result};
+use vfs::{Cx, Entry, Errno, File, Kind, Make, Mode, Name, Node, OpenFlags, RenameFlags, Result};
 
 use super::channel::Room;
-use super::file::{FuseFile, Opened};
+use super::file::{FuseFile, Opened, may_open};
 use super::node::FuseNode;
 
 impl FuseNode {
@@ -40,13 +40,22 @@ impl FuseNode {
             },
         };
         let room = Room::Fixed(EntryOut::SIZE + OpenOut::SIZE);
-        let answer = self.channel().call(cx, self.nodeid, &request, room)?;
+        let answer = self.channel().call(cx, self.nodeid, &request, room);
+        let answer = match (answer, name) {
+            // virtiofsd's word for what is there but no file. Linux would have looked.
+            (Err(Errno::EBADF), Some(name)) => {
+                let found = self.lookup(cx, name)?.node.kind();
+                return Err(file_only(found).err().unwrap_or(Errno::EBADF));
+            }
+            (answer, _) => answer?,
+        };
         let entry = answer.decode(EntryOut::decode)?;
         let behind = answer.fixed().get(EntryOut::SIZE..).unwrap_or_default();
         let open = OpenOut::decode(behind).map_err(|_| Errno::EIO)?;
         let entry = FuseNode::found(&self.shared, &entry)?;
         let node = self.of_same(&*entry.node)?.this.upgrade();
         let opened = Opened::new(node.ok_or(Errno::EIO)?, open.fh);
+        file_only(entry.node.kind())?;
         Ok((entry, Arc::new(FuseFile::new(opened, flags))))
     }
 
@@ -104,4 +113,9 @@ impl FuseNode {
         };
         self.ask(cx, &request)
     }
+}
+
+/// What is created is a file, if it is there already.
+fn file_only(kind: Kind) -> Result<()> {
+    may_open(kind, OpenFlags::WRITE)
 }

@@ -124,7 +124,18 @@ impl FuseNode {
 
     /// Changes attributes, by the open file `fh` if there is one.
     pub(super) fn set_by(&self, cx: &Cx<'_>, fh: Option<u64>, set: &SetAttr) -> Result<Attr> {
-        let args = ask::setattr(set, fh);
+        match self.kind {
+            Kind::File => {}
+            Kind::Directory if set.size.is_some() => return Err(Errno::EISDIR),
+            _ if set.size.is_some() => return Err(Errno::EINVAL),
+            _ => {}
+        }
+        let mut set = *set;
+        if set.kill_priv && !self.channel().client().has(InitFlags::HANDLE_KILLPRIV_V2) {
+            let mode = set.mode.unwrap_or(self.attr_by(cx, fh, Want::BASIC)?.mode);
+            set.mode = Some(without_privileges(mode));
+        }
+        let args = ask::setattr(&set, fh);
         self.ask_attr(cx, &Request::Setattr { args })
     }
 
@@ -142,6 +153,14 @@ impl FuseNode {
             true => (mode.bits, mode.umask),
             false => (mode.bits & !mode.umask, 0),
         }
+    }
+}
+
+/// A mode as a write leaves it. Without execution by the group, the set-gid bit means locking.
+fn without_privileges(mode: u32) -> u32 {
+    match mode & 0o010 {
+        0 => mode & !0o4000,
+        _ => mode & !0o6000,
     }
 }
 

@@ -100,7 +100,7 @@ fn profile() -> Profile {
     }
 }
 
-fn subject(poll: Duration) -> Subject {
+pub(crate) fn subject(poll: Duration) -> Subject {
     let (shared, mount) = mounted(crate::net::tree(), 2, poll);
     let mut subject = Subject::new(mount, profile());
     subject.keep = Box::new(shared);

@@ -7,3 +7,4 @@ mod diod;
 mod hostile;
 mod net;
 mod pipe;
+mod virtiofsd;

@@ -1,0 +1,131 @@
+//! virtiofs without a virtual machine: served by barge, and by others.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::served::{BARGE, Served, complained, has, said};
+
+fn barge(args: &[&str]) -> Output {
+    Command::new(BARGE).args(args).output().expect("runs")
+}
+
+/// A directory with `share` in it, which has a file and a directory.
+fn place() -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir_all(dir.path().join("share/dir")).expect("made");
+    std::fs::write(dir.path().join("share/dir/file"), "contents\n").expect("written");
+    dir
+}
+
+fn text(path: PathBuf) -> String {
+    path.display().to_string()
+}
+
+#[test]
+fn a_share_is_listed_read_and_written_through_its_socket() {
+    let dir = place();
+    let at = |name: &str| text(dir.path().join(name));
+    let served = Served::start(&["--virtiofs", &at("socket"), &at("share")]);
+    let url = |path: &str| format!("virtiofs:{}{path}", at("socket"));
+    assert_eq!(said(&barge(&["ls", &url("")])), "dir\n");
+    assert_eq!(said(&barge(&["cat", &url("/dir/file")])), "contents\n");
+    // More than one request carries, and a part.
+    let large: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
+    std::fs::write(at("large"), &large).expect("written");
+    said(&barge(&["cp", &at("large"), &url("/dir/copy")]));
+    assert_eq!(
+        std::fs::read(at("share/dir/copy")).expect("there").len(),
+        large.len()
+    );
+    said(&barge(&["cp", "-r", &url("/dir"), &at("back")]));
+    assert!(std::fs::read(at("back/copy")).expect("there") == large);
+    let error = complained(&barge(&["cat", &url("/dir/none")]));
+    assert!(error.contains("No such file"), "{error}");
+    assert!(served.stop().success());
+}
+
+#[test]
+fn a_virtiofs_server_is_served_on_over_9p() {
+    let dir = place();
+    let at = |name: &str| text(dir.path().join(name));
+    let _first = Served::start(&["--virtiofs", &at("socket"), &at("share")]);
+    let gateway = Served::start(&[&format!("virtiofs:{}", at("socket"))]);
+    let output = gateway.barge(&["cat", "{}"], "dir/file");
+    assert_eq!(said(&output), "contents\n");
+    assert!(gateway.stop().success());
+}
+
+#[test]
+fn one_monitor_after_the_other_is_served() {
+    let dir = place();
+    let at = |name: &str| text(dir.path().join(name));
+    let _served = Served::start(&["--virtiofs", &at("socket"), &at("share")]);
+    let url = format!("virtiofs:{}/dir/file", at("socket"));
+    for _ in 0..20 {
+        assert_eq!(said(&barge(&["cat", &url])), "contents\n");
+    }
+}
+
+/// virtiofsd 1.14, serving the directory `share` of a place.
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(dir: &Path) -> Daemon {
+        let child = Command::new("virtiofsd")
+            .arg("--socket-path")
+            .arg(dir.join("socket"))
+            .arg("--shared-dir")
+            .arg(dir.join("share"))
+            .args(["--sandbox", "none", "--xattr"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("runs");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // It tells nobody when it listens.
+        while !dir.join("socket").exists() {
+            assert!(Instant::now() < deadline, "virtiofsd does not listen");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Daemon(child)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It ends with its one client.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn virtiofsd_is_a_source_as_any_other() {
+    if !has("virtiofsd") {
+        eprintln!("skipped: virtiofsd is not installed");
+        return;
+    }
+    let dir = place();
+    let at = |name: &str| text(dir.path().join(name));
+    let url = |path: &str| format!("virtiofs:{}{path}", at("socket"));
+    for (args, expected) in [
+        (vec!["cat".to_owned(), url("/dir/file")], "contents\n"),
+        (
+            vec!["cp".into(), "-r".into(), at("share/dir"), url("/new")],
+            "",
+        ),
+        (vec!["ls".into(), url("/new")], "file\n"),
+    ] {
+        // One client, and it ends.
+        let _daemon = Daemon::start(dir.path());
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        assert_eq!(said(&barge(&args)), expected, "{args:?}");
+        drop(_daemon);
+        let _ = std::fs::remove_file(at("socket"));
+    }
+    let copied = std::fs::read_to_string(at("share/new/file"));
+    assert_eq!(copied.expect("there"), "contents\n");
+}

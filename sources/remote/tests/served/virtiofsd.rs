@@ -1,0 +1,116 @@
+//! The shared suite over virtiofsd 1.14, another's server (crates.io's `virtiofsd`).
+
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use remote::virtiofs::{Options, RemoteFuse};
+use tempfile::TempDir;
+use vfs_testkit::{Profile, Subject};
+
+/// A directory, and a virtiofsd that serves it.
+struct Daemon {
+    process: Child,
+    dir: TempDir,
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Daemon {
+    /// Nothing if it is not installed.
+    fn start() -> Option<Daemon> {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("share")).expect("made");
+        let process = Command::new("virtiofsd")
+            .arg("--socket-path")
+            .arg(dir.path().join("socket"))
+            .arg("--shared-dir")
+            .arg(dir.path().join("share"))
+            .args(["--sandbox", "none", "--xattr"])
+            // Else what has lost its last name is gone for who knows it.
+            .args(["--inode-file-handles=never", "--preserve-noatime"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        Some(Daemon { process, dir })
+    }
+
+    fn mount(&self) -> Arc<RemoteFuse> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let socket = loop {
+            match UnixStream::connect(self.dir.path().join("socket")) {
+                Ok(socket) => break socket,
+                Err(error) => {
+                    assert!(
+                        Instant::now() < deadline,
+                        "virtiofsd does not listen: {error}"
+                    );
+                }
+            }
+            // It tells nobody when it listens.
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        RemoteFuse::mount(socket, Options::default()).expect("mounted")
+    }
+}
+
+/// Over virtiofsd; where there is none, over barge's own server, with the reason.
+fn subject() -> Subject {
+    let daemon = match rustix::process::geteuid().is_root() {
+        true => Daemon::start().ok_or("virtiofsd is not installed"),
+        false => Err("virtiofsd serves others only as user 0"),
+    };
+    match daemon {
+        Ok(daemon) => {
+            let mut subject = Subject::new(daemon.mount(), profile());
+            subject.keep = Box::new(daemon);
+            subject
+        }
+        Err(why) => {
+            eprintln!("skipped over virtiofsd: {why}");
+            crate::device::subject(Duration::ZERO)
+        }
+    }
+}
+
+/// What virtiofsd 1.14 does otherwise.
+fn profile() -> Profile {
+    const PARENT: &str = "virtiofsd looks no parents up";
+    const TMPFILE: &str = "virtiofsd does not know TMPFILE";
+    Profile {
+        // It leaves permissions to its client's kernel.
+        identity: false,
+        groups: false,
+        skip: vec![
+            ("limits::a_deep_tree", PARENT),
+            ("lookup::a_directory_knows_its_parent", PARENT),
+            ("lookup::the_parent_follows_a_rename", PARENT),
+            ("rename::exchange_swaps", PARENT),
+            ("rename::moves_at_a_time_make_no_loop", PARENT),
+            ("create::a_tmpfile_can_be_given_a_name", TMPFILE),
+            ("create::an_exclusive_tmpfile_gets_no_name", TMPFILE),
+            (
+                "attributes::every_change_counts",
+                "virtiofsd passes FATTR_CTIME over",
+            ),
+            (
+                "data::executing_grants_reading",
+                "it leaves permissions to its client's kernel",
+            ),
+            (
+                "data::reads_what_was_written",
+                "virtiofsd answers EINVAL at the largest offset",
+            ),
+        ],
+        ..Profile::posix()
+    }
+}
+
+vfs_testkit::conformance!(subject);
