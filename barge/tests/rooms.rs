@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// A room and the rooms it may use. Tests may use more: only what is built into it counts.
 const ROOMS: &[(&str, &[&str])] = &[
     ("vfs", &[]),
-    ("vfs-testkit", &["vfs"]),
+    ("vfs-testkit", &["vfs", "wire"]),
     ("wire", &["vfs"]),
     ("sys", &["vfs"]),
     ("hostdir", &["vfs", "sys"]),

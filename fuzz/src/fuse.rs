@@ -7,9 +7,11 @@ use std::sync::Arc;
 use arbitrary::{Result, Unstructured};
 use fuse::server::{Options, Server};
 use memory::Memory;
-use transports::{Frame, Outbox};
-use vfs::{Call, Export, Patience, Time};
+use vfs::{Call, Export, Patience};
+use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Session};
+
+use crate::ROOM;
 
 /// Plays the script that `data` is: each request is answered once, under its own name, with an errno that
 /// Linux takes, or waits, or wants no answer.
@@ -32,8 +34,7 @@ const INIT: (u32, [u8; 64]) = {
 };
 
 fn play(input: &mut Unstructured<'_>) -> Result<()> {
-    let memory = Memory::new(Arc::new(|| Time { sec: 1, nsec: 0 }));
-    let export = Arc::new(Export::new("", memory));
+    let export = Arc::new(Export::new("", Memory::new(clock())));
     let session = Server::new(export, Options::default()).session();
     answer(&session, 1, INIT.0, 1, &INIT.1);
     for unique in 2.. {
@@ -64,11 +65,10 @@ fn answer(session: &impl Session, unique: u64, opcode: u32, node: u64, args: &[u
     let len = session.frame(&message).expect("the length is right");
     assert!(len.is_none_or(|len| len <= message.len()));
     session.role(&message).expect("the header is whole");
-    let mut out = Outbox::default();
-    let call = Call::detached();
-    let answer = session.serve(&call, Patience::Full, &Frame(&message), out.begin());
-    let reply = out.bytes();
-    match answer.expect("the header is whole") {
+    let queued = Message::apart(&message, len.unwrap_or(message.len()));
+    let served = session::serve(session, &Call::detached(), Patience::Full, &queued, ROOM);
+    let (answer, reply) = served.expect("the header is whole");
+    match answer {
         Answer::Done if !reply.is_empty() => {
             assert!(reply.len() >= 16);
             let word = |at: usize| {

@@ -13,3 +13,6 @@ pub mod client;
 pub mod decode;
 pub mod fuse;
 pub mod session;
+
+/// Far more room for a reply than any session may use.
+const ROOM: usize = 64 << 20;

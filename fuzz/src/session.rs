@@ -8,13 +8,13 @@ mod client;
 mod request;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use arbitrary::{Result, Unstructured};
 use memory::Memory;
 use p9::server::{ExportList, NumericUsers, Options, Server};
 use p9::{Dialect, Fid, Tag, Tmessage, Uid};
-use vfs::{Export, Time};
+use vfs::Export;
+use vfs_testkit::clock;
 
 use self::client::Client;
 
@@ -107,17 +107,12 @@ fn server(wait_for_locks: bool) -> Server {
 }
 
 fn tree() -> Arc<Memory> {
-    let ticks = AtomicI64::new(1_000_000_000);
-    let clock = move || Time {
-        sec: ticks.fetch_add(1, Ordering::Relaxed),
-        nsec: 0,
-    };
     let options = memory::Options {
         max_bytes: 1 << 20,
         max_nodes: 64,
         ..Default::default()
     };
-    Memory::with(Arc::new(clock), options)
+    Memory::with(clock(), options)
 }
 
 /// How a script starts: two bits for each client, and one for the server.

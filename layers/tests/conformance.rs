@@ -7,23 +7,14 @@ use layers::fault::{Fault, What, When};
 use layers::squash::{NOBODY, Squash, Whom};
 use layers::{IdMap, IdRange, Layer, MapIds, Trace, stack};
 use memory::{Memory, Options};
-use vfs::Time;
-use vfs_testkit::{Profile, Subject};
-
-fn wall() -> memory::Clock {
-    let ticks = std::sync::atomic::AtomicU32::new(0);
-    Arc::new(move || Time {
-        sec: 1_700_000_000,
-        nsec: ticks.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-    })
-}
+use vfs_testkit::{Profile, Subject, clock};
 
 fn still() -> layers::Clock {
     Arc::new(|| Duration::ZERO)
 }
 
 fn over(layer: impl Layer) -> Subject {
-    Subject::new(stack(Memory::new(wall()), layer), Profile::posix())
+    Subject::new(stack(Memory::new(clock()), layer), Profile::posix())
 }
 
 /// Operations done below as they are.
@@ -46,7 +37,7 @@ mod empty {
     }
 
     fn subject() -> Subject {
-        let fs = stack(Memory::new(wall()), Empty);
+        let fs = stack(Memory::new(clock()), Empty);
         Subject::new(stack(fs, Arc::new(Empty)), Profile::posix())
     }
 
@@ -94,7 +85,7 @@ mod squash_all {
             gid: NOBODY,
             ..Options::default()
         };
-        let fs = Memory::with(wall(), options);
+        let fs = Memory::with(clock(), options);
         let profile = Profile {
             identity: false,
             root: false,

@@ -2,8 +2,11 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use vfs::{Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Patience, Result, SetAttr};
+use vfs::{
+    Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Patience, Result, SetAttr, Time,
+};
 
 pub use crate::seen::{AsName, Kept, Opened, R, RW, Seen, W};
 
@@ -189,6 +192,19 @@ macro_rules! needs {
             return;
         }
     };
+}
+
+/// A clock that goes on by a nanosecond each time it is looked at.
+pub fn clock() -> Arc<impl Fn() -> Time + Send + Sync + 'static> {
+    const SECOND: i64 = 1_000_000_000;
+    let ticks = AtomicI64::new(1_000_000_000 * SECOND);
+    Arc::new(move || {
+        let now = ticks.fetch_add(1, Ordering::Relaxed);
+        Time {
+            sec: now / SECOND,
+            nsec: (now % SECOND) as u32,
+        }
+    })
 }
 
 /// Numbers that look random and are the same each time (splitmix64).

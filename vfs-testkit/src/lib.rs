@@ -4,7 +4,8 @@
 //!   fresh [`Subject`] of the source, layer or client half under test. Error numbers are checked as
 //!   Linux gives them. A [`Profile`] says what to expect where file systems may differ.
 //! - [`Script`]: a file system that answers what a test told it to, and notes who asked what.
-//! - [`Room`] and [`Bytes`]: the two ends of reads and writes, in memory.
+//! - [`Room`] and [`Bytes`]: the two ends of reads and writes, in memory; [`Message`] and [`Room`] those
+//!   of what a [`wire::Session`] serves, which [`session`] drives in place of an engine.
 //!
 //! Every operation of the suite is tried at each [`vfs::Patience`] until it does not answer
 //! `WOULD_BLOCK`, so that one that did something before saying so is found out.
@@ -20,8 +21,9 @@ pub mod cases;
 pub mod payload;
 pub mod script;
 mod seen;
+pub mod session;
 mod suite;
 
-pub use bed::{Bed, Opened, Profile, Seen, Subject, run};
-pub use payload::{Bytes, Room};
+pub use bed::{Bed, Opened, Profile, Seen, Subject, clock, run};
+pub use payload::{Bytes, Message, Room};
 pub use script::{Answer, Called, Gate, Script};

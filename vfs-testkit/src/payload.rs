@@ -1,12 +1,14 @@
-//! The two ends of reads and writes, in memory.
+//! The two ends of reads and writes, and of a message and its reply, in memory.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
 use vfs::{Errno, Patience, Payload, Result, Sink};
+use wire::{Incoming, Outgoing};
 
-/// A sink of a given size that keeps what it takes.
+/// A sink of a given size that keeps what it takes, be it what is read or a whole reply.
 #[derive(Debug, Default)]
 pub struct Room {
     data: Vec<u8>,
@@ -34,7 +36,7 @@ impl Room {
 
     fn check(&self, len: usize) {
         let room = self.size - self.data.len();
-        assert!(len <= room, "a source put {len} bytes where {room} fit");
+        assert!(len <= room, "{len} bytes were put where {room} fit");
     }
 }
 
@@ -79,6 +81,20 @@ impl Sink for Room {
         };
         self.data.truncate(old + done);
         result
+    }
+}
+
+impl Outgoing for Room {
+    fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    fn patch(&mut self, at: usize, data: &[u8]) {
+        self.data[at..at + data.len()].copy_from_slice(data);
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.data.truncate(len);
     }
 }
 
@@ -131,5 +147,52 @@ impl Payload for Bytes<'_> {
             }
         }
         Ok(done)
+    }
+}
+
+/// A message as it came.
+#[derive(Debug)]
+pub struct Message<B> {
+    bytes: B,
+    /// How many stand together, unless all do.
+    together: Option<usize>,
+}
+
+impl<B: AsRef<[u8]>> Message<B> {
+    /// One that stands together, as a stream carries it.
+    pub fn new(bytes: B) -> Message<B> {
+        Message {
+            bytes,
+            together: None,
+        }
+    }
+
+    /// One of which only the first `together` bytes do, as a queue may have it: the rest is nowhere but in
+    /// its payload, which may be less than the message says.
+    pub fn apart(bytes: B, together: usize) -> Message<B> {
+        Message {
+            bytes,
+            together: Some(together),
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> Incoming for Message<B> {
+    fn bytes(&self) -> &[u8] {
+        let bytes = self.bytes.as_ref();
+        &bytes[..self.together.unwrap_or(bytes.len())]
+    }
+
+    fn payload(
+        &self,
+        range: Range<usize>,
+        write: &mut dyn FnMut(&mut dyn Payload) -> Result<usize>,
+    ) -> Result<usize> {
+        let bytes = self.bytes.as_ref();
+        let payload = match self.together {
+            None => &bytes[range],
+            Some(_) => bytes.get(range).ok_or(Errno::EINVAL)?,
+        };
+        write(&mut Bytes::new(payload))
     }
 }

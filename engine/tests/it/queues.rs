@@ -3,15 +3,14 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 
 use engine::{Driven, Tuning};
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Exchange, Frame, Outbox, Ring};
-use vfs::Payload;
+use transports::{Exchange, Outbox, Ring};
+use vfs_testkit::Message;
 use wire::{Incoming, Outgoing};
 
 use crate::fake::{FakeSession, Rig};
@@ -84,24 +83,8 @@ impl Memory {
     }
 }
 
-struct Message(Vec<u8>);
-
-impl Incoming for Message {
-    fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    fn payload(
-        &self,
-        range: Range<usize>,
-        write: &mut dyn FnMut(&mut dyn Payload) -> vfs::Result<usize>,
-    ) -> vfs::Result<usize> {
-        Frame(&self.0).payload(range, write)
-    }
-}
-
 struct Pair {
-    message: Message,
+    message: Message<Vec<u8>>,
     reply: Outbox,
 }
 
@@ -124,7 +107,7 @@ impl Ring for Memory {
         let asked = state.asked.pop_front().filter(|_| !state.stopped);
         Ok(asked.map(|message| {
             Box::new(Pair {
-                message: Message(message),
+                message: Message::new(message),
                 reply: Outbox::default(),
             }) as Box<dyn Exchange>
         }))

@@ -103,6 +103,12 @@ impl std::fmt::Display for Undecodable {
 
 impl std::error::Error for Undecodable {}
 
+impl From<Undecodable> for Malformed {
+    fn from(what: Undecodable) -> Malformed {
+        Malformed::new(what.to_string())
+    }
+}
+
 /// Checks that `message` is as long as it says, and splits its header off.
 fn split(message: &[u8]) -> Result<(Header, Reader<'_>), Undecodable> {
     let header = Header::decode(message).map_err(Undecodable::Frame)?;

@@ -1,10 +1,7 @@
 //! A client of nothing but messages.
 
-use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::task::{Wake, Waker};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fuse::dirent::Dirent;
 use fuse::layout::*;
@@ -13,23 +10,18 @@ use fuse::numbers::{InitFlags, ROOT_ID};
 use fuse::server::{Options, Server, Session};
 use fuse::{Form, Header, Request};
 use memory::Memory;
-use vfs::{Call, Errno, Export, Patience, Payload, Result, Sink, Time};
-use wire::{Answer, Incoming, Outgoing, Session as _};
+use vfs::{Call, Errno, Export, Patience, Result};
+use vfs_testkit::session::{self, Parked};
+use vfs_testkit::{Message, clock};
+use wire::{Answer, Session as _};
 
-/// A server over a tree in memory, whose clock moves by a nanosecond each time it is looked at.
+/// What a request came to: its reply's arguments, or that it waits.
+pub(crate) type Came = session::Came<Result<Vec<u8>>>;
+
+/// A server over a tree in memory.
 pub(crate) fn server(options: Options) -> Server {
-    Server::new(Arc::new(Export::new("", tree())), options)
-}
-
-pub(crate) fn tree() -> Arc<Memory> {
-    let ticks = AtomicI64::new(1_000_000_000_000_000_000);
-    Memory::new(Arc::new(move || {
-        let now = ticks.fetch_add(1, Ordering::Relaxed);
-        Time {
-            sec: now / 1_000_000_000,
-            nsec: (now % 1_000_000_000) as u32,
-        }
-    }))
+    let export = Export::new("", Memory::new(clock()));
+    Server::new(Arc::new(export), options)
 }
 
 /// A mount.
@@ -39,27 +31,6 @@ pub(crate) struct Net {
     pub(crate) room: usize,
     pub(crate) uid: u32,
     next: AtomicU64,
-}
-
-/// A request that is parked.
-pub(crate) struct Parked {
-    call: Arc<Call>,
-    message: Vec<u8>,
-    woken: Arc<Woken>,
-}
-
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-/// What a request came to: its reply's arguments, or that it waits.
-pub(crate) enum Came {
-    Reply(Result<Vec<u8>>),
-    Parked(Parked),
 }
 
 /// All that a newest kernel offers.
@@ -134,19 +105,10 @@ impl Net {
         assert_eq!(answer, (Answer::Done, vec![]));
     }
 
-    /// Serves with ever more patience, as the engine does. What a write carries is nowhere but in its
-    /// payload.
+    /// Serves with ever more patience, as the engine does.
     pub(crate) fn try_exchange(&self, call: &Call, message: &[u8]) -> (Answer, Vec<u8>) {
-        for patience in [Patience::None, Patience::Brief, Patience::Full] {
-            let (answer, bytes) = self.serve(call, patience, message);
-            if answer != Answer::Done {
-                assert_eq!(bytes, b"", "{answer:?} leaves nothing behind");
-            }
-            if answer != Answer::WouldBlock {
-                return (answer, bytes);
-            }
-        }
-        panic!("a request that full patience is too short for");
+        session::serve_patiently(&self.session, call, &self.queued(message), self.room)
+            .expect("a header")
     }
 
     pub(crate) fn serve(
@@ -155,35 +117,35 @@ impl Net {
         patience: Patience,
         message: &[u8],
     ) -> (Answer, Vec<u8>) {
-        let mut out = Reply {
-            bytes: Vec::new(),
-            most: self.room,
-        };
+        session::serve(
+            &self.session,
+            call,
+            patience,
+            &self.queued(message),
+            self.room,
+        )
+        .expect("a header")
+    }
+
+    /// A message as a virtqueue has it: what a write carries is nowhere but in its payload.
+    fn queued<'a>(&self, message: &'a [u8]) -> Message<&'a [u8]> {
         let together = self.session.frame(message).ok().flatten();
-        let (bytes, rest) = message.split_at(together.unwrap_or(message.len()));
-        let message = Message { bytes, rest };
-        let answer = self.session.serve(call, patience, &message, &mut out);
-        (answer.expect("a header"), out.bytes)
+        Message::apart(message, together.unwrap_or(message.len()))
     }
 
     /// Sends a request that may have to wait.
     pub(crate) fn park(&self, nodeid: u64, request: &Request<'_>) -> Came {
-        let woken = Arc::new(Woken(AtomicBool::new(false)));
-        let call = Call::parkable(Waker::from(woken.clone()));
-        self.resume(Parked {
-            call: Arc::new(call),
-            message: self.encode(nodeid, request, b""),
-            woken,
-        })
+        self.resume(Parked::new(self.encode(nodeid, request, b"")))
     }
 
     /// Serves a parked request again.
     pub(crate) fn resume(&self, parked: Parked) -> Came {
-        match self.try_exchange(&parked.call, &parked.message) {
-            (Answer::Done, reply) => Came::Reply(open(&parked.message, &reply)),
-            (Answer::Parked, _) => Came::Parked(parked),
+        let reply = parked.serve(|call, message| match self.try_exchange(call, message) {
+            (Answer::Done, reply) => Some(open(message, &reply)),
+            (Answer::Parked, _) => None,
             other => panic!("{other:?}"),
-        }
+        });
+        reply.map_or_else(|| Came::Parked(parked), Came::Reply)
     }
 
     /// Sends a request that must succeed.
@@ -390,111 +352,5 @@ fn open(message: &[u8], reply: &[u8]) -> Result<Vec<u8>> {
             assert!((-511..0).contains(&error));
             Err(Errno::from_raw(-error))
         }
-    }
-}
-
-impl Came {
-    #[track_caller]
-    pub(crate) fn parked(self) -> Parked {
-        match self {
-            Came::Parked(parked) => parked,
-            Came::Reply(reply) => panic!("{reply:?}"),
-        }
-    }
-
-    #[track_caller]
-    pub(crate) fn reply(self) -> Result<Vec<u8>> {
-        match self {
-            Came::Reply(reply) => reply,
-            Came::Parked(_) => panic!("parked"),
-        }
-    }
-}
-
-impl Parked {
-    pub(crate) fn is_woken(&self) -> bool {
-        self.woken.0.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn cancel(&self) {
-        self.call.cancel();
-    }
-}
-
-/// A message as a virtqueue has it: what a write carries is apart.
-struct Message<'a> {
-    bytes: &'a [u8],
-    rest: &'a [u8],
-}
-
-impl Incoming for Message<'_> {
-    fn bytes(&self) -> &[u8] {
-        self.bytes
-    }
-
-    fn payload(
-        &self,
-        range: Range<usize>,
-        write: &mut dyn FnMut(&mut dyn Payload) -> Result<usize>,
-    ) -> Result<usize> {
-        let begin = self.bytes.len();
-        let rest = self.rest.get(range.start - begin..range.end - begin);
-        write(&mut Bytes(rest.ok_or(Errno::EINVAL)?))
-    }
-}
-
-struct Bytes<'a>(&'a [u8]);
-
-impl Payload for Bytes<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn bytes(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        take(std::mem::take(&mut self.0))
-    }
-
-    fn file(&mut self, _: BorrowedFd<'_>, _: u64) -> Result<usize> {
-        unreachable!("a tree in memory has no descriptors")
-    }
-}
-
-/// A reply under construction, never longer than there is room.
-struct Reply {
-    bytes: Vec<u8>,
-    most: usize,
-}
-
-impl Sink for Reply {
-    fn room(&self) -> usize {
-        self.most - self.bytes.len()
-    }
-
-    fn bytes(&mut self, data: &[u8]) {
-        assert!(data.len() <= self.room(), "a reply beyond its room");
-        self.bytes.extend_from_slice(data);
-    }
-
-    fn zeros(&mut self, len: usize) {
-        assert!(len <= self.room(), "a reply beyond its room");
-        self.bytes.resize(self.bytes.len() + len, 0);
-    }
-
-    fn file(&mut self, _: BorrowedFd<'_>, _: u64, _: usize, _: Patience) -> Result<usize> {
-        unreachable!("a tree in memory has no descriptors")
-    }
-}
-
-impl Outgoing for Reply {
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn patch(&mut self, at: usize, data: &[u8]) {
-        self.bytes[at..at + data.len()].copy_from_slice(data);
-    }
-
-    fn truncate(&mut self, len: usize) {
-        self.bytes.truncate(len);
     }
 }

@@ -8,7 +8,8 @@
 //! followed any more.
 //!
 //! Around it: attributes ([`attr`]), entries of directories ([`dir`]), errors ([`error`]) and the flags
-//! of requests ([`ask`]), each in the words of the file-system traits.
+//! of requests ([`ask`]), each in the words of the file-system traits; and what any reply must be
+//! ([`reply`]).
 //!
 //! What it lacks on purpose: bytes on their way, threads, clocks, and what to do while a reply is awaited.
 //! It takes no lock.
@@ -17,6 +18,7 @@ pub mod ask;
 pub mod attr;
 pub mod dir;
 pub mod error;
+pub mod reply;
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +26,7 @@ mod tests;
 use vfs::{Errno, Result};
 use wire::Malformed;
 
-use self::error::errno_of;
+use self::reply::{Expected, mismatch};
 use crate::message::{HEADER, Header};
 use crate::{Dialect, Fid, Kind, Put, Rmessage, Tag, Tmessage};
 
@@ -47,16 +49,6 @@ struct Flight {
     flushing: bool,
     /// Whether the caller has not given it back.
     held: bool,
-}
-
-/// What a reply must be.
-#[derive(Clone, Copy)]
-struct Expected {
-    kind: Kind,
-    /// How many bytes, or qids, at most.
-    most: u32,
-    /// What a clunk or removal gives up.
-    fid: Fid,
 }
 
 /// What a message from the server means.
@@ -111,8 +103,7 @@ impl Client {
 
     /// Takes the reply to [`Client::hello`]: from now on [`Client::dialect`] and [`Client::msize`] hold.
     pub fn agree(&mut self, message: &[u8]) -> std::result::Result<(), Malformed> {
-        let decoded = Rmessage::decode(Dialect::Plan9, message);
-        let (tag, reply) = decoded.map_err(|what| Malformed::new(what.to_string()))?;
+        let (tag, reply) = Rmessage::decode(Dialect::Plan9, message)?;
         let (msize, version) = match reply {
             Rmessage::Version { msize, version } if tag == Tag::NONE => (msize, version),
             Rmessage::Error { text, .. } => {
@@ -193,23 +184,17 @@ impl Client {
         request: &Tmessage<'a>,
         to: &mut impl Put,
     ) -> Result<(Tag, &'a [u8])> {
-        let kind = request.kind();
-        if !kind.is_in(self.dialect) {
+        if !request.kind().is_in(self.dialect) {
             return Err(Errno::EOPNOTSUPP);
         }
         if request.size(self.dialect) > self.msize as usize {
             return Err(Errno::EMSGSIZE);
         }
-        let (most, fid) = match request {
-            Tmessage::Read { count, .. } | Tmessage::Readdir { count, .. } => (*count, Fid::NONE),
-            Tmessage::Write { data, .. } => (data.0.len() as u32, Fid::NONE),
-            Tmessage::Walk { names, .. } => (names.len() as u32, Fid::NONE),
-            Tmessage::Clunk { fid } | Tmessage::Remove { fid } => (0, *fid),
-            // Those are not the caller's to send.
-            Tmessage::Version { .. } | Tmessage::Flush { .. } => return Err(Errno::EINVAL),
-            _ => (0, Fid::NONE),
-        };
-        let tag = self.take_tag(Expected { kind, most, fid })?;
+        // Those are not the caller's to send.
+        if matches!(request, Tmessage::Version { .. } | Tmessage::Flush { .. }) {
+            return Err(Errno::EINVAL);
+        }
+        let tag = self.take_tag(Expected::of(request))?;
         Ok((tag, request.encode_head(self.dialect, tag, to)))
     }
 
@@ -260,8 +245,7 @@ impl Client {
                 tag.0
             )));
         };
-        let (_, reply) = Rmessage::decode(self.dialect, message)
-            .map_err(|what| Malformed::new(what.to_string()))?;
+        let (_, reply) = Rmessage::decode(self.dialect, message)?;
         let result = expected.check(&reply)?;
         if expected.fid != Fid::NONE {
             self.forget_fid(expected.fid);
@@ -291,8 +275,7 @@ impl Client {
                 )));
             }
         };
-        let decoded = Rmessage::decode(self.dialect, message);
-        match decoded.map_err(|what| Malformed::new(what.to_string()))? {
+        match Rmessage::decode(self.dialect, message)? {
             (_, Rmessage::Flush {}) => {}
             (_, other) => return Err(mismatch(Kind::Flush, &other)),
         }
@@ -341,40 +324,4 @@ const FLUSH: u16 = 0x8000;
 
 fn flush_tag(target: Tag) -> Tag {
     Tag(target.0 | FLUSH)
-}
-
-impl Expected {
-    /// Whether the request succeeded, by a reply that may be one to it.
-    #[inline]
-    fn check(&self, reply: &Rmessage<'_>) -> std::result::Result<Result<()>, Malformed> {
-        if let Some(errno) = errno_of(reply) {
-            return Ok(Err(errno));
-        }
-        if reply.kind() != self.kind {
-            return Err(mismatch(self.kind, reply));
-        }
-        let got = match reply {
-            Rmessage::Read { data } | Rmessage::Readdir { data } => data.0.len(),
-            Rmessage::Write { count } => *count as usize,
-            Rmessage::Walk { qids } => qids.len(),
-            _ => 0,
-        };
-        if got > self.most as usize {
-            return Err(Malformed::new(format!(
-                "expected at most {} of R{}, got {got}",
-                self.most,
-                self.kind.name().to_ascii_lowercase()
-            )));
-        }
-        Ok(Ok(()))
-    }
-}
-
-#[cold]
-fn mismatch(expected: Kind, got: &Rmessage<'_>) -> Malformed {
-    Malformed::new(format!(
-        "expected R{}, got R{}",
-        expected.name().to_ascii_lowercase(),
-        got.kind().name().to_ascii_lowercase()
-    ))
 }

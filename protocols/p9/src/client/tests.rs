@@ -93,6 +93,40 @@ fn a_reply_must_be_one_to_what_was_asked() {
 }
 
 #[test]
+fn a_sound_reply_says_what_it_must() {
+    let name = &b"a"[..];
+    let (fid, newfid) = (Fid(1), Fid(2));
+    let names = Names::new(std::slice::from_ref(&name));
+    let mut walk = Vec::new();
+    Tmessage::Walk { fid, newfid, names }.encode(Dialect::Linux, Tag(1), &mut walk);
+    let qid = Qid {
+        kind: QidType::DIR,
+        version: 1,
+        path: 1,
+    };
+    let qids = Qids::new(std::slice::from_ref(&qid));
+    let check = |tag, answer: Rmessage<'_>| {
+        reply::check(Dialect::Linux, &walk, &reply(tag, &answer)).map(drop)
+    };
+    assert_eq!(check(Tag(1), Rmessage::Walk { qids }), Ok(()));
+    assert_eq!(check(Tag(1), Rmessage::Lerror { errno: 2 }), Ok(()));
+    assert!(check(Tag(2), Rmessage::Walk { qids }).is_err());
+    for unsound in [
+        Rmessage::Walk {
+            qids: Qids::new(&[]),
+        },
+        Rmessage::Lerror { errno: 0 },
+        Rmessage::Lerror { errno: 4096 },
+        Rmessage::Clunk {},
+    ] {
+        assert!(check(Tag(1), unsound).is_err(), "{unsound:?}");
+    }
+    let nonsense = [8, 0, 0, 0, 110, 1, 0, 0];
+    let got = reply(Tag(1), &Rmessage::Walk { qids });
+    assert!(reply::check(Dialect::Linux, &nonsense, &got).is_err());
+}
+
+#[test]
 fn no_more_qids_than_names() {
     let mut client = linux();
     let walk = Tmessage::Walk {

@@ -1,16 +1,16 @@
 //! A client of nothing but messages.
 
-use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU16, Ordering};
-use std::task::{Wake, Waker};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use memory::Memory;
+use p9::client::reply;
 use p9::server::{Connection, ExportList, NumericUsers, Options, Server};
 use p9::{Dialect, Fid, Names, Qid, Rmessage, Tag, Tmessage, Uid};
-use vfs::{Call, Errno, Export, Patience, Payload, Result, Sink, Time};
-use wire::{Answer, Incoming, Outgoing, Session};
+use vfs::{Call, Errno, Export, Patience};
+use vfs_testkit::session::{self, Parked};
+use vfs_testkit::{Message, clock};
+use wire::{Answer, Malformed, Session};
 
 /// The root of every attach of [`Net::attached`].
 pub(crate) const ROOT: Fid = Fid(0);
@@ -18,24 +18,17 @@ pub(crate) const ROOT: Fid = Fid(0);
 /// A fid that no test means anything by.
 pub(crate) const FREE: Fid = Fid(77);
 
-/// A server over a tree in memory, whose clock moves by a nanosecond each time it is looked at.
+/// What a request came to.
+pub(crate) type Came = session::Came<Rmessage<'static>>;
+
+/// A server over a tree in memory.
 pub(crate) fn server(options: Options) -> Server {
+    let export = Arc::new(Export::new("", Memory::new(clock())));
     Server::new(
-        Arc::new(ExportList(vec![Arc::new(Export::new("", tree()))])),
+        Arc::new(ExportList(vec![export])),
         Arc::new(NumericUsers),
         options,
     )
-}
-
-pub(crate) fn tree() -> Arc<Memory> {
-    let ticks = AtomicI64::new(1_000_000_000_000_000_000);
-    Memory::new(Arc::new(move || {
-        let now = ticks.fetch_add(1, Ordering::Relaxed);
-        Time {
-            sec: now / 1_000_000_000,
-            nsec: (now % 1_000_000_000) as u32,
-        }
-    }))
 }
 
 /// A connection.
@@ -44,27 +37,6 @@ pub(crate) struct Net {
     pub(crate) dialect: Dialect,
     pub(crate) msize: u32,
     next_tag: AtomicU16,
-}
-
-/// A request that is parked.
-pub(crate) struct Parked {
-    call: Arc<Call>,
-    message: Vec<u8>,
-    woken: Arc<Woken>,
-}
-
-struct Woken(std::sync::atomic::AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-/// What a request came to.
-pub(crate) enum Came {
-    Reply(Rmessage<'static>),
-    Parked(Parked),
 }
 
 impl Net {
@@ -124,18 +96,19 @@ impl Net {
             Tmessage::Version { .. } => Dialect::Plan9,
             _ => self.dialect,
         };
-        let reply = self.exchange(message);
-        let (answered, reply) = Rmessage::decode(dialect, Vec::leak(reply)).expect("a reply");
-        assert_eq!(answered, tag);
-        reply
+        checked(dialect, &message, self.answer(&message))
     }
 
-    /// Sends bytes and takes bytes.
-    pub(crate) fn exchange(&self, message: Vec<u8>) -> Vec<u8> {
-        let frame = self.session.frame(&message).expect("a frame");
+    /// Sends bytes and takes their reply.
+    pub(crate) fn exchange(&self, message: &[u8]) -> Rmessage<'static> {
+        checked(self.dialect, message, self.answer(message))
+    }
+
+    fn answer(&self, message: &[u8]) -> Vec<u8> {
+        let frame = self.session.frame(message).expect("a frame");
         assert_eq!(frame, Some(message.len()));
-        self.session.role(&message).expect("a role");
-        match self.try_exchange(&Call::detached(), &message) {
+        self.session.role(message).expect("a role");
+        match self.try_exchange(&Call::detached(), message) {
             Ok((Answer::Done, reply)) => reply,
             other => panic!("{other:?}"),
         }
@@ -146,47 +119,38 @@ impl Net {
         &self,
         call: &Call,
         message: &[u8],
-    ) -> std::result::Result<(Answer, Vec<u8>), wire::Malformed> {
-        for patience in [Patience::None, Patience::Brief, Patience::Full] {
-            let mut out = Reply {
-                bytes: Vec::new(),
-                most: self.msize as usize,
-            };
-            let message = Message(message);
-            let answer = self.session.serve(call, patience, &message, &mut out)?;
-            if answer != Answer::Done {
-                assert_eq!(out.bytes, b"", "{answer:?} leaves nothing behind");
-            }
-            if answer != Answer::WouldBlock {
-                return Ok((answer, out.bytes));
-            }
-        }
-        panic!("a request that full patience is too short for");
+    ) -> Result<(Answer, Vec<u8>), Malformed> {
+        let most = self.msize as usize;
+        session::serve_patiently(&self.session, call, &Message::new(message), most)
+    }
+
+    /// What is answered at one patience.
+    pub(crate) fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &[u8],
+    ) -> (Answer, Vec<u8>) {
+        let most = self.msize as usize;
+        session::serve(&self.session, call, patience, &Message::new(message), most)
+            .expect("it is framed")
     }
 
     /// Sends a request that may have to wait.
     pub(crate) fn park(&self, request: &Tmessage<'_>) -> Came {
         let mut message = Vec::new();
         request.encode(self.dialect, self.tag(), &mut message);
-        let woken = Arc::new(Woken(false.into()));
-        let call = Call::parkable(Waker::from(woken.clone()));
-        self.resume(Parked {
-            call: Arc::new(call),
-            message,
-            woken,
-        })
+        self.resume(Parked::new(message))
     }
 
     /// Serves a parked request again.
     pub(crate) fn resume(&self, parked: Parked) -> Came {
-        match self.try_exchange(&parked.call, &parked.message) {
-            Ok((Answer::Done, reply)) => {
-                let reply = Rmessage::decode(self.dialect, Vec::leak(reply));
-                Came::Reply(reply.expect("a reply").1)
-            }
-            Ok((Answer::Parked, _)) => Came::Parked(parked),
+        let reply = parked.serve(|call, message| match self.try_exchange(call, message) {
+            Ok((Answer::Done, reply)) => Some(checked(self.dialect, message, reply)),
+            Ok((Answer::Parked, _)) => None,
             other => panic!("{other:?}"),
-        }
+        });
+        reply.map_or_else(|| Came::Parked(parked), Came::Reply)
     }
 
     /// Sends a request that must succeed.
@@ -282,6 +246,13 @@ impl Net {
     }
 }
 
+/// A reply, which must be a sound one to `message`.
+#[track_caller]
+pub(crate) fn checked(dialect: Dialect, message: &[u8], reply: Vec<u8>) -> Rmessage<'static> {
+    // A test is not long.
+    reply::check(dialect, message, Vec::leak(reply)).expect("a sound reply")
+}
+
 /// What an error says.
 pub(crate) fn errno(reply: &Rmessage<'_>) -> Option<Errno> {
     match reply {
@@ -291,106 +262,5 @@ pub(crate) fn errno(reply: &Rmessage<'_>) -> Option<Errno> {
             number => Errno::from_raw(number as i32),
         }),
         _ => None,
-    }
-}
-
-impl Came {
-    #[track_caller]
-    pub(crate) fn parked(self) -> Parked {
-        match self {
-            Came::Parked(parked) => parked,
-            Came::Reply(reply) => panic!("{reply:?}"),
-        }
-    }
-
-    #[track_caller]
-    pub(crate) fn reply(self) -> Rmessage<'static> {
-        match self {
-            Came::Reply(reply) => reply,
-            Came::Parked(_) => panic!("parked"),
-        }
-    }
-}
-
-impl Parked {
-    pub(crate) fn is_woken(&self) -> bool {
-        self.woken.0.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn cancel(&self) {
-        self.call.cancel();
-    }
-}
-
-/// A whole message as it came.
-pub(crate) struct Message<'a>(pub(crate) &'a [u8]);
-
-impl Incoming for Message<'_> {
-    fn bytes(&self) -> &[u8] {
-        self.0
-    }
-
-    fn payload(
-        &self,
-        range: Range<usize>,
-        write: &mut dyn FnMut(&mut dyn Payload) -> Result<usize>,
-    ) -> Result<usize> {
-        write(&mut Bytes(&self.0[range]))
-    }
-}
-
-struct Bytes<'a>(&'a [u8]);
-
-impl Payload for Bytes<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn bytes(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        take(std::mem::take(&mut self.0))
-    }
-
-    fn file(&mut self, _: BorrowedFd<'_>, _: u64) -> Result<usize> {
-        unreachable!("a tree in memory has no descriptors")
-    }
-}
-
-/// A reply under construction, never longer than was agreed on.
-pub(crate) struct Reply {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) most: usize,
-}
-
-impl Sink for Reply {
-    fn room(&self) -> usize {
-        self.most - self.bytes.len()
-    }
-
-    fn bytes(&mut self, data: &[u8]) {
-        assert!(data.len() <= self.room(), "a reply beyond msize");
-        self.bytes.extend_from_slice(data);
-    }
-
-    fn zeros(&mut self, len: usize) {
-        assert!(len <= self.room(), "a reply beyond msize");
-        self.bytes.resize(self.bytes.len() + len, 0);
-    }
-
-    fn file(&mut self, _: BorrowedFd<'_>, _: u64, _: usize, _: Patience) -> Result<usize> {
-        unreachable!("a tree in memory has no descriptors")
-    }
-}
-
-impl Outgoing for Reply {
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn patch(&mut self, at: usize, data: &[u8]) {
-        self.bytes[at..at + data.len()].copy_from_slice(data);
-    }
-
-    fn truncate(&mut self, len: usize) {
-        self.bytes.truncate(len);
     }
 }

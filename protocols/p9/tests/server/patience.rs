@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use p9::server::{ExportList, NumericUsers, Options, Server};
-use p9::{Data, Datasync, Dialect, Fid, Names, Rmessage, Stat, Tag, Tmessage as T, Uid};
+use p9::{Data, Datasync, Dialect, Fid, Names, Stat, Tag, Tmessage as T, Uid};
 use vfs::{Call, Errno, Export, Kind, Op, Patience};
 use vfs_testkit::script::{Answer as Scripted, Gate, Script};
-use wire::{Answer, Session};
+use wire::Answer;
 
-use crate::net::{FREE, Message, Net, ROOT, Reply, errno};
+use crate::net::{FREE, Net, ROOT, checked, errno};
 
 const DIR: Fid = Fid(1);
 const FILE: Fid = Fid(2);
@@ -304,24 +304,22 @@ fn size(fid: Fid) -> T<'static> {
     }
 }
 
-/// What is answered to `request` at one patience: the answer and the reply.
-fn serve(net: &Net, call: &Call, patience: Patience, request: &T<'_>) -> (Answer, Vec<u8>) {
+fn encoded(net: &Net, request: &T<'_>) -> Vec<u8> {
     let mut message = Vec::new();
     request.encode(net.dialect, Tag(1), &mut message);
-    let mut out = Reply {
-        bytes: Vec::new(),
-        most: net.msize as usize,
-    };
-    let answer = net
-        .session
-        .serve(call, patience, &Message(&message), &mut out)
-        .expect("it is framed");
-    (answer, out.bytes)
+    message
 }
 
-fn assert_done(net: &Net, request: &T<'_>, served: (Answer, Vec<u8>)) {
-    assert_eq!(served.0, Answer::Done, "{request:?}");
-    let reply = Rmessage::decode(net.dialect, &served.1).expect("a reply").1;
+fn assert_would_block(net: &Net, call: &Call, patience: Patience, request: &T<'_>) {
+    let (answer, _) = net.serve(call, patience, &encoded(net, request));
+    assert_eq!(answer, Answer::WouldBlock, "{request:?}");
+}
+
+fn assert_done(net: &Net, call: &Call, request: &T<'_>) {
+    let message = encoded(net, request);
+    let (answer, reply) = net.serve(call, Patience::Full, &message);
+    assert_eq!(answer, Answer::Done, "{request:?}");
+    let reply = checked(net.dialect, &message, reply);
     assert_eq!(errno(&reply), None, "{request:?}: {reply:?}");
 }
 
@@ -332,12 +330,9 @@ fn what_would_block_is_served_again_with_more_patience() {
         script.next(op, Scripted::Needs(Patience::Full));
         let call = Call::detached();
         for patience in [Patience::None, Patience::Brief, Patience::None] {
-            let (answer, reply) = serve(&net, &call, patience, &request);
-            assert_eq!(answer, Answer::WouldBlock, "{request:?} for {op}");
-            assert!(reply.is_empty());
+            assert_would_block(&net, &call, patience, &request);
         }
-        let served = serve(&net, &call, Patience::Full, &request);
-        assert_done(&net, &request, served);
+        assert_done(&net, &call, &request);
     }
 }
 
@@ -401,13 +396,11 @@ fn two_steps_of_the_old_dialects_are_taken_with_full_patience_only() {
         script.take_calls();
         let call = Call::detached();
         for patience in [Patience::None, Patience::Brief] {
-            let (answer, _) = serve(&net, &call, patience, &request);
-            assert_eq!(answer, Answer::WouldBlock, "{request:?}");
+            assert_would_block(&net, &call, patience, &request);
             let changes = [Op::Make, Op::Rename, Op::Setattr];
             assert!(!script.ops().iter().any(|op| changes.contains(op)));
         }
-        let served = serve(&net, &call, Patience::Full, &request);
-        assert_done(&net, &request, served);
+        assert_done(&net, &call, &request);
     }
 }
 

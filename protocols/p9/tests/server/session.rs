@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
+use memory::Memory;
 use p9::server::{ExportList, Exports, NumericUsers, Options, Server};
-use p9::{Dialect, Fid, Names, Rmessage, Tag, Tmessage as T, Uid};
+use p9::{Dialect, Fid, Names, Tag, Tmessage as T, Uid};
 use vfs::{Call, Errno, Export};
+use vfs_testkit::clock;
 use wire::{Role, Session};
 
-use crate::net::{FREE, Net, ROOT, errno, server, tree};
-
-fn decode(dialect: Dialect, reply: Vec<u8>) -> Rmessage<'static> {
-    let reply = Rmessage::decode(dialect, Vec::leak(reply));
-    reply.expect("a reply").1
-}
+use crate::net::{FREE, Net, ROOT, errno, server};
 
 #[test]
 fn nothing_is_answered_before_a_version_is_agreed_on() {
@@ -54,7 +51,7 @@ fn what_is_framed_well_is_answered_and_what_is_not_ends_the_connection() {
             Errno::EPROTO,
         ),
     ] {
-        let reply = decode(Dialect::Linux, net.exchange(bytes.clone()));
+        let reply = net.exchange(&bytes);
         assert_eq!(errno(&reply), Some(refusal), "{bytes:?}");
     }
     assert_eq!(net.session.frame(&[7, 0, 0]), Ok(None));
@@ -72,7 +69,11 @@ fn what_is_framed_well_is_answered_and_what_is_not_ends_the_connection() {
 /// A server of `one`, `two` and `two/inner`, with `two:a/b` made.
 fn exports() -> (Server, ExportList) {
     let names = ["one", "/two", "two/inner"];
-    let list = ExportList(names.map(|name| Arc::new(Export::new(name, tree()))).into());
+    let list = ExportList(
+        names
+            .map(|name| Arc::new(Export::new(name, Memory::new(clock()))))
+            .into(),
+    );
     let shared = Arc::new(list.clone());
     let server = Server::new(shared, Arc::new(NumericUsers), Options::default());
     let net = Net::new(&server, Dialect::Linux, 8192);

@@ -1,7 +1,6 @@
 //! A tree in memory, served over a socket pair.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::{Engine, Tuning};
 use memory::Memory;
@@ -9,7 +8,7 @@ use p9::Dialect;
 use p9::server::{ExportList, NumericUsers, Server};
 use remote::ninep::{Options, Remote9p};
 use transports::StreamLink;
-use vfs::{Export, FileSystem, Time};
+use vfs::{Export, FileSystem};
 
 struct Service(Server);
 
@@ -27,7 +26,7 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new() -> Served {
-        Served::of(tree())
+        Served::of(Memory::new(vfs_testkit::clock()))
     }
 
     pub(crate) fn of(fs: Arc<dyn FileSystem>) -> Served {
@@ -68,16 +67,4 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.engine.stop();
     }
-}
-
-/// A tree whose clock goes on by a microsecond each time it is looked at.
-pub(crate) fn tree() -> Arc<Memory> {
-    let micros = AtomicU64::new(0);
-    Memory::new(Arc::new(move || {
-        let now = micros.fetch_add(1, Ordering::Relaxed);
-        Time {
-            sec: 1_700_000_000 + (now / 1_000_000) as i64,
-            nsec: (now % 1_000_000 * 1000) as u32,
-        }
-    }))
 }

@@ -95,10 +95,7 @@ fn linux_16_a_fid_that_goes_takes_its_waiting_along() {
     let server = server(Options::default());
     let (one, other) = (locker(&server), locker(&server));
     assert_eq!(status(one.ok(&lock(Fid(1), WRLCK, 0, (0, 0), 1))), 0);
-    let parked = match other.park(&lock(Fid(1), WRLCK, BLOCK, (0, 0), 1)) {
-        Came::Parked(parked) => parked,
-        Came::Reply(reply) => panic!("{reply:?}"),
-    };
+    let parked = other.park(&lock(Fid(1), WRLCK, BLOCK, (0, 0), 1)).parked();
     other.clunk(Fid(1));
     assert!(parked.is_woken());
     assert_eq!(errno(&other.resume(parked).reply()), Some(Errno::EBADF));

@@ -12,7 +12,7 @@ use p9::{Datasync, Dialect, Fid, Names, Qid, QidType, Rmessage, Tag, Tmessage as
 use vfs::Errno;
 use wire::{Role, Session};
 
-use crate::net::{Came, FREE, Net, ROOT, errno, server};
+use crate::net::{FREE, Net, ROOT, errno, server};
 
 pub(super) const O_RDONLY: u32 = 0;
 pub(super) const O_WRONLY: u32 = 1;

@@ -204,9 +204,7 @@ fn linux_11_names_are_moved_and_removed_by_directory() {
     // Messages of other dialects are not taken for something else.
     let mut stat = Vec::new();
     T::Stat { fid: ROOT }.encode(Dialect::Unix, Tag(5), &mut stat);
-    let reply = net.exchange(stat);
-    let reply = Rmessage::decode(Dialect::Linux, &reply).expect("a reply").1;
-    assert_eq!(errno(&reply), Some(Errno::EOPNOTSUPP));
+    assert_eq!(errno(&net.exchange(&stat)), Some(Errno::EOPNOTSUPP));
 }
 
 #[test]

@@ -1,0 +1,107 @@
+//! What a reply to a request must be.
+
+use vfs::Result;
+use wire::Malformed;
+
+use super::dir;
+use super::error::errno_of;
+use crate::message::Header;
+use crate::{Dialect, Fid, Kind, Rmessage, Tmessage};
+
+/// What a client goes by while it waits.
+#[derive(Clone, Copy)]
+pub(super) struct Expected {
+    kind: Kind,
+    /// How many bytes, or qids, at most.
+    most: u32,
+    /// What a clunk or removal gives up.
+    pub(super) fid: Fid,
+}
+
+impl Expected {
+    #[inline]
+    pub(super) fn of(request: &Tmessage<'_>) -> Expected {
+        let (most, fid) = match request {
+            Tmessage::Read { count, .. } | Tmessage::Readdir { count, .. } => (*count, Fid::NONE),
+            Tmessage::Write { data, .. } => (data.0.len() as u32, Fid::NONE),
+            Tmessage::Walk { names, .. } => (names.len() as u32, Fid::NONE),
+            Tmessage::Clunk { fid } | Tmessage::Remove { fid } => (0, *fid),
+            _ => (0, Fid::NONE),
+        };
+        let kind = request.kind();
+        Expected { kind, most, fid }
+    }
+
+    /// Whether the request succeeded, by a reply that may be one to it.
+    #[inline]
+    pub(super) fn check(&self, reply: &Rmessage<'_>) -> std::result::Result<Result<()>, Malformed> {
+        if let Some(errno) = errno_of(reply) {
+            return Ok(Err(errno));
+        }
+        if reply.kind() != self.kind {
+            return Err(mismatch(self.kind, reply));
+        }
+        let got = match reply {
+            Rmessage::Read { data } | Rmessage::Readdir { data } => data.0.len(),
+            Rmessage::Write { count } => *count as usize,
+            Rmessage::Walk { qids } => qids.len(),
+            _ => 0,
+        };
+        if got > self.most as usize {
+            return Err(Malformed::new(format!(
+                "expected at most {} of R{}, got {got}",
+                self.most,
+                self.kind.name().to_ascii_lowercase()
+            )));
+        }
+        Ok(Ok(()))
+    }
+}
+
+#[cold]
+pub(super) fn mismatch(expected: Kind, got: &Rmessage<'_>) -> Malformed {
+    Malformed::new(format!(
+        "expected R{}, got R{}",
+        expected.name().to_ascii_lowercase(),
+        got.kind().name().to_ascii_lowercase()
+    ))
+}
+
+/// Decodes `reply`, which must be a sound answer to `request`, both of them whole messages: under its tag,
+/// of its kind or an error, with no more in it than was asked for, and what is in it whole. A request that
+/// cannot be read is not answered but by an error.
+///
+/// Tests hold servers to this; a [`super::Client`] gets along with less.
+pub fn check<'a>(
+    dialect: Dialect,
+    request: &[u8],
+    reply: &'a [u8],
+) -> std::result::Result<Rmessage<'a>, Malformed> {
+    let (tag, reply) = Rmessage::decode(dialect, reply)?;
+    let sound = tag == Header::decode(request)?.tag
+        && match &reply {
+            Rmessage::Lerror { errno } => (1..=4095).contains(errno),
+            Rmessage::Error { text, .. } => !text.is_empty(),
+            _ => answers(&Tmessage::decode(dialect, request)?.1, &reply)?,
+        };
+    match sound {
+        true => Ok(reply),
+        false => Err(Malformed::new(format!(
+            "expected a sound reply, got {reply:?} with tag {}",
+            tag.0
+        ))),
+    }
+}
+
+/// Whether a reply that is no error says as much as it must.
+fn answers(request: &Tmessage<'_>, reply: &Rmessage<'_>) -> std::result::Result<bool, Malformed> {
+    let succeeded = Expected::of(request).check(reply)?.is_ok();
+    Ok(match (request, reply) {
+        // A first name that leads nowhere is an error: walk(5).
+        (Tmessage::Walk { names, .. }, Rmessage::Walk { qids }) => {
+            names.is_empty() || !qids.is_empty()
+        }
+        (_, Rmessage::Readdir { data }) => dir::entries(data.0).all(|entry| entry.is_ok()),
+        _ => succeeded,
+    })
+}
