@@ -7,7 +7,6 @@
 //! has. The ids in POSIX ACLs are mapped, too; the root id in file capabilities (`security.
 //! capability`, version 3) is not.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use vfs::{
 };
 
 use crate::squash::NOBODY;
-use crate::{Layer, Opened, existing, forward};
+use crate::{BadMap, Layer, Opened, existing, forward};
 
 /// `count` ids from `client` on are those from `host` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +30,6 @@ pub struct IdRange {
 /// Ranges that do not overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdMap(Vec<IdRange>);
-
-/// A map that is none: what was expected, and what came.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadMap(String);
-
-impl fmt::Display for BadMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadMap {}
 
 impl FromStr for IdRange {
     type Err = BadMap;
