@@ -3,7 +3,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use engine::Tuning;
 use layers::squash::{NOBODY, Whom};
-use layers::{IdRange, Squash};
+use layers::{IdRange, Squash, XattrMap};
 use transports::Addr;
 
 use super::virtiofs::{Cache, Share};
@@ -52,6 +52,10 @@ pub(crate) struct ServeArgs {
     /// Map a range of group ids; may be repeated
     #[arg(long, value_name = "CLIENT:HOST:COUNT")]
     pub(super) map_gid: Vec<IdRange>,
+    /// Rules by which extended attributes have other names at the source, in virtiofsd's syntax:
+    /// ':map::user.virtiofs.:' keeps all of them as a user's
+    #[arg(long, value_name = "RULES")]
+    pub(super) xattrmap: Option<XattrMap>,
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     pub(super) identity: IdentityArg,

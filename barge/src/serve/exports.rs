@@ -44,6 +44,9 @@ fn wrap(
     args: &ServeArgs,
     read_only: bool,
 ) -> Result<Arc<dyn FileSystem>, Failure> {
+    if let Some(map) = &args.xattrmap {
+        fs = stack(fs, map.clone());
+    }
     if !args.map_uid.is_empty() || !args.map_gid.is_empty() {
         let (uids, gids) = (id_map(&args.map_uid)?, id_map(&args.map_gid)?);
         fs = stack(fs, MapIds { uids, gids });
