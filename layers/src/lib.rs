@@ -27,7 +27,7 @@ pub mod xattrmap;
 
 pub use bad_map::BadMap;
 pub use fault::Fault;
-pub use idmap::{IdMap, IdRange, MapIds};
+pub use idmap::{IdMap, IdRange, MapIds, Translation};
 pub use layer::{Below, Layer, Opened};
 pub use readonly::ReadOnly;
 pub use squash::Squash;
