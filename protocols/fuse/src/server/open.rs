@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use vfs::{Cx, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr};
+use vfs::{Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr};
 
 use super::Turn;
 use super::handles::{Locked, Open, Reserved};
@@ -29,7 +29,7 @@ impl Turn<'_> {
         } else {
             flags
         };
-        let (file, flags) = self.writing_behind(begin, |cx, flags| node.open(cx, flags))?;
+        let (file, flags) = self.writing_behind(begin, |flags| node.open(&self.cx, flags))?;
         if kill {
             let cut = SetAttr {
                 size: Some(0),
@@ -60,26 +60,46 @@ impl Turn<'_> {
         let mut flags = self.open_flags(asked)?;
         flags.set(OpenFlags::EXCL, asked.contains(Flags::EXCL));
         let mode = self.mode(args.mode, args.umask);
-        self.make_open(flags, |node, cx, flags| node.create(cx, name, flags, mode))
+        self.make_open(flags, |turn, dir, flags| {
+            if turn.labels.is_empty() {
+                return dir.create(&turn.cx, name, flags, mode);
+            }
+            match dir.create(&turn.cx, name, flags | OpenFlags::EXCL, mode) {
+                Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {
+                    // It got its label when it was made.
+                    let entry = dir.lookup(&turn.cx, name)?;
+                    let file = entry.node.open(&turn.cx, flags)?;
+                    Ok((entry, file))
+                }
+                made => {
+                    let (entry, file) = made?;
+                    Ok((turn.label(dir, Some(name), entry)?, file))
+                }
+            }
+        })
     }
 
     pub(super) fn tmpfile(&mut self, args: &CreateIn) -> Result<()> {
         let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
         let mode = self.mode(args.mode, args.umask);
-        self.make_open(flags, |node, cx, flags| node.tmpfile(cx, flags, mode))
+        self.make_open(flags, |turn, dir, flags| {
+            let (entry, file) = dir.tmpfile(&turn.cx, flags, mode)?;
+            Ok((turn.label(dir, None, entry)?, file))
+        })
     }
 
     fn make_open(
         &mut self,
         flags: OpenFlags,
-        make: impl Fn(&dyn Node, &Cx<'_>, OpenFlags) -> Result<(Entry, Arc<dyn File>)>,
+        make: impl Fn(&Turn<'_>, &dyn Node, OpenFlags) -> Result<(Entry, Arc<dyn File>)>,
     ) -> Result<()> {
         self.check_room(EntryOut::SIZE + OpenOut::SIZE)?;
         let up = self.directory()?;
         let place = self.peer.handles.reserve()?;
         self.peer.nodes.check_room()?;
+        self.may_label()?;
         let ((entry, file), flags) =
-            self.writing_behind(flags, |cx, flags| make(&*up.node, cx, flags))?;
+            self.writing_behind(flags, |flags| make(self, &*up.node, flags))?;
         let looked = self.entry_out(&up, &entry)?;
         let opened = self.opened_as(place, entry.node, file, flags);
         self.reply(&[&looked.encode(), &opened.encode()])
@@ -123,9 +143,9 @@ impl Turn<'_> {
     fn writing_behind<T>(
         &self,
         flags: OpenFlags,
-        open: impl Fn(&Cx<'_>, OpenFlags) -> Result<T>,
+        open: impl Fn(OpenFlags) -> Result<T>,
     ) -> Result<(T, OpenFlags)> {
-        let open = |flags| Ok((open(&self.cx, flags)?, flags));
+        let open = |flags| Ok((open(flags)?, flags));
         if !self.agreed.has(InitFlags::WRITEBACK_CACHE) || !flags.contains(OpenFlags::WRITE) {
             return open(flags);
         }
@@ -150,10 +170,11 @@ impl Turn<'_> {
             (Flags::APPEND, OpenFlags::APPEND),
             (Flags::DSYNC, OpenFlags::DSYNC),
             (Flags::SYNC, OpenFlags::SYNC),
-            (Flags::NOATIME, OpenFlags::NOATIME),
         ] {
             flags.set(flag, asked.contains(bit));
         }
+        let noatime = self.peer.options.noatime && asked.contains(Flags::NOATIME);
+        flags.set(OpenFlags::NOATIME, noatime);
         let direct = self.peer.options.allow_direct_io && asked.contains(Flags::DIRECT);
         flags.set(OpenFlags::DIRECT, direct);
         Ok(flags)
