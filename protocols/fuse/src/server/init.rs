@@ -128,11 +128,9 @@ impl Session {
     fn grants(&self) -> InitFlags {
         let options = &self.options;
         let mut flags = InitFlags::ASYNC_READ
-            | InitFlags::POSIX_LOCKS
             | InitFlags::ATOMIC_O_TRUNC
             | InitFlags::EXPORT_SUPPORT
             | InitFlags::BIG_WRITES
-            | InitFlags::FLOCK_LOCKS
             | InitFlags::AUTO_INVAL_DATA
             | InitFlags::ASYNC_DIO
             | InitFlags::PARALLEL_DIROPS
@@ -148,6 +146,8 @@ impl Session {
             (options.cache != Cache::Never, InitFlags::CACHE_SYMLINKS),
             (options.writeback, InitFlags::WRITEBACK_CACHE),
             (options.announce_submounts, InitFlags::SUBMOUNTS),
+            (options.posix_locks, InitFlags::POSIX_LOCKS),
+            (options.flock, InitFlags::FLOCK_LOCKS),
             (options.killpriv_v2, InitFlags::HANDLE_KILLPRIV_V2),
             (options.allow_mmap, InitFlags::DIRECT_IO_ALLOW_MMAP),
             (

@@ -42,6 +42,10 @@ pub struct Options {
     /// What is on another device below becomes a mount of its own in the client, so that device and
     /// node numbers together are unique.
     pub announce_submounts: bool,
+    /// fcntl(2) locks are the server's, and seen by all its clients; otherwise the client's own.
+    pub posix_locks: bool,
+    /// The same of flock(2) locks.
+    pub flock: bool,
     /// Set-id bits are taken away here when a file is written, not by the client's extra requests.
     pub killpriv_v2: bool,
     /// Files that the client keeps no contents of can be mapped as shared all the same.
@@ -70,6 +74,8 @@ impl Default for Options {
             required: InitFlags::empty(),
             readdirplus: true,
             announce_submounts: true,
+            posix_locks: true,
+            flock: true,
             killpriv_v2: false,
             allow_mmap: true,
             noatime: true,

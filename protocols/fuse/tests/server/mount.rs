@@ -69,6 +69,8 @@ fn options_grant_and_deny() {
         readdirplus: false,
         announce_submounts: false,
         allow_mmap: false,
+        posix_locks: false,
+        flock: false,
         cache: Cache::Never,
         ..Options::default()
     });
@@ -76,7 +78,9 @@ fn options_grant_and_deny() {
     let denied = InitFlags::DO_READDIRPLUS
         | InitFlags::SUBMOUNTS
         | InitFlags::CACHE_SYMLINKS
-        | InitFlags::DIRECT_IO_ALLOW_MMAP;
+        | InitFlags::DIRECT_IO_ALLOW_MMAP
+        | InitFlags::POSIX_LOCKS
+        | InitFlags::FLOCK_LOCKS;
     assert!(!others.intersects(denied));
 }
 
