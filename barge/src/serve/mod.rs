@@ -1,4 +1,4 @@
-//! `barge serve`: sources, behind layers, over protocols, until told to stop.
+//! `barge serve` and `barge virtiofsd`: sources, behind layers, over protocols, until told to stop.
 
 mod activation;
 mod announce;
@@ -9,6 +9,7 @@ mod run;
 mod signals;
 mod users;
 mod virtiofs;
+pub(crate) mod virtiofsd;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use vfs::Export;
 
 pub(crate) use self::args::ServeArgs;
 use self::plan::{Nine, Plan};
+pub(crate) use self::virtiofsd::VirtiofsdArgs;
 use crate::{Done, Failure};
 
 /// `barge serve`

@@ -74,7 +74,7 @@ impl FromStr for Tag {
 }
 
 /// What a guest may keep, as virtiofsd names it.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cache {
     /// Nothing
     Never,

@@ -4,3 +4,4 @@ mod foreign;
 mod layers;
 mod served;
 mod service;
+mod virtiofsd;
