@@ -51,6 +51,8 @@ bitflags! {
         const ASYNC_DIO = 1 << 15;
         /// The kernel writes behind.
         const WRITEBACK_CACHE = 1 << 16;
+        /// Files need not be opened: `ENOSYS` says so.
+        const NO_OPEN_SUPPORT = 1 << 17;
         /// Several look-ups in one directory at once.
         const PARALLEL_DIROPS = 1 << 18;
         /// ACLs are enforced.
@@ -59,6 +61,8 @@ bitflags! {
         const MAX_PAGES = 1 << 22;
         /// The targets of symbolic links are cached.
         const CACHE_SYMLINKS = 1 << 23;
+        /// Directories need not be opened: `ENOSYS` says so.
+        const NO_OPENDIR_SUPPORT = 1 << 24;
         /// Directories of another device become mounts of their own.
         const SUBMOUNTS = 1 << 27;
         /// The server takes set-id bits away where it is told to.

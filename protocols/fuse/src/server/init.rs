@@ -144,6 +144,12 @@ impl Session {
                 InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO,
             ),
             (options.cache != Cache::Never, InitFlags::CACHE_SYMLINKS),
+            (
+                options.cache == Cache::Always
+                    && self.capabilities.read_only
+                    && self.capabilities.stable_cookies,
+                InitFlags::NO_OPENDIR_SUPPORT,
+            ),
             (options.writeback, InitFlags::WRITEBACK_CACHE),
             (options.announce_submounts, InitFlags::SUBMOUNTS),
             (options.posix_locks, InitFlags::POSIX_LOCKS),

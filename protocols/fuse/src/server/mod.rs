@@ -292,6 +292,8 @@ impl Turn<'_> {
                 name,
                 newname,
             } => self.rename(name.0, args.newdir, newname.0, args.flags),
+            // Nothing was opened, and nothing can have changed.
+            R::Fsyncdir { .. } if self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) => self.reply(&[]),
             R::Fsync { args } | R::Fsyncdir { args } => self.fsync(&args),
             R::Fallocate { args } => self.fallocate(&args),
             R::Lseek { args } => self.lseek(&args),

@@ -38,20 +38,26 @@ impl Turn<'_> {
             };
             file.setattr(&self.cx, &cut)?;
         }
-        let opened = self.opened_as(place, node, file, flags);
+        let opened = self.opened_as(place, self.open_of(node, file, flags));
         self.reply(&[&opened.encode()])
     }
 
+    /// Where nothing can change, the client goes on by itself after `ENOSYS`.
     pub(super) fn opendir(&mut self) -> Result<()> {
-        self.check_room(OpenOut::SIZE)?;
-        let node = self.node()?.node;
-        if node.kind() != Kind::Directory {
-            return Err(Errno::ENOTDIR);
+        if self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) {
+            return Err(Errno::ENOSYS);
         }
+        self.check_room(OpenOut::SIZE)?;
         let place = self.peer.handles.reserve()?;
-        let file = node.open(&self.cx, OpenFlags::READ)?;
-        let opened = self.opened_as(place, node, file, OpenFlags::READ);
+        let opened = self.opened_as(place, self.open_directory()?);
         self.reply(&[&opened.encode()])
+    }
+
+    /// The directory that the request is about, opened.
+    pub(super) fn open_directory(&self) -> Result<Open> {
+        let node = self.directory()?.node;
+        let file = node.open(&self.cx, OpenFlags::READ)?;
+        Ok(self.open_of(node, file, OpenFlags::READ))
     }
 
     pub(super) fn create(&mut self, args: &CreateIn, name: &[u8]) -> Result<()> {
@@ -101,7 +107,7 @@ impl Turn<'_> {
         let ((entry, file), flags) =
             self.writing_behind(flags, |flags| make(self, &*up.node, flags))?;
         let looked = self.entry_out(&up, &entry)?;
-        let opened = self.opened_as(place, entry.node, file, flags);
+        let opened = self.opened_as(place, self.open_of(entry.node, file, flags));
         self.reply(&[&looked.encode(), &opened.encode()])
     }
 
@@ -114,15 +120,8 @@ impl Turn<'_> {
         }
     }
 
-    fn opened_as(
-        &self,
-        place: Reserved<'_>,
-        node: Arc<dyn Node>,
-        file: Arc<dyn File>,
-        flags: OpenFlags,
-    ) -> OpenOut {
-        let directory = node.kind() == Kind::Directory;
-        let fh = place.keep(Open {
+    fn open_of(&self, node: Arc<dyn Node>, file: Arc<dyn File>, flags: OpenFlags) -> Open {
+        Open {
             locked: Locked {
                 node,
                 lockers: self.peer.lockers.clone(),
@@ -130,10 +129,14 @@ impl Turn<'_> {
             },
             file,
             flags,
-        });
+        }
+    }
+
+    fn opened_as(&self, place: Reserved<'_>, open: Open) -> OpenOut {
+        let flags = self.peer.options.open_flags(open.is_directory());
         OpenOut {
-            fh,
-            open_flags: self.peer.options.open_flags(directory).bits(),
+            fh: place.keep(open),
+            open_flags: flags.bits(),
             backing_id: 0,
         }
     }
