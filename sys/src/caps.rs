@@ -14,6 +14,28 @@ pub fn have(wanted: CapabilitySet) -> bool {
     effective().contains(wanted)
 }
 
+/// Those over files that a thread loses as it leaves user 0 for file systems (`CAP_FS_SET` in Linux's
+/// `include/linux/capability.h`).
+const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::LINUX_IMMUTABLE)
+    .union(CapabilitySet::MAC_OVERRIDE);
+
+/// Puts the calling thread's capabilities over files in force, as far as it is permitted them, or out
+/// of force, whoever it is.
+pub fn put_over_files(in_force: bool) -> rustix::io::Result<()> {
+    let now = rustix::thread::capabilities(None)?;
+    let effective = match in_force {
+        true => now.effective | (now.permitted & OVER_FILES),
+        false => now.effective - OVER_FILES,
+    };
+    rustix::thread::set_capabilities(None, CapabilitySets { effective, ..now })
+}
+
 /// Gives up all capabilities of the calling thread but `kept`, for good, and so those of the threads that
 /// it starts from then on.
 pub fn keep(kept: CapabilitySet) -> io::Result<()> {

@@ -168,7 +168,7 @@ impl IdMap {
     }
 
     /// The host's id for a client's: `EOVERFLOW` if no range has it, `EPERM` if it is forbidden.
-    pub(super) fn to_host(&self, id: u32) -> Result<u32> {
+    pub fn to_host(&self, id: u32) -> Result<u32> {
         self.to_host.map(id)
     }
 

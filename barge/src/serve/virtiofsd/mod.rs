@@ -64,6 +64,7 @@ impl VirtiofsdArgs {
         };
         let root = rustix::process::geteuid().is_root();
         let default = engine::Tuning::default();
+        let translated = self.translated()?;
         Ok(Plan {
             sources: vec![Named {
                 name: None,
@@ -74,13 +75,22 @@ impl VirtiofsdArgs {
                     true => hostdir::Identity::Switch,
                     false => hostdir::Identity::Fixed,
                 },
+                // As virtiofsd, whose every act but making is the super-user's then.
+                super_user: match &translated {
+                    Some(ids) if self.uid_map.is_empty() => ids.uids.to_host(0).unwrap_or(0),
+                    _ => 0,
+                },
                 no_kernel_handles: self.inode_file_handles == Handles::Never,
                 ..Default::default()
             },
             kernel_handles: self.inode_file_handles == Handles::Mandatory,
             layers: Layers {
                 xattrs: self.xattrmap.clone(),
-                ids: self.ids(root)?,
+                ids: self
+                    .namespace(root)?
+                    .into_iter()
+                    .chain(translated)
+                    .collect(),
                 squash: Squash::new(Whom::None),
                 read_only: self.readonly,
             },
@@ -136,28 +146,30 @@ impl VirtiofsdArgs {
         }
     }
 
-    /// Those of a user namespace stand next to the source, as the host's kernel would map them.
-    fn ids(&self, root: bool) -> Result<Vec<MapIds>, Failure> {
-        let mut layers = Vec::new();
-        if !self.uid_map.is_empty() || !self.gid_map.is_empty() {
-            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-            let own = |id: u32| (!root).then_some(id);
-            layers.push(MapIds {
-                uids: ids::namespace("--uid-map", &self.uid_map, own(uid.as_raw()))?,
-                gids: ids::namespace("--gid-map", &self.gid_map, own(gid.as_raw()))?,
-            });
+    /// As a user namespace would map ids, which stands next to the source.
+    fn namespace(&self, root: bool) -> Result<Option<MapIds>, Failure> {
+        if self.uid_map.is_empty() && self.gid_map.is_empty() {
+            return Ok(None);
         }
-        if !self.translate_uid.is_empty() || !self.translate_gid.is_empty() {
-            let map = |option: &str, translations: &[Translation]| {
-                IdMap::translate(translations)
-                    .map_err(|bad| Failure::usage(format!("{option}: {bad}")))
-            };
-            layers.push(MapIds {
-                uids: map("--translate-uid", &self.translate_uid)?,
-                gids: map("--translate-gid", &self.translate_gid)?,
-            });
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let own = |id: u32| (!root).then_some(id);
+        Ok(Some(MapIds {
+            uids: ids::namespace("--uid-map", &self.uid_map, own(uid.as_raw()))?,
+            gids: ids::namespace("--gid-map", &self.gid_map, own(gid.as_raw()))?,
+        }))
+    }
+
+    fn translated(&self) -> Result<Option<MapIds>, Failure> {
+        if self.translate_uid.is_empty() && self.translate_gid.is_empty() {
+            return Ok(None);
         }
-        Ok(layers)
+        let map = |option: &str, translations: &[Translation]| {
+            IdMap::translate(translations).map_err(|bad| Failure::usage(format!("{option}: {bad}")))
+        };
+        Ok(Some(MapIds {
+            uids: map("--translate-uid", &self.translate_uid)?,
+            gids: map("--translate-gid", &self.translate_gid)?,
+        }))
     }
 
     /// Of what was asked for, or is virtiofsd's default.
