@@ -1,11 +1,15 @@
 //! The command line: the one definition that help, man pages and completions come from.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
 use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 use crate::reference::{CompletionsArgs, ManArgs};
-use crate::serve::ServeArgs;
+use crate::serve::{ServeArgs, VirtiofsdArgs};
 
 /// Carries file systems: serves a tree to whatever a virtual machine, a container or another host
 /// can mount
@@ -23,10 +27,35 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// What the program was started with. Ends it where that makes no sense.
+    pub(crate) fn read() -> Cli {
+        let mut cli = Cli::parse_from(arguments(std::env::args_os().collect()));
+        if let Command::Virtiofsd(args) = &mut cli.command
+            && let Err(bad) = args.settle()
+        {
+            Cli::command().error(ErrorKind::InvalidValue, bad).exit();
+        }
+        cli
+    }
+}
+
+/// A program called virtiofsd is that command.
+fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
+    const VIRTIOFSD: &str = "virtiofsd";
+    let program = given.first().map(Path::new).and_then(Path::file_name);
+    if program.is_some_and(|name| name == VIRTIOFSD) {
+        given.insert(1, VIRTIOFSD.into());
+    }
+    given
+}
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Serve trees until SIGTERM or SIGINT
     Serve(ServeArgs),
+    /// Share a directory with a virtual machine, under the options of virtiofsd 1.14
+    Virtiofsd(Box<VirtiofsdArgs>),
     /// List directories of a source
     Ls(LsArgs),
     /// Show the attributes of files

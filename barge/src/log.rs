@@ -1,25 +1,139 @@
-//! Log lines, on standard error.
+//! Log lines, on standard error or to syslog.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::net::UnixDatagram;
 
-use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
 
-use crate::cli::{LogArgs, LogFormat};
+use crate::cli::{Cli, Command, LogArgs, LogFormat};
 
-/// Logs from here on, as `args` ask.
-pub(crate) fn start(args: &LogArgs) {
-    let level = match args.verbose {
-        0 => Level::INFO,
-        1 => Level::DEBUG,
-        _ => Level::TRACE,
+/// Logs from here on, as the command line asks.
+pub(crate) fn start(cli: &Cli) {
+    let asked = asked_for(&cli.log);
+    let Command::Virtiofsd(args) = &cli.command else {
+        return to_stderr(asked, cli.log.log_format);
     };
+    let level = args.log_level().max(match cli.log.verbose {
+        0 => LevelFilter::OFF,
+        _ => asked,
+    });
+    match args.syslog().then(Syslog::connect).transpose() {
+        Ok(Some(syslog)) => tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(syslog)
+            .with_target(false)
+            .with_level(false)
+            .with_ansi(false)
+            .without_time()
+            .init(),
+        Ok(None) => to_stderr(level, cli.log.log_format),
+        Err(error) => {
+            to_stderr(level, cli.log.log_format);
+            tracing::warn!("syslog: {error}");
+        }
+    }
+}
+
+fn asked_for(args: &LogArgs) -> LevelFilter {
+    match args.verbose {
+        0 => LevelFilter::INFO,
+        1 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    }
+}
+
+fn to_stderr(level: LevelFilter, format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
         .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal());
-    match args.log_format {
+        .with_ansi(io::stderr().is_terminal());
+    match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// The host's log, as syslog(3) writes to it.
+struct Syslog(UnixDatagram);
+
+impl Syslog {
+    fn connect() -> io::Result<Syslog> {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect("/dev/log")?;
+        Ok(Syslog(socket))
+    }
+}
+
+impl<'a> MakeWriter<'a> for Syslog {
+    type Writer = SyslogLine<'a>;
+
+    fn make_writer(&'a self) -> SyslogLine<'a> {
+        SyslogLine {
+            socket: &self.0,
+            level: Level::INFO,
+        }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> SyslogLine<'a> {
+        SyslogLine {
+            socket: &self.0,
+            level: *meta.level(),
+        }
+    }
+}
+
+/// One line, which is one message.
+struct SyslogLine<'a> {
+    socket: &'a UnixDatagram,
+    level: Level,
+}
+
+impl Write for SyslogLine<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.socket.send(&message(self.level, line))?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A message of the facility LOG_USER (RFC 3164, 4.1), without a time: the log has its own.
+fn message(level: Level, line: &[u8]) -> Vec<u8> {
+    const USER: u8 = 1;
+    let severity = match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
+    };
+    let head = format!("<{}>barge[{}]: ", USER * 8 + severity, std::process::id());
+    [head.as_bytes(), line.trim_ascii_end()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_message_of_its_severity() {
+        let (there, here) = UnixDatagram::pair().expect("a pair");
+        let syslog = Syslog(here);
+        let log = tracing_subscriber::fmt()
+            .with_writer(syslog)
+            .with_target(false)
+            .with_level(false)
+            .with_ansi(false)
+            .without_time()
+            .finish();
+        tracing::subscriber::with_default(log, || tracing::warn!(n = 1, "told"));
+        let mut buffer = [0; 99];
+        let len = there.recv(&mut buffer).expect("a message");
+        let expected = format!("<12>barge[{}]: told n=1", std::process::id());
+        assert_eq!(str::from_utf8(&buffer[..len]), Ok(expected.as_str()));
     }
 }

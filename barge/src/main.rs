@@ -16,15 +16,14 @@ mod source;
 use std::fmt::Display;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    log::start(&cli.log);
+    let cli = Cli::read();
+    log::start(&cli);
     let done = match &cli.command {
         Command::Serve(args) => serve::run(args),
+        Command::Virtiofsd(args) => serve::virtiofsd::run(args),
         Command::Ls(args) => files::ls(args),
         Command::Stat(args) => files::stat(args),
         Command::Cat(args) => files::cat(args),

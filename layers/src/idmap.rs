@@ -1,14 +1,12 @@
 //! Clients know other ids than the host: callers and requests are mapped on their way in, owners on
 //! their way out, by ranges, as idmapped mounts of Linux do (`Documentation/filesystems/
-//! idmappings.rst`).
+//! idmappings.rst`), or by rules for each direction, as virtiofsd does.
 //!
 //! An owner that no range has is shown as [`NOBODY`]. A caller whom no range has acts as
 //! [`NOBODY`], and can make nothing: `EOVERFLOW`. Nor can anything be given to an id that no range
-//! has. The ids in POSIX ACLs are mapped, too; the root id in file capabilities (`security.
+//! has. Ids that a rule forbids are the same, but for `EPERM`. The ids in POSIX ACLs are mapped, too; the root id in file capabilities (`security.
 //! capability`, version 3) is not.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use vfs::{
@@ -19,110 +17,9 @@ use vfs::{
 use crate::squash::NOBODY;
 use crate::{Layer, Opened, existing, forward};
 
-/// `count` ids from `client` on are those from `host` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct IdRange {
-    pub client: u32,
-    pub host: u32,
-    pub count: u32,
-}
+mod map;
 
-/// Ranges that do not overlap.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IdMap(Vec<IdRange>);
-
-/// A map that is none: what was expected, and what came.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadMap(String);
-
-impl fmt::Display for BadMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadMap {}
-
-impl FromStr for IdRange {
-    type Err = BadMap;
-
-    /// `CLIENT:HOST:COUNT`.
-    fn from_str(text: &str) -> std::result::Result<IdRange, BadMap> {
-        let bad = || BadMap(format!("expected CLIENT:HOST:COUNT, got {text:?}"));
-        let mut numbers = text.split(':').map(str::parse);
-        let mut number = || {
-            numbers
-                .next()
-                .and_then(|number| number.ok())
-                .ok_or_else(bad)
-        };
-        let range = IdRange {
-            client: number()?,
-            host: number()?,
-            count: number()?,
-        };
-        if numbers.next().is_some() {
-            return Err(bad());
-        }
-        Ok(range)
-    }
-}
-
-impl IdMap {
-    /// Every id is itself.
-    pub fn identity() -> IdMap {
-        IdMap(vec![IdRange {
-            client: 0,
-            host: 0,
-            count: u32::MAX,
-        }])
-    }
-
-    /// These ranges: each of at least one id, all below 2^32 - 1 (which is no id), none in two.
-    pub fn new(ranges: Vec<IdRange>) -> std::result::Result<IdMap, BadMap> {
-        for (i, range) in ranges.iter().enumerate() {
-            let IdRange {
-                client,
-                host,
-                count,
-            } = *range;
-            let end = client.max(host).checked_add(count);
-            if count == 0 || end.is_none() {
-                return Err(BadMap(format!(
-                    "expected at least one id, below 4294967295, got {client}:{host}:{count}"
-                )));
-            }
-            let overlaps = |a: u32, b: u32, count_b: u32| a < b + count_b && b < a + count;
-            for other in &ranges[..i] {
-                if overlaps(client, other.client, other.count)
-                    || overlaps(host, other.host, other.count)
-                {
-                    return Err(BadMap(format!(
-                        "expected ranges that do not overlap, got {client}:{host}:{count} and \
-                         {}:{}:{}",
-                        other.client, other.host, other.count
-                    )));
-                }
-            }
-        }
-        Ok(IdMap(ranges))
-    }
-
-    fn to_host(&self, id: u32) -> Option<u32> {
-        self.0
-            .iter()
-            .find(|range| id.wrapping_sub(range.client) < range.count)
-            .map(|range| range.host + (id - range.client))
-    }
-
-    fn to_client(&self, id: u32) -> Option<u32> {
-        self.0
-            .iter()
-            .find(|range| id.wrapping_sub(range.host) < range.count)
-            .map(|range| range.client + (id - range.host))
-    }
-}
+pub use self::map::{IdMap, IdRange, Translation};
 
 /// The layer.
 #[derive(Clone, Debug)]
@@ -141,21 +38,19 @@ impl MapIds {
             gid: self.gids.to_host(caller.gid).unwrap_or(NOBODY),
             groups: match &caller.groups {
                 Groups::Unknown => Groups::Unknown,
-                Groups::Known(groups) => Groups::Known(groups.iter().filter_map(group).collect()),
+                Groups::Known(groups) => Groups::Known(groups.iter().flat_map(group).collect()),
             },
         }
     }
 
-    /// Whether what `caller` makes could say whose it is.
-    fn may_make(&self, caller: &Caller) -> bool {
-        self.uids.to_host(caller.uid).is_some() && self.gids.to_host(caller.gid).is_some()
+    /// An error unless what `caller` makes could say whose it is.
+    fn may_make(&self, caller: &Caller) -> Result<()> {
+        self.uids.to_host(caller.uid)?;
+        self.gids.to_host(caller.gid).map(drop)
     }
 
     fn request(&self, set: &SetAttr) -> Result<SetAttr> {
-        let map = |map: &IdMap, id: Option<u32>| match id {
-            None => Ok(None),
-            Some(id) => map.to_host(id).map(Some).ok_or(Errno::EOVERFLOW),
-        };
+        let map = |map: &IdMap, id: Option<u32>| id.map(|id| map.to_host(id)).transpose();
         Ok(SetAttr {
             uid: map(&self.uids, set.uid)?,
             gid: map(&self.gids, set.gid)?,
@@ -219,12 +114,13 @@ impl Layer for MapIds {
     ) -> Result<(Entry, Arc<dyn File>)> {
         let who = self.caller(cx.caller);
         let inside = cx.on_behalf_of(&who);
-        let opened = if self.may_make(cx.caller) {
-            inner.create(&inside, name, flags, mode)?
-        } else {
-            let entry = existing::find(inner, &inside, name, flags, Errno::EOVERFLOW)?;
-            let file = entry.node.open(&inside, flags)?;
-            (entry, file)
+        let opened = match self.may_make(cx.caller) {
+            Ok(()) => inner.create(&inside, name, flags, mode)?,
+            Err(refused) => {
+                let entry = existing::find(inner, &inside, name, flags, refused)?;
+                let file = entry.node.open(&inside, flags)?;
+                (entry, file)
+            }
         };
         Ok(self.both_out(opened))
     }
@@ -239,8 +135,8 @@ impl Layer for MapIds {
     ) -> Result<Entry> {
         let who = self.caller(cx.caller);
         let inside = cx.on_behalf_of(&who);
-        if !self.may_make(cx.caller) {
-            return Err(existing::refuse(inner, &inside, name, Errno::EOVERFLOW));
+        if let Err(refused) = self.may_make(cx.caller) {
+            return Err(existing::refuse(inner, &inside, name, refused));
         }
         Ok(self.entry_out(inner.make(&inside, name, what, mode)?))
     }
@@ -252,9 +148,7 @@ impl Layer for MapIds {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        if !self.may_make(cx.caller) {
-            return Err(Errno::EOVERFLOW);
-        }
+        self.may_make(cx.caller)?;
         let who = self.caller(cx.caller);
         Ok(self.both_out(inner.tmpfile(&cx.on_behalf_of(&who), flags, mode)?))
     }
@@ -299,8 +193,8 @@ impl Layer for MapIds {
         let mut value = value.to_vec();
         map_acl(
             &mut value,
-            |uid| self.uids.to_host(uid).ok_or(Errno::EOVERFLOW),
-            |gid| self.gids.to_host(gid).ok_or(Errno::EOVERFLOW),
+            |uid| self.uids.to_host(uid),
+            |gid| self.gids.to_host(gid),
         )?;
         inner.set_xattr(&inside, name, &value, flags)
     }
@@ -390,58 +284,6 @@ fn map_acl(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parse(text: &str) -> std::result::Result<IdRange, String> {
-        text.parse().map_err(|bad: BadMap| bad.to_string())
-    }
-
-    #[test]
-    fn a_range_is_three_numbers() {
-        let range = IdRange {
-            client: 0,
-            host: 100_000,
-            count: 65_536,
-        };
-        assert_eq!(parse("0:100000:65536"), Ok(range));
-        for text in ["", "1:2", "1:2:3:4", "a:b:c", "1:2:-3", "1:2:4294967296"] {
-            let told = parse(text).expect_err("no range");
-            assert_eq!(told, format!("expected CLIENT:HOST:COUNT, got {text:?}"));
-        }
-    }
-
-    #[test]
-    fn ranges_do_not_overlap_or_overflow() {
-        let map = |texts: &[&str]| {
-            IdMap::new(
-                texts
-                    .iter()
-                    .map(|text| parse(text).expect("a range"))
-                    .collect(),
-            )
-        };
-        assert!(map(&["0:0:1", "1:100001:65535"]).is_ok());
-        assert!(map(&["0:0:4294967295"]).is_ok());
-        for bad in [
-            &["0:0:0"][..],
-            &["1:0:4294967295"],
-            &["0:1:4294967295"],
-            &["0:0:10", "9:100:1"],
-            &["0:0:10", "100:9:1"],
-        ] {
-            assert!(map(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn ids_outside_all_ranges_have_no_image() {
-        let map = IdMap::new(vec![parse("10:1000:5").expect("a range")]).expect("a map");
-        assert_eq!(map.to_host(10), Some(1000));
-        assert_eq!(map.to_host(14), Some(1004));
-        assert_eq!((map.to_host(9), map.to_host(15)), (None, None));
-        assert_eq!(map.to_client(1004), Some(14));
-        assert_eq!((map.to_client(999), map.to_client(1005)), (None, None));
-        assert_eq!(IdMap::identity().to_host(u32::MAX), None, "no id at all");
-    }
 
     #[test]
     fn only_named_entries_of_an_acl_are_mapped() {

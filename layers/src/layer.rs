@@ -10,8 +10,8 @@ use vfs::{Capabilities, File, FileSystem, Node, NodeId};
 pub struct Opened<'a> {
     /// The file.
     pub file: &'a dyn File,
-    /// The number of its node.
-    pub node: NodeId,
+    /// The node that it is of.
+    pub node: &'a dyn Node,
 }
 
 impl<'a> Deref for Opened<'a> {
@@ -42,7 +42,7 @@ impl Below for &(dyn Node + '_) {
 
 impl Below for Opened<'_> {
     fn node(&self) -> NodeId {
-        self.node
+        self.node.id()
     }
 }
 

@@ -14,6 +14,7 @@
 // The macros name their types by this crate, whether they are used in it or elsewhere.
 extern crate self as layers;
 
+mod bad_map;
 mod existing;
 pub mod fault;
 pub mod idmap;
@@ -22,14 +23,17 @@ pub mod readonly;
 pub mod squash;
 mod stack;
 pub mod trace;
+pub mod xattrmap;
 
+pub use bad_map::BadMap;
 pub use fault::Fault;
-pub use idmap::{IdMap, IdRange, MapIds};
+pub use idmap::{IdMap, IdRange, MapIds, Translation};
 pub use layer::{Below, Layer, Opened};
 pub use readonly::ReadOnly;
 pub use squash::Squash;
 pub use stack::stack;
 pub use trace::Trace;
+pub use xattrmap::XattrMap;
 
 use std::sync::Arc;
 use std::time::Duration;

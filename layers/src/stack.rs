@@ -35,7 +35,8 @@ struct LayeredNode<L> {
 
 struct LayeredFile<L> {
     inner: Arc<dyn File>,
-    node: NodeId,
+    /// What it is of, below.
+    node: Arc<dyn Node>,
     layer: Arc<L>,
 }
 
@@ -53,7 +54,7 @@ fn wrap_entry<L: Layer>(layer: &Arc<L>, entry: Entry) -> Entry {
     }
 }
 
-fn wrap_file<L: Layer>(layer: &Arc<L>, node: NodeId, inner: Arc<dyn File>) -> Arc<dyn File> {
+fn wrap_file<L: Layer>(layer: &Arc<L>, node: Arc<dyn Node>, inner: Arc<dyn File>) -> Arc<dyn File> {
     Arc::new(LayeredFile {
         inner,
         node,
@@ -91,7 +92,7 @@ impl<L: Layer> LayeredNode<L> {
     }
 
     fn wrap_both(&self, (entry, file): (Entry, Arc<dyn File>)) -> (Entry, Arc<dyn File>) {
-        let file = wrap_file(&self.layer, entry.node.id(), file);
+        let file = wrap_file(&self.layer, entry.node.clone(), file);
         (self.wrap(entry), file)
     }
 
@@ -139,7 +140,7 @@ impl<L: Layer> Node for LayeredNode<L> {
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let file = self.layer.open(&*self.inner, cx, flags)?;
-        Ok(wrap_file(&self.layer, self.inner.id(), file))
+        Ok(wrap_file(&self.layer, self.inner.clone(), file))
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -242,7 +243,7 @@ impl<L: Layer> LayeredFile<L> {
     fn opened(&self) -> Opened<'_> {
         Opened {
             file: &*self.inner,
-            node: self.node,
+            node: &*self.node,
         }
     }
 }

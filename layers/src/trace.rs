@@ -105,7 +105,7 @@ impl Layer for Trace {
         }
         let range = (offset, len as u64);
         let read = || inner.read(cx, offset, len, sink).map(|read| read as u64);
-        Ok(self.moved(Op::Read, inner.node, range, read)? as usize)
+        Ok(self.moved(Op::Read, inner.node.id(), range, read)? as usize)
     }
 
     fn write(
@@ -120,7 +120,7 @@ impl Layer for Trace {
         }
         let range = (offset, data.len() as u64);
         let write = || inner.write(cx, offset, data).map(|wrote| wrote as u64);
-        Ok(self.moved(Op::Write, inner.node, range, write)? as usize)
+        Ok(self.moved(Op::Write, inner.node.id(), range, write)? as usize)
     }
 
     fn allocate(
@@ -135,7 +135,7 @@ impl Layer for Trace {
             return inner.allocate(cx, how, offset, len);
         }
         let allocate = || inner.allocate(cx, how, offset, len).map(|()| len);
-        self.moved(Op::Allocate, inner.node, (offset, len), allocate)
+        self.moved(Op::Allocate, inner.node.id(), (offset, len), allocate)
             .map(drop)
     }
 
@@ -153,7 +153,7 @@ impl Layer for Trace {
             return inner.copy(cx, offset, to, to_offset, len, how);
         }
         let copy = || inner.copy(cx, offset, to, to_offset, len, how);
-        self.moved(Op::Copy, inner.node, (offset, len), copy)
+        self.moved(Op::Copy, inner.node.id(), (offset, len), copy)
     }
 
     forward! { with debug:

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
 use layers::squash::{NOBODY, Squash, Whom};
-use layers::{IdMap, IdRange, Layer, MapIds, Trace, stack};
+use layers::{IdMap, IdRange, Layer, MapIds, Trace, XattrMap, stack};
 use memory::{Memory, Options};
 use vfs_testkit::{Profile, Subject, clock};
 
@@ -92,6 +92,21 @@ mod squash_all {
             ..Profile::posix()
         };
         Subject::new(stack(fs, Squash::new(Whom::All)), profile)
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// Attributes of the super-user are kept as those of users.
+mod xattrmap {
+    use super::*;
+
+    fn subject() -> Subject {
+        over(
+            "/map/trusted./user.virtiofs./"
+                .parse::<XattrMap>()
+                .expect("a map"),
+        )
     }
 
     vfs_testkit::conformance!(subject);

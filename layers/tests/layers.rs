@@ -175,6 +175,31 @@ fn idmap_shows_and_makes_other_owners() {
 }
 
 #[test]
+fn idmap_forbids_and_squashes() {
+    let below = tree();
+    let rules = ["forbid-guest:70000:1", "squash-guest:1000:500:9"];
+    let rules = rules.map(|rule| rule.parse().expect("a translation"));
+    let ids = IdMap::translate(&rules).expect("they do not overlap");
+    let fs = stack(
+        below,
+        MapIds {
+            uids: ids.clone(),
+            gids: ids,
+        },
+    );
+    let made = ok(root(&fs, &ALICE).file("file", b"content"));
+    assert_eq!((made.attr().uid, made.attr().gid), (500, 500));
+    let client_root = ok(root(&fs, &Caller::ROOT).lookup("file"));
+    refused(client_root.chown(Some(70_000), None), Errno::EPERM);
+    assert_eq!(ok(client_root.chown(Some(1001), Some(5))).gid, 5);
+    assert_eq!(made.attr().uid, 500);
+    let stranger = root(&fs, &Caller::new(70_000, 1));
+    assert_eq!(ok(ok(stranger.lookup("file")).content()), b"content");
+    refused(stranger.create("new", RW, 0o644), Errno::EPERM);
+    refused(stranger.mkdir("new", 0o755), Errno::EPERM);
+}
+
+#[test]
 fn idmap_lets_the_unmapped_look_but_not_make() {
     let ids = map(&["0:100000:65536"]);
     let fs = stack(

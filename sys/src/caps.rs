@@ -1,6 +1,8 @@
 //! What the calling thread is permitted.
 
-use rustix::thread::CapabilitySet;
+use std::io;
+
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// The capabilities in force for the calling thread (capget(2)); none if the kernel will not say.
 pub fn effective() -> CapabilitySet {
@@ -12,9 +14,56 @@ pub fn have(wanted: CapabilitySet) -> bool {
     effective().contains(wanted)
 }
 
+/// Those over files that a thread loses as it leaves user 0 for file systems (`CAP_FS_SET` in Linux's
+/// `include/linux/capability.h`).
+const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::LINUX_IMMUTABLE)
+    .union(CapabilitySet::MAC_OVERRIDE);
+
+/// Puts the calling thread's capabilities over files in force, as far as it is permitted them, or out
+/// of force, whoever it is.
+pub fn put_over_files(in_force: bool) -> rustix::io::Result<()> {
+    let now = rustix::thread::capabilities(None)?;
+    let effective = match in_force {
+        true => now.effective | (now.permitted & OVER_FILES),
+        false => now.effective - OVER_FILES,
+    };
+    rustix::thread::set_capabilities(None, CapabilitySets { effective, ..now })
+}
+
+/// Gives up all capabilities of the calling thread but `kept`, for good, and so those of the threads that
+/// it starts from then on.
+pub fn keep(kept: CapabilitySet) -> io::Result<()> {
+    let now = rustix::thread::capabilities(None)?;
+    let less = CapabilitySets {
+        effective: now.effective & kept,
+        permitted: now.permitted & kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(rustix::thread::set_capabilities(None, less)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_given_up_does_not_come_back() {
+        let thread = std::thread::spawn(|| {
+            let before = effective();
+            let kept = before - CapabilitySet::CHOWN;
+            keep(kept).expect("less is always permitted");
+            assert_eq!(effective(), kept);
+            keep(before).expect("less is always permitted");
+            assert_eq!(effective(), kept);
+        });
+        thread.join().expect("it holds");
+    }
 
     #[test]
     fn the_super_user_may_and_nobody_lacks_nothing() {

@@ -1,5 +1,7 @@
 //! Limits of this process.
 
+use std::io;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// How many descriptors this process may have open now (the soft `RLIMIT_NOFILE`).
@@ -18,6 +20,16 @@ pub fn raise_descriptors() -> u64 {
     // Refused only by a sandbox that forbids the call; what the limit is then is the answer.
     let _ = setrlimit(Resource::Nofile, raised);
     descriptors()
+}
+
+/// Sets both limits of open descriptors; raising the hard one needs privileges (`EPERM`).
+pub fn set_descriptors(limit: u64) -> io::Result<()> {
+    let limit = Some(limit);
+    let both = Rlimit {
+        current: limit,
+        maximum: limit,
+    };
+    Ok(setrlimit(Resource::Nofile, both)?)
 }
 
 #[cfg(test)]

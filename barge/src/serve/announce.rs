@@ -3,24 +3,30 @@
 use std::io::{Write, stdout};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::Arc;
 
 use transports::Addr;
+use vfs::Export;
 
-use super::args::ServeArgs;
+use super::plan::Plan;
 use crate::Failure;
 
 /// Says on standard output how to mount, and there and to the service manager that clients can
 /// connect.
-pub(super) fn ready(addrs: &[Addr], exports: &[String], args: &ServeArgs) -> Result<(), Failure> {
+pub(super) fn ready(addrs: &[Addr], exports: &[Arc<Export>], plan: &Plan) -> Result<(), Failure> {
     let mut text = String::new();
-    for addr in addrs {
-        for export in exports {
-            text.push_str(&mount_command(addr, export, args.msize));
-            text.push('\n');
+    if let Some(nine) = &plan.nine {
+        for addr in addrs {
+            for export in exports {
+                text.push_str(&mount_command(addr, &export.name, nine.max_msize));
+                text.push('\n');
+            }
         }
     }
-    for share in &args.virtiofs {
-        text.push_str(&monitor_options(&share.socket));
+    for share in &plan.virtiofs.shares {
+        if let Addr::Unix(socket) = &share.at {
+            text.push_str(&monitor_options(socket));
+        }
     }
     text.push_str("ready\n");
     let mut out = stdout();

@@ -3,25 +3,27 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use engine::Tuning;
 use layers::squash::{NOBODY, Whom};
-use layers::{IdRange, Squash};
+use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use transports::Addr;
 
-use super::virtiofs::{Cache, Share};
-use crate::source::Named;
+use super::plan::{Layers, Nine, Plan, Virtiofs};
+use super::virtiofs::{Cache, Share, Tag};
+use crate::Failure;
+use crate::source::{Named, Source};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET; NAME=SOURCE gives it a
     /// name, which several need. Without any, the current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
-    pub(super) sources: Vec<Named>,
+    sources: Vec<Named>,
     /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default: tcp:127.0.0.1:5640]
     #[arg(long = "9p", value_name = "ADDR")]
-    pub(super) nine: Vec<Addr>,
+    nine: Vec<Addr>,
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is the
     /// source's, if there are several
     #[arg(long, value_name = "[NAME=]SOCKET")]
-    pub(super) virtiofs: Vec<Share>,
+    virtiofs: Vec<Share>,
     /// What a virtiofs guest may keep
     #[arg(long, value_name = "MODE", default_value = "auto")]
     cache: Cache,
@@ -33,35 +35,39 @@ pub(crate) struct ServeArgs {
     allow_direct_io: bool,
     /// The group that may connect to virtiofs sockets
     #[arg(long, value_name = "GROUP")]
-    pub(super) socket_group: Option<String>,
+    socket_group: Option<String>,
     /// Let clients change nothing
     #[arg(long)]
-    pub(super) read_only: bool,
+    read_only: bool,
     /// Whose requests become the anonymous user's
     #[arg(long, value_name = "WHOM", default_value = "none")]
-    pub(super) squash: SquashArg,
+    squash: SquashArg,
     /// The anonymous user's id
     #[arg(long, value_name = "UID", default_value_t = NOBODY)]
-    pub(super) anon_uid: u32,
+    anon_uid: u32,
     /// The anonymous user's group
     #[arg(long, value_name = "GID", default_value_t = NOBODY)]
-    pub(super) anon_gid: u32,
+    anon_gid: u32,
     /// Map a range of user ids; may be repeated. Ids outside all ranges become 65534
     #[arg(long, value_name = "CLIENT:HOST:COUNT")]
-    pub(super) map_uid: Vec<IdRange>,
+    map_uid: Vec<IdRange>,
     /// Map a range of group ids; may be repeated
     #[arg(long, value_name = "CLIENT:HOST:COUNT")]
-    pub(super) map_gid: Vec<IdRange>,
+    map_gid: Vec<IdRange>,
+    /// Rules by which extended attributes have other names at the source, in virtiofsd's syntax:
+    /// ':map::user.virtiofs.:' keeps all of them as a user's
+    #[arg(long, value_name = "RULES")]
+    xattrmap: Option<XattrMap>,
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
-    pub(super) identity: IdentityArg,
+    identity: IdentityArg,
     /// Run a command with $BARGE_9P set, stop when it ends, and exit with its status
     #[arg(long, value_name = "CMD")]
-    pub(super) run: Option<String>,
+    run: Option<String>,
     /// The largest 9P message to agree to, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
-    pub(super) msize: u32,
+    msize: u32,
     /// How long a connection polls before it sleeps, microseconds; 0 is not at all [default: 50, or
     /// 0 on one processor]
     #[arg(long, value_name = "US")]
@@ -101,7 +107,50 @@ pub(crate) enum IdentityArg {
 }
 
 impl ServeArgs {
-    pub(super) fn tuning(&self) -> Tuning {
+    pub(super) fn plan(&self) -> Result<Plan, Failure> {
+        let current = Named {
+            name: None,
+            source: Source::HostDir(".".into()),
+        };
+        let (sources, read_only) = match self.sources.as_slice() {
+            [] => (vec![current], true),
+            sources => (sources.to_vec(), self.read_only),
+        };
+        Ok(Plan {
+            sources,
+            hostdir: hostdir::Options {
+                identity: self.identity(),
+                ..Default::default()
+            },
+            kernel_handles: false,
+            layers: Layers {
+                xattrs: self.xattrmap.clone(),
+                ids: self.ids()?,
+                squash: self.squash(),
+                read_only,
+            },
+            nine: Some(Nine {
+                addrs: self.nine.clone(),
+                max_msize: self.msize,
+            }),
+            virtiofs: Virtiofs {
+                shares: self.virtiofs.clone(),
+                options: fuse::server::Options {
+                    cache: self.cache.into(),
+                    writeback: self.writeback,
+                    allow_direct_io: self.allow_direct_io,
+                    ..Default::default()
+                },
+                group: self.socket_group.clone(),
+                tag: Some(Tag::NONE),
+                once: false,
+            },
+            tuning: self.tuning(),
+            run: self.run.clone(),
+        })
+    }
+
+    fn tuning(&self) -> Tuning {
         let default = Tuning::default();
         Tuning {
             poll: self.poll_us.map_or(default.poll, Duration::from_micros),
@@ -112,21 +161,20 @@ impl ServeArgs {
         }
     }
 
-    pub(super) fn fuse(&self) -> fuse::server::Options {
-        fuse::server::Options {
-            cache: match self.cache {
-                Cache::Never => fuse::server::Cache::Never,
-                Cache::Metadata => fuse::server::Cache::Metadata,
-                Cache::Auto => fuse::server::Cache::Auto,
-                Cache::Always => fuse::server::Cache::Always,
-            },
-            writeback: self.writeback,
-            allow_direct_io: self.allow_direct_io,
-            ..Default::default()
+    /// No ranges leave ids as they are.
+    fn ids(&self) -> Result<Vec<MapIds>, Failure> {
+        if self.map_uid.is_empty() && self.map_gid.is_empty() {
+            return Ok(Vec::new());
         }
+        let map = |ranges: &[IdRange]| match ranges {
+            [] => Ok(IdMap::identity()),
+            ranges => IdMap::new(ranges.to_vec()).map_err(Failure::usage),
+        };
+        let (uids, gids) = (map(&self.map_uid)?, map(&self.map_gid)?);
+        Ok(vec![MapIds { uids, gids }])
     }
 
-    pub(super) fn squash(&self) -> Squash {
+    fn squash(&self) -> Squash {
         let whom = match self.squash {
             SquashArg::None => Whom::None,
             SquashArg::Root => Whom::Root,
@@ -139,7 +187,7 @@ impl ServeArgs {
         }
     }
 
-    pub(super) fn identity(&self) -> hostdir::Identity {
+    fn identity(&self) -> hostdir::Identity {
         match self.identity {
             IdentityArg::Auto => hostdir::Identity::Auto,
             IdentityArg::Switch => hostdir::Identity::Switch,

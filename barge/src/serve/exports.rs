@@ -4,70 +4,54 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use layers::squash::Whom;
-use layers::{IdMap, IdRange, MapIds, ReadOnly, Trace, stack};
-use vfs::{Export, FileSystem};
+use layers::{ReadOnly, Trace, stack};
+use vfs::{Export, FileSystem, Level};
 
-use super::args::ServeArgs;
+use super::plan::{Layers, Plan};
 use crate::Failure;
-use crate::source::{Named, Source};
+use crate::source::Named;
 
-/// Opens what `args` name.
-pub(super) fn open(args: &ServeArgs) -> Result<Vec<Arc<Export>>, Failure> {
-    let current = [Named {
-        name: None,
-        source: Source::HostDir(".".into()),
-    }];
-    let (sources, read_only) = match args.sources.as_slice() {
-        [] => (&current[..], true),
-        sources => (sources, args.read_only),
-    };
-    let names = names(sources)?;
+/// Opens what `plan` names.
+pub(super) fn open(plan: &Plan) -> Result<Vec<Arc<Export>>, Failure> {
+    let names = names(&plan.sources)?;
     let share = usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX);
     let options = hostdir::Options {
-        identity: args.identity(),
-        descriptors: Some(share / sources.len()),
-        ..Default::default()
+        descriptors: Some(share / plan.sources.len()),
+        ..plan.hostdir.clone()
     };
     names
         .into_iter()
-        .zip(sources)
-        .map(|(name, source)| {
-            let fs = source.source.open(options.clone())?;
-            Ok(Arc::new(Export::new(name, wrap(fs, args, read_only)?)))
+        .zip(&plan.sources)
+        .map(|(name, Named { source, .. })| {
+            let fs = source.open(options.clone())?;
+            if plan.kernel_handles && fs.capabilities().handles != Level::Native {
+                return Err(Failure::usage(format!(
+                    "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
+                )));
+            }
+            Ok(Arc::new(Export::new(name, wrap(fs, &plan.layers))))
         })
         .collect()
 }
 
-/// The layers that `args` ask for, from the source up to the client.
-fn wrap(
-    mut fs: Arc<dyn FileSystem>,
-    args: &ServeArgs,
-    read_only: bool,
-) -> Result<Arc<dyn FileSystem>, Failure> {
-    if !args.map_uid.is_empty() || !args.map_gid.is_empty() {
-        let (uids, gids) = (id_map(&args.map_uid)?, id_map(&args.map_gid)?);
-        fs = stack(fs, MapIds { uids, gids });
+fn wrap(mut fs: Arc<dyn FileSystem>, layers: &Layers) -> Arc<dyn FileSystem> {
+    if let Some(map) = &layers.xattrs {
+        fs = stack(fs, map.clone());
     }
-    let squash = args.squash();
-    if squash.whom != Whom::None {
-        fs = stack(fs, squash);
+    for ids in &layers.ids {
+        fs = stack(fs, ids.clone());
     }
-    if read_only {
+    if layers.squash.whom != Whom::None {
+        fs = stack(fs, layers.squash);
+    }
+    if layers.read_only {
         fs = stack(fs, ReadOnly);
     }
     if tracing::enabled!(tracing::Level::TRACE) {
         let start = Instant::now();
         fs = stack(fs, Trace::new(Arc::new(move || start.elapsed())));
     }
-    Ok(fs)
-}
-
-/// No ranges leave ids as they are.
-fn id_map(ranges: &[IdRange]) -> Result<IdMap, Failure> {
-    match ranges {
-        [] => Ok(IdMap::identity()),
-        ranges => IdMap::new(ranges.to_vec()).map_err(Failure::usage),
-    }
+    fs
 }
 
 /// A name for each source: the only one may go without.

@@ -1,58 +1,59 @@
-//! `barge serve`: sources, behind layers, over protocols, until told to stop.
+//! `barge serve` and `barge virtiofsd`: sources, behind layers, over protocols, until told to stop.
 
 mod activation;
 mod announce;
 mod args;
 mod exports;
+mod plan;
 mod run;
 mod signals;
 mod users;
 mod virtiofs;
+pub(crate) mod virtiofsd;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use engine::{Engine, Service};
 use transports::{Addr, Listener};
+use vfs::Export;
 
 pub(crate) use self::args::ServeArgs;
+use self::plan::{Nine, Plan};
+pub(crate) use self::virtiofsd::VirtiofsdArgs;
 use crate::{Done, Failure};
 
 /// `barge serve`
 pub(crate) fn run(args: &ServeArgs) -> Done {
     sys::limits::raise_descriptors();
-    let exports = exports::open(args)?;
-    let names: Vec<String> = exports.iter().map(|export| export.name.clone()).collect();
-    let service = Arc::new(Nine(p9::server::Server::new(
-        Arc::new(p9::server::ExportList(exports.clone())),
-        Arc::new(users::HostUsers),
-        p9::server::Options {
-            max_msize: args.msize,
-            ..Default::default()
-        },
-    )));
-    let engine = Engine::new(args.tuning()).map_err(Failure::new)?;
-    let mut listeners = activation::listeners()?;
-    let addrs = match args.nine.as_slice() {
-        [] if listeners.is_empty() && args.virtiofs.is_empty() => vec![args::default_addr()],
-        addrs => addrs.to_vec(),
+    serve(&args.plan()?)
+}
+
+/// Serves until told to stop, or until nobody can come any more.
+fn serve(plan: &Plan) -> Done {
+    let exports = exports::open(plan)?;
+    let engine = Engine::new(plan.tuning).map_err(Failure::new)?;
+    let listeners = match &plan.nine {
+        Some(nine) => nine_listeners(nine, plan.virtiofs.shares.is_empty())?,
+        None => Vec::new(),
     };
-    for addr in &addrs {
-        listeners.push(listen(addr)?);
-    }
     let addrs: Vec<Addr> = listeners
         .iter()
         .map(|listener| listener.addr().clone())
         .collect();
+    let places = virtiofs::places(&exports, &plan.virtiofs)?;
     let signals = signals::stop_on_signal(engine.clone())?;
-    for listener in listeners {
-        engine
-            .listen(listener, service.clone())
-            .map_err(Failure::new)?;
+    if let Some(nine) = &plan.nine {
+        let service = Arc::new(NineService::new(&exports, nine));
+        for listener in listeners {
+            engine
+                .listen(listener, service.clone())
+                .map_err(Failure::new)?;
+        }
     }
-    virtiofs::serve(&engine, &exports, args)?;
-    announce::ready(&addrs, &names, args)?;
-    let status = match &args.run {
+    virtiofs::serve(&engine, places, plan.virtiofs.once)?;
+    announce::ready(&addrs, &exports, plan)?;
+    let status = match &plan.run {
         Some(command) => {
             let status = run::run(command, &addrs);
             engine.stop();
@@ -63,6 +64,19 @@ pub(crate) fn run(args: &ServeArgs) -> Done {
     engine.wait();
     drop(signals);
     Ok(status)
+}
+
+/// Where 9P is served: at the usual place if it is the only protocol (`alone`) and no other is named.
+fn nine_listeners(nine: &Nine, alone: bool) -> Result<Vec<Listener>, Failure> {
+    let mut listeners = activation::listeners()?;
+    let addrs = match nine.addrs.as_slice() {
+        [] if listeners.is_empty() && alone => vec![args::default_addr()],
+        addrs => addrs.to_vec(),
+    };
+    for addr in &addrs {
+        listeners.push(listen(addr)?);
+    }
+    Ok(listeners)
 }
 
 fn listen(addr: &Addr) -> Result<Listener, Failure> {
@@ -77,9 +91,22 @@ fn listen(addr: &Addr) -> Result<Listener, Failure> {
 }
 
 /// 9P, as the engine sees it.
-struct Nine(p9::server::Server);
+struct NineService(p9::server::Server);
 
-impl Service for Nine {
+impl NineService {
+    fn new(exports: &[Arc<Export>], nine: &Nine) -> NineService {
+        NineService(p9::server::Server::new(
+            Arc::new(p9::server::ExportList(exports.to_vec())),
+            Arc::new(users::HostUsers),
+            p9::server::Options {
+                max_msize: nine.max_msize,
+                ..Default::default()
+            },
+        ))
+    }
+}
+
+impl Service for NineService {
     fn session(&self) -> Box<dyn wire::Session> {
         Box::new(self.0.session())
     }

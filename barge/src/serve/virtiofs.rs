@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -12,20 +11,21 @@ use clap::ValueEnum;
 use engine::{Driven, Engine};
 use fuse::server::Server;
 use p9::server::Users;
+use rustix::fs::Mode;
 use transports::{Addr, Listener, Ring};
 use vfs::Export;
 use virtqueue::{Config, Device, Drive, Stop};
 use wire::Session;
 
-use super::args::ServeArgs;
+use super::plan::Virtiofs;
 use super::users::HostUsers;
 use crate::Failure;
 
 /// `[NAME=]SOCKET`: a share and where it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
-    name: Option<String>,
-    pub(super) socket: PathBuf,
+    pub(super) name: Option<String>,
+    pub(super) at: Addr,
 }
 
 impl FromStr for Share {
@@ -41,13 +41,40 @@ impl FromStr for Share {
         }
         Ok(Share {
             name,
-            socket: socket.into(),
+            at: Addr::Unix(socket.into()),
         })
     }
 }
 
+/// What a device is called where its configuration is read; no name is the monitor's to choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag([u8; Tag::MOST]);
+
+impl Tag {
+    /// Bytes that the configuration has for it (virtio 1.3, 5.11.4).
+    const MOST: usize = 36;
+
+    /// No name.
+    pub(super) const NONE: Tag = Tag([0; Tag::MOST]);
+}
+
+impl FromStr for Tag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tag, String> {
+        let mut tag = Tag::NONE;
+        let place = tag
+            .0
+            .get_mut(..text.len())
+            .filter(|place| !place.is_empty());
+        let expected = || format!("expected 1 to {} bytes, got {}", Tag::MOST, text.len());
+        place.ok_or_else(expected)?.copy_from_slice(text.as_bytes());
+        Ok(tag)
+    }
+}
+
 /// What a guest may keep, as virtiofsd names it.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cache {
     /// Nothing
     Never,
@@ -59,22 +86,49 @@ pub(crate) enum Cache {
     Always,
 }
 
+impl From<Cache> for fuse::server::Cache {
+    fn from(cache: Cache) -> fuse::server::Cache {
+        match cache {
+            Cache::Never => fuse::server::Cache::Never,
+            Cache::Metadata => fuse::server::Cache::Metadata,
+            Cache::Auto => fuse::server::Cache::Auto,
+            Cache::Always => fuse::server::Cache::Always,
+        }
+    }
+}
+
 /// The most request queues of a device.
 const REQUEST_QUEUES: usize = 64;
 
-/// Serves each share at its socket.
-pub(super) fn serve(
-    engine: &Arc<Engine>,
-    exports: &[Arc<Export>],
-    args: &ServeArgs,
-) -> Result<(), Failure> {
-    for share in &args.virtiofs {
-        let server = Server::new(export_of(share, exports)?, args.fuse());
-        let listener = super::listen(&Addr::Unix(share.socket.clone()))?;
-        give_to_group(share, args)?;
-        let engine_too = engine.clone();
-        let accept = move |stop: BorrowedFd<'_>| accept(&engine_too, &listener, &server, stop);
-        engine.host(accept).map_err(Failure::new)?;
+/// The socket of a share, and what monitors find behind it.
+pub(super) struct Place {
+    listener: Listener,
+    server: Server,
+    space: Vec<u8>,
+}
+
+/// Opens the sockets of `plan`, before any client can be served: the process's umask is another meanwhile.
+pub(super) fn places(exports: &[Arc<Export>], plan: &Virtiofs) -> Result<Vec<Place>, Failure> {
+    let place = |share: &Share| {
+        let server = Server::new(export_of(share, exports)?, plan.options.clone());
+        Ok(Place {
+            listener: listen(&share.at, plan.group.as_deref())?,
+            server,
+            space: plan
+                .tag
+                .map_or(Vec::new(), |tag| space(tag, REQUEST_QUEUES)),
+        })
+    };
+    plan.shares.iter().map(place).collect()
+}
+
+/// Serves the monitors that come, or `once` the first at each place alone.
+pub(super) fn serve(engine: &Arc<Engine>, places: Vec<Place>, once: bool) -> Result<(), Failure> {
+    for place in places {
+        let drives = engine.clone();
+        engine
+            .host(move |stop| place.accept(&drives, once, stop))
+            .map_err(Failure::new)?;
     }
     Ok(())
 }
@@ -88,69 +142,81 @@ fn export_of(share: &Share, exports: &[Arc<Export>]) -> Result<Arc<Export>, Fail
     found.cloned().ok_or_else(|| {
         Failure::usage(format!(
             "--virtiofs {}: expected NAME=SOCKET with the name of a source",
-            share.socket.display()
+            share.at
         ))
     })
 }
 
-/// Lets the members of `--socket-group` connect.
-fn give_to_group(share: &Share, args: &ServeArgs) -> Result<(), Failure> {
-    let Some(group) = &args.socket_group else {
-        return Ok(());
-    };
-    let gid = HostUsers
-        .gid(group.as_bytes())
-        .ok_or_else(|| Failure::usage(format!("--socket-group {group}: there is no such group")))?;
-    let path = &share.socket;
-    std::os::unix::fs::chown(path, None, Some(gid))
-        .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o660)))
-        .map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+/// Listens where only this user, and the members of `group`, may connect: whoever does has the tree.
+fn listen(at: &Addr, group: Option<&str>) -> Result<Listener, Failure> {
+    let group = group
+        .map(|group| {
+            let gid = HostUsers.gid(group.as_bytes());
+            gid.ok_or_else(|| {
+                Failure::usage(format!("--socket-group {group}: there is no such group"))
+            })
+        })
+        .transpose()?;
+    let umask = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = super::listen(at);
+    rustix::process::umask(umask);
+    let listener = listener?;
+    if let (Addr::Unix(path), Some(gid)) = (at, group) {
+        std::os::unix::fs::chown(path, None, Some(gid))
+            .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o660)))
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    }
+    Ok(listener)
 }
 
-/// One monitor after the other, as a virtual machine ends and the next one starts.
-fn accept(engine: &Arc<Engine>, listener: &Listener, server: &Server, stop: BorrowedFd<'_>) {
-    let name = listener.addr().to_string();
-    loop {
-        match listener.accept_socket(stop) {
-            Ok(Some((socket, _))) => {
-                tracing::debug!(addr = name, "a monitor connected");
-                if let Err(error) = device(engine, socket.into(), server, &name, stop) {
-                    tracing::warn!(addr = name, "connection closed: {error}");
+impl Place {
+    /// One monitor after the other, as a virtual machine ends and the next one starts.
+    fn accept(&self, engine: &Arc<Engine>, once: bool, stop: BorrowedFd<'_>) {
+        let name = self.listener.addr().to_string();
+        loop {
+            match self.listener.accept_socket(stop) {
+                Ok(Some((socket, _))) => {
+                    tracing::debug!(addr = name, "a monitor connected");
+                    if let Err(error) = self.device(engine, socket.into(), &name, stop) {
+                        tracing::warn!(addr = name, "connection closed: {error}");
+                    }
+                    if once {
+                        return;
+                    }
                 }
-            }
-            Ok(None) => return,
-            Err(error) => {
-                tracing::error!(addr = name, "no longer listening: {error}");
-                return;
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(addr = name, "no longer listening: {error}");
+                    return;
+                }
             }
         }
     }
+
+    fn device(
+        &self,
+        engine: &Arc<Engine>,
+        socket: UnixStream,
+        name: &str,
+        stop: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let drive = Arc::new(Queues {
+            engine: engine.clone(),
+            session: Arc::new(self.server.session()),
+        });
+        let config = Config {
+            // And the one of high priority.
+            queues: 1 + REQUEST_QUEUES,
+            space: self.space.clone(),
+        };
+        Device::new(socket, name, config, drive)?.run(stop)
+    }
 }
 
-fn device(
-    engine: &Arc<Engine>,
-    socket: UnixStream,
-    server: &Server,
-    name: &str,
-    stop: BorrowedFd<'_>,
-) -> io::Result<()> {
-    let drive = Arc::new(Queues {
-        engine: engine.clone(),
-        session: Arc::new(server.session()),
-    });
-    let config = Config {
-        // And the one of high priority.
-        queues: 1 + REQUEST_QUEUES,
-        space: space(REQUEST_QUEUES as u32),
-    };
-    Device::new(socket, name, config, drive)?.run(stop)
-}
-
-/// The device's configuration: a tag, which is the monitor's to choose, and how many request queues it may
-/// have (virtio 1.3, 5.11.4).
-fn space(queues: u32) -> Vec<u8> {
-    let mut space = vec![0; 36];
-    space.extend(queues.to_le_bytes());
+/// The device's configuration: its tag, and how many request queues it may have (virtio 1.3, 5.11.4).
+fn space(tag: Tag, queues: usize) -> Vec<u8> {
+    let mut space = tag.0.to_vec();
+    space.extend((queues as u32).to_le_bytes());
     space
 }
 
@@ -172,16 +238,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_a_socket_and_perhaps_a_name() {
+    fn a_share_is_a_socket_and_perhaps_a_name_and_a_tag_is_short() {
         let share = |text: &str| text.parse::<Share>();
         assert_eq!(share("/run/a=b").map(|share| share.name), Ok(None));
         assert_eq!(
             share("home=/run/s"),
             Ok(Share {
                 name: Some("home".into()),
-                socket: "/run/s".into(),
+                at: Addr::Unix("/run/s".into()),
             })
         );
         assert!(share("home=").is_err());
+        assert_eq!(
+            space(Tag::NONE, 64),
+            [&[0; 36][..], &[64, 0, 0, 0]].concat()
+        );
+        let tag = |text: &str| text.parse::<Tag>().map(|tag| tag.0[..3].to_vec());
+        assert_eq!(tag("fs"), Ok(b"fs\0".into()));
+        assert!(tag(&"x".repeat(36)).is_ok() && tag(&"x".repeat(37)).is_err() && tag("").is_err());
     }
 }

@@ -58,3 +58,27 @@ fn owners_are_squashed_and_mapped_on_the_way() {
     assert!(seen.contains("500"), "{seen}");
     assert!(!seen.contains("100500"), "{seen}");
 }
+
+#[test]
+fn attributes_have_other_names_on_the_host() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = dir.path().join("from");
+    std::fs::write(&from, "hello").expect("written");
+    if setxattr(&from, "user.a", b"label", XattrFlags::empty()).is_err() {
+        return eprintln!("skipped: no extended attributes here");
+    }
+    let served = Served::start(&[
+        "--xattrmap",
+        ":map:user.:user.guest.:",
+        dir.path().to_str().expect("text"),
+    ]);
+    said(&served.barge(&["cp", "-a", from.to_str().expect("text"), "{}"], "to"));
+    let mut value = [0; 16];
+    let on_host = getxattr(dir.path().join("to"), "user.guest.user.a", &mut value);
+    assert_eq!(
+        on_host.map(|len| value[..len].to_vec()),
+        Ok(b"label".into())
+    );
+}

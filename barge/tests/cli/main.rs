@@ -5,3 +5,4 @@ mod layers;
 mod served;
 mod service;
 mod virtiofs;
+mod virtiofsd;

@@ -52,10 +52,20 @@ impl Served {
         Command::new(BARGE).args(args).output().expect("runs")
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Asks it to end, and says how it did.
-    pub(crate) fn stop(mut self) -> std::process::ExitStatus {
+    pub(crate) fn stop(self) -> std::process::ExitStatus {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
         kill_process(pid, Signal::TERM).expect("asked");
+        self.ended()
+    }
+
+    /// Waits for its end, and says how it did.
+    pub(crate) fn ended(mut self) -> std::process::ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().expect("a child") {

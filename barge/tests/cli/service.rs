@@ -80,6 +80,11 @@ fn usage_is_status_2_and_what_cannot_be_done_status_1_with_one_line() {
         (&["serve", dir, "--9p", "nonsense"], 2, "nonsense"),
         (&["serve", dir, "--map-uid", "1:2"], 2, "1:2"),
         (
+            &["serve", dir, "--xattrmap", ":ok:both:::"],
+            2,
+            "expected client, server or all",
+        ),
+        (
             &["serve", "/no/such/place", "--9p", "tcp:127.0.0.1:0"],
             1,
             "/no/such/place",

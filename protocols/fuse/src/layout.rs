@@ -264,6 +264,9 @@ layouts! {
 
     /// `fuse_ext_header`, which every extension begins with; `size` counts it in.
     ExtHeader { size: u32, kind: u32 }
+
+    /// `fuse_secctx`; its name, and `size` bytes of value follow.
+    SecctxHead { size: u32 + 4 }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 use wire::{Malformed, Reader};
 
 use crate::layout::*;
-use crate::numbers::{EXT_GROUPS, InitFlags};
+use crate::numbers::{EXT_GROUPS, InitFlags, MAX_SECURITY_CONTEXTS};
 
 /// Bytes before a request's arguments.
 pub const HEADER: usize = InHeader::SIZE;
@@ -305,10 +305,29 @@ fn extensions_at(header: &Header) -> Result<usize, Malformed> {
         })
 }
 
-/// The supplementary groups that a message's extensions name, if any does.
-pub fn groups(header: &Header, message: &[u8]) -> Result<Option<Vec<u32>>, Malformed> {
+/// What a message's extensions say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extensions<'a> {
+    /// The supplementary groups of the caller that count.
+    pub groups: Option<Vec<u32>>,
+    /// The security contexts of what is to be made.
+    pub contexts: Vec<SecurityContext<'a>>,
+}
+
+/// What a client's security module calls what is to be made: an extended attribute of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct SecurityContext<'a> {
+    pub name: &'a [u8],
+    pub value: &'a [u8],
+}
+
+/// Reads a message's extensions. Those of unknown types are passed over, and of two of one type the
+/// last counts.
+pub fn extensions<'a>(header: &Header, message: &'a [u8]) -> Result<Extensions<'a>, Malformed> {
+    let mut extensions = Extensions::default();
     if header.total_extlen == 0 {
-        return Ok(None);
+        return Ok(extensions);
     }
     let mut from = Reader::new(message);
     from.bytes(extensions_at(header)?)?;
@@ -318,17 +337,37 @@ pub fn groups(header: &Header, message: &[u8]) -> Result<Option<Vec<u32>>, Malfo
             .checked_sub(ExtHeader::SIZE)
             .ok_or_else(|| Malformed::new("expected an extension, got one without a header"))?;
         let mut body = Reader::new(from.bytes(body)?);
-        if extension.kind == EXT_GROUPS {
-            let count = body.u32()? as usize;
-            let groups = Reader::new(body.bytes(count.saturating_mul(4))?);
-            let groups = groups.rest().as_chunks().0.iter();
-            return Ok(Some(groups.map(|id| u32::from_le_bytes(*id)).collect()));
+        match extension.kind {
+            EXT_GROUPS => {
+                let count = body.u32()? as usize;
+                let groups = Reader::new(body.bytes(count.saturating_mul(4))?);
+                let groups = groups.rest().as_chunks().0.iter();
+                extensions.groups = Some(groups.map(|id| u32::from_le_bytes(*id)).collect());
+            }
+            count @ 0..=MAX_SECURITY_CONTEXTS => {
+                let contexts = (0..count).map(|_| security_context(&mut body));
+                extensions.contexts = contexts.collect::<Result<_, _>>()?;
+            }
+            _ => {}
         }
-        // Extensions begin at multiples of 8.
-        let padding = (8 - extension.size as usize % 8) % 8;
-        from.bytes(padding.min(from.rest().len()))?;
+        padded(&mut from, extension.size as usize)?;
     }
-    Ok(None)
+    Ok(extensions)
+}
+
+fn security_context<'a>(from: &mut Reader<'a>) -> Result<SecurityContext<'a>, Malformed> {
+    let begin = from.rest().len();
+    let head = SecctxHead::take(from)?;
+    let Text(name) = Text::get(from, Form::default())?;
+    let value = from.bytes(head.size as usize)?;
+    padded(from, begin - from.rest().len())?;
+    Ok(SecurityContext { name, value })
+}
+
+/// Passes over what fills up something of `len` bytes: the next begins at a multiple of 8.
+fn padded(from: &mut Reader<'_>, len: usize) -> Result<(), Malformed> {
+    let padding = (8 - len % 8) % 8;
+    from.bytes(padding.min(from.rest().len())).map(drop)
 }
 
 /// An argument of a request.

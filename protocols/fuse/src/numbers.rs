@@ -11,6 +11,9 @@ pub const MINOR: u32 = 45;
 /// The oldest minor version that is spoken: Linux 4.18. Structures have kept their sizes since.
 pub const OLDEST_MINOR: u32 = 27;
 
+/// The oldest minor version whose requests say how long their extensions are.
+pub const EXTENSIONS_MINOR: u32 = 38;
+
 /// The root's node id.
 pub const ROOT_ID: u64 = 1;
 
@@ -48,6 +51,8 @@ bitflags! {
         const ASYNC_DIO = 1 << 15;
         /// The kernel writes behind.
         const WRITEBACK_CACHE = 1 << 16;
+        /// Files need not be opened: `ENOSYS` says so.
+        const NO_OPEN_SUPPORT = 1 << 17;
         /// Several look-ups in one directory at once.
         const PARALLEL_DIROPS = 1 << 18;
         /// ACLs are enforced.
@@ -56,6 +61,8 @@ bitflags! {
         const MAX_PAGES = 1 << 22;
         /// The targets of symbolic links are cached.
         const CACHE_SYMLINKS = 1 << 23;
+        /// Directories need not be opened: `ENOSYS` says so.
+        const NO_OPENDIR_SUPPORT = 1 << 24;
         /// Directories of another device become mounts of their own.
         const SUBMOUNTS = 1 << 27;
         /// The server takes set-id bits away where it is told to.
@@ -64,6 +71,8 @@ bitflags! {
         const SETXATTR_EXT = 1 << 29;
         /// `flags2` counts.
         const INIT_EXT = 1 << 30;
+        /// What creates comes with a security context.
+        const SECURITY_CTX = 1 << 32;
         /// What creates comes with the group that decides.
         const CREATE_SUPP_GROUP = 1 << 34;
         /// Files of direct I/O can be mapped all the same.
@@ -177,8 +186,11 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// `flags` of attributes: the root of a mount of its own.
 pub const ATTR_SUBMOUNT: u32 = 1;
 
-/// The type of an extension that has supplementary groups; those below are security contexts.
+/// The type of an extension that has supplementary groups.
 pub const EXT_GROUPS: u32 = 32;
+
+/// The highest type of an extension that has security contexts: it says how many.
+pub const MAX_SECURITY_CONTEXTS: u32 = 31;
 
 /// fcntl(2)'s kinds of locks.
 #[allow(missing_docs)]

@@ -6,7 +6,8 @@
 //!
 //! Leaving user 0 takes the capabilities over file systems (`CAP_DAC_OVERRIDE`, `CAP_CHOWN`,
 //! `CAP_FOWNER`, `CAP_FSETID`, `CAP_MKNOD`, …) out of force and coming back restores them, so the kernel
-//! checks each operation as if the caller made it. Others, like `CAP_SYS_ADMIN`, stay in force: where
+//! checks each operation as if the caller made it. Where ids are translated on the way here, the super-user
+//! is another ([`crate::Options::super_user`]), and keeps those capabilities in force. Others, like `CAP_SYS_ADMIN`, stay in force: where
 //! that matters (`xattr`) barge checks itself.
 //!
 //! Lock order: the cache of groups takes its own mutex only, and not while it asks the database.
@@ -47,6 +48,8 @@ struct Now {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
+    /// Whether the capabilities over file systems are in force though the user is not 0.
+    powers: bool,
     /// Where the groups came from the user database: until when they count.
     until: Option<Instant>,
 }
@@ -55,6 +58,7 @@ struct Now {
 pub(crate) struct Switch {
     users: Mutex<HashMap<u32, Believed>>,
     none: Arc<[u32]>,
+    super_user: u32,
 }
 
 /// A user's groups, and until when they count.
@@ -72,11 +76,12 @@ impl Switch {
                 .is_ok_and(|bits| !bits.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP))
     }
 
-    pub(crate) fn new() -> Switch {
+    pub(crate) fn new(super_user: u32) -> Switch {
         SWITCHING.store(true, Ordering::SeqCst);
         Switch {
             users: Mutex::default(),
             none: Arc::from([]),
+            super_user,
         }
     }
 
@@ -104,6 +109,7 @@ impl Switch {
                     uid: caller.uid,
                     gid: caller.gid,
                     groups,
+                    powers: caller.uid != 0 && caller.uid == self.super_user,
                     until,
                 },
             )
@@ -156,6 +162,7 @@ pub(crate) fn become_server() -> Result<()> {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             groups: Arc::from([]),
+            powers: false,
             until: None,
         };
         switch(now, server)
@@ -172,15 +179,17 @@ pub fn release_thread() -> Result<()> {
 /// Changes what differs. If anything fails the thread is taken for unknown, so that the next
 /// time all is set: it never works as someone it should not be.
 fn switch(now: &mut Option<Now>, to: Now) -> Result<()> {
-    let (uid, gid, groups) = match now {
+    let (uid, gid, groups, powers) = match now {
         Some(now) => (
             now.uid != to.uid,
             now.gid != to.gid,
             !Arc::ptr_eq(&now.groups, &to.groups) && now.groups != to.groups,
+            // Leaving 0 and coming back the kernel sees to them.
+            now.powers != to.powers || (to.powers && now.uid != to.uid),
         ),
-        None => (true, true, true),
+        None => (true, true, true, true),
     };
-    if !(uid || gid || groups) {
+    if !(uid || gid || groups || powers) {
         if let Some(now) = now {
             now.until = to.until;
         }
@@ -196,6 +205,9 @@ fn switch(now: &mut Option<Now>, to: Now) -> Result<()> {
     }
     if uid {
         sys::creds::set_fs_uid(to.uid).map_err(sys::errno)?;
+    }
+    if powers && to.uid != 0 {
+        sys::caps::put_over_files(to.powers).map_err(sys::errno)?;
     }
     *now = Some(to);
     Ok(())

@@ -67,6 +67,9 @@ use crate::tree::Tree;
 pub struct Options {
     /// On whose behalf it works.
     pub identity: Identity,
+    /// Who besides user 0 has the super-user's powers over files where callers are told apart: whom of this
+    /// host the clients' super-user is, if ids are translated on the way here; otherwise 0.
+    pub super_user: u32,
     /// How many descriptors it may have open, nodes and files together; nothing means three
     /// quarters of what the process may (`RLIMIT_NOFILE` as it is at [`HostDir::open`]). A program
     /// with several exports divides.
@@ -127,7 +130,12 @@ impl HostDir {
             usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX)
         });
         let key = options.key.unwrap_or_else(limits::machine_key);
-        let tree = Tree::new(key, by_handle, budget, switch.then(Switch::new))?;
+        let tree = Tree::new(
+            key,
+            by_handle,
+            budget,
+            switch.then(|| Switch::new(options.super_user)),
+        )?;
         let tree = Arc::new(tree);
         tree.act_as_server()?;
         let path = path.as_ref();

@@ -29,7 +29,8 @@ use crate::queue::Running;
 pub struct Config {
     /// How many queues there may be.
     pub queues: usize,
-    /// The device's own space of configuration (virtio 1.3, 5.11.4 for file systems).
+    /// The device's own space of configuration (virtio 1.3, 5.11.4 for file systems); nothing leaves it to
+    /// the monitor.
     pub space: Vec<u8>,
 }
 
@@ -290,11 +291,13 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(VhostUserProtocolFeatures::MQ
+        let mut features = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
-            | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
-            | VhostUserProtocolFeatures::RESET_DEVICE)
+            | VhostUserProtocolFeatures::RESET_DEVICE;
+        let configured = !self.config.space.is_empty();
+        features.set(VhostUserProtocolFeatures::CONFIG, configured);
+        Ok(features)
     }
 
     fn set_protocol_features(&mut self, _: u64) -> Result<()> {

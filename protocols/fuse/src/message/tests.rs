@@ -448,19 +448,54 @@ fn a_write_holds_no_more_than_its_message() {
 
 #[test]
 fn extensions_are_no_arguments() {
-    // A security context of 16 bytes, then two groups.
-    let hex = "616200 1000000001000000 0000000000000000 14000000 20000000 02000000 07000000 08000000 00000000";
+    // None that is known, then two groups.
+    let hex = "616200 1000000021000000 0000000000000000 14000000 20000000 02000000 07000000 08000000 00000000";
     let mut bytes = golden(Opcode::Lookup, 0, hex);
     bytes[36] = 5;
     let (header, request) = Request::decode(FORM, &bytes).expect("a request");
     assert_eq!(request, Request::Lookup { name: Text(b"ab") });
-    assert_eq!(groups(&header, &bytes), Ok(Some(vec![7, 8])));
+    let groups = Extensions {
+        groups: Some(vec![7, 8]),
+        contexts: vec![],
+    };
+    assert_eq!(extensions(&header, &bytes), Ok(groups));
     // More groups than there are.
     bytes[67] = 3;
-    assert!(groups(&header, &bytes).is_err());
+    assert!(extensions(&header, &bytes).is_err());
     // More extensions than message.
     bytes[37] = 1;
     assert!(Request::decode(FORM, &bytes).is_err());
+}
+
+/// As Linux's `get_security_context` lays them out (`fs/fuse/dir.c`).
+#[test]
+fn security_contexts_are_extensions() {
+    // Two contexts of 3 and 2 bytes under names of 2 and 1, then none at all.
+    let hex = "616200 \
+        30000000 02000000 \
+        03000000 00000000 7379 00 010203 0000 \
+        02000000 00000000 7a 00 0405 00000000 00000000 00000000 \
+        08000000 00000000";
+    let mut bytes = golden(Opcode::Lookup, 0, hex);
+    bytes[36] = 7;
+    let (header, _) = Request::decode(FORM, &bytes).expect("a request");
+    assert_eq!(extensions(&header, &bytes), Ok(Extensions::default()));
+    // The last but unknown.
+    let last = bytes.len() - 4;
+    bytes[last] = 40;
+    let context = |name, value| SecurityContext { name, value };
+    let contexts = vec![context(&b"sy"[..], &[1, 2, 3][..]), context(b"z", &[4, 5])];
+    let expected = Extensions {
+        groups: None,
+        contexts,
+    };
+    assert_eq!(extensions(&header, &bytes), Ok(expected));
+    // Longer than its extension, then more of them than there are.
+    for (at, wrong) in [(51, 200), (47, 31)] {
+        let mut bytes = bytes.clone();
+        bytes[at] = wrong;
+        assert!(extensions(&header, &bytes).is_err(), "byte {at}");
+    }
 }
 
 #[test]
@@ -490,7 +525,7 @@ proptest! {
         let mut bytes = header.encode().to_vec();
         bytes.extend(tail);
         let _ = Request::decode(Form { setxattr_ext }, &bytes);
-        let _ = groups(&header, &bytes);
+        let _ = super::extensions(&header, &bytes);
         let _ = Request::decode(Form { setxattr_ext }, &bytes[..HEADER]);
         for plus in [false, true] {
             let mut from = Reader::new(&bytes);

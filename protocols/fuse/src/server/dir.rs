@@ -1,5 +1,7 @@
 //! READDIR and READDIRPLUS: the entries of a directory.
 
+use std::sync::Arc;
+
 use vfs::{Cx, DirEntry, DirSink, Errno, Kind, NodeId, Plus, Result};
 use wire::{BEHIND_DOT, BEHIND_DOTS, cookie_of, offset_of};
 
@@ -9,11 +11,15 @@ use super::nodes::Known;
 use crate::dirent::Dirent;
 use crate::layout::{EntryOut, ReadIn};
 use crate::message::REPLY_HEADER;
+use crate::numbers::InitFlags;
 
 impl<'a> Turn<'a> {
     /// With `plus`, each entry but the dots counts as looked up.
     pub(super) fn readdir(&mut self, args: &ReadIn, plus: bool) -> Result<()> {
-        let open = self.opened(args.fh)?;
+        let open = match self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) {
+            true => Arc::new(self.open_directory()?),
+            false => self.opened(args.fh)?,
+        };
         if !open.is_directory() {
             return Err(Errno::ENOTDIR);
         }

@@ -8,7 +8,7 @@ use super::{Cache, Session, Turn};
 use crate::Form;
 use crate::layout::InitOut;
 use crate::message::InitIn;
-use crate::numbers::{InitFlags, MAJOR, MINOR, OLDEST_MINOR, PAGE};
+use crate::numbers::{EXTENSIONS_MINOR, InitFlags, MAJOR, MINOR, OLDEST_MINOR, PAGE};
 
 /// What INIT agreed on.
 #[derive(Clone, Copy)]
@@ -76,10 +76,23 @@ impl Turn<'_> {
             return Err(Errno::ENOTDIR);
         }
         let attr = root.attr(&self.cx, Want::BASIC)?;
-        let agreed = Agreed {
+        let mut agreed = Agreed {
             minor: asked.minor.min(MINOR),
             flags: self.peer.grants() & asked.flags,
         };
+        if agreed.minor < EXTENSIONS_MINOR {
+            agreed.flags.remove(InitFlags::SECURITY_CTX);
+        }
+        let missing = self.peer.options.required - agreed.flags;
+        if !missing.is_empty() {
+            let client = self.peer.lockers.client;
+            tracing::error!(
+                client,
+                ?missing,
+                "refused: both sides must be able to do this"
+            );
+            return Err(Errno::EPROTO);
+        }
         self.peer.nodes.set_root(root, attr.device);
         self.peer
             .agreed
@@ -115,28 +128,38 @@ impl Session {
     fn grants(&self) -> InitFlags {
         let options = &self.options;
         let mut flags = InitFlags::ASYNC_READ
-            | InitFlags::POSIX_LOCKS
             | InitFlags::ATOMIC_O_TRUNC
             | InitFlags::EXPORT_SUPPORT
             | InitFlags::BIG_WRITES
-            | InitFlags::FLOCK_LOCKS
             | InitFlags::AUTO_INVAL_DATA
             | InitFlags::ASYNC_DIO
             | InitFlags::PARALLEL_DIROPS
             | InitFlags::MAX_PAGES
             | InitFlags::SETXATTR_EXT
             | InitFlags::INIT_EXT
-            | InitFlags::CREATE_SUPP_GROUP
-            | InitFlags::DIRECT_IO_ALLOW_MMAP;
+            | InitFlags::CREATE_SUPP_GROUP;
         for (wanted, flag) in [
             (
                 options.readdirplus,
                 InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO,
             ),
             (options.cache != Cache::Never, InitFlags::CACHE_SYMLINKS),
+            (
+                options.cache == Cache::Always
+                    && self.capabilities.read_only
+                    && self.capabilities.stable_cookies,
+                InitFlags::NO_OPENDIR_SUPPORT,
+            ),
             (options.writeback, InitFlags::WRITEBACK_CACHE),
             (options.announce_submounts, InitFlags::SUBMOUNTS),
+            (options.posix_locks, InitFlags::POSIX_LOCKS),
+            (options.flock, InitFlags::FLOCK_LOCKS),
             (options.killpriv_v2, InitFlags::HANDLE_KILLPRIV_V2),
+            (options.allow_mmap, InitFlags::DIRECT_IO_ALLOW_MMAP),
+            (
+                options.xattr && options.security_label,
+                InitFlags::SECURITY_CTX,
+            ),
             (
                 options.xattr && options.posix_acl && self.capabilities.acl != Level::None,
                 InitFlags::POSIX_ACL | InitFlags::DONT_MASK,

@@ -47,7 +47,9 @@ impl Turn<'_> {
         let up = self.directory()?;
         let name = Name::new(name)?;
         self.peer.nodes.check_room()?;
+        self.may_label()?;
         let entry = up.node.make(&self.cx, name, what, mode)?;
+        let entry = self.label(&*up.node, Some(name), entry)?;
         self.reply_entry(&up, &entry)
     }
 

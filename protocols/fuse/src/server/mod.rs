@@ -14,6 +14,7 @@ mod dir;
 mod handles;
 mod init;
 mod io;
+mod label;
 mod lock;
 mod make;
 mod meta;
@@ -36,7 +37,10 @@ use self::init::Agreed;
 use self::lock::Lockers;
 use self::nodes::{Known, Nodes};
 use crate::layout::InterruptIn;
-use crate::message::{self, HEADER, Header, Opcode, REPLY_HEADER, Request, WRITE_HEAD};
+use crate::message::{
+    self, Extensions, HEADER, Header, Opcode, REPLY_HEADER, Request, SecurityContext, WRITE_HEAD,
+};
+use crate::numbers::InitFlags;
 use crate::{Form, Undecodable};
 
 pub use self::options::{Cache, Options};
@@ -149,16 +153,26 @@ impl wire::Session for Session {
         let agreed = self.agreed();
         let form = agreed.map_or(Form::default(), Agreed::form);
         let decoded = Request::decode(form, bytes)
-            .and_then(|(_, request)| Ok((caller(&header, bytes)?, request)));
-        let (caller, request) = match decoded {
-            Ok((caller, request)) => (caller, Ok(request)),
+            .and_then(|(_, request)| Ok((extensions(&header, bytes)?, request)));
+        let mut caller = Caller::new(header.uid, header.gid);
+        let mut labels = Vec::new();
+        let request = match decoded {
+            Ok((extensions, request)) => {
+                if let Some(groups) = extensions.groups {
+                    caller.groups = Groups::Known(groups.into());
+                }
+                if agreed.is_some_and(|agreed| agreed.has(InitFlags::SECURITY_CTX)) {
+                    labels = extensions.contexts;
+                }
+                Ok(request)
+            }
             Err(undecodable) => {
                 tracing::debug!(client = self.lockers.client, %undecodable, "refused");
                 let errno = match undecodable {
                     Undecodable::Opcode(_) => Errno::ENOSYS,
                     Undecodable::Arguments(..) | Undecodable::Frame(_) => Errno::EINVAL,
                 };
-                (Caller::ROOT, Err(errno))
+                Err(errno)
             }
         };
         let mut turn = Turn {
@@ -170,6 +184,7 @@ impl wire::Session for Session {
                 patience,
                 call,
             },
+            labels,
             limit: out.room(),
             message,
             out,
@@ -194,18 +209,16 @@ impl wire::Session for Session {
     }
 }
 
-/// On whose behalf a request is.
-fn caller(header: &Header, message: &[u8]) -> std::result::Result<Caller, Undecodable> {
-    let mut caller = Caller::new(header.uid, header.gid);
-    // A WRITE has no extensions, and need not be whole.
-    if header.opcode != Opcode::Write as u32 {
-        let groups = message::groups(header, message)
-            .map_err(|what| Undecodable::Arguments("extensions", what))?;
-        if let Some(groups) = groups {
-            caller.groups = Groups::Known(groups.into());
-        }
+/// What a request says besides its arguments.
+fn extensions<'a>(
+    header: &Header,
+    message: &'a [u8],
+) -> std::result::Result<Extensions<'a>, Undecodable> {
+    // A WRITE has none, and need not be whole.
+    if header.opcode == Opcode::Write as u32 {
+        return Ok(Extensions::default());
     }
-    Ok(caller)
+    message::extensions(header, message).map_err(|what| Undecodable::Arguments("extensions", what))
 }
 
 /// A request being answered.
@@ -215,6 +228,8 @@ struct Turn<'a> {
     header: Header,
     /// The context of calls on behalf of whoever asks.
     cx: Cx<'a>,
+    /// The security contexts of what it makes.
+    labels: Vec<SecurityContext<'a>>,
     /// How many bytes the reply may have.
     limit: usize,
     message: &'a dyn Incoming,
@@ -277,6 +292,8 @@ impl Turn<'_> {
                 name,
                 newname,
             } => self.rename(name.0, args.newdir, newname.0, args.flags),
+            // Nothing was opened, and nothing can have changed.
+            R::Fsyncdir { .. } if self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) => self.reply(&[]),
             R::Fsync { args } | R::Fsyncdir { args } => self.fsync(&args),
             R::Fallocate { args } => self.fallocate(&args),
             R::Lseek { args } => self.lseek(&args),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use vfs::{Cx, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr};
+use vfs::{Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr};
 
 use super::Turn;
 use super::handles::{Locked, Open, Reserved};
@@ -30,7 +30,7 @@ impl Turn<'_> {
         } else {
             flags
         };
-        let (file, flags) = self.writing_behind(begin, |cx, flags| node.open(cx, flags))?;
+        let (file, flags) = self.writing_behind(begin, |flags| node.open(&self.cx, flags))?;
         if kill {
             let cut = SetAttr {
                 size: Some(0),
@@ -39,33 +39,58 @@ impl Turn<'_> {
             };
             file.setattr(&self.cx, &cut)?;
         }
-        let opened = self.opened_as(place, node, file, flags);
+        let opened = self.opened_as(place, self.open_of(node, file, flags));
         self.reply(&[&opened.encode()])
     }
 
+    /// Where nothing can change, the client goes on by itself after `ENOSYS`.
     pub(super) fn opendir(&mut self) -> Result<()> {
-        self.check_room(OpenOut::SIZE)?;
-        let node = self.node()?.node;
-        if node.kind() != Kind::Directory {
-            return Err(Errno::ENOTDIR);
+        if self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) {
+            return Err(Errno::ENOSYS);
         }
+        self.check_room(OpenOut::SIZE)?;
         let place = self.peer.handles.reserve()?;
-        let file = node.open(&self.cx, OpenFlags::READ)?;
-        let opened = self.opened_as(place, node, file, OpenFlags::READ);
+        let opened = self.opened_as(place, self.open_directory()?);
         self.reply(&[&opened.encode()])
+    }
+
+    /// The directory that the request is about, opened.
+    pub(super) fn open_directory(&self) -> Result<Open> {
+        let node = self.directory()?.node;
+        let file = node.open(&self.cx, OpenFlags::READ)?;
+        Ok(self.open_of(node, file, OpenFlags::READ))
     }
 
     pub(super) fn create(&mut self, args: &CreateIn, name: &[u8]) -> Result<()> {
         let name = Name::new(name)?;
         let flags = self.create_flags(args)?;
         let mode = self.mode(args.mode, args.umask);
-        self.make_open(flags, |node, cx, flags| node.create(cx, name, flags, mode))
+        self.make_open(flags, |turn, dir, flags| {
+            if turn.labels.is_empty() {
+                return dir.create(&turn.cx, name, flags, mode);
+            }
+            match dir.create(&turn.cx, name, flags | OpenFlags::EXCL, mode) {
+                Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {
+                    // It got its label when it was made.
+                    let entry = dir.lookup(&turn.cx, name)?;
+                    let file = entry.node.open(&turn.cx, flags)?;
+                    Ok((entry, file))
+                }
+                made => {
+                    let (entry, file) = made?;
+                    Ok((turn.label(dir, Some(name), entry)?, file))
+                }
+            }
+        })
     }
 
     pub(super) fn tmpfile(&mut self, args: &CreateIn) -> Result<()> {
         let flags = self.create_flags(args)?;
         let mode = self.mode(args.mode, args.umask);
-        self.make_open(flags, |node, cx, flags| node.tmpfile(cx, flags, mode))
+        self.make_open(flags, |turn, dir, flags| {
+            let (entry, file) = dir.tmpfile(&turn.cx, flags, mode)?;
+            Ok((turn.label(dir, None, entry)?, file))
+        })
     }
 
     fn create_flags(&self, args: &CreateIn) -> Result<OpenFlags> {
@@ -78,16 +103,17 @@ impl Turn<'_> {
     fn make_open(
         &mut self,
         flags: OpenFlags,
-        make: impl Fn(&dyn Node, &Cx<'_>, OpenFlags) -> Result<(Entry, Arc<dyn File>)>,
+        make: impl Fn(&Turn<'_>, &dyn Node, OpenFlags) -> Result<(Entry, Arc<dyn File>)>,
     ) -> Result<()> {
         self.check_room(EntryOut::SIZE + OpenOut::SIZE)?;
         let up = self.directory()?;
         let place = self.peer.handles.reserve()?;
         self.peer.nodes.check_room()?;
+        self.may_label()?;
         let ((entry, file), flags) =
-            self.writing_behind(flags, |cx, flags| make(&*up.node, cx, flags))?;
+            self.writing_behind(flags, |flags| make(self, &*up.node, flags))?;
         let looked = self.entry_out(&up, &entry)?;
-        let opened = self.opened_as(place, entry.node, file, flags);
+        let opened = self.opened_as(place, self.open_of(entry.node, file, flags));
         self.reply(&[&looked.encode(), &opened.encode()])
     }
 
@@ -100,15 +126,8 @@ impl Turn<'_> {
         }
     }
 
-    fn opened_as(
-        &self,
-        place: Reserved<'_>,
-        node: Arc<dyn Node>,
-        file: Arc<dyn File>,
-        flags: OpenFlags,
-    ) -> OpenOut {
-        let directory = node.kind() == Kind::Directory;
-        let fh = place.keep(Open {
+    fn open_of(&self, node: Arc<dyn Node>, file: Arc<dyn File>, flags: OpenFlags) -> Open {
+        Open {
             locked: Locked {
                 node,
                 lockers: self.peer.lockers.clone(),
@@ -116,10 +135,14 @@ impl Turn<'_> {
             },
             file,
             flags,
-        });
+        }
+    }
+
+    fn opened_as(&self, place: Reserved<'_>, open: Open) -> OpenOut {
+        let flags = self.peer.options.open_flags(open.is_directory());
         OpenOut {
-            fh,
-            open_flags: self.peer.options.open_flags(directory).bits(),
+            fh: place.keep(open),
+            open_flags: flags.bits(),
             backing_id: 0,
         }
     }
@@ -129,9 +152,9 @@ impl Turn<'_> {
     fn writing_behind<T>(
         &self,
         flags: OpenFlags,
-        open: impl Fn(&Cx<'_>, OpenFlags) -> Result<T>,
+        open: impl Fn(OpenFlags) -> Result<T>,
     ) -> Result<(T, OpenFlags)> {
-        let open = |flags| Ok((open(&self.cx, flags)?, flags));
+        let open = |flags| Ok((open(flags)?, flags));
         if !self.agreed.has(InitFlags::WRITEBACK_CACHE) || !flags.contains(OpenFlags::WRITE) {
             return open(flags);
         }
@@ -154,6 +177,8 @@ impl Turn<'_> {
         for (bit, flag) in words::OPEN {
             flags.set(flag, asked.contains(bit));
         }
+        let noatime = self.peer.options.noatime && asked.contains(Flags::NOATIME);
+        flags.set(OpenFlags::NOATIME, noatime);
         let direct = self.peer.options.allow_direct_io && asked.contains(Flags::DIRECT);
         flags.set(OpenFlags::DIRECT, direct);
         Ok(flags)

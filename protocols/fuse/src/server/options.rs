@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::numbers::{Fopen, PAGE};
+use crate::numbers::{Fopen, InitFlags, PAGE};
 
 /// How long a client may go by what it knows, by virtiofsd's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,13 +33,26 @@ pub struct Options {
     pub xattr: bool,
     /// POSIX ACLs, where the source enforces them.
     pub posix_acl: bool,
+    /// What is made gets the label that the client's security module wants for it.
+    pub security_label: bool,
+    /// What the client has to take of all this: INIT answers `EPROTO` otherwise.
+    pub required: InitFlags,
     /// Listings come with attributes.
     pub readdirplus: bool,
     /// What is on another device below becomes a mount of its own in the client, so that device and
     /// node numbers together are unique.
     pub announce_submounts: bool,
+    /// fcntl(2) locks are the server's, and seen by all its clients; otherwise the client's own.
+    pub posix_locks: bool,
+    /// The same of flock(2) locks.
+    pub flock: bool,
     /// Set-id bits are taken away here when a file is written, not by the client's extra requests.
     pub killpriv_v2: bool,
+    /// Files that the client keeps no contents of can be mapped as shared all the same.
+    pub allow_mmap: bool,
+    /// A program's `O_NOATIME` goes through to the source, which refuses it of files that are not the
+    /// caller's; otherwise it is forgotten.
+    pub noatime: bool,
     /// The most bytes of a write.
     pub max_write: u32,
     /// The most nodes that the client knows at once.
@@ -57,9 +70,15 @@ impl Default for Options {
             allow_direct_io: false,
             xattr: true,
             posix_acl: false,
+            security_label: false,
+            required: InitFlags::empty(),
             readdirplus: true,
             announce_submounts: true,
+            posix_locks: true,
+            flock: true,
             killpriv_v2: false,
+            allow_mmap: true,
+            noatime: true,
             // The most that Linux sends unless told otherwise (`fs.fuse.max_pages_limit`).
             max_write: 1 << 20,
             // Some 100 bytes each besides its node. Linux keeps one per cached inode, and cannot be told

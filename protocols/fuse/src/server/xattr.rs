@@ -90,7 +90,7 @@ impl Turn<'_> {
     }
 
     /// ACLs that the client does not enforce are not shown to it.
-    fn check_name(&self, name: &[u8]) -> Result<()> {
+    pub(super) fn check_name(&self, name: &[u8]) -> Result<()> {
         self.check_xattr()?;
         match name {
             b"" => Err(Errno::EINVAL),

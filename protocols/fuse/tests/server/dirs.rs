@@ -1,16 +1,23 @@
 //! Listings.
 
-use fuse::Request as R;
-use fuse::layout::FsyncIn;
-use fuse::numbers::ROOT_ID;
-use fuse::server::Options;
-use vfs::Errno;
+use std::sync::Arc;
 
-use crate::net::{Listed, Net, lookup, server};
+use fuse::Request as R;
+use fuse::layout::{FsyncIn, OpenIn};
+use fuse::numbers::ROOT_ID;
+use fuse::server::{Cache, Options, Server};
+use layers::{ReadOnly, stack};
+use vfs::{Errno, Export, FileSystem};
+
+use crate::net::{Listed, Net, lookup, server, tree};
 
 /// All of a directory, in replies of `size` bytes.
 fn all(net: &Net, nodeid: u64, size: u32, plus: bool) -> Vec<Listed> {
     let fh = net.opendir(nodeid).fh;
+    all_of(net, nodeid, fh, size, plus)
+}
+
+fn all_of(net: &Net, nodeid: u64, fh: u64, size: u32, plus: bool) -> Vec<Listed> {
     let (mut listed, mut offset) = (Vec::new(), 0);
     loop {
         let some = net.list(nodeid, fh, offset, size, plus).expect("entries");
@@ -106,4 +113,38 @@ fn what_is_no_directory_or_has_no_room_is_refused() {
     };
     net.ok(ROOT_ID, &R::Releasedir { args });
     assert_eq!(net.list(ROOT_ID, fh, 0, 99, false), Err(Errno::EBADF));
+}
+
+/// Nobody changes it: the client may list it without opening, and keep what it got.
+#[test]
+fn a_directory_that_cannot_change_need_not_be_opened() {
+    let tree = tree();
+    let on = |fs: Arc<dyn FileSystem>, cache| {
+        let options = Options {
+            cache,
+            ..Options::default()
+        };
+        Net::on(&Server::new(Arc::new(Export::new("", fs)), options))
+    };
+    let writable = on(tree.clone(), Cache::Always);
+    let dir = writable.mkdir(ROOT_ID, "d").nodeid;
+    for n in 0..50 {
+        writable.create(dir, &format!("file-{n}"));
+    }
+    let opened = all(&writable, dir, 200, true);
+    let still = stack(tree, ReadOnly);
+    on(still.clone(), Cache::Metadata).opendir(ROOT_ID);
+
+    let net = on(still, Cache::Always);
+    let args = OpenIn::default();
+    assert_eq!(net.err(ROOT_ID, &R::Opendir { args }), Errno::ENOSYS);
+    let dir = net.lookup(ROOT_ID, "d").nodeid;
+    let names = |listed: Vec<Listed>| -> Vec<String> {
+        listed.into_iter().map(|entry| entry.name).collect()
+    };
+    assert_eq!(names(all_of(&net, dir, 0, 200, true)), names(opened));
+    let args = FsyncIn::default();
+    net.ok(dir, &R::Fsyncdir { args });
+    let file = net.lookup(dir, "file-0").nodeid;
+    assert_eq!(net.list(file, 0, 0, 400, false), Err(Errno::ENOTDIR));
 }

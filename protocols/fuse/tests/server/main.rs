@@ -2,6 +2,7 @@
 
 mod dirs;
 mod files;
+mod labels;
 mod locks;
 mod mount;
 mod names;

@@ -7,7 +7,7 @@ use fuse::server::{Cache, Options};
 use vfs::Errno;
 use wire::{Role, Session as _};
 
-use crate::net::{Net, OFFERED, create, init, lookup, server};
+use crate::net::{Net, OFFERED, create, init, lookup, open_with, server};
 
 fn answer(bytes: &[u8]) -> InitOut {
     InitOut::decode(bytes).expect("an answer")
@@ -68,12 +68,36 @@ fn options_grant_and_deny() {
         killpriv_v2: true,
         readdirplus: false,
         announce_submounts: false,
+        allow_mmap: false,
+        posix_locks: false,
+        flock: false,
         cache: Cache::Never,
         ..Options::default()
     });
     assert!(others.contains(asked_for));
-    let denied = InitFlags::DO_READDIRPLUS | InitFlags::SUBMOUNTS | InitFlags::CACHE_SYMLINKS;
+    let denied = InitFlags::DO_READDIRPLUS
+        | InitFlags::SUBMOUNTS
+        | InitFlags::CACHE_SYMLINKS
+        | InitFlags::DIRECT_IO_ALLOW_MMAP
+        | InitFlags::POSIX_LOCKS
+        | InitFlags::FLOCK_LOCKS;
     assert!(!others.intersects(denied));
+}
+
+/// The source has it of the owner's files only.
+#[test]
+fn noatime_is_passed_on_or_forgotten() {
+    const NOATIME: u32 = 0o1000000;
+    for (noatime, opened) in [(true, Err(Errno::EPERM)), (false, Ok(()))] {
+        let mut net = Net::on(&server(Options {
+            noatime,
+            ..Options::default()
+        }));
+        let (entry, _) = net.create(ROOT_ID, "a");
+        net.uid = 1000;
+        let answer = net.rpc(entry.nodeid, &open_with(NOATIME));
+        assert_eq!(answer.map(drop), opened);
+    }
 }
 
 #[test]

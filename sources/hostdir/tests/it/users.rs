@@ -7,6 +7,59 @@ use vfs::{Access, Caller, Cx, Errno, Make, Mode, OpenFlags, SetAttr, XattrFlags}
 
 use crate::bed::{Bed, CALL, chmod, create, failed, in_groups, is_root, name, root, user, write};
 
+/// Where clients' ids are translated, their super-user is not 0 here, and still theirs.
+#[test]
+fn the_clients_super_user_has_powers_as_whoever_he_is_here() {
+    const OTHER: u32 = 4000;
+    if !is_root() {
+        return eprintln!("skipped: switching users needs root");
+    }
+    let bed = Bed::new(Options {
+        identity: Identity::Switch,
+        super_user: OTHER,
+        ..Options::default()
+    });
+    bed.outside(|dir| {
+        std::fs::write(dir.join("f"), "secret").expect("writes");
+        chmod(&dir.join("f"), 0o600);
+    });
+    let file = bed.lookup("f").expect("root sees it").node;
+    let (powers, plain) = (user(OTHER, OTHER), user(OTHER + 1, OTHER));
+    let (powers, plain) = (Cx::new(&powers, &CALL), Cx::new(&plain, &CALL));
+    let read = |cx: &Cx<'_>| file.open(cx, OpenFlags::READ).map(drop);
+    // One thread, from each to each.
+    for cx in [&powers, &plain, &powers, &root(), &plain, &root(), &powers] {
+        let may = match cx.caller.uid {
+            uid if uid == OTHER + 1 => Err(Errno::EACCES),
+            _ => Ok(()),
+        };
+        assert_eq!(read(cx), may, "user {}", cx.caller.uid);
+    }
+    // And one that starts as whom the thread before it was.
+    read(&powers).expect("permitted");
+    std::thread::scope(|threads| {
+        let other = threads.spawn(|| read(&plain));
+        assert_eq!(other.join().expect("no panic"), Err(Errno::EACCES));
+    });
+    let (made, _) = create(&powers, &*bed.root, "made", 0o600).expect("permitted");
+    assert_eq!((made.attr.uid, made.attr.gid), (OTHER, OTHER));
+    let given = made.node.setattr(&powers, &give_to(OTHER + 1));
+    assert_eq!(given.map(|attr| attr.uid), Ok(OTHER + 1));
+    let given = made.node.setattr(&plain, &give_to(OTHER));
+    assert_eq!(failed(given), Errno::EPERM);
+    bed.outside(|dir| {
+        let seen = std::fs::metadata(dir.join("made")).expect("there");
+        assert_eq!(seen.uid(), OTHER + 1);
+    });
+}
+
+fn give_to(uid: u32) -> SetAttr {
+    SetAttr {
+        uid: Some(uid),
+        ..SetAttr::default()
+    }
+}
+
 #[test]
 fn nobody_reads_what_is_not_his() {
     let Some(bed) = Bed::switching() else { return };

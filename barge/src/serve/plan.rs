@@ -1,0 +1,50 @@
+//! What is served, and how: what every command line that serves comes to.
+
+use engine::Tuning;
+use layers::{MapIds, Squash, XattrMap};
+use transports::Addr;
+
+use super::virtiofs::{Share, Tag};
+use crate::source::Named;
+
+pub(super) struct Plan {
+    pub(super) sources: Vec<Named>,
+    /// How directories of this host are opened. The budget of descriptors is this program's to divide.
+    pub(super) hostdir: hostdir::Options,
+    /// Directories have to have handles of the kernel's.
+    pub(super) kernel_handles: bool,
+    pub(super) layers: Layers,
+    /// 9P, if that is served at all.
+    pub(super) nine: Option<Nine>,
+    pub(super) virtiofs: Virtiofs,
+    pub(super) tuning: Tuning,
+    /// The command for which all this lives.
+    pub(super) run: Option<String>,
+}
+
+/// What stands between sources and clients, from the source up.
+pub(super) struct Layers {
+    pub(super) xattrs: Option<XattrMap>,
+    pub(super) ids: Vec<MapIds>,
+    pub(super) squash: Squash,
+    pub(super) read_only: bool,
+}
+
+/// How 9P is served: where (nothing means the usual place, unless something else is served), and at
+/// the sockets that a service manager opened.
+pub(super) struct Nine {
+    pub(super) addrs: Vec<Addr>,
+    pub(super) max_msize: u32,
+}
+
+/// How virtiofs is served.
+pub(super) struct Virtiofs {
+    pub(super) shares: Vec<Share>,
+    pub(super) options: fuse::server::Options,
+    /// The group that may connect.
+    pub(super) group: Option<String>,
+    /// What the device's configuration says, if there is to be one.
+    pub(super) tag: Option<Tag>,
+    /// The first monitor is the only one.
+    pub(super) once: bool,
+}

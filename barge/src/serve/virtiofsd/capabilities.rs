@@ -1,0 +1,100 @@
+//! `--modcaps`: which capabilities are kept.
+
+use std::str::FromStr;
+
+use rustix::thread::CapabilitySet;
+
+/// What is kept beyond the usual, and what is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Modcaps {
+    more: CapabilitySet,
+    fewer: CapabilitySet,
+}
+
+impl Default for Modcaps {
+    fn default() -> Modcaps {
+        Modcaps {
+            more: CapabilitySet::empty(),
+            fewer: CapabilitySet::empty(),
+        }
+    }
+}
+
+/// What it takes to make files as others do: virtiofsd's.
+const USUAL: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::SETFCAP);
+
+impl FromStr for Modcaps {
+    type Err = String;
+
+    /// `+NAME` and `-NAME`, by the names of capabilities(7) without `CAP_`, between colons.
+    fn from_str(text: &str) -> Result<Modcaps, String> {
+        let mut modcaps = Modcaps::default();
+        for change in text.split(':') {
+            let bad = || format!("expected +CAPABILITY or -CAPABILITY, got {change:?}");
+            let name = change.get(1..).ok_or_else(bad)?.to_uppercase();
+            let named = CapabilitySet::from_name(&name).ok_or_else(bad)?;
+            let add = match &change[..1] {
+                "+" => true,
+                "-" => false,
+                _ => return Err(bad()),
+            };
+            modcaps.more.set(named, add);
+            modcaps.fewer.set(named, !add);
+        }
+        Ok(modcaps)
+    }
+}
+
+impl Modcaps {
+    /// What is to be kept, where kernel handles are to be used or not.
+    pub(super) fn kept(self, handles: bool) -> Result<CapabilitySet, String> {
+        let mut usual = USUAL;
+        if handles && self.fewer.contains(CapabilitySet::DAC_READ_SEARCH) {
+            return Err(
+                "--modcaps: expected dac_read_search to be kept, or --inode-file-handles=never"
+                    .into(),
+            );
+        }
+        usual.set(CapabilitySet::DAC_READ_SEARCH, handles);
+        Ok((usual | self.more) - self.fewer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_on_a_capability_counts() {
+        let kept = |text: &str| {
+            let modcaps: Modcaps = text.parse().expect(text);
+            modcaps.kept(false).expect(text)
+        };
+        assert_eq!(Modcaps::default().kept(false), Ok(USUAL));
+        let sys_admin = CapabilitySet::SYS_ADMIN;
+        assert_eq!(
+            kept("+sys_admin:-chown"),
+            (USUAL | sys_admin) - CapabilitySet::CHOWN
+        );
+        assert_eq!(kept("-CHOWN:+chown"), USUAL);
+        for text in ["", ":", "+", "chown", "*chown", "+chwon", "+chown:", "é"] {
+            assert!(text.parse::<Modcaps>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn handles_take_a_capability() {
+        let without: Modcaps = "-dac_read_search".parse().expect("a change");
+        assert!(without.kept(true).is_err());
+        assert_eq!(without.kept(false), Ok(USUAL));
+        let kept = Modcaps::default().kept(true).expect("nothing was taken");
+        assert_eq!(kept, USUAL | CapabilitySet::DAC_READ_SEARCH);
+    }
+}

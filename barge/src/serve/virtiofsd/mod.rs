@@ -1,0 +1,227 @@
+//! `barge virtiofsd`: one directory by virtiofs, under the options of virtiofsd 1.14, for what starts
+//! that: libvirt, Kata, microvm tools. What it comes to is served as by `barge serve`.
+
+mod args;
+mod capabilities;
+mod compat;
+mod ids;
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+use layers::squash::Whom;
+use layers::{IdMap, MapIds, Squash, Translation};
+use serde_json::json;
+use transports::Addr;
+
+pub(crate) use self::args::VirtiofsdArgs;
+use self::args::{Handles, Negotiate, Sandbox, Seccomp};
+use super::plan::{Layers, Plan, Virtiofs};
+use super::virtiofs::{Cache, Share};
+use crate::source::{Named, Source};
+use crate::{Done, Failure};
+
+/// `barge virtiofsd`
+pub(crate) fn run(args: &VirtiofsdArgs) -> Done {
+    if args.print_capabilities {
+        return print_capabilities();
+    }
+    let plan = args.plan()?;
+    args.say_what_is_done_instead();
+    args.limit_descriptors()?;
+    args.drop_capabilities()?;
+    super::serve(&plan)
+}
+
+/// What can be asked for beyond the options that every vhost-user program for file systems has (QEMU's
+/// `docs/interop/vhost-user.json`, virtiofsd's README).
+const FEATURES: [&str; 3] = [
+    "posix-acl-negotiation-mode",
+    "security-label-negotiation-mode",
+    "separate-options",
+];
+
+fn print_capabilities() -> Done {
+    let capabilities = json!({ "type": "fs", "features": FEATURES });
+    writeln!(stdout(), "{capabilities:#}")
+        .map(|()| ExitCode::SUCCESS)
+        .map_err(|error| Failure::new(format!("standard output: {error}")))
+}
+
+impl VirtiofsdArgs {
+    fn plan(&self) -> Result<Plan, Failure> {
+        let dir = self.shared_dir.clone().ok_or_else(|| {
+            Failure::usage("expected --shared-dir, or -o source=, with the directory to share")
+        })?;
+        if !dir.is_dir() {
+            let shown = dir.display();
+            return Err(Failure::new(format!("{shown}: expected a directory")));
+        }
+        let at = match (self.fd, &self.socket_path) {
+            (Some(fd), _) => Addr::Fd(fd),
+            (None, Some(path)) => Addr::Unix(path.clone()),
+            (None, None) => return Err(Failure::usage("expected --socket-path or --fd")),
+        };
+        let root = rustix::process::geteuid().is_root();
+        let default = engine::Tuning::default();
+        let translated = self.translated()?;
+        Ok(Plan {
+            sources: vec![Named {
+                name: None,
+                source: Source::HostDir(dir),
+            }],
+            hostdir: hostdir::Options {
+                identity: match root {
+                    true => hostdir::Identity::Switch,
+                    false => hostdir::Identity::Fixed,
+                },
+                // As virtiofsd, whose every act but making is the super-user's then.
+                super_user: match &translated {
+                    Some(ids) if self.uid_map.is_empty() => ids.uids.to_host(0).unwrap_or(0),
+                    _ => 0,
+                },
+                no_kernel_handles: self.inode_file_handles == Handles::Never,
+                ..Default::default()
+            },
+            kernel_handles: self.inode_file_handles == Handles::Mandatory,
+            layers: Layers {
+                xattrs: self.xattrmap.clone(),
+                ids: self
+                    .namespace(root)?
+                    .into_iter()
+                    .chain(translated)
+                    .collect(),
+                squash: Squash::new(Whom::None),
+                read_only: self.readonly,
+            },
+            nine: None,
+            virtiofs: Virtiofs {
+                shares: vec![Share { name: None, at }],
+                options: self.fuse(),
+                group: self.socket_group.clone(),
+                tag: self.tag,
+                once: true,
+            },
+            tuning: engine::Tuning {
+                workers: match self.thread_pool_size {
+                    0 => default.workers,
+                    // One that waits for a lock must not keep all others from working.
+                    size => size.max(2).into(),
+                },
+                ..default
+            },
+            run: None,
+        })
+    }
+
+    fn fuse(&self) -> fuse::server::Options {
+        use fuse::numbers::InitFlags;
+        let acl = InitFlags::POSIX_ACL | InitFlags::DONT_MASK | InitFlags::SETXATTR_EXT;
+        let mut required = InitFlags::empty();
+        required.set(acl, self.posix_acl == Negotiate::Always);
+        required.set(
+            InitFlags::SECURITY_CTX,
+            self.security_label == Negotiate::Always,
+        );
+        let (posix_acl, security_label) = (
+            self.posix_acl != Negotiate::Never,
+            self.security_label != Negotiate::Never,
+        );
+        fuse::server::Options {
+            cache: self.cache.into(),
+            writeback: self.writeback,
+            allow_direct_io: self.allow_direct_io,
+            xattr: self.xattr || self.xattrmap.is_some() || posix_acl || security_label,
+            posix_acl,
+            security_label,
+            required,
+            readdirplus: !self.no_readdirplus && self.cache != Cache::Never,
+            announce_submounts: !self.no_announce_submounts,
+            posix_locks: !self.no_posix_lock,
+            flock: !self.no_flock,
+            killpriv_v2: self.killpriv_v2,
+            allow_mmap: self.allow_mmap,
+            noatime: self.preserve_noatime,
+            ..Default::default()
+        }
+    }
+
+    /// As a user namespace would map ids, which stands next to the source.
+    fn namespace(&self, root: bool) -> Result<Option<MapIds>, Failure> {
+        if self.uid_map.is_empty() && self.gid_map.is_empty() {
+            return Ok(None);
+        }
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let own = |id: u32| (!root).then_some(id);
+        Ok(Some(MapIds {
+            uids: ids::namespace("--uid-map", &self.uid_map, own(uid.as_raw()))?,
+            gids: ids::namespace("--gid-map", &self.gid_map, own(gid.as_raw()))?,
+        }))
+    }
+
+    fn translated(&self) -> Result<Option<MapIds>, Failure> {
+        if self.translate_uid.is_empty() && self.translate_gid.is_empty() {
+            return Ok(None);
+        }
+        let map = |option: &str, translations: &[Translation]| {
+            IdMap::translate(translations).map_err(|bad| Failure::usage(format!("{option}: {bad}")))
+        };
+        Ok(Some(MapIds {
+            uids: map("--translate-uid", &self.translate_uid)?,
+            gids: map("--translate-gid", &self.translate_gid)?,
+        }))
+    }
+
+    /// Of what was asked for, or is virtiofsd's default.
+    fn say_what_is_done_instead(&self) {
+        if self.sandbox != Sandbox::None {
+            tracing::info!(
+                "sandbox: no namespaces and no new root; each name is resolved beneath the shared directory \
+                 by the kernel (openat2), and links are never followed"
+            );
+        }
+        if self.seccomp != Seccomp::None {
+            tracing::info!("seccomp: no filter of system calls is installed");
+        }
+        if self.migrates() {
+            tracing::info!(
+                "migration: the device's state cannot be migrated, and monitors are told so"
+            );
+        }
+    }
+
+    fn limit_descriptors(&self) -> Result<(), Failure> {
+        match self.rlimit_nofile {
+            None => {
+                sys::limits::raise_descriptors();
+                Ok(())
+            }
+            Some(0) => Ok(()),
+            Some(limit) => sys::limits::set_descriptors(limit)
+                .map_err(|error| Failure::new(format!("--rlimit-nofile {limit}: {error}"))),
+        }
+    }
+
+    /// As virtiofsd does when it runs as the super-user.
+    fn drop_capabilities(&self) -> Result<(), Failure> {
+        let handles = self.inode_file_handles != Handles::Never;
+        let kept = self.modcaps.kept(handles).map_err(Failure::usage)?;
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        sys::caps::keep(kept).map_err(|error| Failure::new(format!("capabilities: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_packaged_description_says_what_the_program_says() {
+        let packaged = include_str!("../../../../packaging/vhost-user/50-barge.json");
+        let packaged: serde_json::Value = serde_json::from_str(packaged).expect("JSON");
+        assert_eq!(packaged["type"], "fs");
+        assert_eq!(packaged["features"], json!(FEATURES));
+    }
+}

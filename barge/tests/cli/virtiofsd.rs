@@ -1,0 +1,155 @@
+//! `barge virtiofsd`, as monitors and those that start it know virtiofsd.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use vhost::VhostBackend;
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+
+use crate::served::{BARGE, Served, complained, said};
+
+fn virtiofsd(dir: &Path) -> Command {
+    let mut command = Command::new(BARGE);
+    command
+        .arg("virtiofsd")
+        .args(["--log-level", "warn", "--shared-dir"])
+        .arg(dir);
+    command
+}
+
+/// What a monitor is offered, once it has agreed to all of it.
+fn agree(monitor: &mut Frontend) -> VhostUserProtocolFeatures {
+    monitor.set_owner().expect("taken");
+    let features = monitor.get_features().expect("features");
+    monitor.set_features(features).expect("agreed");
+    let protocol = monitor.get_protocol_features().expect("features");
+    monitor.set_protocol_features(protocol).expect("agreed");
+    protocol
+}
+
+#[test]
+fn a_link_named_virtiofsd_says_what_it_can_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let link = dir.path().join("virtiofsd");
+    std::os::unix::fs::symlink(BARGE, &link).expect("linked");
+    let output = Command::new(&link).arg("--print-capabilities").output();
+    let told: serde_json::Value =
+        serde_json::from_str(&said(&output.expect("runs"))).expect("JSON");
+    assert_eq!(told["type"], "fs");
+    let features = told["features"].as_array().expect("a list");
+    assert!(features.contains(&"separate-options".into()), "{told}");
+    assert!(!features.contains(&"migrate-precopy".into()), "{told}");
+    let named = Command::new(BARGE).arg0("/x/virtiofsd").arg("-V").output();
+    assert!(said(&named.expect("runs")).contains("virtiofsd"));
+}
+
+#[test]
+fn a_monitor_is_served_until_it_goes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("socket");
+    let mut command = virtiofsd(dir.path());
+    command
+        .args(["--tag", "share", "--cache=never", "--socket-path"])
+        .arg(&socket);
+    let served = Served::run(command);
+    let mode = std::fs::metadata(&socket).expect("made").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    let mut monitor = Frontend::connect(&socket, 1).expect("connected");
+    assert!(agree(&mut monitor).contains(VhostUserProtocolFeatures::CONFIG));
+    let room = [0; 40];
+    let (_, config) = monitor
+        .get_config(0, 40, VhostUserConfigFlags::empty(), &room)
+        .expect("a configuration");
+    assert_eq!(&config[..7], b"share\0\0");
+    drop(monitor);
+    assert!(served.ended().success());
+    assert!(!socket.exists(), "removed");
+}
+
+/// As libvirt starts it, with a socket that listens already, and no tag.
+#[test]
+fn an_inherited_socket_is_listened_at() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("socket");
+    let listener = UnixListener::bind(&socket).expect("bound");
+    let inherited = rustix::io::dup(&listener).expect("without close-on-exec");
+    let mut command = virtiofsd(dir.path());
+    command
+        .arg(format!("--fd={}", inherited.as_raw_fd()))
+        .args(["-o", "cache=none,xattr,no_posix_lock", "--sandbox=chroot"])
+        .args(["--translate-uid", "map:0:1000:1"])
+        .args(["--translate-uid", "forbid-guest:1000:1"]);
+    let served = Served::run(command);
+    let mut monitor = Frontend::connect(&socket, 1).expect("connected");
+    assert!(!agree(&mut monitor).contains(VhostUserProtocolFeatures::CONFIG));
+    drop(monitor);
+    assert!(served.ended().success());
+}
+
+#[test]
+fn what_makes_no_sense_is_status_2_and_what_cannot_be_status_1() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("socket");
+    let socket = socket.to_str().expect("text");
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["--posix-acl=maybe"], 2, "never, auto, always"),
+        (&["--fd", "3"], 2, "cannot be used with"),
+        (&["--tag", ""], 2, "expected 1 to 36 bytes"),
+        (&["--xattrmap", ":ok:"], 2, "expected :TYPE:SCOPE:KEY"),
+        (&["--modcaps=+chwon"], 2, "expected +CAPABILITY"),
+        (&["--modcaps=-dac_read_search"], 2, "inode-file-handles"),
+        (&["--uid-map", "0:1:2"], 2, "expected :NAMESPACE:HOST"),
+        (&["--translate-uid", "map:0"], 2, "expected TYPE:FROM"),
+        (
+            &["--translate-gid=map:0:0:2", "--translate-gid=host:1:5:1"],
+            2,
+            "--translate-gid: expected ranges that do not overlap",
+        ),
+        (&["-o", "nonsense"], 2, "-o nonsense: expected"),
+        (&["-o", "source=/no/such/place"], 1, "/no/such/place"),
+        (&["--socket-group", "no-such-group"], 2, "no-such-group"),
+    ];
+    for (args, status, why) in cases {
+        let mut command = virtiofsd(dir.path());
+        command.args(["--socket-path", socket]).args(*args);
+        let output = command.output().expect("runs");
+        let told = complained(&output);
+        assert_eq!(output.status.code(), Some(*status), "{args:?}: {told}");
+        assert!(told.contains(why), "{args:?}: {told}");
+    }
+    let without = Command::new(BARGE).args(["virtiofsd", "--fd=3"]).output();
+    assert!(complained(&without.expect("runs")).contains("--shared-dir"));
+}
+
+/// Capabilities that are not needed are given up; those named are kept or go.
+#[test]
+fn the_super_user_keeps_few_capabilities() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only the super-user has any");
+    }
+    const SETFCAP: u64 = 1 << 31;
+    const SYS_ADMIN: u64 = 1 << 21;
+    let dir = tempfile::tempdir().expect("a directory");
+    let kept = |modcaps: &[&str]| {
+        let mut command = virtiofsd(dir.path());
+        command
+            .arg("--socket-path")
+            .arg(dir.path().join("socket"))
+            .args(modcaps);
+        let served = Served::run(command);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", served.id()));
+        let status = status.expect("it runs");
+        let caps = status.lines().find_map(|line| line.strip_prefix("CapPrm:"));
+        u64::from_str_radix(caps.expect("a line").trim(), 16).expect("a number")
+    };
+    let usual = kept(&[]);
+    assert_eq!(usual & (SETFCAP | SYS_ADMIN), SETFCAP);
+    let other = kept(&["--modcaps=-setfcap:+sys_admin"]);
+    assert_eq!(other & SETFCAP, 0);
+    assert_eq!(other & !SYS_ADMIN, usual & !SETFCAP);
+}

@@ -1,0 +1,335 @@
+//! Which id is which, each way.
+
+use std::str::FromStr;
+
+use vfs::{Errno, Result};
+
+use crate::BadMap;
+
+/// `count` ids from `client` on are those from `host` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct IdRange {
+    pub client: u32,
+    pub host: u32,
+    pub count: u32,
+}
+
+/// What becomes of a range of ids, in one direction or both, as virtiofsd's `--translate-uid` has it:
+///
+/// | | |
+/// |---|---|
+/// | `map:CLIENT:HOST:COUNT` | those of clients are those of the host, and the other way round |
+/// | `guest:CLIENT:HOST:COUNT` | those of clients are those of the host |
+/// | `host:HOST:CLIENT:COUNT` | those of the host are shown as those of clients |
+/// | `squash-guest:CLIENT:HOST:COUNT` | those of clients are all the one of the host |
+/// | `squash-host:HOST:CLIENT:COUNT` | those of the host are all shown as the one of clients |
+/// | `forbid-guest:CLIENT:COUNT` | nothing can be theirs |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    to_host: Option<Piece>,
+    to_client: Option<Piece>,
+}
+
+/// A map of ids, each way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdMap {
+    to_host: Way,
+    to_client: Way,
+}
+
+/// One of the two directions: pieces that do not overlap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Way {
+    pieces: Vec<Piece>,
+    /// Whether ids in no piece are themselves; otherwise they are none.
+    others: bool,
+}
+
+/// What becomes of `count` ids from `from` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    from: u32,
+    count: u32,
+    to: To,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum To {
+    /// As many, from here on.
+    Range(u32),
+    One(u32),
+    Nothing,
+}
+
+impl FromStr for IdRange {
+    type Err = BadMap;
+
+    /// `CLIENT:HOST:COUNT`.
+    fn from_str(text: &str) -> std::result::Result<IdRange, BadMap> {
+        match numbers(text)[..] {
+            [Some(client), Some(host), Some(count)] => Ok(IdRange {
+                client,
+                host,
+                count,
+            }),
+            _ => Err(BadMap(format!("expected CLIENT:HOST:COUNT, got {text:?}"))),
+        }
+    }
+}
+
+impl FromStr for Translation {
+    type Err = BadMap;
+
+    fn from_str(text: &str) -> std::result::Result<Translation, BadMap> {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let numbers = numbers(rest);
+        let (to_host, to_client) = match (kind, &numbers[..]) {
+            ("forbid-guest", &[Some(from), Some(count)]) => {
+                (Some(Piece::new(from, To::Nothing, count)), None)
+            }
+            (_, &[Some(from), Some(to), Some(count)]) => {
+                let range = Some(Piece::new(from, To::Range(to), count));
+                let squash = Some(Piece::new(from, To::One(to), count));
+                match kind {
+                    "map" => (range, Some(Piece::new(to, To::Range(from), count))),
+                    "guest" => (range, None),
+                    "host" => (None, range),
+                    "squash-guest" => (squash, None),
+                    "squash-host" => (None, squash),
+                    _ => (None, None),
+                }
+            }
+            _ => (None, None),
+        };
+        if to_host.or(to_client).is_none() {
+            return Err(BadMap(format!(
+                "expected TYPE:FROM:TO:COUNT of type map, guest, host, squash-guest or squash-host, \
+                 or forbid-guest:FROM:COUNT, got {text:?}"
+            )));
+        }
+        Ok(Translation { to_host, to_client })
+    }
+}
+
+/// What stands between colons, nothing for what is no number of 32 bits.
+fn numbers(text: &str) -> Vec<Option<u32>> {
+    text.split(':').map(|number| number.parse().ok()).collect()
+}
+
+impl IdMap {
+    /// Every id is itself.
+    pub fn identity() -> IdMap {
+        IdMap::without(true)
+    }
+
+    /// These ranges, both ways: each of at least one id, all below 2^32 - 1 (which is no id), none in
+    /// two. Ids in none are none.
+    pub fn new(ranges: Vec<IdRange>) -> std::result::Result<IdMap, BadMap> {
+        let mut map = IdMap::without(false);
+        for IdRange {
+            client,
+            host,
+            count,
+        } in ranges
+        {
+            map.to_host
+                .add(Piece::new(client, To::Range(host), count))?;
+            map.to_client
+                .add(Piece::new(host, To::Range(client), count))?;
+        }
+        Ok(map)
+    }
+
+    /// These translations, under [`IdMap::new`]'s conditions for each direction. Ids in none are
+    /// themselves.
+    pub fn translate(translations: &[Translation]) -> std::result::Result<IdMap, BadMap> {
+        let mut map = IdMap::identity();
+        for translation in translations {
+            if let Some(piece) = translation.to_host {
+                map.to_host.add(piece)?;
+            }
+            if let Some(piece) = translation.to_client {
+                map.to_client.add(piece)?;
+            }
+        }
+        Ok(map)
+    }
+
+    fn without(others: bool) -> IdMap {
+        let way = Way {
+            pieces: Vec::new(),
+            others,
+        };
+        IdMap {
+            to_host: way.clone(),
+            to_client: way,
+        }
+    }
+
+    /// The host's id for a client's: `EOVERFLOW` if no range has it, `EPERM` if it is forbidden.
+    pub fn to_host(&self, id: u32) -> Result<u32> {
+        self.to_host.map(id)
+    }
+
+    /// What clients are shown for the host's id, by the same errors.
+    pub(super) fn to_client(&self, id: u32) -> Result<u32> {
+        self.to_client.map(id)
+    }
+}
+
+impl Piece {
+    fn new(from: u32, to: To, count: u32) -> Piece {
+        Piece { from, count, to }
+    }
+}
+
+impl Way {
+    fn add(&mut self, piece: Piece) -> std::result::Result<(), BadMap> {
+        let Piece { from, count, to } = piece;
+        let target = match to {
+            To::Range(to) => to.checked_add(count),
+            To::One(to) => to.checked_add(1),
+            To::Nothing => Some(0),
+        };
+        let (Some(end), Some(_), 1..) = (from.checked_add(count), target, count) else {
+            return Err(BadMap(format!(
+                "expected at least one id, all below 4294967295, got {count} from {from} on"
+            )));
+        };
+        for other in &self.pieces {
+            if from < other.from + other.count && other.from < end {
+                return Err(BadMap(format!(
+                    "expected ranges that do not overlap, got id {} in two",
+                    from.max(other.from)
+                )));
+            }
+        }
+        self.pieces.push(piece);
+        Ok(())
+    }
+
+    fn map(&self, id: u32) -> Result<u32> {
+        let has = |piece: &&Piece| id.wrapping_sub(piece.from) < piece.count;
+        match self.pieces.iter().find(has) {
+            Some(piece) => match piece.to {
+                To::Range(to) => Ok(to + (id - piece.from)),
+                To::One(to) => Ok(to),
+                To::Nothing => Err(Errno::EPERM),
+            },
+            None if self.others && id != u32::MAX => Ok(id),
+            None => Err(Errno::EOVERFLOW),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Result<u32> = Err(Errno::EOVERFLOW);
+
+    fn parse<T: FromStr<Err = BadMap>>(text: &str) -> std::result::Result<T, String> {
+        text.parse().map_err(|bad: BadMap| bad.to_string())
+    }
+
+    fn map(texts: &[&str]) -> std::result::Result<IdMap, BadMap> {
+        IdMap::new(texts.iter().map(|text| parse(text).expect(text)).collect())
+    }
+
+    fn translate(texts: &[&str]) -> std::result::Result<IdMap, BadMap> {
+        let rules: Vec<_> = texts.iter().map(|text| parse(text).expect(text)).collect();
+        IdMap::translate(&rules)
+    }
+
+    #[test]
+    fn a_range_reads_as_written() {
+        let range = IdRange {
+            client: 0,
+            host: 100_000,
+            count: 65_536,
+        };
+        assert_eq!(parse("0:100000:65536"), Ok(range));
+        for text in ["", "1:2", "1:2:3:4", "a:b:c", "1:2:-3", "1:2:4294967296"] {
+            let told = parse::<IdRange>(text).expect_err("no range");
+            assert_eq!(told, format!("expected CLIENT:HOST:COUNT, got {text:?}"));
+        }
+    }
+
+    #[test]
+    fn ranges_do_not_overlap_or_overflow() {
+        assert!(map(&["0:0:1", "1:100001:65535"]).is_ok());
+        assert!(map(&["0:0:4294967295"]).is_ok());
+        for bad in [
+            &["0:0:0"][..],
+            &["1:0:4294967295"],
+            &["0:1:4294967295"],
+            &["0:0:10", "9:100:1"],
+            &["0:0:10", "100:9:1"],
+        ] {
+            assert!(map(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn ids_outside_all_ranges_have_no_image() {
+        let map = map(&["10:1000:5"]).expect("a map");
+        assert_eq!(map.to_host(10), Ok(1000));
+        assert_eq!(map.to_host(14), Ok(1004));
+        assert_eq!((map.to_host(9), map.to_host(15)), (NONE, NONE));
+        assert_eq!(map.to_client(1004), Ok(14));
+        assert_eq!((map.to_client(999), map.to_client(1005)), (NONE, NONE));
+        assert_eq!(IdMap::identity().to_host(u32::MAX), NONE, "no id at all");
+    }
+
+    #[test]
+    fn translations_are_for_a_direction_or_both() {
+        for (text, inward, outward) in [
+            ("map:0:1000:5", Ok(1002), Ok(2)),
+            ("guest:0:1000:5", Ok(1002), Ok(1002)),
+            ("host:1000:0:5", Ok(2), Ok(2)),
+            ("squash-guest:0:1000:5", Ok(1000), Ok(1002)),
+            ("squash-host:1000:0:5", Ok(2), Ok(0)),
+            ("forbid-guest:0:5", Err(Errno::EPERM), Ok(1002)),
+        ] {
+            let map = translate(&[text]).expect(text);
+            assert_eq!(map.to_host(2), inward, "{text}");
+            assert_eq!(map.to_client(1002), outward, "{text}");
+            assert_eq!(map.to_host(5), Ok(5), "{text}: others stay");
+            assert_eq!(map.to_client(999), Ok(999), "{text}: others stay");
+        }
+    }
+
+    #[test]
+    fn translations_overlap_in_one_direction_at_most() {
+        assert!(translate(&["guest:0:1000:5", "host:1000:0:5"]).is_ok());
+        assert!(translate(&["squash-guest:0:1:9", "squash-guest:9:1:9"]).is_ok());
+        assert!(translate(&["squash-host:0:4294967294:4294967295"]).is_ok());
+        for bad in [
+            &["guest:0:1000:5", "forbid-guest:4:1"][..],
+            &["map:0:1000:5", "host:1004:7:1"],
+            &["squash-guest:0:4294967295:1"],
+            &["forbid-guest:4294967295:1"],
+            &["forbid-guest:0:0"],
+        ] {
+            assert!(translate(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_translation_says_what_was_expected() {
+        for text in [
+            "",
+            "both:0:1:2",
+            "map",
+            "guest:0:1",
+            "host:0:1:2:3",
+            "squash-guest:0:x:2",
+            "forbid-guest:0:1:2",
+        ] {
+            let told = parse::<Translation>(text).expect_err(text);
+            assert!(told.starts_with("expected TYPE:FROM:TO:COUNT"), "{told}");
+            assert!(told.ends_with(&format!("got {text:?}")), "{told}");
+        }
+    }
+}
