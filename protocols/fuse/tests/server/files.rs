@@ -186,6 +186,30 @@ fn set_id_bits_go_when_a_file_is_written() {
     assert_eq!((attr.mode, attr.size), (0o100755, 0));
 }
 
+/// overlayfs gives what it copies its mode, and then its owner.
+#[test]
+fn set_id_bits_stay_when_an_owner_comes_without_a_mode() {
+    for (killpriv_v2, expected) in [(false, 0o106755), (true, 0o100755)] {
+        let net = Net::on(&server(Options {
+            killpriv_v2,
+            ..Options::default()
+        }));
+        let (file, _) = net.create(ROOT_ID, "a");
+        for valid in [Fattr::MODE, Fattr::UID | Fattr::GID] {
+            let args = SetattrIn {
+                valid: valid.bits(),
+                mode: 0o6755,
+                uid: 11,
+                gid: 12,
+                ..SetattrIn::default()
+            };
+            net.ok(file.nodeid, &R::Setattr { args });
+        }
+        let attr = net.getattr(file.nodeid);
+        assert_eq!((attr.mode, attr.uid, attr.gid), (expected, 11, 12));
+    }
+}
+
 #[test]
 fn access_and_figures() {
     let mut net = Net::new();
