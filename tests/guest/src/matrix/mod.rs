@@ -4,6 +4,7 @@
 
 mod report;
 mod scripts;
+mod setup;
 mod ways;
 
 use std::fs;
@@ -17,8 +18,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::report::{table, with_section};
 use self::scripts::{SCRIPTS, Script};
-use self::ways::{MAPPED, QUICK, WAYS, Way};
-use crate::guest::{Broken, CaseResult, Mount, Outcome};
+use self::setup::Scene;
+use self::ways::{QUICK, WAYS, Way};
+use crate::guest::{Broken, CaseResult, Outcome};
 use crate::kernel::LINES;
 use crate::run::{self, Plan};
 use crate::{Dirs, tools};
@@ -163,7 +165,7 @@ fn chosen(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|one| one == name)
 }
 
-/// All scripts of a pair, in as few boots as the guest's health allows.
+/// All scripts of a pair, in as few boots as their setups and the guest's health allow.
 fn column(
     dirs: &Dirs,
     options: &Options,
@@ -178,58 +180,79 @@ fn column(
         boot: Duration::ZERO,
         cells: Vec::new(),
     };
-    while column.cells.len() < scripts.len() {
-        let rest = &scripts[column.cells.len()..];
-        let usual = way.options.iter().map(|&option| option.into());
-        let mount_options: Vec<String> = usual.chain(options.options.iter().cloned()).collect();
-        let serve = match &options.serve {
-            Some(command) => command.clone(),
-            None => format!("{barge} serve {{share}} {}", way.serve),
-        };
-        let plan = Plan {
-            kernel: kernel.into(),
-            serve: Some(serve),
-            mount: Mount::usual(way.kind, None, &mount_options),
-            share: None,
-            cases: rest
-                .iter()
-                .map(|script| {
-                    script.case(dirs, options.quick, [("CACHE", way.name), ("BARGE", barge)])
-                })
-                .collect(),
-            case_timeout: options.timeout / 2,
-            timeout: options.timeout,
-            accel: options.accel.clone(),
-            qemu: MAPPED
-                .iter()
-                .chain(way.qemu)
-                .map(|&argument| argument.into())
-                .collect(),
-            mirror: options.mirror.clone(),
-            keep: false,
-        };
-        let prefix = format!("{kernel} {}| ", way.name);
-        let progress = |result: &CaseResult| {
-            println!(
-                "{prefix}--- {} {} after {:.1} s",
-                result.name,
-                in_words(&verdict(result)),
-                result.took.as_secs_f32()
-            )
-        };
-        let outcome = run::run(
-            dirs,
-            &plan,
-            Prefixed {
-                prefix: prefix.clone(),
-                line: Vec::new(),
-            },
-            progress,
-        )?;
-        column.boot = outcome.boot;
-        take(&mut column, rest, outcome)?;
+    let scripts: Vec<&'static Script> = scripts
+        .iter()
+        .copied()
+        .filter(|script| script.fits(way, options))
+        .collect();
+    for group in scripts.chunk_by(|one, next| one.shares_boot() && next.shares_boot()) {
+        let mut rest = group;
+        while !rest.is_empty() {
+            let mut outcome = boot(dirs, options, barge, kernel, way, rest)?;
+            if outcome.tripped() {
+                outcome = boot(dirs, options, barge, kernel, way, rest)?;
+            }
+            if column.boot.is_zero() {
+                column.boot = outcome.boot;
+            }
+            let ended = outcome.cases.len();
+            take(&mut column, rest, outcome)?;
+            rest = rest.get(ended + 1..).unwrap_or_default();
+        }
     }
     Ok(column)
+}
+
+/// Runs scripts in one boot, as far as it goes.
+fn boot(
+    dirs: &Dirs,
+    options: &Options,
+    barge: &str,
+    kernel: &str,
+    way: &Way,
+    scripts: &[&'static Script],
+) -> Result<Outcome> {
+    let setup = scripts[0].setup;
+    let Scene {
+        mut serve,
+        seats,
+        root,
+        cache,
+    } = setup.scene(way, barge, &options.options);
+    if let Some(command) = &options.serve {
+        serve = vec![command.clone()];
+    }
+    let usual = [("CACHE", cache), ("BARGE", barge)];
+    let plan = Plan {
+        kernel: kernel.into(),
+        serve,
+        seats,
+        root,
+        share: None,
+        cases: scripts
+            .iter()
+            .map(|script| script.case(dirs, options.quick, usual))
+            .collect(),
+        case_timeout: options.timeout / 2,
+        timeout: options.timeout,
+        accel: options.accel.clone(),
+        mirror: options.mirror.clone(),
+        keep: false,
+    };
+    let prefix = format!("{kernel} {}| ", way.name);
+    let progress = |result: &CaseResult| {
+        println!(
+            "{prefix}--- {} {} after {:.1} s",
+            result.name,
+            in_words(&verdict(result)),
+            result.took.as_secs_f32()
+        )
+    };
+    let sink = || Prefixed {
+        prefix: prefix.clone(),
+        line: Vec::new(),
+    };
+    run::run(dirs, &plan, sink, progress)
 }
 
 /// Standard output for one of several guests: whole lines, each with the guest's name.

@@ -1,67 +1,116 @@
 //! The ways to mount the share.
 
-/// A second way to the share: QEMU's own server with its own idea of owners.
-pub(super) const MAPPED: &[&str] = &[
-    "-fsdev",
-    "local,id=mapped,path={share},security_model=mapped-xattr",
-    "-device",
-    "virtio-9p-pci,fsdev=mapped,mount_tag=mapped",
-];
+use crate::guest::{Mount, Seat};
 
 /// A way to mount the share.
 pub(super) struct Way {
-    /// What it is called: a cache mode of 9P, or the other protocol.
+    /// What it is called: a cache mode of 9P, or `virtiofs` and what is special.
     pub(super) name: &'static str,
-    pub(super) kind: &'static str,
-    pub(super) options: &'static [&'static str],
-    /// How barge serves it, behind the share.
-    pub(super) serve: &'static str,
-    pub(super) qemu: &'static [&'static str],
+    pub(super) protocol: Protocol,
+    /// The cache mode: the client's choice in 9P, the server's in virtiofs.
+    pub(super) cache: &'static str,
 }
 
-const NINE: &str = "--9p tcp:127.0.0.1:{port}";
+pub(super) enum Protocol {
+    NineP,
+    Virtiofs {
+        /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
+        queues: u16,
+    },
+}
 
-/// 9P in the cache modes that every kernel line knows and that need no further daemon, and virtiofs.
+use Protocol::{NineP, Virtiofs};
+
+/// 9P in the cache modes that every kernel line knows and that need no further daemon; virtiofs with one queue, which 6.1 uses in any case, with several, and
+/// without a cache.
 pub(super) const WAYS: &[Way] = &[
-    Way {
-        name: "none",
-        kind: "9p",
-        options: &["cache=none", "locktimeout=1"],
-        serve: NINE,
-        qemu: &[],
-    },
-    Way {
-        name: "mmap",
-        kind: "9p",
-        options: &["cache=mmap", "locktimeout=1"],
-        serve: NINE,
-        qemu: &[],
-    },
-    Way {
-        name: "loose",
-        kind: "9p",
-        options: &["cache=loose", "locktimeout=1"],
-        serve: NINE,
-        qemu: &[],
-    },
-    Way {
-        name: "virtiofs",
-        kind: "virtiofs",
-        options: &[],
-        serve: "--virtiofs {socket}",
-        qemu: &[
-            "-object",
-            "memory-backend-memfd,id=mem,size=2048M,share=on",
-            "-numa",
-            "node,memdev=mem",
-            "-chardev",
-            "socket,id=fs,path={socket}",
-            "-device",
-            "vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=2",
-        ],
-    },
+    way("none", NineP, "none"),
+    way("mmap", NineP, "mmap"),
+    way("loose", NineP, "loose"),
+    way("virtiofs", Virtiofs { queues: 1 }, "auto"),
+    way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
+    way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
 ];
 
-/// The pairs of a quick run: both kernels, and each way a client reads.
-pub(super) const QUICK: &[(&str, &str)] =
-    &[("6.12", "mmap"), ("6.1", "none"), ("6.12", "virtiofs")];
+const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way {
+    Way {
+        name,
+        protocol,
+        cache,
+    }
+}
+
+/// The pairs of a quick run: both kernels by both protocols, each as its users have it.
+pub(super) const QUICK: &[(&str, &str)] = &[
+    ("6.12", "mmap"),
+    ("6.1", "none"),
+    ("6.12", "virtiofs-4q"),
+    ("6.1", "virtiofs"),
+];
+
+impl Way {
+    /// The way of this name.
+    pub(super) fn named(name: &str) -> &'static Way {
+        let found = WAYS.iter().find(|way| way.name == name);
+        found.expect("the matrix names ways that there are")
+    }
+
+    /// Where barge serves it.
+    pub(super) fn address(&self) -> &'static str {
+        match self.protocol {
+            NineP => "--9p tcp:127.0.0.1:{port}",
+            Virtiofs { .. } => "--virtiofs {socket}",
+        }
+    }
+
+    /// What else barge is told.
+    pub(super) fn arguments(&self) -> String {
+        match self.protocol {
+            NineP => String::new(),
+            Virtiofs { .. } => format!("--cache {}", self.cache),
+        }
+    }
+
+    /// A guest that mounts the share in this way, with further mount options.
+    pub(super) fn seat(&self, further: &[String]) -> Seat {
+        let usual = match self.protocol {
+            NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
+            Virtiofs { .. } => Vec::new(),
+        };
+        let options = [&usual, further].concat();
+        Seat {
+            mount: Mount::usual(self.kind(), None, &options),
+            cpus: match self.protocol {
+                Virtiofs { queues } => queues.max(2),
+                NineP => 2,
+            },
+            qemu: self.device("share"),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.protocol {
+            NineP => "9p",
+            Virtiofs { .. } => "virtiofs",
+        }
+    }
+
+    /// QEMU's device for a mount with this tag, if it takes one.
+    fn device(&self, tag: &str) -> Vec<String> {
+        match self.protocol {
+            NineP => Vec::new(),
+            Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
+        }
+    }
+}
+
+/// QEMU's arguments for a virtiofs device. Requests are as long as the queue has room for, less four pages.
+fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 4] {
+    let device = format!("vhost-user-fs-pci,chardev={tag},tag={tag}");
+    [
+        "-chardev".into(),
+        format!("socket,id={tag},path={socket}"),
+        "-device".into(),
+        format!("{device},queue-size=1024,num-request-queues={queues}"),
+    ]
+}
