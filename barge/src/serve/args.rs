@@ -31,6 +31,10 @@ pub(crate) struct ServeArgs {
     /// Honour O_DIRECT of virtiofs guests
     #[arg(long)]
     allow_direct_io: bool,
+    /// Let a virtiofs guest make files without a name (O_TMPFILE); the share is then no upper layer for
+    /// overlayfs
+    #[arg(long)]
+    tmpfile: bool,
     /// The group that may connect to virtiofs sockets
     #[arg(long, value_name = "GROUP")]
     pub(super) socket_group: Option<String>,
@@ -122,6 +126,7 @@ impl ServeArgs {
             },
             writeback: self.writeback,
             allow_direct_io: self.allow_direct_io,
+            tmpfile: self.tmpfile,
             ..Default::default()
         }
     }

@@ -63,7 +63,11 @@ impl Turn<'_> {
         self.make_open(flags, |node, cx, flags| node.create(cx, name, flags, mode))
     }
 
+    /// The client does not ask again after `ENOSYS`.
     pub(super) fn tmpfile(&mut self, args: &CreateIn) -> Result<()> {
+        if !self.peer.options.tmpfile {
+            return Err(Errno::ENOSYS);
+        }
         let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
         let mode = self.mode(args.mode, args.umask);
         self.make_open(flags, |node, cx, flags| node.tmpfile(cx, flags, mode))

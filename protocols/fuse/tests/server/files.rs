@@ -78,7 +78,10 @@ fn a_client_that_writes_behind_reads_what_it_writes() {
 
 #[test]
 fn a_file_without_a_name_is_made_and_outlives_nothing() {
-    let net = Net::new();
+    let net = Net::on(&server(Options {
+        tmpfile: true,
+        ..Options::default()
+    }));
     let args = CreateIn {
         flags: 2,
         mode: 0o100600,
@@ -87,7 +90,9 @@ fn a_file_without_a_name_is_made_and_outlives_nothing() {
     };
     // Linux gives it a name that means nothing.
     let name = Text(b"#/1");
-    let answer = net.ok(ROOT_ID, &R::Tmpfile { args, name });
+    let request = R::Tmpfile { args, name };
+    assert_eq!(Net::new().err(ROOT_ID, &request), Errno::ENOSYS);
+    let answer = net.ok(ROOT_ID, &request);
     let open = OpenOut::decode(&answer[EntryOut::SIZE..]).expect("an answer");
     assert_eq!(net.write(open.fh, 0, b"x"), Ok(1));
     assert_eq!(crate::net::entry(&answer).attr.nlink, 0);
