@@ -124,6 +124,11 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "overlay",
+        file: "overlay.sh",
+        ..PLAIN
+    },
+    Script {
         name: "pair",
         file: "pair.py",
         quick: &[("ROWS", "20"), ("TURNS", "6")],
