@@ -33,6 +33,10 @@ pub(crate) struct ServeArgs {
     /// Honour O_DIRECT of virtiofs guests
     #[arg(long)]
     allow_direct_io: bool,
+    /// Let a virtiofs guest make files without a name (O_TMPFILE); the share is then no upper layer for
+    /// overlayfs
+    #[arg(long)]
+    tmpfile: bool,
     /// The group that may connect to virtiofs sockets
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
@@ -139,6 +143,7 @@ impl ServeArgs {
                     cache: self.cache.into(),
                     writeback: self.writeback,
                     allow_direct_io: self.allow_direct_io,
+                    tmpfile: self.tmpfile,
                     ..Default::default()
                 },
                 group: self.socket_group.clone(),

@@ -22,6 +22,6 @@ case $(stat -f -c %T .)-$(uname -r) in
 esac
 job unaligned --ioengine=psync --bsrange=512-64k --bs_unaligned=1
 case ${CACHE:-none} in
-    mmap | loose | fscache) job mapped --ioengine=mmap --bs=4k ;;
+    mmap | loose | fscache | auto) job mapped --ioengine=mmap --bs=4k ;;
 esac
 echo "fio: all verified"

@@ -1,18 +1,17 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 """Byte-range locks and flock between processes here, and byte-range locks between here and the host.
 
 HOST_LOCKS=no leaves out the host, for servers which keep locks to themselves. A locked-out process polls, so mount with locktimeout=1."""
 
-import errno
 import fcntl
 import os
-import struct
 import subprocess
 import sys
 import time
 
+from locking import FREE, OFD_SETLK, READ, WRITE, flock, holder, lock, on_host
+
 failures = 0
-OFD_SETLK = 37
 
 
 def check(what, got, expected):
@@ -20,25 +19,6 @@ def check(what, got, expected):
     if got != expected:
         failures += 1
         print(f"locks: {what}: got {got!r}, expected {expected!r}")
-
-
-def lock(fd, kind, start, length, command=fcntl.F_SETLK):
-    """'got', 'refused', or the error's name."""
-    try:
-        fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
-        return "got"
-    except OSError as error:
-        return "refused" if error.errno in (errno.EAGAIN, errno.EACCES) else errno.errorcode[error.errno]
-
-
-def holder(fd, start, length):
-    """What F_GETLK says about a write lock: free, the range that is in the way, or the error's name."""
-    try:
-        answer = fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0))
-    except OSError as error:
-        return errno.errorcode[error.errno]
-    kind, _, at, size, _ = struct.unpack("hhqqi4x", answer)
-    return "free" if kind == fcntl.F_UNLCK else (at, size)
 
 
 def elsewhere(function):
@@ -56,18 +36,6 @@ def elsewhere(function):
     return text
 
 
-def on_host(kind, start, length):
-    """Tries an OFD lock on the host: what a program there would meet."""
-    program = f"""import fcntl, struct
-try:
-    fcntl.fcntl(open("file", "r+b"), {OFD_SETLK}, struct.pack("hhqqi4x", {kind}, 0, {start}, {length}, 0))
-    print("got")
-except OSError:
-    print("refused")"""
-    return subprocess.run(["host", f"/usr/bin/python3 -c '{program}'"], capture_output=True, text=True).stdout.strip()
-
-
-READ, WRITE, FREE = fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK
 fd = os.open("file", os.O_RDWR | os.O_CREAT, 0o644)
 os.write(fd, b"0123456789" * 10)
 
@@ -115,16 +83,6 @@ lock(fd, FREE, 0, 0)
 
 # flock belongs to the open file, not to the process.
 second = os.open("file", os.O_RDWR)
-
-
-def flock(fd, how):
-    try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
-        return "got"
-    except OSError as error:
-        return "refused" if error.errno == errno.EAGAIN else errno.errorcode[error.errno]
-
-
 check("flock", flock(fd, fcntl.LOCK_EX), "got")
 check("flock through another open file", flock(second, fcntl.LOCK_EX), "refused")
 check("flock elsewhere", elsewhere(lambda fd: flock(fd, fcntl.LOCK_SH)), "refused")

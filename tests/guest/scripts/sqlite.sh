@@ -30,5 +30,5 @@ try() {
 try delete
 try truncate
 case ${CACHE:-none} in
-    mmap | loose | fscache) try wal ;;
+    mmap | loose | fscache | auto) try wal ;;
 esac

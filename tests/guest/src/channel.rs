@@ -1,19 +1,29 @@
 //! What guest and harness say to each other over the control port.
 //!
 //! The guest sends lines: `ready`, `begin CASE`, `end CASE STATUS`, `fault TEXT`, `done`, and `host LENGTH` followed by that many bytes of a shell command.
-//! Only the last is answered: `STATUS LENGTH`, a newline, and that many bytes of output.
+//! That is answered by `STATUS LENGTH`, a newline, and that many bytes of output; so is `meet`, once every guest of the run has said it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use crate::family::Family;
+use crate::meeting::Meeting;
+
+/// What the guests of a run have on the host.
+pub(crate) struct Host {
+    /// The directory that is served.
+    pub(crate) share: PathBuf,
+    /// Their processes, and those of their commands.
+    pub(crate) family: Family,
+    pub(crate) meeting: Meeting,
+}
 
 /// What a guest reports.
 #[derive(Debug, PartialEq)]
@@ -35,18 +45,27 @@ enum Line {
     Event(Event),
     /// A command of this many bytes follows.
     Host(usize),
+    /// It waits for the other guests.
+    Meet,
 }
 
 /// Longest command a guest may send: far above any script's, far below what hurts.
 const LONGEST_COMMAND: usize = 1 << 20;
 
-/// Serves the control port of a guest until its end. Commands of a case run in `share`, or in the subdirectory the case has there.
+/// Serves the control port of a guest until its end.
 pub(crate) fn serve(
     stream: UnixStream,
-    share: &Path,
-    family: &Arc<Family>,
-    events: &Sender<Event>,
+    host: &Host,
+    events: &Sender<(Instant, Event)>,
 ) -> Result<()> {
+    let served = serve_lines(stream, host, events);
+    host.meeting.leave();
+    served
+}
+
+/// Commands of a case run in the share, or in the subdirectory the case has there.
+fn serve_lines(stream: UnixStream, host: &Host, events: &Sender<(Instant, Event)>) -> Result<()> {
+    let share = &host.share;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
     let mut dir = share.to_owned();
@@ -58,16 +77,21 @@ pub(crate) fn serve(
                     let own = share.join(name);
                     dir = if own.is_dir() { own } else { share.to_owned() };
                 }
-                if events.send(event).is_err() {
+                if events.send((Instant::now(), event)).is_err() {
                     break;
                 }
             }
             Line::Host(length) => {
                 let mut command = vec![0; length];
                 reader.read_exact(&mut command)?;
-                let (status, output) = execute(&String::from_utf8_lossy(&command), &dir, family)?;
+                let command = String::from_utf8_lossy(&command);
+                let (status, output) = execute(&command, &dir, &host.family)?;
                 writer.write_all(format!("{status} {}\n", output.len()).as_bytes())?;
                 writer.write_all(&output)?;
+            }
+            Line::Meet => {
+                let status = i32::from(!host.meeting.attend());
+                writer.write_all(format!("{status} 0\n").as_bytes())?;
             }
         }
         text.clear();
@@ -81,6 +105,7 @@ fn parse(line: &str) -> Result<Line> {
     Ok(match verb {
         "ready" => Line::Event(Event::Ready),
         "done" => Line::Event(Event::Done),
+        "meet" => Line::Meet,
         "begin" => Line::Event(Event::Begin(rest.into())),
         "fault" => Line::Event(Event::Fault(rest.into())),
         "end" => {
@@ -153,14 +178,21 @@ mod tests {
     #[test]
     fn a_guest_gets_output_and_status_of_a_host_command() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let family = Arc::new(Family::new().unwrap());
+        let host = Host {
+            share: "/".into(),
+            family: Family::new().unwrap(),
+            meeting: Meeting::new(1),
+        };
         let (events, _keep) = std::sync::mpsc::channel();
-        let served = std::thread::spawn(move || serve(theirs, Path::new("/"), &family, &events));
+        let served = std::thread::spawn(move || serve(theirs, &host, &events));
         let command = "pwd; echo problem >&2; exit 7";
         write!(&ours, "host {}\n{command}", command.len()).unwrap();
         let mut answer = [0; 15];
         (&ours).read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"7 10\n/\nproblem\n");
+        (&ours).write_all(b"meet\n").unwrap();
+        (&ours).read_exact(&mut answer[..4]).unwrap();
+        assert_eq!(&answer[..4], b"0 0\n");
         drop(ours);
         served.join().unwrap().unwrap();
     }

@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::channel::{self, Event};
-use crate::family::Family;
+use crate::channel::{self, Event, Host};
 use crate::kernel::Kernel;
 use crate::{TimedOut, Unavailable, console, initramfs, tail};
 
@@ -45,11 +44,28 @@ pub struct Case {
     pub own_dir: bool,
 }
 
+/// What tells one guest of a run from another.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// What it mounts.
+    pub mount: Mount,
+    /// Its processors.
+    pub cpus: u16,
+    /// Further arguments for QEMU.
+    pub qemu: Vec<String>,
+}
+
 /// What a guest is made of.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// What it mounts.
-    pub mount: Mount,
+    /// Its own.
+    pub seat: Seat,
+    /// Its number, from 1 to that of the run's guests.
+    pub number: usize,
+    /// How many guests the run has.
+    pub guests: usize,
+    /// The root below its tmpfs.
+    pub root: Mount,
     /// What it runs, in this order.
     pub cases: Vec<Case>,
     /// How long one case may take.
@@ -58,8 +74,6 @@ pub struct Spec {
     pub timeout: Duration,
     /// QEMU's `-accel`.
     pub accel: String,
-    /// Further arguments for QEMU.
-    pub qemu: Vec<String>,
     /// The search path for scripts.
     pub path: String,
     /// The directory of the scripts, as `$BARGE_SCRIPTS`.
@@ -101,6 +115,30 @@ pub enum Broken {
     Failed(String),
 }
 
+impl Outcome {
+    /// Whether an emulated processor has run an instruction that the kernel was about to replace in itself, as happens while several of them boot.
+    pub(crate) fn tripped(&self) -> bool {
+        let is_patching = |line: &String| line.contains("Oops: int3");
+        self.complaints.iter().any(is_patching)
+    }
+
+    /// Of two guests that ran the same cases: each has passed where both say so.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.cases.truncate(other.cases.len());
+        for (case, other) in self.cases.iter_mut().zip(other.cases) {
+            if case.status == 0 {
+                case.status = other.status;
+            }
+            case.took = case.took.max(other.took);
+            case.complaints.extend(other.complaints);
+        }
+        self.boot = self.boot.max(other.boot);
+        self.complaints.extend(other.complaints);
+        self.broken = self.broken.or(other.broken);
+        self
+    }
+}
+
 impl Broken {
     /// As an error of the harness.
     pub fn into_error(self) -> anyhow::Error {
@@ -114,7 +152,8 @@ impl Broken {
 /// A running guest.
 pub(crate) struct Guest {
     qemu: Child,
-    events: Receiver<Event>,
+    /// With the time when each came: guests of a run are heard one after the other.
+    events: Receiver<(Instant, Event)>,
     control: JoinHandle<Result<()>>,
     output: JoinHandle<()>,
     console: PathBuf,
@@ -129,8 +168,7 @@ impl Guest {
         kernel: &Kernel,
         busybox: &[u8],
         dir: &Path,
-        share: &Path,
-        family: &Arc<Family>,
+        host: &Arc<Host>,
         mut sink: impl Write + Send + 'static,
     ) -> Result<Self> {
         let initramfs = dir.join("initramfs");
@@ -150,9 +188,9 @@ impl Guest {
             "none",
             "-no-reboot",
             "-m",
-            "2048",
+            MEMORY,
             "-smp",
-            "2",
+            &spec.seat.cpus.to_string(),
         ]);
         // Under TCG a plain CPU is quicker than the largest: the C library of the guest then leaves emulated AVX alone.
         let cpu = if spec.accel.starts_with("kvm") {
@@ -160,7 +198,12 @@ impl Guest {
         } else {
             "Nehalem"
         };
-        command.args(["-machine", "q35", "-accel", &spec.accel, "-cpu", cpu]);
+        let machine = "q35,memory-backend=memory";
+        command.args(["-machine", machine, "-accel", &spec.accel, "-cpu", cpu]);
+        // Memory that a vhost-user server can map.
+        command.arg("-object").arg(format!(
+            "memory-backend-memfd,id=memory,size={MEMORY}M,share=on"
+        ));
         command
             .arg("-kernel")
             .arg(kernel.image())
@@ -194,20 +237,20 @@ impl Guest {
         }
         let log = fs::File::create(dir.join("qemu.log"))?;
         command
-            .args(&spec.qemu)
+            .args(&spec.seat.qemu)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
 
         let started = Instant::now();
-        let qemu = family.spawn(&mut command)?;
+        let qemu = host.family.spawn(&mut command)?;
         drop((control_qemu, output_qemu));
         let (sender, events) = channel();
-        let (share, family) = (share.to_owned(), Arc::clone(family));
+        let host = Arc::clone(host);
         Ok(Self {
             qemu,
             events,
-            control: std::thread::spawn(move || channel::serve(control, &share, &family, &sender)),
+            control: std::thread::spawn(move || channel::serve(control, &host, &sender)),
             output: std::thread::spawn(move || copy(&mut output, &mut sink)),
             console,
             started,
@@ -229,12 +272,18 @@ impl Guest {
                 .events
                 .recv_timeout(self.deadline.saturating_duration_since(Instant::now()))
             {
-                Ok(Event::Ready) => outcome.boot = self.started.elapsed(),
-                Ok(Event::Begin(name)) => running = Some((name, Instant::now())),
-                Ok(Event::End(name, status)) => {
+                Ok((when, Event::Ready)) if outcome.boot.is_zero() => {
+                    outcome.boot = when - self.started;
+                }
+                // A guest that was reset begins once more.
+                Ok((_, Event::Ready)) => {}
+                Ok((when, Event::Begin(name))) => {
+                    running.get_or_insert((name, when));
+                }
+                Ok((when, Event::End(name, status))) => {
                     let took = running
                         .take()
-                        .map_or(Duration::ZERO, |(_, since)| since.elapsed());
+                        .map_or(Duration::ZERO, |(_, since)| when - since);
                     let complaints = console::complaints_in(&self.console_text(), Some(&name));
                     outcome.cases.push(CaseResult {
                         name,
@@ -244,8 +293,8 @@ impl Guest {
                     });
                     progress(&outcome.cases[outcome.cases.len() - 1]);
                 }
-                Ok(Event::Done) => break,
-                Ok(Event::Fault(text)) => {
+                Ok((_, Event::Done)) => break,
+                Ok((_, Event::Fault(text))) => {
                     outcome.broken = Some(Broken::Failed(text));
                     break;
                 }
@@ -317,6 +366,9 @@ impl Guest {
 }
 
 const QEMU: &str = "qemu-system-x86_64";
+
+/// MiB: enough for git and gcc, and for page caches that never have to give way.
+const MEMORY: &str = "2048";
 
 /// `panic=-1` reboots at once, which `-no-reboot` makes QEMU's end. The watchdogs get time because an emulated processor may stand still for seconds.
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable watchdog_thresh=60 \

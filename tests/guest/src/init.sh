@@ -37,7 +37,8 @@ mount -t tmpfs -o mode=1777 tmp /new/tmp
 mount --move /dev /new/dev
 mount --move /proc /new/proc
 mount --move /sys /new/sys
-mkdir -p /new/dev/pts /new/dev/shm /new/run/lock /new/mnt
+mkdir -p /new/dev/pts /new/dev/shm /new/run/lock /new/run/root /new/mnt
+mount --move /lower /new/run/root
 mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /new/dev/pts
 mount -t tmpfs -o mode=1777 shm /new/dev/shm
 for link in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do

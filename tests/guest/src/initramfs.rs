@@ -39,12 +39,20 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
     archive.file("bin/busybox", 0o755, busybox);
     archive.file("init", 0o755, include_bytes!("init.sh"));
     archive.file("barge/stage2", 0o755, include_bytes!("stage2.sh"));
-    archive.file("barge/bin/host", 0o755, include_bytes!("host.sh"));
+    for program in ["host", "meet"] {
+        archive.file(
+            &format!("barge/bin/{program}"),
+            0o755,
+            include_bytes!("ask.sh"),
+        );
+    }
 
+    let mount = &spec.seat.mount;
     let wanted: Vec<&str> = BASE
         .iter()
         .copied()
-        .chain(modules_of(&spec.mount.kind).iter().copied())
+        .chain(modules_of(&spec.root.kind).iter().copied())
+        .chain(modules_of(&mount.kind).iter().copied())
         .collect();
     let modules = kernel.modules(&wanted)?;
     for (name, bytes) in &modules {
@@ -54,16 +62,14 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
 
     let assignments = [
         ("MODULES", names.join(" ").as_str()),
-        ("ROOT_TYPE", "9p"),
-        // The tree does not change while a guest looks at it, save for shares, which are not looked at from here.
-        (
-            "ROOT_OPTIONS",
-            "ro,trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any,noxattr",
-        ),
-        ("ROOT_DEVICE", "root"),
-        ("MOUNT_TYPE", &spec.mount.kind),
-        ("MOUNT_OPTIONS", &spec.mount.options),
-        ("MOUNT_DEVICE", &spec.mount.device),
+        ("ROOT_TYPE", &spec.root.kind),
+        ("ROOT_OPTIONS", &spec.root.options),
+        ("ROOT_DEVICE", &spec.root.device),
+        ("MOUNT_TYPE", &mount.kind),
+        ("MOUNT_OPTIONS", &mount.options),
+        ("MOUNT_DEVICE", &mount.device),
+        ("GUEST", &spec.number.to_string()),
+        ("GUESTS", &spec.guests.to_string()),
         ("CASE_TIMEOUT", &spec.case_timeout.as_secs().to_string()),
         ("PATH", &format!("/run/barge/bin:{}", spec.path)),
         ("BARGE_SCRIPTS", &spec.scripts),

@@ -21,6 +21,7 @@ mod initramfs;
 pub mod kernel;
 pub mod local;
 pub mod matrix;
+mod meeting;
 mod modules;
 pub mod run;
 pub mod server;

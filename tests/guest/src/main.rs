@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use barge_guest::guest::{Case, Mount};
+use barge_guest::guest::{Case, Mount, Seat};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::run::Plan;
 use barge_guest::{Dirs, TimedOut, Unavailable, local, matrix, run, tools};
@@ -28,7 +28,7 @@ enum Subcommands {
     Run(RunArgs),
     /// Run a script in a directory of this machine, to try the script itself
     Local(LocalArgs),
-    /// Run every script with every kernel and cache mode
+    /// Run every script with every kernel and way to mount
     Matrix(MatrixArgs),
     /// Fill the cache: kernels, busybox and the tools which the scripts need
     Fetch(FetchArgs),
@@ -75,9 +75,9 @@ struct RunArgs {
     /// Kernel line
     #[arg(short, long, default_value = "6.12")]
     kernel: String,
-    /// Command that serves {share} on loopback {port} or Unix {socket}
+    /// Command that serves {share} on loopback {port} or Unix {socket}; a second has {port2} and {socket2}
     #[arg(short, long, value_name = "COMMAND")]
-    serve: Option<String>,
+    serve: Vec<String>,
     /// Type of file system to mount: 9p, nfs, virtiofs, tmpfs
     #[arg(short = 't', long = "type", default_value = "9p")]
     kind: String,
@@ -93,6 +93,9 @@ struct RunArgs {
     /// A further argument for QEMU, with placeholders as in --serve
     #[arg(long, allow_hyphen_values = true, value_name = "ARGUMENT")]
     qemu: Vec<String>,
+    /// The guest's processors
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    cpus: u16,
     /// Seconds until the guest is killed
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     timeout: u64,
@@ -102,13 +105,13 @@ struct RunArgs {
 
 #[derive(Args)]
 struct MatrixArgs {
-    /// Small sizes, and two pairs of kernel and cache mode unless some are named
+    /// Small sizes, and few pairs of kernel and way unless some are named
     #[arg(long)]
     quick: bool,
     /// Only this kernel
     #[arg(short, long = "kernel", value_name = "LINE")]
     kernels: Vec<String>,
-    /// Only this way to mount: a cache mode of 9P, or virtiofs
+    /// Only this way to mount: none, mmap, loose (9P's cache modes), virtiofs, virtiofs-4q, virtiofs-never
     #[arg(short, long = "way", value_name = "WAY")]
     ways: Vec<String>,
     /// Only this script
@@ -173,17 +176,21 @@ fn run_one(args: RunArgs) -> Result<u8> {
     let plan = Plan {
         kernel: args.kernel,
         serve: args.serve,
-        mount: Mount::usual(&args.kind, args.device, &args.options),
+        seats: vec![Seat {
+            mount: Mount::usual(&args.kind, args.device, &args.options),
+            cpus: args.cpus,
+            qemu: args.qemu,
+        }],
+        root: None,
         share: args.share,
         cases: vec![args.script.case(&dirs)?],
         case_timeout: Duration::from_secs(args.timeout),
         timeout: Duration::from_secs(args.timeout),
         accel: args.machine.accel,
-        qemu: args.qemu,
         mirror: args.machine.mirror,
         keep: args.script.keep,
     };
-    let outcome = run::run(&dirs, &plan, stdout(), |_| ())?;
+    let outcome = run::run(&dirs, &plan, stdout, |_| ())?;
     let complaints: Vec<_> = outcome
         .cases
         .iter()

@@ -1,4 +1,4 @@
-//! One run: a scratch share, a server, a guest, and a verdict.
+//! One run: a scratch share, servers, guests, and a verdict.
 
 use std::fs;
 use std::io::Write;
@@ -9,21 +9,25 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::channel::Host;
 use crate::family::Family;
-use crate::guest::{self, Broken, Case, CaseResult, Guest, Mount, Outcome, Spec};
+use crate::guest::{self, Broken, Case, CaseResult, Guest, Mount, Outcome, Seat, Spec};
 use crate::kernel::{self, Kernel};
+use crate::meeting::Meeting;
 use crate::server::{Address, Server};
 use crate::{Dirs, quote};
 
-/// What to run. Templates may name `{share}`, `{port}`, `{socket}` and `{host}`.
+/// What to run. Templates may name `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}` and `{host}`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The kernel line.
     pub kernel: String,
-    /// The command that starts the server; none if QEMU serves, or nobody.
-    pub serve: Option<String>,
-    /// The mount, its options and device as templates.
-    pub mount: Mount,
+    /// The commands that start servers; none if QEMU serves, or nobody.
+    pub serve: Vec<String>,
+    /// The guests, which run the same cases at the same time. Mounts and arguments are templates.
+    pub seats: Vec<Seat>,
+    /// The root of the guests, if not QEMU's share of the host's; a template.
+    pub root: Option<Mount>,
     /// The directory to serve; none for a scratch one.
     pub share: Option<PathBuf>,
     /// The cases.
@@ -34,20 +38,18 @@ pub struct Plan {
     pub timeout: Duration,
     /// QEMU's `-accel`.
     pub accel: String,
-    /// Further arguments for QEMU, templates too.
-    pub qemu: Vec<String>,
     /// The Debian mirror, if not the machine's own.
     pub mirror: Option<String>,
     /// Keep the directory of the run even when all is well.
     pub keep: bool,
 }
 
-/// Runs a plan. The scripts' output goes to `sink`, each case that ended to `progress`. A server that fails is a broken outcome.
-pub fn run(
+/// Runs a plan. The scripts' output goes to a sink for each guest, each case that ended to `progress`. A server that fails is a broken outcome.
+pub fn run<W: Write + Send + 'static>(
     dirs: &Dirs,
     plan: &Plan,
-    sink: impl Write + Send + 'static,
-    progress: impl FnMut(&CaseResult),
+    sink: impl Fn() -> W,
+    mut progress: impl FnMut(&CaseResult),
 ) -> Result<Outcome> {
     guest::available()?;
     let kernel = Kernel::get(&dirs.cache, &plan.kernel, plan.mirror.as_deref())?;
@@ -60,48 +62,48 @@ pub fn run(
         None => scratch.share()?,
     };
 
-    let family = Arc::new(Family::new()?);
     let address = Address::choose(&share, &scratch.dir)?;
-    let server = match &plan.serve {
-        Some(command) => Some(Server::start(
-            command,
-            &address,
-            &family,
-            &scratch.dir.join("server.log"),
-        )?),
-        None => None,
-    };
-    let spec = Spec {
-        mount: Mount {
-            kind: plan.mount.kind.clone(),
-            options: address.fill(&plan.mount.options),
-            device: address.fill(&plan.mount.device),
-        },
-        cases: plan.cases.clone(),
-        case_timeout: plan.case_timeout,
-        timeout: plan.timeout,
-        accel: plan.accel.clone(),
-        qemu: plan
-            .qemu
-            .iter()
-            .map(|argument| address.fill(argument))
-            .collect(),
-        path: dirs.path(),
-        scripts: dirs.scripts.display().to_string(),
-    };
-    let guest = Guest::boot(
-        &spec,
-        &kernel,
-        &busybox,
-        &scratch.dir,
-        &share,
-        &family,
-        sink,
-    )?;
-    let mut outcome = guest.finish(progress)?;
-    if let Some(Err(error)) = server.map(Server::stop) {
-        // A server that died explains whatever the guest saw.
-        outcome.broken = Some(Broken::Failed(error.to_string()));
+    let host = Arc::new(Host {
+        share,
+        family: Family::new()?,
+        meeting: Meeting::new(plan.seats.len()),
+    });
+    let mut servers = Vec::new();
+    for (number, command) in (1..).zip(&plan.serve) {
+        let log = scratch.dir.join(format!("server-{number}.log"));
+        servers.push(Server::start(command, &address, &host.family, &log)?);
+    }
+    let mut guests = Vec::new();
+    for (number, seat) in (1..).zip(&plan.seats) {
+        let dir = scratch.dir.join(format!("guest-{number}"));
+        fs::create_dir(&dir)?;
+        let spec = Spec {
+            seat: seat.map(|template| address.fill(template)),
+            number,
+            guests: plan.seats.len(),
+            root: match &plan.root {
+                Some(root) => root.map(|template| address.fill(template)),
+                None => Mount::root(),
+            },
+            cases: plan.cases.clone(),
+            case_timeout: plan.case_timeout,
+            timeout: plan.timeout,
+            accel: plan.accel.clone(),
+            path: dirs.path(),
+            scripts: dirs.scripts.display().to_string(),
+        };
+        guests.push(Guest::boot(&spec, &kernel, &busybox, &dir, &host, sink())?);
+    }
+    let mut outcome = guests
+        .into_iter()
+        .map(|guest| guest.finish(&mut progress))
+        .reduce(|one, other| Ok(one?.and(other?)))
+        .context("a run has a guest")??;
+    for server in servers {
+        if let Err(error) = server.stop() {
+            // A server that died explains whatever the guests saw.
+            outcome.broken = Some(Broken::Failed(error.to_string()));
+        }
     }
     scratch.keep |= outcome.broken.is_some()
         || !outcome.complaints.is_empty()
@@ -119,7 +121,33 @@ impl CaseResult {
     }
 }
 
+impl Seat {
+    /// With all its templates changed.
+    pub(crate) fn map(&self, change: impl Fn(&str) -> String) -> Self {
+        Self {
+            mount: self.mount.map(&change),
+            cpus: self.cpus,
+            qemu: self.qemu.iter().map(|text| change(text)).collect(),
+        }
+    }
+}
+
 impl Mount {
+    /// With its templates changed.
+    pub(crate) fn map(&self, change: impl Fn(&str) -> String) -> Self {
+        Self {
+            kind: self.kind.clone(),
+            options: change(&self.options),
+            device: change(&self.device),
+        }
+    }
+
+    /// QEMU's share of the host's root. The tree does not change while a guest looks at it, save for shares, which are not looked at from here.
+    fn root() -> Self {
+        let options = ["ro,trans=virtio,msize=512000,cache=loose,access=any,noxattr".into()];
+        Self::usual("9p", Some("root".into()), &options)
+    }
+
     /// A mount with the usual device and options of its type, to which `options` are added.
     pub fn usual(kind: &str, device: Option<String>, options: &[String]) -> Self {
         let (usual_device, usual_options) = match kind {

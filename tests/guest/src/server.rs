@@ -1,4 +1,4 @@
-//! The server under test: any command that serves a directory on a port or a socket.
+//! A server: any command that serves a directory on a port or a socket.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -22,36 +22,56 @@ pub struct Server {
     log: PathBuf,
 }
 
-/// Where a server is reached, and what the placeholders of the templates stand for.
+/// Where servers are reached, and what the placeholders of the templates stand for.
 pub struct Address {
-    port: u16,
     values: Vec<(&'static str, String)>,
 }
 
+/// Two each: for two servers, or for two guests of one.
+const PORTS: [&str; 2] = ["port", "port2"];
+const SOCKETS: [&str; 2] = ["socket", "socket2"];
+
 impl Address {
-    /// A free loopback port, and names for a share below the directory of a run.
+    /// Free loopback ports, and names for sockets below the directory of a run.
     pub fn choose(share: &Path, run: &Path) -> Result<Self> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port();
-        let values = vec![
+        let mut values = vec![
             ("share", share.display().to_string()),
-            ("port", port.to_string()),
-            ("socket", run.join("socket").display().to_string()),
             // QEMU's user network shows the host's loopback under this address.
             ("host", "10.0.2.2".into()),
         ];
-        Ok(Self { port, values })
+        // Held until both are known, lest they be the same.
+        let mut held = Vec::new();
+        for name in PORTS {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            values.push((name, listener.local_addr()?.port().to_string()));
+            held.push(listener);
+        }
+        for name in SOCKETS {
+            values.push((name, run.join(name).display().to_string()));
+        }
+        Ok(Self { values })
     }
 
-    /// A template with `{share}`, `{port}`, `{socket}` and `{host}` replaced.
+    /// A template with `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}` and `{host}` replaced.
     pub fn fill(&self, template: &str) -> String {
         fill(template, &self.values)
+    }
+
+    /// Whether all ports and sockets that a command names are there.
+    fn accepts(&self, command: &str) -> bool {
+        let named = |name: &&str| command.contains(&format!("{{{name}}}"));
+        let value = |name: &str| self.fill(&format!("{{{name}}}"));
+        PORTS.into_iter().filter(named).all(|port| {
+            TcpStream::connect(format!("{}:{}", Ipv4Addr::LOCALHOST, value(port))).is_ok()
+        }) && SOCKETS
+            .into_iter()
+            .filter(named)
+            .all(|socket| Path::new(&value(socket)).exists())
     }
 }
 
 impl Server {
-    /// Starts a shell command and waits until its port accepts or its socket exists, whichever the command names.
+    /// Starts a shell command and waits until its ports accept and its sockets exist, as far as the command names them.
     pub(crate) fn start(
         command: &str,
         address: &Address,
@@ -70,14 +90,10 @@ impl Server {
             child,
             log: log.into(),
         };
-        let socket = address.fill("{socket}");
-        let (by_port, by_socket) = (command.contains("{port}"), command.contains("{socket}"));
         let started = Instant::now();
         loop {
             server.check()?;
-            let port_ready =
-                !by_port || TcpStream::connect((Ipv4Addr::LOCALHOST, address.port)).is_ok();
-            if port_ready && (!by_socket || Path::new(&socket).exists()) {
+            if address.accepts(command) {
                 return Ok(server);
             }
             ensure!(

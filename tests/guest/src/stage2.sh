@@ -1,7 +1,7 @@
 #!/bin/sh
 # Stage two, in the guest's root as process 1: mount the share, run each case, tell the harness, power off.
 . /run/barge/env
-export PATH HOME=/root LC_ALL=C TERM=dumb BARGE_SCRIPTS
+export PATH HOME=/root LC_ALL=C TERM=dumb BARGE_SCRIPTS GUEST GUESTS
 cd /run/barge
 
 for port in /sys/class/virtio-ports/*; do

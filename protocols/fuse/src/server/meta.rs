@@ -1,21 +1,23 @@
 //! GETATTR, SETATTR, STATX, ACCESS, STATFS, READLINK, SYNCFS.
 
-use vfs::{Access, Attr, Errno, OpenFlags, Result, SetAttr, SetTime, Time, Want};
+use vfs::{Access, Attr, Errno, Kind, OpenFlags, Result, SetAttr, SetTime, Time, Want};
 
 use super::Turn;
 use crate::layout::{GetattrIn, SetattrIn, StatFs, Statx, StatxIn, StatxOut, SxTime};
-use crate::numbers::{Fattr, GETATTR_FH, statx};
+use crate::numbers::{Fattr, GETATTR_FH, InitFlags, statx};
 
 impl Turn<'_> {
     pub(super) fn getattr(&mut self, args: &GetattrIn) -> Result<()> {
-        let attr = self.attr(args.getattr_flags, args.fh, Want::STAT)?;
+        let fh = (args.getattr_flags & GETATTR_FH != 0).then_some(args.fh);
+        let attr = self.attr(fh, Want::STAT)?;
         self.reply_attr(&attr)
     }
 
     pub(super) fn statx(&mut self, args: &StatxIn) -> Result<()> {
         let mut want = Want::STAT;
         want.set(Want::BTIME, args.sx_mask & statx::BTIME != 0);
-        let attr = self.attr(args.getattr_flags, args.fh, want)?;
+        let fh = (args.getattr_flags & GETATTR_FH != 0).then_some(args.fh);
+        let attr = self.attr(fh, want)?;
         let time = |time: Time| SxTime {
             sec: time.sec,
             nsec: time.nsec,
@@ -49,11 +51,11 @@ impl Turn<'_> {
     }
 
     /// Attributes, of the open file if the client names one: they outlive its name.
-    fn attr(&self, flags: u32, fh: u64, want: Want) -> Result<Attr> {
-        if flags & GETATTR_FH != 0 {
-            return self.opened(fh)?.file.attr(&self.cx, want);
+    fn attr(&self, fh: Option<u64>, want: Want) -> Result<Attr> {
+        match fh {
+            Some(fh) => self.opened(fh)?.file.attr(&self.cx, want),
+            None => self.node()?.node.attr(&self.cx, want),
         }
-        self.node()?.node.attr(&self.cx, want)
     }
 
     pub(super) fn setattr(&mut self, args: &SetattrIn) -> Result<()> {
@@ -73,7 +75,7 @@ impl Turn<'_> {
         if has(Fattr::SIZE) && i64::try_from(args.size).is_err() {
             return Err(Errno::EFBIG);
         }
-        let set = SetAttr {
+        let mut set = SetAttr {
             mode: has(Fattr::MODE).then_some(args.mode & 0o7777),
             uid: owner(Fattr::UID, args.uid),
             gid: owner(Fattr::GID, args.gid),
@@ -84,8 +86,23 @@ impl Turn<'_> {
             ctime: has(Fattr::CTIME),
             kill_priv: has(Fattr::KILL_SUIDGID),
         };
-        let attr = self.change(has(Fattr::FH).then_some(args.fh), &set)?;
+        // A client that was not told to leave set-id bits to us says by a mode which ones go with an
+        // owner. Where it says nothing they stay, as in a copy that overlayfs makes.
+        let fh = has(Fattr::FH).then_some(args.fh);
+        let owned = set.uid.is_some() || set.gid.is_some();
+        if owned && set.mode.is_none() && !self.agreed.has(InitFlags::HANDLE_KILLPRIV_V2) {
+            set.mode = self.set_id_mode(fh)?;
+        }
+        let attr = self.change(fh, &set)?;
         self.reply_attr(&attr)
+    }
+
+    /// The permissions, if there are set-id bits among them that a change of the owner takes away.
+    fn set_id_mode(&self, fh: Option<u64>) -> Result<Option<u32>> {
+        const SET_ID: u32 = 0o6000;
+        let attr = self.attr(fh, Want::BASIC)?;
+        let lost = attr.kind != Kind::Directory && attr.mode & SET_ID != 0;
+        Ok(lost.then_some(attr.mode))
     }
 
     /// Changes attributes: of the open file if the client names one, which outlives its name and needs

@@ -84,7 +84,11 @@ impl Turn<'_> {
         })
     }
 
+    /// The client does not ask again after `ENOSYS`.
     pub(super) fn tmpfile(&mut self, args: &CreateIn) -> Result<()> {
+        if !self.peer.options.tmpfile {
+            return Err(Errno::ENOSYS);
+        }
         let flags = self.create_flags(args)?;
         let mode = self.mode(args.mode, args.umask);
         self.make_open(flags, |turn, dir, flags| {

@@ -29,6 +29,10 @@ pub struct Options {
     pub writeback: bool,
     /// A program's `O_DIRECT` goes through to the source; otherwise it is the client's alone.
     pub allow_direct_io: bool,
+    /// Files without a name (`O_TMPFILE`). Linux from 6.2 on asks for them for overlayfs too, which then
+    /// looks the file up by the name that it never had, and loses it: `ESTALE` once the entry is old, or
+    /// when something is moved there.
+    pub tmpfile: bool,
     /// Extended attributes.
     pub xattr: bool,
     /// POSIX ACLs, where the source enforces them.
@@ -68,6 +72,7 @@ impl Default for Options {
             timeout: None,
             writeback: false,
             allow_direct_io: false,
+            tmpfile: false,
             xattr: true,
             posix_acl: false,
             security_label: false,

@@ -7,9 +7,11 @@ use fuse::layout::{FsyncIn, OpenIn};
 use fuse::numbers::ROOT_ID;
 use fuse::server::{Cache, Options, Server};
 use layers::{ReadOnly, stack};
+use memory::Memory;
 use vfs::{Errno, Export, FileSystem};
+use vfs_testkit::clock;
 
-use crate::net::{Listed, Net, lookup, server, tree};
+use crate::net::{Listed, Net, lookup, server};
 
 /// All of a directory, in replies of `size` bytes.
 fn all(net: &Net, nodeid: u64, size: u32, plus: bool) -> Vec<Listed> {
@@ -118,7 +120,7 @@ fn what_is_no_directory_or_has_no_room_is_refused() {
 /// Nobody changes it: the client may list it without opening, and keep what it got.
 #[test]
 fn a_directory_that_cannot_change_need_not_be_opened() {
-    let tree = tree();
+    let tree = Memory::new(clock());
     let on = |fs: Arc<dyn FileSystem>, cache| {
         let options = Options {
             cache,

@@ -78,7 +78,10 @@ fn a_client_that_writes_behind_reads_what_it_writes() {
 
 #[test]
 fn a_file_without_a_name_is_made_and_outlives_nothing() {
-    let net = Net::new();
+    let net = Net::on(&server(Options {
+        tmpfile: true,
+        ..Options::default()
+    }));
     let args = CreateIn {
         flags: 2,
         mode: 0o100600,
@@ -87,7 +90,9 @@ fn a_file_without_a_name_is_made_and_outlives_nothing() {
     };
     // Linux gives it a name that means nothing.
     let name = Text(b"#/1");
-    let answer = net.ok(ROOT_ID, &R::Tmpfile { args, name });
+    let request = R::Tmpfile { args, name };
+    assert_eq!(Net::new().err(ROOT_ID, &request), Errno::ENOSYS);
+    let answer = net.ok(ROOT_ID, &request);
     let open = OpenOut::decode(&answer[EntryOut::SIZE..]).expect("an answer");
     assert_eq!(net.write(open.fh, 0, b"x"), Ok(1));
     assert_eq!(crate::net::entry(&answer).attr.nlink, 0);
@@ -184,6 +189,30 @@ fn set_id_bits_go_when_a_file_is_written() {
     net.ok(file.nodeid, &R::Open { args });
     let attr = net.getattr(file.nodeid);
     assert_eq!((attr.mode, attr.size), (0o100755, 0));
+}
+
+/// overlayfs gives what it copies its mode, and then its owner.
+#[test]
+fn set_id_bits_stay_when_an_owner_comes_without_a_mode() {
+    for (killpriv_v2, expected) in [(false, 0o106755), (true, 0o100755)] {
+        let net = Net::on(&server(Options {
+            killpriv_v2,
+            ..Options::default()
+        }));
+        let (file, _) = net.create(ROOT_ID, "a");
+        for valid in [Fattr::MODE, Fattr::UID | Fattr::GID] {
+            let args = SetattrIn {
+                valid: valid.bits(),
+                mode: 0o6755,
+                uid: 11,
+                gid: 12,
+                ..SetattrIn::default()
+            };
+            net.ok(file.nodeid, &R::Setattr { args });
+        }
+        let attr = net.getattr(file.nodeid);
+        assert_eq!((attr.mode, attr.uid, attr.gid), (expected, 11, 12));
+    }
 }
 
 #[test]

@@ -24,7 +24,11 @@ fn scripted() -> (Arc<Script>, Net, u64, u64) {
         ..Capabilities::default()
     });
     let export = Arc::new(Export::new("", script.clone()));
-    let net = Net::on(&Server::new(export, Options::default()));
+    let options = Options {
+        tmpfile: true,
+        ..Options::default()
+    };
+    let net = Net::on(&Server::new(export, options));
     for (id, kind) in [
         (DIR, Kind::Directory),
         (FILE, Kind::File),

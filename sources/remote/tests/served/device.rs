@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use engine::{Engine, Tuning};
 use fuse::server::{Options, Server};
+use memory::Memory;
 use remote::virtiofs::{self, RemoteFuse};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::Ring;
 use vfs::{Export, FileSystem};
-use vfs_testkit::{Profile, Subject};
+use vfs_testkit::{Profile, Subject, clock};
 use virtqueue::{Config, Device, Drive, Stop};
 
 /// A device and what drives it. Stops when dropped.
@@ -80,6 +81,7 @@ pub(crate) fn mounted(
 ) -> (Shared, Arc<RemoteFuse>) {
     let options = Options {
         posix_acl: true,
+        tmpfile: true,
         ..Options::default()
     };
     let (shared, socket) = Shared::of(fs, options);
@@ -101,7 +103,7 @@ fn profile() -> Profile {
 }
 
 pub(crate) fn subject(poll: Duration) -> Subject {
-    let (shared, mount) = mounted(crate::net::tree(), 2, poll);
+    let (shared, mount) = mounted(Memory::new(clock()), 2, poll);
     let mut subject = Subject::new(mount, profile());
     subject.keep = Box::new(shared);
     subject

@@ -2,6 +2,11 @@
 //!
 //! A guest that dies takes one script with it: what remains is run in a new one.
 
+mod report;
+mod scripts;
+mod setup;
+mod ways;
+
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -11,154 +16,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::guest::{Broken, Case, CaseResult, Mount, Outcome};
+use self::report::{table, with_section};
+use self::scripts::{SCRIPTS, Script};
+use self::setup::Scene;
+use self::ways::{QUICK, WAYS, Way};
+use crate::guest::{Broken, CaseResult, Outcome};
 use crate::kernel::LINES;
 use crate::run::{self, Plan};
 use crate::{Dirs, tools};
-
-/// A script of the matrix, with the sizes it is given.
-struct Script {
-    name: &'static str,
-    file: &'static str,
-    /// Environment for a quick run, and for a full one.
-    quick: &'static [(&'static str, &'static str)],
-    full: &'static [(&'static str, &'static str)],
-}
-
-/// In the order of running: what breaks most tells first.
-const SCRIPTS: &[Script] = &[
-    Script {
-        name: "pjdfstest",
-        file: "pjdfstest.sh",
-        quick: &[],
-        full: &[],
-    },
-    Script {
-        name: "opened",
-        file: "opened.py",
-        quick: &[],
-        full: &[],
-    },
-    Script {
-        name: "locks",
-        file: "locks.py",
-        quick: &[],
-        full: &[],
-    },
-    Script {
-        name: "coherence",
-        file: "coherence.sh",
-        quick: &[("ROUNDS", "10")],
-        full: &[("ROUNDS", "100")],
-    },
-    Script {
-        name: "randomops",
-        file: "randomops.sh",
-        quick: &[("OPS", "8000")],
-        full: &[("OPS", "100000")],
-    },
-    Script {
-        name: "sqlite",
-        file: "sqlite.sh",
-        quick: &[("ROWS", "20")],
-        full: &[("ROWS", "200")],
-    },
-    Script {
-        name: "git",
-        file: "git.sh",
-        quick: &[("FILES", "40")],
-        full: &[("FILES", "1000")],
-    },
-    Script {
-        name: "build",
-        file: "build.sh",
-        quick: &[("FILES", "4")],
-        full: &[("FILES", "30")],
-    },
-    Script {
-        name: "tree",
-        file: "tree.py",
-        quick: &[("FILES", "400")],
-        full: &[("FILES", "20000")],
-    },
-    Script {
-        name: "ways",
-        file: "ways.py",
-        quick: &[],
-        full: &[],
-    },
-    Script {
-        name: "fio",
-        file: "fio.sh",
-        quick: &[("SIZE", "4M")],
-        full: &[("SIZE", "64M")],
-    },
-];
-
-/// A second way to the share: QEMU's own server with its own idea of owners.
-const MAPPED: &[&str] = &[
-    "-fsdev",
-    "local,id=mapped,path={share},security_model=mapped-xattr",
-    "-device",
-    "virtio-9p-pci,fsdev=mapped,mount_tag=mapped",
-];
-
-/// A way to mount the share.
-struct Way {
-    /// What it is called: a cache mode of 9P, or the other protocol.
-    name: &'static str,
-    kind: &'static str,
-    options: &'static [&'static str],
-    /// How barge serves it, behind the share.
-    serve: &'static str,
-    qemu: &'static [&'static str],
-}
-
-const NINE: &str = "--9p tcp:127.0.0.1:{port}";
-
-/// 9P in the cache modes that every kernel line knows and that need no further daemon, and virtiofs.
-const WAYS: &[Way] = &[
-    Way {
-        name: "none",
-        kind: "9p",
-        options: &["cache=none", "locktimeout=1"],
-        serve: NINE,
-        qemu: &[],
-    },
-    Way {
-        name: "mmap",
-        kind: "9p",
-        options: &["cache=mmap", "locktimeout=1"],
-        serve: NINE,
-        qemu: &[],
-    },
-    Way {
-        name: "loose",
-        kind: "9p",
-        options: &["cache=loose", "locktimeout=1"],
-        serve: NINE,
-        qemu: &[],
-    },
-    Way {
-        name: "virtiofs",
-        kind: "virtiofs",
-        options: &[],
-        serve: "--virtiofs {socket}",
-        qemu: &[
-            "-object",
-            "memory-backend-memfd,id=mem,size=2048M,share=on",
-            "-numa",
-            "node,memdev=mem",
-            "-chardev",
-            "socket,id=fs,path={socket}",
-            "-device",
-            "vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=2",
-        ],
-    },
-];
-
-/// The pairs of a quick run: both kernels, and each way a client reads.
-const QUICK: &[(&str, &str)] = &[("6.12", "mmap"), ("6.1", "none"), ("6.12", "virtiofs")];
 
 /// Which part of the matrix to run, and how.
 pub struct Options {
@@ -300,7 +165,7 @@ fn chosen(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|one| one == name)
 }
 
-/// All scripts of a pair, in as few boots as the guest's health allows.
+/// All scripts of a pair, in as few boots as their setups and the guest's health allow.
 fn column(
     dirs: &Dirs,
     options: &Options,
@@ -315,58 +180,79 @@ fn column(
         boot: Duration::ZERO,
         cells: Vec::new(),
     };
-    while column.cells.len() < scripts.len() {
-        let rest = &scripts[column.cells.len()..];
-        let usual = way.options.iter().map(|&option| option.into());
-        let mount_options: Vec<String> = usual.chain(options.options.iter().cloned()).collect();
-        let serve = match &options.serve {
-            Some(command) => command.clone(),
-            None => format!("{barge} serve {{share}} {}", way.serve),
-        };
-        let plan = Plan {
-            kernel: kernel.into(),
-            serve: Some(serve),
-            mount: Mount::usual(way.kind, None, &mount_options),
-            share: None,
-            cases: rest
-                .iter()
-                .map(|script| {
-                    script.case(dirs, options.quick, [("CACHE", way.name), ("BARGE", barge)])
-                })
-                .collect(),
-            case_timeout: options.timeout / 2,
-            timeout: options.timeout,
-            accel: options.accel.clone(),
-            qemu: MAPPED
-                .iter()
-                .chain(way.qemu)
-                .map(|&argument| argument.into())
-                .collect(),
-            mirror: options.mirror.clone(),
-            keep: false,
-        };
-        let prefix = format!("{kernel} {}| ", way.name);
-        let progress = |result: &CaseResult| {
-            println!(
-                "{prefix}--- {} {} after {:.1} s",
-                result.name,
-                in_words(&verdict(result)),
-                result.took.as_secs_f32()
-            )
-        };
-        let outcome = run::run(
-            dirs,
-            &plan,
-            Prefixed {
-                prefix: prefix.clone(),
-                line: Vec::new(),
-            },
-            progress,
-        )?;
-        column.boot = outcome.boot;
-        take(&mut column, rest, outcome)?;
+    let scripts: Vec<&'static Script> = scripts
+        .iter()
+        .copied()
+        .filter(|script| script.fits(way, options))
+        .collect();
+    for group in scripts.chunk_by(|one, next| one.shares_boot() && next.shares_boot()) {
+        let mut rest = group;
+        while !rest.is_empty() {
+            let mut outcome = boot(dirs, options, barge, kernel, way, rest)?;
+            if outcome.tripped() {
+                outcome = boot(dirs, options, barge, kernel, way, rest)?;
+            }
+            if column.boot.is_zero() {
+                column.boot = outcome.boot;
+            }
+            let ended = outcome.cases.len();
+            take(&mut column, rest, outcome)?;
+            rest = rest.get(ended + 1..).unwrap_or_default();
+        }
     }
     Ok(column)
+}
+
+/// Runs scripts in one boot, as far as it goes.
+fn boot(
+    dirs: &Dirs,
+    options: &Options,
+    barge: &str,
+    kernel: &str,
+    way: &Way,
+    scripts: &[&'static Script],
+) -> Result<Outcome> {
+    let setup = scripts[0].setup;
+    let Scene {
+        mut serve,
+        seats,
+        root,
+        cache,
+    } = setup.scene(way, barge, &options.options);
+    if let Some(command) = &options.serve {
+        serve = vec![command.clone()];
+    }
+    let usual = [("CACHE", cache), ("BARGE", barge)];
+    let plan = Plan {
+        kernel: kernel.into(),
+        serve,
+        seats,
+        root,
+        share: None,
+        cases: scripts
+            .iter()
+            .map(|script| script.case(dirs, options.quick, usual))
+            .collect(),
+        case_timeout: options.timeout / 2,
+        timeout: options.timeout,
+        accel: options.accel.clone(),
+        mirror: options.mirror.clone(),
+        keep: false,
+    };
+    let prefix = format!("{kernel} {}| ", way.name);
+    let progress = |result: &CaseResult| {
+        println!(
+            "{prefix}--- {} {} after {:.1} s",
+            result.name,
+            in_words(&verdict(result)),
+            result.took.as_secs_f32()
+        )
+    };
+    let sink = || Prefixed {
+        prefix: prefix.clone(),
+        line: Vec::new(),
+    };
+    run::run(dirs, &plan, sink, progress)
 }
 
 /// Standard output for one of several guests: whole lines, each with the guest's name.
@@ -417,21 +303,6 @@ fn take(column: &mut Column, rest: &[&'static Script], outcome: Outcome) -> Resu
     Ok(())
 }
 
-impl Script {
-    fn case(&self, dirs: &Dirs, quick: bool, usual: [(&str, &str); 2]) -> Case {
-        let sizes = if quick { self.quick } else { self.full };
-        let env: Vec<_> = sizes
-            .iter()
-            .chain(&usual)
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect();
-        Case {
-            own_dir: true,
-            ..Case::program(self.name, &dirs.scripts.join(self.file), &[], &env)
-        }
-    }
-}
-
 fn verdict(result: &CaseResult) -> Verdict {
     if !result.complaints.is_empty() {
         return Verdict::Failed(format!("kernel: {}", result.complaints.join("; ")));
@@ -452,88 +323,9 @@ fn in_words(verdict: &Verdict) -> String {
     }
 }
 
-/// The results as a table of markdown, a row for each script and a column for each pair.
-fn table(columns: &[Column]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for (name, _) in columns.iter().flat_map(|column| &column.cells) {
-        if !names.contains(name) {
-            names.push(name);
-        }
-    }
-    let mut text = String::from("| |");
-    for column in columns {
-        text += &format!(" {} {} |", column.kernel, column.way);
-    }
-    text += "\n|---|";
-    text += &"---|".repeat(columns.len());
-    text += "\n| boot |";
-    for column in columns {
-        text += &format!(" {:.0} s |", column.boot.as_secs_f32());
-    }
-    for name in names {
-        text += &format!("\n| {name} |");
-        for column in columns {
-            let cell = match column.cells.iter().find(|(other, _)| *other == name) {
-                Some((_, Verdict::Passed(took))) => format!("{:.0} s", took.as_secs_f32()),
-                Some((_, Verdict::Failed(_))) => "**failed**".into(),
-                Some((_, Verdict::Skipped)) => "skipped".into(),
-                None => String::new(),
-            };
-            text += &format!(" {cell} |");
-        }
-    }
-    text + "\n"
-}
-
-const SECTION_START: &str = "<!-- matrix: written by barge-guest matrix --report -->\n";
-const SECTION_END: &str = "<!-- matrix end -->\n";
-
-/// A document with its section of results replaced, or added at its end.
-fn with_section(document: &str, table: &str) -> String {
-    let (before, after) = match (document.find(SECTION_START), document.find(SECTION_END)) {
-        (Some(start), Some(end)) if start < end => {
-            (&document[..start], &document[end + SECTION_END.len()..])
-        }
-        _ => (document, ""),
-    };
-    format!("{before}{SECTION_START}{table}{SECTION_END}{after}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_report_is_replaced_where_it_was() {
-        let first = with_section("# Title\n", "| a |\n");
-        assert_eq!(
-            first,
-            format!("# Title\n{SECTION_START}| a |\n{SECTION_END}")
-        );
-        let second = with_section(&format!("{first}\nmore\n"), "| b |\n");
-        assert_eq!(
-            second,
-            format!("# Title\n{SECTION_START}| b |\n{SECTION_END}\nmore\n")
-        );
-    }
-
-    #[test]
-    fn a_table_has_a_row_for_each_script() {
-        let cells = vec![
-            ("git", Verdict::Passed(Duration::from_secs(3))),
-            ("fio", Verdict::Failed("status 1".into())),
-        ];
-        let column = Column {
-            kernel: "6.1".into(),
-            way: "none",
-            boot: Duration::from_secs(7),
-            cells,
-        };
-        assert_eq!(
-            table(&[column]),
-            "| | 6.1 none |\n|---|---|\n| boot | 7 s |\n| git | 3 s |\n| fio | **failed** |\n"
-        );
-    }
 
     #[test]
     fn a_guest_that_dies_fails_the_script_it_ran() {

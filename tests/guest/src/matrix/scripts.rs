@@ -1,0 +1,147 @@
+//! The scripts of the matrix.
+
+use super::Options;
+use super::setup::Setup;
+use super::ways::Way;
+use crate::Dirs;
+use crate::guest::Case;
+
+/// A script of the matrix, with the sizes it is given.
+pub(super) struct Script {
+    pub(super) name: &'static str,
+    file: &'static str,
+    /// Environment for a quick run, and for a full one.
+    quick: &'static [(&'static str, &'static str)],
+    full: &'static [(&'static str, &'static str)],
+    pub(super) setup: Setup,
+    /// Only by the ways of these names; by all if empty.
+    ways: &'static [&'static str],
+}
+
+const PLAIN: Script = Script {
+    name: "",
+    file: "",
+    quick: &[],
+    full: &[],
+    setup: Setup::Usual,
+    ways: &[],
+};
+
+impl Script {
+    /// Whether it is run by this way. What other servers are tried with is the usual setup.
+    pub(super) fn fits(&self, way: &Way, options: &Options) -> bool {
+        (self.ways.is_empty() || self.ways.contains(&way.name))
+            && (self.shares_boot() || options.serve.is_none())
+    }
+
+    pub(super) fn shares_boot(&self) -> bool {
+        self.setup == Setup::Usual
+    }
+
+    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: [(&str, &str); 2]) -> Case {
+        let sizes = if quick { self.quick } else { self.full };
+        let env: Vec<_> = sizes
+            .iter()
+            .chain(&usual)
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        Case {
+            own_dir: true,
+            ..Case::program(self.name, &dirs.scripts.join(self.file), &[], &env)
+        }
+    }
+}
+
+/// In the order of running: what breaks most tells first.
+pub(super) const SCRIPTS: &[Script] = &[
+    Script {
+        name: "pjdfstest",
+        file: "pjdfstest.sh",
+        ..PLAIN
+    },
+    Script {
+        name: "opened",
+        file: "opened.py",
+        ..PLAIN
+    },
+    Script {
+        name: "locks",
+        file: "locks.py",
+        ..PLAIN
+    },
+    Script {
+        name: "coherence",
+        file: "coherence.sh",
+        quick: &[("ROUNDS", "10")],
+        full: &[("ROUNDS", "100")],
+        ..PLAIN
+    },
+    Script {
+        name: "randomops",
+        file: "randomops.sh",
+        quick: &[("OPS", "8000")],
+        full: &[("OPS", "100000")],
+        ..PLAIN
+    },
+    Script {
+        name: "sqlite",
+        file: "sqlite.sh",
+        quick: &[("ROWS", "20")],
+        full: &[("ROWS", "200")],
+        ..PLAIN
+    },
+    Script {
+        name: "git",
+        file: "git.sh",
+        quick: &[("FILES", "40")],
+        full: &[("FILES", "1000")],
+        ..PLAIN
+    },
+    Script {
+        name: "build",
+        file: "build.sh",
+        quick: &[("FILES", "4")],
+        full: &[("FILES", "30")],
+        ..PLAIN
+    },
+    Script {
+        name: "tree",
+        file: "tree.py",
+        quick: &[("FILES", "400")],
+        full: &[("FILES", "20000")],
+        ..PLAIN
+    },
+    Script {
+        name: "ways",
+        file: "ways.py",
+        ..PLAIN
+    },
+    Script {
+        name: "fio",
+        file: "fio.sh",
+        quick: &[("SIZE", "4M")],
+        full: &[("SIZE", "64M")],
+        ..PLAIN
+    },
+    Script {
+        name: "overlay",
+        file: "overlay.sh",
+        ..PLAIN
+    },
+    Script {
+        name: "pair",
+        file: "pair.py",
+        quick: &[("ROWS", "20"), ("TURNS", "6")],
+        full: &[("ROWS", "200"), ("TURNS", "50")],
+        setup: Setup::Two("virtiofs-never", "virtiofs-never"),
+        ways: &["virtiofs-4q"],
+    },
+    Script {
+        name: "pair-9p",
+        file: "pair.py",
+        quick: &[("ROWS", "20"), ("TURNS", "6"), ("FLOCK", "no")],
+        full: &[("ROWS", "200"), ("TURNS", "50"), ("FLOCK", "no")],
+        setup: Setup::Two("virtiofs-never", "none"),
+        ways: &["virtiofs-4q"],
+    },
+];

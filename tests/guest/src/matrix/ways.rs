@@ -1,0 +1,116 @@
+//! The ways to mount the share.
+
+use crate::guest::{Mount, Seat};
+
+/// A way to mount the share.
+pub(super) struct Way {
+    /// What it is called: a cache mode of 9P, or `virtiofs` and what is special.
+    pub(super) name: &'static str,
+    pub(super) protocol: Protocol,
+    /// The cache mode: the client's choice in 9P, the server's in virtiofs.
+    pub(super) cache: &'static str,
+}
+
+pub(super) enum Protocol {
+    NineP,
+    Virtiofs {
+        /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
+        queues: u16,
+    },
+}
+
+use Protocol::{NineP, Virtiofs};
+
+/// 9P in the cache modes that every kernel line knows and that need no further daemon; virtiofs with one queue, which 6.1 uses in any case, with several, and
+/// without a cache.
+pub(super) const WAYS: &[Way] = &[
+    way("none", NineP, "none"),
+    way("mmap", NineP, "mmap"),
+    way("loose", NineP, "loose"),
+    way("virtiofs", Virtiofs { queues: 1 }, "auto"),
+    way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
+    way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
+];
+
+const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way {
+    Way {
+        name,
+        protocol,
+        cache,
+    }
+}
+
+/// The pairs of a quick run: both kernels by both protocols, each as its users have it.
+pub(super) const QUICK: &[(&str, &str)] = &[
+    ("6.12", "mmap"),
+    ("6.1", "none"),
+    ("6.12", "virtiofs-4q"),
+    ("6.1", "virtiofs"),
+];
+
+impl Way {
+    /// The way of this name.
+    pub(super) fn named(name: &str) -> &'static Way {
+        let found = WAYS.iter().find(|way| way.name == name);
+        found.expect("the matrix names ways that there are")
+    }
+
+    /// Where barge serves it.
+    pub(super) fn address(&self) -> &'static str {
+        match self.protocol {
+            NineP => "--9p tcp:127.0.0.1:{port}",
+            Virtiofs { .. } => "--virtiofs {socket}",
+        }
+    }
+
+    /// What else barge is told.
+    pub(super) fn arguments(&self) -> String {
+        match self.protocol {
+            NineP => String::new(),
+            Virtiofs { .. } => format!("--cache {}", self.cache),
+        }
+    }
+
+    /// A guest that mounts the share in this way, with further mount options.
+    pub(super) fn seat(&self, further: &[String]) -> Seat {
+        let usual = match self.protocol {
+            NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
+            Virtiofs { .. } => Vec::new(),
+        };
+        let options = [&usual, further].concat();
+        Seat {
+            mount: Mount::usual(self.kind(), None, &options),
+            cpus: match self.protocol {
+                Virtiofs { queues } => queues.max(2),
+                NineP => 2,
+            },
+            qemu: self.device("share"),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.protocol {
+            NineP => "9p",
+            Virtiofs { .. } => "virtiofs",
+        }
+    }
+
+    /// QEMU's device for a mount with this tag, if it takes one.
+    fn device(&self, tag: &str) -> Vec<String> {
+        match self.protocol {
+            NineP => Vec::new(),
+            Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
+        }
+    }
+}
+
+/// QEMU's arguments for a virtiofs device. Requests are as long as the queue has room for, less four pages.
+fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 4] {
+    let device = format!("vhost-user-fs-pci,chardev={tag},tag={tag}");
+    [
+        "-chardev".into(),
+        format!("socket,id={tag},path={socket}"),
+        "-device".into(),
+        format!("{device},queue-size=1024,num-request-queues={queues}"),
+    ]
+}

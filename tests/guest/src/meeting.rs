@@ -1,0 +1,77 @@
+//! Where the guests of a run wait for each other.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+pub(crate) struct Meeting {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    guests: usize,
+    /// How many have come to the present round.
+    here: usize,
+    round: u64,
+    /// Whether one has gone for good: no round will be full again.
+    broken: bool,
+}
+
+impl Meeting {
+    pub(crate) fn new(guests: usize) -> Self {
+        let state = State {
+            guests,
+            here: 0,
+            round: 0,
+            broken: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits until every guest has come here; false if one never will.
+    pub(crate) fn attend(&self) -> bool {
+        let mut state = self.lock();
+        let round = state.round;
+        state.here += 1;
+        if state.here == state.guests {
+            state.here = 0;
+            state.round += 1;
+            self.changed.notify_all();
+        }
+        let state = self
+            .changed
+            .wait_while(state, |state| state.round == round && !state.broken)
+            .expect("no panic holds it");
+        state.round != round
+    }
+
+    /// A guest has come to its end.
+    pub(crate) fn leave(&self) {
+        self.lock().broken = true;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic holds it")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn all_wait_for_the_last_and_for_nobody_who_is_gone() {
+        let meeting = Meeting::new(2);
+        thread::scope(|scope| {
+            let other = scope.spawn(|| [meeting.attend(), meeting.attend(), meeting.attend()]);
+            assert!(meeting.attend() && meeting.attend());
+            meeting.leave();
+            assert_eq!(other.join().unwrap(), [true, true, false]);
+        });
+    }
+}
