@@ -87,7 +87,7 @@ fn cells(args: &BenchArgs) -> Vec<Cell> {
             } else {
                 &[polling][..]
             };
-            polls.to_vec().into_iter().map(move |poll| Cell {
+            polls.iter().copied().map(move |poll| Cell {
                 work,
                 queues,
                 depth,

@@ -14,6 +14,7 @@ const SELINUX: &str = "security.selinux";
 fn labelling() -> Options {
     Options {
         security_label: true,
+        tmpfile: true,
         ..Options::default()
     }
 }
