@@ -76,28 +76,29 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     })
 }
 
+/// How long the driver looks for replies where it does not sleep at once.
+const POLLING: Duration = Duration::from_micros(200);
+
 fn cells(args: &BenchArgs) -> Vec<Cell> {
-    let polling = Duration::from_micros(200);
-    let cells = CELLS.iter().flat_map(|&(work, sizes)| {
-        sizes.iter().flat_map(move |&(queues, depth)| {
+    let mut cells = Vec::new();
+    for &(work, sizes) in CELLS {
+        for &(queues, depth) in sizes {
             // What sleeping costs shows with one at a time.
             let alone = (queues, depth) == (1, 1) && work != Work::List;
-            let polls = if alone {
-                &[Duration::ZERO, polling][..]
-            } else {
-                &[polling][..]
+            let polls: &[Duration] = match alone {
+                true => &[Duration::ZERO, POLLING],
+                false => &[POLLING],
             };
-            polls.iter().copied().map(move |poll| Cell {
+            cells.extend(polls.iter().map(|&poll| Cell {
                 work,
                 queues,
                 depth,
                 poll,
-            })
-        })
-    });
+            }));
+        }
+    }
+    cells.retain(|cell| args.wants(&rounds::Cell::name(cell)));
     cells
-        .filter(|cell| args.wants(&rounds::Cell::name(cell)))
-        .collect()
 }
 
 /// A server, and a thread's part of the work on it.
