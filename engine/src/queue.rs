@@ -13,6 +13,7 @@ use crate::pace::Pace;
 use crate::request::{Job, Ran, Request};
 use crate::server::Engine;
 use crate::share::Share;
+use crate::stats::{Account, add};
 use crate::workers::Workers;
 
 /// A queue that is driven by a thread of its own.
@@ -37,7 +38,8 @@ impl Engine {
         let lane = Arc::new(QueueLane {
             session,
             ring,
-            workers: self.workers().clone(),
+            engine: self.clone(),
+            stats: self.tally().open(),
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
@@ -53,7 +55,8 @@ impl Engine {
 struct QueueLane {
     session: Arc<dyn Session>,
     ring: Arc<dyn Ring>,
-    workers: Arc<Workers>,
+    engine: Arc<Engine>,
+    stats: Account,
     flights: Mutex<Flights>,
     outstanding: AtomicUsize,
     /// Rung when nothing is in flight any more.
@@ -104,7 +107,7 @@ impl Job for Queued {
     }
 
     fn workers(&self) -> &Arc<Workers> {
-        &self.lane.workers
+        self.lane.engine.workers()
     }
 }
 
@@ -152,7 +155,10 @@ impl QueueLane {
     /// Answers a request, or leaves it to the workers; says whether it was given back.
     fn begin(self: &Arc<Self>, mut exchange: Box<dyn Exchange>, patience: Patience) -> bool {
         static INLINE: Call = Call::detached();
-        let id = match self.session.role(exchange.split().0.bytes()) {
+        let message = exchange.split().0;
+        add(&self.stats.requests, 1);
+        add(&self.stats.received, message.size());
+        let id = match self.session.role(message.bytes()) {
             Ok(Role::Request { id }) => id,
             Ok(Role::Cancel { id, target }) => {
                 let flights = self.flights();
@@ -160,6 +166,7 @@ impl QueueLane {
                 let target = target.cloned();
                 drop(flights);
                 if let Some(target) = target {
+                    add(&self.stats.cancelled, 1);
                     target.cancel();
                 }
                 id
@@ -172,7 +179,7 @@ impl QueueLane {
             Err(_) => 0,
         };
         if self.serve(&INLINE, patience, &mut *exchange) == Answer::Done {
-            self.ring.give(exchange);
+            self.give(exchange);
             return true;
         }
         self.offload(id, exchange);
@@ -192,6 +199,7 @@ impl QueueLane {
     }
 
     fn offload(self: &Arc<Self>, id: u64, exchange: Box<dyn Exchange>) {
+        add(&self.stats.offloaded, 1);
         let request = Request::new(Queued {
             lane: self.clone(),
             id,
@@ -215,7 +223,7 @@ impl QueueLane {
         flights.share.leave();
         self.start(&mut flights);
         drop(flights);
-        self.ring.give(exchange);
+        self.give(exchange);
         self.ring.tell();
         if self.outstanding.fetch_sub(1, Ordering::SeqCst) == 1 {
             // Under the lock, lest it falls between the look and the sleep of who waits.
@@ -224,22 +232,25 @@ impl QueueLane {
         }
     }
 
-    fn start(&self, flights: &mut Flights) {
-        flights.share.start(&self.workers, || true);
+    fn give(&self, mut exchange: Box<dyn Exchange>) {
+        add(&self.stats.sent, exchange.split().1.len());
+        self.ring.give(exchange);
     }
 
-    /// Cancels what is in flight, and waits until it is answered.
+    fn start(&self, flights: &mut Flights) {
+        flights.share.start(self.engine.workers(), || true);
+    }
+
+    /// Cancels what is in flight, and waits until it is answered. The lane's own thread does, which alone
+    /// puts more in flight.
     fn await_quiet(&self) {
-        let mut flights = self.flights();
-        while self.outstanding.load(Ordering::SeqCst) > 0 {
-            let requests = flights.all.clone();
-            drop(flights);
-            requests.iter().for_each(Request::cancel);
-            flights = self.flights();
-            if self.outstanding.load(Ordering::SeqCst) > 0 {
-                flights = self.quiet.wait(flights).expect("no panic holds it");
-            }
-        }
+        let requests = self.flights().all.clone();
+        add(&self.stats.cancelled, requests.len());
+        requests.iter().for_each(Request::cancel);
+        drop(requests);
+        let busy = |_: &mut Flights| self.outstanding.load(Ordering::SeqCst) > 0;
+        let quiet = self.quiet.wait_while(self.flights(), busy);
+        drop(quiet.expect("no panic holds it"));
     }
 
     fn flights(&self) -> MutexGuard<'_, Flights> {

@@ -10,7 +10,7 @@ use transports::{Link, Listener, Poller};
 use wire::Session;
 
 use crate::lane::Lane;
-use crate::stats::{Snapshot, Stats};
+use crate::stats::{Account, Snapshot, Tally};
 use crate::workers::Workers;
 
 /// What clients connect to: makes a session for each.
@@ -54,6 +54,7 @@ impl Default for Tuning {
 /// Accepts connections and drives them, each in a thread of its own.
 pub struct Engine {
     workers: Arc<Workers>,
+    tally: Arc<Tally>,
     tuning: Tuning,
     /// Readable once the engine stops.
     stop: OwnedFd,
@@ -65,10 +66,8 @@ pub struct Engine {
 #[derive(Default)]
 struct Alive {
     listeners: usize,
-    members: HashMap<u64, (Weak<Lane>, Arc<Stats>)>,
+    members: HashMap<u64, Weak<Lane>>,
     next: u64,
-    /// What the lanes that have ended did.
-    past: Snapshot,
 }
 
 impl Engine {
@@ -79,6 +78,7 @@ impl Engine {
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
         Ok(Arc::new(Engine {
             workers: Workers::new(tuning.workers),
+            tally: Arc::default(),
             tuning,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             stopping: AtomicBool::new(false),
@@ -129,9 +129,7 @@ impl Engine {
             self.tuning,
             member,
         )?;
-        if let Some((known, _)) = self.alive().members.get_mut(&id) {
-            *known = Arc::downgrade(&lane);
-        }
+        self.alive().members.insert(id, Arc::downgrade(&lane));
         tracing::debug!(connection = id, peer = lane.link.peer(), "connected");
         let engine = self.clone();
         std::thread::Builder::new()
@@ -190,14 +188,9 @@ impl Engine {
         }
     }
 
-    /// How many connections there are, and what those of now and before have done.
+    /// How many connections there are, and what those and the queues, of now and before, have done.
     pub fn stats(&self) -> (usize, Snapshot) {
-        let alive = self.alive();
-        let now = alive.members.values().map(|(_, stats)| stats.snapshot());
-        (
-            alive.members.len(),
-            now.fold(alive.past, |sum, stats| sum + stats),
-        )
+        (self.alive().members.len(), self.tally.sum())
     }
 
     fn admit(self: &Arc<Self>) -> io::Result<Member> {
@@ -210,12 +203,11 @@ impl Engine {
         }
         alive.next += 1;
         let id = alive.next;
-        let stats = Arc::new(Stats::default());
-        alive.members.insert(id, (Weak::new(), stats.clone()));
+        alive.members.insert(id, Weak::new());
         Ok(Member {
             engine: self.clone(),
             id,
-            stats,
+            stats: self.tally.open(),
         })
     }
 
@@ -241,6 +233,10 @@ impl Engine {
         &self.workers
     }
 
+    pub(crate) fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+
     pub(crate) fn tuning(&self) -> &Tuning {
         &self.tuning
     }
@@ -252,10 +248,7 @@ impl Engine {
 
 impl Alive {
     fn lanes(&self) -> Vec<Arc<Lane>> {
-        self.members
-            .values()
-            .filter_map(|(lane, _)| lane.upgrade())
-            .collect()
+        self.members.values().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -263,7 +256,7 @@ impl Alive {
 pub(crate) struct Member {
     engine: Arc<Engine>,
     id: u64,
-    pub(crate) stats: Arc<Stats>,
+    pub(crate) stats: Account,
 }
 
 impl Drop for Member {
@@ -278,10 +271,7 @@ impl Drop for Member {
             sent = done.sent,
             "disconnected"
         );
-        let mut alive = self.engine.alive();
-        alive.past = alive.past + done;
-        alive.members.remove(&self.id);
-        drop(alive);
+        self.engine.alive().members.remove(&self.id);
         self.engine.changed.notify_all();
     }
 }
