@@ -74,13 +74,13 @@ impl Engine {
     /// What a lane's thread needs at most: requests do not recurse.
     const STACK: usize = 512 << 10;
 
-    /// An engine without anything to do yet.
+    /// An engine without anything to do yet. Errs if there can be no thread for what would block.
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
         Ok(Arc::new(Engine {
-            workers: Workers::new(tuning.workers),
+            stop: eventfd(0, EventfdFlags::CLOEXEC)?,
+            workers: Workers::new(tuning.workers)?,
             tally: Arc::default(),
             tuning,
-            stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             stopping: AtomicBool::new(false),
             alive: Mutex::default(),
             changed: Condvar::new(),
@@ -243,6 +243,12 @@ impl Engine {
 
     fn alive(&self) -> MutexGuard<'_, Alive> {
         self.alive.lock().expect("no panic holds it")
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.workers.close();
     }
 }
 
