@@ -8,8 +8,8 @@
 //!
 //! It knows no protocol (a [`wire::Session`]), no transport ([`transports::Link`]) and no source.
 //!
-//! Lock order: a lane's in-flight table, then its output or the workers' queue. Nothing waits under
-//! any of them, but for a lane that sends while nothing else of it is in flight.
+//! Lock order: a lane's in-flight table, then its output or the workers' queue; the tally of all lanes last.
+//! Nothing waits under any of them, but for a lane that sends while nothing else of it is in flight.
 
 #![forbid(unsafe_code)]
 

@@ -9,7 +9,6 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use transports::{Exchange, Outbox, Poller, Ring};
 use vfs::{Call, Patience};
@@ -19,6 +18,7 @@ use crate::pace::Pace;
 use crate::request::{Job, Ran, Request, Run};
 use crate::server::Engine;
 use crate::share::Share;
+use crate::stats::{Account, add};
 use crate::watch::Post;
 use crate::wheel::Wheel;
 use crate::workers::Workers;
@@ -45,10 +45,10 @@ impl Engine {
         let lane = Arc::new(QueueLane {
             session,
             ring,
-            workers: self.workers().clone(),
+            engine: self.clone(),
+            stats: self.tally().open(),
             wheel: Wheel::default(),
             post: OnceLock::new(),
-            poll: self.tuning().poll,
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
@@ -66,11 +66,11 @@ impl Engine {
 struct QueueLane {
     session: Arc<dyn Session>,
     ring: Arc<dyn Ring>,
-    workers: Arc<Workers>,
+    engine: Arc<Engine>,
+    stats: Account,
     wheel: Wheel,
     /// Where a stand-in is called from. There since before the first request.
     post: OnceLock<Post>,
-    poll: Duration,
     flights: Mutex<Flights>,
     outstanding: AtomicUsize,
     /// Rung when nothing is in flight any more.
@@ -146,7 +146,7 @@ impl Job for Queued {
     }
 
     fn workers(&self) -> &Arc<Workers> {
-        &self.lane.workers
+        self.lane.engine.workers()
     }
 }
 
@@ -155,7 +155,7 @@ impl QueueLane {
     const BATCH: usize = 16;
 
     fn drive(self: &Arc<Self>) {
-        let mut poller = Poller::new(self.poll);
+        let mut poller = Poller::new(self.engine.tuning().poll);
         let mut pace = Pace::default();
         self.wheel.take();
         loop {
@@ -177,7 +177,7 @@ impl QueueLane {
 
     /// For as long as the lane's own thread is away: answers what there is.
     fn stand_in(self: &Arc<Self>) -> io::Result<()> {
-        let mut poller = Poller::new(self.poll);
+        let mut poller = Poller::new(self.engine.tuning().poll);
         let mut pace = Pace::default();
         self.ring.come_back()?;
         loop {
@@ -269,7 +269,10 @@ impl QueueLane {
     /// Answers a request, if that takes no longer than `patience`.
     fn begin(self: &Arc<Self>, mut exchange: Box<dyn Exchange>, patience: Patience) -> Begun {
         static INLINE: Call = Call::detached();
-        let id = match self.session.role(exchange.split().0.bytes()) {
+        let message = exchange.split().0;
+        add(&self.stats.requests, 1);
+        add(&self.stats.received, message.size());
+        let id = match self.session.role(message.bytes()) {
             Ok(Role::Request { id }) => id,
             Ok(Role::Cancel { id, target }) => {
                 let flights = self.flights();
@@ -277,6 +280,7 @@ impl QueueLane {
                 let target = target.cloned();
                 drop(flights);
                 if let Some(target) = target {
+                    add(&self.stats.cancelled, 1);
                     target.cancel();
                 }
                 id
@@ -289,9 +293,10 @@ impl QueueLane {
             Err(_) => 0,
         };
         if self.serve(&INLINE, patience, &mut *exchange) == Answer::Done {
-            self.ring.give(exchange);
+            self.give(exchange);
             return Begun::Given;
         }
+        add(&self.stats.offloaded, 1);
         let request = Request::new(Queued {
             lane: self.clone(),
             id,
@@ -300,7 +305,7 @@ impl QueueLane {
         self.outstanding.fetch_add(1, Ordering::SeqCst);
         let mut flights = self.flights();
         flights.all.push(request.clone());
-        match flights.share.take(&self.workers) {
+        match flights.share.take(self.engine.workers()) {
             true => Begun::Lasts(request),
             false => {
                 flights.share.wait(request);
@@ -334,7 +339,7 @@ impl QueueLane {
         flights.share.leave();
         self.start(&mut flights);
         drop(flights);
-        self.ring.give(exchange);
+        self.give(exchange);
         self.ring.tell();
         if self.outstanding.fetch_sub(1, Ordering::SeqCst) == 1 {
             // Under the lock, lest it falls between the look and the sleep of who waits.
@@ -343,25 +348,27 @@ impl QueueLane {
         }
     }
 
-    fn start(&self, flights: &mut Flights) {
-        flights.share.start(&self.workers, || true);
+    fn give(&self, mut exchange: Box<dyn Exchange>) {
+        add(&self.stats.sent, exchange.split().1.len());
+        self.ring.give(exchange);
     }
 
-    /// Cancels what is in flight, and waits until it is answered.
+    fn start(&self, flights: &mut Flights) {
+        flights.share.start(self.engine.workers(), || true);
+    }
+
+    /// Cancels what is in flight, and waits until it is answered. Who has the wheel does, and so alone puts
+    /// more in flight; or nothing comes any more.
     fn await_quiet(&self) {
-        let mut flights = self.flights();
-        while self.outstanding.load(Ordering::SeqCst) > 0 {
-            drop(flights);
-            self.cancel_all();
-            flights = self.flights();
-            if self.outstanding.load(Ordering::SeqCst) > 0 {
-                flights = self.quiet.wait(flights).expect("no panic holds it");
-            }
-        }
+        self.cancel_all();
+        let busy = |_: &mut Flights| self.outstanding.load(Ordering::SeqCst) > 0;
+        let quiet = self.quiet.wait_while(self.flights(), busy);
+        drop(quiet.expect("no panic holds it"));
     }
 
     fn cancel_all(&self) {
         let requests = self.flights().all.clone();
+        add(&self.stats.cancelled, requests.len());
         requests.iter().for_each(Request::cancel);
     }
 

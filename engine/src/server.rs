@@ -10,7 +10,7 @@ use transports::{Link, Listener, Poller};
 use wire::Session;
 
 use crate::lane::Lane;
-use crate::stats::{Snapshot, Stats};
+use crate::stats::{Account, Snapshot, Tally};
 use crate::watch::Watch;
 use crate::workers::Workers;
 
@@ -56,6 +56,7 @@ impl Default for Tuning {
 pub struct Engine {
     workers: Arc<Workers>,
     watch: Arc<Watch>,
+    tally: Arc<Tally>,
     tuning: Tuning,
     /// Readable once the engine stops.
     stop: OwnedFd,
@@ -67,24 +68,23 @@ pub struct Engine {
 #[derive(Default)]
 struct Alive {
     listeners: usize,
-    members: HashMap<u64, (Weak<Lane>, Arc<Stats>)>,
+    members: HashMap<u64, Weak<Lane>>,
     next: u64,
-    /// What the lanes that have ended did.
-    past: Snapshot,
 }
 
 impl Engine {
     /// What a lane's thread needs at most: requests do not recurse.
     const STACK: usize = 512 << 10;
 
-    /// An engine without anything to do yet.
+    /// An engine without anything to do yet. Errs if there can be no thread for what would block.
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
-        let workers = Workers::new(tuning.workers);
+        let workers = Workers::new(tuning.workers)?;
         Ok(Arc::new(Engine {
             watch: Watch::new(&workers)?,
             workers,
-            tuning,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
+            tally: Arc::default(),
+            tuning,
             stopping: AtomicBool::new(false),
             alive: Mutex::default(),
             changed: Condvar::new(),
@@ -133,9 +133,7 @@ impl Engine {
             self.tuning,
             member,
         )?;
-        if let Some((known, _)) = self.alive().members.get_mut(&id) {
-            *known = Arc::downgrade(&lane);
-        }
+        self.alive().members.insert(id, Arc::downgrade(&lane));
         tracing::debug!(connection = id, peer = lane.link.peer(), "connected");
         let engine = self.clone();
         std::thread::Builder::new()
@@ -194,14 +192,9 @@ impl Engine {
         }
     }
 
-    /// How many connections there are, and what those of now and before have done.
+    /// How many connections there are, and what those and the queues, of now and before, have done.
     pub fn stats(&self) -> (usize, Snapshot) {
-        let alive = self.alive();
-        let now = alive.members.values().map(|(_, stats)| stats.snapshot());
-        (
-            alive.members.len(),
-            now.fold(alive.past, |sum, stats| sum + stats),
-        )
+        (self.alive().members.len(), self.tally.sum())
     }
 
     fn admit(self: &Arc<Self>) -> io::Result<Member> {
@@ -214,12 +207,11 @@ impl Engine {
         }
         alive.next += 1;
         let id = alive.next;
-        let stats = Arc::new(Stats::default());
-        alive.members.insert(id, (Weak::new(), stats.clone()));
+        alive.members.insert(id, Weak::new());
         Ok(Member {
             engine: self.clone(),
             id,
-            stats,
+            stats: self.tally.open(),
         })
     }
 
@@ -249,6 +241,10 @@ impl Engine {
         &self.watch
     }
 
+    pub(crate) fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+
     pub(crate) fn tuning(&self) -> &Tuning {
         &self.tuning
     }
@@ -258,12 +254,15 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.workers.close();
+    }
+}
+
 impl Alive {
     fn lanes(&self) -> Vec<Arc<Lane>> {
-        self.members
-            .values()
-            .filter_map(|(lane, _)| lane.upgrade())
-            .collect()
+        self.members.values().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -271,7 +270,7 @@ impl Alive {
 pub(crate) struct Member {
     engine: Arc<Engine>,
     id: u64,
-    pub(crate) stats: Arc<Stats>,
+    pub(crate) stats: Account,
 }
 
 impl Drop for Member {
@@ -286,10 +285,7 @@ impl Drop for Member {
             sent = done.sent,
             "disconnected"
         );
-        let mut alive = self.engine.alive();
-        alive.past = alive.past + done;
-        alive.members.remove(&self.id);
-        drop(alive);
+        self.engine.alive().members.remove(&self.id);
         self.engine.changed.notify_all();
     }
 }

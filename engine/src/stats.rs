@@ -1,4 +1,8 @@
+//! What lanes have done: each counts for itself, and the engine adds up.
+
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a lane has done. Written by its own threads, read by anyone: figures of one moment need not
 /// agree with each other.
@@ -51,6 +55,61 @@ impl std::ops::Add for Snapshot {
             received: self.received + other.received,
             sent: self.sent + other.sent,
         }
+    }
+}
+
+/// The figures of all lanes together.
+#[derive(Default)]
+pub(crate) struct Tally(Mutex<Lanes>);
+
+#[derive(Default)]
+struct Lanes {
+    now: Vec<Arc<Stats>>,
+    /// What those that have ended did.
+    past: Snapshot,
+}
+
+impl Tally {
+    /// The account of a lane that begins.
+    pub(crate) fn open(self: &Arc<Self>) -> Account {
+        let stats = Arc::new(Stats::default());
+        self.lanes().now.push(stats.clone());
+        Account {
+            stats,
+            tally: self.clone(),
+        }
+    }
+
+    pub(crate) fn sum(&self) -> Snapshot {
+        let lanes = self.lanes();
+        let now = lanes.now.iter().map(|stats| stats.snapshot());
+        now.fold(lanes.past, |sum, stats| sum + stats)
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Lanes> {
+        self.0.lock().expect("no panic holds it")
+    }
+}
+
+/// A lane's own figures, which count among all as long as it lives and ever after.
+pub(crate) struct Account {
+    stats: Arc<Stats>,
+    tally: Arc<Tally>,
+}
+
+impl Deref for Account {
+    type Target = Stats;
+
+    fn deref(&self) -> &Stats {
+        &self.stats
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let mut lanes = self.tally.lanes();
+        lanes.past = lanes.past + self.snapshot();
+        lanes.now.retain(|stats| !Arc::ptr_eq(stats, &self.stats));
     }
 }
 

@@ -12,6 +12,10 @@ impl Incoming for Frame<'_> {
         self.0
     }
 
+    fn size(&self) -> usize {
+        self.0.len()
+    }
+
     fn payload(
         &self,
         range: Range<usize>,

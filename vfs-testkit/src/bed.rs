@@ -183,6 +183,9 @@ pub fn refused_as<T>(result: Result<T>, expected: &[Errno]) {
     }
 }
 
+/// What a directory that is not empty is refused with: POSIX has both, and XFS the second for rename.
+pub const NOT_EMPTY: &[Errno] = &[Errno::ENOTEMPTY, Errno::EEXIST];
+
 /// Leaves a case, with the reason, unless the subject has what it needs.
 #[macro_export]
 macro_rules! needs {

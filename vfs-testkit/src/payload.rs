@@ -183,6 +183,10 @@ impl<B: AsRef<[u8]>> Incoming for Message<B> {
         &bytes[..self.together.unwrap_or(bytes.len())]
     }
 
+    fn size(&self) -> usize {
+        self.bytes.as_ref().len()
+    }
+
     fn payload(
         &self,
         range: Range<usize>,

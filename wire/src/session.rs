@@ -39,6 +39,9 @@ pub trait Incoming {
     /// The message, or at least as much of it as [`Session::frame`] said.
     fn bytes(&self) -> &[u8];
 
+    /// How many bytes have come, its payload included.
+    fn size(&self) -> usize;
+
     /// Has `write` write the part of the message that `range` covers: the payload of a request.
     /// The range lies within the message as long as it says to be, which may be longer than
     /// [`Incoming::bytes`]; if less has come, `EINVAL`.

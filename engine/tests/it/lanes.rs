@@ -74,6 +74,20 @@ fn a_parked_request_can_ask_to_be_tried_again() {
 }
 
 #[test]
+fn a_parked_request_is_tried_again_while_others_hang() {
+    let rig = Rig::new(Tuning::default());
+    let link = rig.connect();
+    send(&link, &[b"\x01n"]);
+    rig.fake.await_reached(1);
+    send(&link, &[b"\x02w", b"\x03w", b"\x04w"]);
+    (2..=4).for_each(|id| rig.fake.await_reached(id));
+    rig.fake.open(1);
+    assert_eq!(reply(&link), b"\x01n");
+    (2..=4).for_each(|id| rig.fake.open(id));
+    (2..=4).for_each(|_| drop(reply(&link)));
+}
+
+#[test]
 fn a_cancelled_request_is_answered_once_and_before_its_cancellation() {
     let rig = Rig::new(Tuning::default());
     let link = rig.connect();

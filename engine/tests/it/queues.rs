@@ -228,6 +228,27 @@ fn a_request_is_cancelled_by_its_name_even_if_others_have_it_too() {
 }
 
 #[test]
+fn what_goes_through_queues_counts_while_they_are_there_and_after() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    ring.ask(&[b"\x01e and more", b"\x02p", b"\x02p"]);
+    rig.fake.await_reached(2);
+    ring.ask(&[b"\x03c\x02"]);
+    ring.replies(3);
+    ring.ask(&[b"\x04x"]);
+    ring.replies(4);
+    let (connections, before) = rig.engine.stats();
+    assert_eq!(connections, 0);
+    assert_eq!((before.requests, before.offloaded), (5, 2));
+    assert_eq!(before.received, 12 + 3 + 3 + 4 + 3);
+    assert_eq!((before.cancelled, before.sent), (1, 12 + 3 + 4));
+    ring.stop();
+    driven.join();
+    let after = rig.engine.stats().1;
+    assert_eq!((after.cancelled, after.sent), (2, before.sent + 3));
+}
+
+#[test]
 fn a_stopped_queue_ends_when_what_is_in_flight_is_answered() {
     let rig = Rig::new(Tuning::default());
     let (ring, driven) = driven(&rig);
@@ -239,7 +260,10 @@ fn a_stopped_queue_ends_when_what_is_in_flight_is_answered() {
     let mut replies = ring.replies(3);
     replies.sort();
     assert_eq!(replies, [b"\x01i", b"\x01i", b"\x02i"]);
-    assert_eq!(rig.fake.sessions.load(Ordering::SeqCst), 0);
+    // The last worker has answered, and is about to let go.
+    while rig.fake.sessions.load(Ordering::SeqCst) > 0 {
+        std::thread::yield_now();
+    }
 }
 
 #[test]

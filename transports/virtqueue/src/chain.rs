@@ -142,6 +142,10 @@ impl Incoming for Request {
         &self.bytes
     }
 
+    fn size(&self) -> usize {
+        self.area.len
+    }
+
     fn payload(
         &self,
         range: Range<usize>,

@@ -2,7 +2,7 @@
 
 use vfs::{Errno, Level, Plus};
 
-use crate::bed::{Bed, R, RW, ok, refused};
+use crate::bed::{Bed, NOT_EMPTY, R, RW, ok, refused, refused_as};
 use crate::needs;
 
 /// A name taken away is gone, and can be used again.
@@ -47,7 +47,7 @@ pub fn rmdir_needs_an_empty_directory(bed: &Bed) {
     let root = bed.root();
     let dir = ok(root.mkdir("dir", 0o755));
     ok(dir.file("file", b""));
-    refused(root.rmdir("dir"), Errno::ENOTEMPTY);
+    refused_as(root.rmdir("dir"), NOT_EMPTY);
     ok(dir.unlink("file"));
     ok(root.rmdir("dir"));
     refused(root.lookup("dir"), Errno::ENOENT);

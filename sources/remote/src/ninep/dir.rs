@@ -8,7 +8,7 @@ use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, Plus, Result};
 
 use super::fid::Walk;
 use super::file::RemoteFile;
-use super::input::Reply;
+use super::pipe::Reply;
 
 /// A directory as 9P2000 and 9P2000.u list it: whole, from front to back, so that it can be gone on with
 /// anywhere.

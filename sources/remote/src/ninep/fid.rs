@@ -7,8 +7,7 @@ use p9::client::attr;
 use p9::{Dialect, Fid, Names, Qid, Rmessage, Tmessage};
 use vfs::{Attr, Cx, Errno, Result};
 
-use super::input::Reply;
-use super::pipe::{Pipe, Ticket};
+use super::pipe::{Pipe, Reply, Ticket};
 
 /// A fid that the server knows. Dropping it gives it up, without waiting for the server's answer.
 pub(super) struct Held {

@@ -13,9 +13,9 @@ use vfs::{
 
 use super::dir::Listing;
 use super::fid::{Held, Walk, Wire};
-use super::input::Reply;
 use super::legacy;
 use super::node::{self, RemoteNode};
+use super::pipe::Reply;
 
 /// A fid that is open.
 pub(super) struct Opened {

@@ -1,6 +1,6 @@
 //! 9P: the client half of the protocol joined to a connection.
 //!
-//! - [`pipe`] moves messages: many in flight, from one thread or many; [`input`] and [`send`] are its two ends.
+//! - [`pipe`] moves messages: many in flight, from one thread or many.
 //! - [`fid`] has fids as values; [`fs`] attaches; [`node`], [`names`], `file`, [`dir`], [`xattr`] and [`locks`]
 //!   are the file-system traits on top, and [`legacy`] what the dialects without `.L` do otherwise.
 
@@ -8,17 +8,14 @@ mod dir;
 mod fid;
 mod file;
 mod fs;
-mod input;
 mod legacy;
 mod locks;
 mod names;
 mod node;
 mod pipe;
-mod send;
 mod url;
 mod xattr;
 
 pub use self::fs::{Options, Remote9p};
-pub use self::input::Reply;
-pub use self::pipe::{Pipe, Ticket};
+pub use self::pipe::{Pipe, Reply, Ticket};
 pub use self::url::Url;

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 
 use transports::Interest;
 
-use super::pipe::{ECONNRESET, Guard, Pipe};
+use super::state::Guard;
+use super::{ECONNRESET, Pipe};
 
 impl Pipe {
     /// Sends what is queued, unless another does already: it will. Without `patient`, only what goes at
