@@ -35,11 +35,12 @@ pub(super) fn open(plan: &Plan) -> Result<Vec<Arc<Export>>, Failure> {
 }
 
 fn wrap(mut fs: Arc<dyn FileSystem>, layers: &Layers) -> Arc<dyn FileSystem> {
-    if let Some(map) = &layers.xattrs {
-        fs = stack(fs, map.clone());
-    }
     for ids in &layers.ids {
         fs = stack(fs, ids.clone());
+    }
+    // Who may do what with a client's name goes by its own ids.
+    if let Some(map) = &layers.xattrs {
+        fs = stack(fs, map.clone());
     }
     if layers.squash.whom != Whom::None {
         fs = stack(fs, layers.squash);

@@ -24,8 +24,8 @@ pub(super) struct Plan {
 
 /// What stands between sources and clients, from the source up.
 pub(super) struct Layers {
-    pub(super) xattrs: Option<XattrMap>,
     pub(super) ids: Vec<MapIds>,
+    pub(super) xattrs: Option<XattrMap>,
     pub(super) squash: Squash,
     pub(super) read_only: bool,
 }

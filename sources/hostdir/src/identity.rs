@@ -85,6 +85,11 @@ impl Switch {
         }
     }
 
+    /// Whether `caller` has the super-user's powers.
+    pub(crate) fn is_super_user(&self, caller: &Caller) -> bool {
+        caller.uid == 0 || caller.uid == self.super_user
+    }
+
     /// Makes the calling thread `caller`. `WOULD_BLOCK` if the user database has to be asked and
     /// `patience` is short of that.
     pub(crate) fn become_caller(&self, caller: &Caller, patience: Patience) -> Result<()> {
@@ -109,7 +114,7 @@ impl Switch {
                     uid: caller.uid,
                     gid: caller.gid,
                     groups,
-                    powers: caller.uid != 0 && caller.uid == self.super_user,
+                    powers: caller.uid != 0 && self.is_super_user(caller),
                     until,
                 },
             )

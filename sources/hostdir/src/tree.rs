@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno as Raw;
 use rustix::path::DecInt;
 use sys::errno;
-use vfs::{Attr, Cx, Errno, Result};
+use vfs::{Attr, Caller, Cx, Errno, Result};
 
 use crate::attr;
 use crate::device::{self, Device};
@@ -96,6 +96,13 @@ impl Tree {
     /// Makes the calling thread the server itself.
     pub(crate) fn act_as_server(&self) -> Result<()> {
         identity::become_server()
+    }
+
+    /// Whether `caller` is told apart from the super-user.
+    pub(crate) fn is_ordinary(&self, caller: &Caller) -> bool {
+        self.switch
+            .as_ref()
+            .is_some_and(|switch| !switch.is_super_user(caller))
     }
 
     /// Whether callers are told apart by the host.

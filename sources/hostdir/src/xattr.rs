@@ -98,11 +98,11 @@ pub(crate) fn has_default_acl(dir: BorrowedFd<'_>) -> Result<bool> {
 }
 
 fn hidden(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> bool {
-    tree.switches() && cx.caller.uid != 0 && name.starts_with(b"trusted.")
+    tree.is_ordinary(cx.caller) && name.starts_with(b"trusted.")
 }
 
 fn writable(tree: &Tree, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-    if tree.switches() && cx.caller.uid != 0 && is_guarded(name) {
+    if tree.is_ordinary(cx.caller) && is_guarded(name) {
         return Err(Errno::EPERM);
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! GETXATTR, LISTXATTR, SETXATTR, REMOVEXATTR.
 
-use vfs::{Errno, Node, Result, SetAttr, Want, XattrFlags};
+use vfs::{Caller, Errno, Node, Result, SetAttr, Want, XattrFlags};
 
 use super::Turn;
 use crate::layout::GetxattrOut;
@@ -15,6 +15,9 @@ const MOST: usize = 64 << 10;
 
 /// Where ACLs are.
 const ACL: &[u8] = b"system.posix_acl_";
+
+/// File capabilities (capabilities(7)).
+const CAPABILITY: &[u8] = b"security.capability";
 
 impl Turn<'_> {
     pub(super) fn getxattr(&mut self, name: &[u8], size: u32) -> Result<()> {
@@ -83,9 +86,18 @@ impl Turn<'_> {
         node.setattr(&self.cx, &set).map(drop)
     }
 
+    /// File capabilities are taken away by the client's kernel, too, when anyone writes to the file; of a
+    /// program that asks to it has made sure itself.
     pub(super) fn removexattr(&mut self, name: &[u8]) -> Result<()> {
         self.check_name(name)?;
-        self.node()?.node.remove_xattr(&self.cx, name)?;
+        let node = self.node()?.node;
+        match node.remove_xattr(&self.cx, name) {
+            Err(Errno::EPERM | Errno::EACCES) if name == CAPABILITY => {
+                let kernel = Caller::ROOT;
+                node.remove_xattr(&self.cx.on_behalf_of(&kernel), name)?;
+            }
+            removed => removed?,
+        }
         self.reply(&[])
     }
 

@@ -1,8 +1,8 @@
-//! Security contexts of what is made.
+//! What the client's kernel does itself with labels: security contexts of what is made, file capabilities.
 
 use fuse::Request as R;
 use fuse::layout::*;
-use fuse::message::Text;
+use fuse::message::{Rest, SetxattrIn, Text};
 use fuse::numbers::{InitFlags, ROOT_ID};
 use fuse::server::Options;
 use vfs::{Errno, Result};
@@ -166,4 +166,26 @@ fn labels_are_granted_where_they_are_asked_for_and_can_be_told_apart() {
     let net = Net::on(&server(Options::default()));
     let made = labelled(&net, &mkdir("dir"), SELINUX, b"x").expect("made");
     assert_eq!(label(&net, entry(&made).nodeid), Err(Errno::ENODATA));
+}
+
+/// Linux does so before it writes, whoever writes (`fs/inode.c`, `file_remove_privs`).
+#[test]
+fn the_kernel_takes_file_capabilities_away_whoever_writes() {
+    let mut net = Net::new();
+    let (file, _) = net.create(ROOT_ID, "file");
+    for label in ["security.capability", SELINUX] {
+        let set = R::Setxattr {
+            args: SetxattrIn {
+                size: 1,
+                ..SetxattrIn::default()
+            },
+            name: name(label),
+            value: Rest(b"x"),
+        };
+        net.ok(file.nodeid, &set);
+    }
+    net.uid = 1000;
+    let remove = |label| R::Removexattr { name: name(label) };
+    net.ok(file.nodeid, &remove("security.capability"));
+    assert_eq!(net.err(file.nodeid, &remove(SELINUX)), Errno::EPERM);
 }

@@ -43,6 +43,13 @@ fn the_clients_super_user_has_powers_as_whoever_he_is_here() {
     });
     let (made, _) = create(&powers, &*bed.root, "made", 0o600).expect("permitted");
     assert_eq!((made.attr.uid, made.attr.gid), (OTHER, OTHER));
+    // Whatever of that this process may: it is the same as of the super-user.
+    let label = |cx: &Cx<'_>| {
+        made.node
+            .set_xattr(cx, b"trusted.a", b"x", XattrFlags::empty())
+    };
+    assert_eq!(label(&powers), label(&root()));
+    assert_eq!(label(&plain), Err(Errno::EPERM));
     let given = made.node.setattr(&powers, &give_to(OTHER + 1));
     assert_eq!(given.map(|attr| attr.uid), Ok(OTHER + 1));
     let given = made.node.setattr(&plain, &give_to(OTHER));
