@@ -152,4 +152,11 @@ pub(super) const SCRIPTS: &[Script] = &[
         setup: Setup::Root,
         ways: &["mmap", "virtiofs-4q"],
     },
+    Script {
+        name: "reset",
+        file: "reset.py",
+        setup: Setup::Reset,
+        ways: &["virtiofs", "virtiofs-4q"],
+        ..PLAIN
+    },
 ];

@@ -11,6 +11,8 @@ pub(super) enum Setup {
     Two(&'static str, &'static str),
     /// A guest whose root is served by barge too, in the way of the share.
     Root,
+    /// A guest that may reset itself, and then begins the script again.
+    Reset,
 }
 
 /// All of it, as templates.
@@ -57,6 +59,7 @@ impl Setup {
                 scene.root = Some(way.root().map(beside));
                 qemu.extend(way.device("root").iter().map(|text| beside(text)));
             }
+            Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
         scene
     }
