@@ -12,6 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+pub mod bench;
 mod channel;
 mod console;
 mod cpio;
