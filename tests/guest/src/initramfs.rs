@@ -7,7 +7,7 @@ use crate::guest::{Case, Spec};
 use crate::kernel::Kernel;
 use crate::quote;
 
-/// What every guest loads: its buses, its network, its root.
+/// What every guest loads: its buses, its network, its root, and what a script may mount.
 const BASE: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -17,6 +17,7 @@ const BASE: &[&str] = &[
     "9pnet_fd",
     "9pnet_virtio",
     "overlay",
+    "virtiofs",
 ];
 
 /// The archive for a guest.
@@ -99,7 +100,6 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
 /// What a mount of this type needs beyond what every guest has.
 fn modules_of(kind: &str) -> &'static [&'static str] {
     match kind {
-        "virtiofs" => &["virtiofs"],
         "nfs" | "nfs4" => &["nfsv3", "nfsv4"],
         "erofs" => &["erofs", "virtio_blk"],
         _ => &[],

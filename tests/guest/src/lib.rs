@@ -12,6 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+pub mod bench;
 mod channel;
 mod console;
 mod cpio;
@@ -26,6 +27,7 @@ mod modules;
 pub mod run;
 pub mod server;
 pub mod tools;
+mod ways;
 
 /// What a guest needs cannot be had on this machine: a reason to skip, not a failure.
 #[derive(Debug)]
@@ -98,6 +100,19 @@ impl Dirs {
             }
         }
         Ok(dirs)
+    }
+
+    /// The barge under test: the one named, or this workspace's release build.
+    fn barge(&self, named: Option<&Path>) -> Result<String> {
+        let built = self.programs.with_file_name("release").join("barge");
+        let barge = named.unwrap_or(&built);
+        let barge = barge.canonicalize().with_context(|| {
+            format!(
+                "no {}: build it with cargo build --release -p barge, or name one with --barge",
+                barge.display()
+            )
+        })?;
+        Ok(barge.display().to_string())
     }
 
     /// The search path for scripts: our tools, then the system's.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use barge_guest::guest::{Case, Mount, Seat};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::run::Plan;
-use barge_guest::{Dirs, TimedOut, Unavailable, local, matrix, run, tools};
+use barge_guest::{Dirs, TimedOut, Unavailable, bench, local, matrix, run, tools};
 use clap::{Args, Parser, Subcommand};
 
 /// Boots a Linux guest on a served tree and runs scripts in it.
@@ -30,6 +30,8 @@ enum Subcommands {
     Local(LocalArgs),
     /// Run every script with every kernel and way to mount
     Matrix(MatrixArgs),
+    /// Measure a file on a RAM disk with fio, through each server by turns
+    Fio(FioArgs),
     /// Fill the cache: kernels, busybox and the tools which the scripts need
     Fetch(FetchArgs),
 }
@@ -140,6 +142,30 @@ struct MatrixArgs {
 }
 
 #[derive(Args)]
+struct FioArgs {
+    /// Kernel line
+    #[arg(short, long, default_value = "6.12")]
+    kernel: String,
+    /// How often each server is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// How long each time
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    seconds: u16,
+    /// Size of the file
+    #[arg(long, default_value_t = 256, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
+    size: u16,
+    /// The barge under test, if not the release build of this workspace
+    #[arg(long, value_name = "PATH")]
+    barge: Option<PathBuf>,
+    /// A virtiofsd to measure beside it
+    #[arg(long, value_name = "PATH")]
+    virtiofsd: Option<PathBuf>,
+    #[command(flatten)]
+    machine: Machine,
+}
+
+#[derive(Args)]
 struct Machine {
     /// QEMU's accelerator
     #[arg(long, default_value = "tcg,thread=multi,tb-size=512")]
@@ -154,6 +180,7 @@ fn main() -> ExitCode {
         Subcommands::Run(args) => run_one(args),
         Subcommands::Local(args) => run_local(args),
         Subcommands::Matrix(args) => run_matrix(args),
+        Subcommands::Fio(args) => run_fio(args),
         Subcommands::Fetch(args) => fetch(args),
     };
     match result {
@@ -190,7 +217,12 @@ fn run_one(args: RunArgs) -> Result<u8> {
         mirror: args.machine.mirror,
         keep: args.script.keep,
     };
-    let outcome = run::run(&dirs, &plan, stdout, |_| ())?;
+    run_plan(&dirs, &plan)
+}
+
+/// Runs a plan with one case, whose status this is.
+fn run_plan(dirs: &Dirs, plan: &Plan) -> Result<u8> {
+    let outcome = run::run(dirs, plan, stdout, |_| ())?;
     let complaints: Vec<_> = outcome
         .cases
         .iter()
@@ -242,6 +274,21 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
     } else {
         1
     })
+}
+
+fn run_fio(args: FioArgs) -> Result<u8> {
+    let options = bench::Options {
+        kernel: args.kernel,
+        rounds: args.rounds,
+        seconds: args.seconds,
+        size: args.size,
+        barge: args.barge,
+        virtiofsd: args.virtiofsd,
+        accel: args.machine.accel,
+        mirror: args.machine.mirror,
+    };
+    let (dirs, disk) = (Dirs::find()?, bench::RamDisk::new()?);
+    run_plan(&dirs, &bench::plan(&dirs, options, &disk)?)
 }
 
 fn fetch(args: FetchArgs) -> Result<u8> {

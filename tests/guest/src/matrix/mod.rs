@@ -5,7 +5,6 @@
 mod report;
 mod scripts;
 mod setup;
-mod ways;
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,11 +18,19 @@ use anyhow::{Context, Result, bail, ensure};
 use self::report::{table, with_section};
 use self::scripts::{SCRIPTS, Script};
 use self::setup::Scene;
-use self::ways::{QUICK, WAYS, Way};
 use crate::guest::{Broken, CaseResult, Outcome};
 use crate::kernel::LINES;
 use crate::run::{self, Plan};
+use crate::ways::{WAYS, Way};
 use crate::{Dirs, tools};
+
+/// The pairs of a quick run: both kernels by both protocols, each as its users have it.
+const QUICK: &[(&str, &str)] = &[
+    ("6.12", "mmap"),
+    ("6.1", "none"),
+    ("6.12", "virtiofs-4q"),
+    ("6.1", "virtiofs"),
+];
 
 /// Which part of the matrix to run, and how.
 pub struct Options {
@@ -81,17 +88,7 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
             "no script {name:?} in the matrix"
         );
     }
-    let barge = options
-        .barge
-        .clone()
-        .unwrap_or_else(|| dirs.programs.with_file_name("release").join("barge"));
-    let barge = barge.canonicalize().with_context(|| {
-        format!(
-            "no {}: build it with cargo build --release -p barge, or name one with --barge",
-            barge.display()
-        )
-    })?;
-    let barge = barge.display().to_string();
+    let barge = dirs.barge(options.barge.as_deref())?;
     tools::install(dirs)?;
 
     let pairs = pairs(options);

@@ -2,9 +2,9 @@
 
 use super::Options;
 use super::setup::Setup;
-use super::ways::Way;
 use crate::Dirs;
 use crate::guest::Case;
+use crate::ways::Way;
 
 /// A script of the matrix, with the sizes it is given.
 pub(super) struct Script {
@@ -143,5 +143,20 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("ROWS", "200"), ("TURNS", "50"), ("FLOCK", "no")],
         setup: Setup::Two("virtiofs-never", "none"),
         ways: &["virtiofs-4q"],
+    },
+    Script {
+        name: "root",
+        file: "root.sh",
+        quick: &[],
+        full: &[("TREES", "/usr/bin /etc /usr/lib/python3 /usr/share/doc")],
+        setup: Setup::Root,
+        ways: &["mmap", "virtiofs-4q"],
+    },
+    Script {
+        name: "reset",
+        file: "reset.py",
+        setup: Setup::Reset,
+        ways: &["virtiofs", "virtiofs-4q"],
+        ..PLAIN
     },
 ];

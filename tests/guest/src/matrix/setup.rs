@@ -1,7 +1,7 @@
 //! What is set up for a script: servers, guests, and the root of those.
 
-use super::ways::Way;
 use crate::guest::{Mount, Seat};
+use crate::ways::{Way, beside};
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Setup {
@@ -9,6 +9,10 @@ pub(super) enum Setup {
     Usual,
     /// Two guests with the share of one server, by the ways of these names.
     Two(&'static str, &'static str),
+    /// A guest whose root is served by barge too, in the way of the share.
+    Root,
+    /// A guest that may reset itself, and then begins the script again.
+    Reset,
 }
 
 /// All of it, as templates.
@@ -46,16 +50,19 @@ impl Setup {
                     cache: first.cache,
                 };
             }
+            Self::Root => {
+                let root = format!("--read-only {}", beside(way.address()));
+                // Without what is mounted below: overlayfs refuses directories where a client is to mount something by itself.
+                let command = serve("/mnt", &root, way);
+                let bound = format!("unshare -m sh -c 'mount --bind / /mnt && exec {command}'");
+                scene.serve.push(bound);
+                scene.root = Some(way.root().map(beside));
+                qemu.extend(way.device("root").iter().map(|text| beside(text)));
+            }
+            Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
         scene
     }
-}
-
-/// A template with the second port and socket in the place of the first.
-fn beside(template: &str) -> String {
-    template
-        .replace("{port}", "{port2}")
-        .replace("{socket}", "{socket2}")
 }
 
 /// A second way to the share: QEMU's own server with its own idea of owners.
@@ -80,5 +87,18 @@ mod tests {
         );
         assert!(scene.seats[0].qemu[1].ends_with("path={socket}"));
         assert!(scene.seats[1].mount.options.contains("port={port2},"));
+    }
+
+    #[test]
+    fn a_root_has_a_server_of_its_own() {
+        let scene = Setup::Root.scene(Way::named("virtiofs"), "barge", &[]);
+        let command = "barge serve /mnt --read-only --virtiofs {socket2} --cache auto";
+        assert!(scene.serve[1].contains(command));
+        assert_eq!(scene.root.unwrap().device, "root");
+        assert!(
+            scene.seats[0]
+                .qemu
+                .contains(&"socket,id=root,path={socket2}".to_owned())
+        );
     }
 }

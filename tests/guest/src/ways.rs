@@ -3,15 +3,15 @@
 use crate::guest::{Mount, Seat};
 
 /// A way to mount the share.
-pub(super) struct Way {
+pub(crate) struct Way {
     /// What it is called: a cache mode of 9P, or `virtiofs` and what is special.
-    pub(super) name: &'static str,
-    pub(super) protocol: Protocol,
+    pub(crate) name: &'static str,
+    pub(crate) protocol: Protocol,
     /// The cache mode: the client's choice in 9P, the server's in virtiofs.
-    pub(super) cache: &'static str,
+    pub(crate) cache: &'static str,
 }
 
-pub(super) enum Protocol {
+pub(crate) enum Protocol {
     NineP,
     Virtiofs {
         /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
@@ -23,7 +23,7 @@ use Protocol::{NineP, Virtiofs};
 
 /// 9P in the cache modes that every kernel line knows and that need no further daemon; virtiofs with one queue, which 6.1 uses in any case, with several, and
 /// without a cache.
-pub(super) const WAYS: &[Way] = &[
+pub(crate) const WAYS: &[Way] = &[
     way("none", NineP, "none"),
     way("mmap", NineP, "mmap"),
     way("loose", NineP, "loose"),
@@ -40,23 +40,15 @@ const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way
     }
 }
 
-/// The pairs of a quick run: both kernels by both protocols, each as its users have it.
-pub(super) const QUICK: &[(&str, &str)] = &[
-    ("6.12", "mmap"),
-    ("6.1", "none"),
-    ("6.12", "virtiofs-4q"),
-    ("6.1", "virtiofs"),
-];
-
 impl Way {
     /// The way of this name.
-    pub(super) fn named(name: &str) -> &'static Way {
+    pub(crate) fn named(name: &str) -> &'static Way {
         let found = WAYS.iter().find(|way| way.name == name);
         found.expect("the matrix names ways that there are")
     }
 
     /// Where barge serves it.
-    pub(super) fn address(&self) -> &'static str {
+    pub(crate) fn address(&self) -> &'static str {
         match self.protocol {
             NineP => "--9p tcp:127.0.0.1:{port}",
             Virtiofs { .. } => "--virtiofs {socket}",
@@ -64,7 +56,7 @@ impl Way {
     }
 
     /// What else barge is told.
-    pub(super) fn arguments(&self) -> String {
+    pub(crate) fn arguments(&self) -> String {
         match self.protocol {
             NineP => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
@@ -72,7 +64,7 @@ impl Way {
     }
 
     /// A guest that mounts the share in this way, with further mount options.
-    pub(super) fn seat(&self, further: &[String]) -> Seat {
+    pub(crate) fn seat(&self, further: &[String]) -> Seat {
         let usual = match self.protocol {
             NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
@@ -88,6 +80,20 @@ impl Way {
         }
     }
 
+    /// This way to the root of a guest, which serves nothing but to be read.
+    pub(crate) fn root(&self) -> Mount {
+        let options: &[&str] = match self.protocol {
+            NineP => &["ro", "cache=loose", "noxattr"],
+            Virtiofs { .. } => &["ro"],
+        };
+        let options: Vec<String> = options.iter().map(|&option| option.into()).collect();
+        let device = match self.protocol {
+            NineP => None,
+            Virtiofs { .. } => Some("root".into()),
+        };
+        Mount::usual(self.kind(), device, &options)
+    }
+
     fn kind(&self) -> &'static str {
         match self.protocol {
             NineP => "9p",
@@ -96,7 +102,7 @@ impl Way {
     }
 
     /// QEMU's device for a mount with this tag, if it takes one.
-    fn device(&self, tag: &str) -> Vec<String> {
+    pub(crate) fn device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
             NineP => Vec::new(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
@@ -113,4 +119,11 @@ fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 4] {
         "-device".into(),
         format!("{device},queue-size=1024,num-request-queues={queues}"),
     ]
+}
+
+/// A template with the second port and socket in the place of the first.
+pub(crate) fn beside(template: &str) -> String {
+    template
+        .replace("{port}", "{port2}")
+        .replace("{socket}", "{socket2}")
 }
