@@ -53,7 +53,7 @@ fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Serve trees until SIGTERM or SIGINT
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Share a directory with a virtual machine, under the options of virtiofsd 1.14
     Virtiofsd(Box<VirtiofsdArgs>),
     /// List directories of a source

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 
+use rustix::thread::{CpuSet, sched_setaffinity};
 use transports::{Exchange, Outbox, Poller, Ring};
 use vfs::{Call, Patience};
 use wire::{Answer, Role, Session};
@@ -36,11 +37,13 @@ impl Driven {
 }
 
 impl Engine {
-    /// Answers what comes through `ring` by `session`, which may be that of several rings.
+    /// Answers what comes through `ring` by `session`, which may be that of several rings, with a thread
+    /// that keeps to the processor `processor` if one is named.
     pub fn drive(
         self: &Arc<Self>,
         ring: Arc<dyn Ring>,
         session: Arc<dyn Session>,
+        processor: Option<usize>,
     ) -> io::Result<Driven> {
         let lane = Arc::new(QueueLane {
             session,
@@ -58,8 +61,22 @@ impl Engine {
         lane.post.get_or_init(|| post);
         std::thread::Builder::new()
             .name("barge-queue".into())
-            .spawn(move || lane.drive())
+            .spawn(move || {
+                if let Some(processor) = processor {
+                    keep_to(processor, lane.ring.name());
+                }
+                lane.drive();
+            })
             .map(Driven)
+    }
+}
+
+/// Has the calling thread run on one processor alone.
+fn keep_to(processor: usize, queue: &str) {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    if let Err(error) = sched_setaffinity(None, &set) {
+        tracing::warn!(queue, processor, "cannot keep to a processor: {error}");
     }
 }
 

@@ -7,7 +7,7 @@ use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use transports::Addr;
 
 use super::plan::{Layers, Nine, Plan, Virtiofs};
-use super::virtiofs::{Cache, Share, Tag};
+use super::virtiofs::{Affinity, Cache, Share, Tag};
 use crate::Failure;
 use crate::source::{Named, Source};
 
@@ -76,8 +76,11 @@ pub(crate) struct ServeArgs {
     /// 0 on one processor]
     #[arg(long, value_name = "US")]
     poll_us: Option<u64>,
+    /// Processors that the threads of virtiofs queues keep to, in turn [default: any]
+    #[arg(long, value_name = "LIST")]
+    queue_affinity: Option<Affinity>,
     /// Threads for requests that would block [default: 4 per processor, at least 16]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
+    #[arg(long, visible_alias = "thread-pool-size", value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
     workers: Option<u16>,
     /// Connections to hold at most
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -148,6 +151,7 @@ impl ServeArgs {
                 },
                 group: self.socket_group.clone(),
                 tag: Some(Tag::NONE),
+                affinity: self.queue_affinity.clone().unwrap_or_default(),
                 once: false,
             },
             tuning: self.tuning(),

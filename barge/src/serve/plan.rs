@@ -4,7 +4,7 @@ use engine::Tuning;
 use layers::{MapIds, Squash, XattrMap};
 use transports::Addr;
 
-use super::virtiofs::{Share, Tag};
+use super::virtiofs::{Affinity, Share, Tag};
 use crate::source::Named;
 
 pub(super) struct Plan {
@@ -45,6 +45,8 @@ pub(super) struct Virtiofs {
     pub(super) group: Option<String>,
     /// What the device's configuration says, if there is to be one.
     pub(super) tag: Option<Tag>,
+    /// Where the threads of queues run.
+    pub(super) affinity: Affinity,
     /// The first monitor is the only one.
     pub(super) once: bool,
 }

@@ -73,6 +73,40 @@ impl FromStr for Tag {
     }
 }
 
+/// Which processors the threads of queues keep to, in turn; none means any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Affinity(Vec<usize>);
+
+impl Affinity {
+    /// The queue of high priority goes where there is room.
+    fn of(&self, queue: usize) -> Option<usize> {
+        let turn = queue.checked_sub(1)?.checked_rem(self.0.len())?;
+        Some(self.0[turn])
+    }
+}
+
+/// A list as taskset(1) takes it: `0,2,4-7`.
+impl FromStr for Affinity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Affinity, String> {
+        let expected = || format!("expected processors as 0,2,4-7, got '{text}'");
+        let number = |text: &str| {
+            let number = text.parse().ok();
+            number.filter(|&number: &usize| number < rustix::thread::CpuSet::MAX_CPU)
+        };
+        let mut all = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            match (number(first), number(last)) {
+                (Some(first), Some(last)) if first <= last => all.extend(first..=last),
+                _ => return Err(expected()),
+            }
+        }
+        Ok(Affinity(all))
+    }
+}
+
 /// What a guest may keep, as virtiofsd names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cache {
@@ -105,6 +139,7 @@ pub(super) struct Place {
     listener: Listener,
     server: Server,
     space: Vec<u8>,
+    affinity: Affinity,
 }
 
 /// Opens the sockets of `plan`, before any client can be served: the process's umask is another meanwhile.
@@ -114,6 +149,7 @@ pub(super) fn places(exports: &[Arc<Export>], plan: &Virtiofs) -> Result<Vec<Pla
         Ok(Place {
             listener: listen(&share.at, plan.group.as_deref())?,
             server,
+            affinity: plan.affinity.clone(),
             space: plan
                 .tag
                 .map_or(Vec::new(), |tag| space(tag, REQUEST_QUEUES)),
@@ -203,6 +239,7 @@ impl Place {
         let drive = Arc::new(Queues {
             engine: engine.clone(),
             session: Arc::new(self.server.session()),
+            affinity: self.affinity.clone(),
         });
         let config = Config {
             // And the one of high priority.
@@ -224,11 +261,13 @@ fn space(tag: Tag, queues: usize) -> Vec<u8> {
 struct Queues {
     engine: Arc<Engine>,
     session: Arc<dyn Session>,
+    affinity: Affinity,
 }
 
 impl Drive for Queues {
-    fn start(&self, ring: Arc<dyn Ring>) -> io::Result<Stop> {
-        let driven: Driven = self.engine.drive(ring, self.session.clone())?;
+    fn start(&self, index: usize, ring: Arc<dyn Ring>) -> io::Result<Stop> {
+        let (session, processor) = (self.session.clone(), self.affinity.of(index));
+        let driven: Driven = self.engine.drive(ring, session, processor)?;
         Ok(Box::new(|| driven.join()))
     }
 }
@@ -256,5 +295,17 @@ mod tests {
         let tag = |text: &str| text.parse::<Tag>().map(|tag| tag.0[..3].to_vec());
         assert_eq!(tag("fs"), Ok(b"fs\0".into()));
         assert!(tag(&"x".repeat(36)).is_ok() && tag(&"x".repeat(37)).is_err() && tag("").is_err());
+    }
+
+    #[test]
+    fn queues_take_turns_on_the_processors_named() {
+        let affinity: Affinity = "3,5-6".parse().expect("a list");
+        let processors: Vec<_> = (0..6).map(|queue| affinity.of(queue)).collect();
+        let one = |processor| Some(processor);
+        assert_eq!(processors, [None, one(3), one(5), one(6), one(3), one(5)]);
+        assert_eq!(Affinity::default().of(1), None);
+        for bad in ["", "a", "1-", "3-1", "0,,1", "100000"] {
+            assert!(bad.parse::<Affinity>().is_err(), "{bad}");
+        }
     }
 }

@@ -169,7 +169,7 @@ fn driven(rig: &Rig) -> (Arc<Memory>, Driven) {
     let ring = Arc::new(Memory::default());
     let session = Arc::new(FakeSession(rig.fake.clone()));
     rig.fake.sessions.fetch_add(1, Ordering::SeqCst);
-    let driven = rig.engine.drive(ring.clone(), session);
+    let driven = rig.engine.drive(ring.clone(), session, None);
     (ring, driven.expect("driven"))
 }
 

@@ -36,9 +36,9 @@ pub struct Config {
 
 /// Drives rings.
 pub trait Drive: Send + Sync {
-    /// Answers what comes through a ring, until that is stopped; calling what this returns waits
-    /// until then, and until all is answered.
-    fn start(&self, ring: Arc<dyn Ring>) -> io::Result<Stop>;
+    /// Answers what comes through the ring of queue `index`, until that is stopped; calling what this
+    /// returns waits until then, and until all is answered.
+    fn start(&self, index: usize, ring: Arc<dyn Ring>) -> io::Result<Stop>;
 }
 
 /// Waits for the end of a ring that was stopped.
@@ -186,7 +186,7 @@ impl Control {
         // For when it is disabled and enabled once more.
         slot.kick = Some(again);
         let stop = drive
-            .start(running.clone())
+            .start(index as usize, running.clone())
             .map_err(Error::ReqHandlerError)?;
         slot.running = Some((running, stop));
         Ok(())

@@ -100,6 +100,7 @@ impl VirtiofsdArgs {
                 options: self.fuse(),
                 group: self.socket_group.clone(),
                 tag: self.tag,
+                affinity: Default::default(),
                 once: true,
             },
             tuning: engine::Tuning {

@@ -30,8 +30,8 @@ struct Queues {
 }
 
 impl Drive for Queues {
-    fn start(&self, ring: Arc<dyn Ring>) -> io::Result<Stop> {
-        let driven = self.engine.drive(ring, self.session.clone())?;
+    fn start(&self, _: usize, ring: Arc<dyn Ring>) -> io::Result<Stop> {
+        let driven = self.engine.drive(ring, self.session.clone(), None)?;
         Ok(Box::new(|| driven.join()))
     }
 }
