@@ -114,6 +114,7 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "ways",
         file: "ways.py",
+        ways: &["none", "mmap", "loose"],
         ..PLAIN
     },
     Script {
