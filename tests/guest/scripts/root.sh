@@ -2,6 +2,7 @@
 # The guest's root, which barge serves: Debian's own programs work in it, and it is the host's in names, attributes and bytes.
 # TREES: which to compare.
 set -eu
+[ -z "${BARGE_LOCAL:-}" ] || { echo "root: this takes a guest"; exit 77; }
 mounted=$(grep ' /run/root ' /proc/mounts)
 case $mounted in *trans=virtio*) echo "root: it is QEMU's: $mounted" && exit 1 ;; esac
 

@@ -114,6 +114,7 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "ways",
         file: "ways.py",
+        ways: &["none", "mmap", "loose"],
         ..PLAIN
     },
     Script {
@@ -147,16 +148,17 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "root",
         file: "root.sh",
-        quick: &[],
+        quick: &[("TREES", "/etc")],
         full: &[("TREES", "/usr/bin /etc /usr/lib/python3 /usr/share/doc")],
         setup: Setup::Root,
-        ways: &["mmap", "virtiofs-4q"],
+        ways: &["loose", "virtiofs-4q"],
     },
     Script {
         name: "reset",
         file: "reset.py",
+        quick: &[("RESETS", "1")],
+        full: &[("RESETS", "3")],
         setup: Setup::Reset,
         ways: &["virtiofs", "virtiofs-4q"],
-        ..PLAIN
     },
 ];
