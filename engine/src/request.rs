@@ -99,10 +99,17 @@ impl<J: Job> Run for Request<J> {
     }
 
     fn wake(self: Arc<Self>) {
-        if self.exchange(PARKED, QUEUED) {
+        // In one step, or it might be parked between a look and the next.
+        let woken = |state| match state {
+            PARKED => Some(QUEUED),
+            RUNNING => Some(WOKEN),
+            _ => None,
+        };
+        let before = self
+            .state
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, woken);
+        if before == Ok(PARKED) {
             J::schedule(self);
-        } else {
-            self.exchange(RUNNING, WOKEN);
         }
     }
 }
@@ -118,6 +125,52 @@ impl<J: Job> Wake for Wakes<J> {
     fn wake_by_ref(self: &Arc<Self>) {
         if let Some(request) = self.0.upgrade() {
             request.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use super::*;
+
+    /// Waits for something each time it is run.
+    #[derive(Default)]
+    struct Waits {
+        runs: AtomicBool,
+        scheduled: AtomicUsize,
+    }
+
+    impl Job for Waits {
+        fn run(request: &Arc<Request<Waits>>, _: &mut Outbox) -> Ran {
+            request.job.runs.store(true, Ordering::SeqCst);
+            Ran::Parked
+        }
+
+        fn schedule(request: Arc<Request<Waits>>) {
+            request.job.scheduled.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn leave_worker(&self) {}
+
+        fn workers(&self) -> &Arc<Workers> {
+            unreachable!("it asks for no time")
+        }
+    }
+
+    #[test]
+    fn one_that_is_woken_while_it_parks_is_run_again() {
+        for _ in 0..2000 {
+            let request = Request::new(Waits::default());
+            std::thread::scope(|scope| {
+                scope.spawn(|| request.clone().run(&mut Outbox::default()));
+                while !request.job.runs.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                request.clone().wake();
+            });
+            assert_eq!(request.job.scheduled.load(Ordering::SeqCst), 1);
         }
     }
 }
