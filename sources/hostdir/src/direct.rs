@@ -1,14 +1,14 @@
 //! Reading and writing past the host's page cache.
 //!
 //! `O_DIRECT` wants memory, offset and length aligned. A client aligns what it sees, offset and
-//! length of its own device; the transport's memory is not to be had aligned. So the bytes go
-//! through a buffer of ours: there is no page cache that would be saved, only waiting for the
-//! device. Reads of any range work, writes have to be aligned by the client, as on a local file.
+//! length of its own device; the transport's memory may be aligned (a guest's pages) or not (a
+//! message). Where it is not, which the host tells by `EINVAL`, the bytes go through a buffer of ours.
+//! Reads of any range work, writes have to be aligned by the client, as on a local file.
 
 use std::os::fd::BorrowedFd;
 
 use sys::payload;
-use vfs::{Patience, Payload, Result, Sink};
+use vfs::{Errno, Patience, Payload, Result, Sink};
 
 /// Every block device is content with a page.
 const ALIGN: usize = 4096;
@@ -18,6 +18,18 @@ const STEP: usize = 1 << 20;
 
 /// Puts up to `len` bytes from `offset` into `sink`.
 pub(crate) fn read(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    len: usize,
+    sink: &mut dyn Sink,
+) -> Result<usize> {
+    match sink.file(fd, offset, len, Patience::Full) {
+        Err(Errno::EINVAL) => read_aligned(fd, offset, len, sink),
+        done => done,
+    }
+}
+
+fn read_aligned(
     fd: BorrowedFd<'_>,
     offset: u64,
     len: usize,
@@ -46,6 +58,13 @@ pub(crate) fn read(
 
 /// Writes `data` at `offset`.
 pub(crate) fn write(fd: BorrowedFd<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+    match data.file(fd, offset) {
+        Err(Errno::EINVAL) => write_aligned(fd, offset, data),
+        done => done,
+    }
+}
+
+fn write_aligned(fd: BorrowedFd<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
     let mut memory = Vec::new();
     let len = data.len();
     let buffer = aligned(&mut memory, len);
