@@ -29,12 +29,7 @@ pub(crate) fn read(
     }
 }
 
-fn read_aligned(
-    fd: BorrowedFd<'_>,
-    offset: u64,
-    len: usize,
-    sink: &mut dyn Sink,
-) -> Result<usize> {
+fn read_aligned(fd: BorrowedFd<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
     let mut memory = Vec::new();
     let mut done = 0;
     while done < len {

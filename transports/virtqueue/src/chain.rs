@@ -11,16 +11,70 @@ use std::sync::Arc;
 use libc::iovec;
 use rustix::io::Errno as Raw;
 use vfs::{Errno, Patience, Payload, Result, Sink};
+use vm_memory::GuestAddress;
 use wire::{Incoming, Outgoing};
 
 use crate::memory::Memory;
 
 /// A chain of descriptors that the device has and gives back. The first bytes of the request are
 /// copied: what was read of them once does not change any more.
+///
+/// It is used again for another, so that its memory need not be found anew.
 pub(crate) struct Chain {
     pub(crate) head: u16,
     pub(crate) request: Request,
     pub(crate) reply: Reply,
+}
+
+impl Chain {
+    /// One that leads nowhere.
+    pub(crate) fn new(memory: &Arc<Memory>) -> Chain {
+        Chain {
+            head: 0,
+            request: Request {
+                bytes: Vec::new(),
+                area: Area::new(memory),
+            },
+            reply: Reply {
+                area: Area::new(memory),
+                len: 0,
+                piece: 0,
+                before: 0,
+                vectors: Pieces::default(),
+            },
+        }
+    }
+
+    /// Makes it the chain that begins with `head`, of which nothing is known yet.
+    pub(crate) fn begin(&mut self, head: u16, memory: &Arc<Memory>) {
+        self.head = head;
+        self.request.area.clear(memory);
+        self.reply.area.clear(memory);
+    }
+
+    /// Adds a piece of `memory`, to be written or read; false if it is not there.
+    pub(crate) fn add(&mut self, at: GuestAddress, len: usize, written: bool) -> bool {
+        let area = match written {
+            true => &mut self.reply.area,
+            false => &mut self.request.area,
+        };
+        area.len += len;
+        area.memory.pieces(at, len, &mut area.pieces.0)
+    }
+
+    /// Makes it lead nowhere: nothing is asked, and there is no room for an answer.
+    pub(crate) fn forget(&mut self) {
+        for area in [&mut self.request.area, &mut self.reply.area] {
+            area.pieces.0.clear();
+            area.len = 0;
+        }
+    }
+
+    /// All of it is known. `frame` says of the first bytes how many must be copied.
+    pub(crate) fn complete(&mut self, frame: &dyn Fn(&[u8]) -> Option<usize>) {
+        self.request.load(frame);
+        self.reply.seek(0);
+    }
 }
 
 /// What the guest asks.
@@ -36,36 +90,51 @@ pub(crate) struct Reply {
     /// The piece where the next byte goes, and how many bytes are before that piece.
     piece: usize,
     before: usize,
+    /// What the kernel was told last, kept for its memory.
+    vectors: Pieces,
 }
 
-/// Memory of the guest, in pieces.
-pub(crate) struct Area {
-    pieces: Vec<iovec>,
-    len: usize,
-    /// Keeps it mapped.
-    _memory: Arc<Memory>,
-}
+/// Places in memory, as the kernel takes them.
+#[derive(Default)]
+struct Pieces(Vec<iovec>);
 
-// SAFETY: the pieces point into memory that stays mapped as long as `memory`, is shared with a guest
-// anyway, and is only ever copied from and to, by us or by the kernel.
-unsafe impl Send for Area {}
+// SAFETY: what they point to is a guest's memory, which stays mapped as long as the area that they are of
+// has it, is shared with a guest anyway, and is only ever copied from and to, by us or by the kernel.
+unsafe impl Send for Pieces {}
 
 // SAFETY: as above; nothing is handed out that could be looked at.
-unsafe impl Sync for Area {}
+unsafe impl Sync for Pieces {}
+
+/// Memory of the guest, in pieces.
+struct Area {
+    pieces: Pieces,
+    len: usize,
+    /// Keeps it mapped.
+    memory: Arc<Memory>,
+}
 
 impl Area {
-    pub(crate) fn new(pieces: Vec<iovec>, memory: &Arc<Memory>) -> Area {
+    fn new(memory: &Arc<Memory>) -> Area {
         Area {
-            len: pieces.iter().map(|piece| piece.iov_len).sum(),
-            pieces,
-            _memory: memory.clone(),
+            pieces: Pieces::default(),
+            len: 0,
+            memory: memory.clone(),
+        }
+    }
+
+    /// Makes it an area of no pieces of `memory`.
+    fn clear(&mut self, memory: &Arc<Memory>) {
+        self.pieces.0.clear();
+        self.len = 0;
+        if !Arc::ptr_eq(&self.memory, memory) {
+            self.memory = memory.clone();
         }
     }
 
     /// Calls `each` with what lies at `range`, piece by piece.
     fn each(&self, range: Range<usize>, mut each: impl FnMut(*mut u8, usize)) {
         let mut at = 0;
-        for piece in &self.pieces {
+        for piece in &self.pieces.0 {
             let (from, to) = (range.start.max(at), range.end.min(at + piece.iov_len));
             if from < to {
                 each(
@@ -103,11 +172,11 @@ impl Area {
         });
     }
 
-    /// What lies at `range` as the kernel takes it, as much as it takes at once.
-    fn vectors(&self, range: Range<usize>) -> Vec<iovec> {
+    /// Makes `vectors` what lies at `range` as the kernel takes it, as much as it takes at once.
+    fn vectors(&self, range: Range<usize>, vectors: &mut Vec<iovec>) {
         /// `IOV_MAX`
         const MOST: usize = 1024;
-        let mut vectors = Vec::with_capacity(self.pieces.len().min(MOST));
+        vectors.clear();
         self.each(range, |start, len| {
             if vectors.len() < MOST {
                 vectors.push(iovec {
@@ -116,24 +185,22 @@ impl Area {
                 });
             }
         });
-        vectors
     }
 }
 
 impl Request {
-    /// `frame` says of the first bytes how many must be copied.
-    pub(crate) fn new(area: Area, frame: &dyn Fn(&[u8]) -> Option<usize>) -> Request {
+    fn load(&mut self, frame: &dyn Fn(&[u8]) -> Option<usize>) {
         /// Enough for most requests whole, and to tell of any how much is needed.
         const FIRST: usize = 256;
-        let mut bytes = vec![0; area.len.min(FIRST)];
-        area.load(0, &mut bytes);
-        let wanted = frame(&bytes).unwrap_or(bytes.len()).min(area.len);
-        let first = bytes.len();
+        let Request { bytes, area } = self;
+        let first = area.len.min(FIRST);
+        bytes.resize(first, 0);
+        area.load(0, bytes);
+        let wanted = frame(bytes).unwrap_or(first).min(area.len);
         if wanted > first {
             bytes.resize(wanted, 0);
             area.load(first, &mut bytes[first..]);
         }
-        Request { bytes, area }
     }
 }
 
@@ -184,8 +251,10 @@ impl Payload for Part<'_> {
     }
 
     fn file(&mut self, fd: BorrowedFd<'_>, offset: u64) -> Result<usize> {
+        let mut vectors = Vec::new();
         let written = sys::payload::write_all(self.rest.len(), |written| {
-            let vectors = self.area.vectors(self.rest.start + written..self.rest.end);
+            let rest = self.rest.start + written..self.rest.end;
+            self.area.vectors(rest, &mut vectors);
             // SAFETY: the vectors are of memory that is mapped.
             answer(unsafe {
                 libc::pwritev(
@@ -202,17 +271,8 @@ impl Payload for Part<'_> {
 }
 
 impl Reply {
-    pub(crate) fn new(area: Area) -> Reply {
-        Reply {
-            area,
-            len: 0,
-            piece: 0,
-            before: 0,
-        }
-    }
-
     fn put(&mut self, mut bytes: &[u8]) {
-        while let (Some(piece), false) = (self.area.pieces.get(self.piece), bytes.is_empty()) {
+        while let (Some(piece), false) = (self.area.pieces.0.get(self.piece), bytes.is_empty()) {
             let at = self.len - self.before;
             let len = bytes.len().min(piece.iov_len - at);
             let start = piece.iov_base.cast::<u8>().wrapping_add(at);
@@ -229,7 +289,7 @@ impl Reply {
 
     fn seek(&mut self, len: usize) {
         (self.len, self.piece, self.before) = (len, 0, 0);
-        while let Some(piece) = self.area.pieces.get(self.piece)
+        while let Some(piece) = self.area.pieces.0.get(self.piece)
             && self.before + piece.iov_len <= len
         {
             self.before += piece.iov_len;
@@ -266,8 +326,10 @@ impl Sink for Reply {
     ) -> Result<usize> {
         let len = len.min(self.room());
         let start = self.len;
+        let Reply { area, vectors, .. } = self;
         let read = sys::payload::read_all(len, patience, |read, flags| {
-            let vectors = self.area.vectors(start + read..start + len);
+            let vectors = &mut vectors.0;
+            area.vectors(start + read..start + len, vectors);
             // SAFETY: the vectors are of memory that is mapped, and that nobody has a reference to.
             answer(unsafe {
                 libc::preadv2(

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use transports::{Exchange, Ring};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 
-use crate::chain::{Area, Chain, Reply, Request};
+use crate::chain::Chain;
 use crate::memory::Memory;
 
 /// A virtqueue between its start and its stop.
@@ -28,6 +28,8 @@ struct Inner {
     memory: Arc<Memory>,
     /// What tells the guest.
     call: Option<Arc<OwnedFd>>,
+    /// Those given back, to be used again.
+    spare: Vec<Box<Chain>>,
 }
 
 impl Running {
@@ -46,6 +48,7 @@ impl Running {
                 queue,
                 memory,
                 call: call.map(Arc::new),
+                spare: Vec::new(),
             }),
             kick,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -96,6 +99,9 @@ impl Running {
 }
 
 impl Inner {
+    /// As many as a batch has; more would keep memory for a rush that is over.
+    const SPARE: usize = 16;
+
     /// The guest tells from now on; says whether there is something already.
     fn ask_to_be_told(&mut self) -> io::Result<bool> {
         let memory = self.memory.map_ref();
@@ -126,33 +132,34 @@ impl Ring for Running {
             return Ok(None);
         }
         let mut inner = self.inner();
-        let memory = inner.memory.clone();
-        let mut available = inner.queue.iter(memory.map_ref()).map_err(broken)?;
-        let Some(chain) = available.next() else {
+        let Inner {
+            queue,
+            memory,
+            spare,
+            ..
+        } = &mut *inner;
+        let mut available = queue.iter(memory.map_ref()).map_err(broken)?;
+        let Some(descriptors) = available.next() else {
             return Ok(None);
         };
-        drop(inner);
-        let head = chain.head_index();
-        let (mut readable, mut writable) = (Vec::new(), Vec::new());
-        for descriptor in chain {
-            let pieces = match descriptor.is_write_only() {
-                true => &mut writable,
-                // What the device reads stands before what it writes.
-                false if writable.is_empty() => &mut readable,
-                false => break,
-            };
-            if !memory.pieces(descriptor.addr(), descriptor.len() as usize, pieces) {
+        let mut chain = spare.pop().unwrap_or_else(|| Box::new(Chain::new(memory)));
+        chain.begin(descriptors.head_index(), memory);
+        let mut written = false;
+        for descriptor in descriptors {
+            // What the device reads stands before what it writes.
+            if written && !descriptor.is_write_only() {
+                break;
+            }
+            written = descriptor.is_write_only();
+            if !chain.add(descriptor.addr(), descriptor.len() as usize, written) {
                 // A guest that points elsewhere gets nothing, and nothing is done for it.
-                readable.clear();
-                writable.clear();
+                chain.forget();
                 break;
             }
         }
-        Ok(Some(Box::new(Chain {
-            head,
-            request: Request::new(Area::new(readable, &memory), frame),
-            reply: Reply::new(Area::new(writable, &memory)),
-        })))
+        drop(inner);
+        chain.complete(frame);
+        Ok(Some(chain))
     }
 
     fn give(&self, exchange: Box<dyn Exchange>) {
@@ -161,9 +168,17 @@ impl Ring for Running {
         };
         let len = wire::Outgoing::len(&chain.reply) as u32;
         let mut inner = self.inner();
-        let Inner { queue, memory, .. } = &mut *inner;
+        let Inner {
+            queue,
+            memory,
+            spare,
+            ..
+        } = &mut *inner;
         if let Err(error) = queue.add_used(memory.map_ref(), chain.head, len) {
             tracing::warn!(queue = self.name, "a reply is lost: {error}");
+        }
+        if spare.len() < Inner::SPARE {
+            spare.push(chain);
         }
     }
 
@@ -173,6 +188,7 @@ impl Ring for Running {
             queue,
             memory,
             call,
+            ..
         } = &mut *inner;
         // Where the guest cannot be asked it is told.
         if !queue.needs_notification(memory.map_ref()).unwrap_or(true) {
