@@ -10,18 +10,19 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(super) const MISSING: &str =
     "system calls are not counted: Debian's package strace brings what it takes";
 
-/// Counts the calls of process `pid` and its threads while `work` runs; nothing without strace or the
+/// Counts the calls of process `pid`, of those it has started and of all their threads while `work` runs; nothing without strace or the
 /// permission to use it. `log` is a file to write.
 pub(super) fn count(pid: u32, log: &Path, work: impl FnOnce()) -> Option<u64> {
     let _ = std::fs::remove_file(log);
+    let family = family(pid);
     let mut strace = Command::new("strace")
         .args(["-f", "-c", "-U", "calls,name", "-o"])
         .arg(log)
-        .args(["-p", &pid.to_string()])
+        .args(family.iter().flat_map(|pid| ["-p".into(), pid.to_string()]))
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    let attached = await_tracer(pid);
+    let attached = family.iter().all(|&pid| await_tracer(pid));
     if attached {
         work();
     }
@@ -30,6 +31,23 @@ pub(super) fn count(pid: u32, log: &Path, work: impl FnOnce()) -> Option<u64> {
     let _ = strace.wait();
     let text = std::fs::read_to_string(log).ok()?;
     if attached { total(&text) } else { None }
+}
+
+/// A process and those it has started, as a daemon does that keeps what it serves in a process of its own.
+fn family(pid: u32) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = all.get(next) {
+        next += 1;
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default();
+        all.extend(
+            children
+                .split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+    }
+    all
 }
 
 /// Whether all threads of `pid` come to be traced within 3 seconds.
@@ -67,6 +85,18 @@ fn total(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_family_has_its_parent() {
+        let child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn();
+        let mut child = child.expect("runs");
+        // Children are those of the thread that started them.
+        assert_eq!(super::family(child.id()), [child.id()]);
+        drop(child.stdin.take());
+        child.wait().expect("ends");
+    }
+
     #[test]
     fn the_total_is_the_last_line() {
         let text = "calls syscall\n----- ----\n 7 read\n 3 write\n----- ----\n 10 total\n";

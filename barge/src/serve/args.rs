@@ -37,6 +37,10 @@ pub(crate) struct ServeArgs {
     /// overlayfs
     #[arg(long)]
     tmpfile: bool,
+    /// Show a virtiofs guest what is on other devices below as part of the share, not as mounts of their own,
+    /// which overlayfs does not take
+    #[arg(long)]
+    no_announce_submounts: bool,
     /// The group that may connect to virtiofs sockets
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
@@ -147,6 +151,7 @@ impl ServeArgs {
                     writeback: self.writeback,
                     allow_direct_io: self.allow_direct_io,
                     tmpfile: self.tmpfile,
+                    announce_submounts: !self.no_announce_submounts,
                     ..Default::default()
                 },
                 group: self.socket_group.clone(),

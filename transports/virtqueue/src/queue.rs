@@ -29,6 +29,7 @@ struct Inner {
     /// What tells the guest.
     call: Option<Arc<OwnedFd>>,
     /// Those given back, to be used again.
+    #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Chain>>,
 }
 
