@@ -28,6 +28,8 @@ struct Inner {
     memory: Arc<Memory>,
     /// What tells the guest.
     call: Option<Arc<OwnedFd>>,
+    /// How many requests were taken and not given back.
+    in_flight: u16,
 }
 
 impl Running {
@@ -45,7 +47,8 @@ impl Running {
             inner: Mutex::new(Inner {
                 queue,
                 memory,
-                call: call.map(Arc::new),
+                call: call.map(ready).transpose()?,
+                in_flight: 0,
             }),
             kick,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -77,8 +80,9 @@ impl Running {
         self.inner().queue.next_avail()
     }
 
-    pub(crate) fn set_call(&self, call: Option<OwnedFd>) {
-        self.inner().call = call.map(Arc::new);
+    pub(crate) fn set_call(&self, call: Option<OwnedFd>) -> io::Result<()> {
+        self.inner().call = call.map(ready).transpose()?;
+        Ok(())
     }
 
     /// Takes back what tells the guest.
@@ -131,10 +135,18 @@ impl Ring for Running {
         let Some(chain) = available.next() else {
             return Ok(None);
         };
+        // Each has a descriptor at least, and keeps it until it is given back.
+        let longest = inner.queue.size();
+        if inner.in_flight == longest {
+            let why = "expected no more requests at once than the queue is long";
+            return Err(io::Error::new(ErrorKind::InvalidData, why));
+        }
+        inner.in_flight += 1;
         drop(inner);
         let head = chain.head_index();
         let (mut readable, mut writable) = (Vec::new(), Vec::new());
-        for descriptor in chain {
+        // Nor may a table of its own be longer than the queue (virtio 1.3, 2.7.5.3.1).
+        for descriptor in chain.take(longest.into()) {
             let pieces = match descriptor.is_write_only() {
                 true => &mut writable,
                 // What the device reads stands before what it writes.
@@ -161,6 +173,7 @@ impl Ring for Running {
         };
         let len = wire::Outgoing::len(&chain.reply) as u32;
         let mut inner = self.inner();
+        inner.in_flight -= 1;
         let Inner { queue, memory, .. } = &mut *inner;
         if let Err(error) = queue.add_used(memory.map_ref(), chain.head, len) {
             tracing::warn!(queue = self.name, "a reply is lost: {error}");
@@ -173,6 +186,7 @@ impl Ring for Running {
             queue,
             memory,
             call,
+            ..
         } = &mut *inner;
         // Where the guest cannot be asked it is told.
         if !queue.needs_notification(memory.map_ref()).unwrap_or(true) {
@@ -237,6 +251,12 @@ impl Ring for Running {
     fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// What tells a guest; where it cannot be told at once it is not, or others would wait with it.
+fn ready(call: OwnedFd) -> io::Result<Arc<OwnedFd>> {
+    rustix::io::ioctl_fionbio(&call, true)?;
+    Ok(Arc::new(call))
 }
 
 fn broken(error: virtio_queue::Error) -> io::Error {
@@ -428,6 +448,50 @@ mod tests {
         let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
         mock.avail().idx().store(1000);
         assert!(running.take(&|_| None).is_err());
+    }
+
+    #[test]
+    fn a_queue_that_has_more_in_flight_than_it_is_long_is_broken() {
+        let memory = memory();
+        let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+        let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
+        // The same chain again and again, which may be done once it is back.
+        let ask = |index| mock.avail().idx().store(index);
+        ask(16);
+        let mut taken: Vec<_> = (0..16).map(|_| take(&running)).collect();
+        ask(17);
+        running.give(taken.remove(0));
+        taken.push(take(&running));
+        ask(18);
+        assert!(running.take(&|_| None).is_err());
+        assert_eq!(taken.len(), 16);
+    }
+
+    #[test]
+    fn a_table_is_read_as_far_as_the_queue_is_long() {
+        let memory = memory();
+        let table = START + 0x4000;
+        for entry in 0..64u64 {
+            let next = entry as u16 + 1;
+            let descriptor = Descriptor::new(START + 0x8000 + 2 * entry, 1, NEXT, next);
+            let at = GuestAddress(table + 16 * entry);
+            let written = memory.map_ref().write_obj(descriptor, at);
+            written.expect("written");
+        }
+        let running = running(&memory, &[(table, 64 * 16, INDIRECT, 0)]);
+        assert_eq!(take(&running).split().0.size(), 16);
+    }
+
+    #[test]
+    fn a_guest_that_cannot_be_told_keeps_nobody_waiting() {
+        let memory = memory();
+        let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+        let (_reader, full) = rustix::pipe::pipe().expect("a pipe");
+        running.set_call(Some(full)).expect("set");
+        let call = running.inner().call.clone().expect("there");
+        while rustix::io::write(&*call, &[0; 4096]).is_ok() {}
+        running.give(take(&running));
+        running.tell();
     }
 
     #[test]
