@@ -5,7 +5,7 @@
 //!
 //! Lock order: the wheel is taken and released without another lock; the flights' lock is held for moments.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
@@ -25,14 +25,18 @@ use crate::wheel::Wheel;
 use crate::workers::Workers;
 
 /// A queue that is driven by a thread of its own.
-pub struct Driven(JoinHandle<()>);
+pub struct Driven {
+    thread: JoinHandle<()>,
+    lane: Arc<QueueLane>,
+}
 
 impl Driven {
-    /// Waits until the thread has ended, which it does once its ring is stopped: what is in flight then
-    /// is cancelled and answered before.
+    /// Cancels what is in flight, and waits until that is answered and the thread has ended, which it does
+    /// once its ring is stopped.
     pub fn join(self) {
+        self.lane.end();
         // It panics only if a source does, which has been told then.
-        let _ = self.0.join();
+        let _ = self.thread.join();
     }
 }
 
@@ -59,15 +63,16 @@ impl Engine {
         let stand_in = Arc::downgrade(&lane);
         let post = self.watch().enter(lane.ring.bell(), stand_in)?;
         lane.post.get_or_init(|| post);
-        std::thread::Builder::new()
+        let driven = lane.clone();
+        let thread = std::thread::Builder::new()
             .name("barge-queue".into())
             .spawn(move || {
                 if let Some(processor) = processor {
-                    keep_to(processor, lane.ring.name());
+                    keep_to(processor, driven.ring.name());
                 }
-                lane.drive();
-            })
-            .map(Driven)
+                driven.drive();
+            })?;
+        Ok(Driven { thread, lane })
     }
 }
 
@@ -98,6 +103,8 @@ struct QueueLane {
 struct Flights {
     all: Vec<Arc<Request<Queued>>>,
     share: Share<Queued>,
+    /// Whether what joins them is cancelled at once.
+    over: bool,
 }
 
 /// What became of a request.
@@ -108,6 +115,13 @@ enum Begun {
     Left,
     /// It may take long, and may begin.
     Lasts(Arc<Request<Queued>>),
+}
+
+/// What whoever stands in does next.
+enum Next {
+    More,
+    Leave,
+    Stopped,
 }
 
 /// Standing in, which a worker does when the ring's bell has rung.
@@ -201,21 +215,24 @@ impl QueueLane {
             if !self.serve_all(&mut pace, false)? {
                 return Ok(());
             }
-            let more = poller.wait(|wait| match wait || self.wheel.is_awaited() {
-                true => Ok(None),
-                false => self.ring.wait(false).map(Some),
-            });
-            match more? {
-                Some(true) => {}
-                // Stopped: what the lane's own thread is at need not be finished.
-                Some(false) => {
-                    self.cancel_all();
-                    break;
+            let next = poller.wait(|wait| {
+                let there = self.ring.wait(false);
+                let leave = wait || self.wheel.is_awaited();
+                match there {
+                    Ok(false) => Ok(Next::Stopped),
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+                    _ if leave => Ok(Next::Leave),
+                    there => there.map(|_| Next::More),
                 }
-                None => {
+            });
+            match next? {
+                Next::More => {}
+                Next::Leave => {
                     self.ring.leave()?;
                     break;
                 }
+                // Its bell would ring for ever.
+                Next::Stopped => break,
             }
         }
         self.wheel.release();
@@ -322,6 +339,9 @@ impl QueueLane {
         self.outstanding.fetch_add(1, Ordering::SeqCst);
         let mut flights = self.flights();
         flights.all.push(request.clone());
+        if flights.over {
+            request.cancel();
+        }
         match flights.share.take(self.engine.workers()) {
             true => Begun::Lasts(request),
             false => {
@@ -381,6 +401,12 @@ impl QueueLane {
         let busy = |_: &mut Flights| self.outstanding.load(Ordering::SeqCst) > 0;
         let quiet = self.quiet.wait_while(self.flights(), busy);
         drop(quiet.expect("no panic holds it"));
+    }
+
+    /// Nothing lasts from now on.
+    fn end(&self) {
+        self.flights().over = true;
+        self.cancel_all();
     }
 
     fn cancel_all(&self) {

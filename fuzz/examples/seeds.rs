@@ -49,6 +49,8 @@ fn main() -> io::Result<()> {
             &answers(dialect, &replies),
         )?;
     }
+    write("virtqueue_rings", "requests", &queue())?;
+    write("virtqueue_rings", "elsewhere", &queue_elsewhere())?;
     write("p9_session", "9P2000.L-files", &linux_files())?;
     write("p9_session", "9P2000.L-names", &linux_names())?;
     write("p9_session", "9P2000.L-locks", &linux_locks())?;
@@ -93,6 +95,71 @@ fn answers(dialect: Dialect, replies: &[u8]) -> Vec<u8> {
         script.extend([4, 0]);
     }
     script
+}
+
+/// Scripts of `barge_fuzz::rings`.
+mod ring {
+    use hostile::guest::{INIT, request};
+
+    fn write(at: u16, bytes: &[u8]) -> Vec<u8> {
+        let head = [&[2][..], &at.to_le_bytes(), &[bytes.len() as u8]].concat();
+        [&head, bytes].concat()
+    }
+
+    fn descriptor(index: u8, at: u16, len: u32, flags: u8, next: u16) -> Vec<u8> {
+        let mut bytes = vec![3];
+        bytes.push(index);
+        bytes.extend(at.to_le_bytes());
+        bytes.extend(len.to_le_bytes());
+        bytes.push(flags);
+        bytes.extend(next.to_le_bytes());
+        bytes
+    }
+
+    /// Requests one after the other: INIT, MKDIR, LOOKUP, STATFS.
+    pub(super) fn requests() -> Vec<u8> {
+        let messages = [
+            request(26, 2, 0, &INIT),
+            request(9, 4, 1, b"\xff\x01\0\0\0\0\0\0a\0"),
+            request(1, 6, 1, b"a\0"),
+            request(17, 8, 1, b""),
+        ];
+        let mut script = Vec::new();
+        for (number, message) in (1u16..).zip(&messages) {
+            script.extend(write(0x8000, message));
+            script.extend(descriptor(0, 0x8000, message.len() as u32, 1, 1));
+            script.extend(descriptor(1, 0x9000, 512, 2, 0));
+            script.push(4);
+            script.extend(number.to_le_bytes());
+            script.extend([number as u8 - 1, 0, 0, 5]);
+        }
+        script.push(7);
+        script
+    }
+
+    /// The queue begins again at the end of memory.
+    pub(super) fn elsewhere() -> Vec<u8> {
+        let mut script = vec![0, 0];
+        for number in [64u16, 0x4000, 0x2001, 0x1001, 0] {
+            script.extend(number.to_le_bytes());
+        }
+        script.extend([1, 16]);
+        script
+    }
+}
+
+fn queue() -> Vec<u8> {
+    [&[1][..], &ring::requests()].concat()
+}
+
+fn queue_elsewhere() -> Vec<u8> {
+    [
+        &[0][..],
+        &ring::requests(),
+        &ring::elsewhere(),
+        &ring::requests(),
+    ]
+    .concat()
 }
 
 const ROOT: Fid = Fid(0);

@@ -3,6 +3,7 @@
 //! - [`decode`]: messages are decoded or refused, and what was decoded is encoded to the same bytes.
 //! - [`client`]: the client half takes what a server may answer, and refuses the rest.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it asks.
+//! - [`rings`]: a device takes what it can out of any memory and any queues, and gives each request back.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //!
 //! `smoke` runs the targets; `seeds/` is what they start from, made by `examples/seeds.rs`.
@@ -12,6 +13,7 @@
 pub mod client;
 pub mod decode;
 pub mod fuse;
+pub mod rings;
 pub mod session;
 
 /// Far more room for a reply than any session may use.

@@ -106,7 +106,7 @@ fn server(wait_for_locks: bool) -> Server {
     )
 }
 
-fn tree() -> Arc<Memory> {
+pub(crate) fn tree() -> Arc<Memory> {
     let options = memory::Options {
         max_bytes: 1 << 20,
         max_nodes: 64,

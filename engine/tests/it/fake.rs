@@ -14,7 +14,8 @@ use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
 /// Messages are `len[1] id[1] what[1] more…`; a reply repeats its message.
 #[derive(Default)]
 pub(crate) struct Fake {
-    /// Requests `w` wait here on their worker's thread, `p` and `n` by parking.
+    /// Requests `w` wait here on their worker's thread, `s` do so until they are cancelled, `p` and `n` by
+    /// parking.
     pub(crate) gates: Mutex<HashMap<u8, Gate>>,
     opened: Condvar,
     pub(crate) sessions: AtomicUsize,
@@ -48,6 +49,15 @@ impl Fake {
                 })
                 .expect("no panic holds it"),
         );
+    }
+}
+
+impl Fake {
+    /// The last worker may have answered and be about to let go.
+    pub(crate) fn await_no_session(&self) {
+        while self.sessions.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -92,7 +102,9 @@ impl Session for FakeSession {
         let (id, what) = (message[1], message[2]);
         let mut gates = fake.gates.lock().expect("no panic holds it");
         match what {
-            b'w' | b'p' | b'n' if patience < Patience::Full => return Ok(Answer::WouldBlock),
+            b'w' | b's' | b'p' | b'n' if patience < Patience::Full => {
+                return Ok(Answer::WouldBlock);
+            }
             b'w' => {
                 gates.entry(id).or_default().reached = true;
                 fake.opened.notify_all();
@@ -101,6 +113,22 @@ impl Session for FakeSession {
                         .wait_while(gates, |gates| !gates[&id].open)
                         .expect("no panic holds it"),
                 );
+            }
+            b's' => {
+                let waker = vfs::cx::thread_waker();
+                call.wake_on_cancel(&waker);
+                let gate = gates.entry(id).or_default();
+                (gate.reached, gate.waker) = (true, Some(waker));
+                fake.opened.notify_all();
+                while !gates[&id].open {
+                    drop(gates);
+                    if call.check().is_err() {
+                        out.bytes(&[3, id, b'i']);
+                        return Ok(Answer::Done);
+                    }
+                    std::thread::park();
+                    gates = fake.gates.lock().expect("no panic holds it");
+                }
             }
             b'p' | b'n' => {
                 let gate = gates.entry(id).or_default();

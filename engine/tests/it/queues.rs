@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use engine::{Driven, Tuning};
 use rustix::event::{EventfdFlags, eventfd};
@@ -260,10 +261,104 @@ fn a_stopped_queue_ends_when_what_is_in_flight_is_answered() {
     let mut replies = ring.replies(3);
     replies.sort();
     assert_eq!(replies, [b"\x01i", b"\x01i", b"\x02i"]);
-    // The last worker has answered, and is about to let go.
-    while rig.fake.sessions.load(Ordering::SeqCst) > 0 {
-        std::thread::yield_now();
+    rig.fake.await_no_session();
+}
+
+#[test]
+fn a_stop_ends_what_the_queues_own_thread_is_at() {
+    for poll in [Duration::ZERO, Tuning::default().poll] {
+        let tuning = Tuning {
+            poll,
+            ..Tuning::default()
+        };
+        let rig = Rig::new(tuning);
+        let (ring, driven) = driven(&rig);
+        ring.ask(&[b"\x01s", b"\x02s", b"\x03p"]);
+        (1..=3).for_each(|id| rig.fake.await_reached(id));
+        ring.stop();
+        driven.join();
+        let mut replies = ring.replies(3);
+        replies.sort();
+        assert_eq!(replies, [b"\x01i", b"\x02i", b"\x03i"]);
+        rig.fake.await_no_session();
     }
+}
+
+#[test]
+fn a_stop_ends_what_lasts_in_a_broken_ring() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    ring.ask(&[b"\x01s"]);
+    rig.fake.await_reached(1);
+    ring.state.lock().expect("no panic holds it").broken = true;
+    ring.stop();
+    driven.join();
+    assert_eq!(ring.replies(1), [b"\x01i"]);
+}
+
+#[test]
+fn whoever_is_back_first_has_the_ring() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    // Nobody stands in: its own thread is back before anything comes.
+    ring.ask(&[b"\x01s"]);
+    rig.fake.await_reached(1);
+    rig.fake.open(1);
+    assert_eq!(ring.replies(1), [b"\x01s"]);
+    // The first is away, so is who stands in, and another stands in for both.
+    ring.ask(&[b"\x02s", b"\x03s"]);
+    rig.fake.await_reached(2);
+    rig.fake.await_reached(3);
+    ring.ask(&[b"\x04e"]);
+    assert_eq!(ring.replies(2)[1], b"\x04e");
+    // Back first who stood in, then the queue's own thread.
+    for (at, id) in [(2, 3), (4, 2)] {
+        rig.fake.open(id);
+        assert_eq!(ring.replies(at + 1)[at], [id, b's']);
+        ring.ask(&[&[id, b'e']]);
+        assert_eq!(ring.replies(at + 2)[at + 1], [id, b'e']);
+    }
+    ring.stop();
+    driven.join();
+    assert_eq!(ring.replies(6).len(), 6);
+}
+
+#[test]
+fn a_reset_ends_what_runs_and_what_waits_before_it_is_answered() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    ring.ask(&[b"\x01s", b"\x02s", b"\x03p"]);
+    (1..=3).for_each(|id| rig.fake.await_reached(id));
+    ring.ask(&[b"\x04r", b"\x05e"]);
+    let mut replies = ring.replies(5);
+    assert_eq!(replies.split_off(3), [b"\x04r", b"\x05e"]);
+    replies.sort();
+    assert_eq!(replies, [b"\x01i", b"\x02i", b"\x03i"]);
+    ring.stop();
+    driven.join();
+}
+
+#[test]
+fn more_that_last_than_there_may_be_at_once_are_ended_by_a_stop() {
+    let tuning = Tuning {
+        workers: 4,
+        ..Tuning::default()
+    };
+    let rig = Rig::new(tuning);
+    let (ring, driven) = driven(&rig);
+    let asked: Vec<[u8; 2]> = (1..=50).map(|id| [id, b's']).collect();
+    let asked: Vec<&[u8]> = asked.iter().map(|message| &message[..]).collect();
+    ring.ask(&asked);
+    rig.fake.await_reached(1);
+    rig.fake.await_reached(2);
+    ring.ask(&[b"\x64e"]);
+    assert_eq!(ring.replies(1), [b"\x64e"]);
+    ring.stop();
+    driven.join();
+    let mut replies = ring.replies(51);
+    replies[1..].sort();
+    let ended: Vec<[u8; 2]> = (1..=50).map(|id| [id, b'i']).collect();
+    assert_eq!(replies[1..], ended);
 }
 
 #[test]

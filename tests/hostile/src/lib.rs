@@ -1,7 +1,9 @@
 //! Clients that misbehave on real sockets, and the servers to try them on.
 //!
 //! - [`peer`] is a client of nothing but bytes, with helpers for those who behave;
-//! - [`server`] is the engine with 9P over a tree in memory or a directory of the host, in this process;
+//! - [`guest`] is a virtual machine monitor and its guest, of nothing but messages and memory;
+//! - [`server`] is the engine with 9P, or a virtiofs device, over a tree in memory or a directory of the host, in
+//!   this process;
 //! - [`process`] is the same in a process of its own, whose memory is measured.
 //!
 //! The tests are in `tests/it`. What holds for all of them: whatever a client does, it gets errors or
@@ -9,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod guest;
 pub mod peer;
 pub mod process;
 pub mod server;

@@ -17,10 +17,24 @@ pub struct Process {
 
 impl Process {
     /// Runs `program` (`CARGO_BIN_EXE_hostile-server`, which only tests know) over `dir`, or a tree in
-    /// memory, with so many descriptors for the tree.
+    /// memory, with so many descriptors for the tree. It serves 9P.
     pub fn start(program: &str, dir: Option<&Path>, descriptors: Option<usize>) -> Process {
+        Process::serving("9p", program, dir, descriptors)
+    }
+
+    /// The same, but it is a virtiofs device.
+    pub fn virtiofs(program: &str, dir: Option<&Path>, descriptors: Option<usize>) -> Process {
+        Process::serving("virtiofs", program, dir, descriptors)
+    }
+
+    fn serving(
+        protocol: &str,
+        program: &str,
+        dir: Option<&Path>,
+        descriptors: Option<usize>,
+    ) -> Process {
         let mut command = Command::new(program);
-        command.arg(dir.unwrap_or(Path::new("mem:")));
+        command.arg(protocol).arg(dir.unwrap_or(Path::new("mem:")));
         command.args(descriptors.map(|number| number.to_string()));
         let mut child = command
             .stdin(Stdio::piped())

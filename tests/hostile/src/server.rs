@@ -1,5 +1,7 @@
-//! The engine with 9P over a tree, listening on a socket of this machine, in this process.
+//! The engine with 9P over a tree, or as a virtiofs device, listening on a socket of this machine, in this process.
 
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once};
@@ -9,8 +11,9 @@ use engine::{Engine, Service, Tuning};
 use hostdir::HostDir;
 use memory::Memory;
 use p9::server::{ExportList, NumericUsers, Options};
-use transports::{Addr, Listener};
+use transports::{Addr, Listener, Ring};
 use vfs::{Export, FileSystem, Time};
+use virtqueue::{Config, Device, Drive, Stop};
 
 /// A running server. Dropping it stops it, and fails if one of its threads has panicked.
 pub struct Server {
@@ -64,6 +67,40 @@ impl Server {
 
     /// Serves `fs` within these bounds.
     pub fn with(via: Via, fs: Arc<dyn FileSystem>, options: Options, tuning: Tuning) -> Server {
+        Server::at(via, tuning, |engine, listener| {
+            engine.listen(listener, Arc::new(nine(fs, options)))
+        })
+    }
+
+    /// Serves `fs` as a virtiofs device to each monitor that comes, as many as they are.
+    pub fn virtiofs(fs: Arc<dyn FileSystem>) -> Server {
+        let options = fuse::server::Options::default();
+        let server = fuse::server::Server::new(Arc::new(Export::new("", fs)), options);
+        Server::at(Via::Unix, tuning(), |engine, listener| {
+            let drives = engine.clone();
+            engine.host(move |stop| {
+                std::thread::scope(|scope| {
+                    while let Ok(Some((socket, _))) = listener.accept_socket(stop) {
+                        let queues = Queues {
+                            engine: drives.clone(),
+                            session: Arc::new(server.session()),
+                        };
+                        let device = device(socket.into(), queues);
+                        // How it ends is the monitor's business.
+                        let run = move || drop(device.run(stop));
+                        let name = std::thread::Builder::new().name("barge-device".into());
+                        name.spawn_scoped(scope, run).expect("a thread");
+                    }
+                });
+            })
+        })
+    }
+
+    fn at(
+        via: Via,
+        tuning: Tuning,
+        serve: impl FnOnce(&Arc<Engine>, Listener) -> io::Result<()>,
+    ) -> Server {
         watch_for_panics();
         let engine = Engine::new(tuning).expect("an engine");
         let listener = Listener::bind(&via.addr()).expect("a free address");
@@ -72,9 +109,29 @@ impl Server {
             Addr::Unix(path) => Some(path.clone()),
             _ => None,
         };
-        let service = Arc::new(nine(fs, options));
-        engine.listen(listener, service).expect("a thread");
+        serve(&engine, listener).expect("a thread");
         Server { engine, addr, file }
+    }
+}
+
+fn device(socket: UnixStream, queues: Queues) -> Device {
+    let config = Config {
+        queues: 3,
+        space: Vec::new(),
+    };
+    Device::new(socket, "hostile", config, Arc::new(queues)).expect("a device")
+}
+
+/// The queues of a device, all of one session.
+struct Queues {
+    engine: Arc<Engine>,
+    session: Arc<dyn wire::Session>,
+}
+
+impl Drive for Queues {
+    fn start(&self, _: usize, ring: Arc<dyn Ring>) -> io::Result<Stop> {
+        let driven = self.engine.drive(ring, self.session.clone(), None)?;
+        Ok(Box::new(|| driven.join()))
     }
 }
 

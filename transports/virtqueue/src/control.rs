@@ -1,12 +1,13 @@
 //! What a virtual machine monitor says over a vhost-user connection.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{RecvFlags, recv};
 use transports::Ring;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
@@ -97,21 +98,45 @@ impl Device {
         end
     }
 
-    /// Waits for a message; false if it is to stop.
+    /// Waits for a message, and for room to answer it; false if it is to stop. The handler cannot be stopped while
+    /// it waits for either.
     fn awaits(&self, stop: BorrowedFd<'_>) -> io::Result<bool> {
-        let mut fds = [
-            PollFd::from_borrowed_fd(stop, PollFlags::IN),
-            PollFd::new(&self.socket, PollFlags::IN),
-        ];
-        loop {
-            match poll(&mut fds, None) {
-                Err(rustix::io::Errno::INTR) => {}
-                done => {
-                    done?;
-                    return Ok(fds[0].revents().is_empty());
+        for event in [PollFlags::IN, PollFlags::OUT] {
+            let mut fds = [
+                PollFd::from_borrowed_fd(stop, PollFlags::IN),
+                PollFd::new(&self.socket, event),
+            ];
+            while let Err(error) = poll(&mut fds, None) {
+                if error != rustix::io::Errno::INTR {
+                    return Err(error.into());
                 }
             }
+            if !fds[0].revents().is_empty() {
+                return Ok(false);
+            }
         }
+        match self.is_whole()? {
+            true => Ok(true),
+            false => Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "expected a whole message at once",
+            )),
+        }
+    }
+
+    /// Whether all of the next message is there, or the end: monitors send each by one call.
+    fn is_whole(&self) -> io::Result<bool> {
+        /// A request, flags, and the size of what follows.
+        const HEADER: usize = 12;
+        /// More than that is refused by the handler.
+        const MOST: usize = 4096;
+        let mut bytes = [0; HEADER + MOST];
+        let (_, len) = recv(&self.socket, &mut bytes, RecvFlags::PEEK)?;
+        let size = bytes[8..]
+            .first_chunk()
+            .map(|size| u32::from_le_bytes(*size));
+        let whole = HEADER + (size.unwrap_or(0) as usize).min(MOST);
+        Ok(len == 0 || len >= whole)
     }
 }
 
@@ -394,10 +419,12 @@ impl VhostUserBackendReqHandlerMut for Control {
         let slot = self.slot(index.into())?;
         let call = file.map(OwnedFd::from);
         match &slot.running {
-            Some((running, _)) => running.set_call(call),
-            None => slot.call = call,
+            Some((running, _)) => running.set_call(call).map_err(Error::ReqHandlerError),
+            None => {
+                slot.call = call;
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     fn set_vring_err(&mut self, _: u8, _: Option<File>) -> Result<()> {

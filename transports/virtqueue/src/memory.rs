@@ -5,6 +5,7 @@ use std::io;
 
 use libc::iovec;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vhost::vhost_user::{Error, Result};
 use vm_memory::{
     Address, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
     GuestRegionMmap, Permissions,
@@ -28,7 +29,7 @@ impl Memory {
     /// Maps regions, each from its file.
     pub(crate) fn map(
         regions: impl IntoIterator<Item = (VhostUserMemoryRegion, File)>,
-    ) -> vhost::vhost_user::Result<Memory> {
+    ) -> Result<Memory> {
         let mut memory = Memory {
             map: GuestMemoryMmap::new(),
             places: Vec::new(),
@@ -40,16 +41,15 @@ impl Memory {
     }
 
     /// The same and another region.
-    pub(crate) fn with(
-        &self,
-        region: &VhostUserMemoryRegion,
-        file: File,
-    ) -> vhost::vhost_user::Result<Memory> {
+    pub(crate) fn with(&self, region: &VhostUserMemoryRegion, file: File) -> Result<Memory> {
         let place = Place {
             monitor: region.user_addr,
             guest: region.guest_phys_addr,
             len: region.memory_size,
         };
+        if !holds(&file, region)? {
+            return Err(invalid("a region beyond the end of its file"));
+        }
         let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(place.guest))
             .ok_or_else(|| invalid("a region beyond the end of all addresses"))?;
         let map = self
@@ -61,7 +61,7 @@ impl Memory {
     }
 
     /// The same without a region.
-    pub(crate) fn without(&self, guest: u64, len: u64) -> vhost::vhost_user::Result<Memory> {
+    pub(crate) fn without(&self, guest: u64, len: u64) -> Result<Memory> {
         let (map, _) = self
             .map
             .remove_region(GuestAddress(guest), len)
@@ -120,6 +120,14 @@ impl Memory {
     }
 }
 
+/// Whether all of a region is in its file: who looks behind the end of that is killed. What is no regular file has
+/// no end.
+fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
+    let stat = file.metadata().map_err(Error::ReqHandlerError)?;
+    let end = region.mmap_offset.checked_add(region.memory_size);
+    Ok(!stat.is_file() || end.is_some_and(|end| end <= stat.len()))
+}
+
 /// Adds memory that may go on where the last piece ends.
 fn push(pieces: &mut Vec<iovec>, start: *mut u8, len: usize) {
     if let Some(last) = pieces.last_mut()
@@ -134,6 +142,6 @@ fn push(pieces: &mut Vec<iovec>, start: *mut u8, len: usize) {
     });
 }
 
-pub(crate) fn invalid(why: &str) -> vhost::vhost_user::Error {
-    vhost::vhost_user::Error::ReqHandlerError(io::Error::new(io::ErrorKind::InvalidInput, why))
+pub(crate) fn invalid(why: &str) -> Error {
+    Error::ReqHandlerError(io::Error::new(io::ErrorKind::InvalidInput, why))
 }

@@ -28,6 +28,8 @@ struct Inner {
     memory: Arc<Memory>,
     /// What tells the guest.
     call: Option<Arc<OwnedFd>>,
+    /// How many requests were taken and not given back.
+    in_flight: u16,
     /// Those given back, to be used again.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Chain>>,
@@ -48,7 +50,8 @@ impl Running {
             inner: Mutex::new(Inner {
                 queue,
                 memory,
-                call: call.map(Arc::new),
+                call: call.map(ready).transpose()?,
+                in_flight: 0,
                 spare: Vec::new(),
             }),
             kick,
@@ -81,8 +84,9 @@ impl Running {
         self.inner().queue.next_avail()
     }
 
-    pub(crate) fn set_call(&self, call: Option<OwnedFd>) {
-        self.inner().call = call.map(Arc::new);
+    pub(crate) fn set_call(&self, call: Option<OwnedFd>) -> io::Result<()> {
+        self.inner().call = call.map(ready).transpose()?;
+        Ok(())
     }
 
     /// Takes back what tells the guest.
@@ -136,17 +140,26 @@ impl Ring for Running {
         let Inner {
             queue,
             memory,
+            in_flight,
             spare,
             ..
         } = &mut *inner;
+        let longest = queue.size();
         let mut available = queue.iter(memory.map_ref()).map_err(broken)?;
         let Some(descriptors) = available.next() else {
             return Ok(None);
         };
+        // Each has a descriptor at least, and keeps it until it is given back.
+        if *in_flight == longest {
+            let why = "expected no more requests at once than the queue is long";
+            return Err(io::Error::new(ErrorKind::InvalidData, why));
+        }
+        *in_flight += 1;
         let mut chain = spare.pop().unwrap_or_else(|| Box::new(Chain::new(memory)));
         chain.begin(descriptors.head_index(), memory);
         let mut written = false;
-        for descriptor in descriptors {
+        // Nor may a table of its own be longer than the queue (virtio 1.3, 2.7.5.3.1).
+        for descriptor in descriptors.take(longest.into()) {
             // What the device reads stands before what it writes.
             if written && !descriptor.is_write_only() {
                 break;
@@ -169,6 +182,7 @@ impl Ring for Running {
         };
         let len = wire::Outgoing::len(&chain.reply) as u32;
         let mut inner = self.inner();
+        inner.in_flight -= 1;
         let Inner {
             queue,
             memory,
@@ -254,6 +268,12 @@ impl Ring for Running {
     fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// What tells a guest; where it cannot be told at once it is not, or others would wait with it.
+fn ready(call: OwnedFd) -> io::Result<Arc<OwnedFd>> {
+    rustix::io::ioctl_fionbio(&call, true)?;
+    Ok(Arc::new(call))
 }
 
 fn broken(error: virtio_queue::Error) -> io::Error {
@@ -445,6 +465,50 @@ mod tests {
         let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
         mock.avail().idx().store(1000);
         assert!(running.take(&|_| None).is_err());
+    }
+
+    #[test]
+    fn a_queue_that_has_more_in_flight_than_it_is_long_is_broken() {
+        let memory = memory();
+        let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+        let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
+        // The same chain again and again, which may be done once it is back.
+        let ask = |index| mock.avail().idx().store(index);
+        ask(16);
+        let mut taken: Vec<_> = (0..16).map(|_| take(&running)).collect();
+        ask(17);
+        running.give(taken.remove(0));
+        taken.push(take(&running));
+        ask(18);
+        assert!(running.take(&|_| None).is_err());
+        assert_eq!(taken.len(), 16);
+    }
+
+    #[test]
+    fn a_table_is_read_as_far_as_the_queue_is_long() {
+        let memory = memory();
+        let table = START + 0x4000;
+        for entry in 0..64u64 {
+            let next = entry as u16 + 1;
+            let descriptor = Descriptor::new(START + 0x8000 + 2 * entry, 1, NEXT, next);
+            let at = GuestAddress(table + 16 * entry);
+            let written = memory.map_ref().write_obj(descriptor, at);
+            written.expect("written");
+        }
+        let running = running(&memory, &[(table, 64 * 16, INDIRECT, 0)]);
+        assert_eq!(take(&running).split().0.size(), 16);
+    }
+
+    #[test]
+    fn a_guest_that_cannot_be_told_keeps_nobody_waiting() {
+        let memory = memory();
+        let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+        let (_reader, full) = rustix::pipe::pipe().expect("a pipe");
+        running.set_call(Some(full)).expect("set");
+        let call = running.inner().call.clone().expect("there");
+        while rustix::io::write(&*call, &[0; 4096]).is_ok() {}
+        running.give(take(&running));
+        running.tell();
     }
 
     #[test]

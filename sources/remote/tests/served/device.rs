@@ -39,11 +39,16 @@ impl Drive for Queues {
 impl Shared {
     /// Serves `fs`; the socket is for a driver.
     pub(crate) fn of(fs: Arc<dyn FileSystem>, options: Options) -> (Shared, UnixStream) {
-        let engine = Engine::new(Tuning::default()).expect("an engine");
         let server = Server::new(Arc::new(Export::new("", fs)), options);
+        Shared::answering(Arc::new(server.session()))
+    }
+
+    /// Whatever `session` answers.
+    pub(crate) fn answering(session: Arc<dyn wire::Session>) -> (Shared, UnixStream) {
+        let engine = Engine::new(Tuning::default()).expect("an engine");
         let drive = Arc::new(Queues {
             engine: engine.clone(),
-            session: Arc::new(server.session()),
+            session,
         });
         let config = Config {
             queues: 3,

@@ -4,6 +4,7 @@ mod cancel;
 mod conformance;
 mod device;
 mod diod;
+mod garbage;
 mod hostile;
 mod net;
 mod pipe;

@@ -6,16 +6,42 @@ mod drain;
 mod footprint;
 mod frames;
 mod limits;
+mod monitor;
 mod names;
 mod race;
+mod rings;
 mod slow;
 mod tags;
 
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
 use hostile::server::{Server, Via};
+use remote::virtiofs::{Options, RemoteFuse};
+use transports::Addr;
 
 /// Runs a test against a tree in memory, by Unix socket and by TCP.
 fn over_both(test: impl Fn(&Server)) {
     for via in Via::ALL {
         test(&Server::memory(via));
     }
+}
+
+/// A connection to a server's Unix socket.
+fn socket(addr: &Addr) -> UnixStream {
+    let Addr::Unix(path) = addr else {
+        panic!("{addr} is no Unix socket");
+    };
+    UnixStream::connect(path).expect("connected")
+}
+
+/// A virtiofs device with a driver that behaves.
+fn mounted(addr: &Addr) -> Arc<RemoteFuse> {
+    let options = Options {
+        queues: 2,
+        depth: 16,
+        poll: Duration::ZERO,
+    };
+    RemoteFuse::mount(socket(addr), options).expect("mounted")
 }

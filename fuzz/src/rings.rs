@@ -1,0 +1,162 @@
+//! A vhost-user device whose guest has anything in its memory, and a monitor that says anything of it.
+//!
+//! A script is a byte of whether the guest is told by event indices, and then steps, each begun by a byte of
+//! what happens. The device's own thread only listens to the monitor, who waits for it; what comes through the ring is
+//! served in the script's.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+
+use arbitrary::{Result, Unstructured};
+use fuse::server::{Options, Server};
+use hostile::guest::{Guest, Place, descriptor};
+use rustix::event::{EventfdFlags, eventfd};
+use transports::{Exchange, Ring};
+use vfs::{Call, Export, Patience};
+use virtqueue::{Config, Device, Drive, Stop};
+use wire::{Answer, Session};
+
+use crate::session::tree;
+
+/// Plays the script that `data` is: whatever the guest has, each request that is taken can be served and given back.
+pub fn script(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+    let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+    let drives = Arc::new(Started::default());
+    let config = Config {
+        queues: 2,
+        space: Vec::new(),
+    };
+    let device = Device::new(theirs, "fuzz", config, drives.clone()).expect("a device");
+    std::thread::scope(|scope| {
+        // It ends with its monitor.
+        scope.spawn(|| device.run(never.as_fd()));
+        // The end of the input is the end of the script.
+        let _ = play(&mut input, ours, &drives);
+    });
+}
+
+/// The ring that was started last, until it is stopped.
+#[derive(Default)]
+struct Started(Mutex<Option<Arc<dyn Ring>>>);
+
+impl Drive for Started {
+    fn start(&self, _: usize, ring: Arc<dyn Ring>) -> std::io::Result<Stop> {
+        *self.0.lock().expect("no panic holds it") = Some(ring);
+        // The script has given everything back by then.
+        Ok(Box::new(|| ()))
+    }
+}
+
+/// Where a queue is: where it should be, or anywhere.
+fn queue(input: &mut Unstructured<'_>) -> Result<Place> {
+    if input.arbitrary()? {
+        return Ok(Place::GOOD);
+    }
+    let size: u16 = input.arbitrary()?;
+    Ok(Place {
+        size: size.into(),
+        descriptors: place(input.arbitrary()?),
+        available: place(input.arbitrary()?),
+        used: place(input.arbitrary()?),
+    })
+}
+
+/// A place in the first 64 KiB, or the last.
+fn place(at: u16) -> u64 {
+    match at % 2 {
+        0 => at.into(),
+        _ => Guest::MEMORY - u64::from(at) - 1,
+    }
+}
+
+fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> Result<()> {
+    let export = Arc::new(Export::new("", tree()));
+    let session = Server::new(export, Options::default()).session();
+    let guest = Guest::set_up(socket, input.arbitrary()?).expect("agreed");
+    // What is wrong with a queue or with memory is the monitor's to hear.
+    let start = |place, next: u16| drop(guest.start(1, place, next.into()));
+    let ring = || started.0.lock().expect("no panic holds it").clone();
+    let mut at = Place::GOOD;
+    start(at, 0);
+    let mut held: Vec<Box<dyn Exchange>> = Vec::new();
+    while !input.is_empty() {
+        match input.arbitrary::<u8>()? % 8 {
+            // The queue ends and begins again elsewhere.
+            0 => {
+                if let Some(ring) = ring() {
+                    held.drain(..).for_each(|exchange| ring.give(exchange));
+                }
+                // What the monitor said may have been the end of its connection.
+                if guest.stop(1).is_err() {
+                    return Ok(());
+                }
+                *started.0.lock().expect("no panic holds it") = None;
+                at = queue(input)?;
+                start(at, input.arbitrary()?);
+            }
+            // So many pages are there from now on.
+            1 => {
+                let len = u64::from(input.arbitrary::<u8>()?) << 12;
+                drop(guest.tell_memory(&[Guest::region(0, len)]));
+            }
+            2 => {
+                let at = place(input.arbitrary()?);
+                let len = usize::from(input.arbitrary::<u8>()?);
+                guest.write(at, input.bytes(len.min(input.len()))?);
+            }
+            3 => {
+                let index: u8 = input.arbitrary()?;
+                let to = place(input.arbitrary()?);
+                let (len, flags): (u32, u8) = input.arbitrary()?;
+                let bytes = descriptor(to, len, flags.into(), input.arbitrary()?);
+                guest.write(at.descriptors + 16 * u64::from(index), &bytes);
+            }
+            // So many are available, the one at a place this.
+            4 => {
+                let (index, slot, head): (u16, u8, u16) = input.arbitrary()?;
+                guest.write(at.available + 4 + 2 * u64::from(slot), &head.to_le_bytes());
+                guest.write(at.available + 2, &index.to_le_bytes());
+            }
+            // What is there is served, what waited given back; or nobody looks, and then somebody does.
+            step => match (step, ring()) {
+                (5, Some(ring)) => serve(&*ring, &session, &mut held),
+                (6, Some(ring)) => {
+                    held.pop().into_iter().for_each(|back| ring.give(back));
+                    ring.tell();
+                }
+                (_, Some(ring)) => {
+                    let _ = ring.wait(false).and_then(|_| ring.leave());
+                    let _ = ring.come_back();
+                }
+                (_, None) => {}
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Serves what is there, but no more than a queue is long; what waits is held.
+fn serve(ring: &dyn Ring, session: &impl Session, held: &mut Vec<Box<dyn Exchange>>) {
+    let frame = |head: &[u8]| session.frame(head).unwrap_or(Some(head.len()));
+    for _ in 0..1024 {
+        let Ok(Some(mut exchange)) = ring.take(&frame) else {
+            break;
+        };
+        let (message, out) = exchange.split();
+        assert!(message.bytes().len() <= message.size());
+        let _ = session.role(message.bytes());
+        let room = out.room();
+        match session.serve(&Call::detached(), Patience::Full, message, out) {
+            Ok(Answer::Parked) => held.push(exchange),
+            Ok(Answer::WouldBlock) => panic!("with all patience"),
+            Ok(Answer::Done) | Err(_) => {
+                assert!(out.len() <= room && out.room() == room - out.len());
+                ring.give(exchange);
+            }
+        }
+    }
+    ring.tell();
+}

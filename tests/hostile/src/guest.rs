@@ -1,0 +1,253 @@
+//! A virtual machine monitor and its guest, of nothing but messages and memory: what it says to a vhost-user device
+//! need not be true, and what is in its memory need not be a queue.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+/// What a monitor asks by which number (vhost-user, "Front-end message types").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum Ask {
+    GetFeatures = 1,
+    SetFeatures = 2,
+    SetMemTable = 5,
+    SetVringNum = 8,
+    SetVringAddr = 9,
+    SetVringBase = 10,
+    GetVringBase = 11,
+    SetVringKick = 12,
+    SetVringCall = 13,
+    GetProtocolFeatures = 15,
+    SetProtocolFeatures = 16,
+    SetVringEnable = 18,
+    ResetDevice = 34,
+    AddMemReg = 37,
+    RemMemReg = 38,
+}
+
+/// Where a queue's parts are, from the beginning of the guest's memory, and how many descriptors it has.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// How long it is.
+    pub size: u32,
+    /// Its descriptors.
+    pub descriptors: u64,
+    /// The ring of what is available.
+    pub available: u64,
+    /// The ring of what is used.
+    pub used: u64,
+}
+
+impl Place {
+    /// One that there is nothing wrong with.
+    pub const GOOD: Place = Place {
+        size: 64,
+        descriptors: 0,
+        available: 0x1000,
+        used: 0x2000,
+    };
+}
+
+/// A monitor and its guest. Dropping it ends the connection.
+pub struct Guest {
+    socket: UnixStream,
+    memory: File,
+    /// What wakes the device, of every queue.
+    pub kick: OwnedFd,
+    call: OwnedFd,
+}
+
+impl Guest {
+    /// Where the guest's memory begins, to the guest and to the monitor.
+    pub const BASE: u64 = 1 << 32;
+
+    /// How much there is.
+    pub const MEMORY: u64 = 1 << 20;
+
+    /// `VIRTIO_RING_F_EVENT_IDX`
+    const EVENT_IDX: u64 = 1 << 29;
+
+    /// The device at the other end of `socket`, which knows all of the guest's memory and no queue yet.
+    pub fn set_up(socket: UnixStream, event_idx: bool) -> io::Result<Guest> {
+        let memory = memory(Guest::MEMORY)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let guest = Guest {
+            socket,
+            memory,
+            kick: eventfd(0, flags)?,
+            call: eventfd(0, flags)?,
+        };
+        let offered = guest.get(Ask::GetFeatures, &[])?;
+        let event = u64::from(event_idx) * Guest::EVENT_IDX;
+        let unwanted = Guest::EVENT_IDX - event;
+        guest.send(Ask::SetFeatures, &(offered & !unwanted).to_ne_bytes(), &[])?;
+        let offered = guest.get(Ask::GetProtocolFeatures, &[])?;
+        guest.send(Ask::SetProtocolFeatures, &offered.to_ne_bytes(), &[])?;
+        guest.tell_memory(&[Guest::region(0, Guest::MEMORY)])?;
+        Ok(guest)
+    }
+
+    /// A region of `len` bytes at `at`, by the same part of the file of the guest's memory: where it is to the guest,
+    /// its length, where it is to the monitor, and in its file.
+    pub fn region(at: u64, len: u64) -> [u64; 4] {
+        [Guest::BASE + at, len, Guest::BASE + at, at]
+    }
+
+    /// Tells all memory that there is from now on.
+    pub fn tell_memory(&self, regions: &[[u64; 4]]) -> io::Result<()> {
+        let mut payload = words(&[regions.len() as u32, 0]);
+        payload.extend(regions.iter().flatten().flat_map(|word| word.to_ne_bytes()));
+        let files = vec![self.memory.as_fd(); regions.len()];
+        self.tell(Ask::SetMemTable, &payload, &files)
+    }
+
+    /// Has queue `index` begin.
+    pub fn start(&self, index: u32, place: Place, next: u32) -> io::Result<()> {
+        self.tell(Ask::SetVringNum, &words(&[index, place.size]), &[])?;
+        self.tell(Ask::SetVringBase, &words(&[index, next]), &[])?;
+        let mut addresses = words(&[index, 0]);
+        for part in [place.descriptors, place.used, place.available, 0] {
+            addresses.extend(Guest::BASE.wrapping_add(part).to_ne_bytes());
+        }
+        self.tell(Ask::SetVringAddr, &addresses, &[])?;
+        let by = u64::from(index).to_ne_bytes();
+        self.tell(Ask::SetVringCall, &by, &[self.call.as_fd()])?;
+        self.tell(Ask::SetVringKick, &by, &[self.kick.as_fd()])?;
+        self.tell(Ask::SetVringEnable, &words(&[index, 1]), &[])
+    }
+
+    /// Ends queue `index`, once all that it has is answered.
+    pub fn stop(&self, index: u32) -> io::Result<()> {
+        self.get(Ask::GetVringBase, &words(&[index, 0])).map(drop)
+    }
+
+    /// Writes into the guest's memory.
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        // What is behind its end is nowhere.
+        let room = Guest::MEMORY.saturating_sub(at).min(bytes.len() as u64);
+        let written = self.memory.write_all_at(&bytes[..room as usize], at);
+        written.expect("memory");
+    }
+
+    /// A number in the guest's memory.
+    pub fn number(&self, at: u64) -> u16 {
+        let mut bytes = [0; 2];
+        self.memory.read_exact_at(&mut bytes, at).expect("memory");
+        u16::from_le_bytes(bytes)
+    }
+
+    /// Wakes the device.
+    pub fn kick(&self) {
+        rustix::io::write(&self.kick, &1u64.to_ne_bytes()).expect("an event");
+    }
+
+    /// Asks for what is answered, and waits for the answer: its last eight bytes.
+    pub fn get(&self, ask: Ask, payload: &[u8]) -> io::Result<u64> {
+        self.send(ask, payload, &[])?;
+        self.answer()
+    }
+
+    /// Says something and waits until it is taken; errs if it is refused.
+    pub fn tell(&self, ask: Ask, payload: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        /// Version 1, and an answer is wanted.
+        const ANSWERED: u32 = 1 | 1 << 3;
+        self.message(ask as u32, ANSWERED, payload, files)?;
+        match self.answer()? {
+            0 => Ok(()),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn send(&self, ask: Ask, payload: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.message(ask as u32, 1, payload, files)
+    }
+
+    /// Sends a message.
+    pub fn message(
+        &self,
+        ask: u32,
+        flags: u32,
+        payload: &[u8],
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let header = words(&[ask, flags, payload.len() as u32]);
+        self.raw(&[&header[..], payload].concat(), files)
+    }
+
+    /// Sends bytes.
+    pub fn raw(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() {
+            assert!(rights.push(SendAncillaryMessage::ScmRights(files)));
+        }
+        let bytes = [IoSlice::new(bytes)];
+        sendmsg(&self.socket, &bytes, &mut rights, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    fn answer(&self) -> io::Result<u64> {
+        let mut header = [0; 12];
+        (&self.socket).read_exact(&mut header)?;
+        let size = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
+        let mut payload = vec![0; size as usize];
+        (&self.socket).read_exact(&mut payload)?;
+        let last = payload.last_chunk().copied().unwrap_or_default();
+        Ok(u64::from_ne_bytes(last))
+    }
+}
+
+/// Memory that can be shared.
+pub fn memory(len: u64) -> io::Result<File> {
+    let memory = memfd_create("guest", MemfdFlags::CLOEXEC)?;
+    ftruncate(&memory, len)?;
+    Ok(memory.into())
+}
+
+/// Numbers as a message has them.
+pub fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// A FUSE request of the super-user.
+pub fn request(opcode: u32, unique: u64, node: u64, args: &[u8]) -> Vec<u8> {
+    let mut message = Vec::new();
+    message.extend((40 + args.len() as u32).to_le_bytes());
+    message.extend(opcode.to_le_bytes());
+    message.extend(unique.to_le_bytes());
+    message.extend(node.to_le_bytes());
+    message.extend([0; 16]);
+    message.extend(args);
+    message
+}
+
+/// The arguments of INIT: FUSE 7.38, and all that there is.
+pub const INIT: [u8; 64] = {
+    let mut args = [0xff; 64];
+    let mut at = 0;
+    while at < 8 {
+        args[at] = 0;
+        at += 1;
+    }
+    (args[0], args[4]) = (7, 38);
+    args
+};
+
+/// A descriptor: where and how long, whether it is written, is a table of its own, and goes on elsewhere.
+pub fn descriptor(at: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&(Guest::BASE.wrapping_add(at)).to_le_bytes());
+    bytes[8..12].copy_from_slice(&len.to_le_bytes());
+    bytes[12..14].copy_from_slice(&flags.to_le_bytes());
+    bytes[14..].copy_from_slice(&next.to_le_bytes());
+    bytes
+}

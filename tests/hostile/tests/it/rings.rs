@@ -1,0 +1,159 @@
+//! Guests whose queues are none: a real engine serves them while they change.
+
+use std::time::{Duration, Instant};
+
+use hostile::guest::{Guest, INIT, Place, descriptor, request};
+use hostile::process::Process;
+use vfs::{Call, Caller, Cx, FileSystem, Want};
+
+use crate::{mounted, socket};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_hostile-server");
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+/// How often a guest kicks, and how often its memory changes meanwhile.
+const KICKS: u16 = 300;
+const CHANGES: usize = 20_000;
+
+/// How often a guest looks for an answer.
+const LOOKS: usize = 200;
+
+/// A row of numbers that is the same each time (xorshift64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.below(256) as u8)
+    }
+}
+
+const MESSAGES: u64 = 0x8000;
+const REPLIES: u64 = 0x4_0000;
+const TABLES: u64 = 0x3000;
+
+/// Writes requests into the guest's memory, and a queue of them that is as it should be: two descriptors for
+/// each, every fourth by a table of its own.
+fn lay(guest: &Guest, place: Place, random: &mut Random) {
+    // LOOKUP, GETATTR, SETATTR, MKDIR, OPEN, READ, WRITE, RELEASE, SETXATTR, OPENDIR, READDIR, SETLKW, CREATE,
+    // INTERRUPT, BATCH_FORGET, READDIRPLUS, INIT, DESTROY.
+    const OPCODES: [u32; 18] = [
+        1, 3, 4, 9, 14, 15, 16, 18, 21, 27, 28, 33, 35, 36, 42, 44, 26, 38,
+    ];
+    for slot in 0..32u16 {
+        let opcode = OPCODES[random.below(OPCODES.len() as u64) as usize];
+        let mut args: [u8; 96] = [0; 96];
+        args[..8].copy_from_slice(&random.below(4).to_le_bytes());
+        args[16..24].copy_from_slice(&random.below(4096).to_le_bytes());
+        args[48..50].copy_from_slice(b"a\0");
+        let message = match slot {
+            0 => request(26, 2, 0, &INIT),
+            _ => request(opcode, 2 * u64::from(slot), 1 + random.below(3), &args),
+        };
+        let at = MESSAGES + 0x1000 * u64::from(slot);
+        guest.write(at, &message);
+        let head = 2 * slot;
+        let reply = REPLIES + 0x1000 * u64::from(slot);
+        let table = TABLES + 32 * u64::from(slot);
+        let pair = |next| {
+            let asked = descriptor(at, message.len() as u32, NEXT, next);
+            [asked, descriptor(reply, 0x1000, WRITE, 0)].concat()
+        };
+        guest.write(table, &pair(1));
+        let here = place.descriptors + 16 * u64::from(head);
+        match slot % 4 {
+            3 => guest.write(here, &descriptor(table, 32, INDIRECT, 0)),
+            _ => guest.write(here, &pair(head + 1)),
+        }
+        for turn in 0..2 {
+            let entry = place.available + 4 + 2 * u64::from(slot + 32 * turn);
+            guest.write(entry, &head.to_le_bytes());
+        }
+    }
+}
+
+/// Changes something of what the device looks at.
+fn change(guest: &Guest, random: &mut Random) {
+    let (begin, len) = match random.below(4) {
+        0 => (0, 0x400),
+        // But for how many are available: a jump there ends a queue.
+        1 => (0x1004, 0x80),
+        2 => (TABLES, 0x400),
+        _ => (MESSAGES + 0x1000 * random.below(32), 136),
+    };
+    let at = begin + random.below(len);
+    match random.below(3) {
+        0 => guest.write(at, &random.bytes::<1>()),
+        1 => guest.write(at & !7, &random.bytes::<8>()),
+        // Small numbers lead to what is there.
+        _ => guest.write(at & !1, &(random.below(64) as u16).to_le_bytes()),
+    }
+}
+
+#[test]
+fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
+    let server = Process::virtiofs(SERVER, None, None);
+    // What is needed once is there before it is measured.
+    let witness = mounted(&server.addr);
+    let (memory, descriptors) = (server.memory(), server.descriptors());
+    for seed in 1..=8 {
+        let mut random = Random(seed);
+        let guest = Guest::set_up(socket(&server.addr), seed % 2 == 0).expect("agreed");
+        let place = Place::GOOD;
+        lay(&guest, place, &mut random);
+        guest.start(1, place, 0).expect("started");
+        std::thread::scope(|scope| {
+            let guest = &guest;
+            scope.spawn(move || {
+                let mut random = Random(!seed);
+                (0..CHANGES).for_each(|_| change(guest, &mut random));
+            });
+            let (mut available, mut answered) = (0u16, 0);
+            for kick in 1..=KICKS {
+                available = available.wrapping_add(1 + random.below(4) as u16);
+                guest.write(place.available + 2, &available.to_le_bytes());
+                guest.kick();
+                // It is answered soon, or never: its queue may be at its end.
+                let waits = || guest.number(place.used + 2) == answered;
+                (0..LOOKS)
+                    .take_while(|_| waits())
+                    .for_each(|_| std::thread::yield_now());
+                answered = guest.number(place.used + 2);
+                if kick % 10 == 0 {
+                    let jump = available.wrapping_add(random.below(1 << 16) as u16);
+                    guest.write(place.available + 2, &jump.to_le_bytes());
+                    guest.kick();
+                    // A queue that was abandoned begins again, with a driver that knows what is used.
+                    guest.stop(1).expect("stopped");
+                    lay(guest, place, &mut random);
+                    guest.write(place.available + 2, &available.to_le_bytes());
+                    guest.start(1, place, available.into()).expect("started");
+                }
+            }
+            assert!(answered > KICKS / 2, "{answered} answered");
+        });
+    }
+    // Devices end some time after their monitors.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while server.descriptors() > descriptors && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    assert_eq!(server.descriptors(), descriptors);
+    let more = server.memory().saturating_sub(memory);
+    assert!(more < 16 << 20, "{more} bytes more");
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    for mount in [witness, mounted(&server.addr)] {
+        let root = mount.root(&cx).expect("a root");
+        root.attr(&cx, Want::STAT).expect("attributes");
+    }
+}
