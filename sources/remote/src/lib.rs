@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod file;
 mod locks;
 pub mod ninep;
 mod url;

@@ -16,6 +16,7 @@ use super::fid::{Held, Walk, Wire};
 use super::legacy;
 use super::node::{self, RemoteNode};
 use super::pipe::Reply;
+use crate::file::{AT_A_TIME, in_pieces, may_open, seek_solid};
 
 /// A fid that is open.
 pub(super) struct Opened {
@@ -64,15 +65,7 @@ impl RemoteFile {
 
     /// [`Node::open`].
     pub(super) fn open(node: &RemoteNode, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
-        match node.kind() {
-            Kind::File => {}
-            Kind::Directory if writes => return Err(Errno::EISDIR),
-            Kind::Directory if flags.contains(OpenFlags::EXEC) => return Err(Errno::EACCES),
-            Kind::Directory => {}
-            Kind::Symlink => return Err(Errno::ELOOP),
-            _ => return Err(Errno::ENXIO),
-        }
+        may_open(node.kind(), flags)?;
         let wire = node.wire();
         let held = node.fid(cx)?;
         if flags.contains(OpenFlags::EXEC) && wire.is_linux() {
@@ -208,10 +201,6 @@ impl RemoteFile {
     }
 }
 
-/// How many messages of one read or write are in flight at a time: enough to keep both ends and what is
-/// between them busy.
-const AT_A_TIME: usize = 8;
-
 fn count(reply: &Reply) -> Result<usize> {
     match reply.message()? {
         Rmessage::Write { count } => Ok(count as usize),
@@ -281,34 +270,13 @@ impl File for RemoteFile {
             return Err(Errno::EBADF);
         }
         cx.may_wait()?;
-        let whole = data.len();
-        let (mut written, mut done) = (0, Ok(()));
-        // Pieces that fit one message together are one write; else each is one, from where it is.
-        let mut together = Vec::new();
-        let gathers = whole <= self.opened.io();
-        let _ = data.bytes(&mut |piece| {
-            if gathers && piece.len() < whole {
-                together.reserve_exact(whole - together.len());
-                together.extend_from_slice(piece);
-                return Ok(());
+        let most = self.opened.io();
+        in_pieces(data, most, |behind, piece| {
+            match offset.checked_add(behind as u64) {
+                Some(at) => self.write_long(cx, at, piece),
+                None => (0, Err(Errno::EINVAL)),
             }
-            let at = offset.checked_add(written as u64).ok_or(Errno::EINVAL)?;
-            let (count, result) = self.write_long(cx, at, piece);
-            written += count;
-            done = result;
-            match done {
-                // The rest would leave a gap.
-                Ok(()) if count < piece.len() => Err(Errno::EIO),
-                done => done,
-            }
-        });
-        if !together.is_empty() {
-            (written, done) = self.write_long(cx, offset, &together);
-        }
-        match done {
-            Err(errno) if written == 0 => Err(errno),
-            _ => Ok(written),
-        }
+        })
     }
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
@@ -349,11 +317,7 @@ impl File for RemoteFile {
     /// As of a file without holes, which is what 9P shows.
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
         let size = self.attr(cx, Want::SIZE)?.size;
-        match what {
-            _ if offset >= size => Err(Errno::ENXIO),
-            Seek::Data => Ok(offset),
-            Seek::Hole => Ok(size),
-        }
+        seek_solid(size, offset, what)
     }
 
     /// As of a file without holes, which is what 9P shows.

@@ -19,6 +19,7 @@ use vfs::{
 
 use super::channel::{Answer, Flight, Room};
 use super::node::FuseNode;
+use crate::file::{AT_A_TIME, in_pieces, may_open, seek_solid};
 
 /// What the server has open for us. Dropping it closes it, without waiting for the server's answer.
 pub(super) struct Opened {
@@ -62,19 +63,6 @@ impl Drop for Opened {
             _ => Request::Release { args },
         };
         self.node.channel().send(self.node.nodeid, &request);
-    }
-}
-
-/// Whether a node of this kind can be opened so at all.
-pub(super) fn may_open(kind: Kind, flags: OpenFlags) -> Result<()> {
-    let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
-    match kind {
-        Kind::File => Ok(()),
-        Kind::Directory if writes => Err(Errno::EISDIR),
-        Kind::Directory if flags.contains(OpenFlags::EXEC) => Err(Errno::EACCES),
-        Kind::Directory => Ok(()),
-        Kind::Symlink => Err(Errno::ELOOP),
-        _ => Err(Errno::ENXIO),
     }
 }
 
@@ -216,9 +204,6 @@ fn in_bounds(offset: u64, len: usize) -> Result<()> {
 
 const POISON: &str = "no panic holds it";
 
-/// How many requests of one read or write are in flight at a time: enough to keep both ends busy.
-const AT_A_TIME: usize = 8;
-
 fn count(answer: &Answer<'_>) -> Result<usize> {
     Ok(answer.decode(WriteOut::decode)?.size as usize)
 }
@@ -286,7 +271,6 @@ impl File for FuseFile {
         self.check_file(OpenFlags::WRITE)?;
         cx.may_wait()?;
         cx.call.check()?;
-        let whole = data.len();
         // A server need not look for the end itself: Linux tells it where that is. What other clients
         // append meanwhile may be overwritten then, but nothing of ours.
         let _appending;
@@ -297,33 +281,11 @@ impl File for FuseFile {
             }
             false => offset,
         };
-        in_bounds(offset, whole)?;
-        let (mut written, mut done) = (0, Ok(()));
-        // Pieces that fit one message together are one write; else each is one, from where it is.
-        let mut together = Vec::new();
-        let gathers = whole <= self.node().channel().client().max_write();
-        let _ = data.bytes(&mut |piece| {
-            if gathers && piece.len() < whole {
-                together.reserve_exact(whole - together.len());
-                together.extend_from_slice(piece);
-                return Ok(());
-            }
-            let (count, result) = self.write_long(cx, offset + written as u64, piece);
-            written += count;
-            done = result;
-            match done {
-                // The rest would leave a gap.
-                Ok(()) if count < piece.len() => Err(Errno::EIO),
-                done => done,
-            }
-        });
-        if !together.is_empty() {
-            (written, done) = self.write_long(cx, offset, &together);
-        }
-        match done {
-            Err(errno) if written == 0 => Err(errno),
-            _ => Ok(written),
-        }
+        in_bounds(offset, data.len())?;
+        let most = self.node().channel().client().max_write();
+        in_pieces(data, most, |behind, piece| {
+            self.write_long(cx, offset + behind as u64, piece)
+        })
     }
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
@@ -392,11 +354,7 @@ impl File for FuseFile {
             }
         }
         let size = self.attr(cx, Want::SIZE)?.size;
-        match what {
-            _ if offset >= size => Err(Errno::ENXIO),
-            Seek::Data => Ok(offset),
-            Seek::Hole => Ok(size),
-        }
+        seek_solid(size, offset, what)
     }
 
     fn extents(

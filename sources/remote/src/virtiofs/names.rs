@@ -9,8 +9,9 @@ use fuse::message::Text;
 use vfs::{Cx, Entry, Errno, File, Kind, Make, Mode, Name, Node, OpenFlags, RenameFlags, Result};
 
 use super::channel::Room;
-use super::file::{FuseFile, Opened, may_open};
+use super::file::{FuseFile, Opened};
 use super::node::FuseNode;
+use crate::file::may_open;
 
 impl FuseNode {
     /// CREATE, or TMPFILE without a name.
