@@ -131,9 +131,18 @@ impl FuseNode {
             _ => {}
         }
         let mut set = *set;
-        if set.kill_priv && !self.channel().client().has(InitFlags::HANDLE_KILLPRIV_V2) {
-            let mode = set.mode.unwrap_or(self.attr_by(cx, fh, Want::BASIC)?.mode);
-            set.mode = Some(without_privileges(mode));
+        // With a new owner set-id bits go, which Linux asks for by a mode.
+        let owner = set.mode.is_none() && set.uid.or(set.gid).is_some();
+        let here = set.kill_priv && !self.channel().client().has(InitFlags::HANDLE_KILLPRIV_V2);
+        if here || (owner && self.kind != Kind::Directory) {
+            let mode = match set.mode {
+                Some(mode) => mode,
+                None => self.attr_by(cx, fh, Want::BASIC)?.mode,
+            };
+            let less = without_privileges(mode);
+            if less != mode {
+                set.mode = Some(less);
+            }
         }
         let args = ask::setattr(&set, fh);
         self.ask_attr(cx, &Request::Setattr { args })
