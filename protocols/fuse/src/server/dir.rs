@@ -23,7 +23,7 @@ impl<'a> Turn<'a> {
         if !open.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        let up = self.peer.nodes.get(self.header.nodeid)?;
+        let up = self.node()?;
         let end = REPLY_HEADER + self.room(args.size);
         let cx = self.cx;
         self.begin_data();
@@ -49,7 +49,7 @@ impl<'a> Turn<'a> {
             // What was read before an error is good; the error comes again behind it.
             Err(errno) if empty || errno.is_signal() => {
                 for nodeid in counted {
-                    self.peer.nodes.forget(nodeid, 1);
+                    self.peer.nodes.forget(self.life, nodeid, 1);
                 }
                 return Err(errno);
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vfs::{Errno, File, Kind, Node, OpenFlags, Result};
 
 use super::lock::Lockers;
-use super::shards::Shards;
+use super::shards::{Life, Shard, Shards};
 
 /// An open file or directory. What was locked through it goes before the file does.
 pub(super) struct Open {
@@ -55,8 +55,9 @@ impl Handles {
 
     /// What is open as `fh`, `EBADF` if nothing is.
     #[inline]
-    pub(super) fn get(&self, fh: u64) -> Result<Arc<Open>> {
-        self.table.of(fh).get(&fh).cloned().ok_or(Errno::EBADF)
+    pub(super) fn get(&self, life: Life, fh: u64) -> Result<Arc<Open>> {
+        let part = self.table.of(life, fh).ok_or(Errno::EBADF)?;
+        part.table.get(&fh).cloned().ok_or(Errno::EBADF)
     }
 
     /// Keeps a place free, `ENFILE` if there is none.
@@ -69,29 +70,37 @@ impl Handles {
     }
 
     /// Ends what is open as `fh`, once no other request uses it; `EBADF` if nothing is.
-    pub(super) fn remove(&self, fh: u64) -> Result<Arc<Open>> {
-        let removed = self.table.of(fh).remove(&fh).ok_or(Errno::EBADF)?;
+    pub(super) fn remove(&self, life: Life, fh: u64) -> Result<Arc<Open>> {
+        let mut part = self.table.of(life, fh).ok_or(Errno::EBADF)?;
+        let removed = part.table.remove(&fh).ok_or(Errno::EBADF)?;
+        drop(part);
         self.count.fetch_sub(1, Ordering::Relaxed);
         Ok(removed)
     }
 
-    /// Closes them all.
-    pub(super) fn clear(&self) {
-        for shard in self.table.take() {
-            self.count.fetch_sub(shard.len(), Ordering::Relaxed);
-        }
+    /// A life begins, without any. Those of the one before are to be closed.
+    pub(super) fn begin(&self, life: Life) -> Vec<Shard<Arc<Open>>> {
+        let past = self.table.begin(life);
+        let count = past.iter().map(Shard::len).sum();
+        self.count.fetch_sub(count, Ordering::Relaxed);
+        past
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 }
 
 impl Reserved<'_> {
-    /// Puts `open` there, and says what it is open as.
-    pub(super) fn keep(mut self, open: Open) -> u64 {
-        let Some(handles) = self.0.take() else {
-            return 0;
-        };
+    /// Puts `open` there, and says what it is open as; `ESTALE` if its life is over.
+    pub(super) fn keep(mut self, life: Life, open: Open) -> Result<u64> {
+        let handles = self.0.ok_or(Errno::ESTALE)?;
         let fh = handles.next.fetch_add(1, Ordering::Relaxed);
-        handles.table.of(fh).insert(fh, Arc::new(open));
-        fh
+        let mut part = handles.table.of(life, fh).ok_or(Errno::ESTALE)?;
+        part.table.insert(fh, Arc::new(open));
+        self.0 = None;
+        Ok(fh)
     }
 }
 

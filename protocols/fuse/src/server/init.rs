@@ -85,7 +85,7 @@ impl Turn<'_> {
         }
         let missing = self.peer.options.required - agreed.flags;
         if !missing.is_empty() {
-            let client = self.peer.lockers.client;
+            let client = self.peer.client;
             tracing::error!(
                 client,
                 ?missing,
@@ -93,13 +93,18 @@ impl Turn<'_> {
             );
             return Err(Errno::EPROTO);
         }
-        self.peer.nodes.set_root(root, attr.device);
+        self.peer.nodes.set_root(self.life, root, attr.device)?;
         self.peer
             .agreed
-            .compare_exchange(0, agreed.pack(), Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(
+                self.life,
+                agreed.pack(),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
             .map_err(|_| Errno::EIO)?;
         let (minor, flags) = (agreed.minor, agreed.flags);
-        tracing::debug!(client = self.peer.lockers.client, minor, ?flags, "mounted");
+        tracing::debug!(client = self.peer.client, minor, ?flags, "mounted");
         let max_write = self.peer.options.max_write;
         let answer = InitOut {
             major: MAJOR,

@@ -18,7 +18,7 @@ use super::shards::lock;
 use crate::layout::{LkIn, LkOut};
 use crate::numbers::{LK_FLOCK, lock_kind};
 
-/// The locks of a mount.
+/// The locks of a mount, in one of its lives.
 pub(super) struct Lockers {
     export: Arc<Export>,
     /// Whose they are.
@@ -100,14 +100,13 @@ impl Owners {
 
 impl Turn<'_> {
     pub(super) fn release_locks(&self, open: &Open, owners: Owners) {
-        self.peer
-            .lockers
-            .release(open.node(), |owner| *owner.id == owners.0);
+        let lockers = &open.locked.lockers;
+        lockers.release(open.node(), |owner| *owner.id == owners.0);
     }
 
     pub(super) fn setlk(&mut self, args: &LkIn, wait: bool) -> Result<()> {
         let open = self.opened(args.fh)?;
-        let asked = self.asked(args)?;
+        let asked = asked(&open, args)?;
         let locks = &self.peer.export.locks;
         match args.kind {
             lock_kind::UNLCK => {
@@ -130,7 +129,7 @@ impl Turn<'_> {
 
     pub(super) fn getlk(&mut self, args: &LkIn) -> Result<()> {
         let open = self.opened(args.fh)?;
-        let asked = self.asked(args)?;
+        let asked = asked(&open, args)?;
         let locks = &self.peer.export.locks;
         let answer = match locks.holder(&self.cx, open.node(), &asked)? {
             None => LkOut {
@@ -151,36 +150,36 @@ impl Turn<'_> {
         };
         self.reply(&[&answer.encode()])
     }
+}
 
-    fn asked(&self, args: &LkIn) -> Result<Lock> {
-        let space = match args.lk_flags & LK_FLOCK {
-            0 => Space::Posix,
-            _ => Space::Flock,
-        };
-        let (start, end) = match space {
-            Space::Flock => (0, u64::MAX),
-            Space::Posix if args.start > args.end || args.start > LAST => {
-                return Err(Errno::EINVAL);
-            }
-            Space::Posix if args.end >= LAST => (args.start, u64::MAX),
-            Space::Posix => (args.start, args.end),
-        };
-        Ok(Lock {
-            space,
-            start,
-            end,
-            kind: match args.kind {
-                lock_kind::RDLCK | lock_kind::UNLCK => LockKind::Shared,
-                lock_kind::WRLCK => LockKind::Exclusive,
-                _ => return Err(Errno::EINVAL),
-            },
-            owner: Owner {
-                client: self.peer.lockers.client,
-                id: Owners::of(space, args.owner).0[..].into(),
-                pid: args.pid,
-            },
-        })
-    }
+fn asked(open: &Open, args: &LkIn) -> Result<Lock> {
+    let space = match args.lk_flags & LK_FLOCK {
+        0 => Space::Posix,
+        _ => Space::Flock,
+    };
+    let (start, end) = match space {
+        Space::Flock => (0, u64::MAX),
+        Space::Posix if args.start > args.end || args.start > LAST => {
+            return Err(Errno::EINVAL);
+        }
+        Space::Posix if args.end >= LAST => (args.start, u64::MAX),
+        Space::Posix => (args.start, args.end),
+    };
+    Ok(Lock {
+        space,
+        start,
+        end,
+        kind: match args.kind {
+            lock_kind::RDLCK | lock_kind::UNLCK => LockKind::Shared,
+            lock_kind::WRLCK => LockKind::Exclusive,
+            _ => return Err(Errno::EINVAL),
+        },
+        owner: Owner {
+            client: open.locked.lockers.client,
+            id: Owners::of(space, args.owner).0[..].into(),
+            pid: args.pid,
+        },
+    })
 }
 
 /// The last byte that a file can have (`OFFSET_MAX`): a lock that ends there has no end.

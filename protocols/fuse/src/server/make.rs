@@ -56,7 +56,7 @@ impl Turn<'_> {
     pub(super) fn link(&mut self, target: u64, name: &[u8]) -> Result<()> {
         self.check_room(EntryOut::SIZE)?;
         let up = self.directory()?;
-        let target = self.peer.nodes.get(target)?.node;
+        let target = self.peer.nodes.get(self.life, target)?.node;
         let entry = up.node.link(&self.cx, Name::new(name)?, &*target)?;
         self.reply_entry(&up, &entry)
     }
@@ -76,7 +76,7 @@ impl Turn<'_> {
     ) -> Result<()> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
         let from = self.directory()?;
-        let to = self.peer.nodes.get(newdir)?.node;
+        let to = self.peer.nodes.get(self.life, newdir)?.node;
         if to.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }

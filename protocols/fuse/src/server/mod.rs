@@ -1,14 +1,16 @@
 //! The server half: a [`Session`] per mount, which answers requests over an exported tree.
 //!
 //! A session's state is what INIT agreed on, the nodes that the client has looked up, and what it has
-//! open. DESTROY takes it all back to the beginning, and so does another INIT. A request that answers
+//! open. DESTROY takes it all back to the beginning, and so does another INIT: the mount has another life then. A
+//! request belongs to the life that it was begun in, and leaves nothing to a later one. A request that answers
 //! [`Answer::WouldBlock`] or [`Answer::Parked`] has left no trace.
 //!
 //! What it lacks on purpose: notifications, mappings of memory (DAX), ioctl(2), poll(2), and the order of
 //! replies and cancellation (the driver's, by [`Role`]).
 //!
-//! Lock order: a shard of a table is held for a look-up only, and never with another lock. The table of
-//! those who lock (`lock.rs`) is held across the lock table's own.
+//! Lock order: whose locks there are, held while a life ends, and then a shard of a table, which is otherwise held for
+//! a look-up only and never with another lock. The table of those who lock (`lock.rs`) is held across the lock
+//! table's own.
 
 mod dir;
 mod handles;
@@ -26,8 +28,8 @@ mod shards;
 mod walk;
 mod xattr;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Patience, Result};
 use wire::{Answer, Incoming, Malformed, Outgoing, Role};
@@ -36,6 +38,7 @@ use self::handles::{Handles, Open};
 use self::init::Agreed;
 use self::lock::Lockers;
 use self::nodes::{Known, Nodes};
+use self::shards::{Life, lock};
 use crate::layout::InterruptIn;
 use crate::message::{
     self, Extensions, HEADER, Header, Opcode, REPLY_HEADER, Request, SecurityContext, WRITE_HEAD,
@@ -64,11 +67,14 @@ impl Server {
     /// A new mount.
     pub fn session(&self) -> Session {
         let (export, options) = (self.export.clone(), self.options.clone());
+        let lockers = Lockers::new(&export);
         Session {
             handles: Handles::new(options.max_handles),
             nodes: Nodes::new(options.max_nodes),
-            lockers: Lockers::new(&export),
+            client: lockers.client,
+            lockers: Mutex::new(lockers),
             capabilities: export.fs.capabilities(),
+            life: AtomicU64::new(0),
             agreed: AtomicU64::new(0),
             export,
             options,
@@ -81,11 +87,24 @@ pub struct Session {
     export: Arc<Export>,
     options: Options,
     capabilities: Capabilities,
-    /// What INIT agreed on, packed: see [`Agreed`]. 0 before.
+    /// Whose it is, for logs.
+    client: u64,
+    life: AtomicU64,
+    /// What INIT agreed on, packed: see [`Agreed`]. Before, which life is to begin.
     agreed: AtomicU64,
     handles: Handles,
     nodes: Nodes,
-    lockers: Arc<Lockers>,
+    /// Of this life.
+    lockers: Mutex<Arc<Lockers>>,
+}
+
+/// What a client has of a server at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Nodes that it knows, the root included.
+    pub nodes: usize,
+    /// Files and directories that it has open.
+    pub handles: usize,
 }
 
 impl Session {
@@ -93,11 +112,30 @@ impl Session {
         Agreed::unpack(self.agreed.load(Ordering::Acquire))
     }
 
-    /// As if nothing had ever come.
-    fn reset(&self) {
-        self.agreed.store(0, Ordering::Release);
-        self.handles.clear();
-        self.nodes.clear();
+    /// What the client has now.
+    pub fn figures(&self) -> Figures {
+        Figures {
+            nodes: self.nodes.count(),
+            handles: self.handles.count(),
+        }
+    }
+
+    fn lockers(&self) -> Arc<Lockers> {
+        lock(&self.lockers).clone()
+    }
+
+    /// As if nothing had ever come. Says which life is to begin.
+    fn reset(&self) -> Life {
+        let mut lockers = lock(&self.lockers);
+        let life = self.life.load(Ordering::Relaxed) + 1;
+        self.agreed.store(life, Ordering::Release);
+        self.life.store(life, Ordering::Release);
+        *lockers = Lockers::new(&self.export);
+        let past = (self.handles.begin(life), self.nodes.begin(life));
+        // Letting them go may take time.
+        drop(lockers);
+        drop(past);
+        life
     }
 }
 
@@ -150,6 +188,8 @@ impl wire::Session for Session {
         if !silent && out.room() < REPLY_HEADER {
             return Ok(Answer::Done);
         }
+        // Before what was agreed, which may be a later life's: then nothing comes of it.
+        let life = self.life.load(Ordering::Acquire);
         let agreed = self.agreed();
         let form = agreed.map_or(Form::default(), Agreed::form);
         let decoded = Request::decode(form, bytes)
@@ -167,7 +207,7 @@ impl wire::Session for Session {
                 Ok(request)
             }
             Err(undecodable) => {
-                tracing::debug!(client = self.lockers.client, %undecodable, "refused");
+                tracing::debug!(client = self.client, %undecodable, "refused");
                 let errno = match undecodable {
                     Undecodable::Opcode(_) => Errno::ENOSYS,
                     Undecodable::Arguments(..) | Undecodable::Frame(_) => Errno::EINVAL,
@@ -177,6 +217,7 @@ impl wire::Session for Session {
         };
         let mut turn = Turn {
             peer: self,
+            life,
             agreed: agreed.unwrap_or_default(),
             header,
             cx: Cx {
@@ -224,6 +265,8 @@ fn extensions<'a>(
 /// A request being answered.
 struct Turn<'a> {
     peer: &'a Session,
+    /// The life that it belongs to.
+    life: Life,
     agreed: Agreed,
     header: Header,
     /// The context of calls on behalf of whoever asks.
@@ -241,7 +284,7 @@ impl Turn<'_> {
     fn answer_first(&mut self, request: &Request<'_>) -> Result<()> {
         match request {
             Request::Init { args } => self.init(args),
-            Request::Destroy {} => self.reply(&[]),
+            Request::Destroy {} => self.destroy(),
             request if request.opcode().is_silent() => Ok(()),
             _ => Err(Errno::EIO),
         }
@@ -250,7 +293,7 @@ impl Turn<'_> {
     fn answer(&mut self, request: &Request<'_>) -> Result<()> {
         use Request as R;
         tracing::trace!(
-            client = self.peer.lockers.client,
+            client = self.peer.client,
             unique = self.header.unique,
             node = self.header.nodeid,
             opcode = request.opcode().name()
@@ -307,15 +350,12 @@ impl Turn<'_> {
             R::Setxattr { args, name, value } => self.setxattr(&args, name.0, value.0),
             R::Removexattr { name } => self.removexattr(name.0),
             R::Syncfs {} => self.syncfs(),
-            R::Destroy {} => {
-                self.peer.reset();
-                self.reply(&[])
-            }
+            R::Destroy {} => self.destroy(),
             // The driver has seen to it that the other was answered.
             R::Interrupt { .. } | R::NotifyReply { .. } => Ok(()),
             // The machine was reset without a word.
             R::Init { args } => {
-                self.peer.reset();
+                self.life = self.peer.reset();
                 self.init(&args)
             }
             R::Ioctl { .. } => Err(Errno::ENOTTY),
@@ -325,13 +365,18 @@ impl Turn<'_> {
         }
     }
 
+    fn destroy(&mut self) -> Result<()> {
+        self.peer.reset();
+        self.reply(&[])
+    }
+
     /// The node that the request is about, `ESTALE` if the client has not looked it up.
     fn node(&self) -> Result<Known> {
-        self.peer.nodes.get(self.header.nodeid)
+        self.peer.nodes.get(self.life, self.header.nodeid)
     }
 
     /// What a request has open, `EBADF` if it is not.
     fn opened(&self, fh: u64) -> Result<Arc<Open>> {
-        self.peer.handles.get(fh)
+        self.peer.handles.get(self.life, fh)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use vfs::{Entry, Errno, Node, NodeId, Result};
 
-use super::shards::Shards;
+use super::shards::{Life, Shard, Shards};
 use crate::numbers::ROOT_ID;
 
 pub(super) struct Nodes {
@@ -21,7 +21,7 @@ pub(super) struct Nodes {
     generations: AtomicU32,
 }
 
-struct Looked {
+pub(super) struct Looked {
     known: Known,
     lookups: u64,
     /// Tells one life of an id from the next, as long as the mount lasts.
@@ -54,8 +54,9 @@ impl Nodes {
         }
     }
 
-    /// The root stays, however often it is forgotten.
-    pub(super) fn set_root(&self, node: Arc<dyn Node>, device: u64) {
+    /// The root stays, however often it is forgotten. `EIO` if its life is over.
+    pub(super) fn set_root(&self, life: Life, node: Arc<dyn Node>, device: u64) -> Result<()> {
+        let mut part = self.table.of(life, ROOT_ID).ok_or(Errno::EIO)?;
         self.root.store(node.id(), Ordering::Relaxed);
         let root = Looked {
             known: Known { node, device },
@@ -63,17 +64,17 @@ impl Nodes {
             // As Linux insists.
             generation: 0,
         };
-        let old = self.table.of(ROOT_ID).insert(ROOT_ID, root);
-        if old.is_none() {
+        if part.table.insert(ROOT_ID, root).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// The node that the client calls `nodeid`, `ESTALE` if there is none.
     #[inline]
-    pub(super) fn get(&self, nodeid: u64) -> Result<Known> {
-        let shard = self.table.of(nodeid);
-        let looked = shard.get(&nodeid).ok_or(Errno::ESTALE)?;
+    pub(super) fn get(&self, life: Life, nodeid: u64) -> Result<Known> {
+        let part = self.table.of(life, nodeid).ok_or(Errno::ESTALE)?;
+        let looked = part.table.get(&nodeid).ok_or(Errno::ESTALE)?;
         Ok(looked.known.clone())
     }
 
@@ -85,15 +86,15 @@ impl Nodes {
         }
     }
 
-    /// Counts a look-up, `ENFILE` if that takes one node too many.
-    pub(super) fn enter(&self, entry: &Entry) -> Result<Id> {
+    /// Counts a look-up, `ENFILE` if that takes one node too many, `ESTALE` if its life is over.
+    pub(super) fn enter(&self, life: Life, entry: &Entry) -> Result<Id> {
         let nodeid = self.nodeid_of(entry.node.id());
         let known = Known {
             node: entry.node.clone(),
             device: entry.attr.device,
         };
-        let mut shard = self.table.of(nodeid);
-        let (id, old) = match shard.entry(nodeid) {
+        let mut part = self.table.of(life, nodeid).ok_or(Errno::ESTALE)?;
+        let (id, old) = match part.table.entry(nodeid) {
             Slot::Occupied(mut slot) => {
                 let looked = slot.get_mut();
                 looked.lookups = looked.lookups.saturating_add(1);
@@ -121,34 +122,42 @@ impl Nodes {
             }
         };
         // Letting a node go may take time: not under the shard's lock.
-        drop(shard);
+        drop(part);
         drop(old);
         Ok(id)
     }
 
     /// Takes back `lookups` of the look-ups of a node, which goes with the last.
-    pub(super) fn forget(&self, nodeid: u64, lookups: u64) {
+    pub(super) fn forget(&self, life: Life, nodeid: u64, lookups: u64) {
         if nodeid == ROOT_ID {
             return;
         }
-        let mut shard = self.table.of(nodeid);
-        let Slot::Occupied(mut slot) = shard.entry(nodeid) else {
+        let Some(mut part) = self.table.of(life, nodeid) else {
+            return;
+        };
+        let Slot::Occupied(mut slot) = part.table.entry(nodeid) else {
             return;
         };
         let looked = slot.get_mut();
         looked.lookups = looked.lookups.saturating_sub(lookups);
         let gone = (looked.lookups == 0).then(|| slot.remove());
-        drop(shard);
+        drop(part);
         if gone.is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Forgets them all.
-    pub(super) fn clear(&self) {
-        for shard in self.table.take() {
-            self.count.fetch_sub(shard.len(), Ordering::Relaxed);
-        }
+    /// A life begins, without any. Those of the one before are to be let go.
+    pub(super) fn begin(&self, life: Life) -> Vec<Shard<Looked>> {
+        let past = self.table.begin(life);
+        let count = past.iter().map(Shard::len).sum();
+        self.count.fetch_sub(count, Ordering::Relaxed);
+        past
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 
     fn nodeid_of(&self, id: NodeId) -> u64 {
@@ -182,27 +191,31 @@ mod tests {
     fn the_root_and_whatever_has_its_id_change_places() {
         let script = Script::new();
         let nodes = Nodes::new(9);
-        nodes.set_root(script.node(7, Kind::Directory), 0);
-        let ids = [7, 1, 2].map(|id| nodes.enter(&entry(&script, id)).map(|id| id.nodeid));
+        nodes
+            .set_root(0, script.node(7, Kind::Directory), 0)
+            .expect("alive");
+        let ids = [7, 1, 2].map(|id| nodes.enter(0, &entry(&script, id)).map(|id| id.nodeid));
         assert_eq!(ids, [Ok(1), Ok(7), Ok(2)]);
-        assert_eq!(nodes.get(7).map(|known| known.node.id()), Ok(1));
-        nodes.forget(1, u64::MAX);
-        assert_eq!(nodes.get(1).map(|known| known.node.id()), Ok(7));
+        assert_eq!(nodes.get(0, 7).map(|known| known.node.id()), Ok(1));
+        nodes.forget(0, 1, u64::MAX);
+        assert_eq!(nodes.get(0, 1).map(|known| known.node.id()), Ok(7));
     }
 
     #[test]
     fn a_node_goes_with_its_last_look_up_and_comes_back_as_another() {
         let script = Script::new();
         let nodes = Nodes::new(9);
-        nodes.set_root(script.node(1, Kind::Directory), 0);
-        let one = nodes.enter(&entry(&script, 5)).expect("room");
-        assert_eq!(nodes.enter(&entry(&script, 5)), Ok(one));
-        nodes.forget(5, 1);
-        assert!(nodes.get(5).is_ok());
-        nodes.forget(5, 99);
-        assert_eq!(nodes.get(5).map(drop), Err(Errno::ESTALE));
-        nodes.forget(5, 1);
-        let other = nodes.enter(&entry(&script, 5)).expect("room");
+        nodes
+            .set_root(0, script.node(1, Kind::Directory), 0)
+            .expect("alive");
+        let one = nodes.enter(0, &entry(&script, 5)).expect("room");
+        assert_eq!(nodes.enter(0, &entry(&script, 5)), Ok(one));
+        nodes.forget(0, 5, 1);
+        assert!(nodes.get(0, 5).is_ok());
+        nodes.forget(0, 5, 99);
+        assert_eq!(nodes.get(0, 5).map(drop), Err(Errno::ESTALE));
+        nodes.forget(0, 5, 1);
+        let other = nodes.enter(0, &entry(&script, 5)).expect("room");
         assert_ne!(one.generation, other.generation);
         assert_eq!(nodes.count.load(Ordering::Relaxed), 2);
     }
@@ -211,14 +224,18 @@ mod tests {
     fn a_full_table_says_so() {
         let script = Script::new();
         let nodes = Nodes::new(2);
-        nodes.set_root(script.node(1, Kind::Directory), 0);
+        nodes
+            .set_root(0, script.node(1, Kind::Directory), 0)
+            .expect("alive");
         assert_eq!(nodes.check_room(), Ok(()));
-        assert!(nodes.enter(&entry(&script, 2)).is_ok());
+        assert!(nodes.enter(0, &entry(&script, 2)).is_ok());
         assert_eq!(nodes.check_room(), Err(Errno::ENFILE));
-        assert!(nodes.enter(&entry(&script, 2)).is_ok());
-        assert_eq!(nodes.enter(&entry(&script, 3)), Err(Errno::ENFILE));
-        nodes.clear();
-        assert_eq!(nodes.check_room(), Ok(()));
+        assert!(nodes.enter(0, &entry(&script, 2)).is_ok());
+        assert_eq!(nodes.enter(0, &entry(&script, 3)), Err(Errno::ENFILE));
+        drop(nodes.begin(1));
+        assert_eq!((nodes.check_room(), nodes.count()), (Ok(()), 0));
+        assert_eq!(nodes.enter(0, &entry(&script, 2)), Err(Errno::ESTALE));
+        assert!(nodes.enter(1, &entry(&script, 2)).is_ok());
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Turn<'_> {
             };
             file.setattr(&self.cx, &cut)?;
         }
-        let opened = self.opened_as(place, self.open_of(node, file, flags));
+        let opened = self.opened_as(place, self.open_of(node, file, flags))?;
         self.reply(&[&opened.encode()])
     }
 
@@ -50,7 +50,7 @@ impl Turn<'_> {
         }
         self.check_room(OpenOut::SIZE)?;
         let place = self.peer.handles.reserve()?;
-        let opened = self.opened_as(place, self.open_directory()?);
+        let opened = self.opened_as(place, self.open_directory()?)?;
         self.reply(&[&opened.encode()])
     }
 
@@ -117,7 +117,7 @@ impl Turn<'_> {
         let ((entry, file), flags) =
             self.writing_behind(flags, |flags| make(self, &*up.node, flags))?;
         let looked = self.entry_out(&up, &entry)?;
-        let opened = self.opened_as(place, self.open_of(entry.node, file, flags));
+        let opened = self.opened_as(place, self.open_of(entry.node, file, flags))?;
         self.reply(&[&looked.encode(), &opened.encode()])
     }
 
@@ -134,7 +134,7 @@ impl Turn<'_> {
         Open {
             locked: Locked {
                 node,
-                lockers: self.peer.lockers.clone(),
+                lockers: self.peer.lockers(),
                 any: AtomicBool::new(false),
             },
             file,
@@ -142,13 +142,13 @@ impl Turn<'_> {
         }
     }
 
-    fn opened_as(&self, place: Reserved<'_>, open: Open) -> OpenOut {
+    fn opened_as(&self, place: Reserved<'_>, open: Open) -> Result<OpenOut> {
         let flags = self.peer.options.open_flags(open.is_directory());
-        OpenOut {
-            fh: place.keep(open),
+        Ok(OpenOut {
+            fh: place.keep(self.life, open)?,
             open_flags: flags.bits(),
             backing_id: 0,
-        }
+        })
     }
 
     /// Opens as a client needs it that writes behind: it reads pages that it writes a part of, and
@@ -217,7 +217,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn release(&mut self, args: &ReleaseIn) -> Result<()> {
-        let open = self.peer.handles.remove(args.fh)?;
+        let open = self.peer.handles.remove(self.life, args.fh)?;
         if args.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
             self.release_locks(&open, Owners::flock(args.lock_owner));
         }

@@ -79,7 +79,7 @@ impl Turn<'_> {
 
     /// What a look-up of `entry` in `up` answers; counts it.
     pub(super) fn entry_out(&self, up: &Known, entry: &Entry) -> Result<EntryOut> {
-        let id = self.peer.nodes.enter(entry)?;
+        let id = self.peer.nodes.enter(self.life, entry)?;
         let mut attr = attr_out(&entry.attr);
         if self.agreed.has(InitFlags::SUBMOUNTS) && entry.attr.device != up.device {
             attr.flags |= ATTR_SUBMOUNT;

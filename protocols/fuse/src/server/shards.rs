@@ -1,4 +1,7 @@
 //! A table by number, in parts: no lock that all requests share.
+//!
+//! A mount has one life after the other, each begun by INIT. Every part knows which it is in: what an earlier life
+//! still wants of it, it does not get.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -6,25 +9,43 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) type Shard<V> = HashMap<u64, V, NumberHash>;
 
-pub(super) struct Shards<V>([Mutex<Shard<V>>; COUNT]);
+/// Which life of a mount; a later one is greater.
+pub(super) type Life = u64;
+
+pub(super) struct Shards<V>([Mutex<Part<V>>; COUNT]);
+
+pub(super) struct Part<V> {
+    life: Life,
+    pub(super) table: Shard<V>,
+}
 
 /// More than threads work for one mount.
 const COUNT: usize = 64;
 
 impl<V> Shards<V> {
     pub(super) fn new() -> Shards<V> {
-        Shards(std::array::from_fn(|_| Mutex::default()))
+        Shards(std::array::from_fn(|_| {
+            Mutex::new(Part {
+                life: 0,
+                table: Shard::default(),
+            })
+        }))
     }
 
-    /// The part that a number is in.
+    /// The part that a number is in, if this is its life.
     #[inline]
-    pub(super) fn of(&self, number: u64) -> MutexGuard<'_, Shard<V>> {
-        lock(&self.0[number as usize % COUNT])
+    pub(super) fn of(&self, life: Life, number: u64) -> Option<MutexGuard<'_, Part<V>>> {
+        Some(lock(&self.0[number as usize % COUNT])).filter(|part| part.life == life)
     }
 
-    /// Takes all parts out, one by one.
-    pub(super) fn take(&self) -> impl Iterator<Item = Shard<V>> {
-        self.0.iter().map(|shard| std::mem::take(&mut *lock(shard)))
+    /// A life begins: what there was of the one before is taken out.
+    pub(super) fn begin(&self, life: Life) -> Vec<Shard<V>> {
+        let begin = |part: &Mutex<Part<V>>| {
+            let mut part = lock(part);
+            part.life = life;
+            std::mem::take(&mut part.table)
+        };
+        self.0.iter().map(begin).collect()
     }
 }
 

@@ -27,7 +27,8 @@ impl Turn<'_> {
     }
 
     pub(super) fn forget(&mut self, lookups: u64) -> Result<()> {
-        self.peer.nodes.forget(self.header.nodeid, lookups);
+        let nodes = &self.peer.nodes;
+        nodes.forget(self.life, self.header.nodeid, lookups);
         Ok(())
     }
 
@@ -35,7 +36,8 @@ impl Turn<'_> {
     pub(super) fn batch_forget(&mut self, count: u32, forgets: &[u8]) -> Result<()> {
         let whole = forgets.chunks_exact(ForgetOne::SIZE).take(count as usize);
         for forget in whole.filter_map(|bytes| ForgetOne::decode(bytes).ok()) {
-            self.peer.nodes.forget(forget.nodeid, forget.nlookup);
+            let nodes = &self.peer.nodes;
+            nodes.forget(self.life, forget.nodeid, forget.nlookup);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 mod dirs;
 mod files;
 mod labels;
+mod lives;
 mod locks;
 mod mount;
 mod names;

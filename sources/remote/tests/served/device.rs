@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use virtqueue::{Config, Device, Drive, Stop};
 pub(crate) struct Shared {
     engine: Arc<Engine>,
     stop: Arc<OwnedFd>,
-    device: Option<JoinHandle<io::Result<()>>>,
+    device: Mutex<Option<JoinHandle<io::Result<()>>>>,
 }
 
 struct Queues {
@@ -62,20 +62,34 @@ impl Shared {
         let shared = Shared {
             engine,
             stop,
-            device: Some(device),
+            device: Mutex::new(Some(device)),
         };
         (shared, ours)
     }
 }
 
+impl Shared {
+    /// Stops the device, which answers everything before.
+    pub(crate) fn end(&self) {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        self.await_end();
+    }
+
+    /// Waits until the device has stopped.
+    pub(crate) fn await_end(&self) {
+        let device = self.device.lock().expect("no panic holds it").take();
+        if let Some(ended) = device.map(JoinHandle::join)
+            && !std::thread::panicking()
+        {
+            ended.expect("no panic").expect("an end");
+        }
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        let ended = self.device.take().map(JoinHandle::join);
+        self.end();
         self.engine.stop();
-        if !std::thread::panicking() {
-            ended.expect("one").expect("no panic").expect("an end");
-        }
     }
 }
 

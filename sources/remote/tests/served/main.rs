@@ -1,5 +1,6 @@
 //! A remote file system over a barge server in the same process, and over servers that misbehave.
 
+mod blocking;
 mod cancel;
 mod conformance;
 mod device;

@@ -1,0 +1,300 @@
+//! INIT and DESTROY while requests are in the source: what a life of the mount has begun is not the next one's.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{ScopedJoinHandle, ThreadId};
+use std::time::Duration;
+
+use fuse::Request as R;
+use fuse::layout::*;
+use fuse::message::Text;
+use fuse::numbers::{ROOT_ID, lock_kind};
+use fuse::server::{Figures, Options, Server};
+use layers::Fault;
+use layers::fault::{What, When};
+use memory::Memory;
+use proptest::prelude::*;
+use vfs::{Errno, Export, Op};
+use vfs_testkit::clock;
+
+use crate::net::{Net, OFFERED, create, entry, init, lookup};
+
+/// A tree whose operations wait until they are let go on.
+#[derive(Default)]
+struct Gate {
+    /// Goes on by one each time.
+    now: AtomicU64,
+    /// The threads that have come to it.
+    reached: Mutex<HashSet<ThreadId>>,
+}
+
+impl Gate {
+    fn export(self: &Arc<Gate>) -> Arc<Export> {
+        let gate = self.clone();
+        let now = move || {
+            let thread = std::thread::current().id();
+            gate.reached
+                .lock()
+                .expect("no panic holds it")
+                .insert(thread);
+            Duration::from_millis(gate.now.load(Ordering::SeqCst))
+        };
+        let fault = Fault::new(1, Arc::new(now));
+        for op in [Op::Lookup, Op::Create, Op::Open, Op::Make] {
+            fault.add(op, When::Always, What::Delay(Duration::from_millis(1)));
+        }
+        let memory = Memory::new(clock());
+        let plain = Server::new(
+            Arc::new(Export::new("", memory.clone())),
+            Options::default(),
+        );
+        Net::on(&plain).create(ROOT_ID, "there");
+        Arc::new(Export::new("", layers::stack(memory, fault)))
+    }
+
+    fn await_reached(&self, thread: ThreadId) {
+        while !self
+            .reached
+            .lock()
+            .expect("no panic holds it")
+            .contains(&thread)
+        {
+            std::thread::yield_now();
+        }
+    }
+
+    fn open(&self) {
+        self.now.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Init,
+    Destroy,
+    /// A request comes as far as the source.
+    Begin(Asked),
+    /// All that did are answered.
+    Finish,
+    /// The first file that is open is locked, by somebody new.
+    Lock,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Lookup,
+    Create,
+    Opendir,
+    Mkdir,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use Step::*;
+    prop_oneof![
+        1 => Just(Init),
+        1 => Just(Destroy),
+        1 => Just(Begin(Asked::Lookup)),
+        2 => Just(Begin(Asked::Create)),
+        1 => Just(Begin(Asked::Opendir)),
+        1 => Just(Begin(Asked::Mkdir)),
+        3 => Just(Finish),
+        1 => Just(Lock),
+    ]
+}
+
+/// What a request brought: a node and a handle.
+type Brought = (Option<u64>, Option<u64>);
+
+fn ask(net: &Net, asked: Asked, number: usize) -> Result<Brought, Errno> {
+    let name = number.to_string();
+    let node = |bytes: &[u8]| Some(entry(bytes).nodeid);
+    let handle = |bytes: &[u8]| Some(OpenOut::decode(bytes).expect("a handle").fh);
+    match asked {
+        Asked::Lookup => {
+            let reply = net.rpc(ROOT_ID, &lookup("there"))?;
+            Ok((node(&reply), None))
+        }
+        Asked::Create => {
+            let reply = net.rpc(ROOT_ID, &create(&name, 2))?;
+            let (made, open) = reply.split_at(EntryOut::SIZE);
+            Ok((node(made), handle(open)))
+        }
+        Asked::Opendir => {
+            let args = OpenIn::default();
+            Ok((None, handle(&net.rpc(ROOT_ID, &R::Opendir { args })?)))
+        }
+        Asked::Mkdir => {
+            let args = MkdirIn::default();
+            let name = Text(name.as_bytes());
+            let reply = net.rpc(ROOT_ID, &R::Mkdir { args, name })?;
+            Ok((node(&reply), None))
+        }
+    }
+}
+
+/// What the client has by now, as it was told.
+#[derive(Default)]
+struct Model {
+    life: usize,
+    mounted: bool,
+    nodes: HashSet<u64>,
+    handles: Vec<u64>,
+    files: Vec<u64>,
+    /// What it had in lives that are over.
+    past: Vec<Brought>,
+}
+
+impl Model {
+    fn begin(&mut self, mounted: bool) {
+        self.life += 1;
+        self.mounted = mounted;
+        self.past
+            .extend(self.nodes.drain().map(|node| (Some(node), None)));
+        self.past
+            .extend(self.handles.drain(..).map(|handle| (None, Some(handle))));
+        self.files.clear();
+    }
+
+    fn brought(&mut self, (node, handle): Brought) {
+        self.nodes.extend(node);
+        self.handles.extend(handle);
+        self.files.extend(node.and(handle));
+    }
+
+    fn figures(&self) -> Figures {
+        Figures {
+            nodes: self.nodes.len() + usize::from(self.mounted),
+            handles: self.handles.len(),
+        }
+    }
+}
+
+fn play(steps: &[Step]) {
+    let gate = Arc::new(Gate::default());
+    let export = gate.export();
+    let net = &Net::silent(&Server::new(export.clone(), Options::default()));
+    let mut model = Model::default();
+    std::thread::scope(|scope| {
+        let mut held: Vec<(usize, ScopedJoinHandle<'_, _>)> = Vec::new();
+        let finish = |held: &mut Vec<(usize, ScopedJoinHandle<'_, _>)>, model: &mut Model| {
+            gate.open();
+            for (life, thread) in held.drain(..) {
+                match thread.join().expect("no panic") {
+                    Ok(brought) if life == model.life => model.brought(brought),
+                    Err(Errno::ESTALE) if life != model.life => {}
+                    other => panic!("{other:?} of life {life} in life {}", model.life),
+                }
+            }
+            assert_eq!(net.session.figures(), model.figures());
+        };
+        for (number, &step) in steps.iter().enumerate() {
+            match step {
+                Step::Init => {
+                    net.init();
+                    model.begin(true);
+                }
+                Step::Destroy => {
+                    net.ok(ROOT_ID, &R::Destroy {});
+                    model.begin(false);
+                }
+                Step::Begin(asked) if model.mounted => {
+                    let thread = scope.spawn(move || ask(net, asked, number));
+                    gate.await_reached(thread.thread().id());
+                    held.push((model.life, thread));
+                }
+                Step::Finish => finish(&mut held, &mut model),
+                Step::Lock => {
+                    if let Some(&fh) = model.files.first() {
+                        let args = LkIn {
+                            fh,
+                            owner: number as u64,
+                            kind: lock_kind::RDLCK,
+                            ..LkIn::default()
+                        };
+                        net.ok(ROOT_ID, &R::Setlk { args });
+                    }
+                }
+                Step::Begin(_) => {}
+            }
+            assert_eq!(net.session.figures().nodes, model.figures().nodes);
+            assert!(!model.files.is_empty() || export.locks.is_empty());
+        }
+        finish(&mut held, &mut model);
+    });
+    net.init();
+    for (node, handle) in std::mem::take(&mut model.past) {
+        if let Some(node) = node {
+            let args = GetattrIn::default();
+            assert_eq!(net.err(node, &R::Getattr { args }), Errno::ESTALE);
+        }
+        if let Some(fh) = handle {
+            let args = ReleaseIn {
+                fh,
+                ..ReleaseIn::default()
+            };
+            assert_eq!(net.err(ROOT_ID, &R::Release { args }), Errno::EBADF);
+        }
+    }
+    net.ok(ROOT_ID, &R::Destroy {});
+    assert_eq!(net.session.figures(), Figures::default());
+    assert!(export.locks.is_empty());
+}
+
+#[test]
+fn what_is_opened_while_another_life_begins_is_not_open_in_it() {
+    use Step::*;
+    for asked in [Asked::Lookup, Asked::Create, Asked::Opendir, Asked::Mkdir] {
+        for end in [Init, Destroy] {
+            play(&[Init, Begin(asked), end, Finish]);
+            play(&[Init, Begin(asked), end, Init, Finish]);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn nothing_of_a_life_is_in_the_next(steps in proptest::collection::vec(step(), 1..24)) {
+        play(&steps);
+    }
+}
+
+/// Threads that ask, and others that begin lives, as they come: in the end there is nothing.
+#[test]
+fn lives_that_begin_at_once_leave_nothing_behind() {
+    let export = Arc::new(Export::new("", Memory::new(clock())));
+    let net = &Net::silent(&Server::new(export.clone(), Options::default()));
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            scope.spawn(move || {
+                for round in 0..300 {
+                    let number = thread * 1000 + round;
+                    let again = (round + thread) % 7 == 0;
+                    if again && thread % 2 == 0 {
+                        // Another that begins at the same time may have been first.
+                        let _ = net.rpc(ROOT_ID, &init(7, 45, OFFERED));
+                    } else if again {
+                        net.ok(ROOT_ID, &R::Destroy {});
+                    }
+                    for asked in [Asked::Lookup, Asked::Create, Asked::Opendir, Asked::Mkdir] {
+                        let Ok((Some(_), Some(fh))) = ask(net, asked, number) else {
+                            continue;
+                        };
+                        let args = LkIn {
+                            fh,
+                            owner: number as u64,
+                            kind: lock_kind::WRLCK,
+                            ..LkIn::default()
+                        };
+                        let _ = net.rpc(ROOT_ID, &R::Setlk { args });
+                    }
+                }
+            });
+        }
+    });
+    net.ok(ROOT_ID, &R::Destroy {});
+    assert_eq!(net.session.figures(), Figures::default());
+    assert!(export.locks.is_empty());
+}
