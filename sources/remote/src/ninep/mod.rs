@@ -1,8 +1,8 @@
 //! 9P: the client half of the protocol joined to a connection.
 //!
-//! - [`pipe`] moves messages: many in flight, from one thread or many.
-//! - [`fid`] has fids as values; [`fs`] attaches; [`node`], [`names`], `file`, [`dir`], [`xattr`] and [`locks`]
-//!   are the file-system traits on top, and [`legacy`] what the dialects without `.L` do otherwise.
+//! - `pipe` moves messages: many in flight, from one thread or many.
+//! - `fid` has fids as values; `fs` attaches; `node`, `names`, `file`, `dir`, `xattr` and `locks`
+//!   are the file-system traits on top, and `legacy` what the dialects without `.L` do otherwise.
 
 mod dir;
 mod fid;
