@@ -289,8 +289,8 @@ impl Lane {
             .values()
             .map(|flight| flight.request.clone())
             .collect();
-        add(&self.stats().cancelled, requests.len());
-        requests.iter().for_each(StreamRequest::cancel);
+        let cancelled = requests.iter().filter(|request| request.cancel());
+        add(&self.stats().cancelled, cancelled.count());
     }
 
     /// Takes a request that is answered out of flight; whoever cancelled it comes next.

@@ -314,8 +314,7 @@ impl QueueLane {
                 let target = target.cloned();
                 drop(flights);
                 if let Some(target) = target {
-                    add(&self.stats.cancelled, 1);
-                    target.cancel();
+                    self.cancel(&target);
                 }
                 id
             }
@@ -340,7 +339,7 @@ impl QueueLane {
         let mut flights = self.flights();
         flights.all.push(request.clone());
         if flights.over {
-            request.cancel();
+            self.cancel(&request);
         }
         match flights.share.take(self.engine.workers()) {
             true => Begun::Lasts(request),
@@ -411,8 +410,11 @@ impl QueueLane {
 
     fn cancel_all(&self) {
         let requests = self.flights().all.clone();
-        add(&self.stats.cancelled, requests.len());
-        requests.iter().for_each(Request::cancel);
+        requests.iter().for_each(|request| self.cancel(request));
+    }
+
+    fn cancel(&self, request: &Arc<Request<Queued>>) {
+        add(&self.stats.cancelled, usize::from(request.cancel()));
     }
 
     fn flights(&self) -> MutexGuard<'_, Flights> {

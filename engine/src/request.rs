@@ -65,10 +65,11 @@ impl<J: Job> Request<J> {
         })
     }
 
-    /// Cancels: whatever it waits for ends early.
-    pub(crate) fn cancel(self: &Arc<Self>) {
-        self.call.cancel();
+    /// Cancels: whatever it waits for ends early. Says whether it was the first time.
+    pub(crate) fn cancel(self: &Arc<Self>) -> bool {
+        let first = self.call.cancel();
         self.clone().wake();
+        first
     }
 
     fn park(self: &Arc<Self>) {

@@ -129,12 +129,13 @@ impl Call {
         }
     }
 
-    /// Cancels: every operation that waits gives up with `EINTR`. Idempotent.
-    pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::SeqCst);
+    /// Cancels: every operation that waits gives up with `EINTR`. Idempotent; says whether it was the first time.
+    pub fn cancel(&self) -> bool {
+        let first = !self.cancelled.swap(true, Ordering::SeqCst);
         for waker in std::mem::take(&mut *self.on_cancel.lock().expect("no panic holds it")) {
             waker.wake();
         }
+        first
     }
 
     /// `EINTR` once cancelled.

@@ -23,7 +23,8 @@ pub(super) struct Nodes {
 
 pub(super) struct Looked {
     known: Known,
-    lookups: u64,
+    /// How often it was looked up. The most is not counted down any more: it stays, as the root does.
+    lookups: u32,
     /// Tells one life of an id from the next, as long as the mount lasts.
     generation: u32,
 }
@@ -139,7 +140,10 @@ impl Nodes {
             return;
         };
         let looked = slot.get_mut();
-        looked.lookups = looked.lookups.saturating_sub(lookups);
+        if looked.lookups != u32::MAX {
+            let fewer = u32::try_from(lookups).unwrap_or(u32::MAX);
+            looked.lookups = looked.lookups.saturating_sub(fewer);
+        }
         let gone = (looked.lookups == 0).then(|| slot.remove());
         drop(part);
         if gone.is_some() {
@@ -221,6 +225,25 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_was_looked_up_too_often_to_count_stays() {
+        let script = Script::new();
+        let nodes = Nodes::new(9);
+        let id = nodes.enter(0, &entry(&script, 5)).expect("room");
+        let lookups = |lookups| {
+            let mut part = nodes.table.of(0, 5).expect("alive");
+            part.table.get_mut(&5).expect("known").lookups = lookups;
+        };
+        lookups(u32::MAX - 1);
+        assert_eq!(nodes.enter(0, &entry(&script, 5)), Ok(id));
+        assert_eq!(nodes.enter(0, &entry(&script, 5)), Ok(id));
+        nodes.forget(0, 5, u64::MAX);
+        assert!(nodes.get(0, 5).is_ok());
+        lookups(u32::MAX - 1);
+        nodes.forget(0, 5, u64::MAX);
+        assert!(nodes.get(0, 5).is_err());
+    }
+
+    #[test]
     fn a_full_table_says_so() {
         let script = Script::new();
         let nodes = Nodes::new(2);
@@ -240,6 +263,6 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        assert!(size_of::<(u64, Looked)>() <= 48);
+        assert!(size_of::<(u64, Looked)>() <= 40);
     }
 }

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use hostile::peer::{Peer, ROOT, encoded};
 use hostile::process::Process;
 use p9::{Fid, Names, Rmessage, Tag, Tmessage as T};
+use vfs::{Call, Caller, Cx, FileSystem, Name, Want};
+
+use crate::mounted;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_hostile-server");
 
@@ -130,14 +133,30 @@ fn fill(dir: &Path) {
     }
 }
 
+/// How many descriptors a server has for a tree.
+const DESCRIPTORS: usize = 1024;
+
+impl Forest {
+    /// What the server takes for the files, of which it had none when it took `empty`; a million are to take no more
+    /// than `most`. The tables of fids and of nodes double when they are full, and a million comes soon after.
+    fn weigh(&self, server: &Process, empty: u64, how: &str, most: u64) {
+        /// What a server takes without any.
+        const BASE: u64 = 2 << 20;
+        let taken = server.memory();
+        let each = taken.saturating_sub(empty) / self.files as u64;
+        println!(
+            "{} files {how}: {} MiB, {each} bytes each, {} descriptors",
+            self.files,
+            taken >> 20,
+            server.descriptors()
+        );
+        let bound = BASE + (most - BASE) * self.files as u64 / 1_000_000;
+        assert!(taken < bound, "{taken} bytes");
+    }
+}
+
 #[test]
 fn a_million_files_walked_fit_into_200_mib_and_the_descriptor_budget() {
-    /// For a million, and what a server takes without any. The tables of fids and of nodes double when they
-    /// are full, and a million comes soon after.
-    const MOST: u64 = 200 << 20;
-    const BASE: u64 = 2 << 20;
-    const DESCRIPTORS: usize = 1024;
-
     let forest = Forest::new();
     let server = Process::start(SERVER, Some(forest.dir.path()), Some(DESCRIPTORS));
     let mut peer = Peer::attached(&server.addr, 1 << 16);
@@ -170,22 +189,42 @@ fn a_million_files_walked_fit_into_200_mib_and_the_descriptor_budget() {
         peer.ok(&T::Clunk { fid: dir_fid });
         assert!(server.descriptors() < DESCRIPTORS + 100);
     }
-    let taken = server.memory();
-    let each = taken.saturating_sub(empty) / forest.files as u64;
-    println!(
-        "{} files walked: {} MiB, {each} bytes each, {} descriptors",
-        forest.files,
-        taken >> 20,
-        server.descriptors()
-    );
-    let bound = BASE + (MOST - BASE) * forest.files as u64 / 1_000_000;
-    assert!(taken < bound, "{taken} bytes");
+    forest.weigh(&server, empty, "walked", 200 << 20);
     // All are there, those whose descriptors went as well.
     for fid in (1..=next).step_by(997) {
         peer.ok(&T::Getattr {
             fid: Fid(fid),
             mask: 0x7ff,
         });
+    }
+    assert!(server.descriptors() < DESCRIPTORS + 100);
+}
+
+#[test]
+fn a_million_nodes_that_a_guest_knows_fit_into_220_mib_and_the_descriptor_budget() {
+    let forest = Forest::new();
+    let server = Process::virtiofs(SERVER, Some(forest.dir.path()), Some(DESCRIPTORS));
+    let mount = mounted(&server.addr);
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let root = mount.root(&cx).expect("a root");
+    let empty = server.memory();
+    // A node that its client lets go of is forgotten.
+    let mut known = Vec::new();
+    for dir in 0..forest.files / Forest::PER_DIRECTORY {
+        let dir = dir.to_string();
+        let name = Name::new(dir.as_bytes()).expect("a name");
+        let dir = root.lookup(&cx, name).expect("there").node;
+        for file in 0..Forest::PER_DIRECTORY {
+            let file = file.to_string();
+            let name = Name::new(file.as_bytes()).expect("a name");
+            known.push(dir.lookup(&cx, name).expect("there").node);
+        }
+        assert!(server.descriptors() < DESCRIPTORS + 100);
+    }
+    forest.weigh(&server, empty, "known", 220 << 20);
+    for node in known.iter().step_by(997) {
+        node.attr(&cx, Want::STAT).expect("there");
     }
     assert!(server.descriptors() < DESCRIPTORS + 100);
 }
