@@ -44,8 +44,9 @@ impl Slow {
         );
         let (looked, ends) = (looks.clone(), over.clone());
         let now = move || {
+            let now = Duration::from_secs(ends.load(Ordering::SeqCst).into());
             looked.fetch_add(1, Ordering::SeqCst);
-            Duration::from_secs(ends.load(Ordering::SeqCst).into())
+            now
         };
         let fault = Fault::new(1, Arc::new(now));
         for op in [Op::Read, Op::Fsync] {
