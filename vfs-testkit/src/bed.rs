@@ -1,6 +1,7 @@
 //! The file system under test, and what cases are run and checked with.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -18,6 +19,8 @@ pub struct Subject {
     pub profile: Profile,
     /// What has to live as long as it: a temporary directory, a server.
     pub keep: Box<dyn Any>,
+    /// Asked when a case has failed: why that is nobody's fault here, as when another's server has crashed.
+    pub excuse: Box<dyn Fn() -> Option<String>>,
 }
 
 impl Subject {
@@ -27,6 +30,7 @@ impl Subject {
             fs,
             profile,
             keep: Box::new(()),
+            excuse: Box::new(|| None),
         }
     }
 }
@@ -97,12 +101,19 @@ impl Bed {
             return;
         }
         let caps = subject.fs.capabilities();
-        case(&Bed {
+        let bed = Bed {
             fs: subject.fs,
             profile: subject.profile,
             caps,
             _keep: subject.keep,
-        });
+        };
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(&bed))) else {
+            return;
+        };
+        match (subject.excuse)() {
+            Some(why) => eprintln!("skipped {name}: {why}"),
+            None => resume_unwind(panic),
+        }
     }
 
     /// The root directory as the profile's caller sees it.

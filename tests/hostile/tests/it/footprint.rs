@@ -201,7 +201,7 @@ fn a_million_files_walked_fit_into_200_mib_and_the_descriptor_budget() {
 }
 
 #[test]
-fn a_million_nodes_that_a_guest_knows_fit_into_256_mib_and_the_descriptor_budget() {
+fn a_million_nodes_that_a_guest_knows_fit_into_250_mib_and_the_descriptor_budget() {
     let forest = Forest::new();
     let server = Process::virtiofs(SERVER, Some(forest.dir.path()), Some(DESCRIPTORS));
     let mount = mounted(&server.addr);
@@ -222,7 +222,7 @@ fn a_million_nodes_that_a_guest_knows_fit_into_256_mib_and_the_descriptor_budget
         }
         assert!(server.descriptors() < DESCRIPTORS + 100);
     }
-    forest.weigh(&server, empty, "known", 256 << 20);
+    forest.weigh(&server, empty, "known", 250 << 20);
     for node in known.iter().step_by(997) {
         node.attr(&cx, Want::STAT).expect("there");
     }
