@@ -36,19 +36,18 @@ fn subject(below: &Path, options: Options) -> Subject {
             groups: Groups::Unknown,
         },
     };
-    Subject {
-        fs,
-        profile: Profile {
-            caller,
-            identity,
-            groups: identity,
-            root,
-            // Of a temporary directory the file system may be any; the common ones count.
-            dir_links: !["btrfs", "overlay"].contains(&kind_of(below).as_str()),
-            ..Profile::posix()
-        },
-        keep: Box::new(Kept { _dir: dir }),
-    }
+    let profile = Profile {
+        caller,
+        identity,
+        groups: identity,
+        root,
+        // Of a temporary directory the file system may be any; the common ones count.
+        dir_links: !["btrfs", "overlay"].contains(&kind_of(below).as_str()),
+        ..Profile::posix()
+    };
+    let mut subject = Subject::new(fs, profile);
+    subject.keep = Box::new(Kept { _dir: dir });
+    subject
 }
 
 fn kind_of(path: &Path) -> String {
