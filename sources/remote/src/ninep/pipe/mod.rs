@@ -30,10 +30,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 
 use p9::client::Client;
-use p9::{Dialect, Fid, Put, Tag, Tmessage};
+use p9::{Dialect, Fid, Tag, Tmessage};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::Link;
 use vfs::{Cx, Errno, Result};
+use wire::Put;
 
 use self::clunks::Clunks;
 use self::greet::greet;

@@ -1,21 +1,32 @@
-//! A reply's way to the transport.
+use crate::Outgoing;
 
-use wire::Outgoing;
+/// Takes the bytes of a message under construction.
+pub trait Put {
+    /// Takes `bytes` over.
+    fn put(&mut self, bytes: &[u8]);
+}
 
-use crate::Put;
+impl Put for Vec<u8> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
 
-/// Collects the fields of a reply, so that the transport is called once for all of them.
-pub(super) struct Buffered<'a> {
+/// Collects the fields of a reply, so that the transport is called once for many of them. Dropped, it
+/// hands on what is left.
+pub struct Buffered<'a> {
     out: &'a mut dyn Outgoing,
     bytes: [u8; Buffered::SIZE],
     len: usize,
 }
 
 impl<'a> Buffered<'a> {
-    /// Room for the largest reply of fixed size: Rgetattr's 160 bytes.
+    /// Room for replies of fixed size: 9P's Rgetattr has 160 bytes, NFS v3's GETATTR 84.
     const SIZE: usize = 160;
 
-    pub(super) fn new(out: &'a mut dyn Outgoing) -> Buffered<'a> {
+    /// Collects for `out`.
+    pub fn new(out: &'a mut dyn Outgoing) -> Buffered<'a> {
         Buffered {
             out,
             bytes: [0; Buffered::SIZE],
@@ -23,16 +34,17 @@ impl<'a> Buffered<'a> {
         }
     }
 
-    /// Hands on what is left.
-    pub(super) fn finish(mut self) {
-        self.flush();
-    }
-
     fn flush(&mut self) {
         if self.len > 0 {
             self.out.bytes(&self.bytes[..self.len]);
             self.len = 0;
         }
+    }
+}
+
+impl Drop for Buffered<'_> {
+    fn drop(&mut self) {
+        self.flush();
     }
 }
 

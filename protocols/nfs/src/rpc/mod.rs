@@ -1,0 +1,15 @@
+//! ONC RPC version 2 (RFC 5531): records, calls, replies, and who calls.
+
+mod auth;
+mod call;
+mod record;
+
+pub(crate) use auth::{AuthStat, Credential};
+pub(crate) use call::{CALL, Call, Refusal, begin_reply, refuse};
+pub(crate) use record::{LAST, MARK, Record, frame};
+
+/// The programs spoken here, by their numbers.
+pub(crate) mod program {
+    /// NFS v3 and v4.
+    pub(crate) const NFS: u32 = 100_003;
+}

@@ -1,0 +1,246 @@
+//! The server half: a [`wire::Session`] per connection, which answers calls over an exported tree.
+//!
+//! What clients share stands in the [`Server`]: nodes and files at hand, and the state of v4. A call that
+//! answers [`Answer::WouldBlock`] has left no trace but in the caches.
+//!
+//! What it lacks on purpose: the order of replies and cancellation (the driver's: RPC cancels nothing),
+//! the portmapper's own sockets, encryption (a transport's business).
+
+mod cache;
+mod handle;
+mod v3;
+mod v4;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
+use wire::{Answer, Incoming, Malformed, Outgoing, Role, XdrReader};
+
+use self::cache::Cache;
+use self::handle::FileHandle;
+use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
+
+/// How much a client may ask for, and as whom.
+#[derive(Clone)]
+pub struct Options {
+    /// The most bytes that READ and WRITE carry.
+    pub max_io: u32,
+    /// How many nodes are kept at hand.
+    pub max_nodes: usize,
+    /// Whom to take a caller for that does not say who it is: user and group.
+    pub anonymous: (u32, u32),
+    /// What tells this run of the server from others: unstable writes of an earlier one may be lost.
+    pub boot: u64,
+    /// How long a client of v4 may be silent before it may lose what it has.
+    pub lease: Duration,
+    /// How much time has passed since some moment.
+    pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
+}
+
+impl Options {
+    /// The usual ones.
+    pub fn new(boot: u64, clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> Options {
+        Options {
+            // What Linux asks for at most.
+            max_io: 1 << 20,
+            max_nodes: 1 << 16,
+            anonymous: (65534, 65534),
+            boot,
+            lease: Duration::from_secs(90),
+            clock,
+        }
+    }
+}
+
+/// Serves an exported tree over NFS.
+pub struct Server {
+    export: Arc<Export>,
+    capabilities: Capabilities,
+    options: Options,
+    nodes: Cache<FileHandle, Arc<dyn Node>>,
+    connections: AtomicU64,
+}
+
+impl Server {
+    /// Serves `export`.
+    pub fn new(export: Arc<Export>, options: Options) -> Arc<Server> {
+        Arc::new(Server {
+            capabilities: export.fs.capabilities(),
+            nodes: Cache::new(options.max_nodes),
+            connections: AtomicU64::new(0),
+            export,
+            options,
+        })
+    }
+
+    /// A new connection.
+    pub fn session(self: &Arc<Self>) -> Connection {
+        Connection {
+            server: self.clone(),
+            id: self.connections.fetch_add(1, Ordering::Relaxed),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// The largest record: a WRITE and what stands around it.
+    fn max_record(&self) -> usize {
+        self.options.max_io as usize + (64 << 10)
+    }
+}
+
+/// A client's connection.
+pub struct Connection {
+    server: Arc<Server>,
+    id: u64,
+    calls: AtomicU64,
+}
+
+impl wire::Session for Connection {
+    fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
+        rpc::frame(head, self.server.max_record())
+    }
+
+    fn role(&self, _: &[u8]) -> Result<Role, Malformed> {
+        // Not the call's own id: a client that has waited long sends the same call again.
+        let id = self.calls.fetch_add(1, Ordering::Relaxed);
+        Ok(Role::Request { id })
+    }
+
+    fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> Result<Answer, Malformed> {
+        let record = Record::new(message.bytes())?;
+        let mut arguments = XdrReader::new(record.bytes());
+        let xid = arguments.u32()?;
+        match arguments.u32()? {
+            CALL => {}
+            other => return Err(Malformed::new(format!("expected a call, got {other}"))),
+        }
+        let done = rpc::Call::read(&mut arguments)
+            .map_err(Stop::Refused)
+            .and_then(|head| {
+                let caller = self.caller(&head)?;
+                rpc::begin_reply(xid, out);
+                let mut turn = Turn {
+                    server: &self.server,
+                    connection: self.id,
+                    call,
+                    patience,
+                    caller,
+                    message,
+                    record: &record,
+                    arguments,
+                    out,
+                };
+                turn.run(head.program, head.version, head.procedure)
+            });
+        match done {
+            Ok(()) => {}
+            Err(Stop::Refused(why)) => {
+                tracing::debug!(connection = self.id, ?why, "refused");
+                out.truncate(0);
+                rpc::refuse(xid, why, out);
+            }
+            Err(Stop::Later(answer)) => {
+                out.truncate(0);
+                return Ok(answer);
+            }
+        }
+        let mark = (out.len() - MARK) as u32 | LAST;
+        out.patch(0, &mark.to_be_bytes());
+        Ok(Answer::Done)
+    }
+}
+
+impl Connection {
+    fn caller(&self, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
+        let credential = Credential::of(&head.credential)
+            .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;
+        Ok(match credential {
+            Credential::Sys(sys) => sys.caller,
+            Credential::None => {
+                let (uid, gid) = self.server.options.anonymous;
+                Caller {
+                    uid,
+                    gid,
+                    groups: Groups::Known(Arc::default()),
+                }
+            }
+        })
+    }
+}
+
+/// Why a call has no results.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// RPC refuses it.
+    Refused(Refusal),
+    /// Not now.
+    Later(Answer),
+}
+
+impl From<Refusal> for Stop {
+    fn from(why: Refusal) -> Stop {
+        Stop::Refused(why)
+    }
+}
+
+impl From<Malformed> for Stop {
+    fn from(what: Malformed) -> Stop {
+        Stop::Refused(what.into())
+    }
+}
+
+impl Stop {
+    /// What an errno is, if it is no status of the protocol's but says that it is too early.
+    pub(crate) fn later(errno: Errno) -> Option<Stop> {
+        match errno {
+            Errno::WOULD_BLOCK => Some(Stop::Later(Answer::WouldBlock)),
+            Errno::PARKED => Some(Stop::Later(Answer::Parked)),
+            _ => None,
+        }
+    }
+}
+
+/// A call being answered.
+pub(crate) struct Turn<'a> {
+    pub(crate) server: &'a Arc<Server>,
+    /// Which connection it came by.
+    pub(crate) connection: u64,
+    pub(crate) call: &'a Call,
+    pub(crate) patience: Patience,
+    pub(crate) caller: Caller,
+    pub(crate) message: &'a dyn Incoming,
+    pub(crate) record: &'a Record<'a>,
+    /// What has not been read yet.
+    pub(crate) arguments: XdrReader<'a>,
+    /// The reply, whose head has been written.
+    pub(crate) out: &'a mut dyn Outgoing,
+}
+
+impl Turn<'_> {
+    fn run(&mut self, program: u32, version: u32, procedure: u32) -> Result<(), Stop> {
+        tracing::trace!(connection = self.connection, program, version, procedure);
+        match (program, version) {
+            (program::NFS, 3) => v3::serve(self, procedure),
+            (program::NFS, 4) => v4::serve(self, procedure),
+            (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
+            _ => Err(Refusal::ProgramUnavailable.into()),
+        }
+    }
+
+    /// The context of calls of the source.
+    pub(crate) fn cx(&self) -> Cx<'_> {
+        Cx {
+            caller: &self.caller,
+            patience: self.patience,
+            call: self.call,
+        }
+    }
+}

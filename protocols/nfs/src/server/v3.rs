@@ -1,0 +1,12 @@
+//! v3: a procedure a call.
+
+use super::{Stop, Turn};
+use crate::rpc::Refusal;
+
+/// Answers a call of v3.
+pub(crate) fn serve(_: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
+    match procedure {
+        0 => Ok(()),
+        _ => Err(Refusal::ProcedureUnavailable.into()),
+    }
+}
