@@ -20,6 +20,7 @@ use wire::{Answer, Incoming, Malformed, Outgoing, Role, XdrReader};
 
 use self::cache::Cache;
 use self::handle::FileHandle;
+use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
 use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
 
 /// How much a client may ask for, and as whom.
@@ -31,8 +32,13 @@ pub struct Options {
     pub max_nodes: usize,
     /// Whom to take a caller for that does not say who it is: user and group.
     pub anonymous: (u32, u32),
-    /// What tells this run of the server from others: unstable writes of an earlier one may be lost.
+    /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
+    /// what v4's clients had then is theirs only if they reclaim it.
     pub boot: u64,
+    /// What this server is called, wherever clients meet it: two of one name are one.
+    pub name: String,
+    /// Which of v4's clients may reclaim after a restart.
+    pub stable: Arc<dyn Stable>,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -48,6 +54,8 @@ impl Options {
             max_nodes: 1 << 16,
             anonymous: (65534, 65534),
             boot,
+            name: format!("barge-{boot:016x}"),
+            stable: Arc::new(InMemory::default()),
             lease: Duration::from_secs(90),
             clock,
         }
@@ -61,18 +69,35 @@ pub struct Server {
     options: Options,
     nodes: Cache<FileHandle, Arc<dyn Node>>,
     connections: AtomicU64,
+    state: State<v4::Files, Arc<dyn Node>>,
 }
 
 impl Server {
     /// Serves `export`.
     pub fn new(export: Arc<Export>, options: Options) -> Arc<Server> {
+        let locked = export.clone();
+        let state = State::new(Config {
+            // Neither of the two that state cannot be of.
+            boot: (options.boot as u32).clamp(1, u32::MAX - 1),
+            lease: options.lease,
+            clock: options.clock.clone(),
+            limits: Limits::default(),
+            stable: options.stable.clone(),
+            release: Arc::new(move |gone| release(&locked, gone)),
+        });
         Arc::new(Server {
+            state,
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
             connections: AtomicU64::new(0),
             export,
             options,
         })
+    }
+
+    /// Forgets what time has made useless; to be called about once a second.
+    pub fn tend(&self) {
+        self.state.reap();
     }
 
     /// A new connection.
@@ -95,7 +120,18 @@ impl Server {
     }
 }
 
-/// A client's connection.
+/// Lets go of what clients of v4 no longer hold.
+fn release(export: &Export, gone: Gone<v4::Files, Arc<dyn Node>>) {
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    for lock in gone.locks {
+        export
+            .locks
+            .release(&cx, &*lock.node, |owner| *owner == lock.owner);
+    }
+}
+
+/// A client's connection. Dropping it is its end.
 pub struct Connection {
     server: Arc<Server>,
     id: u64,
@@ -138,6 +174,7 @@ impl wire::Session for Connection {
                     call,
                     patience,
                     caller,
+                    flavor: head.credential.flavor,
                     message,
                     record: &record,
                     arguments,
@@ -160,6 +197,12 @@ impl wire::Session for Connection {
         let mark = (out.len() - MARK) as u32 | LAST;
         out.patch(0, &mark.to_be_bytes());
         Ok(Answer::Done)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.server.state.disconnected(self.id);
     }
 }
 
@@ -221,6 +264,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) call: &'a Call,
     pub(crate) patience: Patience,
     pub(crate) caller: Caller,
+    /// How it says who it is.
+    pub(crate) flavor: u32,
     pub(crate) message: &'a dyn Incoming,
     pub(crate) record: &'a Record<'a>,
     /// What has not been read yet.

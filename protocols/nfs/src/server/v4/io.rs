@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vfs::{Caller, Errno, File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
+use super::state::{Share, SlotTurn, Special, special};
 use super::{Bad, Compound, Done};
 use crate::v4::op::{Commit, Read, Write};
 use crate::v4::reply::Written;
@@ -15,11 +16,29 @@ impl Compound<'_, '_> {
     /// The file that `state` names of `node`, open for `access`; nothing for I/O without an open.
     pub(super) fn file_of(
         &self,
-        _state: &StateId,
-        _node: &Arc<dyn Node>,
-        _access: OpenFlags,
+        given: &StateId,
+        node: &Arc<dyn Node>,
+        access: OpenFlags,
     ) -> Result<Option<Arc<dyn File>>, Bad> {
-        Ok(None)
+        let given = self.current_of(given)?;
+        let key = self.key(node);
+        let share = match access.contains(OpenFlags::WRITE) {
+            true => Share::WRITE,
+            false => Share::READ,
+        };
+        let state = &self.turn.server.state;
+        match special(&given) {
+            Some(Special::Bypass) if share == Share::READ => Ok(None),
+            Some(Special::Anonymous | Special::Bypass) => {
+                state.anonymous(key, share)?;
+                Ok(None)
+            }
+            Some(Special::Current | Special::Invalid) => Err(Status::BadStateid.into()),
+            None => {
+                let client = self.slot.as_ref().map(SlotTurn::client);
+                Ok(Some(state.io(client.as_ref(), &given, key, share)?))
+            }
+        }
     }
 
     /// The file that `state` names of `node`, or that one opened for `access`.
