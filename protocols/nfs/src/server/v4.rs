@@ -1,5 +1,7 @@
 //! v4: compounds.
 
+pub mod state;
+
 use super::{Stop, Turn};
 use crate::rpc::Refusal;
 
