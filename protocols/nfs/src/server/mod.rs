@@ -84,6 +84,11 @@ impl Server {
         }
     }
 
+    /// What tells writes before a restart, which may be lost, from those after it.
+    fn write_verifier(&self) -> crate::v4::Verifier {
+        self.options.boot.to_be_bytes()
+    }
+
     /// The largest record: a WRITE and what stands around it.
     fn max_record(&self) -> usize {
         self.options.max_io as usize + (64 << 10)

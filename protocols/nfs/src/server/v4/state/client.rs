@@ -1,5 +1,6 @@
 //! A client: who it is, its lease, and what it holds.
 
+use core::fmt;
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +28,12 @@ pub struct ClientRef<F, N>(pub(super) Arc<Client<F, N>>);
 impl<F, N> Clone for ClientRef<F, N> {
     fn clone(&self) -> Self {
         ClientRef(self.0.clone())
+    }
+}
+
+impl<F, N> fmt::Debug for ClientRef<F, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientRef({:#x})", self.0.id)
     }
 }
 

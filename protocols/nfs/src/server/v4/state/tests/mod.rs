@@ -98,7 +98,7 @@ impl World {
         self.state
             .set_client_id_confirm(id, confirm, b"root")
             .expect("confirmed");
-        self.state.client(id).ok().expect("known")
+        self.state.client(id).expect("known")
     }
 
     /// A client of v4.1 with a session, who has nothing to reclaim.
