@@ -9,7 +9,7 @@
 mod cache;
 mod handle;
 mod v3;
-mod v4;
+pub mod v4;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
