@@ -4,7 +4,7 @@ mod auth;
 mod call;
 mod record;
 
-pub(crate) use auth::{AuthStat, Credential};
+pub(crate) use auth::{AuthStat, Credential, NONE as AUTH_NONE, SYS as AUTH_SYS};
 pub(crate) use call::{CALL, Call, Refusal, begin_reply, refuse};
 pub(crate) use record::{LAST, MARK, Record, frame};
 
@@ -12,4 +12,6 @@ pub(crate) use record::{LAST, MARK, Record, frame};
 pub(crate) mod program {
     /// NFS v3 and v4.
     pub(crate) const NFS: u32 = 100_003;
+    /// MOUNT v3.
+    pub(crate) const MOUNT: u32 = 100_005;
 }

@@ -7,7 +7,10 @@
 //! the portmapper's own sockets, encryption (a transport's business).
 
 mod cache;
+mod files;
 mod handle;
+mod mount;
+mod replay;
 mod v3;
 mod v4;
 
@@ -16,10 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, XdrReader};
+use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader};
 
 use self::cache::Cache;
+use self::files::Files;
 use self::handle::FileHandle;
+use self::replay::Replays;
 use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
 
 /// How much a client may ask for, and as whom.
@@ -29,6 +34,8 @@ pub struct Options {
     pub max_io: u32,
     /// How many nodes are kept at hand.
     pub max_nodes: usize,
+    /// Of how many nodes files are kept open for v3, which opens none.
+    pub max_files: usize,
     /// Whom to take a caller for that does not say who it is: user and group.
     pub anonymous: (u32, u32),
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost.
@@ -46,6 +53,7 @@ impl Options {
             // What Linux asks for at most.
             max_io: 1 << 20,
             max_nodes: 1 << 16,
+            max_files: 1 << 10,
             anonymous: (65534, 65534),
             boot,
             lease: Duration::from_secs(90),
@@ -60,6 +68,10 @@ pub struct Server {
     capabilities: Capabilities,
     options: Options,
     nodes: Cache<FileHandle, Arc<dyn Node>>,
+    files: Files,
+    replays: Replays,
+    /// How often unstable writes may have been lost.
+    losses: AtomicU64,
     connections: AtomicU64,
 }
 
@@ -69,6 +81,9 @@ impl Server {
         Arc::new(Server {
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
+            files: Files::new(options.max_files),
+            replays: Replays::default(),
+            losses: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             export,
             options,
@@ -82,6 +97,22 @@ impl Server {
             id: self.connections.fetch_add(1, Ordering::Relaxed),
             calls: AtomicU64::new(0),
         }
+    }
+
+    /// Does what time asks for. To be called about once a second.
+    pub fn tend(&self) {
+        self.tend_files();
+    }
+
+    /// What tells unstable writes that were lost: another than before.
+    pub(crate) fn write_verifier(&self) -> [u8; 8] {
+        let losses = self.losses.load(Ordering::Relaxed);
+        self.options.boot.wrapping_add(losses).to_be_bytes()
+    }
+
+    /// Unstable writes may have been lost.
+    pub(crate) fn lost_writes(&self) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The largest record: a WRITE and what stands around it.
@@ -224,13 +255,15 @@ pub(crate) struct Turn<'a> {
     pub(crate) out: &'a mut dyn Outgoing,
 }
 
-impl Turn<'_> {
+impl<'a> Turn<'a> {
     fn run(&mut self, program: u32, version: u32, procedure: u32) -> Result<(), Stop> {
         tracing::trace!(connection = self.connection, program, version, procedure);
         match (program, version) {
             (program::NFS, 3) => v3::serve(self, procedure),
             (program::NFS, 4) => v4::serve(self, procedure),
             (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
+            (program::MOUNT, 3) => mount::serve(self, procedure),
+            (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
             _ => Err(Refusal::ProgramUnavailable.into()),
         }
     }
@@ -242,5 +275,26 @@ impl Turn<'_> {
             patience: self.patience,
             call: self.call,
         }
+    }
+
+    /// The call's arguments, and nothing behind them.
+    pub(super) fn take<A: Xdr<'a>>(&mut self) -> Result<A, Stop> {
+        let arguments = A::get(&mut self.arguments)?;
+        self.arguments.end()?;
+        Ok(arguments)
+    }
+
+    pub(super) fn reply<'b>(&mut self, outcome: &impl Xdr<'b>) {
+        outcome.put(&mut Buffered::new(self.out));
+    }
+
+    pub(super) fn answer<'b, A: Xdr<'a>, R: Xdr<'b>>(
+        &mut self,
+        procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
+    ) -> Result<(), Stop> {
+        let arguments = self.take()?;
+        let outcome = procedure(self, arguments)?;
+        self.reply(&outcome);
+        Ok(())
     }
 }
