@@ -7,7 +7,10 @@
 //! the portmapper's own sockets, encryption (a transport's business).
 
 mod cache;
+mod files;
 mod handle;
+mod mount;
+mod replay;
 mod v3;
 pub mod v4;
 
@@ -16,10 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, XdrReader};
+use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader};
 
 use self::cache::Cache;
+use self::files::Files;
 use self::handle::FileHandle;
+use self::replay::Replays;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
 use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
 
@@ -30,6 +35,8 @@ pub struct Options {
     pub max_io: u32,
     /// How many nodes are kept at hand.
     pub max_nodes: usize,
+    /// Of how many nodes files are kept open for v3, which opens none.
+    pub max_files: usize,
     /// Whom to take a caller for that does not say who it is: user and group.
     pub anonymous: (u32, u32),
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
@@ -52,6 +59,7 @@ impl Options {
             // What Linux asks for at most.
             max_io: 1 << 20,
             max_nodes: 1 << 16,
+            max_files: 1 << 10,
             anonymous: (65534, 65534),
             boot,
             name: format!("barge-{boot:016x}"),
@@ -68,6 +76,10 @@ pub struct Server {
     capabilities: Capabilities,
     options: Options,
     nodes: Cache<FileHandle, Arc<dyn Node>>,
+    files: Files,
+    replays: Replays,
+    /// How often unstable writes may have been lost.
+    losses: AtomicU64,
     connections: AtomicU64,
     state: State<v4::Files, Arc<dyn Node>>,
 }
@@ -78,7 +90,7 @@ impl Server {
         let locked = export.clone();
         let state = State::new(Config {
             // Neither of the two that state cannot be of.
-            boot: (options.boot as u32).clamp(1, u32::MAX - 1),
+            boot: ((options.boot ^ options.boot >> 32) as u32).clamp(1, u32::MAX - 1),
             lease: options.lease,
             clock: options.clock.clone(),
             limits: Limits::default(),
@@ -89,15 +101,13 @@ impl Server {
             state,
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
+            files: Files::new(options.max_files),
+            replays: Replays::default(),
+            losses: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             export,
             options,
         })
-    }
-
-    /// Forgets what time has made useless; to be called about once a second.
-    pub fn tend(&self) {
-        self.state.reap();
     }
 
     /// A new connection.
@@ -109,9 +119,26 @@ impl Server {
         }
     }
 
-    /// What tells writes before a restart, which may be lost, from those after it.
-    fn write_verifier(&self) -> crate::v4::Verifier {
-        self.options.boot.to_be_bytes()
+    /// Does what time asks for. To be called about once a second.
+    pub fn tend(&self) {
+        self.tend_files();
+        self.state.reap();
+    }
+
+    /// What tells unstable writes that were lost: another than before.
+    pub(crate) fn write_verifier(&self) -> [u8; 8] {
+        let losses = self.losses.load(Ordering::Relaxed);
+        self.options.boot.wrapping_add(losses).to_be_bytes()
+    }
+
+    /// Makes a file's contents durable. If that fails, unstable writes may be lost, of which clients learn by
+    /// another verifier.
+    fn sync(&self, cx: &Cx<'_>, file: &dyn vfs::File, datasync: bool) -> vfs::Result<()> {
+        let done = file.fsync(cx, datasync);
+        if done.is_err_and(|errno| !errno.is_signal()) {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        done
     }
 
     /// The largest record: a WRITE and what stands around it.
@@ -274,13 +301,15 @@ pub(crate) struct Turn<'a> {
     pub(crate) out: &'a mut dyn Outgoing,
 }
 
-impl Turn<'_> {
+impl<'a> Turn<'a> {
     fn run(&mut self, program: u32, version: u32, procedure: u32) -> Result<(), Stop> {
         tracing::trace!(connection = self.connection, program, version, procedure);
         match (program, version) {
             (program::NFS, 3) => v3::serve(self, procedure),
             (program::NFS, 4) => v4::serve(self, procedure),
             (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
+            (program::MOUNT, 3) => mount::serve(self, procedure),
+            (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
             _ => Err(Refusal::ProgramUnavailable.into()),
         }
     }
@@ -292,5 +321,26 @@ impl Turn<'_> {
             patience: self.patience,
             call: self.call,
         }
+    }
+
+    /// The call's arguments, and nothing behind them.
+    pub(super) fn take<A: Xdr<'a>>(&mut self) -> Result<A, Stop> {
+        let arguments = A::get(&mut self.arguments)?;
+        self.arguments.end()?;
+        Ok(arguments)
+    }
+
+    pub(super) fn reply<'b>(&mut self, outcome: &impl Xdr<'b>) {
+        outcome.put(&mut Buffered::new(self.out));
+    }
+
+    pub(super) fn answer<'b, A: Xdr<'a>, R: Xdr<'b>>(
+        &mut self,
+        procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
+    ) -> Result<(), Stop> {
+        let arguments = self.take()?;
+        let outcome = procedure(self, arguments)?;
+        self.reply(&outcome);
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Caller, Errno, File, Node, OpenFlags, Sink as _, Want};
+use vfs::{Errno, File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
 use super::state::{Share, SlotTurn, Special, special};
@@ -50,27 +50,7 @@ impl Compound<'_, '_> {
     ) -> Result<Arc<dyn File>, Bad> {
         match self.file_of(state, node, access)? {
             Some(file) => Ok(file),
-            None => Ok(self.open_anonymously(node, access)?),
-        }
-    }
-
-    /// Opens `node` for someone who has not opened it: its owner may, whatever its mode says, for it may
-    /// have opened it before that was changed.
-    pub(super) fn open_anonymously(
-        &self,
-        node: &Arc<dyn Node>,
-        access: OpenFlags,
-    ) -> Result<Arc<dyn File>, Errno> {
-        let cx = self.cx();
-        match node.open(&cx, access) {
-            Err(Errno::EACCES) => {
-                let attr = node.attr(&cx, Want::BASIC)?;
-                match attr.uid == cx.caller.uid {
-                    true => node.open(&cx.on_behalf_of(&Caller::ROOT), access),
-                    false => Err(Errno::EACCES),
-                }
-            }
-            done => done,
+            None => Ok(self.turn.server.file(&self.cx(), node, access)?),
         }
     }
 
@@ -124,8 +104,13 @@ impl Compound<'_, '_> {
             return Err(Status::Fbig.into());
         }
         let cx = self.cx();
+        let pieces: Vec<_> = self.turn.record.pieces(start..start + len).collect();
+        if pieces.len() > 1 || op.stable != Stable::Unstable {
+            // More than one step: none may be too early when the first is done.
+            cx.may_wait()?;
+        }
         let mut count = 0;
-        for piece in self.turn.record.pieces(start..start + len) {
+        for piece in pieces {
             let want = piece.len();
             let offset = op.offset + count as u64;
             let done = self
@@ -147,7 +132,10 @@ impl Compound<'_, '_> {
         self.affected();
         match op.stable {
             Stable::Unstable => {}
-            how => file.fsync(&self.cx(), how == Stable::Data)?,
+            how => self
+                .turn
+                .server
+                .sync(&self.cx(), &*file, how == Stable::Data)?,
         }
         let verifier = self.turn.server.write_verifier();
         self.reply.value(&Written {
@@ -164,13 +152,12 @@ impl Compound<'_, '_> {
             return Err(Status::Inval.into());
         }
         let cx = self.cx();
-        // Any descriptor does, and whoever has written may.
-        let root = cx.on_behalf_of(&Caller::ROOT);
-        let file = match node.open(&root, OpenFlags::READ) {
-            Err(Errno::EACCES) => self.open_anonymously(&node, OpenFlags::WRITE)?,
+        // Whatever way to the file there is: what it is open for makes no difference.
+        let file = match self.turn.server.file(&cx, &node, OpenFlags::WRITE) {
+            Err(Errno::EACCES) => self.turn.server.file(&cx, &node, OpenFlags::READ)?,
             done => done?,
         };
-        file.fsync(&cx, false)?;
+        self.turn.server.sync(&cx, &*file, false)?;
         let verifier = self.turn.server.write_verifier();
         self.reply.value(&verifier);
         Ok(())

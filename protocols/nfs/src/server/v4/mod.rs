@@ -14,7 +14,7 @@ mod open;
 mod place;
 mod reply;
 mod sparse;
-pub(crate) mod state;
+pub mod state;
 mod xattr;
 
 use std::sync::Arc;

@@ -97,7 +97,11 @@ impl Compound<'_, '_> {
                 self.check_access(&found.node, access)?;
                 held.clone()
             }
-            (None, None) if reclaim => self.open_anonymously(&found.node, flags(access))?,
+            (None, None) if reclaim => {
+                self.turn
+                    .server
+                    .file(&self.cx(), &found.node, flags(access))?
+            }
             (None, None) => found.node.open(&self.cx(), flags(access))?,
         };
         if found.cut {
