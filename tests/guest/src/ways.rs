@@ -33,6 +33,9 @@ pub(crate) const WAYS: &[Way] = &[
     way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
     way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
     way("nfs3", Nfs("3"), "auto"),
+    way("nfs4.0", Nfs("4.0"), "auto"),
+    way("nfs4.1", Nfs("4.1"), "auto"),
+    way("nfs4.2", Nfs("4.2"), "auto"),
 ];
 
 const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way {
@@ -72,10 +75,7 @@ impl Way {
         let usual = match self.protocol {
             NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
-            Nfs(version) => vec![
-                format!("vers={version},proto=tcp,mountproto=tcp,nolock"),
-                "actimeo=1".into(),
-            ],
+            Nfs(version) => vec![nfs_version(version), "actimeo=1".into()],
         };
         let options = [&usual, further].concat();
         Seat {
@@ -93,7 +93,7 @@ impl Way {
         let options: Vec<String> = match self.protocol {
             NineP => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
             Virtiofs { .. } => vec!["ro".into()],
-            Nfs(version) => vec![format!("ro,vers={version},nolock")],
+            Nfs(version) => vec!["ro".into(), nfs_version(version)],
         };
         let device = match self.protocol {
             NineP | Nfs(_) => None,
@@ -116,6 +116,14 @@ impl Way {
             NineP | Nfs(_) => Vec::new(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
         }
+    }
+}
+
+/// What mounts NFS of a version: v3 finds its mount protocol where it finds itself, and no lock manager.
+fn nfs_version(version: &str) -> String {
+    match version {
+        "3" => "vers=3,proto=tcp,mountproto=tcp,nolock".into(),
+        version => format!("vers={version},proto=tcp"),
     }
 }
 
