@@ -142,14 +142,14 @@ impl<F, N> State<F, N> {
             clock: config.clock,
             grace: Grace::new(config.stable.list(), until),
             slots: Arc::new(Budget::new(config.limits.all_slots)),
-            limits: config.limits,
             stable: config.stable,
             release: config.release,
             registry: Mutex::default(),
             clients: Table::new(),
             sessions: Table::new(),
             connections: Mutex::default(),
-            shares: Shares::new(),
+            limits: config.limits.clone(),
+            shares: Shares::new(config.limits.all_opens),
         }
     }
 

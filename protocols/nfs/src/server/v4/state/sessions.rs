@@ -81,6 +81,7 @@ pub(super) struct Session<F, N> {
     pub(super) id: SessionId,
     pub(super) client: Arc<Client<F, N>>,
     pub(super) callback_program: u32,
+    fore: Channel,
     pub(super) back: Channel,
     /// Whether the client has asked for a backchannel.
     pub(super) wants_backchannel: AtomicBool,
@@ -152,12 +153,8 @@ impl<F, N: Clone> State<F, N> {
         }
         let answer = self.make_session(registry, &client, ask);
         if answer.is_ok() && !client.is_confirmed() {
-            match registry.unconfirmed(&client.record) {
-                Some(known) if known.client.id == client.id => {
-                    self.confirm(registry, known, gone);
-                }
-                _ => return Err(Status::StaleClientid),
-            }
+            let known = registry.unconfirmed(&client.record);
+            self.confirm(registry, known.ok_or(Status::Serverfault)?, gone);
         }
         client.renew(self.now());
         creation.last = ask.sequence;
@@ -183,6 +180,7 @@ impl<F, N: Clone> State<F, N> {
             id,
             client: client.clone(),
             callback_program: ask.callback_program,
+            fore,
             back,
             wants_backchannel: AtomicBool::new(false),
             inner: Mutex::new(Inner {
@@ -308,6 +306,12 @@ impl<F, N> SlotTurn<F, N> {
     /// Whose request it is.
     pub fn client(&self) -> ClientRef<F, N> {
         ClientRef(self.session.client.clone())
+    }
+
+    /// What the session's requests and replies may be: the caller sees to it (`REQ_TOO_BIG`,
+    /// `TOO_MANY_OPS`, `REP_TOO_BIG`, `REP_TOO_BIG_TO_CACHE`).
+    pub fn channel(&self) -> &Channel {
+        &self.session.fore
     }
 
     /// What was asked.
