@@ -8,20 +8,24 @@ use std::sync::Arc;
 use transports::Addr;
 use vfs::Export;
 
+use super::Addrs;
 use super::plan::Plan;
 use crate::Failure;
 
 /// Says on standard output how to mount, and there and to the service manager that clients can
 /// connect.
-pub(super) fn ready(addrs: &[Addr], exports: &[Arc<Export>], plan: &Plan) -> Result<(), Failure> {
+pub(super) fn ready(addrs: &Addrs, exports: &[Arc<Export>], plan: &Plan) -> Result<(), Failure> {
     let mut text = String::new();
     if let Some(nine) = &plan.nine {
-        for addr in addrs {
+        for addr in &addrs.nine {
             for export in exports {
                 text.push_str(&mount_command(addr, &export.name, nine.max_msize));
                 text.push('\n');
             }
         }
+    }
+    for addr in &addrs.nfs {
+        text.push_str(&nfs_mount_commands(addr));
     }
     for share in &plan.virtiofs.shares {
         if let Addr::Unix(socket) = &share.at {
@@ -53,6 +57,21 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
     };
     let msize = msize.min(LINUX_MSIZE);
     format!("mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt")
+}
+
+/// For v3 without locks, which need a portmapper, and for v4. Linux mounts by TCP alone.
+fn nfs_mount_commands(addr: &Addr) -> String {
+    let Addr::Tcp { host, port } = addr else {
+        return String::new();
+    };
+    let host = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.clone(),
+    };
+    format!(
+        "mount -t nfs -o vers=4.2,tcp,port={port} {host}:/ /mnt\n\
+         mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolock {host}:/ /mnt\n"
+    )
 }
 
 /// What QEMU needs to be told, and then the guest. Queues shorter than 1024 would cut large requests.
@@ -100,6 +119,14 @@ mod tests {
         assert_eq!(
             mount_command(&unix, "data", 8192),
             "mount -t 9p -o trans=unix,version=9p2000.L,msize=8192,aname=data /run/b /mnt"
+        );
+        let nfs = nfs_mount_commands(&"tcp:[::1]:2049".parse().expect("an address"));
+        assert_eq!(
+            nfs.lines().collect::<Vec<_>>(),
+            [
+                "mount -t nfs -o vers=4.2,tcp,port=2049 [::1]:/ /mnt",
+                "mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock [::1]:/ /mnt",
+            ]
         );
     }
 }

@@ -6,7 +6,7 @@ use layers::squash::{NOBODY, Whom};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use transports::Addr;
 
-use super::plan::{Layers, Nine, Plan, Virtiofs};
+use super::plan::{Layers, Nfs, Nine, Plan, Virtiofs};
 use super::virtiofs::{Affinity, Cache, Share, Tag};
 use crate::Failure;
 use crate::source::{Named, Source};
@@ -17,9 +17,14 @@ pub(crate) struct ServeArgs {
     /// name, which several need. Without any, the current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
-    /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default: tcp:127.0.0.1:5640]
+    /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default, if nothing else is named:
+    /// tcp:127.0.0.1:5640]
     #[arg(long = "9p", value_name = "ADDR")]
     nine: Vec<Addr>,
+    /// Serve NFS v3 and v4, and MOUNT for v3 on the same port, at tcp:HOST:PORT, unix:PATH or fd:N; may be
+    /// repeated [default, if nothing else is named and it is free: tcp:127.0.0.1:2049]
+    #[arg(long, value_name = "ADDR")]
+    nfs: Vec<Addr>,
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is the
     /// source's, if there are several
     #[arg(long, value_name = "[NAME=]SOCKET")]
@@ -69,7 +74,7 @@ pub(crate) struct ServeArgs {
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     identity: IdentityArg,
-    /// Run a command with $BARGE_9P set, stop when it ends, and exit with its status
+    /// Run a command with $BARGE_9P and $BARGE_NFS set, stop when it ends, and exit with its status
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
     /// The largest 9P message to agree to, bytes
@@ -144,6 +149,9 @@ impl ServeArgs {
                 addrs: self.nine.clone(),
                 max_msize: self.msize,
             }),
+            nfs: Nfs {
+                addrs: self.nfs.clone(),
+            },
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),
                 options: fuse::server::Options {

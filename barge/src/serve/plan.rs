@@ -16,6 +16,7 @@ pub(super) struct Plan {
     pub(super) layers: Layers,
     /// 9P, if that is served at all.
     pub(super) nine: Option<Nine>,
+    pub(super) nfs: Nfs,
     pub(super) virtiofs: Virtiofs,
     pub(super) tuning: Tuning,
     /// The command for which all this lives.
@@ -35,6 +36,12 @@ pub(super) struct Layers {
 pub(super) struct Nine {
     pub(super) addrs: Vec<Addr>,
     pub(super) max_msize: u32,
+}
+
+/// How NFS is served: where.
+#[derive(Default)]
+pub(super) struct Nfs {
+    pub(super) addrs: Vec<Addr>,
 }
 
 /// How virtiofs is served.

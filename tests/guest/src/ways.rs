@@ -17,12 +17,14 @@ pub(crate) enum Protocol {
         /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
         queues: u16,
     },
+    /// Of this version.
+    Nfs(&'static str),
 }
 
-use Protocol::{NineP, Virtiofs};
+use Protocol::{Nfs, NineP, Virtiofs};
 
 /// 9P in the cache modes that every kernel line knows and that need no further daemon; virtiofs with one queue, which 6.1 uses in any case, with several, and
-/// without a cache.
+/// without a cache; NFS, where attributes are a second old at most, as with virtiofs.
 pub(crate) const WAYS: &[Way] = &[
     way("none", NineP, "none"),
     way("mmap", NineP, "mmap"),
@@ -30,6 +32,7 @@ pub(crate) const WAYS: &[Way] = &[
     way("virtiofs", Virtiofs { queues: 1 }, "auto"),
     way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
     way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
+    way("nfs3", Nfs("3"), "auto"),
 ];
 
 const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way {
@@ -52,13 +55,14 @@ impl Way {
         match self.protocol {
             NineP => "--9p tcp:127.0.0.1:{port}",
             Virtiofs { .. } => "--virtiofs {socket}",
+            Nfs(_) => "--nfs tcp:127.0.0.1:{port}",
         }
     }
 
     /// What else barge is told.
     pub(crate) fn arguments(&self) -> String {
         match self.protocol {
-            NineP => String::new(),
+            NineP | Nfs(_) => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
         }
     }
@@ -68,13 +72,17 @@ impl Way {
         let usual = match self.protocol {
             NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
+            Nfs(version) => vec![
+                format!("vers={version},proto=tcp,mountproto=tcp,nolock"),
+                "actimeo=1".into(),
+            ],
         };
         let options = [&usual, further].concat();
         Seat {
             mount: Mount::usual(self.kind(), None, &options),
             cpus: match self.protocol {
                 Virtiofs { queues } => queues.max(2),
-                NineP => 2,
+                NineP | Nfs(_) => 2,
             },
             qemu: self.device("share"),
         }
@@ -82,13 +90,13 @@ impl Way {
 
     /// This way to the root of a guest, which serves nothing but to be read.
     pub(crate) fn root(&self) -> Mount {
-        let options: &[&str] = match self.protocol {
-            NineP => &["ro", "cache=loose", "noxattr"],
-            Virtiofs { .. } => &["ro"],
+        let options: Vec<String> = match self.protocol {
+            NineP => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
+            Virtiofs { .. } => vec!["ro".into()],
+            Nfs(version) => vec![format!("ro,vers={version},nolock")],
         };
-        let options: Vec<String> = options.iter().map(|&option| option.into()).collect();
         let device = match self.protocol {
-            NineP => None,
+            NineP | Nfs(_) => None,
             Virtiofs { .. } => Some("root".into()),
         };
         Mount::usual(self.kind(), device, &options)
@@ -98,13 +106,14 @@ impl Way {
         match self.protocol {
             NineP => "9p",
             Virtiofs { .. } => "virtiofs",
+            Nfs(_) => "nfs",
         }
     }
 
     /// QEMU's device for a mount with this tag, if it takes one.
     pub(crate) fn device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
-            NineP => Vec::new(),
+            NineP | Nfs(_) => Vec::new(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
         }
     }

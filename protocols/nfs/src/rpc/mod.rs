@@ -12,4 +12,6 @@ pub(crate) use record::{LAST, MARK, Record, frame};
 pub(crate) mod program {
     /// NFS v3 and v4.
     pub(crate) const NFS: u32 = 100_003;
+    /// MOUNT v3.
+    pub(crate) const MOUNT: u32 = 100_005;
 }

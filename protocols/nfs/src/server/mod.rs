@@ -7,7 +7,10 @@
 //! the portmapper's own sockets, encryption (a transport's business).
 
 mod cache;
+mod files;
 mod handle;
+mod mount;
+mod replay;
 mod v3;
 pub mod v4;
 
@@ -16,10 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, XdrReader};
+use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader};
 
 use self::cache::Cache;
+use self::files::Files;
 use self::handle::FileHandle;
+use self::replay::Replays;
+use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
 use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
 
 /// How much a client may ask for, and as whom.
@@ -29,10 +35,17 @@ pub struct Options {
     pub max_io: u32,
     /// How many nodes are kept at hand.
     pub max_nodes: usize,
+    /// Of how many nodes files are kept open for v3, which opens none.
+    pub max_files: usize,
     /// Whom to take a caller for that does not say who it is: user and group.
     pub anonymous: (u32, u32),
-    /// What tells this run of the server from others: unstable writes of an earlier one may be lost.
+    /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
+    /// what v4's clients had then is theirs only if they reclaim it.
     pub boot: u64,
+    /// What this server is called, wherever clients meet it: two of one name are one.
+    pub name: String,
+    /// Which of v4's clients may reclaim after a restart.
+    pub stable: Arc<dyn Stable>,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -46,8 +59,11 @@ impl Options {
             // What Linux asks for at most.
             max_io: 1 << 20,
             max_nodes: 1 << 16,
+            max_files: 1 << 10,
             anonymous: (65534, 65534),
             boot,
+            name: format!("barge-{boot:016x}"),
+            stable: Arc::new(InMemory::default()),
             lease: Duration::from_secs(90),
             clock,
         }
@@ -60,15 +76,34 @@ pub struct Server {
     capabilities: Capabilities,
     options: Options,
     nodes: Cache<FileHandle, Arc<dyn Node>>,
+    files: Files,
+    replays: Replays,
+    /// How often unstable writes may have been lost.
+    losses: AtomicU64,
     connections: AtomicU64,
+    state: State<v4::Files, Arc<dyn Node>>,
 }
 
 impl Server {
     /// Serves `export`.
     pub fn new(export: Arc<Export>, options: Options) -> Arc<Server> {
+        let locked = export.clone();
+        let state = State::new(Config {
+            // Neither of the two that state cannot be of.
+            boot: ((options.boot ^ options.boot >> 32) as u32).clamp(1, u32::MAX - 1),
+            lease: options.lease,
+            clock: options.clock.clone(),
+            limits: Limits::default(),
+            stable: options.stable.clone(),
+            release: Arc::new(move |gone| release(&locked, gone)),
+        });
         Arc::new(Server {
+            state,
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
+            files: Files::new(options.max_files),
+            replays: Replays::default(),
+            losses: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             export,
             options,
@@ -84,9 +119,26 @@ impl Server {
         }
     }
 
-    /// What tells writes before a restart, which may be lost, from those after it.
-    fn write_verifier(&self) -> crate::v4::Verifier {
-        self.options.boot.to_be_bytes()
+    /// Does what time asks for. To be called about once a second.
+    pub fn tend(&self) {
+        self.tend_files();
+        self.state.reap();
+    }
+
+    /// What tells unstable writes that were lost: another than before.
+    pub(crate) fn write_verifier(&self) -> [u8; 8] {
+        let losses = self.losses.load(Ordering::Relaxed);
+        self.options.boot.wrapping_add(losses).to_be_bytes()
+    }
+
+    /// Makes a file's contents durable. If that fails, unstable writes may be lost, of which clients learn by
+    /// another verifier.
+    fn sync(&self, cx: &Cx<'_>, file: &dyn vfs::File, datasync: bool) -> vfs::Result<()> {
+        let done = file.fsync(cx, datasync);
+        if done.is_err_and(|errno| !errno.is_signal()) {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        done
     }
 
     /// The largest record: a WRITE and what stands around it.
@@ -95,7 +147,18 @@ impl Server {
     }
 }
 
-/// A client's connection.
+/// Lets go of what clients of v4 no longer hold.
+fn release(export: &Export, gone: Gone<v4::Files, Arc<dyn Node>>) {
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    for lock in gone.locks {
+        export
+            .locks
+            .release(&cx, &*lock.node, |owner| *owner == lock.owner);
+    }
+}
+
+/// A client's connection. Dropping it is its end.
 pub struct Connection {
     server: Arc<Server>,
     id: u64,
@@ -138,6 +201,7 @@ impl wire::Session for Connection {
                     call,
                     patience,
                     caller,
+                    flavor: head.credential.flavor,
                     message,
                     record: &record,
                     arguments,
@@ -160,6 +224,12 @@ impl wire::Session for Connection {
         let mark = (out.len() - MARK) as u32 | LAST;
         out.patch(0, &mark.to_be_bytes());
         Ok(Answer::Done)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.server.state.disconnected(self.id);
     }
 }
 
@@ -221,6 +291,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) call: &'a Call,
     pub(crate) patience: Patience,
     pub(crate) caller: Caller,
+    /// How it says who it is.
+    pub(crate) flavor: u32,
     pub(crate) message: &'a dyn Incoming,
     pub(crate) record: &'a Record<'a>,
     /// What has not been read yet.
@@ -229,13 +301,15 @@ pub(crate) struct Turn<'a> {
     pub(crate) out: &'a mut dyn Outgoing,
 }
 
-impl Turn<'_> {
+impl<'a> Turn<'a> {
     fn run(&mut self, program: u32, version: u32, procedure: u32) -> Result<(), Stop> {
         tracing::trace!(connection = self.connection, program, version, procedure);
         match (program, version) {
             (program::NFS, 3) => v3::serve(self, procedure),
             (program::NFS, 4) => v4::serve(self, procedure),
             (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
+            (program::MOUNT, 3) => mount::serve(self, procedure),
+            (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
             _ => Err(Refusal::ProgramUnavailable.into()),
         }
     }
@@ -247,5 +321,26 @@ impl Turn<'_> {
             patience: self.patience,
             call: self.call,
         }
+    }
+
+    /// The call's arguments, and nothing behind them.
+    pub(super) fn take<A: Xdr<'a>>(&mut self) -> Result<A, Stop> {
+        let arguments = A::get(&mut self.arguments)?;
+        self.arguments.end()?;
+        Ok(arguments)
+    }
+
+    pub(super) fn reply<'b>(&mut self, outcome: &impl Xdr<'b>) {
+        outcome.put(&mut Buffered::new(self.out));
+    }
+
+    pub(super) fn answer<'b, A: Xdr<'a>, R: Xdr<'b>>(
+        &mut self,
+        procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
+    ) -> Result<(), Stop> {
+        let arguments = self.take()?;
+        let outcome = procedure(self, arguments)?;
+        self.reply(&outcome);
+        Ok(())
     }
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use vfs::{Caller, Errno, File, Node, OpenFlags, Sink as _, Want};
+use vfs::{Errno, File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
+use super::state::{Share, SlotTurn, Special, special};
 use super::{Bad, Compound, Done};
 use crate::v4::op::{Commit, Read, Write};
 use crate::v4::reply::Written;
@@ -15,11 +16,29 @@ impl Compound<'_, '_> {
     /// The file that `state` names of `node`, open for `access`; nothing for I/O without an open.
     pub(super) fn file_of(
         &self,
-        _state: &StateId,
-        _node: &Arc<dyn Node>,
-        _access: OpenFlags,
+        given: &StateId,
+        node: &Arc<dyn Node>,
+        access: OpenFlags,
     ) -> Result<Option<Arc<dyn File>>, Bad> {
-        Ok(None)
+        let given = self.current_of(given)?;
+        let key = self.key(node);
+        let share = match access.contains(OpenFlags::WRITE) {
+            true => Share::WRITE,
+            false => Share::READ,
+        };
+        let state = &self.turn.server.state;
+        match special(&given) {
+            Some(Special::Bypass) if share == Share::READ => Ok(None),
+            Some(Special::Anonymous | Special::Bypass) => {
+                state.anonymous(key, share)?;
+                Ok(None)
+            }
+            Some(Special::Current | Special::Invalid) => Err(Status::BadStateid.into()),
+            None => {
+                let client = self.slot.as_ref().map(SlotTurn::client);
+                Ok(Some(state.io(client.as_ref(), &given, key, share)?))
+            }
+        }
     }
 
     /// The file that `state` names of `node`, or that one opened for `access`.
@@ -31,27 +50,7 @@ impl Compound<'_, '_> {
     ) -> Result<Arc<dyn File>, Bad> {
         match self.file_of(state, node, access)? {
             Some(file) => Ok(file),
-            None => Ok(self.open_anonymously(node, access)?),
-        }
-    }
-
-    /// Opens `node` for someone who has not opened it: its owner may, whatever its mode says, for it may
-    /// have opened it before that was changed.
-    pub(super) fn open_anonymously(
-        &self,
-        node: &Arc<dyn Node>,
-        access: OpenFlags,
-    ) -> Result<Arc<dyn File>, Errno> {
-        let cx = self.cx();
-        match node.open(&cx, access) {
-            Err(Errno::EACCES) => {
-                let attr = node.attr(&cx, Want::BASIC)?;
-                match attr.uid == cx.caller.uid {
-                    true => node.open(&cx.on_behalf_of(&Caller::ROOT), access),
-                    false => Err(Errno::EACCES),
-                }
-            }
-            done => done,
+            None => Ok(self.turn.server.file(&self.cx(), node, access)?),
         }
     }
 
@@ -105,8 +104,13 @@ impl Compound<'_, '_> {
             return Err(Status::Fbig.into());
         }
         let cx = self.cx();
+        let pieces: Vec<_> = self.turn.record.pieces(start..start + len).collect();
+        if pieces.len() > 1 || op.stable != Stable::Unstable {
+            // More than one step: none may be too early when the first is done.
+            cx.may_wait()?;
+        }
         let mut count = 0;
-        for piece in self.turn.record.pieces(start..start + len) {
+        for piece in pieces {
             let want = piece.len();
             let offset = op.offset + count as u64;
             let done = self
@@ -128,7 +132,10 @@ impl Compound<'_, '_> {
         self.affected();
         match op.stable {
             Stable::Unstable => {}
-            how => file.fsync(&self.cx(), how == Stable::Data)?,
+            how => self
+                .turn
+                .server
+                .sync(&self.cx(), &*file, how == Stable::Data)?,
         }
         let verifier = self.turn.server.write_verifier();
         self.reply.value(&Written {
@@ -145,13 +152,12 @@ impl Compound<'_, '_> {
             return Err(Status::Inval.into());
         }
         let cx = self.cx();
-        // Any descriptor does, and whoever has written may.
-        let root = cx.on_behalf_of(&Caller::ROOT);
-        let file = match node.open(&root, OpenFlags::READ) {
-            Err(Errno::EACCES) => self.open_anonymously(&node, OpenFlags::WRITE)?,
+        // Whatever way to the file there is: what it is open for makes no difference.
+        let file = match self.turn.server.file(&cx, &node, OpenFlags::WRITE) {
+            Err(Errno::EACCES) => self.turn.server.file(&cx, &node, OpenFlags::READ)?,
             done => done?,
         };
-        file.fsync(&cx, false)?;
+        self.turn.server.sync(&cx, &*file, false)?;
         let verifier = self.turn.server.write_verifier();
         self.reply.value(&verifier);
         Ok(())

@@ -5,24 +5,33 @@
 //! patience, for there is no way back.
 
 mod attr;
+mod client;
 mod dir;
 mod io;
+mod lock;
 mod make;
+mod open;
 mod place;
 mod reply;
 mod sparse;
 pub mod state;
 mod xattr;
 
-use vfs::{Cx, Errno, Patience};
+use std::sync::Arc;
+
+use vfs::{Cx, Errno, File, Node, Patience};
 use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 
 use self::place::Place;
 use self::reply::Reply;
+use self::state::{NodeKey, SlotTurn};
 use super::{Stop, Turn};
 use crate::rpc::Refusal;
 use crate::v4::op::Op;
-use crate::v4::Status;
+use crate::v4::{StateId, Status};
+
+/// What an open of v4 holds.
+pub(crate) type Files = Arc<dyn File>;
 
 /// Answers a call of v4.
 pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
@@ -63,6 +72,9 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
     let (minor, count) = (arguments.u32()?, arguments.u32()?);
     let mut reply = Reply::new(turn.out);
     let start = reply.len();
+    if minor > 0 && asks_to_keep(arguments) {
+        reply.keep();
+    }
     reply.value(&Status::Ok);
     reply.value(&tag);
     let counted = reply.len();
@@ -73,6 +85,7 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
             connection: turn.connection,
             call: turn.call,
             caller: &turn.caller,
+            flavor: turn.flavor,
             message: turn.message,
             record: turn.record,
         },
@@ -80,18 +93,38 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
         arguments,
         reply,
         minor,
+        start,
+        slot: None,
         current: None,
         saved: None,
+        state: None,
+        saved_state: None,
     };
-    let (status, answered) = match minor {
+    let ended = match minor {
         0..=2 if count <= MAX_OPERATIONS => compound.run(count)?,
-        0..=2 => (too_many(minor), 0),
-        _ => (Status::MinorVersMismatch, 0),
+        0..=2 => Ended::At(too_many(minor), 0),
+        _ => Ended::At(Status::MinorVersMismatch, 0),
     };
-    let mut reply = compound.reply;
+    let Ended::At(status, answered) = ended else {
+        return Ok(());
+    };
+    let Compound {
+        mut reply, slot, ..
+    } = compound;
     reply.patch(start, &(status as u32).to_be_bytes());
     reply.patch(counted, &answered.to_be_bytes());
+    if let Some(slot) = slot {
+        slot.finish(reply.kept());
+    }
     Ok(())
+}
+
+/// How a compound ended.
+enum Ended {
+    /// With this status, after so many operations.
+    At(Status, u32),
+    /// It was carried out before, and its reply is the one of then.
+    Before,
 }
 
 fn too_many(minor: u32) -> Status {
@@ -142,8 +175,16 @@ struct Given<'a> {
     connection: u64,
     call: &'a vfs::Call,
     caller: &'a vfs::Caller,
+    flavor: u32,
     message: &'a dyn wire::Incoming,
     record: &'a crate::rpc::Record<'a>,
+}
+
+impl Given<'_> {
+    /// As whom RPC knows the caller: what tells whose a client is.
+    fn principal(&self) -> [u8; 8] {
+        (u64::from(self.flavor) << 32 | u64::from(self.caller.uid)).to_be_bytes()
+    }
 }
 
 /// A compound being carried out.
@@ -153,26 +194,36 @@ struct Compound<'t, 'a> {
     arguments: XdrReader<'a>,
     reply: Reply<'t>,
     minor: u32,
+    /// Where its results begin in the reply.
+    start: usize,
+    /// The session's slot that it came by (v4.1).
+    slot: Option<SlotTurn<Files, Arc<dyn Node>>>,
     /// The current file handle.
     current: Option<Place>,
     /// The saved one.
     saved: Option<Place>,
+    /// The current stateid (RFC 8881 section 16.2.3.1.2).
+    state: Option<StateId>,
+    /// The saved one.
+    saved_state: Option<StateId>,
 }
 
 impl<'t, 'a> Compound<'t, 'a> {
     /// Carries out `count` operations. Says how the last one ended, and which one that was.
-    fn run(&mut self, count: u32) -> Result<(Status, u32), Stop> {
+    fn run(&mut self, count: u32) -> Result<Ended, Stop> {
         for at in 0..count {
-            let status = self.operation(at)?;
-            if status != Status::Ok {
-                return Ok((status, at + 1));
+            match self.operation(at, count)? {
+                Some(Status::Ok) => {}
+                Some(status) => return Ok(Ended::At(status, at + 1)),
+                None => return Ok(Ended::Before),
             }
         }
-        Ok((Status::Ok, count))
+        Ok(Ended::At(Status::Ok, count))
     }
 
-    /// Carries out the next operation, the `at`th, and answers it.
-    fn operation(&mut self, at: u32) -> Result<Status, Stop> {
+    /// Carries out the next operation, the `at`th of `count`, and answers it; nothing if the whole compound
+    /// was answered before.
+    fn operation(&mut self, at: u32, count: u32) -> Result<Option<Status>, Stop> {
         let start = self.reply.len();
         let mut peek = self.arguments;
         let number = peek.u32()?;
@@ -180,22 +231,28 @@ impl<'t, 'a> Compound<'t, 'a> {
         if !(3..=last).contains(&number) {
             self.reply.value(&number::ILLEGAL);
             self.reply.value(&Status::OpIllegal);
-            return Ok(Status::OpIllegal);
+            return Ok(Some(Status::OpIllegal));
         }
         self.reply.value(&number);
         self.reply.value(&Status::Ok);
         let body = self.reply.len();
-        let done = self.may_stand_here(at, number).and_then(|()| {
+        let mut before = false;
+        let done = self.may_stand_here(number, at, count).and_then(|()| {
             let op = match Op::get(&mut self.arguments) {
                 Ok(op) => op,
                 Err(_) if !Op::NUMBERS.contains(&number) => return Err(Status::Notsupp.into()),
                 Err(what) => return Err(what.into()),
             };
             tracing::trace!(?op);
+            if let Op::Sequence(op) = op {
+                before = !self.sequence(op, self.start)?;
+                return Ok(());
+            }
             self.carry_out(op)
         });
         let status = match done {
-            Ok(()) => return Ok(Status::Ok),
+            Ok(()) if before => return Ok(None),
+            Ok(()) => return Ok(Some(Status::Ok)),
             Err(Bad::Stop(stop)) => return Err(stop),
             Err(Bad::Status(status)) => {
                 self.reply.truncate(body);
@@ -205,13 +262,13 @@ impl<'t, 'a> Compound<'t, 'a> {
         };
         tracing::debug!(number, ?status, "refused");
         self.reply.patch(start + 4, &(status as u32).to_be_bytes());
-        Ok(status)
+        Ok(Some(status))
     }
 
-    /// Whether operation `number` belongs to this minor version.
-    fn may_stand_here(&self, at: u32, number: u32) -> Result<(), Bad> {
+    /// Whether operation `number` belongs to this minor version, and may be the `at`th of `count` (RFC 8881
+    /// section 2.10.6.2, the operations' own sections).
+    fn may_stand_here(&self, number: u32, at: u32, count: u32) -> Result<(), Bad> {
         use self::number as n;
-        let _ = at;
         let of_4_0 = [
             n::OPEN_CONFIRM,
             n::RENEW,
@@ -222,7 +279,28 @@ impl<'t, 'a> Compound<'t, 'a> {
         if self.minor > 0 && of_4_0.contains(&number) {
             return Err(Status::Notsupp.into());
         }
-        Ok(())
+        if self.minor == 0 {
+            return Ok(());
+        }
+        let without_session = [
+            n::EXCHANGE_ID,
+            n::CREATE_SESSION,
+            n::DESTROY_SESSION,
+            n::BIND_CONN_TO_SESSION,
+            n::DESTROY_CLIENTID,
+        ];
+        match (number, self.slot.is_some()) {
+            (n::SEQUENCE, _) if at > 0 => Err(Status::SequencePos.into()),
+            (n::SEQUENCE, _) | (_, true) => match number == n::BIND_CONN_TO_SESSION {
+                true => Err(Status::NotOnlyOp.into()),
+                false => Ok(()),
+            },
+            (number, false) if !without_session.contains(&number) => {
+                Err(Status::OpNotInSession.into())
+            }
+            _ if count > 1 => Err(Status::NotOnlyOp.into()),
+            _ => Ok(()),
+        }
     }
 
     fn carry_out(&mut self, op: Op<'_>) -> Done {
@@ -261,8 +339,54 @@ impl<'t, 'a> Compound<'t, 'a> {
             Op::SetXattr(op) => self.set_xattr(op),
             Op::ListXattrs(op) => self.list_xattrs(op),
             Op::RemoveXattr(name) => self.remove_xattr(name),
-            _ => Err(Status::Notsupp.into()),
+            Op::Open(op) => self.open(op),
+            Op::OpenConfirm(op) => self.open_confirm(op),
+            Op::OpenDowngrade(op) => self.open_downgrade(op),
+            Op::Close(op) => self.close(op),
+            Op::Lock(op) => self.lock(op),
+            Op::TestLock(op) => self.test_lock(op),
+            Op::Unlock(op) => self.unlock(op),
+            Op::ReleaseLockOwner(owner) => self.release_lock_owner(owner),
+            Op::SetClientId(op) => self.set_client_id(op),
+            Op::SetClientIdConfirm(op) => self.set_client_id_confirm(op),
+            Op::Renew(client) => self.renew(client),
+            Op::ExchangeId(op) => self.exchange_id(op),
+            Op::CreateSession(op) => self.create_session(op),
+            Op::DestroySession(session) => self.destroy_session(session),
+            Op::BindConnToSession(op) => self.bind_connection(op),
+            Op::BackchannelCtl(op) => self.backchannel_ctl(op),
+            Op::DestroyClientId(client) => self.destroy_client_id(client),
+            Op::ReclaimComplete(one) => self.reclaim_complete(one),
+            Op::FreeStateId(state) => self.free_stateid(state),
+            Op::TestStateId(states) => self.test_stateids(&states),
+            // Nobody has any.
+            Op::DelegReturn(_) => Err(Status::BadStateid.into()),
+            // Every copy is done when it is answered.
+            Op::OffloadCancel(_) | Op::OffloadStatus(_) => Err(Status::BadStateid.into()),
+            Op::Sequence(_) => Err(Status::SequencePos.into()),
         }
+    }
+
+    /// What the state knows `node` by.
+    fn key(&self, node: &Arc<dyn Node>) -> NodeKey {
+        NodeKey {
+            export: 0,
+            node: node.id(),
+        }
+    }
+
+    /// The stateid that `given` means: the current one, where it says so.
+    fn current_of(&self, given: &StateId) -> Result<StateId, Status> {
+        match *given {
+            StateId::CURRENT if self.minor > 0 => self.state.ok_or(Status::BadStateid),
+            given => Ok(given),
+        }
+    }
+
+    /// Answers the new stateid of what an operation changed.
+    fn changed(&mut self, state: StateId) {
+        self.state = Some(state);
+        self.reply.value(&state);
     }
 
     /// The context of calls of the source.
@@ -279,4 +403,9 @@ impl<'t, 'a> Compound<'t, 'a> {
     fn affected(&mut self) {
         self.patience = Patience::Full;
     }
+}
+
+/// Whether a SEQUENCE comes next, and asks that its reply be kept.
+fn asks_to_keep(mut arguments: XdrReader<'_>) -> bool {
+    matches!(Op::get(&mut arguments), Ok(Op::Sequence(op)) if op.cache_this)
 }

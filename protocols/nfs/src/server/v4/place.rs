@@ -90,6 +90,7 @@ impl Compound<'_, '_> {
 
     /// Goes to `place`.
     pub(super) fn go_to(&mut self, place: impl Into<Place>) {
+        self.state = None;
         self.current = Some(place.into());
     }
 
@@ -118,12 +119,14 @@ impl Compound<'_, '_> {
     pub(super) fn savefh(&mut self) -> Done {
         let current = self.current.as_ref().ok_or(Status::Nofilehandle)?;
         self.saved = Some(current.clone());
+        self.saved_state = self.state;
         Ok(())
     }
 
     pub(super) fn restorefh(&mut self) -> Done {
         let saved = self.saved.as_ref().ok_or(Status::Restorefh)?;
         self.current = Some(saved.clone());
+        self.state = self.saved_state;
         Ok(())
     }
 

@@ -1,0 +1,128 @@
+//! NFS: v3 with MOUNT, and v4, on one port each.
+
+use std::io::ErrorKind;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use engine::{Engine, Service};
+use nfs::server::{Options, Server};
+use transports::{Addr, Listener};
+use vfs::Export;
+
+use super::plan::Nfs;
+use crate::Failure;
+
+/// Where NFS is served, and what is found there.
+pub(super) struct Place {
+    listeners: Vec<Listener>,
+    server: Arc<Server>,
+}
+
+/// Opens the sockets of `plan`; with nothing named and no other protocol asked for (`alone`), the usual place if it is
+/// free.
+pub(super) fn place(
+    exports: &[Arc<Export>],
+    plan: &Nfs,
+    alone: bool,
+) -> Result<Option<Place>, Failure> {
+    let listeners = match plan.addrs.as_slice() {
+        [] if alone => usual_listener(exports).into_iter().collect(),
+        addrs => addrs.iter().map(super::listen).collect::<Result<_, _>>()?,
+    };
+    if Vec::is_empty(&listeners) {
+        return Ok(None);
+    }
+    let [export] = exports else {
+        return Err(Failure::usage(
+            "--nfs: expected one source, as NFS serves no more than one yet",
+        ));
+    };
+    let start = Instant::now();
+    let options = Options::new(boot(), Arc::new(move || start.elapsed()));
+    let server = Server::new(export.clone(), options);
+    Ok(Some(Place { listeners, server }))
+}
+
+/// Nobody asked for it: then it is no failure if it cannot be.
+fn usual_listener(exports: &[Arc<Export>]) -> Option<Listener> {
+    if exports.len() != 1 {
+        tracing::info!("NFS is not served: it serves no more than one source yet");
+        return None;
+    }
+    let addr = Addr::Tcp {
+        host: "127.0.0.1".into(),
+        port: 2049,
+    };
+    match Listener::bind(&addr) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            let hint = match error.kind() {
+                ErrorKind::AddrInUse => {
+                    " (another NFS server runs here; --nfs ADDR names another place)"
+                }
+                _ => "",
+            };
+            tracing::warn!("NFS is not served at {addr}: {error}{hint}");
+            None
+        }
+    }
+}
+
+/// What tells this run from any other.
+fn boot() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanoseconds = now.map_or(0, |time| time.as_nanos() as u64);
+    nanoseconds.rotate_left(16) ^ u64::from(std::process::id())
+}
+
+impl Place {
+    /// Where it is.
+    pub(super) fn addrs(&self) -> Vec<Addr> {
+        self.listeners.iter().map(|at| at.addr().clone()).collect()
+    }
+
+    /// Serves the clients that come, until the engine stops.
+    pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Tending, Failure> {
+        let tending = Tending::start(&self.server).map_err(Failure::new)?;
+        let service = Arc::new(NfsService(self.server));
+        for listener in self.listeners {
+            engine
+                .listen(listener, service.clone())
+                .map_err(Failure::new)?;
+        }
+        Ok(tending)
+    }
+}
+
+/// NFS, as the engine sees it.
+struct NfsService(Arc<Server>);
+
+impl Service for NfsService {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.0.session())
+    }
+}
+
+/// Has a server do what time asks for, until dropped.
+pub(super) struct Tending {
+    _end: Sender<()>,
+}
+
+impl Tending {
+    fn start(server: &Arc<Server>) -> std::io::Result<Tending> {
+        const EVERY: Duration = Duration::from_secs(1);
+        let (_end, ended) = channel::<()>();
+        let server: Weak<Server> = Arc::downgrade(server);
+        std::thread::Builder::new()
+            .name("barge-nfs-tend".into())
+            .spawn(move || {
+                while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout)
+                    && let Some(server) = server.upgrade()
+                {
+                    server.tend();
+                }
+            })?;
+        Ok(Tending { _end })
+    }
+}
