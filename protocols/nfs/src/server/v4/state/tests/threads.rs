@@ -96,7 +96,7 @@ fn come_and_go(world: &World, file: &File, name: &str, boot: u8) -> Option<()> {
     let _ = state.io(Some(&client), &open, A, R);
     turn.finish(None);
     state.disconnected(connection);
-    (boot % 3 == 0).then_some(())?;
+    boot.is_multiple_of(3).then_some(())?;
     state.close(&client, &open, A).ok()?;
     Some(())
 }
