@@ -233,7 +233,7 @@ fn greet(queue: &Queue) -> io::Result<Result<Client>> {
         reply: Client::WELCOME,
         ..Lengths::default()
     };
-    let reply = chain.submit(lengths).wait(Client::WELCOME)?;
+    let reply = chain.submit(lengths).wait()?;
     let mut welcome = [0; Client::WELCOME];
     let len = reply.inline(&mut welcome);
     Ok(Client::meet(&welcome[..len]))
@@ -289,7 +289,6 @@ impl<'c> Draft<'c> {
             queue: self.queue,
             ticket,
             unique,
-            inline: reply,
         })
     }
 }
@@ -301,17 +300,13 @@ pub struct Flight<'c> {
     queue: usize,
     ticket: Ticket<'c>,
     unique: u64,
-    inline: usize,
 }
 
 impl<'c> Flight<'c> {
     /// Waits for the reply. Errs as the server says; `EIO` if it is no reply, or the device is gone.
     pub fn wait(self) -> Result<Answer<'c>> {
         let channel = self.channel;
-        let reply = self
-            .ticket
-            .wait(self.inline)
-            .map_err(|error| channel.broken(&error))?;
+        let reply = self.ticket.wait().map_err(|error| channel.broken(&error))?;
         let mut head = [0; REPLY_HEADER + MOST_FIXED];
         let inline = reply.inline(&mut head);
         let body = channel
