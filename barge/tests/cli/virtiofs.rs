@@ -1,9 +1,12 @@
 //! virtiofs without a virtual machine: served by barge, and by others.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use remote::virtiofs::{Options, RemoteFuse};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use tempfile::TempDir;
 
 use crate::served::{BARGE, Served, complained, has, said};
@@ -67,6 +70,48 @@ fn one_monitor_after_the_other_is_served() {
     for _ in 0..20 {
         assert_eq!(said(&barge(&["cat", &url])), "contents\n");
     }
+}
+
+#[test]
+fn queue_affinity_keeps_the_threads_of_queues_to_processors() {
+    let may = sched_getaffinity(None).expect("known");
+    let mut all = (0..CpuSet::MAX_CPU).filter(|&processor| may.is_set(processor));
+    let (Some(_), Some(processor)) = (all.next(), all.next()) else {
+        return eprintln!("skipped: on one processor every thread keeps to it");
+    };
+    let processor = processor.to_string();
+    let dir = place();
+    let at = |name: &str| text(dir.path().join(name));
+    let kept = |options: &[&str]| {
+        let served = ["--virtiofs", &at("socket"), &at("share")];
+        let served = Served::start(&[&served[..], options].concat());
+        let socket = UnixStream::connect(at("socket")).expect("connected");
+        let options = Options {
+            queues: 1,
+            ..Options::default()
+        };
+        // It has been answered through the request queue: that queue's thread is where it will be.
+        let _mount = RemoteFuse::mount(socket, options).expect("mounted");
+        let queues = processors(served.id(), "barge-queue");
+        queues.iter().filter(|&list| *list == processor).count()
+    };
+    assert_eq!(kept(&[]), 0);
+    // The queue of high priority goes anywhere.
+    assert_eq!(kept(&["--queue-affinity", &processor]), 1);
+}
+
+/// Where each of the threads of this name of a process may run, as the kernel lists it.
+fn processors(process: u32, name: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let of = |task: PathBuf| {
+        let comm = std::fs::read_to_string(task.join("comm")).ok()?;
+        let status = std::fs::read_to_string(task.join("status")).ok()?;
+        let mut lines = status.lines();
+        let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        (comm.trim_end() == name).then(|| list.trim().to_owned())
+    };
+    let tasks = tasks.map(|task| task.expect("an entry").path());
+    tasks.filter_map(of).collect()
 }
 
 /// virtiofsd 1.14, serving the directory `share` of a place.
