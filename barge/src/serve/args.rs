@@ -76,6 +76,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
     msize: u32,
+    /// Tell a 9P client at once that a lock is taken, instead of answering when it is granted: Linux then
+    /// asks again after its locktimeout= (30 seconds), and signals end its wait, as flock -w needs
+    #[arg(long)]
+    no_lock_wait: bool,
     /// How long a connection polls before it sleeps, microseconds; 0 is not at all [default: 50, or
     /// 0 on one processor]
     #[arg(long, value_name = "US")]
@@ -143,6 +147,7 @@ impl ServeArgs {
             nine: Some(Nine {
                 addrs: self.nine.clone(),
                 max_msize: self.msize,
+                wait_for_locks: !self.no_lock_wait,
             }),
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),

@@ -100,6 +100,7 @@ impl NineService {
             Arc::new(users::HostUsers),
             p9::server::Options {
                 max_msize: nine.max_msize,
+                wait_for_locks: nine.wait_for_locks,
                 ..Default::default()
             },
         ))

@@ -8,13 +8,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use engine::{Driven, Engine};
+use engine::Engine;
 use fuse::server::Server;
 use p9::server::Users;
 use rustix::fs::Mode;
-use transports::{Addr, Listener, Ring};
+use transports::{Addr, Listener};
 use vfs::Export;
-use virtqueue::{Config, Device, Drive, Stop};
+use virtqueue::{Config, Device, Stop};
 use wire::Session;
 
 use super::plan::Virtiofs;
@@ -236,17 +236,19 @@ impl Place {
         name: &str,
         stop: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        let drive = Arc::new(Queues {
-            engine: engine.clone(),
-            session: Arc::new(self.server.session()),
-            affinity: self.affinity.clone(),
-        });
+        // All queues of a device lead to one session.
+        let session: Arc<dyn Session> = Arc::new(self.server.session());
+        let (engine, affinity) = (engine.clone(), self.affinity.clone());
+        let drive = move |index, ring| -> io::Result<Stop> {
+            let driven = engine.drive(ring, session.clone(), affinity.of(index))?;
+            Ok(Box::new(|| driven.join()))
+        };
         let config = Config {
             // And the one of high priority.
             queues: 1 + REQUEST_QUEUES,
             space: self.space.clone(),
         };
-        Device::new(socket, name, config, drive)?.run(stop)
+        Device::new(socket, name, config, Arc::new(drive))?.run(stop)
     }
 }
 
@@ -255,21 +257,6 @@ fn space(tag: Tag, queues: usize) -> Vec<u8> {
     let mut space = tag.0.to_vec();
     space.extend((queues as u32).to_le_bytes());
     space
-}
-
-/// All queues of a device lead to one session.
-struct Queues {
-    engine: Arc<Engine>,
-    session: Arc<dyn Session>,
-    affinity: Affinity,
-}
-
-impl Drive for Queues {
-    fn start(&self, index: usize, ring: Arc<dyn Ring>) -> io::Result<Stop> {
-        let (session, processor) = (self.session.clone(), self.affinity.of(index));
-        let driven: Driven = self.engine.drive(ring, session, processor)?;
-        Ok(Box::new(|| driven.join()))
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod foreign;
 mod layers;
+mod locks;
 mod served;
 mod service;
 mod virtiofs;
