@@ -29,6 +29,7 @@ mod empty {
         }
 
         layers::forward! {
+            id above
             root resolve sync
             handle attr setattr access statfs open readlink lookup parent create make tmpfile link
             unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
