@@ -6,7 +6,9 @@
 //! no thread waits. It has no deadlock detection: clients find the deadlocks among their own.
 //!
 //! Lock order: the table's mutex, held to find a node's locks only; then the node's, held across
-//! [`Node::host_lock`]. Nobody is woken while either is held.
+//! [`Node::host_lock`]. Nobody is woken while either is held. What a node does for `host_lock` may be to ask
+//! another table, whose locks come behind, and which wakes while this one's node is held: so a waker has the request
+//! run elsewhere, and runs nothing itself.
 
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
