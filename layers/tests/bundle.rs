@@ -357,6 +357,7 @@ fn locks_in_the_bundle_and_at_the_member_see_each_other() {
         ok(two.take(one, Shared, 5, 9));
         ok(two.take(other, Shared, 0, 9));
         refused(two.take(other, Exclusive, 0, 9), Errno::EAGAIN);
+        refused(two.take(one, Exclusive, 0, 9), Errno::EAGAIN);
         two.release(one);
         ok(two.take(other, Exclusive, 0, 9));
         two.release(other);

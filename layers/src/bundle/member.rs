@@ -57,16 +57,6 @@ impl Member {
         }
     }
 
-    fn lock(&self, space: Space, start: u64, end: u64, kind: LockKind) -> Lock {
-        Lock {
-            space,
-            start,
-            end,
-            kind,
-            owner: self.owner.clone(),
-        }
-    }
-
     fn both(&self, (entry, file): (Entry, Arc<dyn File>)) -> (Entry, Arc<dyn File>) {
         (self.numbers.entry(entry), file)
     }
@@ -164,12 +154,7 @@ impl Layer for Member {
         state: HostLock,
     ) -> Result<()> {
         let locks = &self.export.locks;
-        let kind = match state {
-            HostLock::Unlocked => return locks.unlock(cx, inner, space, start, end, &self.owner),
-            HostLock::Shared => LockKind::Shared,
-            HostLock::Exclusive => LockKind::Exclusive,
-        };
-        locks.lock(cx, inner, self.lock(space, start, end, kind), false)
+        locks.mirror(cx, inner, &self.owner, (space, start, end), state)
     }
 
     fn host_lock_holder(
@@ -181,7 +166,13 @@ impl Layer for Member {
         end: u64,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        let asked = self.lock(space, start, end, kind);
+        let asked = Lock {
+            space,
+            start,
+            end,
+            kind,
+            owner: self.owner.clone(),
+        };
         let held = self.export.locks.holder(cx, inner, &asked)?;
         Ok(held.map(|held| Outsider {
             start: held.start,
