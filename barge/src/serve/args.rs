@@ -14,14 +14,15 @@ use crate::source::{Named, Source};
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET; NAME=SOURCE gives it a
-    /// name, which several need. Without any, the current directory, read-only
+    /// name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
+    /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
     /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default: tcp:127.0.0.1:5640]
     #[arg(long = "9p", value_name = "ADDR")]
     nine: Vec<Addr>,
-    /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is the
-    /// source's, if there are several
+    /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
+    /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
     virtiofs: Vec<Share>,
     /// What a virtiofs guest may keep

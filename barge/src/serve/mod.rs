@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use engine::{Engine, Service};
 use transports::{Addr, Listener};
-use vfs::Export;
 
 pub(crate) use self::args::ServeArgs;
+use self::exports::Exports;
 use self::plan::{Nine, Plan};
 pub(crate) use self::virtiofsd::VirtiofsdArgs;
 use crate::{Done, Failure};
@@ -94,9 +94,9 @@ fn listen(addr: &Addr) -> Result<Listener, Failure> {
 struct NineService(p9::server::Server);
 
 impl NineService {
-    fn new(exports: &[Arc<Export>], nine: &Nine) -> NineService {
+    fn new(exports: &Exports, nine: &Nine) -> NineService {
         NineService(p9::server::Server::new(
-            Arc::new(p9::server::ExportList(exports.to_vec())),
+            Arc::new(p9::server::ExportList(exports.list())),
             Arc::new(users::HostUsers),
             p9::server::Options {
                 max_msize: nine.max_msize,

@@ -17,11 +17,12 @@ use vfs::Export;
 use virtqueue::{Config, Device, Stop};
 use wire::Session;
 
+use super::exports::Exports;
 use super::plan::Virtiofs;
 use super::users::HostUsers;
 use crate::Failure;
 
-/// `[NAME=]SOCKET`: a share and where it is served.
+/// `[NAME=]SOCKET`: a share, or all that there are, and where it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(super) name: Option<String>,
@@ -143,7 +144,7 @@ pub(super) struct Place {
 }
 
 /// Opens the sockets of `plan`, before any client can be served: the process's umask is another meanwhile.
-pub(super) fn places(exports: &[Arc<Export>], plan: &Virtiofs) -> Result<Vec<Place>, Failure> {
+pub(super) fn places(exports: &Exports, plan: &Virtiofs) -> Result<Vec<Place>, Failure> {
     let place = |share: &Share| {
         let server = Server::new(export_of(share, exports)?, plan.options.clone());
         Ok(Place {
@@ -169,15 +170,14 @@ pub(super) fn serve(engine: &Arc<Engine>, places: Vec<Place>, once: bool) -> Res
     Ok(())
 }
 
-fn export_of(share: &Share, exports: &[Arc<Export>]) -> Result<Arc<Export>, Failure> {
-    let found = match (&share.name, exports) {
-        (None, [only]) => Some(only),
-        (None, _) => None,
-        (Some(name), _) => exports.iter().find(|export| export.name == *name),
+fn export_of(share: &Share, exports: &Exports) -> Result<Arc<Export>, Failure> {
+    let Some(name) = &share.name else {
+        return Ok(exports.whole.clone());
     };
+    let found = exports.each.iter().find(|export| export.name == *name);
     found.cloned().ok_or_else(|| {
         Failure::usage(format!(
-            "--virtiofs {}: expected NAME=SOCKET with the name of a source",
+            "--virtiofs {name}={}: expected the name of a source, got '{name}'",
             share.at
         ))
     })

@@ -1,5 +1,6 @@
 //! The program itself: its options, what started it, and clients that are not ours.
 
+mod bundle;
 mod foreign;
 mod layers;
 mod locks;
