@@ -10,6 +10,8 @@ mod cache;
 mod files;
 mod handle;
 mod mount;
+mod nlm;
+mod portmap;
 mod replay;
 mod v3;
 mod v4;
@@ -38,6 +40,8 @@ pub struct Options {
     pub max_files: usize,
     /// Whom to take a caller for that does not say who it is: user and group.
     pub anonymous: (u32, u32),
+    /// Where a portmapper says that everything is; nothing is no portmapper.
+    pub ports: Option<Ports>,
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost.
     pub boot: u64,
     /// How long a client of v4 may be silent before it may lose what it has.
@@ -55,11 +59,20 @@ impl Options {
             max_nodes: 1 << 16,
             max_files: 1 << 10,
             anonymous: (65534, 65534),
+            ports: None,
             boot,
             lease: Duration::from_secs(90),
             clock,
         }
     }
+}
+
+/// Ports where all programs are served alike; 0 where none is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Ports {
+    pub tcp: u16,
+    pub udp: u16,
 }
 
 /// Serves an exported tree over NFS.
@@ -70,6 +83,8 @@ pub struct Server {
     nodes: Cache<FileHandle, Arc<dyn Node>>,
     files: Files,
     replays: Replays,
+    clients: nlm::Clients,
+    waiting: nlm::Waiting,
     /// How often unstable writes may have been lost.
     losses: AtomicU64,
     connections: AtomicU64,
@@ -83,6 +98,8 @@ impl Server {
             nodes: Cache::new(options.max_nodes),
             files: Files::new(options.max_files),
             replays: Replays::default(),
+            clients: nlm::Clients::default(),
+            waiting: nlm::Waiting::default(),
             losses: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             export,
@@ -161,6 +178,7 @@ impl wire::Session for Connection {
                 let mut turn = Turn {
                     server: &self.server,
                     connection: self.id,
+                    xid,
                     call,
                     patience,
                     caller,
@@ -181,6 +199,10 @@ impl wire::Session for Connection {
             Err(Stop::Later(answer)) => {
                 out.truncate(0);
                 return Ok(answer);
+            }
+            Err(Stop::Unanswered) => {
+                out.truncate(0);
+                return Ok(Answer::Done);
             }
         }
         let mark = (out.len() - MARK) as u32 | LAST;
@@ -214,6 +236,8 @@ pub(crate) enum Stop {
     Refused(Refusal),
     /// Not now.
     Later(Answer),
+    /// Another is answered in its place.
+    Unanswered,
 }
 
 impl From<Refusal> for Stop {
@@ -244,6 +268,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) server: &'a Arc<Server>,
     /// Which connection it came by.
     pub(crate) connection: u64,
+    /// What its client calls it.
+    pub(crate) xid: u32,
     pub(crate) call: &'a Call,
     pub(crate) patience: Patience,
     pub(crate) caller: Caller,
@@ -264,6 +290,13 @@ impl<'a> Turn<'a> {
             (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
             (program::MOUNT, 3) => mount::serve(self, procedure),
             (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
+            (program::NLM, 4) => nlm::serve(self, procedure),
+            (program::NLM, _) => Err(Refusal::VersionMismatch(4, 4).into()),
+            (program::NSM, 1) => nlm::serve_nsm(self, procedure),
+            (program::NSM, _) => Err(Refusal::VersionMismatch(1, 1).into()),
+            (program::PORTMAP, 2..=4) if self.server.options.ports.is_some() => {
+                portmap::serve(self, version, procedure)
+            }
             _ => Err(Refusal::ProgramUnavailable.into()),
         }
     }
