@@ -4,7 +4,7 @@ mod auth;
 mod call;
 mod record;
 
-pub(crate) use auth::{AuthStat, Credential, NONE as AUTH_NONE, SYS as AUTH_SYS};
+pub(crate) use auth::{AuthStat, Credential, flavor};
 pub(crate) use call::{CALL, Call, Refusal, begin_reply, refuse};
 pub(crate) use record::{LAST, MARK, Record, frame};
 

@@ -14,7 +14,7 @@ mod nlm;
 mod portmap;
 mod replay;
 mod v3;
-mod v4;
+pub mod v4;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +27,7 @@ use self::cache::Cache;
 use self::files::Files;
 use self::handle::FileHandle;
 use self::replay::Replays;
+use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
 use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
 
 /// How much a client may ask for, and as whom.
@@ -42,8 +43,13 @@ pub struct Options {
     pub anonymous: (u32, u32),
     /// Where a portmapper says that everything is; nothing is no portmapper.
     pub ports: Option<Ports>,
-    /// What tells this run of the server from others: unstable writes of an earlier one may be lost.
+    /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
+    /// what v4's clients had then is theirs only if they reclaim it.
     pub boot: u64,
+    /// What this server is called, wherever clients meet it: two of one name are one.
+    pub name: String,
+    /// Which of v4's clients may reclaim after a restart.
+    pub stable: Arc<dyn Stable>,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -61,6 +67,8 @@ impl Options {
             anonymous: (65534, 65534),
             ports: None,
             boot,
+            name: format!("barge-{boot:016x}"),
+            stable: Arc::new(InMemory::default()),
             lease: Duration::from_secs(90),
             clock,
         }
@@ -88,12 +96,24 @@ pub struct Server {
     /// How often unstable writes may have been lost.
     losses: AtomicU64,
     connections: AtomicU64,
+    state: State<v4::Files, Arc<dyn Node>>,
 }
 
 impl Server {
     /// Serves `export`.
     pub fn new(export: Arc<Export>, options: Options) -> Arc<Server> {
+        let locked = export.clone();
+        let state = State::new(Config {
+            // Neither of the two that state cannot be of.
+            boot: ((options.boot ^ options.boot >> 32) as u32).clamp(1, u32::MAX - 1),
+            lease: options.lease,
+            clock: options.clock.clone(),
+            limits: Limits::default(),
+            stable: options.stable.clone(),
+            release: Arc::new(move |gone| release(&locked, gone)),
+        });
         Arc::new(Server {
+            state,
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
             files: Files::new(options.max_files),
@@ -119,6 +139,7 @@ impl Server {
     /// Does what time asks for. To be called about once a second.
     pub fn tend(&self) {
         self.tend_files();
+        self.state.reap();
     }
 
     /// What tells unstable writes that were lost: another than before.
@@ -127,9 +148,14 @@ impl Server {
         self.options.boot.wrapping_add(losses).to_be_bytes()
     }
 
-    /// Unstable writes may have been lost.
-    pub(crate) fn lost_writes(&self) {
-        self.losses.fetch_add(1, Ordering::Relaxed);
+    /// Makes a file's contents durable. If that fails, unstable writes may be lost, of which clients learn by
+    /// another verifier.
+    fn sync(&self, cx: &Cx<'_>, file: &dyn vfs::File, datasync: bool) -> vfs::Result<()> {
+        let done = file.fsync(cx, datasync);
+        if done.is_err_and(|errno| !errno.is_signal()) {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        done
     }
 
     /// The largest record: a WRITE and what stands around it.
@@ -138,7 +164,18 @@ impl Server {
     }
 }
 
-/// A client's connection.
+/// Lets go of what clients of v4 no longer hold.
+fn release(export: &Export, gone: Gone<v4::Files, Arc<dyn Node>>) {
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    for lock in gone.locks {
+        export
+            .locks
+            .release(&cx, &*lock.node, |owner| *owner == lock.owner);
+    }
+}
+
+/// A client's connection. Dropping it is its end.
 pub struct Connection {
     server: Arc<Server>,
     id: u64,
@@ -182,6 +219,7 @@ impl wire::Session for Connection {
                     call,
                     patience,
                     caller,
+                    flavor: head.credential.flavor,
                     message,
                     record: &record,
                     arguments,
@@ -208,6 +246,12 @@ impl wire::Session for Connection {
         let mark = (out.len() - MARK) as u32 | LAST;
         out.patch(0, &mark.to_be_bytes());
         Ok(Answer::Done)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.server.state.disconnected(self.id);
     }
 }
 
@@ -273,6 +317,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) call: &'a Call,
     pub(crate) patience: Patience,
     pub(crate) caller: Caller,
+    /// How it says who it is.
+    pub(crate) flavor: u32,
     pub(crate) message: &'a dyn Incoming,
     pub(crate) record: &'a Record<'a>,
     /// What has not been read yet.

@@ -6,7 +6,7 @@ use vfs::{Caller, Errno, Kind, Name};
 
 use super::{Stop, Turn};
 use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};
-use crate::rpc::{AUTH_NONE, AUTH_SYS, Refusal};
+use crate::rpc::{Refusal, flavor};
 use crate::v3::{Handle, List};
 
 /// Answers a call of MOUNT.
@@ -36,7 +36,7 @@ impl<'a> Turn<'a> {
         match self.mounted(path.bytes) {
             Ok(root) => Ok(Mounted::Done(MountOk {
                 root,
-                flavors: vec![AUTH_SYS, AUTH_NONE],
+                flavors: vec![flavor::SYS, flavor::NONE],
             })),
             Err(errno) => match Stop::later(errno) {
                 Some(stop) => Err(stop),

@@ -127,8 +127,8 @@ impl Turn<'_> {
         }
         match args.stable {
             Stable::Unstable => {}
-            Stable::DataSync => self.sync(file, true)?,
-            Stable::FileSync => self.sync(file, false)?,
+            Stable::DataSync => self.server.sync(&cx, file, true)?,
+            Stable::FileSync => self.server.sync(&cx, file, false)?,
         }
         Ok(written as u32)
     }
@@ -144,7 +144,7 @@ impl Turn<'_> {
                 done => done?,
             };
             let before = file.attr(&cx, Want::STAT)?;
-            self.sync(&*file, false)?;
+            self.server.sync(&cx, &*file, false)?;
             wcc = self.file_wcc(&before, &file);
             Ok(())
         });
@@ -155,16 +155,6 @@ impl Turn<'_> {
             }),
             Outcome::Failed(status, wcc) => Outcome::Failed(status, wcc),
         })
-    }
-
-    /// Makes a file's contents durable. If that fails, unstable writes may be lost, of which clients learn by another
-    /// verifier.
-    fn sync(&self, file: &dyn File, datasync: bool) -> Tried<()> {
-        let done = file.fsync(&self.cx(), datasync);
-        if done.is_err_and(|errno| !errno.is_signal()) {
-            self.server.lost_writes();
-        }
-        Ok(done?)
     }
 
     fn file_wcc(&self, before: &Attr, file: &Arc<dyn File>) -> Wcc {
