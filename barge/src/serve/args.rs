@@ -25,6 +25,10 @@ pub(crate) struct ServeArgs {
     /// repeated [default, if nothing else is named and it is free: tcp:127.0.0.1:2049]
     #[arg(long, value_name = "ADDR")]
     nfs: Vec<Addr>,
+    /// Tell clients of NFS v3 where its locks are, as rpcbind does, by TCP and UDP; without it they mount with
+    /// nolock [default: port 111 of the first --nfs address]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
+    rpcbind: Option<Option<Addr>>,
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is the
     /// source's, if there are several
     #[arg(long, value_name = "[NAME=]SOCKET")]
@@ -151,6 +155,7 @@ impl ServeArgs {
             }),
             nfs: Nfs {
                 addrs: self.nfs.clone(),
+                rpcbind: self.rpcbind.clone(),
             },
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),

@@ -129,8 +129,18 @@ impl Server {
 
     /// A new connection.
     pub fn session(self: &Arc<Self>) -> Connection {
+        self.connection(true)
+    }
+
+    /// Whatever comes as datagrams: MOUNT, NLM, NSM and the portmapper, for NFS itself is too large for them.
+    pub fn datagrams(self: &Arc<Self>) -> Connection {
+        self.connection(false)
+    }
+
+    fn connection(self: &Arc<Self>, marked: bool) -> Connection {
         Connection {
             server: self.clone(),
+            marked,
             id: self.connections.fetch_add(1, Ordering::Relaxed),
             calls: AtomicU64::new(0),
         }
@@ -178,12 +188,17 @@ fn release(export: &Export, gone: Gone<v4::Files, Arc<dyn Node>>) {
 /// A client's connection. Dropping it is its end.
 pub struct Connection {
     server: Arc<Server>,
+    /// Whether messages are records in a stream; else each is alone.
+    marked: bool,
     id: u64,
     calls: AtomicU64,
 }
 
 impl wire::Session for Connection {
     fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
+        if !self.marked {
+            return Ok(Some(head.len()));
+        }
         rpc::frame(head, self.server.max_record())
     }
 
@@ -200,7 +215,10 @@ impl wire::Session for Connection {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed> {
-        let record = Record::new(message.bytes())?;
+        let record = match self.marked {
+            true => Record::new(message.bytes())?,
+            false => Record::unmarked(message.bytes()),
+        };
         let mut arguments = XdrReader::new(record.bytes());
         let xid = arguments.u32()?;
         match arguments.u32()? {
@@ -211,7 +229,7 @@ impl wire::Session for Connection {
             .map_err(Stop::Refused)
             .and_then(|head| {
                 let caller = self.caller(&head)?;
-                rpc::begin_reply(xid, out);
+                rpc::begin_reply(xid, self.marked, out);
                 let mut turn = Turn {
                     server: &self.server,
                     connection: self.id,
@@ -225,6 +243,9 @@ impl wire::Session for Connection {
                     arguments,
                     out,
                 };
+                if head.program == program::NFS && !self.marked {
+                    return Err(Refusal::ProgramUnavailable.into());
+                }
                 turn.run(head.program, head.version, head.procedure)
             });
         match done {
@@ -232,7 +253,7 @@ impl wire::Session for Connection {
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
-                rpc::refuse(xid, why, out);
+                rpc::refuse(xid, self.marked, why, out);
             }
             Err(Stop::Later(answer)) => {
                 out.truncate(0);
@@ -243,8 +264,10 @@ impl wire::Session for Connection {
                 return Ok(Answer::Done);
             }
         }
-        let mark = (out.len() - MARK) as u32 | LAST;
-        out.patch(0, &mark.to_be_bytes());
+        if self.marked {
+            let mark = (out.len() - MARK) as u32 | LAST;
+            out.patch(0, &mark.to_be_bytes());
+        }
         Ok(Answer::Done)
     }
 }

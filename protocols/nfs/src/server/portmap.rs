@@ -93,7 +93,7 @@ fn port(ports: Ports, program: u32, version: Option<u32>, protocol: u32) -> u16 
     match protocol {
         TCP | UDP if is_served && program == program::PORTMAP => PORT,
         TCP if is_served => ports.tcp,
-        UDP if is_served => ports.udp,
+        UDP if is_served && program != program::NFS => ports.udp,
         _ => 0,
     }
 }
