@@ -17,8 +17,11 @@ pub(crate) enum Protocol {
         /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
         queues: u16,
     },
-    /// Of this version.
-    Nfs(&'static str),
+    Nfs {
+        version: &'static str,
+        /// v3 with locks, for which the host's port 111 has to be free: one run at a time.
+        rpcbind: bool,
+    },
 }
 
 use Protocol::{Nfs, NineP, Virtiofs};
@@ -32,8 +35,13 @@ pub(crate) const WAYS: &[Way] = &[
     way("virtiofs", Virtiofs { queues: 1 }, "auto"),
     way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
     way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
-    way("nfs3", Nfs("3"), "auto"),
+    way("nfs3", nfs("3", false), "auto"),
+    way("nfs3-locks", nfs("3", true), "auto"),
 ];
+
+const fn nfs(version: &'static str, rpcbind: bool) -> Protocol {
+    Nfs { version, rpcbind }
+}
 
 const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way {
     Way {
@@ -55,14 +63,15 @@ impl Way {
         match self.protocol {
             NineP => "--9p tcp:127.0.0.1:{port}",
             Virtiofs { .. } => "--virtiofs {socket}",
-            Nfs(_) => "--nfs tcp:127.0.0.1:{port}",
+            Nfs { rpcbind: false, .. } => "--nfs tcp:127.0.0.1:{port}",
+            Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --rpcbind",
         }
     }
 
     /// What else barge is told.
     pub(crate) fn arguments(&self) -> String {
         match self.protocol {
-            NineP | Nfs(_) => String::new(),
+            NineP | Nfs { .. } => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
         }
     }
@@ -72,8 +81,9 @@ impl Way {
         let usual = match self.protocol {
             NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
-            Nfs(version) => vec![
-                format!("vers={version},proto=tcp,mountproto=tcp,nolock"),
+            Nfs { version, rpcbind } => vec![
+                format!("vers={version},proto=tcp,mountproto=tcp"),
+                if rpcbind { "lock" } else { "nolock" }.into(),
                 "actimeo=1".into(),
             ],
         };
@@ -82,7 +92,7 @@ impl Way {
             mount: Mount::usual(self.kind(), None, &options),
             cpus: match self.protocol {
                 Virtiofs { queues } => queues.max(2),
-                NineP | Nfs(_) => 2,
+                NineP | Nfs { .. } => 2,
             },
             qemu: self.device("share"),
         }
@@ -93,10 +103,10 @@ impl Way {
         let options: Vec<String> = match self.protocol {
             NineP => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
             Virtiofs { .. } => vec!["ro".into()],
-            Nfs(version) => vec![format!("ro,vers={version},nolock")],
+            Nfs { version, .. } => vec![format!("ro,vers={version},nolock")],
         };
         let device = match self.protocol {
-            NineP | Nfs(_) => None,
+            NineP | Nfs { .. } => None,
             Virtiofs { .. } => Some("root".into()),
         };
         Mount::usual(self.kind(), device, &options)
@@ -106,14 +116,14 @@ impl Way {
         match self.protocol {
             NineP => "9p",
             Virtiofs { .. } => "virtiofs",
-            Nfs(_) => "nfs",
+            Nfs { .. } => "nfs",
         }
     }
 
     /// QEMU's device for a mount with this tag, if it takes one.
     pub(crate) fn device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
-            NineP | Nfs(_) => Vec::new(),
+            NineP | Nfs { .. } => Vec::new(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
         }
     }
