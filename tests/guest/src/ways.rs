@@ -76,6 +76,19 @@ impl Way {
         }
     }
 
+    /// What scripts have to know of it.
+    pub(crate) fn variables(&self) -> &'static [(&'static str, &'static str)] {
+        match self.protocol {
+            NineP | Virtiofs { .. } => &[],
+            Nfs { rpcbind: false, .. } => &[
+                ("XATTR", "no"),
+                ("UNLINKED", "renamed"),
+                ("HOST_LOCKS", "no"),
+            ],
+            Nfs { rpcbind: true, .. } => &[("XATTR", "no"), ("UNLINKED", "renamed")],
+        }
+    }
+
     /// A guest that mounts the share in this way, with further mount options.
     pub(crate) fn seat(&self, further: &[String]) -> Seat {
         let usual = match self.protocol {
