@@ -26,6 +26,10 @@ pub(crate) struct ServeArgs {
     /// repeated [default, if nothing else is named and it is free: tcp:127.0.0.1:2049]
     #[arg(long, value_name = "ADDR")]
     nfs: Vec<Addr>,
+    /// Tell clients of NFS v3 where its locks are, as rpcbind does, by TCP and UDP; without it they mount with
+    /// nolock [default: port 111 of the first --nfs address]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
+    rpcbind: Option<Option<Addr>>,
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
     /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
@@ -157,6 +161,7 @@ impl ServeArgs {
             }),
             nfs: Nfs {
                 addrs: self.nfs.clone(),
+                rpcbind: self.rpcbind.clone(),
             },
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),

@@ -44,6 +44,8 @@ pub(super) struct Nine {
 #[derive(Default)]
 pub(super) struct Nfs {
     pub(super) addrs: Vec<Addr>,
+    /// Whether there is a portmapper, and where, if not at the usual port of the first address.
+    pub(super) rpcbind: Option<Option<Addr>>,
 }
 
 /// How virtiofs is served.

@@ -6,6 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod mount;
+pub mod nlm;
+pub mod nsm;
+pub mod portmap;
 mod rpc;
 pub mod server;
 pub mod v3;

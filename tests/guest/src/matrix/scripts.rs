@@ -38,11 +38,11 @@ impl Script {
         self.setup == Setup::Usual
     }
 
-    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: [(&str, &str); 2]) -> Case {
+    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: &[(&str, &str)]) -> Case {
         let sizes = if quick { self.quick } else { self.full };
         let env: Vec<_> = sizes
             .iter()
-            .chain(&usual)
+            .chain(usual)
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
         Case {
