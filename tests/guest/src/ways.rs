@@ -83,12 +83,16 @@ impl Way {
     pub(crate) fn variables(&self) -> &'static [(&'static str, &'static str)] {
         match self.protocol {
             NineP | Virtiofs { .. } => &[],
-            Nfs { rpcbind: false, .. } => &[
+            Nfs {
+                version: "3",
+                rpcbind: false,
+            } => &[
                 ("XATTR", "no"),
                 ("UNLINKED", "renamed"),
                 ("HOST_LOCKS", "no"),
             ],
-            Nfs { rpcbind: true, .. } => &[("XATTR", "no"), ("UNLINKED", "renamed")],
+            Nfs { version: "4.2", .. } => &[("UNLINKED", "renamed")],
+            Nfs { .. } => &[("XATTR", "no"), ("UNLINKED", "renamed")],
         }
     }
 
