@@ -34,7 +34,8 @@ pub(super) fn place(
         return Ok(None);
     }
     let start = Instant::now();
-    let options = Options::new(boot(), Arc::new(move || start.elapsed()));
+    let mut options = Options::new(boot(), Arc::new(move || start.elapsed()));
+    options.lease = plan.lease;
     let server = Server::new(export.clone(), options);
     Ok(Some(Place { listeners, server }))
 }
