@@ -5,6 +5,8 @@
 //! - [`virtiofs`] is one over a vhost-user device: the client half of FUSE ([`fuse::client`]) joined to a
 //!   driver ([`virtqueue::driver`]), without a virtual machine.
 //!
+//! `pipe` moves messages for those that speak over a stream.
+//!
 //! [`Url`] says what to connect to.
 
 #![forbid(unsafe_code)]
@@ -13,6 +15,7 @@ mod error;
 mod file;
 mod locks;
 pub mod ninep;
+mod pipe;
 mod url;
 pub mod virtiofs;
 mod xattr;

@@ -3,29 +3,28 @@
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use p9::Tag;
 use vfs::Call;
 
 use super::state::State;
-use super::{Pipe, Ticket};
+use super::{Half, Pipe, Ticket};
 
-impl Pipe {
-    pub(super) fn watch(&self, call: &Call, ticket: &Ticket<'_>) {
+impl<H: Half> Pipe<H> {
+    pub(super) fn watch(&self, call: &Call, ticket: &Ticket<'_, H>) {
         let cancel = Cancel {
             pipe: self.this.clone(),
-            tag: ticket.tag,
-            life: self.state().slots[usize::from(ticket.tag.0)].life,
+            number: ticket.number,
+            life: self.state().slots[ticket.number].life,
         };
         call.wake_on_cancel(&Waker::from(Arc::new(cancel)));
     }
 
-    fn cancel(&self, tag: Tag, life: u64) {
+    fn cancel(&self, number: usize, life: u64) {
         let mut state = self.state();
-        if state.failed.is_some() || state.slots[usize::from(tag.0)].life != life {
+        if state.failed.is_some() || state.slots[number].life != life {
             return;
         }
-        let State { client, queue, .. } = &mut *state;
-        if client.cancel(tag, queue) {
+        let State { half, queue, .. } = &mut *state;
+        if half.cancel(number, queue) {
             // Whoever cancels must not wait for a server that does not listen.
             drop(self.send_queued(state, false));
         }
@@ -33,16 +32,16 @@ impl Pipe {
 }
 
 /// Asks the server to cancel a request when its call is cancelled.
-struct Cancel {
-    pipe: Weak<Pipe>,
-    tag: Tag,
+struct Cancel<H: Half> {
+    pipe: Weak<Pipe<H>>,
+    number: usize,
     life: u64,
 }
 
-impl Wake for Cancel {
+impl<H: Half> Wake for Cancel<H> {
     fn wake(self: Arc<Self>) {
         if let Some(pipe) = self.pipe.upgrade() {
-            pipe.cancel(self.tag, self.life);
+            pipe.cancel(self.number, self.life);
         }
     }
 }

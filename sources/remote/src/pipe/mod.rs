@@ -1,4 +1,4 @@
-//! A connection to a 9P server, with many requests in flight.
+//! A connection to a server, with many requests in flight, whatever the protocol.
 //!
 //! Requests are encoded into one queue and leave together when somebody waits, so many go in one system
 //! call. There is no thread of its own: of the threads that wait for replies, one receives (the
@@ -9,17 +9,17 @@
 //! A server that answers what it may not ends the connection: everyone who waits, or asks later, gets
 //! the same errno, and the reason is told once ([`Pipe::failure`], and a log line).
 //!
-//! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them. `greet` is the
-//! session's beginning; `cancel` and `clunks` ask for what nobody waits for; `state` is all that changes.
+//! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them. `cancel` and
+//! `asides` ask for what nobody waits for; `state` is all that changes; a [`Half`] knows the protocol.
 //!
-//! What it lacks on purpose: reconnecting, time limits, and any knowledge of what fids point at.
+//! What it lacks on purpose: how a session begins, reconnecting, time limits.
 //!
 //! Lock order: the pipe's one mutex, never held across a system call but for wake-ups. The two roles
 //! that move bytes (sending, receiving) are taken and given back under it.
 
+mod asides;
 mod cancel;
-mod clunks;
-mod greet;
+mod half;
 mod input;
 mod send;
 mod state;
@@ -29,60 +29,66 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 
-use p9::client::Client;
-use p9::{Dialect, Fid, Tag, Tmessage};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::Link;
 use vfs::{Cx, Errno, Result};
-use wire::Put;
 
-use self::clunks::Clunks;
-use self::greet::greet;
+use self::asides::Asides;
+pub(crate) use self::half::{Half, Received};
 use self::input::Input;
-pub use self::input::Reply;
+pub(crate) use self::input::Reply;
 use self::state::{Guard, State, Who};
 use crate::ConnectError;
 
 /// A connection. Shared by all who use it; it ends when the last of them drops it.
-pub struct Pipe {
+pub struct Pipe<H: Half> {
     link: Box<dyn Link>,
-    dialect: Dialect,
-    msize: u32,
-    payload: u32,
-    state: Mutex<State>,
+    reading: H::Reading,
+    state: Mutex<State<H>>,
     /// Rung when the sending role is free and somebody waits for it.
     may_send: Condvar,
     /// Readable when who waits to send shall look again.
     wake: OwnedFd,
-    this: Weak<Pipe>,
+    this: Weak<Pipe<H>>,
 }
 
 /// A request in flight. Dropping it forgets its reply.
 #[must_use = "a reply that nobody waits for is forgotten"]
-pub struct Ticket<'a> {
-    pipe: &'a Pipe,
-    tag: Tag,
+pub struct Ticket<'a, H: Half> {
+    pipe: &'a Pipe<H>,
+    number: usize,
 }
 
-impl fmt::Debug for Ticket<'_> {
+impl<H: Half> fmt::Debug for Ticket<'_, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ticket").field(&self.tag).finish()
+        f.debug_tuple("Ticket").field(&self.number).finish()
     }
 }
 
-impl Drop for Ticket<'_> {
+impl<H: Half> Drop for Ticket<'_, H> {
     fn drop(&mut self) {
         let mut state = self.pipe.state();
-        let slot = &mut state.slots[usize::from(self.tag.0)];
+        let slot = &mut state.slots[self.number];
         if slot.reply.take().is_some() {
-            state.client.release(self.tag);
+            state.half.release(self.number);
         } else {
             slot.who = Who::Nobody;
         }
     }
 }
 
-impl Pipe {
+/// What is to be known of a request before it is encoded.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Shape {
+    /// How long its reply may be at most, if that is large: see [`Pipe::LARGE`].
+    pub(crate) reply: usize,
+    /// How many bytes of payload follow what is encoded.
+    pub(crate) payload: usize,
+    /// How many zeros follow these.
+    pub(crate) zeros: usize,
+}
+
+impl<H: Half> Pipe<H> {
     /// Requests queued beyond this leave although nobody waits yet: the server can begin on them.
     const BATCH: usize = 64 << 10;
 
@@ -91,40 +97,33 @@ impl Pipe {
     const INLINE: usize = 8 << 10;
 
     /// Replies from this size on are received one by one: see [`Input::recv`].
-    const LARGE: u32 = 32 << 10;
+    const LARGE: usize = 32 << 10;
 
-    /// Begins a session over `link`: agrees on a dialect, at best `dialect`, and on the size of messages,
-    /// at most `msize`.
-    pub fn open(
+    /// A pipe over `link`, on which what has to be said first has been said. Messages have up to `most` bytes.
+    pub(crate) fn over(
         link: impl Link + 'static,
-        dialect: Dialect,
-        msize: u32,
-    ) -> std::result::Result<Arc<Pipe>, ConnectError> {
-        let mut client = Client::new(dialect, msize);
-        let mut hello = Vec::new();
-        client.hello(&mut hello);
-        greet(&link, &mut client, &hello)?;
+        half: H,
+        most: usize,
+    ) -> std::result::Result<Arc<Pipe<H>>, ConnectError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
             ConnectError::new(Errno::from_raw(error.raw_os_error()), error.to_string())
         })?;
-        let (dialect, msize) = (client.dialect(), client.msize());
+        let reading = half.reading();
         Ok(Arc::new_cyclic(|this| Pipe {
             link: Box::new(link),
-            dialect,
-            msize,
-            payload: client.payload(),
+            reading,
             state: Mutex::new(State {
-                client,
+                half,
                 slots: Vec::new(),
                 queue: Vec::new(),
                 spare: Vec::new(),
                 sending: false,
                 senders: 0,
                 stuck: false,
-                input: Some(Input::new(msize, dialect)),
+                input: Some(Input::new(most, reading)),
                 followers: Vec::new(),
                 large: (0, 0),
-                clunks: Clunks::default(),
+                asides: Asides::default(),
                 failed: None,
             }),
             may_send: Condvar::new(),
@@ -133,19 +132,9 @@ impl Pipe {
         }))
     }
 
-    /// What is spoken.
-    pub fn dialect(&self) -> Dialect {
-        self.dialect
-    }
-
-    /// The largest message, bytes.
-    pub fn msize(&self) -> u32 {
-        self.msize
-    }
-
-    /// The most bytes that one read asks for, or one write sends.
-    pub fn payload(&self) -> u32 {
-        self.payload
+    /// What it takes to read a reply.
+    pub(crate) fn reading(&self) -> H::Reading {
+        self.reading
     }
 
     /// Who is at the other end.
@@ -159,70 +148,48 @@ impl Pipe {
         state.failed.as_ref().map(|(_, why)| why.clone())
     }
 
-    /// A number for a new fid, which is the caller's to establish, and then to [`Pipe::clunk`] or, if the
-    /// server never knew it, to [`Pipe::forget`].
-    pub fn fid(&self) -> Result<Fid> {
-        self.state().client.new_fid()
+    /// Does something with the protocol's own state.
+    pub(crate) fn with<T>(&self, what: impl FnOnce(&mut H) -> T) -> T {
+        what(&mut self.state().half)
     }
 
-    /// A fid that the server does not know.
-    pub fn forget(&self, fid: Fid) {
-        self.state().client.forget_fid(fid);
-    }
-
-    /// Puts a request in the queue. It leaves when somebody waits, or when the queue is long enough.
+    /// Puts a request in the queue: `encode` writes it but for its payload, which it returns with the request's
+    /// number. It leaves when somebody waits, or when the queue is long enough.
     ///
-    /// Errs if the dialect lacks it (`EOPNOTSUPP`), it is too long (`EMSGSIZE`), too many are in flight
-    /// (`ENOBUFS`), or the connection has failed.
-    pub fn submit(&self, request: &Tmessage<'_>) -> Result<Ticket<'_>> {
-        let (most, payload) = match request {
-            Tmessage::Read { count, .. } | Tmessage::Readdir { count, .. } => (*count, 0),
-            Tmessage::Write { data, .. } => (0, data.0.len()),
-            _ => (0, 0),
-        };
+    /// Errs as `encode` does, or if the connection has failed.
+    pub(crate) fn submit_as<'p>(
+        &self,
+        shape: Shape,
+        encode: impl FnOnce(&mut H, &mut Vec<u8>) -> Result<(usize, &'p [u8])>,
+    ) -> Result<Ticket<'_, H>> {
         let mut state = self.state();
-        let separate = payload > Pipe::INLINE;
+        let separate = shape.payload > Pipe::<H>::INLINE;
         while separate && state.sending && state.failed.is_none() {
             state.senders += 1;
             state = self.may_send.wait(state).expect(POISON);
             state.senders -= 1;
         }
         state.usable()?;
-        let State { client, queue, .. } = &mut *state;
-        let (tag, payload) = client.request(request, queue)?;
-        state.begin(
-            tag,
-            Who::Ticket,
-            (most >= Pipe::LARGE).then_some(most as usize),
-        );
+        let State { half, queue, .. } = &mut *state;
+        let (number, payload) = encode(half, queue)?;
+        let large = Some(shape.reply).filter(|&reply| reply >= Pipe::<H>::LARGE);
+        state.begin(number, Who::Ticket, large);
         if separate {
-            drop(self.send_with(state, payload));
+            drop(self.send_with(state, payload, shape.zeros));
         } else {
-            state.queue.put(payload);
-            if state.queue.len() >= Pipe::BATCH {
+            state.queue.extend_from_slice(payload);
+            let len = state.queue.len() + shape.zeros;
+            state.queue.resize(len, 0);
+            if len >= Pipe::<H>::BATCH {
                 drop(self.send_queued(state, true));
             }
         }
-        Ok(Ticket { pipe: self, tag })
+        Ok(Ticket { pipe: self, number })
     }
 
-    /// Submits and waits.
-    pub fn call(&self, request: &Tmessage<'_>) -> Result<Reply> {
-        let ticket = self.submit(request)?;
-        self.wait(ticket)
-    }
-
-    /// [`Pipe::call`] as part of a call that may be cancelled: then the server is asked to, and what it
-    /// answers counts: the reply, or `EINTR`. `WOULD_BLOCK` below full patience.
-    pub fn call_in(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
-        cx.may_wait()?;
-        cx.call.check()?;
-        let ticket = self.submit(request)?;
-        self.wait_in(cx, ticket)
-    }
-
-    /// [`Pipe::wait`] as part of a call that may be cancelled.
-    pub fn wait_in(&self, cx: &Cx<'_>, ticket: Ticket<'_>) -> Result<Reply> {
+    /// [`Pipe::wait`] as part of a call that may be cancelled: then the server is asked to, and what it
+    /// answers counts: the reply, or `EINTR`.
+    pub fn wait_in(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
         // A call that nobody can run again is one that nobody cancels.
         if cx.call.waker().is_some() {
             self.watch(cx.call, &ticket);
@@ -232,11 +199,11 @@ impl Pipe {
 
     /// Ends the connection. The first reason counts.
     #[cold]
-    fn fail(&self, state: &mut State, errno: Errno, why: &dyn fmt::Display) {
+    fn fail(&self, state: &mut State<H>, errno: Errno, why: &dyn fmt::Display) {
         if state.failed.is_some() {
             return;
         }
-        let why = error_text(self.link.peer(), why);
+        let why = error_text::<H>(self.link.peer(), why);
         tracing::error!("{why}");
         state.failed = Some((errno, why));
         self.link.hang_up();
@@ -249,16 +216,17 @@ impl Pipe {
         self.wake_sender();
     }
 
-    fn state(&self) -> Guard<'_> {
+    fn state(&self) -> Guard<'_, H> {
         self.state.lock().expect(POISON)
     }
 }
 
 /// What std has no constant for in `Errno`: "Connection reset by peer".
-const ECONNRESET: Errno = Errno::from_raw(104);
+pub(crate) const ECONNRESET: Errno = Errno::from_raw(104);
 
 const POISON: &str = "no panic holds it";
 
-fn error_text(peer: &str, why: &dyn fmt::Display) -> String {
-    format!("9P connection to {peer}: {why}")
+/// What is wrong with a connection.
+pub(crate) fn error_text<H: Half>(peer: &str, why: &dyn fmt::Display) -> String {
+    format!("{} connection to {peer}: {why}", H::NAME)
 }
