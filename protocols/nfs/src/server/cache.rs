@@ -138,7 +138,6 @@ mod tests {
         cache.put(0u32, 0u32);
         for key in 1..10_000 {
             cache.put(key, key);
-            assert_eq!(cache.get(&key), Some(key));
             assert_eq!(cache.get(&0), Some(0), "asked for all the time");
         }
         let count = (0..10_000).filter(|key| cache.get(key).is_some()).count();
