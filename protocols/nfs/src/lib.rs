@@ -5,7 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod mount;
 mod rpc;
 pub mod server;
-mod v3;
+pub mod v3;
 pub mod v4;
