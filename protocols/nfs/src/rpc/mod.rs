@@ -4,12 +4,14 @@ mod auth;
 mod call;
 mod record;
 
-pub(crate) use auth::{AuthStat, Credential};
-pub(crate) use call::{CALL, Call, Refusal, begin_reply, refuse};
+pub(crate) use auth::{AuthStat, Credential, OpaqueAuth, SYS, SysCredential};
+pub(crate) use call::{CALL, Call, REPLY, Refusal, begin_reply, refuse};
 pub(crate) use record::{LAST, MARK, Record, frame};
 
 /// The programs spoken here, by their numbers.
 pub(crate) mod program {
     /// NFS v3 and v4.
     pub(crate) const NFS: u32 = 100_003;
+    /// MOUNT.
+    pub(crate) const MOUNT: u32 = 100_005;
 }

@@ -17,8 +17,9 @@ pub(super) fn greet(
         let why = error_text::<Client>(link.peer(), &error);
         ConnectError::new(Errno::from(error), why)
     };
-    let refused =
-        |what: wire::Malformed| ConnectError::new(Errno::EPROTO, error_text::<Client>(link.peer(), &what));
+    let refused = |what: wire::Malformed| {
+        ConnectError::new(Errno::EPROTO, error_text::<Client>(link.peer(), &what))
+    };
     link.send(hello, true).map_err(broken)?;
     // Before anything is agreed on, a message is no longer than this.
     let mut buffer = vec![0; 8192];

@@ -77,6 +77,42 @@ impl<H: Half> Drop for Ticket<'_, H> {
     }
 }
 
+/// A request in flight that keeps its connection.
+pub(crate) struct Kept<H: Half> {
+    pub(crate) pipe: Arc<Pipe<H>>,
+    number: Option<usize>,
+}
+
+impl<H: Half> Ticket<'_, H> {
+    /// Of its own.
+    pub(crate) fn keep(self) -> Option<Kept<H>> {
+        let pipe = self.pipe.this.upgrade()?;
+        let number = Some(self.number);
+        std::mem::forget(self);
+        Some(Kept { pipe, number })
+    }
+}
+
+impl<H: Half> Kept<H> {
+    /// [`Pipe::wait`].
+    pub(crate) fn wait(mut self) -> Result<Reply<H>> {
+        let ticket = self.ticket();
+        ticket.map_or(Err(Errno::EIO), |ticket| ticket.pipe.wait(ticket))
+    }
+
+    fn ticket(&mut self) -> Option<Ticket<'_, H>> {
+        let number = self.number.take()?;
+        let pipe = &*self.pipe;
+        Some(Ticket { pipe, number })
+    }
+}
+
+impl<H: Half> Drop for Kept<H> {
+    fn drop(&mut self) {
+        drop(self.ticket());
+    }
+}
+
 /// What is to be known of a request before it is encoded.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Shape {

@@ -11,7 +11,11 @@ use super::{ECONNRESET, Half, Pipe};
 impl<H: Half> Pipe<H> {
     /// Sends what is queued, unless another does already: it will. Without `patient`, only what goes at
     /// once; the rest stays queued, and who receives next sends it.
-    pub(super) fn send_queued<'a>(&'a self, mut state: Guard<'a, H>, patient: bool) -> Guard<'a, H> {
+    pub(super) fn send_queued<'a>(
+        &'a self,
+        mut state: Guard<'a, H>,
+        patient: bool,
+    ) -> Guard<'a, H> {
         if state.sending || state.queue.is_empty() || state.is_failed() {
             return state;
         }
