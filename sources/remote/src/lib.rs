@@ -2,6 +2,7 @@
 //!
 //! - [`ninep`] is one over 9P: the client half of the protocol ([`p9::client`]) joined to a connection
 //!   ([`transports::Link`]).
+//! - [`nfs`] is one over NFS ([`::nfs::client`]), over a connection that comes again when it is lost.
 //! - [`virtiofs`] is one over a vhost-user device: the client half of FUSE ([`fuse::client`]) joined to a
 //!   driver ([`virtqueue::driver`]), without a virtual machine.
 //!
@@ -14,6 +15,7 @@
 mod error;
 mod file;
 mod locks;
+pub mod nfs;
 pub mod ninep;
 mod pipe;
 mod url;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use nfs::client::{Ask, Body, Calls, Credentials, Failure, Received};
+use ::nfs::client::{Ask, Body, Calls, Credentials, Failure, Received};
 use transports::StreamLink;
 use vfs::{Caller, Cx, Errno, Result};
 use wire::Malformed;

@@ -34,6 +34,28 @@ pub trait Steps {
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Self::Answer<'r>, Failure>;
 }
 
+impl<S: Steps> Steps for &S {
+    type Answer<'r> = S::Answer<'r>;
+
+    const ONCE: bool = S::ONCE;
+
+    fn put(&self, to: &mut Ops<'_>) {
+        (**self).put(to);
+    }
+
+    fn payload(&self) -> &[u8] {
+        (**self).payload()
+    }
+
+    fn room(&self) -> usize {
+        (**self).room()
+    }
+
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<S::Answer<'r>, Failure> {
+        (**self).answer(from)
+    }
+}
+
 /// A compound.
 pub struct Compound<'a, S> {
     /// Which minor version's.
@@ -59,10 +81,8 @@ pub struct Sequence {
 
 /// A compound's end.
 pub struct Done<T> {
-    /// What the server says of slots: how many it would have us use, and of its state ([`Done::flags`]).
+    /// The highest slot that the server would have us use.
     pub highest: Option<u32>,
-    /// SEQUENCE's flags (`SEQ4_STATUS_*`).
-    pub flags: u32,
     /// Whether the slot's turn has been taken.
     pub turned: bool,
     /// The answer.
@@ -122,7 +142,6 @@ impl<S: Steps> Ask for Compound<'_, S> {
         };
         let mut done = Done {
             highest: None,
-            flags: 0,
             turned: false,
             result: Err(Failure::Later),
         };
@@ -136,7 +155,6 @@ impl<S: Steps> Ask for Compound<'_, S> {
                     }
                     done.turned = true;
                     done.highest = Some(sequenced.target_highest_slot);
-                    done.flags = sequenced.flags;
                 }
                 Err(Failure::Malformed(what)) => return Err(Failure::Malformed(what)),
                 Err(failure) => {
