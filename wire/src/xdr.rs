@@ -274,6 +274,12 @@ macro_rules! xdr_union {
             $($(#[$variant_meta])* $variant $(($type))?,)*
         }
 
+        impl $(<$life>)? $name $(<$life>)? {
+            /// The numbers of all arms.
+            #[allow(dead_code)]
+            $vis const NUMBERS: &'static [u32] = &[$($number),*];
+        }
+
         impl<'a> $crate::Xdr<'a> for $name $(<$life>)? {
             fn get(from: &mut $crate::XdrReader<'a>) -> Result<Self, $crate::Malformed> {
                 match from.u32()? {

@@ -6,7 +6,7 @@ use layers::squash::{NOBODY, Whom};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use transports::Addr;
 
-use super::plan::{Layers, Nine, Plan, Virtiofs};
+use super::plan::{Layers, Nfs, Nine, Plan, Virtiofs};
 use super::virtiofs::{Affinity, Cache, Share, Tag};
 use crate::Failure;
 use crate::source::{Named, Source};
@@ -14,14 +14,24 @@ use crate::source::{Named, Source};
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET; NAME=SOURCE gives it a
-    /// name, which several need. Without any, the current directory, read-only
+    /// name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
+    /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
-    /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default: tcp:127.0.0.1:5640]
+    /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default, if nothing else is named:
+    /// tcp:127.0.0.1:5640]
     #[arg(long = "9p", value_name = "ADDR")]
     nine: Vec<Addr>,
-    /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is the
-    /// source's, if there are several
+    /// Serve NFS v3 and v4, and MOUNT for v3 on the same port, at tcp:HOST:PORT, unix:PATH or fd:N; may be
+    /// repeated [default, if nothing else is named and it is free: tcp:127.0.0.1:2049]
+    #[arg(long, value_name = "ADDR")]
+    nfs: Vec<Addr>,
+    /// Tell clients of NFS v3 where its locks are, as rpcbind does, by TCP and UDP; without it they mount with
+    /// nolock [default: port 111 of the first --nfs address]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
+    rpcbind: Option<Option<Addr>>,
+    /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
+    /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
     virtiofs: Vec<Share>,
     /// What a virtiofs guest may keep
@@ -69,13 +79,17 @@ pub(crate) struct ServeArgs {
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     identity: IdentityArg,
-    /// Run a command with $BARGE_9P set, stop when it ends, and exit with its status
+    /// Run a command with $BARGE_9P and $BARGE_NFS set, stop when it ends, and exit with its status
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
     /// The largest 9P message to agree to, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
     msize: u32,
+    /// Tell a 9P client at once that a lock is taken, instead of answering when it is granted: Linux then
+    /// asks again after its locktimeout= (30 seconds), and signals end its wait, as flock -w needs
+    #[arg(long)]
+    no_lock_wait: bool,
     /// How long a connection polls before it sleeps, microseconds; 0 is not at all [default: 50, or
     /// 0 on one processor]
     #[arg(long, value_name = "US")]
@@ -143,7 +157,12 @@ impl ServeArgs {
             nine: Some(Nine {
                 addrs: self.nine.clone(),
                 max_msize: self.msize,
+                wait_for_locks: !self.no_lock_wait,
             }),
+            nfs: Nfs {
+                addrs: self.nfs.clone(),
+                rpcbind: self.rpcbind.clone(),
+            },
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),
                 options: fuse::server::Options {

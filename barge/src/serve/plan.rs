@@ -16,6 +16,7 @@ pub(super) struct Plan {
     pub(super) layers: Layers,
     /// 9P, if that is served at all.
     pub(super) nine: Option<Nine>,
+    pub(super) nfs: Nfs,
     pub(super) virtiofs: Virtiofs,
     pub(super) tuning: Tuning,
     /// The command for which all this lives.
@@ -35,6 +36,16 @@ pub(super) struct Layers {
 pub(super) struct Nine {
     pub(super) addrs: Vec<Addr>,
     pub(super) max_msize: u32,
+    /// Who waits for a lock is answered when it is granted.
+    pub(super) wait_for_locks: bool,
+}
+
+/// How NFS is served: where.
+#[derive(Default)]
+pub(super) struct Nfs {
+    pub(super) addrs: Vec<Addr>,
+    /// Whether there is a portmapper, and where, if not at the usual port of the first address.
+    pub(super) rpcbind: Option<Option<Addr>>,
 }
 
 /// How virtiofs is served.

@@ -7,6 +7,9 @@
 
 pub mod client;
 pub mod mount;
+pub mod nlm;
+pub mod nsm;
+pub mod portmap;
 mod rpc;
 pub mod server;
 pub mod v3;

@@ -3,7 +3,7 @@
 use vfs::{Caller, Groups};
 use wire::Xdr;
 
-use crate::rpc::{OpaqueAuth, SYS, SysCredential};
+use crate::rpc::{OpaqueAuth, SysCredential, flavor};
 
 /// As whom calls are made, ready to be written.
 #[derive(Clone)]
@@ -21,7 +21,7 @@ impl Credentials {
 
     /// Writes AUTH_SYS for a caller, and no verifier. Groups beyond the sixteenth are not told.
     pub(super) fn put(&self, caller: &Caller, to: &mut Vec<u8>) {
-        SYS.put(to);
+        flavor::SYS.put(to);
         let at = to.len();
         0u32.put(to);
         let sys = SysCredential {

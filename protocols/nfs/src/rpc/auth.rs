@@ -5,10 +5,13 @@ use std::sync::Arc;
 use vfs::{Caller, Groups};
 use wire::{Malformed, Put, Xdr, XdrReader, xdr_enum, xdr_struct};
 
-/// AUTH_NONE.
-pub(crate) const NONE: u32 = 0;
-/// AUTH_SYS.
-pub(crate) const SYS: u32 = 1;
+/// How callers say who they are.
+pub(crate) mod flavor {
+    /// AUTH_NONE.
+    pub(crate) const NONE: u32 = 0;
+    /// AUTH_SYS.
+    pub(crate) const SYS: u32 = 1;
+}
 
 xdr_enum! {
     /// Why a caller is refused.
@@ -35,7 +38,7 @@ impl OpaqueAuth<'_> {
 
     /// AUTH_NONE.
     pub(crate) const NONE: OpaqueAuth<'static> = OpaqueAuth {
-        flavor: NONE,
+        flavor: flavor::NONE,
         body: &[],
     };
 }
@@ -65,8 +68,8 @@ impl Credential {
             return Err(AuthStat::BadCred);
         }
         match auth.flavor {
-            NONE => Ok(Credential::None),
-            SYS => {
+            flavor::NONE => Ok(Credential::None),
+            flavor::SYS => {
                 let mut body = XdrReader::new(auth.body);
                 let sys = SysCredential::get(&mut body).map_err(|_| AuthStat::BadCred)?;
                 body.end().map_err(|_| AuthStat::BadCred)?;
@@ -125,7 +128,12 @@ mod tests {
         };
         let mut body = Vec::new();
         sys.put(&mut body);
-        let of = |body: &[u8]| Credential::of(&OpaqueAuth { flavor: SYS, body });
+        let of = |body: &[u8]| {
+            Credential::of(&OpaqueAuth {
+                flavor: flavor::SYS,
+                body,
+            })
+        };
         assert_eq!(of(&body), Ok(Credential::Sys(sys)));
         for len in 0..body.len() {
             assert_eq!(of(&body[..len]), Err(AuthStat::BadCred), "{len}");

@@ -85,6 +85,14 @@ impl<'a> Record<'a> {
         Ok(Record { bytes, fragments })
     }
 
+    /// The record that a datagram is: it has no marks.
+    pub(crate) fn unmarked(datagram: &'a [u8]) -> Record<'a> {
+        Record {
+            bytes: Cow::Borrowed(datagram),
+            fragments: vec![0..datagram.len()],
+        }
+    }
+
     /// What is in it.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes

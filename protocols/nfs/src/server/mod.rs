@@ -7,19 +7,27 @@
 //! the portmapper's own sockets, encryption (a transport's business).
 
 mod cache;
+mod files;
 mod handle;
+mod mount;
+mod nlm;
+mod portmap;
+mod replay;
 mod v3;
-mod v4;
+pub mod v4;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, XdrReader};
+use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader};
 
 use self::cache::Cache;
+use self::files::Files;
 use self::handle::FileHandle;
+use self::replay::Replays;
+use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
 use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
 
 /// How much a client may ask for, and as whom.
@@ -29,10 +37,19 @@ pub struct Options {
     pub max_io: u32,
     /// How many nodes are kept at hand.
     pub max_nodes: usize,
+    /// Of how many nodes files are kept open for v3, which opens none.
+    pub max_files: usize,
     /// Whom to take a caller for that does not say who it is: user and group.
     pub anonymous: (u32, u32),
-    /// What tells this run of the server from others: unstable writes of an earlier one may be lost.
+    /// Where a portmapper says that everything is; nothing is no portmapper.
+    pub ports: Option<Ports>,
+    /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
+    /// what v4's clients had then is theirs only if they reclaim it.
     pub boot: u64,
+    /// What this server is called, wherever clients meet it: two of one name are one.
+    pub name: String,
+    /// Which of v4's clients may reclaim after a restart.
+    pub stable: Arc<dyn Stable>,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -46,12 +63,24 @@ impl Options {
             // What Linux asks for at most.
             max_io: 1 << 20,
             max_nodes: 1 << 16,
+            max_files: 1 << 10,
             anonymous: (65534, 65534),
+            ports: None,
             boot,
+            name: format!("barge-{boot:016x}"),
+            stable: Arc::new(InMemory::default()),
             lease: Duration::from_secs(90),
             clock,
         }
     }
+}
+
+/// Ports where all programs are served alike; 0 where none is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Ports {
+    pub tcp: u16,
+    pub udp: u16,
 }
 
 /// Serves an exported tree over NFS.
@@ -60,15 +89,38 @@ pub struct Server {
     capabilities: Capabilities,
     options: Options,
     nodes: Cache<FileHandle, Arc<dyn Node>>,
+    files: Files,
+    replays: Replays,
+    clients: nlm::Clients,
+    waiting: nlm::Waiting,
+    /// How often unstable writes may have been lost.
+    losses: AtomicU64,
     connections: AtomicU64,
+    state: State<v4::Files, Arc<dyn Node>>,
 }
 
 impl Server {
     /// Serves `export`.
     pub fn new(export: Arc<Export>, options: Options) -> Arc<Server> {
+        let locked = export.clone();
+        let state = State::new(Config {
+            // Neither of the two that state cannot be of.
+            boot: ((options.boot ^ options.boot >> 32) as u32).clamp(1, u32::MAX - 1),
+            lease: options.lease,
+            clock: options.clock.clone(),
+            limits: Limits::default(),
+            stable: options.stable.clone(),
+            release: Arc::new(move |gone| release(&locked, gone)),
+        });
         Arc::new(Server {
+            state,
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
+            files: Files::new(options.max_files),
+            replays: Replays::default(),
+            clients: nlm::Clients::default(),
+            waiting: nlm::Waiting::default(),
+            losses: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             export,
             options,
@@ -77,11 +129,43 @@ impl Server {
 
     /// A new connection.
     pub fn session(self: &Arc<Self>) -> Connection {
+        self.connection(true)
+    }
+
+    /// Whatever comes as datagrams: MOUNT, NLM, NSM and the portmapper, for NFS itself is too large for them.
+    pub fn datagrams(self: &Arc<Self>) -> Connection {
+        self.connection(false)
+    }
+
+    fn connection(self: &Arc<Self>, marked: bool) -> Connection {
         Connection {
             server: self.clone(),
+            marked,
             id: self.connections.fetch_add(1, Ordering::Relaxed),
             calls: AtomicU64::new(0),
         }
+    }
+
+    /// Does what time asks for. To be called about once a second.
+    pub fn tend(&self) {
+        self.tend_files();
+        self.state.reap();
+    }
+
+    /// What tells unstable writes that were lost: another than before.
+    pub(crate) fn write_verifier(&self) -> [u8; 8] {
+        let losses = self.losses.load(Ordering::Relaxed);
+        self.options.boot.wrapping_add(losses).to_be_bytes()
+    }
+
+    /// Makes a file's contents durable. If that fails, unstable writes may be lost, of which clients learn by
+    /// another verifier.
+    fn sync(&self, cx: &Cx<'_>, file: &dyn vfs::File, datasync: bool) -> vfs::Result<()> {
+        let done = file.fsync(cx, datasync);
+        if done.is_err_and(|errno| !errno.is_signal()) {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        done
     }
 
     /// The largest record: a WRITE and what stands around it.
@@ -90,15 +174,31 @@ impl Server {
     }
 }
 
-/// A client's connection.
+/// Lets go of what clients of v4 no longer hold.
+fn release(export: &Export, gone: Gone<v4::Files, Arc<dyn Node>>) {
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    for lock in gone.locks {
+        export
+            .locks
+            .release(&cx, &*lock.node, |owner| *owner == lock.owner);
+    }
+}
+
+/// A client's connection. Dropping it is its end.
 pub struct Connection {
     server: Arc<Server>,
+    /// Whether messages are records in a stream; else each is alone.
+    marked: bool,
     id: u64,
     calls: AtomicU64,
 }
 
 impl wire::Session for Connection {
     fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
+        if !self.marked {
+            return Ok(Some(head.len()));
+        }
         rpc::frame(head, self.server.max_record())
     }
 
@@ -115,7 +215,10 @@ impl wire::Session for Connection {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed> {
-        let record = Record::new(message.bytes())?;
+        let record = match self.marked {
+            true => Record::new(message.bytes())?,
+            false => Record::unmarked(message.bytes()),
+        };
         let mut arguments = XdrReader::new(record.bytes());
         let xid = arguments.u32()?;
         match arguments.u32()? {
@@ -126,18 +229,23 @@ impl wire::Session for Connection {
             .map_err(Stop::Refused)
             .and_then(|head| {
                 let caller = self.caller(&head)?;
-                rpc::begin_reply(xid, out);
+                rpc::begin_reply(xid, self.marked, out);
                 let mut turn = Turn {
                     server: &self.server,
                     connection: self.id,
+                    xid,
                     call,
                     patience,
                     caller,
+                    flavor: head.credential.flavor,
                     message,
                     record: &record,
                     arguments,
                     out,
                 };
+                if head.program == program::NFS && !self.marked {
+                    return Err(Refusal::ProgramUnavailable.into());
+                }
                 turn.run(head.program, head.version, head.procedure)
             });
         match done {
@@ -145,16 +253,28 @@ impl wire::Session for Connection {
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
-                rpc::refuse(xid, why, out);
+                rpc::refuse(xid, self.marked, why, out);
             }
             Err(Stop::Later(answer)) => {
                 out.truncate(0);
                 return Ok(answer);
             }
+            Err(Stop::Unanswered) => {
+                out.truncate(0);
+                return Ok(Answer::Done);
+            }
         }
-        let mark = (out.len() - MARK) as u32 | LAST;
-        out.patch(0, &mark.to_be_bytes());
+        if self.marked {
+            let mark = (out.len() - MARK) as u32 | LAST;
+            out.patch(0, &mark.to_be_bytes());
+        }
         Ok(Answer::Done)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.server.state.disconnected(self.id);
     }
 }
 
@@ -183,6 +303,8 @@ pub(crate) enum Stop {
     Refused(Refusal),
     /// Not now.
     Later(Answer),
+    /// Another is answered in its place.
+    Unanswered,
 }
 
 impl From<Refusal> for Stop {
@@ -213,9 +335,13 @@ pub(crate) struct Turn<'a> {
     pub(crate) server: &'a Arc<Server>,
     /// Which connection it came by.
     pub(crate) connection: u64,
+    /// What its client calls it.
+    pub(crate) xid: u32,
     pub(crate) call: &'a Call,
     pub(crate) patience: Patience,
     pub(crate) caller: Caller,
+    /// How it says who it is.
+    pub(crate) flavor: u32,
     pub(crate) message: &'a dyn Incoming,
     pub(crate) record: &'a Record<'a>,
     /// What has not been read yet.
@@ -224,13 +350,22 @@ pub(crate) struct Turn<'a> {
     pub(crate) out: &'a mut dyn Outgoing,
 }
 
-impl Turn<'_> {
+impl<'a> Turn<'a> {
     fn run(&mut self, program: u32, version: u32, procedure: u32) -> Result<(), Stop> {
         tracing::trace!(connection = self.connection, program, version, procedure);
         match (program, version) {
             (program::NFS, 3) => v3::serve(self, procedure),
             (program::NFS, 4) => v4::serve(self, procedure),
             (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
+            (program::MOUNT, 3) => mount::serve(self, procedure),
+            (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
+            (program::NLM, 4) => nlm::serve(self, procedure),
+            (program::NLM, _) => Err(Refusal::VersionMismatch(4, 4).into()),
+            (program::NSM, 1) => nlm::serve_nsm(self, procedure),
+            (program::NSM, _) => Err(Refusal::VersionMismatch(1, 1).into()),
+            (program::PORTMAP, 2..=4) if self.server.options.ports.is_some() => {
+                portmap::serve(self, version, procedure)
+            }
             _ => Err(Refusal::ProgramUnavailable.into()),
         }
     }
@@ -242,5 +377,26 @@ impl Turn<'_> {
             patience: self.patience,
             call: self.call,
         }
+    }
+
+    /// The call's arguments, and nothing behind them.
+    pub(super) fn take<A: Xdr<'a>>(&mut self) -> Result<A, Stop> {
+        let arguments = A::get(&mut self.arguments)?;
+        self.arguments.end()?;
+        Ok(arguments)
+    }
+
+    pub(super) fn reply<'b>(&mut self, outcome: &impl Xdr<'b>) {
+        outcome.put(&mut Buffered::new(self.out));
+    }
+
+    pub(super) fn answer<'b, A: Xdr<'a>, R: Xdr<'b>>(
+        &mut self,
+        procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
+    ) -> Result<(), Stop> {
+        let arguments = self.take()?;
+        let outcome = procedure(self, arguments)?;
+        self.reply(&outcome);
+        Ok(())
     }
 }

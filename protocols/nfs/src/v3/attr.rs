@@ -1,5 +1,6 @@
 //! Attributes: GETATTR, SETATTR, ACCESS, and what other procedures tell of them.
 
+use vfs::Attr;
 use wire::{xdr_enum, xdr_struct, xdr_union};
 
 use super::Handle;
@@ -164,4 +165,98 @@ pub mod access {
     pub const DELETE: u32 = 0x10;
     /// Execute a file.
     pub const EXECUTE: u32 = 0x20;
+}
+
+impl From<vfs::Kind> for Kind {
+    fn from(kind: vfs::Kind) -> Kind {
+        match kind {
+            vfs::Kind::File => Kind::File,
+            vfs::Kind::Directory => Kind::Directory,
+            vfs::Kind::BlockDevice => Kind::BlockDevice,
+            vfs::Kind::CharDevice => Kind::CharDevice,
+            vfs::Kind::Symlink => Kind::Symlink,
+            vfs::Kind::Socket => Kind::Socket,
+            vfs::Kind::Fifo => Kind::Fifo,
+        }
+    }
+}
+
+impl From<vfs::Time> for Time {
+    /// The nearest moment that there is: nothing is before 1970.
+    fn from(time: vfs::Time) -> Time {
+        match u32::try_from(time.sec) {
+            Ok(sec) => Time {
+                sec,
+                nsec: time.nsec,
+            },
+            Err(_) if time.sec < 0 => Time::default(),
+            Err(_) => Time {
+                sec: u32::MAX,
+                nsec: 0,
+            },
+        }
+    }
+}
+
+impl From<Time> for vfs::Time {
+    fn from(time: Time) -> vfs::Time {
+        vfs::Time {
+            sec: time.sec.into(),
+            nsec: time.nsec,
+        }
+    }
+}
+
+impl From<&Attr> for Attributes {
+    fn from(attr: &Attr) -> Attributes {
+        Attributes {
+            kind: attr.kind.into(),
+            mode: attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            size: attr.size,
+            used: attr.blocks.saturating_mul(512),
+            rdev: SpecData {
+                major: attr.rdev.major,
+                minor: attr.rdev.minor,
+            },
+            fsid: attr.device,
+            fileid: attr.id,
+            atime: attr.atime.into(),
+            mtime: attr.mtime.into(),
+            ctime: attr.ctime.into(),
+        }
+    }
+}
+
+impl From<&Attr> for PreAttributes {
+    fn from(attr: &Attr) -> PreAttributes {
+        PreAttributes {
+            size: attr.size,
+            mtime: attr.mtime.into(),
+            ctime: attr.ctime.into(),
+        }
+    }
+}
+
+impl From<&SetAttributes> for vfs::SetAttr {
+    fn from(set: &SetAttributes) -> vfs::SetAttr {
+        let time = |time| match time {
+            SetTime::Keep => None,
+            SetTime::Now => Some(vfs::SetTime::Now),
+            SetTime::At(time) => Some(vfs::SetTime::At(time.into())),
+        };
+        vfs::SetAttr {
+            mode: set.mode.map(|mode| mode & 0o7777),
+            uid: set.uid,
+            gid: set.gid,
+            size: set.size,
+            atime: time(set.atime),
+            mtime: time(set.mtime),
+            ctime: false,
+            // As a change of owner or size does wherever the file is local.
+            kill_priv: set.uid.is_some() || set.gid.is_some() || set.size.is_some(),
+        }
+    }
 }

@@ -91,7 +91,7 @@ impl Mount<'_> {
             Err(EPROTONOSUPPORT) => {
                 let mount_port = match self.options.mount_port {
                     Some(port) => port,
-                    None => portmapper(&cx, conn(Some(111))?).map_err(refused)?,
+                    None => portmapper(&cx, conn(Some(::nfs::portmap::PORT))?).map_err(refused)?,
                 };
                 self.mount_point(&cx, &conn(Some(mount_port))?)
             }

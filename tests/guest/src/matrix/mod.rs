@@ -219,7 +219,7 @@ fn boot(
     if let Some(command) = &options.serve {
         serve = vec![command.clone()];
     }
-    let usual = [("CACHE", cache), ("BARGE", barge)];
+    let usual = [&[("CACHE", cache), ("BARGE", barge)], way.variables()].concat();
     let plan = Plan {
         kernel: kernel.into(),
         serve,
@@ -228,7 +228,7 @@ fn boot(
         share: None,
         cases: scripts
             .iter()
-            .map(|script| script.case(dirs, options.quick, usual))
+            .map(|script| script.case(dirs, options.quick, &usual))
             .collect(),
         case_timeout: options.timeout / 2,
         timeout: options.timeout,

@@ -38,11 +38,11 @@ impl Script {
         self.setup == Setup::Usual
     }
 
-    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: [(&str, &str); 2]) -> Case {
+    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: &[(&str, &str)]) -> Case {
         let sizes = if quick { self.quick } else { self.full };
         let env: Vec<_> = sizes
             .iter()
-            .chain(&usual)
+            .chain(usual)
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
         Case {
@@ -152,6 +152,13 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("TREES", "/usr/bin /etc /usr/lib/python3 /usr/share/doc")],
         setup: Setup::Root,
         ways: &["loose", "virtiofs-4q"],
+    },
+    Script {
+        name: "bundle",
+        file: "bundle.py",
+        setup: Setup::Bundle,
+        ways: &["virtiofs", "virtiofs-4q"],
+        ..PLAIN
     },
     Script {
         name: "reset",

@@ -12,7 +12,7 @@ pub use data::{Commit, Read, Write};
 pub use dir::ReadDir;
 pub(in crate::client) use fs::MAGIC;
 pub use fs::{FsInfo, FsStat, PathConf};
-pub use mount::{GetPort, Mount, Unmount};
+pub use mount::{GetPort, Mount};
 pub use name::{Create, Link, Lookup, Make, ReadLink, Remove, Rename};
 
 use vfs::{Attr, Errno};

@@ -5,6 +5,7 @@ use wire::{Xdr, XdrReader};
 
 use crate::client::{Ask, Failure, Procedure};
 use crate::mount::{Mounted, Procedure as P, Status};
+use crate::portmap;
 use crate::rpc::program;
 
 const MOUNT: Procedure = Procedure {
@@ -45,47 +46,26 @@ impl Ask for Mount<'_> {
     }
 }
 
-/// A tree is not used any more.
-pub struct Unmount<'a> {
-    /// The tree.
-    pub path: &'a [u8],
-}
-
-impl Ask for Unmount<'_> {
-    type Answer<'r> = ();
-
-    const PROCEDURE: Procedure = Procedure {
-        number: P::Umnt as u32,
-        ..MOUNT
-    };
-
-    fn put(&self, to: &mut Vec<u8>) {
-        self.path.put(to);
-    }
-
-    fn answer<'r>(&self, _: &'r [u8]) -> Result<(), Failure> {
-        Ok(())
-    }
-}
-
 /// The TCP port of MOUNT; 0 if there is none.
 pub struct GetPort;
 
 impl Ask for GetPort {
     type Answer<'r> = u16;
 
-    /// `PMAPPROC_GETPORT`
     const PROCEDURE: Procedure = Procedure {
-        program: 100_000,
+        program: program::PORTMAP,
         version: 2,
-        number: 3,
+        number: portmap::Procedure::GetPort as u32,
     };
 
     fn put(&self, to: &mut Vec<u8>) {
-        const TCP: u32 = 6;
-        for word in [MOUNT.program, MOUNT.version, TCP, 0] {
-            word.put(to);
-        }
+        let mapping = portmap::Mapping {
+            program: MOUNT.program,
+            version: MOUNT.version,
+            protocol: portmap::TCP,
+            port: 0,
+        };
+        mapping.put(to);
     }
 
     fn answer<'r>(&self, results: &'r [u8]) -> Result<u16, Failure> {

@@ -112,7 +112,7 @@ impl Core {
         steps: S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> Result<T> {
-        self.call(cx, |_| Ok(&steps), read)
+        self.call::<&S, T>(cx, |_| Ok(&steps), read)
     }
 
     /// Asks until there is an answer: what `make` makes, each time anew.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use ::nfs::client::v4::{
     Access as AskAccess, Allocate, Claim, Commit, Copy, Create, FsStat, GetAttr, GetXattr, Link,
     ListXattrs, Lookup, Piece, Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename,
-    Seek as AskSeek, SetAttr as AskSetAttr, SetXattr, StateId, Steps, Write,
+    Seek as AskSeek, SetAttr as AskSetAttr, SetXattr, StateId, Write,
 };
 use ::nfs::client::{Failure, Limits, Listed, Stable, Tree, Written};
 use vfs::lock::{HostLock, LockKind, Outsider};
