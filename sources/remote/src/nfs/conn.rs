@@ -142,6 +142,8 @@ impl Conn {
         ask: &A,
         read: impl FnOnce(A::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
+        let until = Instant::now() + Conn::PATIENCE;
+        let mut pauses = None;
         let reply = loop {
             let lost = match flight.kept.take() {
                 None => self.current().pipe.clone(),
@@ -156,6 +158,14 @@ impl Conn {
                     }
                 }
             };
+            // A server that ends each connection is not asked all the time, and not for ever.
+            match &mut pauses {
+                None => pauses = Some(Pauses::new()),
+                Some(_) if Instant::now() >= until => {
+                    return Err(Failure::Refused(Errno::ETIMEDOUT));
+                }
+                Some(pauses) => pauses.pause(cx).map_err(Failure::Refused)?,
+            }
             let pipe = self.renew(cx, &lost).map_err(Failure::Refused)?;
             flight.kept = self.submit(&pipe, cx.caller, flight.xid, ask);
         };

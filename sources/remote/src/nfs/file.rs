@@ -344,7 +344,8 @@ impl<V: Version> File for NfsFile<V> {
     ) -> Result<u64> {
         let to = self.other(to)?;
         let (from, into) = (self.opened()?, to.writable()?);
-        if !self.flags.contains(OpenFlags::READ) {
+        let appends = to.flags.contains(OpenFlags::APPEND);
+        if appends || !self.flags.contains(OpenFlags::READ) {
             return Err(Errno::EBADF);
         }
         cx.may_wait()?;

@@ -68,6 +68,8 @@ impl<V: Version> FileSystem for RemoteNfs<V> {
         let attr = match self.shared.version.attr(cx, &handle) {
             // What a server says of bytes that it never gave.
             Err(Errno::EINVAL | Errno::EIO) => return Err(Errno::ESTALE),
+            // Kept by somebody who has it open.
+            Ok(attr) if attr.nlink == 0 => return Err(Errno::ESTALE),
             attr => attr?,
         };
         Ok(NfsNode::new(&self.shared, &Found { handle, attr }, None))

@@ -92,8 +92,10 @@ impl<V: Version> NfsNode<V> {
             let mode = version.attr(cx, &self.handle)?.mode;
             set.mode = Some(without_set_id(mode)).filter(|&without| without != mode);
         }
-        // There is no word for it alone: whatever is changed marks it.
-        set.ctime = false;
+        // There is no word for it alone: whatever is changed marks it, and be it to what it was.
+        if std::mem::take(&mut set.ctime) && set == SetAttr::default() {
+            set.mode = Some(version.attr(cx, &self.handle)?.mode);
+        }
         let attr = match set == SetAttr::default() {
             true => version.attr(cx, &self.handle)?,
             false => version.set_attr(cx, &self.handle, open, &set)?,
@@ -253,7 +255,11 @@ impl<V: Version> Node for NfsNode<V> {
         cx.may_wait()?;
         let name = name.bytes();
         let version = &self.shared.version;
-        let attr = version.link(cx, &target.handle, &self.handle, name)?;
+        let attr = match version.link(cx, &target.handle, &self.handle, name) {
+            // What Linux says of it.
+            Err(Errno::EISDIR) => return Err(Errno::EPERM),
+            attr => attr?,
+        };
         let handle = target.handle.clone();
         Ok(self.found(name, Found { handle, attr }))
     }
@@ -280,9 +286,22 @@ impl<V: Version> Node for NfsNode<V> {
             return Err(Errno::EINVAL);
         }
         cx.may_wait()?;
+        let version = &self.shared.version;
         let from = (&self.handle, name.bytes());
         let to = (&to.handle, to_name.bytes());
-        self.shared.version.rename(cx, from, to)
+        match version.rename(cx, from, to) {
+            // One status for several reasons (RFC 8881 section 18.26).
+            Err(Errno::EEXIST) => {
+                let kind = |(dir, name)| version.lookup(cx, dir, Some(name)).map(|it| it.attr.kind);
+                Err(match (kind(from)?, kind(to)?) {
+                    (Kind::Directory, Kind::Directory) => Errno::ENOTEMPTY,
+                    (Kind::Directory, _) => Errno::ENOTDIR,
+                    (_, Kind::Directory) => Errno::EISDIR,
+                    _ => Errno::EEXIST,
+                })
+            }
+            done => done,
+        }
     }
 
     fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {

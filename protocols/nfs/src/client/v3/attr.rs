@@ -63,7 +63,7 @@ pub(super) fn set_attributes(set: &vfs::SetAttr) -> SetAttributes {
         Some(vfs::SetTime::Now) => SetTime::Now,
         Some(vfs::SetTime::At(at)) => SetTime::At(Time {
             // What does not fit is taken to the nearest that does.
-            sec: at.sec.clamp(i32::MIN.into(), i32::MAX.into()) as u32,
+            sec: at.sec.clamp(0, u32::MAX.into()) as u32,
             nsec: at.nsec,
         }),
     };

@@ -24,8 +24,8 @@ use crate::v3::{self, Outcome, Status};
 impl Tree {
     fn of_v3(self, from: &v3::Attributes) -> Attr {
         let time = |time: v3::Time| vfs::Time {
-            // Linux servers send what is before 1970 so, too.
-            sec: i64::from(time.sec as i32),
+            // Nothing is before 1970.
+            sec: i64::from(time.sec),
             nsec: time.nsec,
         };
         let ctime = time(from.ctime);

@@ -30,6 +30,7 @@ pub(super) use self::core::{Core, NOWHERE};
 use self::keeper::Keeper;
 pub(super) use self::opens::Opening;
 use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
+use crate::file::may_open;
 use crate::locks::Range;
 use crate::xattr::MOST;
 
@@ -367,7 +368,15 @@ impl Version for V4 {
         mode: u32,
     ) -> Result<(Found, Arc<Opening>)> {
         let claim = Claim::Create(dir, name, mode);
-        let (opened, opening) = self.core.open_file(cx, claim, flags, self.tree)?;
+        let (opened, opening) = match self.core.open_file(cx, claim, flags, self.tree) {
+            // So a server says of whatever is no file.
+            Err(Errno::EINVAL) => {
+                let found = self.lookup(cx, dir, Some(name))?;
+                may_open(found.attr.kind, flags)?;
+                return Err(Errno::EINVAL);
+            }
+            opened => opened?,
+        };
         let found = whole(
             opened.made,
             || Err(Errno::EIO),
