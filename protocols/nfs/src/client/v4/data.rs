@@ -31,6 +31,9 @@ pub struct ReadPieces<'r> {
     pub first: Option<Piece<'r>>,
     /// Those behind it: each begins where the one before ends.
     pub rest: Vec<Piece<'r>>,
+    /// Whether a piece without bytes was among them: Ganesha 4.3 says so of what is not there at all, and of
+    /// what is.
+    pub empty: bool,
     /// Whether the file ends behind them.
     pub eof: bool,
 }
@@ -114,6 +117,7 @@ impl Steps for Read<'_> {
         let mut pieces = ReadPieces {
             first: None,
             rest: Vec::new(),
+            empty: false,
             eof: bool::get(from)?,
         };
         if !self.plus {
@@ -132,7 +136,7 @@ impl Steps for Read<'_> {
                 return Err(self.too_much(total));
             }
             match pieces.first {
-                _ if len == 0 => {}
+                _ if len == 0 => pieces.empty = true,
                 None => pieces.first = Some(piece),
                 Some(_) => pieces.rest.push(piece),
             }
@@ -274,6 +278,7 @@ mod tests {
         ];
         assert_eq!(got, Ok((want, true)));
         assert_eq!(read_plus(&[]), Ok((vec![], true)));
+        assert_eq!(read_plus(&[data(100, b"")]), Ok((vec![], true)));
     }
 
     #[test]

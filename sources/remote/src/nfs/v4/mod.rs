@@ -110,6 +110,30 @@ impl V4 {
         plus && refused
     }
 
+    /// Reads what READ_PLUS has found nothing of, though it had something to say of that.
+    fn read_plainly(
+        &self,
+        cx: &Cx<'_>,
+        open: Open<'_, V4>,
+        offset: u64,
+        count: u32,
+        sink: &mut dyn Sink,
+    ) -> Result<(usize, bool)> {
+        let make = |_: &life::Life| {
+            let read = self.read(open, offset, count)?;
+            Ok(Read {
+                plus: false,
+                ..read
+            })
+        };
+        let (got, eof) = self.core.call(cx, make, |read| fill(sink, &read))?;
+        if got > 0 && self.plus.swap(false, Ordering::Relaxed) {
+            let peer = self.core.peer();
+            tracing::info!("{peer} has a READ_PLUS that leaves data out");
+        }
+        Ok((got, eof))
+    }
+
     /// Opens by name what cannot be opened by handle (v4.0). If that is not there any more, each read and write
     /// is checked by itself.
     fn open_by_place(
@@ -370,10 +394,10 @@ impl Version for V4 {
         let claim = Claim::Create(dir, name, mode);
         let (opened, opening) = match self.core.open_file(cx, claim, flags, self.tree) {
             // So a server says of whatever is no file.
-            Err(Errno::EINVAL) => {
+            Err(errno @ (Errno::EINVAL | Errno::ELOOP)) => {
                 let found = self.lookup(cx, dir, Some(name))?;
                 may_open(found.attr.kind, flags)?;
-                return Err(Errno::EINVAL);
+                return Err(errno);
             }
             opened => opened?,
         };
@@ -416,7 +440,13 @@ impl Version for V4 {
             count,
             plus,
         };
-        match self.core.end(cx, turn, &asked, |read| fill(sink, &read)) {
+        let mut doubtful = false;
+        let done = self.core.end(cx, turn, &asked, |read| {
+            doubtful = read.empty && read.first.is_none();
+            fill(sink, &read)
+        });
+        match done {
+            Ok(_) if doubtful => return self.read_plainly(cx, open, offset, count, sink),
             Ok(read) => return Ok(read),
             Err(failure) if self.was_too_clever(plus, &failure) => {}
             Err(Failure::Later | Failure::State(_)) => {}
