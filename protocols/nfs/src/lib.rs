@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod mount;
 pub mod nlm;
 pub mod nsm;

@@ -4,8 +4,8 @@ mod auth;
 mod call;
 mod record;
 
-pub(crate) use auth::{AuthStat, Credential, flavor};
-pub(crate) use call::{CALL, Call, Refusal, begin_reply, refuse};
+pub(crate) use auth::{AuthStat, Credential, OpaqueAuth, SysCredential, flavor};
+pub(crate) use call::{CALL, Call, REPLY, Refusal, begin_reply, refuse};
 pub(crate) use record::{LAST, MARK, Record, frame};
 
 /// The programs spoken here, by their numbers.

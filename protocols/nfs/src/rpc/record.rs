@@ -98,6 +98,11 @@ impl<'a> Record<'a> {
         &self.bytes
     }
 
+    /// What is in it, of its own.
+    pub(crate) fn into_bytes(self) -> Cow<'a, [u8]> {
+        self.bytes
+    }
+
     /// Where `range` of it stands in what came, piece by piece.
     pub(crate) fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
