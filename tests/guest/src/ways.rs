@@ -88,11 +88,12 @@ impl Way {
                 rpcbind: false,
             } => &[
                 ("XATTR", "no"),
+                ("ATTRIBUTE", ""),
                 ("UNLINKED", "renamed"),
                 ("HOST_LOCKS", "no"),
             ],
-            Nfs { version: "4.2", .. } => &[("UNLINKED", "renamed")],
-            Nfs { .. } => &[("XATTR", "no"), ("UNLINKED", "renamed")],
+            Nfs { version: "4.2", .. } => &[("ATTRIBUTE", "user.colour"), ("UNLINKED", "renamed")],
+            Nfs { .. } => &[("XATTR", "no"), ("ATTRIBUTE", ""), ("UNLINKED", "renamed")],
         }
     }
 

@@ -89,7 +89,11 @@ impl Opens {
 
     /// Opens again what is open: as it was before the server's restart, if that is why.
     pub(super) fn renew(&self, core: &Core, cx: &Cx<'_>, life: &Arc<Life>, restart: bool) {
-        let opens: Vec<_> = self.by_number().values().filter_map(Weak::upgrade).collect();
+        let opens: Vec<_> = self
+            .by_number()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
         for open in opens {
             if let Err(failure) = open.renew(core, cx, life, restart) {
                 tracing::error!(?failure, "an open file is lost");

@@ -164,7 +164,11 @@ fn subject(version: (u32, u32), ours: Profile, theirs: Profile) -> Subject {
     let mut subject = Subject::new(ganesha.mount(version), theirs);
     let watched = ganesha.clone();
     subject.excuse = Box::new(move || {
-        let ended = watched.process.lock().expect("no panic holds it").try_wait();
+        let ended = watched
+            .process
+            .lock()
+            .expect("no panic holds it")
+            .try_wait();
         let signal = ended.ok().flatten()?.signal()?;
         Some(format!("Ganesha has died of signal {signal}"))
     });
