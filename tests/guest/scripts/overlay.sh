@@ -68,8 +68,8 @@ expect below
 umount "$top/merged"
 is "the lower layer" "$(find lower | wc -l) $(cat lower/removed)" "13 lower removed"
 
-# v9fs has neither whiteouts nor RENAME_EXCHANGE.
-if [ "$(stat -f -c %T .)" != v9fs ]; then
+# Neither v9fs nor NFS has whiteouts and RENAME_EXCHANGE; FUSE has.
+if [ "$(stat -f -c %T .)" = fuseblk ]; then
     mkdir upper work
     fill "$top/lower"
     lay "$top/lower" "$share/upper" "$share/work" || is "the share above" "no mount" "a mount"
