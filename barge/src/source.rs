@@ -109,7 +109,8 @@ impl Source {
     }
 }
 
-fn now() -> Time {
+/// The moment, by this machine's clock.
+pub(crate) fn now() -> Time {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

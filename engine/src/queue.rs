@@ -281,17 +281,16 @@ impl QueueLane {
         self.wheel.release();
         self.arm();
         request.run(&mut Outbox::default());
-        let back = match own {
-            true => self.wheel.take(),
-            false => self.wheel.try_take(),
-        };
-        if back {
-            if let Some(post) = self.post.get() {
-                post.disarm();
-            }
-            left.and_then(|()| self.ring.come_back())?;
+        if own {
+            self.wheel.take();
+        } else if !self.wheel.try_take() {
+            return Ok(false);
         }
-        Ok(back)
+        if let Some(post) = self.post.get() {
+            post.disarm();
+        }
+        left.and_then(|()| self.ring.come_back())?;
+        Ok(true)
     }
 
     fn arm(&self) {

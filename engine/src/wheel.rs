@@ -15,8 +15,8 @@ struct State {
 }
 
 impl Wheel {
-    /// Waits for it, and says so.
-    pub(crate) fn take(&self) -> bool {
+    /// Waits for it.
+    pub(crate) fn take(&self) {
         let mut state = self.state();
         state.waiting += 1;
         state = self
@@ -25,7 +25,6 @@ impl Wheel {
             .expect("no panic holds it");
         state.waiting -= 1;
         state.taken = true;
-        true
     }
 
     /// Takes it, if nobody has it.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
 use fuse::server::{Options, Server};
+use hostile::guest::request;
 use memory::Memory;
 use vfs::{Call, Export, Patience};
 use vfs_testkit::{Message, clock, session};
@@ -55,13 +56,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
 }
 
 fn answer(session: &impl Session, unique: u64, opcode: u32, node: u64, args: &[u8]) {
-    let mut message = Vec::new();
-    message.extend((40 + args.len() as u32).to_le_bytes());
-    message.extend(opcode.to_le_bytes());
-    message.extend(unique.to_le_bytes());
-    message.extend(node.to_le_bytes());
-    message.extend([0; 16]);
-    message.extend(args);
+    let message = request(opcode, unique, node, args);
     let len = session.frame(&message).expect("the length is right");
     assert!(len.is_none_or(|len| len <= message.len()));
     session.role(&message).expect("the header is whole");

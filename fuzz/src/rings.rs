@@ -14,7 +14,7 @@ use hostile::guest::{Guest, Place, descriptor};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Ring};
 use vfs::{Call, Export, Patience};
-use virtqueue::{Config, Device, Drive, Stop};
+use virtqueue::{Config, Device, Stop};
 use wire::{Answer, Session};
 
 use crate::session::tree;
@@ -24,31 +24,28 @@ pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
     let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
-    let drives = Arc::new(Started::default());
+    let started = Arc::new(Started::default());
+    let starts = started.clone();
+    let drive = move |_, ring| -> std::io::Result<Stop> {
+        *starts.lock().expect("no panic holds it") = Some(ring);
+        // The script has given everything back by then.
+        Ok(Box::new(|| ()))
+    };
     let config = Config {
         queues: 2,
         space: Vec::new(),
     };
-    let device = Device::new(theirs, "fuzz", config, drives.clone()).expect("a device");
+    let device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");
     std::thread::scope(|scope| {
         // It ends with its monitor.
         scope.spawn(|| device.run(never.as_fd()));
         // The end of the input is the end of the script.
-        let _ = play(&mut input, ours, &drives);
+        let _ = play(&mut input, ours, &started);
     });
 }
 
 /// The ring that was started last, until it is stopped.
-#[derive(Default)]
-struct Started(Mutex<Option<Arc<dyn Ring>>>);
-
-impl Drive for Started {
-    fn start(&self, _: usize, ring: Arc<dyn Ring>) -> std::io::Result<Stop> {
-        *self.0.lock().expect("no panic holds it") = Some(ring);
-        // The script has given everything back by then.
-        Ok(Box::new(|| ()))
-    }
-}
+type Started = Mutex<Option<Arc<dyn Ring>>>;
 
 /// Where a queue is: where it should be, or anywhere.
 fn queue(input: &mut Unstructured<'_>) -> Result<Place> {
@@ -78,7 +75,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
     let guest = Guest::set_up(socket, input.arbitrary()?).expect("agreed");
     // What is wrong with a queue or with memory is the monitor's to hear.
     let start = |place, next: u16| drop(guest.start(1, place, next.into()));
-    let ring = || started.0.lock().expect("no panic holds it").clone();
+    let ring = || started.lock().expect("no panic holds it").clone();
     let mut at = Place::GOOD;
     start(at, 0);
     let mut held: Vec<Box<dyn Exchange>> = Vec::new();
@@ -93,7 +90,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
                 if guest.stop(1).is_err() {
                     return Ok(());
                 }
-                *started.0.lock().expect("no panic holds it") = None;
+                *started.lock().expect("no panic holds it") = None;
                 at = queue(input)?;
                 start(at, input.arbitrary()?);
             }

@@ -41,6 +41,7 @@ impl Layer for Host {
     }
 
     forward! {
+        id above
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
@@ -57,6 +58,7 @@ impl Layer for Empty {
     }
 
     forward! {
+        id above
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder

@@ -165,6 +165,8 @@ impl Layer for Fault {
         inner
     }
 
+    forward! { id above }
+
     forward! { with strike:
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link

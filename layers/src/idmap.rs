@@ -223,6 +223,8 @@ impl Layer for MapIds {
         inner.readdir(&cx.on_behalf_of(&who), cookie, plus, &mut mapping)
     }
 
+    forward! { id above }
+
     forward! { by caller:
         root resolve sync
         handle access statfs open readlink unlink rename xattrs remove_xattr host_lock

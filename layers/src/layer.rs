@@ -46,11 +46,57 @@ impl Below for Opened<'_> {
     }
 }
 
+/// A method of [`Layer`] that says where a node is, rather than what becomes of an operation.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! layer_place {
+    ([declare] id) => {
+        /// The number by which those above know the node that has the number `below` there.
+        fn id(&self, below: vfs::NodeId) -> vfs::NodeId;
+    };
+    ([declare] above) => {
+        /// The directory above the directory `inner`, where that is none of what is below this
+        /// layer. It is handed on as it is, not wrapped.
+        fn above(&self, inner: &dyn vfs::Node, cx: &vfs::Cx<'_>)
+        -> vfs::Result<Option<vfs::Entry>>;
+    };
+    ([] id) => {
+        #[inline]
+        fn id(&self, below: vfs::NodeId) -> vfs::NodeId {
+            below
+        }
+    };
+    ([] above) => {
+        #[inline]
+        fn above(&self, _: &dyn vfs::Node, _: &vfs::Cx<'_>) -> vfs::Result<Option<vfs::Entry>> {
+            Ok(None)
+        }
+    };
+    ([shared] id) => {
+        #[inline]
+        fn id(&self, below: vfs::NodeId) -> vfs::NodeId {
+            (**self).id(below)
+        }
+    };
+    ([shared] above) => {
+        fn above(
+            &self,
+            inner: &dyn vfs::Node,
+            cx: &vfs::Cx<'_>,
+        ) -> vfs::Result<Option<vfs::Entry>> {
+            (**self).above(inner, cx)
+        }
+    };
+}
+
 /// The table: for each operation its name in [`vfs::Op`], in [`Layer`], the object that it is of,
 /// the method there, arguments and value. Hands the row of one operation to [`layer_method!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! operation {
+    ($how:tt id) => { $crate::layer_place! { $how id } };
+    ($how:tt above) => { $crate::layer_place! { $how above } };
+
     ($how:tt root) => { $crate::layer_method! { $how Root root [&dyn vfs::FileSystem] root() -> std::sync::Arc<dyn vfs::Node> } };
     ($how:tt resolve) => { $crate::layer_method! { $how Resolve resolve [&dyn vfs::FileSystem] resolve(handle: &vfs::Handle) -> std::sync::Arc<dyn vfs::Node> } };
     ($how:tt sync) => { $crate::layer_method! { $how Sync sync [&dyn vfs::FileSystem] sync() -> () } };
@@ -130,7 +176,7 @@ macro_rules! layer_method {
 }
 
 /// Writes methods of a [`Layer`] that leave their operation as it is:
-/// - `forward! { lookup attr … }`: what is below does it.
+/// - `forward! { lookup attr … }`: what is below does it; `id` and `above`: nodes are where they are.
 /// - `forward! { by WHO: … }`: what is below does it for the caller that `self.WHO(caller)` answers.
 /// - `forward! { with RUN: … }`: `self.RUN(op, node, cx, run)` decides whether and when `run()`
 ///   has it done below.
@@ -156,6 +202,7 @@ pub trait Layer: Send + Sync + 'static {
     fn capabilities(&self, inner: Capabilities) -> Capabilities;
 
     forward! { declare:
+        id above
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
@@ -170,6 +217,7 @@ impl<L: Layer + ?Sized> Layer for Arc<L> {
     }
 
     forward! { shared:
+        id above
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder

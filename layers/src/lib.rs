@@ -3,11 +3,12 @@
 //! A layer is a file here and implements [`Layer`]: a method per operation, none with a default
 //! body, each given the object below. What it leaves as it is it says so with [`forward!`], so a new
 //! operation breaks every layer until somebody has decided about it there. [`stack()`] does once for
-//! all layers what wrapping takes: results are wrapped, arguments unwrapped.
+//! all layers what wrapping takes: results are wrapped, arguments unwrapped. [`bundle`] makes one file system
+//! of several, by a layer over each.
 //!
 //! What it lacks on purpose: sources, clocks (they are injected), state per node or file.
 //!
-//! Lock order: none here but in [`fault`], whose lock is held for a decision only.
+//! Lock order: none here but in [`fault`], whose lock is held for a decision only; [`bundle`] asks other lock tables.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,7 @@
 extern crate self as layers;
 
 mod bad_map;
+pub mod bundle;
 mod existing;
 pub mod fault;
 pub mod idmap;
@@ -26,6 +28,7 @@ pub mod trace;
 pub mod xattrmap;
 
 pub use bad_map::BadMap;
+pub use bundle::Bundle;
 pub use fault::Fault;
 pub use idmap::{IdMap, IdRange, MapIds, Translation};
 pub use layer::{Below, Layer, Opened};

@@ -98,6 +98,7 @@ impl Layer for ReadOnly {
     }
 
     forward! {
+        id above
         root resolve sync
         handle attr statfs readlink lookup parent xattr xattrs host_lock host_lock_holder
         file_attr read readdir fsync flush seek extents

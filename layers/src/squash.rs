@@ -100,6 +100,8 @@ impl Layer for Squash {
         inner.setattr(&cx.on_behalf_of(&who), &self.request(set))
     }
 
+    forward! { id above }
+
     forward! { by caller:
         root resolve sync
         handle attr access statfs open readlink lookup parent create make tmpfile link

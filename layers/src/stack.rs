@@ -1,7 +1,7 @@
 //! A layer over a file system: what is below is wrapped on its way out and unwrapped on its way
 //! in, once for all layers.
 //!
-//! Numbers and kinds of nodes are nobody's to change, so no layer is asked for them.
+//! Kinds of nodes are nobody's to change, so no layer is asked for them.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl<L: Layer> Node for LayeredNode<L> {
     }
 
     fn id(&self) -> NodeId {
-        self.inner.id()
+        self.layer.id(self.inner.id())
     }
 
     fn kind(&self) -> Kind {
@@ -152,7 +152,10 @@ impl<L: Layer> Node for LayeredNode<L> {
     }
 
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
-        Ok(self.wrap(self.layer.parent(&*self.inner, cx)?))
+        match self.layer.above(&*self.inner, cx)? {
+            Some(above) => Ok(above),
+            None => Ok(self.wrap(self.layer.parent(&*self.inner, cx)?)),
+        }
     }
 
     fn create(

@@ -156,6 +156,8 @@ impl Layer for Trace {
         self.moved(Op::Copy, inner.node.id(), (offset, len), copy)
     }
 
+    forward! { id above }
+
     forward! { with debug:
         root resolve sync
         setattr open create make tmpfile link unlink rename set_xattr remove_xattr host_lock

@@ -239,6 +239,7 @@ impl Layer for XattrMap {
     }
 
     forward! {
+        id above
         root resolve sync
         handle attr access statfs readlink lookup parent make tmpfile link unlink rename
         host_lock host_lock_holder

@@ -1,12 +1,14 @@
-//! The shared suite over each layer, over a tree in memory.
+//! The shared suite over each layer, over a tree in memory; and over a member of a bundle.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
 use layers::squash::{NOBODY, Squash, Whom};
-use layers::{IdMap, IdRange, Layer, MapIds, Trace, XattrMap, stack};
+use layers::{Bundle, IdMap, IdRange, Layer, MapIds, Trace, XattrMap, stack};
 use memory::{Memory, Options};
+use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
 use vfs_testkit::{Profile, Subject, clock};
 
 fn still() -> layers::Clock {
@@ -29,6 +31,7 @@ mod empty {
         }
 
         layers::forward! {
+            id above
             root resolve sync
             handle attr setattr access statfs open readlink lookup parent create make tmpfile link
             unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
@@ -130,6 +133,94 @@ mod fault {
         let fault = Fault::new(7, still());
         fault.add(None, When::Chance(0.5), What::Block);
         over(fault)
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// A bundle as seen from one of its members.
+struct Inside(Arc<Bundle>);
+
+impl Inside {
+    /// `fs` is the member, with another beside.
+    fn of(fs: Arc<dyn FileSystem>) -> Arc<Inside> {
+        let members = [
+            Export::new("srv/member", fs),
+            Export::new("other", Memory::new(clock())),
+        ];
+        let members = members.map(Arc::new);
+        Arc::new(Inside(
+            Bundle::new(&members, Time::default()).expect("names of a tree"),
+        ))
+    }
+
+    fn profile() -> Profile {
+        let above = "above a member's root is the bundle's directory";
+        Profile {
+            skip: vec![("lookup::the_root_is_its_own_parent", above)],
+            ..Profile::posix()
+        }
+    }
+}
+
+impl FileSystem for Inside {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn root(&self, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
+        let srv = self.0.root(cx)?.lookup(cx, Name::new(b"srv")?)?;
+        Ok(srv.node.lookup(cx, Name::new(b"member")?)?.node)
+    }
+
+    fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
+        self.0.resolve(cx, handle)
+    }
+
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        self.0.sync(cx)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+}
+
+mod bundled_memory {
+    use super::*;
+
+    fn subject() -> Subject {
+        Subject::new(Inside::of(Memory::new(clock())), Inside::profile())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// As this process, on the host's memory.
+mod bundled_hostdir {
+    use super::*;
+
+    fn subject() -> Subject {
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let options = hostdir::Options {
+            identity: hostdir::Identity::Fixed,
+            ..Default::default()
+        };
+        let fs = hostdir::HostDir::open(dir.path(), options).expect("exports");
+        let profile = Profile {
+            caller: Caller {
+                uid: rustix::process::geteuid().as_raw(),
+                gid: rustix::process::getegid().as_raw(),
+                groups: Groups::Unknown,
+            },
+            identity: false,
+            groups: false,
+            root: rustix::process::geteuid().is_root(),
+            ..Inside::profile()
+        };
+        let mut subject = Subject::new(Inside::of(fs), profile);
+        subject.keep = Box::new(dir);
+        subject
     }
 
     vfs_testkit::conformance!(subject);

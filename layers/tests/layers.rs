@@ -454,6 +454,7 @@ impl Layer for Empty {
     }
 
     layers::forward! {
+        id above
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder

@@ -45,6 +45,8 @@ impl Layer for Recorder {
         inner
     }
 
+    layers::forward! { id above }
+
     layers::forward! { with record:
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use vfs::lock::{Lock, LockKind, LockTable, Outsider, Owner, Space};
+use vfs::lock::{HostLock, Lock, LockKind, LockTable, Outsider, Owner, Space};
 use vfs::{Call, Caller, Cx, Errno, Kind, Node, Op, Patience, Result};
 use vfs_testkit::{Answer, Script};
 
@@ -540,4 +540,49 @@ mod model {
             prop_assert!(bed.table.is_empty());
         }
     }
+}
+
+/// Another table's clients are one owner here.
+fn mirror(bed: &Bed, space: Space, range: (u64, u64), state: HostLock) -> Result<()> {
+    let range = (space, range.0, range.1);
+    bed.table
+        .mirror(&bed.cx(), &*bed.node, &owner(9), range, state)
+}
+
+#[test]
+fn a_mirror_is_an_owner_that_keeps_what_it_has_when_refused() {
+    for space in [Space::Posix, Space::Flock] {
+        let bed = Bed::new();
+        let lock = |client, kind| Lock {
+            space,
+            ..posix(client, kind, 0, ALL)
+        };
+        let mirror = |state| mirror(&bed, space, (0, ALL), state);
+        assert_eq!(mirror(HostLock::Shared), Ok(()));
+        assert_eq!(bed.lock(lock(1, Shared)), Ok(()));
+        assert_eq!(mirror(HostLock::Exclusive), Err(Errno::EAGAIN));
+        bed.release(1);
+        bed.script.next(Op::HostLock, Answer::Fail(Errno::EAGAIN));
+        assert_eq!(mirror(HostLock::Exclusive), Err(Errno::EAGAIN));
+        assert_eq!(bed.lock(lock(1, Exclusive)), Err(Errno::EAGAIN));
+        let (woken, call) = Woken::call();
+        assert_eq!(bed.wait(&call, lock(1, Exclusive)), Err(Errno::PARKED));
+        assert_eq!(mirror(HostLock::Unlocked), Ok(()));
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        assert!(bed.table.is_empty());
+    }
+}
+
+#[test]
+fn what_a_mirror_unlocks_is_unlocked_whatever_the_host_says() {
+    let bed = Bed::new();
+    let mirror = |state| mirror(&bed, Space::Posix, (0, 9), state);
+    assert_eq!(mirror(HostLock::Exclusive), Ok(()));
+    bed.script
+        .next(Op::HostLock, Answer::Fail(Errno::WOULD_BLOCK));
+    assert_eq!(mirror(HostLock::Unlocked), Err(Errno::WOULD_BLOCK));
+    assert!(!bed.table.is_empty());
+    bed.script.next(Op::HostLock, Answer::Fail(Errno::EIO));
+    assert_eq!(mirror(HostLock::Unlocked), Err(Errno::EIO));
+    assert!(bed.table.is_empty());
 }

@@ -20,6 +20,7 @@ pub mod node;
 pub mod op;
 pub mod payload;
 pub mod ranges;
+pub mod sip;
 
 pub use attr::{Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Want};
 pub use cx::{Call, Caller, Cx, Groups, Patience};

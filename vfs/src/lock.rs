@@ -6,7 +6,9 @@
 //! no thread waits. It has no deadlock detection: clients find the deadlocks among their own.
 //!
 //! Lock order: the table's mutex, held to find a node's locks only; then the node's, held across
-//! [`Node::host_lock`]. Nobody is woken while either is held.
+//! [`Node::host_lock`]. Nobody is woken while either is held. What a node does for `host_lock` may be to ask
+//! another table, whose locks come behind, and which wakes while this one's node is held: so a waker has the request
+//! run elsewhere, and runs nothing itself.
 
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
@@ -196,6 +198,41 @@ impl LockTable {
         result
     }
 
+    /// Makes `owner`, whom another table stands behind, hold a range as `state`: that one's nodes do so for
+    /// [`Node::host_lock`] where this table is to them what a host is. `EAGAIN` if another is in the way.
+    /// Whoever is refused holds what it held; but nothing stays locked that was to be unlocked, even if the
+    /// host says no.
+    pub fn mirror(
+        &self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        owner: &Owner,
+        (space, start, end): (Space, u64, u64),
+        state: HostLock,
+    ) -> Result<()> {
+        let kind = match state {
+            HostLock::Unlocked => None,
+            HostLock::Shared => Some(LockKind::Shared),
+            HostLock::Exclusive => Some(LockKind::Exclusive),
+        };
+        let range = Lock {
+            space,
+            start,
+            end,
+            kind: kind.unwrap_or(LockKind::Shared),
+            owner: owner.clone(),
+        };
+        let locks = self.node(node.id());
+        let mut woken = Vec::new();
+        let result = locks
+            .lock()
+            .expect("no panic holds it")
+            .mirror(cx, node, &range, kind, &mut woken);
+        self.forget_if_free(node.id(), locks);
+        wake(woken);
+        result
+    }
+
     /// Takes every lock of the owners that `whose` names off a node: at the close of a file, or
     /// the end of a client. Requests of theirs that wait are woken, to find themselves cancelled
     /// or to wait again.
@@ -318,10 +355,7 @@ impl NodeLocks {
             }
             match self.tell_host(cx, node, &lock, Some(lock.kind)) {
                 Ok(()) => {
-                    let mut weakened = self.own(&lock);
-                    weakened.retain(|held| held.kind > lock.kind);
-                    self.replace(&lock, Some(lock.kind));
-                    self.take_waiting(woken, |waiting| in_the_way_of(&weakened, waiting));
+                    self.hold(&lock, Some(lock.kind), woken);
                     return Ok(());
                 }
                 Err(Errno::EAGAIN) => Some(LockTable::OUTSIDER_RETRY),
@@ -362,11 +396,41 @@ impl NodeLocks {
         if splits && self.held.len() + 1 > LockTable::MAX_HELD {
             return Err(Errno::ENOLCK);
         }
-        let gone = self.own(range);
         self.tell_host(cx, node, range, None)?;
-        self.replace(range, None);
-        self.take_waiting(woken, |waiting| in_the_way_of(&gone, waiting));
+        self.hold(range, None, woken);
         Ok(())
+    }
+
+    /// [`LockTable::mirror`] of this node. Whoever it changes something for goes to `woken`.
+    fn mirror(
+        &mut self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        range: &Lock,
+        kind: Option<LockKind>,
+        woken: &mut Vec<Waker>,
+    ) -> Result<()> {
+        if kind.is_some() && self.held.iter().any(|held| held.conflicts(range)) {
+            return Err(Errno::EAGAIN);
+        }
+        // The other table has a bound, too: what it takes off again has room here.
+        if kind.is_some() && self.held.len() + 2 > LockTable::MAX_HELD {
+            return Err(Errno::ENOLCK);
+        }
+        let told = self.tell_host(cx, node, range, kind);
+        match told {
+            Err(errno) if kind.is_some() || errno.is_signal() => return Err(errno),
+            _ => self.hold(range, kind, woken),
+        }
+        told
+    }
+
+    /// The owner of `range` holds it as `kind` from now on. Whoever waited for what that frees goes to `woken`.
+    fn hold(&mut self, range: &Lock, kind: Option<LockKind>, woken: &mut Vec<Waker>) {
+        let mut weakened = self.own(range);
+        weakened.retain(|held| kind.is_none_or(|kind| held.kind > kind));
+        self.replace(range, kind);
+        self.take_waiting(woken, |waiting| in_the_way_of(&weakened, waiting));
     }
 
     /// What the owner of `range` holds of it.

@@ -106,7 +106,8 @@ pub trait Node: Send + Sync {
 
     /// Tells those who share this node outside barge what `start..=end` is locked as from now
     /// on, for all of barge's clients together: who of those holds what is the business of
-    /// [`crate::lock::LockTable`], its only caller. `EAGAIN` if an outsider is in the way.
+    /// [`crate::lock::LockTable`], its only caller. `EAGAIN` if an outsider is in the way. (Where an
+    /// export is served both by itself and among others, each has a table, and either is outside the other.)
     fn host_lock(
         &self,
         cx: &Cx<'_>,

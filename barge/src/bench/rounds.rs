@@ -1,8 +1,9 @@
 //! Rounds: each cell of a table measured again and again, on one server after the other.
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -11,9 +12,9 @@ use super::{BenchArgs, syscalls};
 use crate::Failure;
 
 /// What is measured, on servers of kind `S`.
-pub(super) trait Cell<S> {
-    /// Does it, and knows the process that serves it.
-    type Client: Client;
+pub(super) trait Cell<S>: Sync {
+    /// What it is done with.
+    type Client: Send;
 
     fn name(&self) -> String;
 
@@ -23,16 +24,49 @@ pub(super) trait Cell<S> {
     /// Clients ready to begin, each for a thread of its own.
     fn connect(&self, server: &S) -> Result<Vec<Self::Client>, String>;
 
+    /// The process that serves a client of `server`.
+    fn pid(&self, server: &S, client: &Self::Client) -> u32;
+
+    /// Does it for about `time` or `most` times, and says how often and how long.
+    fn run(&self, client: &mut Self::Client, time: Duration, most: usize) -> Done;
+
     /// How often it is done while system calls are counted; nothing if they are not.
     fn counted(&self) -> Option<usize>;
 }
 
-pub(super) trait Client: Send {
-    /// The server's process.
-    fn pid(&self) -> u32;
+/// How often something was done, and how long that took.
+pub(super) type Done = vfs::Result<(usize, Duration)>;
 
-    /// Does what the cell says for about `time` or `most` times, and says how often and how long.
-    fn run(&mut self, time: Duration, most: usize) -> vfs::Result<(usize, Duration)>;
+/// Operations of `steps` requests each, `depth` of them under way, for about `time` or `most` times.
+///
+/// `submit` sends a request, told which of those under way, its step, and what the step before has found;
+/// `finish` waits for its reply, told the step.
+pub(super) fn overlapped<Flight, Found: Default>(
+    (depth, steps): (usize, usize),
+    (time, most): (Duration, usize),
+    mut submit: impl FnMut(usize, usize, Found) -> vfs::Result<Flight>,
+    mut finish: impl FnMut(usize, Flight) -> vfs::Result<Found>,
+) -> Done {
+    let began = Instant::now();
+    let mut flights = VecDeque::with_capacity(depth);
+    for slot in 0..depth {
+        flights.push_back((slot, 0, submit(slot, 0, Found::default())?));
+    }
+    let (mut begun, mut done) = (depth, 0);
+    while let Some((slot, mut step, flight)) = flights.pop_front() {
+        let mut found = finish(step, flight)?;
+        step += 1;
+        if step == steps {
+            done += 1;
+            if begun >= most || began.elapsed() >= time {
+                continue;
+            }
+            begun += 1;
+            (step, found) = (0, Found::default());
+        }
+        flights.push_back((slot, step, submit(slot, step, found)?));
+    }
+    Ok((done, began.elapsed()))
 }
 
 /// Measures: a row for each cell.
@@ -72,7 +106,7 @@ fn measure<S, C: Cell<S>>(server: &S, cell: &C, time: Duration) -> Result<f64, S
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = clients
             .iter_mut()
-            .map(|client| scope.spawn(|| client.run(time, usize::MAX / 64)))
+            .map(|client| scope.spawn(|| cell.run(client, time, usize::MAX / 64)))
             .collect();
         threads.into_iter().map(|thread| thread.join()).collect()
     });
@@ -103,8 +137,9 @@ pub(super) fn count_calls<S, C: Cell<S>>(
             let mut clients = cell.connect(server).map_err(|error| failed(&error))?;
             let mut done = Ok((0, Duration::ZERO));
             let long = Duration::from_secs(10);
-            let total = syscalls::count(clients[0].pid(), log, || {
-                done = clients[0].run(long, times);
+            let pid = cell.pid(server, &clients[0]);
+            let total = syscalls::count(pid, log, || {
+                done = cell.run(&mut clients[0], long, times);
             });
             let (done, _) = done.map_err(|errno| failed(&errno))?;
             *calls = total

@@ -3,22 +3,21 @@
 use std::io::{Write, stdout};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::Arc;
 
 use transports::Addr;
-use vfs::Export;
 
 use super::Addrs;
+use super::exports::Exports;
 use super::plan::Plan;
 use crate::Failure;
 
 /// Says on standard output how to mount, and there and to the service manager that clients can
 /// connect.
-pub(super) fn ready(addrs: &Addrs, exports: &[Arc<Export>], plan: &Plan) -> Result<(), Failure> {
+pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(), Failure> {
     let mut text = String::new();
     if let Some(nine) = &plan.nine {
         for addr in &addrs.nine {
-            for export in exports {
+            for export in exports.list() {
                 text.push_str(&mount_command(addr, &export.name, nine.max_msize));
                 text.push('\n');
             }

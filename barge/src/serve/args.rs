@@ -14,7 +14,8 @@ use crate::source::{Named, Source};
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET; NAME=SOURCE gives it a
-    /// name, which several need. Without any, the current directory, read-only
+    /// name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
+    /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
     /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default, if nothing else is named:
@@ -29,8 +30,8 @@ pub(crate) struct ServeArgs {
     /// nolock [default: port 111 of the first --nfs address]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
     rpcbind: Option<Option<Addr>>,
-    /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is the
-    /// source's, if there are several
+    /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
+    /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
     virtiofs: Vec<Share>,
     /// What a virtiofs guest may keep
@@ -85,6 +86,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(4096..=32 << 20))]
     msize: u32,
+    /// Tell a 9P client at once that a lock is taken, instead of answering when it is granted: Linux then
+    /// asks again after its locktimeout= (30 seconds), and signals end its wait, as flock -w needs
+    #[arg(long)]
+    no_lock_wait: bool,
     /// How long a connection polls before it sleeps, microseconds; 0 is not at all [default: 50, or
     /// 0 on one processor]
     #[arg(long, value_name = "US")]
@@ -152,6 +157,7 @@ impl ServeArgs {
             nine: Some(Nine {
                 addrs: self.nine.clone(),
                 max_msize: self.msize,
+                wait_for_locks: !self.no_lock_wait,
             }),
             nfs: Nfs {
                 addrs: self.nfs.clone(),

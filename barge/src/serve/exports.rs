@@ -4,15 +4,46 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use layers::squash::Whom;
-use layers::{ReadOnly, Trace, stack};
+use layers::{Bundle, ReadOnly, Trace, stack};
 use vfs::{Export, FileSystem, Level};
 
 use super::plan::{Layers, Plan};
 use crate::Failure;
-use crate::source::Named;
+use crate::source::{self, Named};
+
+/// What is served.
+pub(super) struct Exports {
+    /// Each source, by its name.
+    pub(super) each: Vec<Arc<Export>>,
+    /// What clients get that name none: the only source, or all of them as directories of one tree.
+    pub(super) whole: Arc<Export>,
+}
+
+impl Exports {
+    /// Whatever has a name of its own, the empty one included: the last is for clients that name none.
+    pub(super) fn list(&self) -> Vec<Arc<Export>> {
+        let mut list = self.each.clone();
+        if list.len() > 1 {
+            list.push(self.whole.clone());
+        }
+        list
+    }
+}
 
 /// Opens what `plan` names.
-pub(super) fn open(plan: &Plan) -> Result<Vec<Arc<Export>>, Failure> {
+pub(super) fn open(plan: &Plan) -> Result<Exports, Failure> {
+    let each = open_each(plan)?;
+    let whole = match each.as_slice() {
+        [only] => only.clone(),
+        several => {
+            let bundle = Bundle::new(several, source::now()).map_err(Failure::usage)?;
+            Arc::new(Export::new("", bundle))
+        }
+    };
+    Ok(Exports { each, whole })
+}
+
+fn open_each(plan: &Plan) -> Result<Vec<Arc<Export>>, Failure> {
     let names = names(&plan.sources)?;
     let share = usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX);
     let options = hostdir::Options {

@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use engine::{Engine, Service};
 use transports::{Addr, Listener};
-use vfs::Export;
 
 pub(crate) use self::args::ServeArgs;
+use self::exports::Exports;
 use self::plan::{Nine, Plan};
 pub(crate) use self::virtiofsd::VirtiofsdArgs;
 use crate::{Done, Failure};
@@ -43,7 +43,7 @@ fn serve(plan: &Plan) -> Done {
         Some(nine) => nine_listeners(nine, unnamed)?,
         None => Vec::new(),
     };
-    let nfs = nfs::place(&exports, &plan.nfs, unnamed)?;
+    let nfs = nfs::place(&exports.whole, &plan.nfs, unnamed)?;
     let addrs = Addrs {
         nine: listeners.iter().map(|at| at.addr().clone()).collect(),
         nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),
@@ -109,12 +109,13 @@ fn listen(addr: &Addr) -> Result<Listener, Failure> {
 struct NineService(p9::server::Server);
 
 impl NineService {
-    fn new(exports: &[Arc<Export>], nine: &Nine) -> NineService {
+    fn new(exports: &Exports, nine: &Nine) -> NineService {
         NineService(p9::server::Server::new(
-            Arc::new(p9::server::ExportList(exports.to_vec())),
+            Arc::new(p9::server::ExportList(exports.list())),
             Arc::new(users::HostUsers),
             p9::server::Options {
                 max_msize: nine.max_msize,
+                wait_for_locks: nine.wait_for_locks,
                 ..Default::default()
             },
         ))

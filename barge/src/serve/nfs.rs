@@ -25,22 +25,17 @@ pub(super) struct Place {
 /// Opens the sockets of `plan`; with nothing named and no other protocol asked for (`alone`), the usual place if it is
 /// free.
 pub(super) fn place(
-    exports: &[Arc<Export>],
+    export: &Arc<Export>,
     plan: &Nfs,
     alone: bool,
 ) -> Result<Option<Place>, Failure> {
     let listeners = match plan.addrs.as_slice() {
-        [] if alone => usual_listener(exports).into_iter().collect(),
+        [] if alone => usual_listener().into_iter().collect(),
         addrs => addrs.iter().map(super::listen).collect::<Result<_, _>>()?,
     };
     if Vec::is_empty(&listeners) {
         return Ok(None);
     }
-    let [export] = exports else {
-        return Err(Failure::usage(
-            "--nfs: expected one source, as NFS serves no more than one yet",
-        ));
-    };
     let start = Instant::now();
     let mut options = Options::new(boot(), Arc::new(move || start.elapsed()));
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
@@ -86,11 +81,7 @@ fn first_tcp(listeners: &[Listener]) -> Option<Addr> {
 }
 
 /// Nobody asked for it: then it is no failure if it cannot be.
-fn usual_listener(exports: &[Arc<Export>]) -> Option<Listener> {
-    if exports.len() != 1 {
-        tracing::info!("NFS is not served: it serves no more than one source yet");
-        return None;
-    }
+fn usual_listener() -> Option<Listener> {
     let addr = Addr::Tcp {
         host: "127.0.0.1".into(),
         port: 2049,

@@ -36,6 +36,8 @@ pub(super) struct Layers {
 pub(super) struct Nine {
     pub(super) addrs: Vec<Addr>,
     pub(super) max_msize: u32,
+    /// Who waits for a lock is answered when it is granted.
+    pub(super) wait_for_locks: bool,
 }
 
 /// How NFS is served: where.

@@ -8,20 +8,21 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use engine::{Driven, Engine};
+use engine::Engine;
 use fuse::server::Server;
 use p9::server::Users;
 use rustix::fs::Mode;
-use transports::{Addr, Listener, Ring};
+use transports::{Addr, Listener};
 use vfs::Export;
-use virtqueue::{Config, Device, Drive, Stop};
+use virtqueue::{Config, Device, Stop};
 use wire::Session;
 
+use super::exports::Exports;
 use super::plan::Virtiofs;
 use super::users::HostUsers;
 use crate::Failure;
 
-/// `[NAME=]SOCKET`: a share and where it is served.
+/// `[NAME=]SOCKET`: a share, or all that there are, and where it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(super) name: Option<String>,
@@ -143,7 +144,7 @@ pub(super) struct Place {
 }
 
 /// Opens the sockets of `plan`, before any client can be served: the process's umask is another meanwhile.
-pub(super) fn places(exports: &[Arc<Export>], plan: &Virtiofs) -> Result<Vec<Place>, Failure> {
+pub(super) fn places(exports: &Exports, plan: &Virtiofs) -> Result<Vec<Place>, Failure> {
     let place = |share: &Share| {
         let server = Server::new(export_of(share, exports)?, plan.options.clone());
         Ok(Place {
@@ -169,15 +170,14 @@ pub(super) fn serve(engine: &Arc<Engine>, places: Vec<Place>, once: bool) -> Res
     Ok(())
 }
 
-fn export_of(share: &Share, exports: &[Arc<Export>]) -> Result<Arc<Export>, Failure> {
-    let found = match (&share.name, exports) {
-        (None, [only]) => Some(only),
-        (None, _) => None,
-        (Some(name), _) => exports.iter().find(|export| export.name == *name),
+fn export_of(share: &Share, exports: &Exports) -> Result<Arc<Export>, Failure> {
+    let Some(name) = &share.name else {
+        return Ok(exports.whole.clone());
     };
+    let found = exports.each.iter().find(|export| export.name == *name);
     found.cloned().ok_or_else(|| {
         Failure::usage(format!(
-            "--virtiofs {}: expected NAME=SOCKET with the name of a source",
+            "--virtiofs {name}={}: expected the name of a source, got '{name}'",
             share.at
         ))
     })
@@ -236,17 +236,19 @@ impl Place {
         name: &str,
         stop: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        let drive = Arc::new(Queues {
-            engine: engine.clone(),
-            session: Arc::new(self.server.session()),
-            affinity: self.affinity.clone(),
-        });
+        // All queues of a device lead to one session.
+        let session: Arc<dyn Session> = Arc::new(self.server.session());
+        let (engine, affinity) = (engine.clone(), self.affinity.clone());
+        let drive = move |index, ring| -> io::Result<Stop> {
+            let driven = engine.drive(ring, session.clone(), affinity.of(index))?;
+            Ok(Box::new(|| driven.join()))
+        };
         let config = Config {
             // And the one of high priority.
             queues: 1 + REQUEST_QUEUES,
             space: self.space.clone(),
         };
-        Device::new(socket, name, config, drive)?.run(stop)
+        Device::new(socket, name, config, Arc::new(drive))?.run(stop)
     }
 }
 
@@ -255,21 +257,6 @@ fn space(tag: Tag, queues: usize) -> Vec<u8> {
     let mut space = tag.0.to_vec();
     space.extend((queues as u32).to_le_bytes());
     space
-}
-
-/// All queues of a device lead to one session.
-struct Queues {
-    engine: Arc<Engine>,
-    session: Arc<dyn Session>,
-    affinity: Affinity,
-}
-
-impl Drive for Queues {
-    fn start(&self, index: usize, ring: Arc<dyn Ring>) -> io::Result<Stop> {
-        let (session, processor) = (self.session.clone(), self.affinity.of(index));
-        let driven: Driven = self.engine.drive(ring, session, processor)?;
-        Ok(Box::new(|| driven.join()))
-    }
 }
 
 #[cfg(test)]

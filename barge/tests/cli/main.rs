@@ -1,7 +1,9 @@
 //! The program itself: its options, what started it, and clients that are not ours.
 
+mod bundle;
 mod foreign;
 mod layers;
+mod locks;
 mod served;
 mod service;
 mod virtiofs;

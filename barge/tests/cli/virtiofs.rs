@@ -1,10 +1,19 @@
 //! virtiofs without a virtual machine: served by barge, and by others.
 
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use fuse::layout::{EntryOut, OutHeader};
+use fuse::message::{Form, HEADER, InitIn, REPLY_HEADER, Text};
+use fuse::numbers::{ATTR_SUBMOUNT, InitFlags, MAJOR, MINOR, ROOT_ID};
+use fuse::{Header, Request};
+use remote::virtiofs::{Options, RemoteFuse};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use tempfile::TempDir;
+use virtqueue::driver::{self, Driver, Lengths, Queue};
 
 use crate::served::{BARGE, Served, complained, has, said};
 
@@ -67,6 +76,129 @@ fn one_monitor_after_the_other_is_served() {
     for _ in 0..20 {
         assert_eq!(said(&barge(&["cat", &url])), "contents\n");
     }
+}
+
+#[test]
+fn queue_affinity_keeps_the_threads_of_queues_to_processors() {
+    let may = sched_getaffinity(None).expect("known");
+    let mut all = (0..CpuSet::MAX_CPU).filter(|&processor| may.is_set(processor));
+    let (Some(_), Some(processor)) = (all.next(), all.next()) else {
+        return eprintln!("skipped: on one processor every thread keeps to it");
+    };
+    let processor = processor.to_string();
+    let dir = place();
+    let at = |name: &str| text(dir.path().join(name));
+    let kept = |options: &[&str]| {
+        let served = ["--virtiofs", &at("socket"), &at("share")];
+        let served = Served::start(&[&served[..], options].concat());
+        let socket = UnixStream::connect(at("socket")).expect("connected");
+        let options = Options {
+            queues: 1,
+            ..Options::default()
+        };
+        // It has been answered through the request queue: that queue's thread is where it will be.
+        let _mount = RemoteFuse::mount(socket, options).expect("mounted");
+        let queues = processors(served.id(), "barge-queue");
+        queues.iter().filter(|&list| *list == processor).count()
+    };
+    assert_eq!(kept(&[]), 0);
+    // The queue of high priority goes anywhere.
+    assert_eq!(kept(&["--queue-affinity", &processor]), 1);
+}
+
+/// Where each of the threads of this name of a process may run, as the kernel lists it.
+fn processors(process: u32, name: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let of = |task: PathBuf| {
+        let comm = std::fs::read_to_string(task.join("comm")).ok()?;
+        let status = std::fs::read_to_string(task.join("status")).ok()?;
+        let mut lines = status.lines();
+        let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        (comm.trim_end() == name).then(|| list.trim().to_owned())
+    };
+    let tasks = tasks.map(|task| task.expect("an entry").path());
+    tasks.filter_map(of).collect()
+}
+
+/// By `barge serve` and by `barge virtiofsd`.
+#[test]
+fn mounts_below_are_announced_unless_told_otherwise() {
+    let device = |path: &str| std::fs::metadata(path).map(|found| found.dev()).ok();
+    if device("/dev/shm").is_none_or(|below| Some(below) == device("/dev")) {
+        return eprintln!("skipped: nothing is mounted at /dev/shm");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("socket");
+    let is_submount = |options: &[&str]| {
+        let mut command = Command::new(BARGE);
+        command.args(options);
+        let _served = Served::run(command);
+        let announced = look_up_as_a_guest(&socket, "shm").attr.flags & ATTR_SUBMOUNT;
+        let _ = std::fs::remove_file(&socket);
+        announced != 0
+    };
+    let at = text(socket.clone());
+    let serve = ["serve", "--read-only", "--virtiofs", &at, "/dev"];
+    let virtiofsd = [
+        "virtiofsd",
+        "--log-level=warn",
+        "--readonly",
+        "--socket-path",
+        &at,
+        "--shared-dir",
+        "/dev",
+    ];
+    for command in [&serve[..], &virtiofsd] {
+        assert!(is_submount(command), "{command:?}");
+        let quiet = [command, &["--no-announce-submounts"]].concat();
+        assert!(!is_submount(&quiet), "{quiet:?}");
+    }
+}
+
+/// What LOOKUP of a name in the root answers a client that knows of submounts, which barge's own does not.
+fn look_up_as_a_guest(socket: &Path, name: &str) -> EntryOut {
+    let options = driver::Options {
+        queues: 2,
+        depth: 1,
+        payload: 0,
+        poll: Duration::ZERO,
+    };
+    let socket = UnixStream::connect(socket).expect("connected");
+    let driver = Driver::connect(socket, 2, options).expect("a device");
+    let ask = |request: &Request<'_>| {
+        let mut message = Vec::with_capacity(HEADER);
+        let header = Header {
+            unique: 2,
+            nodeid: ROOT_ID,
+            ..Header::default()
+        };
+        request.encode(Form::default(), header, &mut message);
+        let mut chain = driver.queues()[1].chain().expect("room");
+        chain.request(&message);
+        let lengths = Lengths {
+            request: message.len(),
+            reply: Queue::REPLY,
+            ..Lengths::default()
+        };
+        let mut reply = vec![0; Queue::REPLY];
+        let len = chain
+            .submit(lengths)
+            .wait()
+            .expect("answered")
+            .inline(&mut reply);
+        let head = OutHeader::decode(&reply[..len]).expect("a header");
+        assert_eq!(head.error, 0, "{request:?}");
+        reply[REPLY_HEADER..len].to_vec()
+    };
+    let args = InitIn {
+        major: MAJOR,
+        minor: MINOR,
+        max_readahead: 0,
+        flags: InitFlags::SUBMOUNTS,
+    };
+    ask(&Request::Init { args });
+    let name = Text(name.as_bytes());
+    EntryOut::decode(&ask(&Request::Lookup { name })).expect("an entry")
 }
 
 /// virtiofsd 1.14, serving the directory `share` of a place.

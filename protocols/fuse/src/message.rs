@@ -23,6 +23,17 @@ pub const REPLY_HEADER: usize = OutHeader::SIZE;
 /// What a request says before its arguments. `len` and `total_extlen` are reckoned when encoding.
 pub type Header = InHeader;
 
+impl Header {
+    /// A whole message with these bytes as its arguments, whatever they are.
+    pub fn message(self, arguments: &[u8]) -> Vec<u8> {
+        let header = Header {
+            len: (HEADER + arguments.len()) as u32,
+            ..self
+        };
+        [&header.encode(), arguments].concat()
+    }
+}
+
 /// What was agreed on that changes the shape of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Form {

@@ -12,10 +12,10 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::Statx;
 use sys::errno;
+use vfs::sip::{self, Key};
 use vfs::{Errno, NodeId, Result};
 
 use crate::device::dev_of;
-use crate::sip::{self, Key};
 
 /// Tells a device from the others: the prefix of its nodes' numbers. 0 is the root's device.
 pub(crate) type Prefix = u16;

@@ -15,7 +15,7 @@
 //! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
 //! | `table`, `fds` | one node per object; the budget of descriptors |
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |
-//! | `resolve`, `sip` | handles, the directory above |
+//! | `resolve` | handles, the directory above |
 //! | [`identity`] | on whose behalf a thread works |
 //! | [`mapped`] | owners, permissions and kinds in extended attributes |
 //! | `tree` | what all of these share; the lock order |
@@ -42,7 +42,6 @@ mod ops;
 mod proc_path;
 mod resolve;
 mod ring;
-mod sip;
 mod table;
 mod tree;
 mod xattr;

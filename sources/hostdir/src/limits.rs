@@ -7,11 +7,11 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::io::Errno as Raw;
 use rustix::thread::CapabilitySet;
 use sys::errno;
+use vfs::sip::{self, Key};
 use vfs::{Capabilities, Kind, Level, Patience, Result};
 
 use crate::node::HostNode;
 use crate::proc_path::ProcPath;
-use crate::sip::{self, Key};
 use crate::tree::Tree;
 
 /// An error that says what is missing, on a kernel or in a sandbox without openat2(2).

@@ -16,11 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use sys::errno;
 use sys::handle::FileHandle;
-use vfs::{Attr, Errno, Kind, Name, NodeId, Patience, Result};
+use vfs::{Attr, Errno, Kind, Name, NodeId, Patience, Result, sip};
 
 use crate::device::Device;
 use crate::fds::Fd;
-use crate::sip;
 use crate::table::RingSlot;
 use crate::tree;
 

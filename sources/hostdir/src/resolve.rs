@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use sys::handle::FileHandle;
-use vfs::{Attr, Cx, Errno, Handle, Kind, NodeId, Patience, Result, Want};
+use vfs::{Attr, Cx, Errno, Handle, Kind, NodeId, Patience, Result, Want, sip};
 
 use crate::device::{self, Device};
 use crate::fds::Fd;
 use crate::node::{HostNode, life_of};
 use crate::tree::{self, Tree};
-use crate::{attr, mounts, sip};
+use crate::{attr, mounts};
 
 const BY_KERNEL: u8 = 1;
 const BY_NAME: u8 = 2;
@@ -33,7 +33,7 @@ const STAMP: usize = 8;
 pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
     let device = node.device();
     device.memory(patience)?;
-    let mut bytes = Vec::with_capacity(Handle::MAX);
+    let mut bytes = Vec::with_capacity(Handle::MAX_OF_SOURCE);
     let head = |bytes: &mut Vec<u8>, form: u8, kind: u8| {
         bytes.push(form);
         bytes.extend(device.prefix.to_le_bytes());
@@ -43,7 +43,7 @@ pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
     if device.mount().is_some() {
         let kernel = node.kernel_handle()?;
         let kind = u8::try_from(kernel.kind()).map_err(|_| Errno::EOPNOTSUPP)?;
-        if HEAD + kernel.bytes().len() + STAMP > Handle::MAX {
+        if HEAD + kernel.bytes().len() + STAMP > Handle::MAX_OF_SOURCE {
             return Err(Errno::EOPNOTSUPP);
         }
         head(&mut bytes, BY_KERNEL, kind);

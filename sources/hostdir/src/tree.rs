@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno as Raw;
 use rustix::path::DecInt;
 use sys::errno;
+use vfs::sip::Key;
 use vfs::{Attr, Caller, Cx, Errno, Result};
 
 use crate::attr;
@@ -24,7 +25,6 @@ use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
 use crate::opened::Opened;
 use crate::resolve::Book;
-use crate::sip::Key;
 use crate::table::{self, Found, Table};
 
 pub(crate) struct Tree {

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cancel;
 mod error;
 mod file;
 mod locks;

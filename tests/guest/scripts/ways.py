@@ -173,6 +173,11 @@ def exports():
         with Mounted(path, f"{mount}one") as first, Mounted(path, f"{mount}two") as second:
             open(f"{first}/a", "w").close()
             check("two exports", (os.listdir(second), os.listdir(one), os.listdir(two)), ([], ["a"], []))
+        with Mounted(path, mount.removesuffix(",aname=")) as whole:
+            check("all exports", (sorted(os.listdir(whole)), os.listdir(f"{whole}/one")), (["one", "two"], ["a"]))
+            check("all exports: numbers", len({os.stat(f"{whole}/{name}").st_ino for name in [".", "one", "two"]}), 3)
+            check("all exports: moving across", attempt(os.rename, f"{whole}/one/a", f"{whole}/two/a"), "Invalid cross-device link")
+            check("all exports: making", attempt(os.mkdir, f"{whole}/new"), "Read-only file system")
         check("no such export", attempt(Mounted(path, f"{mount}three").__enter__), f"mount -o {mount}three: No such file or directory")
 
 

@@ -37,6 +37,9 @@ pub(crate) const WAYS: &[Way] = &[
     way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
     way("nfs3", nfs("3", false), "auto"),
     way("nfs3-locks", nfs("3", true), "auto"),
+    way("nfs4.0", nfs("4.0", false), "auto"),
+    way("nfs4.1", nfs("4.1", false), "auto"),
+    way("nfs4.2", nfs("4.2", false), "auto"),
 ];
 
 const fn nfs(version: &'static str, rpcbind: bool) -> Protocol {
@@ -80,12 +83,18 @@ impl Way {
     pub(crate) fn variables(&self) -> &'static [(&'static str, &'static str)] {
         match self.protocol {
             NineP | Virtiofs { .. } => &[],
-            Nfs { rpcbind: false, .. } => &[
-                ("XATTR", "no"),
-                ("UNLINKED", "renamed"),
-                ("HOST_LOCKS", "no"),
-            ],
-            Nfs { rpcbind: true, .. } => &[("XATTR", "no"), ("UNLINKED", "renamed")],
+            Nfs {
+                version: "3",
+                rpcbind,
+            } => match rpcbind {
+                true => &[("XATTR", "no"), ("UNLINKED", "renamed")],
+                false => &[
+                    ("XATTR", "no"),
+                    ("UNLINKED", "renamed"),
+                    ("HOST_LOCKS", "no"),
+                ],
+            },
+            Nfs { .. } => &[],
         }
     }
 
@@ -94,11 +103,10 @@ impl Way {
         let usual = match self.protocol {
             NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
-            Nfs { version, rpcbind } => vec![
-                format!("vers={version},proto=tcp,mountproto=tcp"),
-                if rpcbind { "lock" } else { "nolock" }.into(),
-                "actimeo=1".into(),
-            ],
+            Nfs { version, rpcbind } => {
+                let lock = if rpcbind { "lock" } else { "nolock" };
+                vec![nfs_version(version, lock), "actimeo=1".into()]
+            }
         };
         let options = [&usual, further].concat();
         Seat {
@@ -116,7 +124,7 @@ impl Way {
         let options: Vec<String> = match self.protocol {
             NineP => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
             Virtiofs { .. } => vec!["ro".into()],
-            Nfs { version, .. } => vec![format!("ro,vers={version},nolock")],
+            Nfs { version, .. } => vec!["ro".into(), nfs_version(version, "nolock")],
         };
         let device = match self.protocol {
             NineP | Nfs { .. } => None,
@@ -139,6 +147,14 @@ impl Way {
             NineP | Nfs { .. } => Vec::new(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
         }
+    }
+}
+
+/// What mounts NFS of a version: v3 finds its mount protocol where it finds itself, and by `lock` a lock manager or none.
+fn nfs_version(version: &str, lock: &str) -> String {
+    match version {
+        "3" => format!("vers=3,proto=tcp,mountproto=tcp,{lock}"),
+        version => format!("vers={version},proto=tcp"),
     }
 }
 

@@ -220,14 +220,13 @@ pub fn words(words: &[u32]) -> Vec<u8> {
 
 /// A FUSE request of the super-user.
 pub fn request(opcode: u32, unique: u64, node: u64, args: &[u8]) -> Vec<u8> {
-    let mut message = Vec::new();
-    message.extend((40 + args.len() as u32).to_le_bytes());
-    message.extend(opcode.to_le_bytes());
-    message.extend(unique.to_le_bytes());
-    message.extend(node.to_le_bytes());
-    message.extend([0; 16]);
-    message.extend(args);
-    message
+    let header = fuse::Header {
+        opcode,
+        unique,
+        nodeid: node,
+        ..fuse::Header::default()
+    };
+    header.message(args)
 }
 
 /// The arguments of INIT: FUSE 7.38, and all that there is.

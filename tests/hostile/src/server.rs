@@ -11,9 +11,9 @@ use engine::{Engine, Service, Tuning};
 use hostdir::HostDir;
 use memory::Memory;
 use p9::server::{ExportList, NumericUsers, Options};
-use transports::{Addr, Listener, Ring};
+use transports::{Addr, Listener};
 use vfs::{Export, FileSystem, Time};
-use virtqueue::{Config, Device, Drive, Stop};
+use virtqueue::{Config, Device, Stop};
 
 /// A running server. Dropping it stops it, and fails if one of its threads has panicked.
 pub struct Server {
@@ -81,11 +81,7 @@ impl Server {
             engine.host(move |stop| {
                 std::thread::scope(|scope| {
                     while let Ok(Some((socket, _))) = listener.accept_socket(stop) {
-                        let queues = Queues {
-                            engine: drives.clone(),
-                            session: Arc::new(server.session()),
-                        };
-                        let device = device(socket.into(), queues);
+                        let device = device(socket.into(), &drives, server.session());
                         // How it ends is the monitor's business.
                         let run = move || drop(device.run(stop));
                         let name = std::thread::Builder::new().name("barge-device".into());
@@ -114,25 +110,22 @@ impl Server {
     }
 }
 
-fn device(socket: UnixStream, queues: Queues) -> Device {
+/// A device whose queues all lead to `session`.
+fn device(
+    socket: UnixStream,
+    engine: &Arc<Engine>,
+    session: impl wire::Session + 'static,
+) -> Device {
     let config = Config {
         queues: 3,
         space: Vec::new(),
     };
-    Device::new(socket, "hostile", config, Arc::new(queues)).expect("a device")
-}
-
-/// The queues of a device, all of one session.
-struct Queues {
-    engine: Arc<Engine>,
-    session: Arc<dyn wire::Session>,
-}
-
-impl Drive for Queues {
-    fn start(&self, _: usize, ring: Arc<dyn Ring>) -> io::Result<Stop> {
-        let driven = self.engine.drive(ring, self.session.clone(), None)?;
+    let (engine, session) = (engine.clone(), Arc::new(session));
+    let drive = move |_, ring| -> io::Result<Stop> {
+        let driven = engine.drive(ring, session.clone(), None)?;
         Ok(Box::new(|| driven.join()))
-    }
+    };
+    Device::new(socket, "hostile", config, Arc::new(drive)).expect("a device")
 }
 
 impl Drop for Server {

@@ -35,12 +35,9 @@ pub struct Config {
     pub space: Vec<u8>,
 }
 
-/// Drives rings.
-pub trait Drive: Send + Sync {
-    /// Answers what comes through the ring of queue `index`, until that is stopped; calling what this
-    /// returns waits until then, and until all is answered.
-    fn start(&self, index: usize, ring: Arc<dyn Ring>) -> io::Result<Stop>;
-}
+/// Drives rings: has what comes through the ring of the queue of this number answered, until that is stopped;
+/// calling what this returns waits until then, and until all is answered.
+pub type Drive = dyn Fn(usize, Arc<dyn Ring>) -> io::Result<Stop> + Send + Sync;
 
 /// Waits for the end of a ring that was stopped.
 pub type Stop = Box<dyn FnOnce() + Send>;
@@ -59,7 +56,7 @@ impl Device {
         socket: UnixStream,
         name: &str,
         config: Config,
-        drive: Arc<dyn Drive>,
+        drive: Arc<Drive>,
     ) -> io::Result<Device> {
         let queues = (0..config.queues).map(|_| Slot::default()).collect();
         let control = Arc::new(Mutex::new(Control {
@@ -144,7 +141,7 @@ impl Device {
 struct Control {
     name: String,
     config: Config,
-    drive: Arc<dyn Drive>,
+    drive: Arc<Drive>,
     /// Those agreed on.
     features: u64,
     memory: Arc<Memory>,
@@ -210,9 +207,7 @@ impl Control {
         let running = Arc::new(running);
         // For when it is disabled and enabled once more.
         slot.kick = Some(again);
-        let stop = drive
-            .start(index as usize, running.clone())
-            .map_err(Error::ReqHandlerError)?;
+        let stop = drive(index as usize, running.clone()).map_err(Error::ReqHandlerError)?;
         slot.running = Some((running, stop));
         Ok(())
     }

@@ -10,7 +10,7 @@ use self::work::{Client, Work};
 use super::BenchArgs;
 use super::place::Place;
 use super::report::Results;
-use super::rounds::{self, alternate, count_calls};
+use super::rounds::{self, Done, alternate, count_calls};
 use crate::Failure;
 
 /// What is measured: over each transport, by so many connections.
@@ -89,16 +89,8 @@ fn cells(args: &BenchArgs) -> Vec<Cell> {
     cells
 }
 
-/// A connection and what is done by it.
-struct Connected {
-    client: Client,
-    pid: u32,
-    work: Work,
-    depth: usize,
-}
-
 impl rounds::Cell<Server> for Cell {
-    type Client = Connected;
+    type Client = Client;
 
     fn name(&self) -> String {
         self.name.clone()
@@ -108,31 +100,22 @@ impl rounds::Cell<Server> for Cell {
         self.work.unit()
     }
 
-    fn connect(&self, server: &Server) -> Result<Vec<Connected>, String> {
+    fn connect(&self, server: &Server) -> Result<Vec<Client>, String> {
         let addr = if self.tcp { &server.tcp } else { &server.unix };
-        let connected = |number| {
-            Ok(Connected {
-                client: Client::connect(addr, &server.aname, number)?,
-                pid: server.process.pid(),
-                work: self.work,
-                depth: self.depth,
-            })
-        };
+        let connected = |number| Client::connect(addr, &server.aname, number);
         (0..self.connections).map(connected).collect()
+    }
+
+    fn pid(&self, server: &Server, _: &Client) -> u32 {
+        server.process.pid()
+    }
+
+    fn run(&self, client: &mut Client, time: Duration, most: usize) -> Done {
+        client.run(self.work, self.depth, time, most)
     }
 
     fn counted(&self) -> Option<usize> {
         let times = if self.work == Work::List { 5 } else { 2000 };
         (self.connections == 1).then_some(times)
-    }
-}
-
-impl rounds::Client for Connected {
-    fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    fn run(&mut self, time: Duration, most: usize) -> vfs::Result<(usize, Duration)> {
-        self.client.run(self.work, self.depth, time, most)
     }
 }

@@ -1,6 +1,5 @@
 //! What is done over and over: operations of one or more requests each, many at a time.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use transports::{Addr, dial};
 use vfs::{Errno, Result};
 
 use super::super::place::{DATA, FILES, MANY, OUT, file_name, next_random};
+use super::super::rounds::{Done, overlapped};
 
 /// What the largest operations move, bytes.
 const LARGE: u32 = 1 << 20;
@@ -119,13 +119,7 @@ impl Client {
     }
 
     /// Does `work`, `depth` at a time, for about `time` or `most` times, and says how often and how long.
-    pub(super) fn run(
-        &mut self,
-        work: Work,
-        depth: usize,
-        time: Duration,
-        most: usize,
-    ) -> Result<(usize, Duration)> {
+    pub(super) fn run(&mut self, work: Work, depth: usize, time: Duration, most: usize) -> Done {
         if work == Work::List {
             return self.list(time, most);
         }
@@ -135,34 +129,13 @@ impl Client {
             Work::ReadLarge | Work::WriteLarge => LARGE.div_ceil(pipe.payload()) as usize,
             _ => 1,
         };
-        let began = Instant::now();
-        let mut flights: VecDeque<Flight<'_>> = VecDeque::new();
-        let mut done = 0;
-        for slot in 0..(depth * pieces).min(DEPTH) {
-            let ticket = self.submit(&pipe, work, slot, 0)?;
-            flights.push_back(Flight {
-                slot,
-                step: 0,
-                ticket,
-            });
-        }
-        let mut begun = flights.len();
-        while let Some(Flight { slot, step, ticket }) = flights.pop_front() {
-            let reply = pipe.wait(ticket)?;
-            check(work, step, &reply.message()?)?;
-            let mut step = step + 1;
-            if step == work.steps() {
-                done += 1;
-                if begun >= most * pieces || began.elapsed() >= time {
-                    continue;
-                }
-                begun += 1;
-                step = 0;
-            }
-            let ticket = self.submit(&pipe, work, slot, step)?;
-            flights.push_back(Flight { slot, step, ticket });
-        }
-        Ok((done / pieces, began.elapsed()))
+        let (done, took) = overlapped(
+            ((depth * pieces).min(DEPTH), work.steps()),
+            (time, most * pieces),
+            |slot, step, ()| self.submit(&pipe, work, slot, step),
+            |step, ticket| check(work, step, &pipe.wait(ticket)?.message()?),
+        )?;
+        Ok((done / pieces, took))
     }
 
     fn submit<'p>(
@@ -249,7 +222,7 @@ impl Client {
         pipe.submit(&request)
     }
 
-    fn list(&mut self, time: Duration, most: usize) -> Result<(usize, Duration)> {
+    fn list(&mut self, time: Duration, most: usize) -> Done {
         let fid = self.own[0];
         let began = Instant::now();
         let mut done = 0;
@@ -286,12 +259,6 @@ impl Client {
         }
         Ok((done, began.elapsed()))
     }
-}
-
-struct Flight<'p> {
-    slot: usize,
-    step: usize,
-    ticket: Ticket<'p>,
 }
 
 impl Work {

@@ -11,7 +11,7 @@ use self::work::{Prepared, Work};
 use super::BenchArgs;
 use super::place::Place;
 use super::report::Results;
-use super::rounds::{self, alternate, count_calls};
+use super::rounds::{self, Done, alternate, count_calls};
 use crate::Failure;
 
 /// What is measured: by so many queues, with so many operations of each under way.
@@ -101,16 +101,9 @@ fn cells(args: &BenchArgs) -> Vec<Cell> {
     cells
 }
 
-/// A server, and a thread's part of the work on it.
-struct Connected {
-    running: Running,
-    prepared: Prepared,
-    work: Work,
-    depth: usize,
-}
-
 impl rounds::Cell<Server> for Cell {
-    type Client = Connected;
+    /// A thread's part of the work, and the server that it is done on.
+    type Client = (Prepared, Running);
 
     fn name(&self) -> String {
         let (queues, depth) = (self.queues, self.depth);
@@ -128,33 +121,26 @@ impl rounds::Cell<Server> for Cell {
     }
 
     /// virtiofsd serves one client and ends, so each has a server of its own.
-    fn connect(&self, server: &Server) -> Result<Vec<Connected>, String> {
+    fn connect(&self, server: &Server) -> Result<Vec<Self::Client>, String> {
         let running = server.start(self.queues, self.poll)?;
         let connected = |number| {
             let prepared = Prepared::new(running.channel.clone(), number)
                 .map_err(|errno| format!("getting ready: {errno}"))?;
-            Ok(Connected {
-                running: running.clone(),
-                prepared,
-                work: self.work,
-                depth: self.depth,
-            })
+            Ok((prepared, running.clone()))
         };
         (0..self.queues).map(connected).collect()
+    }
+
+    fn pid(&self, _: &Server, (_, running): &Self::Client) -> u32 {
+        running.process.pid()
+    }
+
+    fn run(&self, (prepared, _): &mut Self::Client, time: Duration, most: usize) -> Done {
+        prepared.run(self.work, self.depth, time, most)
     }
 
     fn counted(&self) -> Option<usize> {
         let times = if self.work == Work::List { 5 } else { 2000 };
         (self.queues == 1 && !self.poll.is_zero()).then_some(times)
-    }
-}
-
-impl rounds::Client for Connected {
-    fn pid(&self) -> u32 {
-        self.running.process.pid()
-    }
-
-    fn run(&mut self, time: Duration, most: usize) -> vfs::Result<(usize, Duration)> {
-        self.prepared.run(self.work, self.depth, time, most)
     }
 }

@@ -1,6 +1,5 @@
 //! What is done over and over: operations of one or more requests each, many at a time.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use vfs::{Caller, Errno, Result};
 use wire::Reader;
 
 use super::super::place::{CONTENTS, DATA, FILES, MANY, OUT, file_name, next_random};
+use super::super::rounds::{Done, overlapped};
 
 const SMALL: u32 = 4096;
 const LARGE: u32 = 1 << 20;
@@ -95,15 +95,6 @@ struct Open {
     fh: u64,
 }
 
-/// An operation under way.
-struct Turn<'c> {
-    slot: usize,
-    step: usize,
-    /// What it has found and opened.
-    found: Open,
-    flight: Flight<'c>,
-}
-
 impl Prepared {
     /// `number` tells the names that this thread makes from others'.
     pub(super) fn new(channel: Arc<Channel>, number: usize) -> Result<Prepared> {
@@ -163,51 +154,27 @@ impl Prepared {
     }
 
     /// Does `work`, `depth` at a time, for about `time` or `most` times, and says how often and how long.
-    pub(super) fn run(
-        &mut self,
-        work: Work,
-        depth: usize,
-        time: Duration,
-        most: usize,
-    ) -> Result<(usize, Duration)> {
+    pub(super) fn run(&mut self, work: Work, depth: usize, time: Duration, most: usize) -> Done {
         if work == Work::List {
             return self.list(time, most);
         }
         let channel = self.channel.clone();
-        let began = Instant::now();
-        let mut turns = VecDeque::with_capacity(depth);
-        for slot in 0..depth {
-            turns.push_back(self.step(&channel, work, slot, 0, Open::default())?);
-        }
-        let (mut begun, mut done) = (depth, 0);
-        while let Some(turn) = turns.pop_front() {
-            let Turn {
-                slot,
-                mut step,
-                mut found,
-                flight,
-            } = turn;
-            let answer = flight.wait()?;
-            finish(work, step, &answer, &mut found)?;
-            drop(answer);
-            step += 1;
-            if step == work.steps() {
+        overlapped(
+            (depth, work.steps()),
+            (time, most),
+            |slot, step, found| self.step(&channel, work, slot, step, found),
+            |step, (flight, mut found)| {
+                finish(work, step, &flight.wait()?, &mut found)?;
                 // The kernel forgets what it has no use for any more.
-                if work == Work::Create {
+                if work == Work::Create && step + 1 == work.steps() {
                     channel.forget(found.node);
                 }
-                done += 1;
-                if begun >= most || began.elapsed() >= time {
-                    continue;
-                }
-                begun += 1;
-                (step, found) = (0, Open::default());
-            }
-            turns.push_back(self.step(&channel, work, slot, step, found)?);
-        }
-        Ok((done, began.elapsed()))
+                Ok(found)
+            },
+        )
     }
 
+    /// Sends the request of a step, which goes with what its operation has found and opened.
     fn step<'c>(
         &mut self,
         channel: &'c Channel,
@@ -215,7 +182,7 @@ impl Prepared {
         slot: usize,
         step: usize,
         found: Open,
-    ) -> Result<Turn<'c>> {
+    ) -> Result<(Flight<'c>, Open)> {
         self.random = next_random(self.random);
         let random = self.random;
         let somewhere =
@@ -265,15 +232,10 @@ impl Prepared {
         };
         let draft = channel.begin(self.queue, false)?;
         let flight = draft.submit(&Caller::ROOT, node, &request, payload, room)?;
-        Ok(Turn {
-            slot,
-            step,
-            found,
-            flight,
-        })
+        Ok((flight, found))
     }
 
-    fn list(&mut self, time: Duration, most: usize) -> Result<(usize, Duration)> {
+    fn list(&mut self, time: Duration, most: usize) -> Done {
         let began = Instant::now();
         let mut done = 0;
         while done < most && (done == 0 || began.elapsed() < time) {

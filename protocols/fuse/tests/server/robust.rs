@@ -13,13 +13,12 @@ use crate::net::{Net, create, init, lookup, server};
 
 fn message(opcode: u32, arguments: &[u8]) -> Vec<u8> {
     let header = Header {
-        len: 40 + arguments.len() as u32,
         opcode,
         unique: 4,
         nodeid: ROOT_ID,
         ..Header::default()
     };
-    [&header.encode(), arguments].concat()
+    header.message(arguments)
 }
 
 #[test]

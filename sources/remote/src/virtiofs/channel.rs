@@ -11,18 +11,18 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, Once, Weak};
-use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use fuse::Request;
 use fuse::client::Client;
 use fuse::layout::{BatchForgetIn, ForgetOne, InterruptIn, StatxOut};
 use fuse::message::{REPLY_HEADER, Rest};
-use vfs::{Call, Caller, Cx, Errno, Result};
+use vfs::{Caller, Cx, Errno, Result};
 use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket};
 use wire::Malformed;
 
 use crate::ConnectError;
+use crate::cancel::on_cancel;
 
 /// How a device is driven.
 #[derive(Clone, Copy, Debug)]
@@ -191,6 +191,7 @@ impl Channel {
         self.tell(ring, chain, &Request::BatchForget { args, forgets });
     }
 
+    /// Asks the server to give a request up.
     fn interrupt(&self, queue: usize, unique: u64) {
         let ring = &self.driver.queues()[1 + queue];
         if let Some(chain) = ring.spare_chain() {
@@ -233,7 +234,7 @@ fn greet(queue: &Queue) -> io::Result<Result<Client>> {
         reply: Client::WELCOME,
         ..Lengths::default()
     };
-    let reply = chain.submit(lengths).wait(Client::WELCOME)?;
+    let reply = chain.submit(lengths).wait()?;
     let mut welcome = [0; Client::WELCOME];
     let len = reply.inline(&mut welcome);
     Ok(Client::meet(&welcome[..len]))
@@ -289,7 +290,6 @@ impl<'c> Draft<'c> {
             queue: self.queue,
             ticket,
             unique,
-            inline: reply,
         })
     }
 }
@@ -301,17 +301,13 @@ pub struct Flight<'c> {
     queue: usize,
     ticket: Ticket<'c>,
     unique: u64,
-    inline: usize,
 }
 
 impl<'c> Flight<'c> {
     /// Waits for the reply. Errs as the server says; `EIO` if it is no reply, or the device is gone.
     pub fn wait(self) -> Result<Answer<'c>> {
         let channel = self.channel;
-        let reply = self
-            .ticket
-            .wait(self.inline)
-            .map_err(|error| channel.broken(&error))?;
+        let reply = self.ticket.wait().map_err(|error| channel.broken(&error))?;
         let mut head = [0; REPLY_HEADER + MOST_FIXED];
         let inline = reply.inline(&mut head);
         let body = channel
@@ -324,18 +320,12 @@ impl<'c> Flight<'c> {
     pub fn wait_in(self, cx: &Cx<'_>) -> Result<Answer<'c>> {
         // A call that nobody can run again is one that nobody cancels.
         if cx.call.waker().is_some() {
-            self.watch(cx.call);
+            let (queue, unique) = (self.queue, self.unique);
+            on_cancel(cx.call, &self.channel.this, move |channel| {
+                channel.interrupt(queue, unique);
+            });
         }
         self.wait()
-    }
-
-    fn watch(&self, call: &Call) {
-        let cancel = Cancel {
-            channel: self.channel.this.clone(),
-            queue: self.queue,
-            unique: self.unique,
-        };
-        call.wake_on_cancel(&Waker::from(Arc::new(cancel)));
     }
 }
 
@@ -384,20 +374,5 @@ impl Answer<'_> {
         let mut bytes = vec![0; self.body];
         self.load(0, &mut bytes);
         bytes
-    }
-}
-
-/// Asks the server to give a request up.
-struct Cancel {
-    channel: Weak<Channel>,
-    queue: usize,
-    unique: u64,
-}
-
-impl Wake for Cancel {
-    fn wake(self: Arc<Self>) {
-        if let Some(channel) = self.channel.upgrade() {
-            channel.interrupt(self.queue, self.unique);
-        }
     }
 }

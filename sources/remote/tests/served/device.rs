@@ -12,28 +12,15 @@ use fuse::server::{Options, Server};
 use memory::Memory;
 use remote::virtiofs::{self, RemoteFuse};
 use rustix::event::{EventfdFlags, eventfd};
-use transports::Ring;
 use vfs::{Export, FileSystem};
 use vfs_testkit::{Profile, Subject, clock};
-use virtqueue::{Config, Device, Drive, Stop};
+use virtqueue::{Config, Device, Stop};
 
 /// A device and what drives it. Stops when dropped.
 pub(crate) struct Shared {
     engine: Arc<Engine>,
     stop: Arc<OwnedFd>,
     device: Mutex<Option<JoinHandle<io::Result<()>>>>,
-}
-
-struct Queues {
-    engine: Arc<Engine>,
-    session: Arc<dyn wire::Session>,
-}
-
-impl Drive for Queues {
-    fn start(&self, _: usize, ring: Arc<dyn Ring>) -> io::Result<Stop> {
-        let driven = self.engine.drive(ring, self.session.clone(), None)?;
-        Ok(Box::new(|| driven.join()))
-    }
 }
 
 impl Shared {
@@ -46,10 +33,11 @@ impl Shared {
     /// Whatever `session` answers.
     pub(crate) fn answering(session: Arc<dyn wire::Session>) -> (Shared, UnixStream) {
         let engine = Engine::new(Tuning::default()).expect("an engine");
-        let drive = Arc::new(Queues {
-            engine: engine.clone(),
-            session,
-        });
+        let drives = engine.clone();
+        let drive = move |_, ring| -> io::Result<Stop> {
+            let driven = drives.drive(ring, session.clone(), None)?;
+            Ok(Box::new(|| driven.join()))
+        };
         let config = Config {
             queues: 3,
             space: Vec::new(),
@@ -57,7 +45,7 @@ impl Shared {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an event"));
         let stopped = stop.clone();
-        let device = Device::new(theirs, "test", config, drive).expect("a device");
+        let device = Device::new(theirs, "test", config, Arc::new(drive)).expect("a device");
         let device = std::thread::spawn(move || device.run(stopped.as_fd()));
         let shared = Shared {
             engine,

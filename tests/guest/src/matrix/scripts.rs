@@ -154,6 +154,13 @@ pub(super) const SCRIPTS: &[Script] = &[
         ways: &["loose", "virtiofs-4q"],
     },
     Script {
+        name: "bundle",
+        file: "bundle.py",
+        setup: Setup::Bundle,
+        ways: &["virtiofs", "virtiofs-4q"],
+        ..PLAIN
+    },
+    Script {
         name: "reset",
         file: "reset.py",
         quick: &[("RESETS", "1")],

@@ -11,6 +11,8 @@ pub(super) enum Setup {
     Two(&'static str, &'static str),
     /// A guest whose root is served by barge too, in the way of the share.
     Root,
+    /// A guest with the share, and with a device beside that shows it and memory as one.
+    Bundle,
     /// A guest that may reset itself, and then begins the script again.
     Reset,
 }
@@ -59,6 +61,12 @@ impl Setup {
                 scene.root = Some(way.root().map(beside));
                 qemu.extend(way.device("root").iter().map(|text| beside(text)));
             }
+            Self::Bundle => {
+                let own = way.address().replace("{socket}", "one={socket}");
+                let addresses = format!("{own} {}", beside(way.address()));
+                scene.serve = vec![serve("one={share} two=mem:", &addresses, way)];
+                qemu.extend(way.device("bundle").iter().map(|text| beside(text)));
+            }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
         scene
@@ -87,6 +95,22 @@ mod tests {
         );
         assert!(scene.seats[0].qemu[1].ends_with("path={socket}"));
         assert!(scene.seats[1].mount.options.contains("port={port2},"));
+    }
+
+    #[test]
+    fn a_bundle_is_served_beside_the_share() {
+        let scene = Setup::Bundle.scene(Way::named("virtiofs"), "barge", &[]);
+        assert_eq!(
+            scene.serve,
+            [
+                "barge serve one={share} two=mem: --virtiofs one={socket} --virtiofs {socket2} --cache auto"
+            ]
+        );
+        assert!(
+            scene.seats[0]
+                .qemu
+                .contains(&"socket,id=bundle,path={socket2}".to_owned())
+        );
     }
 
     #[test]

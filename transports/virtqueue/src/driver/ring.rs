@@ -192,6 +192,8 @@ pub struct Chain<'q> {
 pub struct Ticket<'q> {
     queue: &'q Queue,
     slot: u16,
+    /// How much of the reply may come inline.
+    inline: usize,
 }
 
 /// A reply, where the device has put it.
@@ -511,7 +513,11 @@ impl<'q> Chain<'q> {
         let (queue, slot) = (self.queue, self.slot);
         std::mem::forget(self);
         queue.publish(slot, &lengths);
-        Ticket { queue, slot }
+        Ticket {
+            queue,
+            slot,
+            inline: reply,
+        }
     }
 
     fn at(&self, offset: usize) -> usize {
@@ -527,9 +533,9 @@ impl Drop for Chain<'_> {
 }
 
 impl<'q> Ticket<'q> {
-    /// Waits for the reply, of which `inline` bytes were to come inline. Errs once the device is gone.
-    pub fn wait(self, inline: usize) -> io::Result<Reply<'q>> {
-        let (queue, slot) = (self.queue, self.slot);
+    /// Waits for the reply. Errs once the device is gone.
+    pub fn wait(self) -> io::Result<Reply<'q>> {
+        let (queue, slot, inline) = (self.queue, self.slot, self.inline);
         let len = queue.wait(slot)?;
         std::mem::forget(self);
         let chain = Chain { queue, slot };
@@ -661,10 +667,10 @@ mod tests {
             drop(forgotten);
             queue.use_up(used, index);
             // A reply that came before may be had.
-            let _ = ticket.wait(ASKED.reply);
+            let _ = ticket.wait();
             let late = queue
                 .chain()
-                .map(|chain| chain.submit(ASKED).wait(16).is_ok());
+                .map(|chain| chain.submit(ASKED).wait().is_ok());
             assert!(!late.unwrap_or(false), "{used:?} {index}");
             assert!(queue.state().failed.is_some(), "{used:?} {index}");
         }
@@ -675,7 +681,7 @@ mod tests {
         let (queue, device) = queue();
         std::thread::scope(|scope| {
             let waiting: Vec<_> = (0..2)
-                .map(|_| scope.spawn(|| queue.chain()?.submit(ASKED).wait(16).map(drop)))
+                .map(|_| scope.spawn(|| queue.chain()?.submit(ASKED).wait().map(drop)))
                 .collect();
             // There is room for no third, who waits for that.
             let third = scope.spawn(|| {
@@ -699,7 +705,7 @@ mod tests {
         let (queue, _device) = queue();
         let ticket = queue.asked();
         queue.use_up(&[(0, 116)], 1);
-        let reply = ticket.wait(ASKED.reply).expect("a reply");
+        let reply = ticket.wait().expect("a reply");
         // The device goes on writing.
         queue.use_up(&[(0, u32::MAX)], 1);
         assert_eq!((reply.len(), reply.inline(&mut [0; 512])), (116, 16));

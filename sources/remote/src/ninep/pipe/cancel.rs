@@ -1,24 +1,20 @@
 //! How a call that is cancelled cancels its request.
 
-use std::sync::{Arc, Weak};
-use std::task::{Wake, Waker};
-
 use p9::Tag;
 use vfs::Call;
 
 use super::state::State;
 use super::{Pipe, Ticket};
+use crate::cancel::on_cancel;
 
 impl Pipe {
     pub(super) fn watch(&self, call: &Call, ticket: &Ticket<'_>) {
-        let cancel = Cancel {
-            pipe: self.this.clone(),
-            tag: ticket.tag,
-            life: self.state().slots[usize::from(ticket.tag.0)].life,
-        };
-        call.wake_on_cancel(&Waker::from(Arc::new(cancel)));
+        let tag = ticket.tag;
+        let life = self.state().slots[usize::from(tag.0)].life;
+        on_cancel(call, &self.this, move |pipe| pipe.cancel(tag, life));
     }
 
+    /// Asks the server to, if it is still this use of the tag.
     fn cancel(&self, tag: Tag, life: u64) {
         let mut state = self.state();
         if state.failed.is_some() || state.slots[usize::from(tag.0)].life != life {
@@ -28,21 +24,6 @@ impl Pipe {
         if client.cancel(tag, queue) {
             // Whoever cancels must not wait for a server that does not listen.
             drop(self.send_queued(state, false));
-        }
-    }
-}
-
-/// Asks the server to cancel a request when its call is cancelled.
-struct Cancel {
-    pipe: Weak<Pipe>,
-    tag: Tag,
-    life: u64,
-}
-
-impl Wake for Cancel {
-    fn wake(self: Arc<Self>) {
-        if let Some(pipe) = self.pipe.upgrade() {
-            pipe.cancel(self.tag, self.life);
         }
     }
 }

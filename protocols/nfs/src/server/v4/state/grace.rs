@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::collections::HashSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::v4::Status;
 
@@ -17,6 +17,10 @@ use super::table::lock;
 pub(super) struct Grace {
     on: AtomicBool,
     until: Duration,
+    /// It goes on for as long as somebody reclaims, but not beyond this.
+    at_most: Duration,
+    /// When somebody reclaimed, in milliseconds of the clock.
+    reclaimed: AtomicU64,
     /// Records of those who may reclaim.
     listed: HashSet<Box<[u8]>>,
     /// Those of them who have not said that they are done.
@@ -24,16 +28,26 @@ pub(super) struct Grace {
 }
 
 impl Grace {
-    pub(super) fn new(listed: Vec<Box<[u8]>>, until: Duration) -> Grace {
+    pub(super) fn new(listed: Vec<Box<[u8]>>, now: Duration, lease: Duration) -> Grace {
         let listed: HashSet<_> = listed.into_iter().collect();
         Grace {
             on: AtomicBool::new(!listed.is_empty()),
-            until,
+            until: now + lease,
+            at_most: now + lease * 2,
+            reclaimed: AtomicU64::new(0),
             waiting: Mutex::new(listed.clone()),
             listed,
         }
     }
+
+    fn goes_on(&self, now: Duration) -> bool {
+        let reclaimed = Duration::from_millis(self.reclaimed.load(Ordering::Relaxed));
+        now < self.until || (now < self.at_most && now < reclaimed + PAUSE)
+    }
 }
+
+/// How long a client that reclaims many files one by one may think.
+const PAUSE: Duration = Duration::from_secs(2);
 
 impl<F, N: Clone> State<F, N> {
     /// Whether clients may still reclaim. OPEN and LOCK that do not are `GRACE` then; those that do are
@@ -43,7 +57,7 @@ impl<F, N: Clone> State<F, N> {
         if !self.grace.on.load(Ordering::Acquire) {
             return false;
         }
-        if self.now() < self.grace.until {
+        if self.grace.goes_on(self.now()) {
             return true;
         }
         self.end_grace();
@@ -57,7 +71,11 @@ impl<F, N: Clone> State<F, N> {
             (true, false) => Err(Status::NoGrace),
             (true, true) if reclaimed => Err(Status::NoGrace),
             (true, true) if !self.grace.listed.contains(&client.record) => Err(Status::ReclaimBad),
-            (true, true) => Ok(()),
+            (true, true) => {
+                let now = self.now().as_millis() as u64;
+                self.grace.reclaimed.fetch_max(now, Ordering::Relaxed);
+                Ok(())
+            }
             (false, true) => Err(Status::Grace),
             // RFC 8881 section 18.51.3.
             (false, false) if client.minor == Minor::V41 && !reclaimed => Err(Status::Grace),

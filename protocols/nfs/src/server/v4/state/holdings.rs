@@ -136,6 +136,14 @@ impl<F> Files<F> {
         unneeded.into_iter().flatten().collect()
     }
 
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        [&self.read, &self.write, &self.both]
+            .into_iter()
+            .flatten()
+            .count()
+    }
+
     pub(super) fn all(self) -> impl Iterator<Item = F> {
         [self.read, self.write, self.both].into_iter().flatten()
     }
@@ -144,6 +152,11 @@ impl<F> Files<F> {
 impl<F, N: Clone> Holdings<F, N> {
     pub(super) fn get(&self, serial: u32) -> Option<&Held<F, N>> {
         self.states.get(&serial)
+    }
+
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = (&u32, &Held<F, N>)> {
+        self.states.iter()
     }
 
     pub(super) fn insert(&mut self, state: Held<F, N>) -> u32 {

@@ -47,6 +47,16 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
+    /// Takes all it has from the client that has been silent for longest, if it has expired and has
+    /// anything.
+    pub(super) fn expire_oldest(&self) -> bool {
+        let now = self.now();
+        let all = self.clients.all().into_iter();
+        let expired = all.filter(|client| self.is_expired(client) && self.has_state(client));
+        let oldest = expired.max_by_key(|client| client.silent(now));
+        oldest.is_some_and(|client| self.expire(&client))
+    }
+
     /// Takes all it has from an expired client.
     fn expire(&self, client: &Arc<Client<F, N>>) -> bool {
         let mut gone = Gone::default();

@@ -16,6 +16,8 @@ pub struct Limits {
     pub connections: usize,
     /// Opens of a client, and its open owners.
     pub opens: usize,
+    /// Opens of all clients together, each of which is an open file or two.
+    pub all_opens: usize,
     /// Lock stateids of a client.
     pub locks: usize,
     /// The largest request of a session's, in bytes.
@@ -41,6 +43,7 @@ impl Default for Limits {
             // Linux has at most 16 by nconnect and as many by trunking.
             connections: 64,
             opens: 1 << 16,
+            all_opens: 1 << 20,
             locks: 1 << 16,
             // 1 MiB of data and what stands around it.
             max_request: (1 << 20) + (64 << 10),

@@ -135,21 +135,21 @@ impl<F, N> State<F, N> {
             ![0, u32::MAX].contains(&config.boot),
             "stateids of such a boot would be special"
         );
-        let until = (config.clock)() + config.lease;
+        let now = (config.clock)();
         State {
             boot: config.boot,
             lease: config.lease,
             clock: config.clock,
-            grace: Grace::new(config.stable.list(), until),
+            grace: Grace::new(config.stable.list(), now, config.lease),
             slots: Arc::new(Budget::new(config.limits.all_slots)),
-            limits: config.limits,
             stable: config.stable,
             release: config.release,
             registry: Mutex::default(),
             clients: Table::new(),
             sessions: Table::new(),
             connections: Mutex::default(),
-            shares: Shares::new(),
+            limits: config.limits.clone(),
+            shares: Shares::new(config.limits.all_opens),
         }
     }
 

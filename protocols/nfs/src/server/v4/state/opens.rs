@@ -12,6 +12,7 @@ use super::State;
 use super::client::{Client, ClientRef, Minor};
 use super::gone::{Gone, NodeKey};
 use super::holdings::{Files, Held, Holdings, Open, Share, full};
+use super::shares::Refused;
 use super::stateid::{self, INVALID, Parts};
 use super::table::lock;
 
@@ -87,9 +88,11 @@ impl<F: Clone, N: Clone> State<F, N> {
                 .reserve(ask.key, client.id, &owner, ask.access, ask.deny);
             match reserved {
                 Ok(pending) => break pending,
-                Err(other) if self.expire_if_courteous(other, ask.key) => {}
-                Err(_) if ask.reclaim => return Err(Status::ReclaimConflict),
-                Err(_) => return Err(Status::ShareDenied),
+                Err(Refused::By(other)) if self.expire_if_courteous(other, ask.key) => {}
+                Err(Refused::By(_)) if ask.reclaim => return Err(Status::ReclaimConflict),
+                Err(Refused::By(_)) => return Err(Status::ShareDenied),
+                Err(Refused::Full) if self.expire_oldest() => {}
+                Err(Refused::Full) => return Err(full(client.minor)),
             }
         };
         Ok(Opening {

@@ -77,8 +77,9 @@ impl<F, N: Clone> OwnerTurn<F, N> {
         ClientRef(self.client.clone())
     }
 
-    /// The request is served: `reply` is the operation's result from its status on, kept for a
-    /// retry. After some errors the same number comes again (RFC 7530 section 9.1.7).
+    /// The request is served: `reply`, the operation's number and its result, is kept for a retry.
+    /// A caller that is given the reply of another operation answers `BAD_SEQID` (RFC 7530 section
+    /// 9.1.9). After some errors the same number comes again (section 9.1.7).
     pub fn finish(self, status: Status, reply: Arc<[u8]>) {
         if counts(status) {
             let mut holdings = lock(&self.client.holdings);

@@ -68,7 +68,7 @@ pub struct CreatedSession {
 #[derive(Default)]
 pub(super) struct Creation {
     last: u32,
-    answer: Option<Result<CreatedSession, Status>>,
+    answer: Option<CreatedSession>,
 }
 
 impl Creation {
@@ -81,6 +81,7 @@ pub(super) struct Session<F, N> {
     pub(super) id: SessionId,
     pub(super) client: Arc<Client<F, N>>,
     pub(super) callback_program: u32,
+    fore: Channel,
     pub(super) back: Channel,
     /// Whether the client has asked for a backchannel.
     pub(super) wants_backchannel: AtomicBool,
@@ -143,26 +144,27 @@ impl<F, N: Clone> State<F, N> {
         let client = client.ok_or(Status::StaleClientid)?;
         let mut creation = lock(&client.creation);
         match &creation.answer {
-            Some(answer) if ask.sequence == creation.last => return *answer,
+            Some(answer) if ask.sequence == creation.last => return Ok(*answer),
             _ if ask.sequence != creation.next() => return Err(Status::SeqMisordered),
             _ => {}
         }
-        if *client.principal != *ask.principal {
+        let is_new = !client.is_confirmed();
+        if is_new && self.is_expired(&client) {
+            // RFC 8881 section 18.35.4: as good as removed.
+            return Err(Status::StaleClientid);
+        }
+        if is_new && *client.principal != *ask.principal {
             return Err(Status::ClidInuse);
         }
-        let answer = self.make_session(registry, &client, ask);
-        if answer.is_ok() && !client.is_confirmed() {
-            match registry.unconfirmed(&client.record) {
-                Some(known) if known.client.id == client.id => {
-                    self.confirm(registry, known, gone);
-                }
-                _ => return Err(Status::StaleClientid),
-            }
+        let answer = self.make_session(registry, &client, ask)?;
+        if is_new {
+            let known = registry.unconfirmed(&client.record);
+            self.confirm(registry, known.ok_or(Status::Serverfault)?, gone);
         }
         client.renew(self.now());
-        creation.last = ask.sequence;
-        creation.answer = Some(answer);
-        answer
+        // What failed does not count: the same number may come with something better.
+        (creation.last, creation.answer) = (ask.sequence, Some(answer));
+        Ok(answer)
     }
 
     fn make_session(
@@ -172,6 +174,9 @@ impl<F, N: Clone> State<F, N> {
         ask: &CreateSession<'_>,
     ) -> Result<CreatedSession, Status> {
         let (mut fore, back) = (self.negotiated(ask.fore)?, ask.back);
+        if back.max_request.min(back.max_response) < SMALLEST || back.max_operations < 2 {
+            return Err(Status::Toosmall);
+        }
         let mut holdings = lock(&client.holdings);
         if holdings.sessions.len() >= self.limits.sessions {
             return Err(Status::Nospc);
@@ -183,6 +188,7 @@ impl<F, N: Clone> State<F, N> {
             id,
             client: client.clone(),
             callback_program: ask.callback_program,
+            fore,
             back,
             wants_backchannel: AtomicBool::new(false),
             inner: Mutex::new(Inner {
@@ -301,13 +307,19 @@ impl<F, N: Clone> State<F, N> {
     }
 }
 
-/// A request or a reply that holds a SEQUENCE and an operation with a file handle, with RPC around it.
-const SMALLEST: u32 = 512;
+/// A request or a reply that holds a SEQUENCE and a little more, with RPC around it.
+const SMALLEST: u32 = 256;
 
 impl<F, N> SlotTurn<F, N> {
     /// Whose request it is.
     pub fn client(&self) -> ClientRef<F, N> {
         ClientRef(self.session.client.clone())
+    }
+
+    /// What the session's requests and replies may be: the caller sees to it (`REQ_TOO_BIG`,
+    /// `TOO_MANY_OPS`, `REP_TOO_BIG`, `REP_TOO_BIG_TO_CACHE`).
+    pub fn channel(&self) -> &Channel {
+        &self.session.fore
     }
 
     /// What was asked.

@@ -4,7 +4,7 @@
 use core::hash::BuildHasher;
 use std::collections::HashMap;
 use std::hash::RandomState;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::v4::ClientId;
@@ -18,6 +18,17 @@ pub(super) struct Shares {
     hash: RandomState,
     parts: [Mutex<HashMap<NodeKey, Vec<Reservation>>>; PARTS],
     last_pending: AtomicU64,
+    most: usize,
+    count: AtomicUsize,
+}
+
+/// Why a reservation cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// This client has the node open in a way that conflicts.
+    By(ClientId),
+    /// There are too many.
+    Full,
 }
 
 /// More than threads open files at once.
@@ -33,16 +44,18 @@ struct Reservation {
 }
 
 impl Shares {
-    pub(super) fn new() -> Shares {
+    /// No reservations, and never more than `most`.
+    pub(super) fn new(most: usize) -> Shares {
         Shares {
+            most,
+            count: AtomicUsize::new(0),
             hash: RandomState::new(),
             parts: std::array::from_fn(|_| Mutex::default()),
             last_pending: AtomicU64::new(0),
         }
     }
 
-    /// Reserves for an OPEN that is being done, and answers its number; or which client has the node
-    /// open in a way that conflicts.
+    /// Reserves for an OPEN that is being done, and answers its number.
     pub(super) fn reserve(
         &self,
         key: NodeKey,
@@ -50,13 +63,18 @@ impl Shares {
         owner: &Arc<[u8]>,
         access: Share,
         deny: Share,
-    ) -> Result<u64, ClientId> {
+    ) -> Result<u64, Refused> {
         let mut part = self.part(&key);
         let others = part.get(&key).into_iter().flatten();
         for other in others.filter(|other| !other.is(client, owner)) {
             if other.access.intersects(deny) || other.deny.intersects(access) {
-                return Err(other.client);
+                return Err(Refused::By(other.client));
             }
+        }
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        if count >= self.most {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refused::Full);
         }
         let pending = self.last_pending.fetch_add(1, Ordering::Relaxed) + 1;
         part.entry(key).or_default().push(Reservation {
@@ -92,6 +110,7 @@ impl Shares {
             Some(settled) => {
                 settled.access |= done.access;
                 settled.deny |= done.deny;
+                self.count.fetch_sub(1, Ordering::Relaxed);
             }
             None => all.push(done),
         }
@@ -135,6 +154,12 @@ impl Shares {
     /// How many reservations there are.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
+        assert_eq!(self.count.load(Ordering::SeqCst), self.counted());
+        self.counted()
+    }
+
+    #[cfg(test)]
+    fn counted(&self) -> usize {
         let count =
             |part: &Mutex<HashMap<_, Vec<_>>>| lock(part).values().map(Vec::len).sum::<usize>();
         self.parts.iter().map(count).sum()
@@ -143,7 +168,9 @@ impl Shares {
     fn retain(&self, key: NodeKey, keep: impl Fn(&Reservation) -> bool) {
         let mut part = self.part(&key);
         if let Some(all) = part.get_mut(&key) {
+            let before = all.len();
             all.retain(keep);
+            self.count.fetch_sub(before - all.len(), Ordering::Relaxed);
             if all.is_empty() {
                 part.remove(&key);
             }

@@ -108,6 +108,24 @@ fn rfc7530_9_6_2_grace_ends_after_a_lease() {
 }
 
 #[test]
+fn grace_goes_on_while_somebody_reclaims() {
+    let world = World::new();
+    let client = world.v41("a").client(&world);
+    assert!(world.open(&client, "o", A, RW, NONE).is_ok());
+    let world = world.restarted();
+    let client = world.v41_reclaiming("a").client(&world);
+    let key = |node| NodeKey { export: 0, node };
+    world.pass(LEASE - Duration::from_secs(1));
+    for second in 0..LEASE.as_secs() {
+        assert!(reclaim(&world, &client, key(second)).is_ok(), "{second}");
+        world.pass(Duration::from_secs(1));
+    }
+    assert!(reclaim(&world, &client, A).is_ok());
+    world.pass(Duration::from_secs(1));
+    assert_eq!(reclaim(&world, &client, B), Err(Status::NoGrace));
+}
+
+#[test]
 fn rfc7530_9_6_3_4_a_second_restart_in_grace_loses_nothing() {
     let world = World::new();
     assert!(

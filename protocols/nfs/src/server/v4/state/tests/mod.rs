@@ -6,6 +6,7 @@ mod leases;
 mod locks;
 mod opens;
 mod owners;
+mod random;
 mod sessions;
 mod threads;
 

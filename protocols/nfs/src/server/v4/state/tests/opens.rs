@@ -204,6 +204,25 @@ fn rfc8881_9_1_3_anonymous_io_is_denied_too() {
 }
 
 #[test]
+fn opens_of_all_clients_are_bounded_and_expired_ones_make_room() {
+    let world = World::with(Limits {
+        all_opens: 2,
+        ..Limits::default()
+    });
+    let first = world.v41("a").client(&world);
+    assert!(world.open(&first, "o", A, R, NONE).is_ok());
+    assert!(world.open(&first, "o", A, W, NONE).is_ok());
+    assert!(world.open(&first, "o", B, W, NONE).is_ok());
+    let second = world.v41("b");
+    let client = second.client(&world);
+    assert_eq!(world.open(&client, "o", A, R, NONE), Err(Status::Nospc));
+    world.pass(LEASE + Duration::from_secs(1));
+    let client = second.client(&world);
+    assert!(world.open(&client, "o", A, R, NONE).is_ok());
+    assert_eq!(world.state.shares.len(), 1);
+}
+
+#[test]
 fn opens_of_a_client_are_bounded() {
     let world = World::with(Limits {
         opens: 2,

@@ -35,11 +35,29 @@ fn rfc8881_18_36_create_session_is_numbered() {
         world.state.create_session(&ask(known.sequence)),
         Err(Status::SeqMisordered)
     );
-    let eve = CreateSession {
+    // Whoever confirmed it, others of the same client may make sessions.
+    let eve = |sequence| CreateSession {
         principal: b"eve",
-        ..ask(known.sequence + 2)
+        ..ask(sequence)
     };
-    assert_eq!(world.state.create_session(&eve), Err(Status::ClidInuse));
+    assert!(world.state.create_session(&eve(known.sequence + 2)).is_ok());
+    let unconfirmed = world
+        .state
+        .exchange_id(&exchange_id("b", 1, "root"))
+        .expect("new");
+    let eve = CreateSession {
+        client: unconfirmed.client,
+        ..eve(unconfirmed.sequence)
+    };
+    for _ in 0..2 {
+        assert_eq!(world.state.create_session(&eve), Err(Status::ClidInuse));
+    }
+    world.pass(LEASE + Duration::from_secs(1));
+    let late = create_session(unconfirmed, 1);
+    assert_eq!(
+        world.state.create_session(&late),
+        Err(Status::StaleClientid)
+    );
 }
 
 #[test]
@@ -64,10 +82,15 @@ fn rfc8881_18_36_3_a_session_is_never_more_than_was_asked() {
     let next = known.sequence + 1;
     let no_slots = fore(|fore| fore.max_requests = 0, next);
     assert_eq!(no_slots, Err(Status::Inval));
-    // Errors of the session's are answers like others.
-    assert_eq!(fore(|_| {}, next), Err(Status::Inval));
-    let small = fore(|fore| fore.max_response = 100, next + 1);
+    // What failed does not count.
+    let small = fore(|fore| fore.max_response = 100, next);
     assert_eq!(small, Err(Status::Toosmall));
+    let mut small = CreateSession {
+        sequence: next,
+        ..create_session(known, 1)
+    };
+    small.back.max_operations = 1;
+    assert_eq!(world.state.create_session(&small), Err(Status::Toosmall));
     let huge = fore(
         |fore| {
             *fore = Channel {
@@ -78,7 +101,7 @@ fn rfc8881_18_36_3_a_session_is_never_more_than_was_asked() {
                 max_requests: u32::MAX,
             }
         },
-        next + 2,
+        next,
     );
     let (huge, limits) = (huge.expect("less"), Limits::default());
     assert_eq!(huge.max_requests, limits.slots);

@@ -32,6 +32,75 @@ fn each_request_is_served_once_whoever_sends_it_again() {
     assert_eq!(world.state.shares.len(), 0);
 }
 
+#[test]
+fn clients_that_come_go_and_expire_at_once_leave_nothing() {
+    const THREADS: u8 = 4;
+    const ROUNDS: u8 = 100;
+    let world = World::new();
+    let file: File = Arc::new("file");
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (world, file) = (&world, &file);
+            // Two threads are boots of the same client.
+            let name = (thread / 2).to_string();
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    come_and_go(world, file, &name, round.wrapping_mul(THREADS) + thread);
+                    world.pass(LEASE / 3);
+                    world.state.reap();
+                }
+            });
+        }
+    });
+    world.pass(LEASE * 2);
+    for client in world.state.clients.all() {
+        let number = client.locker;
+        assert!(world.state.expire_courteous_holder(number));
+    }
+    world.pass(LEASE * 2);
+    world.state.reap();
+    lock(&world.gone).clear();
+    assert_eq!(Arc::strong_count(&file), 1);
+    assert!(world.state.clients.all().is_empty());
+    assert!(world.state.sessions.all().is_empty());
+    assert!(lock(&world.state.connections).is_empty());
+    assert_eq!((world.state.shares.len(), world.state.slots.used()), (0, 0));
+    assert!(world.stable.list().is_empty());
+}
+
+/// Does as much as others let it.
+fn come_and_go(world: &World, file: &File, name: &str, boot: u8) -> Option<()> {
+    let state = &world.state;
+    let known = state.exchange_id(&exchange_id(name, boot, "root")).ok()?;
+    let connection = boot.into();
+    let created = state
+        .create_session(&create_session(known, connection))
+        .ok()?;
+    let request = Sequence {
+        session: created.session,
+        slot: 0,
+        seqid: 1,
+        highest_slot: 0,
+        cache_this: false,
+        connection,
+        digest: 0,
+    };
+    let Ok(Begun::New(turn)) = state.sequence(request) else {
+        return None;
+    };
+    let client = turn.client();
+    let _ = state.reclaim_complete(&client);
+    let opening = state.open(&client, ask("o", A, RW, W)).ok()?;
+    let open = opening.commit(file.clone()).ok()?.stateid;
+    let _ = world.lock(&client, &open, "l", (0, 9));
+    let _ = state.io(Some(&client), &open, A, R);
+    turn.finish(None);
+    state.disconnected(connection);
+    boot.is_multiple_of(3).then_some(())?;
+    state.close(&client, &open, A).ok()?;
+    Some(())
+}
+
 /// Sends until it is answered.
 fn round_trip(
     world: &World,

@@ -5,10 +5,10 @@
 //! what outlives the process.
 
 /// 128 bits that decide what comes out.
-pub(crate) type Key = [u8; 16];
+pub type Key = [u8; 16];
 
 /// The hash of `data` under `key`.
-pub(crate) fn hash(key: &Key, data: &[u8]) -> u64 {
+pub fn hash(key: &Key, data: &[u8]) -> u64 {
     let word = |bytes: &[u8]| {
         bytes
             .iter()

@@ -1,0 +1,88 @@
+//! Waiting for a lock over 9P.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use p9::numbers::{LockFlags, Lopen, lock_kind, lock_status};
+use p9::{Dialect, Fid, Names, Rmessage, Tmessage, Uid};
+use remote::ninep::Pipe;
+use transports::{Addr, dial};
+
+use crate::served::Served;
+
+const FILE: Fid = Fid(1);
+
+/// A connection that has the file `f` open.
+fn opened(served: &Served) -> Arc<Pipe> {
+    let addr = Addr::Tcp {
+        host: "127.0.0.1".into(),
+        port: served.port(),
+    };
+    let link = dial(&addr).expect("connected");
+    let pipe = Pipe::open(link, Dialect::Linux, 8192).expect("a session");
+    let attach = Tmessage::Attach {
+        fid: Fid(0),
+        afid: Fid::NONE,
+        uname: b"",
+        aname: b"",
+        n_uname: Uid(rustix::process::geteuid().as_raw()),
+    };
+    let walk = Tmessage::Walk {
+        fid: Fid(0),
+        newfid: FILE,
+        names: Names::new(&[b"f"]),
+    };
+    let open = Tmessage::Lopen {
+        fid: FILE,
+        flags: Lopen::RDWR.bits(),
+    };
+    for request in [attach, walk, open] {
+        pipe.call(&request).expect("done");
+    }
+    pipe
+}
+
+/// Asks for all of the file as Linux does for F_SETLKW, and says what became of it.
+fn lock(pipe: &Pipe) -> u8 {
+    let request = Tmessage::Lock {
+        fid: FILE,
+        kind: lock_kind::WRLCK,
+        flags: LockFlags::BLOCK.bits(),
+        start: 0,
+        length: 0,
+        proc_id: 1,
+        client_id: b"client",
+    };
+    let reply = pipe.call(&request).expect("an answer");
+    match reply.message() {
+        Ok(Rmessage::Lock { status }) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_waits_for_a_lock_is_answered_when_it_is_granted_or_asks_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("f"), "").expect("written");
+    let path = dir.path().to_str().expect("text");
+    for (args, waits) in [(&[path][..], true), (&["--no-lock-wait", path], false)] {
+        let served = Served::start(args);
+        let (one, other) = (opened(&served), opened(&served));
+        assert_eq!(lock(&one), lock_status::SUCCESS);
+        let (tell, told) = channel();
+        std::thread::spawn(move || tell.send(lock(&other)));
+        if waits {
+            let early = told.recv_timeout(Duration::from_millis(100));
+            assert!(early.is_err(), "{args:?}: {early:?}");
+            drop(one);
+        }
+        let status = told.recv_timeout(Duration::from_secs(10));
+        let expected = if waits {
+            lock_status::SUCCESS
+        } else {
+            lock_status::BLOCKED
+        };
+        assert_eq!(status, Ok(expected), "{args:?}");
+    }
+}

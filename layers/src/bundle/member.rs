@@ -1,0 +1,229 @@
+//! The layer over a member: its nodes have the bundle's numbers, and its root has a directory above.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use vfs::lock::{HostLock, Lock, LockKind, Outsider, Owner, Space};
+use vfs::{
+    Attr, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, Export, File, Handle, Kind, Make,
+    Mode, Name, Node, NodeId, OpenFlags, Plus, Result, SetAttr, Want,
+};
+
+use super::Tree;
+use super::dir::Dir;
+use super::numbers::{self, Numbers};
+use crate::{Layer, Opened, forward};
+
+pub(super) struct Member {
+    tree: Weak<Tree>,
+    /// The directory that it is in.
+    dir: usize,
+    numbers: Numbers,
+    export: Arc<Export>,
+    /// All of the bundle's clients, towards the member's other ones.
+    owner: Owner,
+    /// What the member calls its root, once that was asked for.
+    root: OnceLock<NodeId>,
+}
+
+impl Member {
+    pub(super) fn new(
+        tree: Weak<Tree>,
+        dir: usize,
+        numbers: Numbers,
+        export: Arc<Export>,
+        client: u64,
+    ) -> Member {
+        Member {
+            tree,
+            dir,
+            numbers,
+            export,
+            owner: Owner {
+                client,
+                id: Arc::from([]),
+                pid: 0,
+            },
+            root: OnceLock::new(),
+        }
+    }
+
+    fn root_id(&self, cx: &Cx<'_>) -> Result<NodeId> {
+        match self.root.get() {
+            Some(id) => Ok(*id),
+            None => {
+                let id = self.export.fs.root(cx)?.id();
+                Ok(*self.root.get_or_init(|| id))
+            }
+        }
+    }
+
+    fn both(&self, (entry, file): (Entry, Arc<dyn File>)) -> (Entry, Arc<dyn File>) {
+        (self.numbers.entry(entry), file)
+    }
+}
+
+impl Layer for Member {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    fn id(&self, below: NodeId) -> NodeId {
+        self.numbers.id(below)
+    }
+
+    /// `ESTALE` once the bundle is gone.
+    fn above(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Option<Entry>> {
+        if inner.kind() != Kind::Directory || inner.id() != self.root_id(cx)? {
+            return Ok(None);
+        }
+        let tree = self.tree.upgrade().ok_or(Errno::ESTALE)?;
+        Ok(Some(Dir::entry(&tree, self.dir)))
+    }
+
+    /// What [`super::Bundle`] takes off before it has the rest resolved.
+    fn handle(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Handle> {
+        numbers::handle(self.numbers.place, inner.handle(cx)?.bytes())
+    }
+
+    fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        Ok(self.numbers.attr(inner.attr(cx, want)?))
+    }
+
+    fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        Ok(self.numbers.attr(inner.setattr(cx, set)?))
+    }
+
+    fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        Ok(self.numbers.entry(inner.lookup(cx, name)?))
+    }
+
+    fn parent(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Entry> {
+        Ok(self.numbers.entry(inner.parent(cx)?))
+    }
+
+    fn create(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        Ok(self.both(inner.create(cx, name, flags, mode)?))
+    }
+
+    fn make(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        what: Make<'_>,
+        mode: Mode,
+    ) -> Result<Entry> {
+        Ok(self.numbers.entry(inner.make(cx, name, what, mode)?))
+    }
+
+    fn tmpfile(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        Ok(self.both(inner.tmpfile(cx, flags, mode)?))
+    }
+
+    fn link(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        target: &dyn Node,
+    ) -> Result<Entry> {
+        Ok(self.numbers.entry(inner.link(cx, name, target)?))
+    }
+
+    /// The member's own table is the host of the bundle's.
+    fn host_lock(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        state: HostLock,
+    ) -> Result<()> {
+        let locks = &self.export.locks;
+        locks.mirror(cx, inner, &self.owner, (space, start, end), state)
+    }
+
+    fn host_lock_holder(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        let asked = Lock {
+            space,
+            start,
+            end,
+            kind,
+            owner: self.owner.clone(),
+        };
+        let held = self.export.locks.holder(cx, inner, &asked)?;
+        Ok(held.map(|held| Outsider {
+            start: held.start,
+            end: held.end,
+            kind: held.kind,
+            pid: held.owner.pid,
+        }))
+    }
+
+    fn file_attr(&self, inner: Opened<'_>, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        Ok(self.numbers.attr(inner.attr(cx, want)?))
+    }
+
+    fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        Ok(self.numbers.attr(inner.setattr(cx, set)?))
+    }
+
+    fn readdir(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: Plus,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let mut numbering = Numbering {
+            sink,
+            numbers: self.numbers,
+        };
+        inner.readdir(cx, cookie, plus, &mut numbering)
+    }
+
+    forward! {
+        root resolve sync
+        access statfs open readlink unlink rename xattr xattrs set_xattr remove_xattr
+        read write fsync flush allocate seek extents copy
+    }
+}
+
+/// Numbers entries anew.
+struct Numbering<'a> {
+    sink: &'a mut dyn DirSink,
+    numbers: Numbers,
+}
+
+impl DirSink for Numbering<'_> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        self.sink.entry(DirEntry {
+            id: self.numbers.id(entry.id),
+            entry: entry.entry.map(|entry| self.numbers.entry(entry)),
+            ..entry
+        })
+    }
+}

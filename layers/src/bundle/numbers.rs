@@ -1,0 +1,140 @@
+//! What nodes of a bundle are known by. All of it derives from names alone, so that it is the same after a
+//! restart, and with other members beside.
+//!
+//! - A place (a directory of the bundle's own, or where a member is) has a number of 48 bits, a hash of its path. Two
+//!   that share one are refused when the bundle is made.
+//! - A member's nodes are numbered as a source numbers those of several devices: numbers below 2^48 are kept, under 15
+//!   bits that derive from the place (the next free value, in the order of names, where two members would have the
+//!   same; so only then another member matters). Larger ones become a hash of 63 bits under the highest bit: of a million of them
+//!   some two share a number with a probability of 1 in 18 million. The hash has no secret, but it does not go backwards:
+//!   who chooses numbers at one member cannot make them another's without trying some 2^63.
+//! - A member's devices become hashes of place and device; 0 is the bundle's own.
+//! - A handle is the place's number in 8 bytes, and behind it the member's handle.
+
+use std::collections::HashSet;
+
+use vfs::sip::{self, Key};
+use vfs::{Attr, Entry, Errno, Handle, NodeId, Result};
+
+/// For hashes of bundles alone.
+const KEY: Key = *b"barge bundle    ";
+
+/// Bits of a number that a member's stay in.
+const BITS: u32 = 48;
+
+/// The number of the place at `path`. Never 0.
+pub(super) fn of_place(path: &[u8]) -> NodeId {
+    (sip::hash(&KEY, path) >> (64 - BITS)).max(1)
+}
+
+/// The number of the place that a handle names, and the handle there.
+pub(super) fn parse(handle: &Handle) -> Option<(NodeId, Handle)> {
+    let (number, rest) = handle.bytes().split_first_chunk()?;
+    let rest = Handle::new(rest).expect("shorter than a handle");
+    Some((NodeId::from_le_bytes(*number), rest))
+}
+
+/// The handle of `rest` at the place `number`. `EOPNOTSUPP` if that is too long.
+pub(super) fn handle(number: NodeId, rest: &[u8]) -> Result<Handle> {
+    let bytes = [&number.to_le_bytes(), rest].concat();
+    Handle::new(&bytes).map_err(|_| Errno::EOPNOTSUPP)
+}
+
+/// The numbers of a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    /// Of its place.
+    pub(super) place: NodeId,
+    tag: u16,
+}
+
+impl Numbers {
+    /// The most members: 15 bits that are not 0, which places have.
+    pub(super) const MOST: u64 = 0x7fff;
+
+    /// Those of the member at `place`, where `tags` are taken; nothing if all are.
+    pub(super) fn new(place: NodeId, tags: &mut HashSet<u16>) -> Option<Numbers> {
+        let mut tags_from =
+            (0..Numbers::MOST).map(|probe| ((place + probe) % Numbers::MOST) as u16 + 1);
+        let tag = tags_from.find(|&tag| tags.insert(tag))?;
+        Some(Numbers { place, tag })
+    }
+
+    /// The number of the node that the member calls `below`.
+    pub(super) fn id(&self, below: NodeId) -> NodeId {
+        match below >> BITS {
+            0 => u64::from(self.tag) << BITS | below,
+            _ => 1 << 63 | self.hash(b'n', below),
+        }
+    }
+
+    /// Attributes of one of the member's nodes.
+    pub(super) fn attr(&self, attr: Attr) -> Attr {
+        Attr {
+            id: self.id(attr.id),
+            device: self.hash(b'd', attr.device).max(1),
+            ..attr
+        }
+    }
+
+    /// One of the member's nodes, to be wrapped.
+    pub(super) fn entry(&self, entry: Entry) -> Entry {
+        Entry {
+            attr: self.attr(entry.attr),
+            ..entry
+        }
+    }
+
+    fn hash(&self, what: u8, number: u64) -> u64 {
+        let mut data = [what; 17];
+        data[1..9].copy_from_slice(&self.place.to_le_bytes());
+        data[9..].copy_from_slice(&number.to_le_bytes());
+        sip::hash(&KEY, &data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_all_members_differ_and_stay() {
+        let make = || {
+            let mut tags = HashSet::new();
+            ["a", "b", "srv/a"].map(|path| {
+                let place = of_place(path.as_bytes());
+                Numbers::new(place, &mut tags).expect("a tag is free")
+            })
+        };
+        let members = make();
+        let mut seen: HashSet<NodeId> = members.iter().map(|member| member.place).collect();
+        assert!(seen.insert(of_place(b"")));
+        for (member, again) in members.iter().zip(make()) {
+            for below in [1, 2, (1 << 48) - 1, 1 << 48, 1 << 63, u64::MAX] {
+                let id = member.id(below);
+                assert!(id != 0 && seen.insert(id), "{member:?} {below}");
+                assert_eq!(id, again.id(below));
+            }
+        }
+        // What has been handed out must not become another's with the next version.
+        let one = [of_place(b"a"), members[0].id(7), members[0].id(1 << 48)];
+        let expected = [
+            0x5f12_fed4_924f,
+            0x0c48_0000_0000_0007,
+            0x8845_5d16_3071_cc5c,
+        ];
+        assert_eq!(one, expected);
+    }
+
+    #[test]
+    fn a_tag_that_is_taken_is_probed() {
+        let mut tags = HashSet::new();
+        let mut tag = |place| Numbers::new(place, &mut tags).map(|numbers| numbers.tag);
+        assert_eq!([tag(5), tag(5), tag(6)], [Some(6), Some(7), Some(8)]);
+        assert_eq!(tag(0x7ffe), Some(0x7fff));
+        assert_eq!(tag(0x7ffe), Some(1));
+        let rest = (0..Numbers::MOST).filter_map(&mut tag).count();
+        assert_eq!(rest as u64, Numbers::MOST - 5);
+        assert_eq!(tag(9), None);
+    }
+}
