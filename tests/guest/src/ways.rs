@@ -103,10 +103,7 @@ impl Way {
         let usual = match self.protocol {
             NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
-            Nfs { version, rpcbind } => {
-                let lock = if rpcbind { "lock" } else { "nolock" };
-                vec![nfs_version(version, lock), "actimeo=1".into()]
-            }
+            Nfs { version, rpcbind } => vec![nfs_options(version, rpcbind), "actimeo=1".into()],
         };
         let options = [&usual, further].concat();
         Seat {
@@ -124,7 +121,7 @@ impl Way {
         let options: Vec<String> = match self.protocol {
             NineP => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
             Virtiofs { .. } => vec!["ro".into()],
-            Nfs { version, .. } => vec!["ro".into(), nfs_version(version, "nolock")],
+            Nfs { version, .. } => vec!["ro".into(), nfs_options(version, false)],
         };
         let device = match self.protocol {
             NineP | Nfs { .. } => None,
@@ -150,11 +147,12 @@ impl Way {
     }
 }
 
-/// What mounts NFS of a version: v3 finds its mount protocol where it finds itself, and by `lock` a lock manager or none.
-fn nfs_version(version: &str, lock: &str) -> String {
-    match version {
-        "3" => format!("vers=3,proto=tcp,mountproto=tcp,{lock}"),
-        version => format!("vers={version},proto=tcp"),
+/// What mounts NFS of a version: v3 has its locks elsewhere, if at all.
+fn nfs_options(version: &str, rpcbind: bool) -> String {
+    match (version, rpcbind) {
+        ("3", true) => "vers=3,proto=tcp,mountproto=tcp,lock".into(),
+        ("3", false) => "vers=3,proto=tcp,mountproto=tcp,nolock".into(),
+        _ => format!("vers={version},proto=tcp"),
     }
 }
 
