@@ -1,8 +1,6 @@
 //! LOOKUP, READLINK, and what takes names away or moves them: REMOVE, RMDIR, RENAME, LINK.
 
-use std::sync::Arc;
-
-use vfs::{Cx, Entry, Errno, Kind, Name, Node, RenameFlags, Want};
+use vfs::{Entry, Errno, Kind, Name, RenameFlags, Want};
 
 use super::{Answered, Fault, Tried};
 use crate::server::{Stop, Turn};
