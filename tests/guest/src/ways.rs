@@ -81,19 +81,18 @@ impl Way {
 
     /// What scripts have to know of it.
     pub(crate) fn variables(&self) -> &'static [(&'static str, &'static str)] {
+        const NONE: (&str, &str) = ("XATTR", "no");
+        const BARE: (&str, &str) = ("ATTRIBUTE", "");
+        // Clients remove a file that is open by giving it another name.
+        const RENAMED: (&str, &str) = ("UNLINKED", "renamed");
         match self.protocol {
             NineP | Virtiofs { .. } => &[],
+            Nfs { version: "4.2", .. } => &[("ATTRIBUTE", "user.colour"), RENAMED],
             Nfs {
                 version: "3",
                 rpcbind: false,
-            } => &[
-                ("XATTR", "no"),
-                ("ATTRIBUTE", ""),
-                ("UNLINKED", "renamed"),
-                ("HOST_LOCKS", "no"),
-            ],
-            Nfs { version: "4.2", .. } => &[("ATTRIBUTE", "user.colour"), ("UNLINKED", "renamed")],
-            Nfs { .. } => &[("XATTR", "no"), ("ATTRIBUTE", ""), ("UNLINKED", "renamed")],
+            } => &[NONE, BARE, RENAMED, ("HOST_LOCKS", "no")],
+            Nfs { .. } => &[NONE, BARE, RENAMED],
         }
     }
 
