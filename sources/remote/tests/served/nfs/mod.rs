@@ -3,3 +3,4 @@
 mod conformance;
 mod ganesha;
 mod net;
+mod restart;
