@@ -184,15 +184,9 @@ fn theirs(ours: Profile) -> Profile {
             "attributes::times_of_other_kinds_are_set",
             "Ganesha leaves the times of symbolic links",
         ),
-        (
-            "data::copies_holes_as_zeros",
-            "Ganesha has no COPY",
-        ),
+        ("data::copies_holes_as_zeros", "Ganesha has no COPY"),
         ("data::copies_within_a_file", "Ganesha has no COPY"),
-        (
-            "data::copies_within_the_file_system",
-            "Ganesha has no COPY",
-        ),
+        ("data::copies_within_the_file_system", "Ganesha has no COPY"),
         (
             "data::reads_what_was_written",
             "Ganesha answers EFBIG at the largest offset",

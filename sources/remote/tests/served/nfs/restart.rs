@@ -100,7 +100,9 @@ fn locks_are_kept_over_a_restart() {
         let node = ok(one.file("file", b"data"));
         let table = LockTable::default();
         let take = |node: &Seen, table: &LockTable, lock: &Lock| {
-            run(&node.who, |cx| table.lock(cx, &*node.node, lock.clone(), false))
+            run(&node.who, |cx| {
+                table.lock(cx, &*node.node, lock.clone(), false)
+            })
         };
         ok(take(&node, &table, &lock(1, 0, 9)));
         served.restart();
