@@ -126,9 +126,7 @@ impl<V: Version> NfsFile<V> {
             let Some((at, piece, begun)) = flight.pop_front() else {
                 return (written, done);
             };
-            let ended = self
-                .version()
-                .end_write(cx, begun, open, at, stable, piece);
+            let ended = self.version().end_write(cx, begun, open, at, stable, piece);
             // What is in flight has to be waited for in any case.
             match (ended, &done) {
                 (Ok(some), before) => {
@@ -213,9 +211,7 @@ impl<V: Version> File for NfsFile<V> {
                 Ok(false) => &mut *sink,
                 _ => &mut Nowhere,
             };
-            let ended = self
-                .version()
-                .end_read(cx, begun, open, at, count, into);
+            let ended = self.version().end_read(cx, begun, open, at, count, into);
             match (ended, done) {
                 (Ok((some, eof)), Ok(false)) => {
                     got += some;

@@ -22,13 +22,7 @@ impl<V: Version> Lockable for NfsNode<V> {
         self.shared.version.open(cx, self.target(), flags)
     }
 
-    fn set_lock(
-        &self,
-        cx: &Cx<'_>,
-        open: &V::Open,
-        lock: &Range,
-        state: HostLock,
-    ) -> Result<()> {
+    fn set_lock(&self, cx: &Cx<'_>, open: &V::Open, lock: &Range, state: HostLock) -> Result<()> {
         let handle = self.handle();
         let open = Open {
             handle,

@@ -106,7 +106,10 @@ impl Mount<'_> {
     }
 
     fn names(&self) -> Vec<&str> {
-        self.path.split('/').filter(|name| !name.is_empty()).collect()
+        self.path
+            .split('/')
+            .filter(|name| !name.is_empty())
+            .collect()
     }
 
     /// The root's handle by MOUNT, of the longest beginning of the path that can be mounted, and what is left.
@@ -121,9 +124,7 @@ impl Mount<'_> {
                     let rest = names[len..].iter().map(|&name| name.to_owned());
                     return Ok((root.into(), rest.collect()));
                 }
-                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EINVAL)
-                    if len > 0 =>
-                {
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EINVAL) if len > 0 => {
                     first.get_or_insert(Errno::ENOENT);
                 }
                 Err(errno) => return Err(first.unwrap_or(errno)),

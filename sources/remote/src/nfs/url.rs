@@ -166,7 +166,10 @@ mod tests {
         let plain = url("nfs://host");
         let host = "host".into();
         assert_eq!(plain.addr, Addr::Tcp { host, port: 2049 });
-        assert_eq!((plain.path.as_str(), plain.options), ("", Options::default()));
+        assert_eq!(
+            (plain.path.as_str(), plain.options),
+            ("", Options::default())
+        );
         let full = url("nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus");
         let want = Options {
             version: Some((3, 0)),

@@ -483,14 +483,7 @@ impl Version for V3 {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn set_xattr(
-        &self,
-        _: &Cx<'_>,
-        _: &Handle,
-        _: &[u8],
-        _: &[u8],
-        _: XattrFlags,
-    ) -> Result<()> {
+    fn set_xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8], _: &[u8], _: XattrFlags) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 

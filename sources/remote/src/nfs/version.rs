@@ -85,13 +85,8 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         set: &SetAttr,
     ) -> Result<Attr>;
 
-    fn access(
-        &self,
-        cx: &Cx<'_>,
-        handle: &Handle,
-        directory: bool,
-        want: Access,
-    ) -> Result<Access>;
+    fn access(&self, cx: &Cx<'_>, handle: &Handle, directory: bool, want: Access)
+    -> Result<Access>;
 
     fn statfs(&self, cx: &Cx<'_>, handle: &Handle) -> Result<StatFs>;
 
@@ -113,12 +108,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
 
     fn remove(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8], directory: bool) -> Result<()>;
 
-    fn rename(
-        &self,
-        cx: &Cx<'_>,
-        from: (&Handle, &[u8]),
-        to: (&Handle, &[u8]),
-    ) -> Result<()>;
+    fn rename(&self, cx: &Cx<'_>, from: (&Handle, &[u8]), to: (&Handle, &[u8])) -> Result<()>;
 
     /// Gives `each` some entries, until it wants no more (`false`).
     fn list(

@@ -318,7 +318,10 @@ mod tests {
         };
         let found = compound.answer(&bytes).and_then(|done| done.result);
         let found = found.expect("bytes");
-        assert_eq!((found.first, found.eof), (Some(Piece::Data(b"abcde")), false));
+        assert_eq!(
+            (found.first, found.eof),
+            (Some(Piece::Data(b"abcde")), false)
+        );
         let mut asked = Vec::new();
         compound.put(&mut asked);
         let want: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\x02\0\0\0\x16\0\0\0\x04file\

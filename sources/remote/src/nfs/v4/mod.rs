@@ -653,12 +653,7 @@ impl Version for V4 {
     }
 }
 
-fn write<'a>(
-    open: Open<'a, V4>,
-    offset: u64,
-    stable: Stable,
-    data: &'a [u8],
-) -> Result<Write<'a>> {
+fn write<'a>(open: Open<'a, V4>, offset: u64, stable: Stable, data: &'a [u8]) -> Result<Write<'a>> {
     Ok(Write {
         handle: open.handle,
         state: open.state.state()?,

@@ -164,7 +164,11 @@ fn subject(version: (u32, u32), ours: Profile) -> Subject {
     let mut subject = Subject::new(ganesha.mount(version), theirs(ours));
     let watched = ganesha.clone();
     subject.excuse = Box::new(move || {
-        let ended = watched.process.lock().expect("no panic holds it").try_wait();
+        let ended = watched
+            .process
+            .lock()
+            .expect("no panic holds it")
+            .try_wait();
         let signal = ended.ok().flatten()?.signal()?;
         Some(format!("Ganesha has died of signal {signal}"))
     });
@@ -180,15 +184,9 @@ fn theirs(ours: Profile) -> Profile {
             "attributes::times_of_other_kinds_are_set",
             "Ganesha leaves the times of symbolic links",
         ),
-        (
-            "data::copies_holes_as_zeros",
-            "Ganesha has no COPY",
-        ),
+        ("data::copies_holes_as_zeros", "Ganesha has no COPY"),
         ("data::copies_within_a_file", "Ganesha has no COPY"),
-        (
-            "data::copies_within_the_file_system",
-            "Ganesha has no COPY",
-        ),
+        ("data::copies_within_the_file_system", "Ganesha has no COPY"),
         (
             "data::reads_what_was_written",
             "Ganesha answers EFBIG at the largest offset",
