@@ -20,7 +20,7 @@ def check(what, got, expected):
 FRACTION = 0 if subprocess.check_output(["stat", "-f", "-c", "%T", "."]) == b"v9fs\n" else 111_111_111
 
 
-# Clients of NFS v3 remove a file that is open by giving it another name.
+# Clients of NFS remove a file that is open by giving it another name.
 UNLINKED = 1 if os.environ.get("UNLINKED") == "renamed" else 0
 
 
@@ -110,8 +110,10 @@ os.close(fd)
 fd = os.open("moved", os.O_RDONLY | os.O_DIRECTORY)
 os.unlink("moved/file")
 os.rmdir("moved")
-check("a removed directory: fstat", attempt("fstat", lambda: stat.S_ISDIR(os.fstat(fd).st_mode)), True)
-check("a removed directory: its entries", attempt("listdir", os.listdir, fd), [])
+# A directory cannot be given another name: to Linux 6.1 it is stale, whatever the server says.
+if not UNLINKED:
+    check("a removed directory: fstat", attempt("fstat", lambda: stat.S_ISDIR(os.fstat(fd).st_mode)), True)
+    check("a removed directory: its entries", attempt("listdir", os.listdir, fd), [])
 os.close(fd)
 
 fd = fresh("secret")

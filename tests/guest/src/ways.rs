@@ -81,14 +81,18 @@ impl Way {
 
     /// What scripts have to know of it.
     pub(crate) fn variables(&self) -> &'static [(&'static str, &'static str)] {
+        const NONE: (&str, &str) = ("XATTR", "no");
+        const BARE: (&str, &str) = ("ATTRIBUTE", "");
+        // Clients remove a file that is open by giving it another name.
+        const RENAMED: (&str, &str) = ("UNLINKED", "renamed");
         match self.protocol {
             NineP | Virtiofs { .. } => &[],
-            Nfs { rpcbind: false, .. } => &[
-                ("XATTR", "no"),
-                ("UNLINKED", "renamed"),
-                ("HOST_LOCKS", "no"),
-            ],
-            Nfs { rpcbind: true, .. } => &[("XATTR", "no"), ("UNLINKED", "renamed")],
+            Nfs { version: "4.2", .. } => &[("ATTRIBUTE", "user.colour"), RENAMED],
+            Nfs {
+                version: "3",
+                rpcbind: false,
+            } => &[NONE, BARE, RENAMED, ("HOST_LOCKS", "no")],
+            Nfs { .. } => &[NONE, BARE, RENAMED],
         }
     }
 

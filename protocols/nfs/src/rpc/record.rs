@@ -89,7 +89,7 @@ impl<'a> Record<'a> {
     pub(crate) fn unmarked(datagram: &'a [u8]) -> Record<'a> {
         Record {
             bytes: Cow::Borrowed(datagram),
-            fragments: vec![0..datagram.len()],
+            fragments: std::iter::once(0..datagram.len()).collect(),
         }
     }
 

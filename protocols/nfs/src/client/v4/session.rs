@@ -52,7 +52,7 @@ impl Steps for ExchangeId<'_> {
             owner: self.owner,
             flags: NON_PNFS,
             protect: Protect::None,
-            implementation: Vec::new(),
+            implementation: None,
         }));
     }
 
@@ -105,7 +105,7 @@ impl Steps for CreateSession {
             max_cached: 4096,
             max_operations: 16,
             max_requests: self.slots,
-            rdma: Vec::new(),
+            rdma: None,
         };
         // Nothing is to be called back: there are no delegations.
         let back = Channel {
@@ -115,7 +115,7 @@ impl Steps for CreateSession {
             max_cached: 0,
             max_operations: 2,
             max_requests: 1,
-            rdma: Vec::new(),
+            rdma: None,
         };
         to.op(&Op::CreateSession(op::CreateSession {
             client: self.client,
