@@ -143,10 +143,12 @@ fn many_threads_go_on_over_restarts() {
                             ok(file.write_all(0, &data));
                             assert!(ok(file.read_all()) == data, "{version:?}");
                             drop(file);
+                            // What has been answered before is not known after a restart, and barge's
+                            // server keeps no answers of v4.0.
+                            let forgets = restarted.load(Ordering::Relaxed) || version == (4, 0);
                             match root.unlink(&name) {
-                                // What has been answered before is not known after a restart.
-                                Err(Errno::ENOENT) if restarted.load(Ordering::Relaxed) => {}
-                                done => ok(done),
+                                Err(Errno::ENOENT) if forgets => {}
+                                done => assert_eq!(done, Ok(()), "{version:?}"),
                             }
                             round += 1;
                         }
