@@ -165,7 +165,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "bundle",
         file: "bundle.py",
         setup: Setup::Bundle,
-        ways: &["virtiofs", "virtiofs-4q", "nfs4.2"],
+        ways: &["virtiofs", "virtiofs-4q"],
         ..PLAIN
     },
     Script {
