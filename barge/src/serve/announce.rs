@@ -23,8 +23,9 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
             }
         }
     }
+    let has_portmapper = plan.nfs.as_ref().is_some_and(|nfs| nfs.rpcbind.is_some());
     for addr in &addrs.nfs {
-        text.push_str(&nfs_mount_commands(addr));
+        text.push_str(&nfs_mount_commands(addr, has_portmapper));
     }
     for share in &plan.virtiofs.shares {
         if let Addr::Unix(socket) = &share.at {
@@ -58,8 +59,8 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
     format!("mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt")
 }
 
-/// For v3 without locks, which need a portmapper, and for v4. Linux mounts by TCP alone.
-fn nfs_mount_commands(addr: &Addr) -> String {
+/// For v4, and for v3, whose locks need a portmapper. Linux mounts by TCP alone.
+fn nfs_mount_commands(addr: &Addr, locks: bool) -> String {
     let Addr::Tcp { host, port } = addr else {
         return String::new();
     };
@@ -67,9 +68,10 @@ fn nfs_mount_commands(addr: &Addr) -> String {
         true => format!("[{host}]"),
         false => host.clone(),
     };
+    let nolock = if locks { "" } else { ",nolock" };
     format!(
         "mount -t nfs -o vers=4.2,tcp,port={port} {host}:/ /mnt\n\
-         mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolock {host}:/ /mnt\n"
+         mount -t nfs -o vers=3,tcp,port={port},mountport={port}{nolock} {host}:/ /mnt\n"
     )
 }
 
@@ -119,7 +121,7 @@ mod tests {
             mount_command(&unix, "data", 8192),
             "mount -t 9p -o trans=unix,version=9p2000.L,msize=8192,aname=data /run/b /mnt"
         );
-        let nfs = nfs_mount_commands(&"tcp:[::1]:2049".parse().expect("an address"));
+        let nfs = nfs_mount_commands(&"tcp:[::1]:2049".parse().expect("an address"), false);
         assert_eq!(
             nfs.lines().collect::<Vec<_>>(),
             [

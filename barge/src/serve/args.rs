@@ -13,8 +13,8 @@ use crate::source::{Named, Source};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET; NAME=SOURCE gives it a
-    /// name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
+    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET or
+    /// nfs://HOST[:PORT]/PATH; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
     /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
@@ -26,6 +26,10 @@ pub(crate) struct ServeArgs {
     /// repeated [default, if nothing else is named and it is free: tcp:127.0.0.1:2049]
     #[arg(long, value_name = "ADDR")]
     nfs: Vec<Addr>,
+    /// Tell clients of NFS v3 where its locks are, as rpcbind does, by TCP and UDP; without it they mount with
+    /// nolock [default: port 111 of the first --nfs address]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
+    rpcbind: Option<Option<Addr>>,
     /// How long an NFS v4 client may be silent before others may get what it has open or locked, seconds: its lease
     #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
     nfs_lease: u16,
@@ -160,6 +164,7 @@ impl ServeArgs {
             }),
             nfs: Some(Nfs {
                 addrs: self.nfs.clone(),
+                rpcbind: self.rpcbind.clone(),
                 lease: Duration::from_secs(self.nfs_lease.into()),
             }),
             virtiofs: Virtiofs {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine::{Engine, Service};
-use nfs::server::{Options, Server};
-use transports::{Addr, Listener};
+use nfs::server::{Options, Ports, Server};
+use transports::{Addr, Datagrams, Listener};
 use vfs::Export;
 
 use super::plan::Nfs;
@@ -16,6 +16,9 @@ use crate::Failure;
 /// Where NFS is served, and what is found there.
 pub(super) struct Place {
     listeners: Vec<Listener>,
+    /// Where else the server is: the portmapper's port.
+    portmap: Vec<Listener>,
+    datagrams: Vec<Datagrams>,
     server: Arc<Server>,
 }
 
@@ -36,8 +39,46 @@ pub(super) fn place(
     let start = Instant::now();
     let mut options = Options::new(boot(), Arc::new(move || start.elapsed()));
     options.lease = plan.lease;
-    let server = Server::new(export.clone(), options);
-    Ok(Some(Place { listeners, server }))
+    let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
+    if let Some(at) = &plan.rpcbind {
+        let Some(Addr::Tcp { host, port }) = first_tcp(&listeners) else {
+            return Err(Failure::usage("--rpcbind: expected --nfs tcp:HOST:PORT"));
+        };
+        let at = at.clone().unwrap_or_else(|| Addr::Tcp {
+            host: host.clone(),
+            port: nfs::portmap::PORT,
+        });
+        let Addr::Tcp {
+            host: map_host,
+            port: map_port,
+        } = &at
+        else {
+            return Err(Failure::usage(format!(
+                "--rpcbind {at}: expected tcp:HOST:PORT"
+            )));
+        };
+        portmap.push(super::listen(&at)?);
+        for (host, port) in [(map_host, map_port), (&host, &port)] {
+            let bound = Datagrams::bind(host, *port)
+                .map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")));
+            datagrams.push(bound?);
+        }
+        options.ports = Some(Ports {
+            tcp: port,
+            udp: port,
+        });
+    }
+    Ok(Some(Place {
+        server: Server::new(export.clone(), options),
+        listeners,
+        portmap,
+        datagrams,
+    }))
+}
+
+fn first_tcp(listeners: &[Listener]) -> Option<Addr> {
+    let mut addrs = listeners.iter().map(|at| at.addr().clone());
+    addrs.find(|addr| matches!(addr, Addr::Tcp { .. }))
 }
 
 /// Nobody asked for it: then it is no failure if it cannot be.
@@ -77,8 +118,12 @@ impl Place {
     /// Serves the clients that come, until the engine stops.
     pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Tending, Failure> {
         let tending = Tending::start(&self.server).map_err(Failure::new)?;
+        for datagrams in self.datagrams {
+            let session = Box::new(self.server.datagrams());
+            engine.answer(datagrams, session).map_err(Failure::new)?;
+        }
         let service = Arc::new(NfsService(self.server));
-        for listener in self.listeners {
+        for listener in self.listeners.into_iter().chain(self.portmap) {
             engine
                 .listen(listener, service.clone())
                 .map_err(Failure::new)?;

@@ -46,6 +46,8 @@ pub(super) struct Nine {
 /// How NFS is served: where, and how long a client of v4 may be silent.
 pub(super) struct Nfs {
     pub(super) addrs: Vec<Addr>,
+    /// Whether there is a portmapper, and where, if not at the usual port of the first address.
+    pub(super) rpcbind: Option<Option<Addr>>,
     pub(super) lease: Duration,
 }
 

@@ -5,7 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod mount;
+pub mod nlm;
+pub mod nsm;
+pub mod portmap;
 mod rpc;
 pub mod server;
 pub mod v3;

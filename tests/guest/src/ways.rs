@@ -17,8 +17,11 @@ pub(crate) enum Protocol {
         /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
         queues: u16,
     },
-    /// Of this version.
-    Nfs(&'static str),
+    Nfs {
+        version: &'static str,
+        /// v3 with locks, for which the host's port 111 has to be free: one run at a time.
+        rpcbind: bool,
+    },
 }
 
 use Protocol::{Nfs, NineP, Virtiofs};
@@ -32,11 +35,16 @@ pub(crate) const WAYS: &[Way] = &[
     way("virtiofs", Virtiofs { queues: 1 }, "auto"),
     way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
     way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
-    way("nfs3", Nfs("3"), "auto"),
-    way("nfs4.0", Nfs("4.0"), "auto"),
-    way("nfs4.1", Nfs("4.1"), "auto"),
-    way("nfs4.2", Nfs("4.2"), "auto"),
+    way("nfs3", nfs("3", false), "auto"),
+    way("nfs3-locks", nfs("3", true), "auto"),
+    way("nfs4.0", nfs("4.0", false), "auto"),
+    way("nfs4.1", nfs("4.1", false), "auto"),
+    way("nfs4.2", nfs("4.2", false), "auto"),
 ];
+
+const fn nfs(version: &'static str, rpcbind: bool) -> Protocol {
+    Nfs { version, rpcbind }
+}
 
 const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way {
     Way {
@@ -58,15 +66,33 @@ impl Way {
         match self.protocol {
             NineP => "--9p tcp:127.0.0.1:{port}",
             Virtiofs { .. } => "--virtiofs {socket}",
-            Nfs(_) => "--nfs tcp:127.0.0.1:{port}",
+            Nfs { rpcbind: false, .. } => "--nfs tcp:127.0.0.1:{port}",
+            Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --rpcbind",
         }
     }
 
     /// What else barge is told.
     pub(crate) fn arguments(&self) -> String {
         match self.protocol {
-            NineP | Nfs(_) => String::new(),
+            NineP | Nfs { .. } => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
+        }
+    }
+
+    /// What scripts have to know of it.
+    pub(crate) fn variables(&self) -> &'static [(&'static str, &'static str)] {
+        const NONE: (&str, &str) = ("XATTR", "no");
+        const BARE: (&str, &str) = ("ATTRIBUTE", "");
+        // Clients remove a file that is open by giving it another name.
+        const RENAMED: (&str, &str) = ("UNLINKED", "renamed");
+        match self.protocol {
+            NineP | Virtiofs { .. } => &[],
+            Nfs { version: "4.2", .. } => &[("ATTRIBUTE", "user.colour"), RENAMED],
+            Nfs {
+                version: "3",
+                rpcbind: false,
+            } => &[NONE, BARE, RENAMED, ("HOST_LOCKS", "no")],
+            Nfs { .. } => &[NONE, BARE, RENAMED],
         }
     }
 
@@ -75,14 +101,14 @@ impl Way {
         let usual = match self.protocol {
             NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
-            Nfs(version) => vec![nfs_version(version), "actimeo=1".into()],
+            Nfs { version, rpcbind } => vec![nfs_options(version, rpcbind), "actimeo=1".into()],
         };
         let options = [&usual, further].concat();
         Seat {
             mount: Mount::usual(self.kind(), None, &options),
             cpus: match self.protocol {
                 Virtiofs { queues } => queues.max(2),
-                NineP | Nfs(_) => 2,
+                NineP | Nfs { .. } => 2,
             },
             qemu: self.device("share"),
         }
@@ -93,10 +119,10 @@ impl Way {
         let options: Vec<String> = match self.protocol {
             NineP => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
             Virtiofs { .. } => vec!["ro".into()],
-            Nfs(version) => vec!["ro".into(), nfs_version(version)],
+            Nfs { version, .. } => vec!["ro".into(), nfs_options(version, false)],
         };
         let device = match self.protocol {
-            NineP | Nfs(_) => None,
+            NineP | Nfs { .. } => None,
             Virtiofs { .. } => Some("root".into()),
         };
         Mount::usual(self.kind(), device, &options)
@@ -106,24 +132,25 @@ impl Way {
         match self.protocol {
             NineP => "9p",
             Virtiofs { .. } => "virtiofs",
-            Nfs(_) => "nfs",
+            Nfs { .. } => "nfs",
         }
     }
 
     /// QEMU's device for a mount with this tag, if it takes one.
     pub(crate) fn device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
-            NineP | Nfs(_) => Vec::new(),
+            NineP | Nfs { .. } => Vec::new(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
         }
     }
 }
 
-/// What mounts NFS of a version: v3 finds its mount protocol where it finds itself, and no lock manager.
-fn nfs_version(version: &str) -> String {
-    match version {
-        "3" => "vers=3,proto=tcp,mountproto=tcp,nolock".into(),
-        version => format!("vers={version},proto=tcp"),
+/// What mounts NFS of a version: v3 has its locks elsewhere, if at all.
+fn nfs_options(version: &str, rpcbind: bool) -> String {
+    match (version, rpcbind) {
+        ("3", true) => "vers=3,proto=tcp,mountproto=tcp,lock".into(),
+        ("3", false) => "vers=3,proto=tcp,mountproto=tcp,nolock".into(),
+        _ => format!("vers={version},proto=tcp"),
     }
 }
 

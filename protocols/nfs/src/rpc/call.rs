@@ -60,22 +60,24 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Begins the reply to call `xid`, which is carried out: its mark, to be patched when its length is known,
-/// and its head. The results follow.
-pub(crate) fn begin_reply(xid: u32, out: &mut dyn Outgoing) {
+/// Begins the reply to call `xid`, which is carried out: its mark, to be patched when its length is known, if it is
+/// `marked`, and its head. The results follow.
+pub(crate) fn begin_reply(xid: u32, marked: bool, out: &mut dyn Outgoing) {
     let mut head = [0; MARK + 24];
     head[4..8].copy_from_slice(&xid.to_be_bytes());
     head[8..12].copy_from_slice(&REPLY.to_be_bytes());
     // Accepted, a verifier of AUTH_NONE, success: all zeros.
-    out.bytes(&head);
+    out.bytes(if marked { &head } else { &head[MARK..] });
 }
 
-/// Writes the reply to call `xid`, which is refused, but for its mark, to be patched.
-pub(crate) fn refuse(xid: u32, why: Refusal, out: &mut dyn Outgoing) {
+/// Writes the reply to call `xid`, which is refused, but for its mark, to be patched if it is `marked`.
+pub(crate) fn refuse(xid: u32, marked: bool, why: Refusal, out: &mut dyn Outgoing) {
     const ACCEPTED: u32 = 0;
     const DENIED: u32 = 1;
     let to = &mut Buffered::new(out);
-    [0; MARK].put(to);
+    if marked {
+        [0; MARK].put(to);
+    }
     xid.put(to);
     REPLY.put(to);
     let accepted = |status: u32, to: &mut Buffered<'_>| {

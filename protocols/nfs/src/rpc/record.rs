@@ -85,9 +85,22 @@ impl<'a> Record<'a> {
         Ok(Record { bytes, fragments })
     }
 
+    /// The record that a datagram is: it has no marks.
+    pub(crate) fn unmarked(datagram: &'a [u8]) -> Record<'a> {
+        Record {
+            bytes: Cow::Borrowed(datagram),
+            fragments: std::iter::once(0..datagram.len()).collect(),
+        }
+    }
+
     /// What is in it.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// What is in it, of its own.
+    pub(crate) fn into_bytes(self) -> Cow<'a, [u8]> {
+        self.bytes
     }
 
     /// Where `range` of it stands in what came, piece by piece.

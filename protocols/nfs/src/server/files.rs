@@ -4,7 +4,6 @@
 //! A file is closed when nobody has used it for [`AGE`], and when it is removed. Who had it opened keeps what it
 //! was opened for until then.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,15 +22,10 @@ const MOST_OF_A_NODE: usize = 16;
 /// Open files, by node.
 pub(super) struct Files {
     nodes: Cache<NodeId, Arc<NodeFiles>>,
-    /// How many nodes there are.
-    count: Arc<AtomicUsize>,
 }
 
 /// Those of one node.
-struct NodeFiles {
-    open: Mutex<Vec<Open>>,
-    count: Arc<AtomicUsize>,
-}
+type NodeFiles = Mutex<Vec<Open>>;
 
 struct Open {
     caller: Caller,
@@ -40,24 +34,12 @@ struct Open {
     used: Duration,
 }
 
-impl Drop for NodeFiles {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Files {
     /// Files of about `most` nodes.
     pub(super) fn new(most: usize) -> Files {
         Files {
             nodes: Cache::new(most),
-            count: Arc::default(),
         }
-    }
-
-    /// Whether none is open.
-    pub(super) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Relaxed) == 0
     }
 
     fn get(
@@ -68,7 +50,7 @@ impl Files {
         now: Duration,
     ) -> Option<Arc<dyn File>> {
         let files = self.nodes.get(&node)?;
-        let mut open = files.open.lock().expect("no panic holds it");
+        let mut open = files.lock().expect("no panic holds it");
         let found = open
             .iter_mut()
             .find(|open| open.flags.contains(flags) && open.caller == *caller)?;
@@ -78,15 +60,11 @@ impl Files {
 
     fn put(&self, node: NodeId, new: Open) {
         let files = self.nodes.get(&node).unwrap_or_else(|| {
-            self.count.fetch_add(1, Ordering::Relaxed);
-            let files = Arc::new(NodeFiles {
-                open: Mutex::default(),
-                count: self.count.clone(),
-            });
+            let files = Arc::new(NodeFiles::default());
             self.nodes.put(node, files.clone());
             files
         });
-        let mut open = files.open.lock().expect("no panic holds it");
+        let mut open = files.lock().expect("no panic holds it");
         // What goes is closed without the lock.
         let gone = (open.len() == MOST_OF_A_NODE).then(|| open.remove(0));
         open.push(new);
@@ -104,7 +82,7 @@ impl Files {
         let Some(files) = self.nodes.get(&node) else {
             return;
         };
-        let mut open = files.open.lock().expect("no panic holds it");
+        let mut open = files.lock().expect("no panic holds it");
         let gone: Vec<_> = open
             .extract_if(.., |open| open.caller.uid != owner)
             .collect();
@@ -116,7 +94,7 @@ impl Files {
     fn forget_unused(&self, since: Duration) {
         let mut gone = Vec::new();
         self.nodes.retain(|_, files| {
-            let mut open = files.open.lock().expect("no panic holds it");
+            let mut open = files.lock().expect("no panic holds it");
             gone.extend(open.extract_if(.., |open| open.used < since));
             !open.is_empty()
         });

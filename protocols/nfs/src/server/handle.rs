@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, Errno, Handle, Node, Result};
+use vfs::{Cx, Entry, Errno, Handle, Kind, Name, Node, Result};
 
 use super::Server;
 
@@ -53,5 +53,33 @@ impl Server {
             })?;
         self.nodes.put(handle, node.clone());
         Ok(handle)
+    }
+
+    /// What `name` in `dir` is, which is about to be another's or nobody's: for [`Server::let_go`] when it is.
+    pub(super) fn going(
+        &self,
+        cx: &Cx<'_>,
+        dir: &Arc<dyn Node>,
+        name: Name<'_>,
+    ) -> Result<Option<Entry>> {
+        match dir.lookup(cx, name) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(errno) if errno.is_signal() => Err(errno),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Takes out of the caches what has lost a name: a file without any takes space as long as somebody has it at hand.
+    pub(super) fn let_go(&self, cx: &Cx<'_>, gone: Option<Entry>) {
+        let Some(Entry { node, attr }) = gone.filter(|gone| gone.attr.kind != Kind::Directory)
+        else {
+            return;
+        };
+        self.files.forget(node.id());
+        if attr.nlink <= 1
+            && let Ok(handle) = node.handle(cx)
+        {
+            self.nodes.remove(&FileHandle(handle));
+        }
     }
 }

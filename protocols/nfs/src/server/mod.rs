@@ -10,6 +10,8 @@ mod cache;
 mod files;
 mod handle;
 mod mount;
+mod nlm;
+mod portmap;
 mod replay;
 mod v3;
 pub mod v4;
@@ -39,6 +41,8 @@ pub struct Options {
     pub max_files: usize,
     /// Whom to take a caller for that does not say who it is: user and group.
     pub anonymous: (u32, u32),
+    /// Where a portmapper says that everything is; nothing is no portmapper.
+    pub ports: Option<Ports>,
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
     /// what v4's clients had then is theirs only if they reclaim it.
     pub boot: u64,
@@ -61,6 +65,7 @@ impl Options {
             max_nodes: 1 << 16,
             max_files: 1 << 10,
             anonymous: (65534, 65534),
+            ports: None,
             boot,
             name: format!("barge-{boot:016x}"),
             stable: Arc::new(InMemory::default()),
@@ -68,6 +73,14 @@ impl Options {
             clock,
         }
     }
+}
+
+/// Ports where all programs are served alike; 0 where none is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Ports {
+    pub tcp: u16,
+    pub udp: u16,
 }
 
 /// Serves an exported tree over NFS.
@@ -78,6 +91,8 @@ pub struct Server {
     nodes: Cache<FileHandle, Arc<dyn Node>>,
     files: Files,
     replays: Replays,
+    clients: nlm::Clients,
+    waiting: nlm::Waiting,
     /// How often unstable writes may have been lost.
     losses: AtomicU64,
     connections: AtomicU64,
@@ -103,6 +118,8 @@ impl Server {
             nodes: Cache::new(options.max_nodes),
             files: Files::new(options.max_files),
             replays: Replays::default(),
+            clients: nlm::Clients::default(),
+            waiting: nlm::Waiting::default(),
             losses: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             export,
@@ -112,8 +129,18 @@ impl Server {
 
     /// A new connection.
     pub fn session(self: &Arc<Self>) -> Connection {
+        self.connection(true)
+    }
+
+    /// Whatever comes as datagrams: MOUNT, NLM, NSM and the portmapper, for NFS itself is too large for them.
+    pub fn datagrams(self: &Arc<Self>) -> Connection {
+        self.connection(false)
+    }
+
+    fn connection(self: &Arc<Self>, marked: bool) -> Connection {
         Connection {
             server: self.clone(),
+            marked,
             id: self.connections.fetch_add(1, Ordering::Relaxed),
             calls: AtomicU64::new(0),
         }
@@ -161,12 +188,17 @@ fn release(export: &Export, gone: Gone<v4::Files, Arc<dyn Node>>) {
 /// A client's connection. Dropping it is its end.
 pub struct Connection {
     server: Arc<Server>,
+    /// Whether messages are records in a stream; else each is alone.
+    marked: bool,
     id: u64,
     calls: AtomicU64,
 }
 
 impl wire::Session for Connection {
     fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
+        if !self.marked {
+            return Ok(Some(head.len()));
+        }
         rpc::frame(head, self.server.max_record())
     }
 
@@ -183,7 +215,10 @@ impl wire::Session for Connection {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed> {
-        let record = Record::new(message.bytes())?;
+        let record = match self.marked {
+            true => Record::new(message.bytes())?,
+            false => Record::unmarked(message.bytes()),
+        };
         let mut arguments = XdrReader::new(record.bytes());
         let xid = arguments.u32()?;
         match arguments.u32()? {
@@ -194,10 +229,11 @@ impl wire::Session for Connection {
             .map_err(Stop::Refused)
             .and_then(|head| {
                 let caller = self.caller(&head)?;
-                rpc::begin_reply(xid, out);
+                rpc::begin_reply(xid, self.marked, out);
                 let mut turn = Turn {
                     server: &self.server,
                     connection: self.id,
+                    xid,
                     call,
                     patience,
                     caller,
@@ -207,6 +243,9 @@ impl wire::Session for Connection {
                     arguments,
                     out,
                 };
+                if head.program == program::NFS && !self.marked {
+                    return Err(Refusal::ProgramUnavailable.into());
+                }
                 turn.run(head.program, head.version, head.procedure)
             });
         match done {
@@ -214,15 +253,21 @@ impl wire::Session for Connection {
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
-                rpc::refuse(xid, why, out);
+                rpc::refuse(xid, self.marked, why, out);
             }
             Err(Stop::Later(answer)) => {
                 out.truncate(0);
                 return Ok(answer);
             }
+            Err(Stop::Unanswered) => {
+                out.truncate(0);
+                return Ok(Answer::Done);
+            }
         }
-        let mark = (out.len() - MARK) as u32 | LAST;
-        out.patch(0, &mark.to_be_bytes());
+        if self.marked {
+            let mark = (out.len() - MARK) as u32 | LAST;
+            out.patch(0, &mark.to_be_bytes());
+        }
         Ok(Answer::Done)
     }
 }
@@ -258,6 +303,8 @@ pub(crate) enum Stop {
     Refused(Refusal),
     /// Not now.
     Later(Answer),
+    /// Another is answered in its place.
+    Unanswered,
 }
 
 impl From<Refusal> for Stop {
@@ -288,6 +335,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) server: &'a Arc<Server>,
     /// Which connection it came by.
     pub(crate) connection: u64,
+    /// What its client calls it.
+    pub(crate) xid: u32,
     pub(crate) call: &'a Call,
     pub(crate) patience: Patience,
     pub(crate) caller: Caller,
@@ -310,6 +359,13 @@ impl<'a> Turn<'a> {
             (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
             (program::MOUNT, 3) => mount::serve(self, procedure),
             (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
+            (program::NLM, 4) => nlm::serve(self, procedure),
+            (program::NLM, _) => Err(Refusal::VersionMismatch(4, 4).into()),
+            (program::NSM, 1) => nlm::serve_nsm(self, procedure),
+            (program::NSM, _) => Err(Refusal::VersionMismatch(1, 1).into()),
+            (program::PORTMAP, 2..=4) if self.server.options.ports.is_some() => {
+                portmap::serve(self, version, procedure)
+            }
             _ => Err(Refusal::ProgramUnavailable.into()),
         }
     }

@@ -3,7 +3,6 @@
 //! Who mounted what is not kept: clients come and go without a word, and nothing depends on it. DUMP lists nobody.
 
 use vfs::{Caller, Errno, Kind, Name};
-use wire::Xdr;
 
 use super::{Stop, Turn};
 use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};

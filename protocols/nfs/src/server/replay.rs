@@ -77,10 +77,7 @@ impl Turn<'_> {
         let server = self.server.clone();
         let replays = &server.replays;
         let bytes = self.record.bytes();
-        let xid = bytes
-            .first_chunk()
-            .map_or(0, |xid| u32::from_be_bytes(*xid));
-        let key = (xid, replays.hasher.hash_one(bytes));
+        let key = (self.xid, replays.hasher.hash_one(bytes));
         let mut calls = replays.calls();
         match calls.answers.get(&key) {
             Some(Some(answer)) => {

@@ -1,8 +1,6 @@
 //! LOOKUP, READLINK, and what takes names away or moves them: REMOVE, RMDIR, RENAME, LINK.
 
-use std::sync::Arc;
-
-use vfs::{Cx, Entry, Errno, Kind, Name, Node, RenameFlags, Want};
+use vfs::{Entry, Errno, Kind, Name, RenameFlags, Want};
 
 use super::{Answered, Fault, Tried};
 use crate::server::{Stop, Turn};
@@ -63,9 +61,9 @@ impl Turn<'_> {
     fn unlink(&self, args: NameArgs<'_>, is_dir: bool) -> Result<Outcome<Wcc, Wcc>, Stop> {
         let (tried, wcc) = self.change(self.directory(&args.dir), |dir, _| {
             let (cx, name) = (self.cx(), existing(args.name)?);
-            let victim = self.at_hand(&cx, dir, name)?;
+            let victim = self.server.going(&cx, dir, name)?;
             dir.unlink(&cx, name, is_dir)?;
-            self.close(victim);
+            self.server.let_go(&self.patient(), victim);
             Ok(())
         })?;
         Ok(match tried {
@@ -85,9 +83,9 @@ impl Turn<'_> {
             let before = to.attr(&cx, Want::STAT)?;
             let tried: Tried<()> = (|| {
                 let (name, to_name) = (existing(args.from.name)?, existing(args.to.name)?);
-                let victim = self.at_hand(&cx, &to, to_name)?;
+                let victim = self.server.going(&cx, &to, to_name)?;
                 from.rename(&cx, name, &*to, to_name, RenameFlags::empty())?;
-                self.close(victim);
+                self.server.let_go(&self.patient(), victim);
                 Ok(())
             })();
             if !matches!(tried, Err(Fault::Later(_))) {
@@ -122,25 +120,6 @@ impl Turn<'_> {
             Ok(()) => Outcome::Done(wcc),
             Err(status) => Outcome::Failed(status, wcc),
         })
-    }
-
-    /// What has a name that is about to be another's or nobody's, if any file is open at all: one that stays open
-    /// would keep its space.
-    fn at_hand(&self, cx: &Cx<'_>, dir: &Arc<dyn Node>, name: Name<'_>) -> Tried<Option<Entry>> {
-        if self.server.files.is_empty() {
-            return Ok(None);
-        }
-        match dir.lookup(cx, name) {
-            Ok(entry) => Ok(Some(entry)),
-            Err(errno) if errno.is_signal() => Err(errno.into()),
-            Err(_) => Ok(None),
-        }
-    }
-
-    fn close(&self, victim: Option<Entry>) {
-        if let Some(victim) = victim {
-            self.server.files.forget(victim.node.id());
-        }
     }
 }
 

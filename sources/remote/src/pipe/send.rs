@@ -6,12 +6,16 @@ use std::os::fd::AsFd;
 use transports::Interest;
 
 use super::state::Guard;
-use super::{ECONNRESET, Pipe};
+use super::{ECONNRESET, Half, Pipe};
 
-impl Pipe {
+impl<H: Half> Pipe<H> {
     /// Sends what is queued, unless another does already: it will. Without `patient`, only what goes at
     /// once; the rest stays queued, and who receives next sends it.
-    pub(super) fn send_queued<'a>(&'a self, mut state: Guard<'a>, patient: bool) -> Guard<'a> {
+    pub(super) fn send_queued<'a>(
+        &'a self,
+        mut state: Guard<'a, H>,
+        patient: bool,
+    ) -> Guard<'a, H> {
         if state.sending || state.queue.is_empty() || state.is_failed() {
             return state;
         }
@@ -20,10 +24,17 @@ impl Pipe {
         self.stop_sending(state)
     }
 
-    /// Sends what is queued and `payload` right behind it. The sending role is free.
-    pub(super) fn send_with<'a>(&'a self, mut state: Guard<'a>, payload: &[u8]) -> Guard<'a> {
+    /// Sends what is queued and `payload` right behind it, and as many zeros. The sending role is free.
+    pub(super) fn send_with<'a>(
+        &'a self,
+        mut state: Guard<'a, H>,
+        payload: &[u8],
+        zeros: usize,
+    ) -> Guard<'a, H> {
         state.sending = true;
         let mut queued = state.take_queue();
+        // Before anything that others queue meanwhile.
+        state.queue.resize(zeros, 0);
         drop(state);
         let sent = self.send_pieces(&queued, payload, true);
         queued.clear();
@@ -37,7 +48,7 @@ impl Pipe {
         self.stop_sending(state)
     }
 
-    fn send_all_queued<'a>(&'a self, mut state: Guard<'a>, patient: bool) -> Guard<'a> {
+    fn send_all_queued<'a>(&'a self, mut state: Guard<'a, H>, patient: bool) -> Guard<'a, H> {
         while !state.queue.is_empty() && !state.is_failed() {
             let mut queued = state.take_queue();
             drop(state);
@@ -62,7 +73,7 @@ impl Pipe {
         state
     }
 
-    fn stop_sending<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
+    fn stop_sending<'a>(&'a self, mut state: Guard<'a, H>) -> Guard<'a, H> {
         state.sending = false;
         if state.senders > 0 {
             self.may_send.notify_one();

@@ -2,19 +2,18 @@
 
 use std::sync::{Arc, Condvar, MutexGuard};
 
-use p9::Tag;
-use p9::client::Client;
 use vfs::{Errno, Result};
 
-use super::clunks::Clunks;
+use super::Half;
+use super::asides::Asides;
 use super::input::{Input, Reply};
 
-pub(super) type Guard<'a> = MutexGuard<'a, State>;
+pub(super) type Guard<'a, H> = MutexGuard<'a, State<H>>;
 
-pub(super) struct State {
-    pub(super) client: Client,
-    /// By tag.
-    pub(super) slots: Vec<Slot>,
+pub(super) struct State<H: Half> {
+    pub(super) half: H,
+    /// By number.
+    pub(super) slots: Vec<Slot<H>>,
     /// Requests that have not left.
     pub(super) queue: Vec<u8>,
     /// The queue's other memory.
@@ -26,40 +25,51 @@ pub(super) struct State {
     /// Whether who sends waits for room, and nobody receives.
     pub(super) stuck: bool,
     /// The receiving role, unless a thread has it.
-    pub(super) input: Option<Input>,
+    pub(super) input: Option<Input<H>>,
     /// Who waits for a reply, and could receive.
-    pub(super) followers: Vec<Tag>,
+    pub(super) followers: Vec<usize>,
     /// How many large replies are awaited, and about how large.
     pub(super) large: (usize, usize),
-    pub(super) clunks: Clunks,
+    pub(super) asides: Asides<H::Aside>,
     pub(super) failed: Option<(Errno, String)>,
 }
 
 /// What becomes of a reply.
-#[derive(Default)]
-pub(super) struct Slot {
-    pub(super) reply: Option<Result<Reply>>,
+pub(super) struct Slot<H: Half> {
+    pub(super) reply: Option<Result<Reply<H>>>,
     pub(super) who: Who,
     /// Rung for a follower.
     pub(super) bell: Option<Arc<Condvar>>,
     pub(super) waits: bool,
     large: bool,
-    /// Tells this use of the tag from earlier ones.
+    /// Tells this use of the number from earlier ones.
     pub(super) life: u64,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+impl<H: Half> Default for Slot<H> {
+    fn default() -> Slot<H> {
+        Slot {
+            reply: None,
+            who: Who::Ticket,
+            bell: None,
+            waits: false,
+            large: false,
+            life: 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     /// Somebody has a ticket.
-    #[default]
     Ticket,
     /// Nobody cares any more.
     Nobody,
-    /// Nobody, and it was a Tclunk.
-    Clunk,
+    /// Nobody from the start.
+    Aside,
 }
 
-impl State {
+impl<H: Half> State<H> {
     pub(super) fn usable(&self) -> Result<()> {
         match self.failed {
             Some((errno, _)) => Err(errno),
@@ -69,7 +79,7 @@ impl State {
 
     /// What is queued has left, or is about to.
     pub(super) fn take_queue(&mut self) -> Vec<u8> {
-        self.clunks.queued = 0;
+        self.asides.queued = 0;
         let spare = std::mem::take(&mut self.spare);
         std::mem::replace(&mut self.queue, spare)
     }
@@ -79,8 +89,7 @@ impl State {
     }
 
     #[inline]
-    pub(super) fn begin(&mut self, tag: Tag, who: Who, large: Option<usize>) {
-        let at = usize::from(tag.0);
+    pub(super) fn begin(&mut self, at: usize, who: Who, large: Option<usize>) {
         if at >= self.slots.len() {
             self.slots.resize_with(at + 1, Slot::default);
         }
@@ -89,13 +98,19 @@ impl State {
         slot.life += 1;
         slot.large = large.is_some();
         if let Some(large) = large {
-            self.large = (self.large.0 + 1, large + p9::message::DATA_HEAD);
+            self.large = (self.large.0 + 1, large);
         }
     }
 
     #[inline]
-    pub(super) fn answered(&mut self, tag: Tag, result: Result<()>, input: &mut Input, len: usize) {
-        let slot = &mut self.slots[usize::from(tag.0)];
+    pub(super) fn answered(
+        &mut self,
+        number: usize,
+        result: Result<()>,
+        input: &mut Input<H>,
+        len: usize,
+    ) {
+        let slot = &mut self.slots[number];
         if slot.large {
             self.large.0 -= 1;
         }
@@ -112,13 +127,13 @@ impl State {
             }
             return;
         }
-        let clunk = slot.who == Who::Clunk;
+        let aside = slot.who == Who::Aside;
         input.skip(len);
-        self.client.release(tag);
-        if clunk {
-            self.clunks.in_flight -= 1;
-            if let Some(fid) = self.clunks.waiting.pop() {
-                self.clunk(fid);
+        self.half.release(number);
+        if aside {
+            self.asides.in_flight -= 1;
+            if let Some(aside) = self.asides.waiting.pop() {
+                self.aside(aside);
             }
         }
     }

@@ -4,8 +4,8 @@ use p9::client::Client;
 use transports::Link;
 use vfs::Errno;
 
-use super::{ECONNRESET, error_text};
 use crate::ConnectError;
+use crate::pipe::{ECONNRESET, error_text};
 
 /// Tversion and its reply.
 pub(super) fn greet(
@@ -14,11 +14,12 @@ pub(super) fn greet(
     hello: &[u8],
 ) -> std::result::Result<(), ConnectError> {
     let broken = |error: std::io::Error| {
-        let why = error_text(link.peer(), &error);
+        let why = error_text::<Client>(link.peer(), &error);
         ConnectError::new(Errno::from(error), why)
     };
-    let refused =
-        |what: wire::Malformed| ConnectError::new(Errno::EPROTO, error_text(link.peer(), &what));
+    let refused = |what: wire::Malformed| {
+        ConnectError::new(Errno::EPROTO, error_text::<Client>(link.peer(), &what))
+    };
     link.send(hello, true).map_err(broken)?;
     // Before anything is agreed on, a message is no longer than this.
     let mut buffer = vec![0; 8192];
@@ -45,7 +46,7 @@ pub(super) fn greet(
                 let what = "the server ended the connection instead of answering Tversion";
                 return Err(ConnectError::new(
                     ECONNRESET,
-                    error_text(link.peer(), &what),
+                    error_text::<Client>(link.peer(), &what),
                 ));
             }
             got => end += got,

@@ -4,46 +4,34 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use p9::message::DATA_HEAD;
-use p9::{Dialect, Rmessage};
 use transports::{Link, Poller};
-use vfs::{Errno, Result};
+
+use super::Half;
 
 /// A reply as it came, in the memory it was received into. That memory is used again when the reply is
 /// dropped.
-pub struct Reply {
+pub struct Reply<H: Half> {
     chunk: Arc<Vec<u8>>,
     start: usize,
     end: usize,
-    dialect: Dialect,
+    pub(crate) reading: H::Reading,
 }
 
-impl Reply {
-    /// The message. Never an error's.
-    pub fn message(&self) -> Result<Rmessage<'_>> {
-        // Cannot fail: it was decoded when it came.
-        let decoded = Rmessage::decode(self.dialect, self.bytes());
-        decoded.map(|(_, message)| message).map_err(|_| Errno::EIO)
-    }
-
-    /// The payload of an Rread or Rreaddir, which it must be.
-    pub fn data(&self) -> &[u8] {
-        &self.bytes()[DATA_HEAD..]
-    }
-
-    fn bytes(&self) -> &[u8] {
+impl<H: Half> Reply<H> {
+    /// The whole message.
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.chunk[self.start..self.end]
     }
 }
 
-impl fmt::Debug for Reply {
+impl<H: Half> fmt::Debug for Reply<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.message().fmt(f)
+        write!(f, "Reply(\"{}\")", self.bytes().escape_ascii())
     }
 }
 
 /// The receiving end of a connection. One thread has it at a time.
-pub(super) struct Input {
+pub(super) struct Input<H: Half> {
     /// What is received into; replies before `start` share it.
     current: Arc<Vec<u8>>,
     /// Where the first message begins that has not come whole, or was not taken yet.
@@ -53,11 +41,11 @@ pub(super) struct Input {
     /// To be received into next, once no reply shares them any more.
     spare: Vec<Arc<Vec<u8>>>,
     size: usize,
-    dialect: Dialect,
+    reading: H::Reading,
     poller: Poller,
 }
 
-impl Input {
+impl<H: Half> Input<H> {
     /// What is received at once at most, unless a message is larger: some 60 replies of 4 KiB.
     const SIZE: usize = 256 << 10;
 
@@ -69,16 +57,16 @@ impl Input {
     /// copied to where it has room.
     const LARGE: usize = 16 << 10;
 
-    /// For messages of up to `msize` bytes.
-    pub(super) fn new(msize: u32, dialect: Dialect) -> Input {
-        let size = Input::SIZE.max(msize as usize);
+    /// For messages of up to `most` bytes.
+    pub(super) fn new(most: usize, reading: H::Reading) -> Input<H> {
+        let size = Input::<H>::SIZE.max(most);
         Input {
             current: Arc::new(vec![0; size]),
             start: 0,
             end: 0,
             spare: Vec::new(),
             size,
-            dialect,
+            reading,
             poller: Poller::new(Poller::usual()),
         }
     }
@@ -91,14 +79,14 @@ impl Input {
 
     /// Takes the next `len` bytes as a reply.
     #[inline]
-    pub(super) fn take(&mut self, len: usize) -> Reply {
+    pub(super) fn take(&mut self, len: usize) -> Reply<H> {
         let start = self.start;
         self.start += len;
         Reply {
             chunk: self.current.clone(),
             start,
             end: self.start,
-            dialect: self.dialect,
+            reading: self.reading,
         }
     }
 
@@ -120,11 +108,11 @@ impl Input {
         let come = self.end - self.start;
         let missing = begun.map(|len| len - come);
         let limit = match missing {
-            Some(missing) if missing >= Input::LARGE => missing,
+            Some(missing) if missing >= Input::<H>::LARGE => missing,
             None if come == 0 => next.unwrap_or(self.size),
             _ => self.size,
         };
-        self.make_room(begun.unwrap_or(p9::message::HEADER));
+        self.make_room(begun.unwrap_or(H::HEADER));
         let end = self.end;
         let room = Arc::get_mut(&mut self.current).expect("no reply shares it")[end..].as_mut();
         let limit = room.len().min(limit);
@@ -152,7 +140,7 @@ impl Input {
             let chunk = Arc::get_mut(&mut next).expect("no reply shares it");
             chunk[..end - start].copy_from_slice(&self.current[start..end]);
             let shared = std::mem::replace(&mut self.current, next);
-            if self.spare.len() < Input::KEEP / self.size {
+            if self.spare.len() < Input::<H>::KEEP / self.size {
                 self.spare.push(shared);
             }
         }

@@ -1,0 +1,6 @@
+//! NFS: over a barge server in the same process, and over Ganesha.
+
+mod conformance;
+mod ganesha;
+mod net;
+mod restart;
