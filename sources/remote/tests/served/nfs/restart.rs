@@ -128,11 +128,11 @@ fn locks_are_kept_over_a_restart() {
 fn many_threads_go_on_over_restarts() {
     for version in VERSIONS {
         let (served, fs, _) = mounted(version);
-        let done = AtomicBool::new(false);
+        let (done, restarted) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..4u64)
                 .map(|worker| {
-                    let (fs, done) = (&fs, &done);
+                    let (fs, done, restarted) = (&fs, &done, &restarted);
                     scope.spawn(move || {
                         let root = root(fs);
                         let mut round = 0;
@@ -143,7 +143,13 @@ fn many_threads_go_on_over_restarts() {
                             ok(file.write_all(0, &data));
                             assert!(ok(file.read_all()) == data, "{version:?}");
                             drop(file);
-                            ok(root.unlink(&name));
+                            // What has been answered before is not known after a restart, and barge's
+                            // server keeps no answers of v4.0.
+                            let forgets = restarted.load(Ordering::Relaxed) || version == (4, 0);
+                            match root.unlink(&name) {
+                                Err(Errno::ENOENT) if forgets => {}
+                                done => assert_eq!(done, Ok(()), "{version:?}"),
+                            }
                             round += 1;
                         }
                     })
@@ -153,6 +159,7 @@ fn many_threads_go_on_over_restarts() {
                 std::thread::sleep(std::time::Duration::from_millis(30));
                 served.hang_up();
             }
+            restarted.store(true, Ordering::Relaxed);
             served.restart();
             done.store(true, Ordering::Relaxed);
             for worker in workers {
