@@ -30,6 +30,9 @@ pub(crate) struct ServeArgs {
     /// nolock [default: port 111 of the first --nfs address]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
     rpcbind: Option<Option<Addr>>,
+    /// How long an NFS v4 client may be silent before others may get what it has open or locked, seconds: its lease
+    #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
+    nfs_lease: u16,
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
     /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
@@ -159,10 +162,11 @@ impl ServeArgs {
                 max_msize: self.msize,
                 wait_for_locks: !self.no_lock_wait,
             }),
-            nfs: Nfs {
+            nfs: Some(Nfs {
                 addrs: self.nfs.clone(),
                 rpcbind: self.rpcbind.clone(),
-            },
+                lease: Duration::from_secs(self.nfs_lease.into()),
+            }),
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),
                 options: fuse::server::Options {

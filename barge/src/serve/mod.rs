@@ -35,7 +35,7 @@ fn serve(plan: &Plan) -> Done {
     let exports = exports::open(plan)?;
     // What is served if nothing is asked for: 9P and NFS at their usual places.
     let unnamed = plan.virtiofs.shares.is_empty()
-        && plan.nfs.addrs.is_empty()
+        && plan.nfs.as_ref().is_none_or(|nfs| nfs.addrs.is_empty())
         && plan.nine.as_ref().is_some_and(|nine| nine.addrs.is_empty())
         && !activation::is_activated();
     let engine = Engine::new(plan.tuning).map_err(Failure::new)?;
@@ -43,7 +43,10 @@ fn serve(plan: &Plan) -> Done {
         Some(nine) => nine_listeners(nine, unnamed)?,
         None => Vec::new(),
     };
-    let nfs = nfs::place(&exports.whole, &plan.nfs, unnamed)?;
+    let nfs = match &plan.nfs {
+        Some(nfs) => nfs::place(&exports.whole, nfs, unnamed)?,
+        None => None,
+    };
     let addrs = Addrs {
         nine: listeners.iter().map(|at| at.addr().clone()).collect(),
         nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),

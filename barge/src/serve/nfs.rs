@@ -38,6 +38,7 @@ pub(super) fn place(
     }
     let start = Instant::now();
     let mut options = Options::new(boot(), Arc::new(move || start.elapsed()));
+    options.lease = plan.lease;
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
     if let Some(at) = &plan.rpcbind {
         let Some(Addr::Tcp { host, port }) = first_tcp(&listeners) else {

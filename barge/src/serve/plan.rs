@@ -1,5 +1,7 @@
 //! What is served, and how: what every command line that serves comes to.
 
+use std::time::Duration;
+
 use engine::Tuning;
 use layers::{MapIds, Squash, XattrMap};
 use transports::Addr;
@@ -16,7 +18,8 @@ pub(super) struct Plan {
     pub(super) layers: Layers,
     /// 9P, if that is served at all.
     pub(super) nine: Option<Nine>,
-    pub(super) nfs: Nfs,
+    /// NFS, if that is served at all.
+    pub(super) nfs: Option<Nfs>,
     pub(super) virtiofs: Virtiofs,
     pub(super) tuning: Tuning,
     /// The command for which all this lives.
@@ -40,12 +43,12 @@ pub(super) struct Nine {
     pub(super) wait_for_locks: bool,
 }
 
-/// How NFS is served: where.
-#[derive(Default)]
+/// How NFS is served: where, and how long a client of v4 may be silent.
 pub(super) struct Nfs {
     pub(super) addrs: Vec<Addr>,
     /// Whether there is a portmapper, and where, if not at the usual port of the first address.
     pub(super) rpcbind: Option<Option<Addr>>,
+    pub(super) lease: Duration,
 }
 
 /// How virtiofs is served.

@@ -16,7 +16,7 @@ use transports::Addr;
 
 pub(crate) use self::args::VirtiofsdArgs;
 use self::args::{Handles, Negotiate, Sandbox, Seccomp};
-use super::plan::{Layers, Nfs, Plan, Virtiofs};
+use super::plan::{Layers, Plan, Virtiofs};
 use super::virtiofs::{Cache, Share};
 use crate::source::{Named, Source};
 use crate::{Done, Failure};
@@ -95,7 +95,7 @@ impl VirtiofsdArgs {
                 read_only: self.readonly,
             },
             nine: None,
-            nfs: Nfs::default(),
+            nfs: None,
             virtiofs: Virtiofs {
                 shares: vec![Share { name: None, at }],
                 options: self.fuse(),

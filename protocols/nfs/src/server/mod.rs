@@ -104,8 +104,8 @@ impl Server {
     pub fn new(export: Arc<Export>, options: Options) -> Arc<Server> {
         let locked = export.clone();
         let state = State::new(Config {
-            // Neither of the two that state cannot be of.
-            boot: ((options.boot ^ options.boot >> 32) as u32).clamp(1, u32::MAX - 1),
+            // Neither of the two that state cannot be of, nor 1, of which whoever makes stateids up makes them.
+            boot: ((options.boot ^ options.boot >> 32) as u32).clamp(2, u32::MAX - 1),
             lease: options.lease,
             clock: options.clock.clone(),
             limits: Limits::default(),

@@ -1,4 +1,5 @@
-//! What calls were answered that must not be carried out twice (v3 has no sessions: RFC 1813 section 4.6).
+//! What calls were answered that must not be carried out twice: v3 and v4.0 have no sessions (RFC 1813 section 4.6,
+//! RFC 7530 section 3.1.1).
 //!
 //! A client whose connection broke sends the same call again, byte for byte, by another. So a call is known by all its
 //! bytes: its id, who calls, and what for.
@@ -65,10 +66,11 @@ impl Drop for Running<'_> {
 }
 
 impl Turn<'_> {
-    /// Answers with what `answer` gives, or gave when this very call came before.
+    /// Answers by `answer`, which gives a copy of what it put into the reply if that can be kept; or by that copy when
+    /// this very call came before.
     pub(super) fn once(
         &mut self,
-        answer: impl FnOnce(&mut Self) -> Result<Vec<u8>, Stop>,
+        answer: impl FnOnce(&mut Self) -> Result<Option<Arc<[u8]>>, Stop>,
     ) -> Result<(), Stop> {
         /// How often a call is looked at again whose first coming is not answered yet.
         const AGAIN: Duration = Duration::from_millis(20);
@@ -97,9 +99,7 @@ impl Turn<'_> {
             key,
             answer: None,
         };
-        let bytes = answer(self)?;
-        self.out.bytes(&bytes);
-        running.answer = Some(bytes.into());
+        running.answer = answer(self)?;
         Ok(())
     }
 }

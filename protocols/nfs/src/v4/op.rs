@@ -179,7 +179,8 @@ xdr_struct! {
         pub(crate) owner: &'a [u8],
         pub(crate) flags: u32,
         pub(crate) protect: Protect<'a>,
-        pub(crate) implementation: Vec<Implementation<'a>>,
+        /// What the client is: an array of one element at most.
+        pub(crate) implementation: Option<Implementation<'a>>,
     }
 
     /// Operations that only the machine's own credential may do (`state_protect_ops4`).

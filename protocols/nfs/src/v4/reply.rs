@@ -68,7 +68,7 @@ xdr_struct! {
         pub(crate) protect: u32,
         pub(crate) owner: ServerOwner<'a>,
         pub(crate) scope: &'a [u8],
-        pub(crate) implementation: Vec<Implementation<'a>>,
+        pub(crate) implementation: Option<Implementation<'a>>,
     }
 
     #[derive(Clone, Debug, PartialEq)]

@@ -69,7 +69,8 @@ xdr_struct! {
         pub(crate) max_cached: u32,
         pub(crate) max_operations: u32,
         pub(crate) max_requests: u32,
-        pub(crate) rdma: Vec<u32>,
+        /// An array of one element at most.
+        pub(crate) rdma: Option<u32>,
     }
 
     /// Where a client of 4.0 is called back (`clientaddr4`).

@@ -100,7 +100,8 @@ impl<'a> Turn<'a> {
         self.once(|turn| {
             let mut bytes = Vec::new();
             procedure(turn, arguments)?.put(&mut bytes);
-            Ok(bytes)
+            turn.out.bytes(&bytes);
+            Ok(Some(bytes.into()))
         })
     }
 

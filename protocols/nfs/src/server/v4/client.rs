@@ -11,6 +11,7 @@ use super::state::{
     self, Begun, Callback, Channel, ClientRef, Direction, OwnerTurn, SetClientIdError,
 };
 use super::{Bad, Compound, Done, Files};
+use crate::rpc;
 use crate::server::handle::FileHandle;
 use crate::v4::op::{
     BackchannelCtl, BindConnToSession, CreateSession, ExchangeId, Protect, Sequence, SetClientId,
@@ -79,6 +80,9 @@ impl Compound<'_, '_> {
             Begun::New(turn) => turn,
             Begun::Replay(kept) => {
                 let kept = Kept::read(&kept).ok_or(Status::Serverfault)?;
+                if kept.number != self.number {
+                    return Err(Status::BadSeqid.into());
+                }
                 self.reply.bytes(kept.body);
                 if let Some(handle) = kept.handle {
                     self.putfh(handle)?;
@@ -108,7 +112,7 @@ impl Compound<'_, '_> {
             true => self.handle().ok(),
             false => None,
         };
-        turn.finish(status, Kept::write(status, handle, &body));
+        turn.finish(status, Kept::write(self.number, status, handle, &body));
         done
     }
 
@@ -152,7 +156,7 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn exchange_id(&mut self, op: ExchangeId<'_>) -> Done {
-        if op.flags & !flag::ASKED != 0 || op.implementation.len() > 1 {
+        if op.flags & !flag::ASKED != 0 {
             return Err(Status::Inval.into());
         }
         match op.protect {
@@ -184,7 +188,7 @@ impl Compound<'_, '_> {
                 major: name,
             },
             scope: name,
-            implementation: Vec::new(),
+            implementation: None,
         });
         Ok(())
     }
@@ -263,6 +267,7 @@ impl Compound<'_, '_> {
 
     pub(super) fn free_stateid(&mut self, state: StateId) -> Done {
         let client = self.session_client()?;
+        let state = self.current_of(&state)?;
         Ok(self.turn.server.state.free_stateid(&client, &state)?)
     }
 
@@ -276,9 +281,9 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// SEQUENCE: whether the rest is to be carried out, or was answered before as the reply has it now from
-    /// `start` on.
-    pub(super) fn sequence(&mut self, op: Sequence, start: usize) -> Result<bool, Bad> {
+    /// SEQUENCE, of a compound of `count` operations: whether the rest is to be carried out, or was answered before
+    /// as the reply has it now.
+    pub(super) fn sequence(&mut self, op: Sequence, count: u32) -> Result<bool, Bad> {
         let mut digest = DefaultHasher::new();
         let rest = self.arguments.rest();
         digest.write_usize(rest.len());
@@ -295,11 +300,23 @@ impl Compound<'_, '_> {
         match begun {
             Begun::Replay(reply) => {
                 self.reply.kept();
-                self.reply.truncate(start);
+                self.reply.truncate(self.start);
                 self.reply.bytes(&reply);
                 Ok(false)
             }
             Begun::New(slot) => {
+                let channel = slot.channel();
+                if self.turn.record.bytes().len() > channel.max_request as usize {
+                    return Err(Status::ReqTooBig.into());
+                }
+                if count > channel.max_operations {
+                    return Err(Status::TooManyOps.into());
+                }
+                let most = match op.cache_this {
+                    true => channel.max_cached.min(channel.max_response),
+                    false => channel.max_response,
+                };
+                self.reply.limit(rpc::MARK + most as usize);
                 self.reply.value(&Sequenced {
                     session: op.session,
                     sequence: op.sequence,
@@ -335,20 +352,28 @@ fn told(agreed: &Channel) -> types::Channel {
         max_cached: agreed.max_cached,
         max_operations: agreed.max_operations,
         max_requests: agreed.max_requests,
-        rdma: Vec::new(),
+        rdma: None,
     }
 }
 
 /// What an owner's last request was answered (v4.0), and where it came to.
 struct Kept<'a> {
+    /// Which operation it was.
+    number: u32,
     status: Status,
     handle: Option<&'a [u8]>,
     body: &'a [u8],
 }
 
 impl<'a> Kept<'a> {
-    fn write(status: Status, handle: Option<FileHandle>, body: &[u8]) -> Arc<[u8]> {
+    fn write(
+        number: u32,
+        status: Status,
+        handle: Option<FileHandle>,
+        body: &[u8],
+    ) -> Arc<[u8]> {
         let mut kept = Vec::new();
+        number.put(&mut kept);
         status.put(&mut kept);
         let handle = handle.map(|handle| handle.bytes());
         handle.as_deref().put(&mut kept);
@@ -359,6 +384,7 @@ impl<'a> Kept<'a> {
     fn read(kept: &'a [u8]) -> Option<Kept<'a>> {
         let mut from = wire::XdrReader::new(kept);
         Some(Kept {
+            number: from.u32().ok()?,
             status: Status::get(&mut from).ok()?,
             handle: Option::get(&mut from).ok()?,
             body: from.rest(),

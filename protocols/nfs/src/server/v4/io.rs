@@ -6,7 +6,7 @@ use vfs::{Errno, File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
 use super::state::{Share, SlotTurn, Special, special};
-use super::{Bad, Compound, Done};
+use super::{Bad, Compound, Done, Files};
 use crate::v4::op::{Commit, Read, Write};
 use crate::v4::reply::Written;
 use crate::v4::types::Stable;
@@ -36,9 +36,21 @@ impl Compound<'_, '_> {
             Some(Special::Current | Special::Invalid) => Err(Status::BadStateid.into()),
             None => {
                 let client = self.slot.as_ref().map(SlotTurn::client);
-                Ok(Some(state.io(client.as_ref(), &given, key, share)?))
+                let open = state.io(client.as_ref(), &given, key, share)?;
+                self.check_user(&open, node, share)?;
+                Ok(Some(open.file))
             }
         }
+    }
+
+    /// Whether the caller may use what is open by a stateid, which is no secret: if he opened it himself, if he could
+    /// open it now, or if it is his, as its mode may have been set since.
+    fn check_user(&self, open: &Files, node: &Arc<dyn Node>, share: Share) -> Done {
+        let caller = self.turn.caller;
+        if open.caller == *caller || node.attr(&self.cx(), Want::BASIC)?.uid == caller.uid {
+            return Ok(());
+        }
+        self.check_access(node, share)
     }
 
     /// The file that `state` names of `node`, or that one opened for `access`.
@@ -76,6 +88,9 @@ impl Compound<'_, '_> {
     ) -> Result<(usize, bool), Bad> {
         let len = count.min(self.turn.server.options.max_io) as usize;
         let len = len.min(self.reply.room());
+        if len == 0 && count > 0 {
+            return Err(self.too_big().into());
+        }
         let cx = self.cx();
         let got = match i64::try_from(offset) {
             Ok(_) if len > 0 => file.read(&cx, offset, len, &mut self.reply)?,

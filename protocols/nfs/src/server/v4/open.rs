@@ -92,17 +92,16 @@ impl Compound<'_, '_> {
         };
         let opening = state.open(client, ask)?;
         let file = match (found.file, opening.held()) {
-            (Some(file), _) => file,
+            (Some(file), _) => self.opened(file),
             (None, Some(held)) => {
                 self.check_access(&found.node, access)?;
                 held.clone()
             }
             (None, None) if reclaim => {
-                self.turn
-                    .server
-                    .file(&self.cx(), &found.node, flags(access))?
+                let server = self.turn.server;
+                self.opened(server.file(&self.cx(), &found.node, flags(access))?)
             }
-            (None, None) => found.node.open(&self.cx(), flags(access))?,
+            (None, None) => self.opened(found.node.open(&self.cx(), flags(access))?),
         };
         if found.cut {
             let cut = SetAttr {
@@ -111,7 +110,7 @@ impl Compound<'_, '_> {
                 ..SetAttr::default()
             };
             match access.contains(Share::WRITE) {
-                true => file.setattr(&self.cx(), &cut)?,
+                true => file.file.setattr(&self.cx(), &cut)?,
                 false => found.node.setattr(&self.cx(), &cut)?,
             };
         }
@@ -125,7 +124,7 @@ impl Compound<'_, '_> {
             change: found.change,
             flags: flag::LOCKTYPE_POSIX | confirm,
             set: found.set,
-            delegation: Delegation::None,
+            delegation: not_delegated(op.access),
         });
         Ok(())
     }
@@ -235,8 +234,14 @@ impl Compound<'_, '_> {
         }
     }
 
+    /// A file that the caller has opened.
+    fn opened(&self, file: Arc<dyn File>) -> Files {
+        let caller = self.turn.caller.clone();
+        Files { file, caller }
+    }
+
     /// Whether the caller could open `node` for `access`.
-    fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), Bad> {
+    pub(super) fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), Bad> {
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Share::READ));
         want.set(Access::WRITE, access.contains(Share::WRITE));
@@ -288,6 +293,18 @@ const TIMES: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SI
 
 fn n_add(set: &mut Bitmap, numbers: &[u32]) {
     numbers.iter().for_each(|&number| set.add(number));
+}
+
+/// What the client is told of a delegation, of which there are none: why, if it did not want one (RFC 8881 section
+/// 18.16.3).
+fn not_delegated(access: u32) -> Delegation<'static> {
+    const WANT: u32 = 0xff00;
+    const NONE: u32 = 0x400;
+    const NOT_WANTED: u32 = 0;
+    match access & WANT {
+        NONE => Delegation::NoneBecause(NOT_WANTED),
+        _ => Delegation::None,
+    }
 }
 
 /// What OPEN and OPEN_DOWNGRADE share and deny. What a v4.1 client wants of delegations besides does not

@@ -138,10 +138,7 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn lookup_parent(&mut self) -> Done {
-        let directory = match self.node()?.kind() {
-            Kind::Directory => self.node()?,
-            _ => return Err(Status::Notdir.into()),
-        };
+        let directory = self.directory()?;
         let parent = directory.parent(&self.cx())?;
         if parent.node.id() == directory.id() {
             return Err(Status::Noent.into());

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use vfs::{Patience, Result, Sink};
 use wire::{Buffered, Outgoing, Xdr};
 
+use super::FAILED;
+
 /// A reply on its way out, and a copy of what is put into it while one is wanted.
 pub(super) struct Reply<'a> {
     out: &'a mut dyn Outgoing,
     copy: Option<Copy>,
+    /// How long it may be, if it has less room than there is: always with an operation that failed behind it.
+    most: usize,
 }
 
 struct Copy {
@@ -22,7 +26,21 @@ struct Copy {
 
 impl<'a> Reply<'a> {
     pub(super) fn new(out: &'a mut dyn Outgoing) -> Reply<'a> {
-        Reply { out, copy: None }
+        Reply {
+            out,
+            copy: None,
+            most: usize::MAX,
+        }
+    }
+
+    /// It may be `most` bytes long, with all that stands before it.
+    pub(super) fn limit(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// Whether it has become too long for one more operation.
+    pub(super) fn is_over(&self) -> bool {
+        self.out.len().saturating_add(FAILED) > self.most
     }
 
     /// Keeps a copy of all that is put in from now on.
@@ -48,7 +66,8 @@ impl<'a> Reply<'a> {
 
 impl Sink for Reply<'_> {
     fn room(&self) -> usize {
-        self.out.room()
+        let left = self.most.saturating_sub(self.out.len() + FAILED);
+        self.out.room().min(left)
     }
 
     fn bytes(&mut self, data: &[u8]) {

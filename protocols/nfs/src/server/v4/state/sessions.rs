@@ -112,7 +112,7 @@ pub struct Sequence {
     pub digest: u64,
 }
 
-/// A request that is served by a slot. Dropped, it is as if it had not come.
+/// A request that is served by a slot, or was before. Dropped, it is as if it had not come.
 #[must_use]
 pub struct SlotTurn<F, N> {
     session: Arc<Session<F, N>>,
@@ -120,6 +120,7 @@ pub struct SlotTurn<F, N> {
     highest: u32,
     target: u32,
     must_reclaim: bool,
+    repeated: bool,
     answered: bool,
 }
 
@@ -261,7 +262,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// SEQUENCE: begins the request, or answers the whole reply that it was answered before. Renews the
     /// lease, and binds the connection to the session's requests (RFC 8881 section 2.10.3.1).
-    /// `RETRY_UNCACHED_REP` is for the operation behind the SEQUENCE, if there is one.
+    /// A request whose reply was not kept is [`SlotTurn::is_repeated`].
     pub fn sequence(&self, request: Sequence) -> Result<Begun<SlotTurn<F, N>>, Status> {
         let session = self
             .sessions
@@ -278,7 +279,7 @@ impl<F, N: Clone> State<F, N> {
                 request.digest,
             )?;
             let (highest, target) = (slots.granted() - 1, slots.target() - 1);
-            if matches!(taken, Taken::Serve) {
+            if matches!(taken, Taken::Serve | Taken::Lost) {
                 // Before the lock is given up: a client with a request in service does not expire.
                 client.enter();
             }
@@ -295,13 +296,14 @@ impl<F, N: Clone> State<F, N> {
         }
         match taken {
             Taken::Answer(reply) => Ok(Begun::Replay(reply)),
-            Taken::Serve => Ok(Begun::New(SlotTurn {
+            Taken::Serve | Taken::Lost => Ok(Begun::New(SlotTurn {
+                repeated: matches!(taken, Taken::Lost),
+                answered: matches!(taken, Taken::Lost),
                 must_reclaim: self.has_to_reclaim(client),
                 session,
                 request,
                 highest,
                 target,
-                answered: false,
             })),
         }
     }
@@ -320,6 +322,12 @@ impl<F, N> SlotTurn<F, N> {
     /// `TOO_MANY_OPS`, `REP_TOO_BIG`, `REP_TOO_BIG_TO_CACHE`).
     pub fn channel(&self) -> &Channel {
         &self.session.fore
+    }
+
+    /// Whether the request was served before, by a reply that was not kept: the SEQUENCE is answered again, and
+    /// `RETRY_UNCACHED_REP` is for the operation behind it (RFC 8881 section 2.10.6.1.3).
+    pub fn is_repeated(&self) -> bool {
+        self.repeated
     }
 
     /// What was asked.
@@ -359,6 +367,9 @@ impl<F, N> SlotTurn<F, N> {
 
     /// The request is answered: by `reply`, if that is kept for a retry.
     pub fn finish(mut self, reply: Option<Arc<[u8]>>) {
+        if self.repeated {
+            return;
+        }
         self.answered = true;
         let Sequence { slot, digest, .. } = self.request;
         lock(&self.session.inner).slots.answer(slot, digest, reply);
