@@ -24,7 +24,10 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
         }
     }
     for addr in &addrs.nfs {
-        text.push_str(&nfs_mount_commands(addr, plan.nfs.as_ref().is_some_and(|nfs| nfs.rpcbind.is_some())));
+        text.push_str(&nfs_mount_commands(
+            addr,
+            plan.nfs.as_ref().is_some_and(|nfs| nfs.rpcbind.is_some()),
+        ));
     }
     for share in &plan.virtiofs.shares {
         if let Addr::Unix(socket) = &share.at {

@@ -366,12 +366,7 @@ struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    fn write(
-        number: u32,
-        status: Status,
-        handle: Option<FileHandle>,
-        body: &[u8],
-    ) -> Arc<[u8]> {
+    fn write(number: u32, status: Status, handle: Option<FileHandle>, body: &[u8]) -> Arc<[u8]> {
         let mut kept = Vec::new();
         number.put(&mut kept);
         status.put(&mut kept);
