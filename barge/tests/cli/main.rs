@@ -5,6 +5,7 @@ mod foreign;
 mod layers;
 mod locks;
 mod nfs;
+mod restart;
 mod served;
 mod service;
 mod virtiofs;

@@ -176,4 +176,12 @@ pub(super) const SCRIPTS: &[Script] = &[
         setup: Setup::Reset,
         ways: &["virtiofs", "virtiofs-4q"],
     },
+    Script {
+        name: "restart",
+        file: "restart.py",
+        quick: &[("KILLS", "3")],
+        full: &[("KILLS", "50")],
+        setup: Setup::Restart,
+        ways: &["nfs3", "nfs4.0", "nfs4.1", "nfs4.2"],
+    },
 ];
