@@ -146,12 +146,20 @@ pub(super) const SCRIPTS: &[Script] = &[
         ways: &["virtiofs-4q"],
     },
     Script {
+        name: "pair-nfs",
+        file: "pair.py",
+        quick: &[("ROWS", "20"), ("TURNS", "6"), ("FLOCK", "no")],
+        full: &[("ROWS", "200"), ("TURNS", "50"), ("FLOCK", "no")],
+        setup: Setup::Two("nfs4.2", "nfs4.2"),
+        ways: &["nfs4.2"],
+    },
+    Script {
         name: "root",
         file: "root.sh",
         quick: &[("TREES", "/etc")],
         full: &[("TREES", "/usr/bin /etc /usr/lib/python3 /usr/share/doc")],
         setup: Setup::Root,
-        ways: &["loose", "virtiofs-4q"],
+        ways: &["loose", "virtiofs-4q", "nfs4.2"],
     },
     Script {
         name: "bundle",

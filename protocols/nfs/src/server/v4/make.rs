@@ -37,7 +37,7 @@ impl Compound<'_, '_> {
             minor: device.minor,
         };
         let what = match &op.what {
-            CreateWhat::Link(target) if target.is_empty() => return Err(Status::Inval.into()),
+            CreateWhat::Link(b"") => return Err(Status::Inval.into()),
             CreateWhat::Link(target) => Make::Symlink(target),
             CreateWhat::Block(at) => Make::BlockDevice(device(*at)),
             CreateWhat::Character(at) => Make::CharDevice(device(*at)),

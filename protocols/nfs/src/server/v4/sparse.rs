@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vfs::{Allocate, CopyHow, Errno, Extent, File, OpenFlags, Want};
 use wire::Outgoing as _;
 
-use super::{Bad, Compound, Done};
+use super::{Bad, Compound, Done, Files};
 use crate::v4::Status;
 use crate::v4::attr::Bitmap;
 use crate::v4::op::{Clone, Copy, IoAdvise, Read, Seek, Space};
@@ -121,7 +121,7 @@ impl Compound<'_, '_> {
         &self,
         from: &crate::v4::StateId,
         to: &crate::v4::StateId,
-    ) -> Result<(Arc<dyn File>, Arc<dyn File>), Bad> {
+    ) -> Result<(Files, Files), Bad> {
         let (source, target) = (self.saved_node()?, self.node()?);
         self.check_regular(&source)?;
         self.check_regular(&target)?;
