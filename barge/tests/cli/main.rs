@@ -4,6 +4,7 @@ mod bundle;
 mod foreign;
 mod layers;
 mod locks;
+mod nfs;
 mod served;
 mod service;
 mod virtiofs;

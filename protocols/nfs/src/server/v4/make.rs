@@ -37,6 +37,9 @@ impl Compound<'_, '_> {
             minor: device.minor,
         };
         let what = match &op.what {
+            CreateWhat::Regular | CreateWhat::AttributeDirectory | CreateWhat::NamedAttribute => {
+                return Err(Status::Badtype.into());
+            }
             CreateWhat::Link(b"") => return Err(Status::Inval.into()),
             CreateWhat::Link(target) => Make::Symlink(target),
             CreateWhat::Block(at) => Make::BlockDevice(device(*at)),

@@ -57,7 +57,7 @@ pub struct Opened {
 
 impl<F: Clone, N: Clone> State<F, N> {
     /// An OPEN begins (RFC 7530 section 16.16, RFC 8881 section 18.16). `SHARE_DENIED`
-    /// (`RECLAIM_CONFLICT` for a reclaim) if another owner is in the way; an expired client in the
+    /// (`RECLAIM_CONFLICT` for a reclaim) if an open is in the way, be it the owner's own; an expired client in the
     /// way loses what it has. `GRACE`, `NO_GRACE`, `RECLAIM_BAD` as [`State::in_grace`] has it.
     /// Whether the caller may open the node is nothing to do with it.
     pub fn open(
