@@ -68,7 +68,7 @@ impl Served {
         let fs: Arc<dyn FileSystem> = Memory::new(vfs_testkit::clock());
         let stable: Arc<dyn Stable> = Arc::new(InMemory::default());
         Arc::new(Served {
-            running: Mutex::new(Running::start(&fs, &stable, lease, 1)),
+            running: Mutex::new(Running::start(&fs, &stable, lease, 100)),
             fs,
             stable,
             lease,
