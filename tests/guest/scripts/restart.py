@@ -126,7 +126,7 @@ for number in range(KILLS):
     times.append(kill(number))
 time.sleep(1)
 before = buffered.value, direct.value
-while any(program.is_alive() for program in programs[:2]) and (buffered.value == before[0] or direct.value == before[1]):
+while all(program.is_alive() for program in programs) and (buffered.value == before[0] or direct.value == before[1]):
     time.sleep(0.1)
 end.set()
 for program in programs:

@@ -42,6 +42,7 @@ pub struct Opening<'a, F, N: Clone> {
     node: N,
     access: Share,
     deny: Share,
+    reclaim: bool,
     pending: u64,
     held: Option<F>,
 }
@@ -103,6 +104,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             node: ask.node,
             access: ask.access,
             deny: ask.deny,
+            reclaim: ask.reclaim,
             pending,
             held,
         })
@@ -371,10 +373,11 @@ impl<F, N: Clone> Opening<'_, F, N> {
                 serial
             }
         };
-        let confirmed = holdings
-            .open_owners
-            .get(owner)
-            .is_some_and(|owner| owner.confirmed);
+        let confirmed = holdings.open_owners.get_mut(owner).is_some_and(|owner| {
+            // RFC 7530 section 9.1.11: nobody has to confirm a reclaim.
+            owner.confirmed |= self.reclaim;
+            owner.confirmed
+        });
         Ok(Opened {
             stateid: holdings.open_mut(serial)?.changed(client, serial),
             confirm: client.minor == Minor::V40 && !confirmed,
