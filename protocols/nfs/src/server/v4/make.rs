@@ -40,7 +40,7 @@ impl Compound<'_, '_> {
             CreateWhat::Regular | CreateWhat::AttributeDirectory | CreateWhat::NamedAttribute => {
                 return Err(Status::Badtype.into());
             }
-            CreateWhat::Link(target) if target.is_empty() => return Err(Status::Inval.into()),
+            CreateWhat::Link(b"") => return Err(Status::Inval.into()),
             CreateWhat::Link(target) => Make::Symlink(target),
             CreateWhat::Block(at) => Make::BlockDevice(device(*at)),
             CreateWhat::Character(at) => Make::CharDevice(device(*at)),

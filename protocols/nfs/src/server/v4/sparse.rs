@@ -19,6 +19,8 @@ const SHORTEST_HOLE: u64 = 32 << 10;
 /// How many pieces an answer has at most: the client makes room for each.
 const MOST_PIECES: usize = 16;
 
+type SourceAndTarget = (Arc<dyn File>, Arc<dyn File>);
+
 impl Compound<'_, '_> {
     pub(super) fn read_plus(&mut self, op: Read) -> Done {
         let node = self.regular()?;
@@ -121,7 +123,7 @@ impl Compound<'_, '_> {
         &self,
         from: &crate::v4::StateId,
         to: &crate::v4::StateId,
-    ) -> Result<(Arc<dyn File>, Arc<dyn File>), Bad> {
+    ) -> Result<SourceAndTarget, Bad> {
         let (source, target) = (self.saved_node()?, self.node()?);
         self.check_regular(&source)?;
         self.check_regular(&target)?;
