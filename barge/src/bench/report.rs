@@ -111,6 +111,9 @@ pub(super) fn text(results: &Results) -> String {
             _ => "-".into(),
         };
         let _ = write!(text, " {ratio:>6} ");
+        if row.calls.iter().all(Option::is_none) {
+            text.push_str(" -");
+        }
         for calls in row.calls.iter().flatten() {
             let _ = write!(text, " {calls:.2}");
         }

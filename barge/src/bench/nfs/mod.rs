@@ -1,6 +1,8 @@
 //! The table `nfs`: barge and nfs-ganesha on the same directory over loopback TCP, driven by the same client.
 
+mod calls;
 mod network;
+mod prepared;
 mod servers;
 mod work;
 
@@ -41,7 +43,10 @@ struct Cell {
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let place = Place::make(args)?;
     let mut notes = vec![args.note(&place)];
-    let network = Network::make().map(Arc::new);
+    let network = match servers::has_ganesha() {
+        true => Network::make().map(Arc::new),
+        false => None,
+    };
     let mut servers = vec![servers::barge(&place, network.as_ref(), &[])?];
     let ganesha = match &network {
         Some(network) => servers::ganesha(&place, network)?,
@@ -70,7 +75,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     notes.push(
         "writes: unstable, over 16 MiB of a file, without COMMIT; reads: of a cached file".into(),
     );
-    notes.push("create+remove in v4: OPEN, CLOSE and REMOVE, one after the other".into());
+    notes.push(
+        "create+remove in v4: OPEN, CLOSE and REMOVE, the last with a look at what is removed"
+            .into(),
+    );
     Ok(Results {
         title: "NFS, one client, two servers".into(),
         notes,

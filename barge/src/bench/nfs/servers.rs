@@ -1,13 +1,12 @@
 //! The servers of NFS, each on the same directory.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use remote::nfs::Dial;
 use transports::{Addr, dial};
 
 use super::super::place::Place;
-use super::super::process::{Process, free_port, packaged};
+use super::super::process::{Process, find, free_port, packaged};
 use super::network::Network;
 use crate::Failure;
 
@@ -72,15 +71,21 @@ const PORT: u16 = 2049;
 const MOUNT_PORT: u16 = 2050;
 const NAME: &str = "share";
 
-/// nfs-ganesha, if it is installed.
+/// What nfs-ganesha and its network take.
+const PROGRAMS: [&str; 5] = ["ganesha.nfsd", "rpcbind", "ip", "unshare", "nsenter"];
+
+/// Whether nfs-ganesha can be had here.
+pub(super) fn has_ganesha() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    root && PROGRAMS.iter().all(|program| find(program).is_some())
+}
+
+/// nfs-ganesha, if it starts.
 pub(super) fn ganesha(
     place: &Place,
     network: &Arc<Network>,
 ) -> Result<Option<(String, Server)>, Failure> {
     let run = &place.run;
-    if !Path::new("/usr/bin/ganesha.nfsd").exists() {
-        return Ok(None);
-    }
     let [config, log, pid] = ["config", "log", "pid"].map(|name| {
         let path = run.join(format!("ganesha.{name}"));
         path.display().to_string()

@@ -84,7 +84,7 @@ impl Served {
         *running = Running::start(&self.fs, &self.stable, running.boot + 1);
     }
 
-    fn link(&self) -> StreamLink {
+    pub(crate) fn link(&self) -> StreamLink {
         let (ours, theirs) = transports::pair().expect("a socket pair");
         let running = self.running();
         running
