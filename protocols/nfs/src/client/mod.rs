@@ -69,6 +69,17 @@ pub enum Failure {
     Malformed(wire::Malformed),
 }
 
+impl Failure {
+    /// What to tell whoever knows of errnos only.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Failure::Refused(errno) => *errno,
+            Failure::Later => Errno::EAGAIN,
+            Failure::State(_) | Failure::Malformed(_) => Errno::EIO,
+        }
+    }
+}
+
 impl From<wire::Malformed> for Failure {
     fn from(what: wire::Malformed) -> Failure {
         Failure::Malformed(what)

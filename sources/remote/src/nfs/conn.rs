@@ -54,7 +54,7 @@ impl Half for Calls {
 }
 
 /// Makes a connection.
-pub(super) type Dial = Box<dyn Fn() -> io::Result<StreamLink> + Send + Sync>;
+pub type Dial = Box<dyn Fn() -> io::Result<StreamLink> + Send + Sync>;
 
 /// As whom everyone acts, if not each as itself.
 pub(super) type As = Option<(u32, u32)>;
@@ -74,7 +74,8 @@ struct Current {
 }
 
 /// A call in flight.
-pub(super) struct Flight {
+#[must_use = "an answer that nobody waits for is forgotten"]
+pub struct Flight {
     xid: u32,
     /// Nothing if it could not leave.
     kept: Option<Kept<Calls>>,
@@ -244,6 +245,20 @@ impl Conn {
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().expect("no panic holds it")
     }
+}
+
+/// As whom this process calls.
+pub(super) fn own() -> Caller {
+    Caller::new(
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    )
+}
+
+/// What this machine is called.
+pub(super) fn machine() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
 }
 
 /// Waits, unless the call is cancelled meanwhile.

@@ -2,6 +2,7 @@
 //!
 //! - `conn` makes calls, and makes them again over another connection where the first is lost.
 //! - `version` is what the file-system traits ask of a version of the protocol; `v3` and `v4` are those.
+//! - `direct` is for a program that asks in the protocol's own words.
 //! - `fs` mounts; `node`, `file`, `dir` and `locks` are the file-system traits on top; `dirty` knows what was
 //!   written and is not durable yet.
 //!
@@ -9,6 +10,7 @@
 
 mod conn;
 mod dir;
+mod direct;
 mod dirty;
 mod file;
 mod fs;
@@ -20,6 +22,9 @@ mod v3;
 mod v4;
 mod version;
 
+pub use self::conn::{Dial, Flight};
+pub use self::direct::{Compounds, Procedures};
 pub use self::fs::Options;
 pub use self::mount::{Mount, mount};
 pub use self::url::Url;
+pub use self::v4::Turn;

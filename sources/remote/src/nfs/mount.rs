@@ -1,16 +1,15 @@
 //! How a tree's root is found, in the best version that both sides have.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ::nfs::client::v3::{FsInfo, GetAttr, GetPort, Mount as AskMount};
 use ::nfs::client::v4::{GetAttr as GetAttr4, Lookup, Root, Traits as AskTraits};
 use ::nfs::client::{Limits, Tree};
 use transports::StreamLink;
-use vfs::{Attr, Call, Caller, Cx, Errno, FileSystem, Result};
+use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
 
-use super::conn::{As, Conn};
+use super::conn::{As, Conn, machine, own};
 use super::fs::{Options, RemoteNfs};
 use super::v3::{self, V3};
 use super::v4::{Core, NOWHERE, Traits, V4};
@@ -57,8 +56,7 @@ pub fn mount(mount: &Mount<'_>) -> Mounted {
 
 impl Mount<'_> {
     fn speaking(&self, (major, minor): (u32, u32)) -> Mounted {
-        let machine = rustix::system::uname();
-        let machine = machine.nodename().to_string_lossy();
+        let machine = machine();
         let conn = |port: Option<u16>| {
             let dial = self.dial.clone();
             let dial = Box::new(move || dial(port));
@@ -78,10 +76,7 @@ impl Mount<'_> {
             ConnectError::new(errno, why)
         };
         let call = Call::detached();
-        let caller = Caller::new(
-            rustix::process::geteuid().as_raw(),
-            rustix::process::getegid().as_raw(),
-        );
+        let caller = own();
         let cx = Cx::new(&caller, &call);
         if major == 4 {
             return self.mount_v4(&cx, first, minor, &machine).map_err(refused);
@@ -134,9 +129,7 @@ impl Mount<'_> {
     }
 
     fn mount_v3(&self, cx: &Cx<'_>, conn: Conn, root: Handle, rest: &[String]) -> Result<Given> {
-        let mut limits = v3::call(&conn, cx, &FsInfo { handle: &root }, |limits| limits)?;
-        limits.read = limits.read.clamp(512, MOST_IO);
-        limits.write = limits.write.clamp(512, MOST_IO);
+        let limits = v3::call(&conn, cx, &FsInfo { handle: &root }, bounded)?;
         let get = GetAttr {
             handle: &root,
             tree: Tree::default(),
@@ -149,9 +142,7 @@ impl Mount<'_> {
     }
 
     fn mount_v4(&self, cx: &Cx<'_>, conn: Conn, minor: u32, machine: &str) -> Result<Given> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let core = Core::open(conn, minor, format!("{machine}/barge/{pid}/{number}"))?;
+        let core = Core::open(conn, minor, machine)?;
         let root = core.ask(cx, Root, |made| made)?;
         let mut handle: Handle = root.handle.ok_or(Errno::EIO)?.into();
         let names = self.names();
@@ -166,9 +157,8 @@ impl Mount<'_> {
             handle = found.handle.ok_or(Errno::EIO)?.into();
         }
         let ask = AskTraits { handle: &handle };
-        let (mut limits, lease, xattr) = core.ask(cx, ask, |traits| traits)?;
-        limits.read = limits.read.clamp(512, MOST_IO);
-        limits.write = limits.write.clamp(512, MOST_IO);
+        let (limits, lease, xattr) = core.ask(cx, ask, |traits| traits)?;
+        let limits = bounded(limits);
         let get = GetAttr4 {
             handle: &handle,
             tree: NOWHERE,
@@ -206,8 +196,14 @@ impl Mount<'_> {
 
 type Given = (Arc<dyn FileSystem>, String);
 
-/// The largest payload: what Linux asks for at most.
-const MOST_IO: u32 = 1 << 20;
+/// What is made use of: as much as Linux asks for at most.
+pub(super) fn bounded(told: Limits) -> Limits {
+    const MOST_IO: u32 = 1 << 20;
+    Limits {
+        read: told.read.clamp(512, MOST_IO),
+        write: told.write.clamp(512, MOST_IO),
+    }
+}
 
 fn tree_of(root: &Attr, limits: Limits) -> Tree {
     Tree {

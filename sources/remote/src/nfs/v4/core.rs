@@ -3,24 +3,25 @@
 //! Lock order: `recovering`, held while a client makes itself known again; then the mutex of the life, that of
 //! the opens, or an open's, one at a time and none across a request.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ::nfs::client::v4::{
     ClientId, Compound, CreateSession, DestroyClientId, DestroySession, ExchangeId, Nothing,
     ReclaimComplete, Renew, Sequence, SetClientId, Slot, Status, Steps,
 };
-use ::nfs::client::{Failure, Tree};
+use ::nfs::client::{Failure, Limits, Tree};
 use vfs::{Caller, Cx, Errno, Result};
 
 use super::keeper::Queue;
 use super::life::{Life, NoSlot, Table};
 use super::opens::Opens;
-use crate::nfs::conn::{Conn, Flight, Pauses};
+use crate::nfs::conn::{Conn, Flight, Pauses, own};
 
 /// A client of a v4 server.
 pub(in crate::nfs) struct Core {
     conn: Conn,
-    pub(super) minor: u32,
+    pub(in crate::nfs) minor: u32,
     /// What no other client is called.
     name: String,
     /// Which life of that this process is.
@@ -41,7 +42,7 @@ struct Recovering {
 
 /// A compound in flight. It has to be waited for, or its slot is lost.
 #[must_use = "its slot would be lost"]
-pub(super) struct Turn {
+pub struct Turn {
     life: Arc<Life>,
     slot: Option<(Slot, Sequence)>,
     flight: Flight,
@@ -57,8 +58,10 @@ impl Core {
     /// How often a call is made again for the sake of the server's state before it is given up.
     const ATTEMPTS: u32 = 8;
 
-    /// Makes a client known that `name` is of, and of no other.
-    pub(in crate::nfs) fn open(conn: Conn, minor: u32, name: String) -> Result<Arc<Core>> {
+    /// Makes a client of `machine` known.
+    pub(in crate::nfs) fn open(conn: Conn, minor: u32, machine: &str) -> Result<Arc<Core>> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
         let now = now.map_or(0, |time| time.as_nanos() as u64);
         let life = Arc::new(Life {
@@ -69,12 +72,9 @@ impl Core {
         let core = Core {
             conn,
             minor,
-            name,
+            name: format!("{machine}/barge/{pid}/{number}"),
             verifier: now.to_be_bytes(),
-            machine: Caller::new(
-                rustix::process::geteuid().as_raw(),
-                rustix::process::getegid().as_raw(),
-            ),
+            machine: own(),
             life: Mutex::new(life.clone()),
             recovering: Mutex::new(Recovering { sequence: 0 }),
             opens: Opens::default(),
@@ -89,15 +89,20 @@ impl Core {
         self.conn.peer()
     }
 
-    /// The most bytes of a call and of a reply, of what stands around a payload as much as there can be.
-    pub(super) fn payload(&self) -> (u32, u32) {
+    pub(in crate::nfs) fn client(&self) -> ClientId {
+        self.life().client
+    }
+
+    /// What fits a call and a reply of what the server has `told`, though as much stands around it as can be.
+    pub(in crate::nfs) fn limits(&self, told: Limits) -> Limits {
         const AROUND: u32 = 1024;
+        let payload = |most: u32| most.saturating_sub(AROUND).max(AROUND);
         match &self.life().session {
-            None => (u32::MAX, u32::MAX),
-            Some(table) => (
-                table.max_request.saturating_sub(AROUND).max(AROUND),
-                table.max_response.saturating_sub(AROUND).max(AROUND),
-            ),
+            None => told,
+            Some(table) => Limits {
+                read: told.read.min(payload(table.max_response)),
+                write: told.write.min(payload(table.max_request)),
+            },
         }
     }
 
@@ -168,7 +173,7 @@ impl Core {
     }
 
     /// Asks; nothing if all slots are taken and it may not wait.
-    pub(super) fn begin<S: Steps>(
+    pub(in crate::nfs) fn begin<S: Steps>(
         &self,
         cx: &Cx<'_>,
         steps: &S,
@@ -210,7 +215,7 @@ impl Core {
     }
 
     /// The answer to what was asked.
-    pub(super) fn end<S: Steps, T>(
+    pub(in crate::nfs) fn end<S: Steps, T>(
         &self,
         cx: &Cx<'_>,
         turn: Turn,
@@ -426,15 +431,10 @@ impl Core {
 }
 
 pub(super) fn errno(failure: Failure) -> Errno {
-    match failure {
-        Failure::Refused(errno) => errno,
-        Failure::Later => Errno::EAGAIN,
-        Failure::State(status) => {
-            tracing::error!(?status, "the server's state is not ours");
-            Errno::EIO
-        }
-        Failure::Malformed(_) => Errno::EIO,
+    if let Failure::State(status) = &failure {
+        tracing::error!(?status, "the server's state is not ours");
     }
+    failure.errno()
 }
 
 /// A tree whose root is not known yet.

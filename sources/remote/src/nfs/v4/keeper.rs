@@ -54,7 +54,7 @@ impl Queue {
 }
 
 /// The thread. Dropped, it does what is left and takes leave, which is waited for, though not for long.
-pub(super) struct Keeper {
+pub(in crate::nfs) struct Keeper {
     core: Arc<Core>,
     call: Arc<Call>,
     done: Mutex<Receiver<()>>,
@@ -65,7 +65,7 @@ impl Keeper {
     const PATIENCE: Duration = Duration::from_secs(2);
 
     /// Keeps a client whose server forgets it after `lease`.
-    pub(super) fn start(core: Arc<Core>, lease: Duration) -> std::io::Result<Keeper> {
+    pub(in crate::nfs) fn start(core: Arc<Core>, lease: Duration) -> std::io::Result<Keeper> {
         let (ended, done) = sync_channel(1);
         let call = Arc::new(Call::detached());
         let keeper = Keeper {

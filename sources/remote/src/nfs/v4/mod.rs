@@ -25,9 +25,9 @@ use vfs::{
     Sink, StatFs, XattrFlags,
 };
 
-use self::core::Turn;
+pub use self::core::Turn;
 pub(super) use self::core::{Core, NOWHERE};
-use self::keeper::Keeper;
+pub(super) use self::keeper::Keeper;
 pub(super) use self::opens::Opening;
 use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
 use crate::file::may_open;
@@ -55,11 +55,7 @@ pub(super) struct Traits {
 
 impl V4 {
     pub(super) fn new(core: Arc<Core>, traits: Traits, plus: bool) -> Result<V4> {
-        let (request, response) = core.payload();
-        let limits = Limits {
-            read: traits.limits.read.min(response),
-            write: traits.limits.write.min(request),
-        };
+        let limits = core.limits(traits.limits);
         let keeper = Keeper::start(core.clone(), traits.lease)?;
         Ok(V4 {
             tree: traits.tree,

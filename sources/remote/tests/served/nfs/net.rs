@@ -93,7 +93,7 @@ impl Served {
         *running = Running::start(&self.fs, &self.stable, self.lease, running.boot + 1);
     }
 
-    fn link(&self) -> StreamLink {
+    pub(crate) fn link(&self) -> StreamLink {
         let (ours, theirs) = transports::pair().expect("a socket pair");
         let running = self.running();
         running
