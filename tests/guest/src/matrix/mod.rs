@@ -31,7 +31,7 @@ const QUICK: &[(&str, &str)] = &[
     ("6.12", "virtiofs-4q"),
     ("6.1", "virtiofs"),
     ("6.12", "nfs4.2"),
-    ("6.1", "nfs3-locks"),
+    ("6.1", "nfs3"),
 ];
 
 /// Which part of the matrix to run, and how.

@@ -97,11 +97,14 @@ impl Compound<'_, '_> {
         let child = name(bytes)?;
         let before = self.change(&directory)?;
         let cx = self.cx();
+        let server = self.turn.server;
+        let victim = server.going(&cx, &directory, child)?;
         match directory.unlink(&cx, child, false) {
             Err(Errno::EISDIR) => directory.unlink(&cx, child, true)?,
             done => done?,
         }
         self.affected();
+        server.let_go(&self.cx(), victim);
         let change = self.change_since(before, &directory);
         self.reply.value(&change);
         Ok(())
@@ -116,6 +119,8 @@ impl Compound<'_, '_> {
         let (old, new) = (name(op.from)?, name(op.to)?);
         let (before_from, before_to) = (self.change(&from)?, self.change(&to)?);
         let cx = self.cx();
+        let server = self.turn.server;
+        let victim = server.going(&cx, &to, new)?;
         from.rename(&cx, old, &*to, new, RenameFlags::empty())
             .map_err(|errno| match errno {
                 // What is replaced is of another kind.
@@ -123,6 +128,7 @@ impl Compound<'_, '_> {
                 errno => errno.into(),
             })?;
         self.affected();
+        server.let_go(&self.cx(), victim);
         let renamed = Renamed {
             from: self.change_since(before_from, &from),
             to: self.change_since(before_to, &to),
