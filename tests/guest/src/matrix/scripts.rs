@@ -165,7 +165,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "bundle",
         file: "bundle.py",
         setup: Setup::Bundle,
-        ways: &["virtiofs", "virtiofs-4q", "nfs4.2"],
+        ways: &["virtiofs", "virtiofs-4q"],
         ..PLAIN
     },
     Script {
@@ -175,5 +175,13 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("RESETS", "3")],
         setup: Setup::Reset,
         ways: &["virtiofs", "virtiofs-4q"],
+    },
+    Script {
+        name: "restart",
+        file: "restart.py",
+        quick: &[("KILLS", "3")],
+        full: &[("KILLS", "50")],
+        setup: Setup::Restart,
+        ways: &["nfs3", "nfs4.0", "nfs4.1", "nfs4.2"],
     },
 ];

@@ -30,14 +30,14 @@ pub(crate) struct Served {
 struct Running {
     engine: Arc<Engine>,
     service: Service,
-    boot: u64,
+    boot: u32,
 }
 
 /// Short, since v4.0 has whoever has something to reclaim wait for so long after a restart.
 const LEASE: Duration = Duration::from_secs(2);
 
 impl Running {
-    fn start(fs: &Arc<dyn FileSystem>, stable: &Arc<dyn Stable>, boot: u64) -> Running {
+    fn start(fs: &Arc<dyn FileSystem>, stable: &Arc<dyn Stable>, boot: u32) -> Running {
         // Nobody holds a lock.
         let export = Arc::new(Export::new("", fs.clone()));
         let start = Instant::now();
