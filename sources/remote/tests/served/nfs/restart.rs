@@ -147,9 +147,9 @@ fn many_threads_go_on_over_restarts() {
                             drop(file);
                             // What has been answered before is not known after a restart, and barge's
                             // server keeps no answers of v4.0.
-                            let forgets = restarted.load(Ordering::Relaxed) || version == (4, 0);
+                            let forgets = || restarted.load(Ordering::Relaxed) || version == (4, 0);
                             match root.unlink(&name) {
-                                Err(Errno::ENOENT) if forgets => {}
+                                Err(Errno::ENOENT) if forgets() => {}
                                 done => assert_eq!(done, Ok(()), "{version:?}"),
                             }
                             round += 1;
