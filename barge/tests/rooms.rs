@@ -22,6 +22,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "transports",
             "virtqueue",
             "fuse",
+            "nfs",
             "p9",
         ],
     ),

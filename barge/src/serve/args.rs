@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -13,8 +14,8 @@ use crate::source::{Named, Source};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET; NAME=SOURCE gives it a
-    /// name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
+    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET or
+    /// nfs://HOST[:PORT]/PATH; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
     /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
@@ -33,6 +34,10 @@ pub(crate) struct ServeArgs {
     /// How long an NFS v4 client may be silent before others may get what it has open or locked, seconds: its lease
     #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
     nfs_lease: u16,
+    /// Where to keep what NFS v4 clients need to go on after a restart [default: $STATE_DIRECTORY, else
+    /// /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
     /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
@@ -166,6 +171,7 @@ impl ServeArgs {
                 addrs: self.nfs.clone(),
                 rpcbind: self.rpcbind.clone(),
                 lease: Duration::from_secs(self.nfs_lease.into()),
+                state_dir: self.state_dir.clone(),
             }),
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),

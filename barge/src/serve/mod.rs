@@ -6,6 +6,7 @@ mod args;
 mod exports;
 mod nfs;
 mod plan;
+mod recovery;
 mod run;
 mod signals;
 mod users;

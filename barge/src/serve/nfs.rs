@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use engine::{Engine, Service};
 use nfs::server::{Options, Ports, Server};
@@ -11,6 +11,7 @@ use transports::{Addr, Datagrams, Listener};
 use vfs::Export;
 
 use super::plan::Nfs;
+use super::recovery::Recovery;
 use crate::Failure;
 
 /// Where NFS is served, and what is found there.
@@ -37,8 +38,13 @@ pub(super) fn place(
         return Ok(None);
     }
     let start = Instant::now();
-    let mut options = Options::new(boot(), Arc::new(move || start.elapsed()));
-    options.lease = plan.lease;
+    let recovery = Recovery::open(plan.state_dir.as_deref(), known_by(plan, &listeners[0]))?;
+    let mut options = Options {
+        name: recovery.name,
+        stable: recovery.stable,
+        lease: plan.lease,
+        ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
+    };
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
     if let Some(at) = &plan.rpcbind {
         let Some(Addr::Tcp { host, port }) = first_tcp(&listeners) else {
@@ -76,6 +82,15 @@ pub(super) fn place(
     }))
 }
 
+/// By which address clients know the server again after a restart.
+fn known_by<'a>(plan: &'a Nfs, first: &'a Listener) -> &'a Addr {
+    match plan.addrs.first() {
+        // Whatever port that is now.
+        Some(anew @ Addr::Tcp { port: 0, .. }) => anew,
+        _ => first.addr(),
+    }
+}
+
 fn first_tcp(listeners: &[Listener]) -> Option<Addr> {
     let mut addrs = listeners.iter().map(|at| at.addr().clone());
     addrs.find(|addr| matches!(addr, Addr::Tcp { .. }))
@@ -100,13 +115,6 @@ fn usual_listener() -> Option<Listener> {
             None
         }
     }
-}
-
-/// What tells this run from any other.
-fn boot() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let nanoseconds = now.map_or(0, |time| time.as_nanos() as u64);
-    nanoseconds.rotate_left(16) ^ u64::from(std::process::id())
 }
 
 impl Place {

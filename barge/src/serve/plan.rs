@@ -1,5 +1,6 @@
 //! What is served, and how: what every command line that serves comes to.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use engine::Tuning;
@@ -49,6 +50,8 @@ pub(super) struct Nfs {
     /// Whether there is a portmapper, and where, if not at the usual port of the first address.
     pub(super) rpcbind: Option<Option<Addr>>,
     pub(super) lease: Duration,
+    /// Where is kept what its clients need after a restart, if not in the usual place.
+    pub(super) state_dir: Option<PathBuf>,
 }
 
 /// How virtiofs is served.

@@ -74,8 +74,9 @@ impl Way {
     /// What else barge is told.
     pub(crate) fn arguments(&self) -> String {
         match self.protocol {
-            NineP | Nfs { .. } => String::new(),
+            NineP => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
+            Nfs { .. } => "--state-dir {run}/state".into(),
         }
     }
 

@@ -12,9 +12,9 @@ pub(crate) const MARK: usize = 4;
 /// The bit of a mark that the last fragment has.
 pub(crate) const LAST: u32 = 1 << 31;
 
-/// How many fragments a record may have: far more than a client has reason to send, few enough that
-/// looking through them costs nothing.
-const MOST_FRAGMENTS: usize = 64;
+/// How many fragments a record may have: the largest in pieces of 2 KiB, which is as small as clients make them, and
+/// few enough that looking through them costs little.
+const MOST_FRAGMENTS: usize = 1024;
 
 /// The fragments of the record that `head` begins with, as far as it shows them, and whether that is all.
 fn fragments(head: &[u8], most: usize) -> Result<(Vec<Range<usize>>, bool), Malformed> {
@@ -136,7 +136,8 @@ mod tests {
         }
         assert!(frame(&message, 4).is_err());
         assert!(frame(&[0xff; 4], 1 << 20).is_err());
-        assert!(frame(&[0; 4 * 65], 100).is_err(), "too many fragments");
+        let many = [0; 4 * (MOST_FRAGMENTS + 1)];
+        assert!(frame(&many, 100).is_err(), "too many fragments");
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod v3;
 pub mod v4;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
@@ -44,8 +44,9 @@ pub struct Options {
     /// Where a portmapper says that everything is; nothing is no portmapper.
     pub ports: Option<Ports>,
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
-    /// what v4's clients had then is theirs only if they reclaim it.
-    pub boot: u64,
+    /// what v4's clients had then is theirs only if they reclaim it. Neither 0 nor [`u32::MAX`], of which
+    /// stateids are special, nor 1, of which whoever makes stateids up makes them.
+    pub boot: u32,
     /// What this server is called, wherever clients meet it: two of one name are one.
     pub name: String,
     /// Which of v4's clients may reclaim after a restart.
@@ -58,7 +59,7 @@ pub struct Options {
 
 impl Options {
     /// The usual ones.
-    pub fn new(boot: u64, clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> Options {
+    pub fn new(boot: u32, clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> Options {
         Options {
             // What Linux asks for at most.
             max_io: 1 << 20,
@@ -67,7 +68,7 @@ impl Options {
             anonymous: (65534, 65534),
             ports: None,
             boot,
-            name: format!("barge-{boot:016x}"),
+            name: format!("barge-{boot:08x}"),
             stable: Arc::new(InMemory::default()),
             lease: Duration::from_secs(90),
             clock,
@@ -94,7 +95,7 @@ pub struct Server {
     clients: nlm::Clients,
     waiting: nlm::Waiting,
     /// How often unstable writes may have been lost.
-    losses: AtomicU64,
+    losses: AtomicU32,
     connections: AtomicU64,
     state: State<v4::Files, Arc<dyn Node>>,
 }
@@ -104,8 +105,7 @@ impl Server {
     pub fn new(export: Arc<Export>, options: Options) -> Arc<Server> {
         let locked = export.clone();
         let state = State::new(Config {
-            // Neither of the two that state cannot be of, nor 1, of which whoever makes stateids up makes them.
-            boot: ((options.boot ^ options.boot >> 32) as u32).clamp(2, u32::MAX - 1),
+            boot: options.boot,
             lease: options.lease,
             clock: options.clock.clone(),
             limits: Limits::default(),
@@ -120,7 +120,7 @@ impl Server {
             replays: Replays::default(),
             clients: nlm::Clients::default(),
             waiting: nlm::Waiting::default(),
-            losses: AtomicU64::new(0),
+            losses: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             export,
             options,
@@ -155,7 +155,7 @@ impl Server {
     /// What tells unstable writes that were lost: another than before.
     pub(crate) fn write_verifier(&self) -> [u8; 8] {
         let losses = self.losses.load(Ordering::Relaxed);
-        self.options.boot.wrapping_add(losses).to_be_bytes()
+        (u64::from(self.options.boot) << 32 | u64::from(losses)).to_be_bytes()
     }
 
     /// Makes a file's contents durable. If that fails, unstable writes may be lost, of which clients learn by

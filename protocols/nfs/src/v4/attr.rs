@@ -231,6 +231,8 @@ macro_rules! attributes {
         #[derive(Clone, Debug, Default, PartialEq)]
         pub(crate) struct Attributes<'a> {
             $($(#[$meta])* pub(crate) $field: Option<$type>,)*
+            /// There are others, which nobody here knows. Then what the values are cannot be told, and all are missing.
+            pub(crate) unknown: bool,
         }
 
         impl Attributes<'_> {
@@ -257,6 +259,7 @@ macro_rules! attributes {
                         true => Some(Xdr::get(from)?),
                         false => None,
                     },)*
+                    unknown: false,
                 })
             }
         }
@@ -321,12 +324,22 @@ attributes! {
 }
 
 impl<'a> Xdr<'a> for Attributes<'a> {
-    /// Attributes that nobody here knows end it: what they are made of cannot be told.
     fn get(from: &mut XdrReader<'a>) -> Result<Attributes<'a>, Malformed> {
+        let mut words = *from;
         let set = Bitmap::get(from)?;
         let values = <&[u8]>::get(from)?;
+        let beyond = Vec::<u32>::get(&mut words)?
+            .iter()
+            .skip(Bitmap::WORDS)
+            .any(|&word| word != 0);
+        if beyond || !set.without(&Attributes::KNOWN).is_empty() {
+            return Ok(Attributes {
+                unknown: true,
+                ..Attributes::default()
+            });
+        }
         let mut values = XdrReader::new(values);
-        let attributes = Attributes::get_values(set.and(&Attributes::KNOWN), &mut values)?;
+        let attributes = Attributes::get_values(set, &mut values)?;
         values.end()?;
         Ok(attributes)
     }
@@ -371,6 +384,20 @@ mod tests {
         assert_eq!(bytes, want);
         there_and_back(&attributes);
         there_and_back(&Attributes::default());
+    }
+
+    #[test]
+    fn attributes_that_nobody_knows_hide_the_others() {
+        let archive = [0, 0, 0, 1, 0, 0, 0x40, 0x10, 0, 0, 0, 4, 0, 0, 0, 1];
+        let far = [
+            0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
+        ];
+        for bytes in [&archive[..], &far] {
+            let mut reader = XdrReader::new(bytes);
+            let got = Attributes::get(&mut reader).expect("whole");
+            assert!(got.unknown && got.set().is_empty(), "{got:?}");
+            assert_eq!(reader.end(), Ok(()));
+        }
     }
 
     #[test]

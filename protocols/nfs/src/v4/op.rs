@@ -284,6 +284,10 @@ xdr_union! {
     /// What CREATE makes (`createtype4`).
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum CreateWhat<'a> {
+        /// What OPEN makes, and what nobody does.
+        Regular = 1,
+        AttributeDirectory = 8,
+        NamedAttribute = 9,
         Link(&'a [u8]) = 5,
         Block(SpecData) = 3,
         Character(SpecData) = 4,

@@ -24,12 +24,14 @@ use crate::run::{self, Plan};
 use crate::ways::{WAYS, Way};
 use crate::{Dirs, tools};
 
-/// The pairs of a quick run: both kernels by both protocols, each as its users have it.
+/// The pairs of a quick run: both kernels by each protocol, as its users have it.
 const QUICK: &[(&str, &str)] = &[
     ("6.12", "mmap"),
     ("6.1", "none"),
     ("6.12", "virtiofs-4q"),
     ("6.1", "virtiofs"),
+    ("6.12", "nfs4.2"),
+    ("6.1", "nfs3-locks"),
 ];
 
 /// Which part of the matrix to run, and how.

@@ -24,7 +24,7 @@ impl Ask for GetAttr<'_> {
         self.handle.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Attr, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Attr, Failure> {
         done(results).map(|attributes: Attributes| self.tree.of_v3(&attributes))
     }
 }
@@ -51,7 +51,7 @@ impl Ask for SetAttr<'_> {
         false.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Option<Attr>, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Option<Attr>, Failure> {
         let wcc: Wcc = done(results)?;
         Ok(wcc.after.map(|after| self.tree.of_v3(&after)))
     }
@@ -134,7 +134,7 @@ impl Ask for Access<'_> {
         Access::bits(self.directory, self.want).put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<vfs::Access, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<vfs::Access, Failure> {
         let ok: AccessOk = done(results)?;
         Ok(Access::allowed(self.directory, self.want, ok.access))
     }

@@ -76,7 +76,7 @@ impl Ask for Write<'_> {
         self.data
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Written, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Written, Failure> {
         let ok: WriteOk = done(results)?;
         Ok(Written {
             count: ok.count.min(self.data.len() as u32),
@@ -104,7 +104,7 @@ impl Ask for Commit<'_> {
         0u32.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Verifier, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Verifier, Failure> {
         done(results).map(|ok: CommitOk| ok.verifier)
     }
 }

@@ -25,7 +25,7 @@ impl Ask for FsStat<'_> {
         self.handle.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<StatFs, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<StatFs, Failure> {
         let ok: FsStatOk = done(results)?;
         const BLOCK: u64 = 4096;
         Ok(StatFs {
@@ -57,7 +57,7 @@ impl Ask for FsInfo<'_> {
         self.handle.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Limits, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Limits, Failure> {
         let ok: FsInfoOk = done(results)?;
         Ok(Limits {
             read: ok.read_max,
@@ -81,7 +81,7 @@ impl Ask for PathConf<'_> {
         self.handle.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<u32, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<u32, Failure> {
         done(results).map(|ok: PathConfOk| ok.name_max)
     }
 }

@@ -6,6 +6,8 @@ mod dir;
 mod fs;
 mod mount;
 mod name;
+#[cfg(test)]
+mod tests;
 
 pub use attr::{Access, GetAttr, SetAttr};
 pub use data::{Commit, Read, Write};

@@ -29,7 +29,7 @@ impl Ask for Mount<'_> {
         self.path.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Box<[u8]>, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Box<[u8]>, Failure> {
         match Mounted::get(&mut XdrReader::new(results))? {
             Mounted::Done(ok) => Ok(ok.root.bytes().into()),
             Mounted::Failed(status) => Err(Failure::Refused(match status {
@@ -68,7 +68,7 @@ impl Ask for GetPort {
         mapping.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<u16, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<u16, Failure> {
         let port = XdrReader::new(results).u32()?;
         Ok(port.try_into().unwrap_or(0))
     }

@@ -32,7 +32,7 @@ impl Ask for Lookup<'_> {
         self.name.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Made, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Made, Failure> {
         let ok: LookupOk = done(results)?;
         Ok(Made {
             handle: Some(ok.object.bytes().into()),
@@ -91,7 +91,7 @@ impl Ask for Create<'_> {
         how.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Made, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Made, Failure> {
         made(self.tree, results)
     }
 }
@@ -160,7 +160,7 @@ impl<const PROCEDURE_NUMBER: u32> Ask for Make<'_, PROCEDURE_NUMBER> {
         }
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Made, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Made, Failure> {
         made(self.tree, results)
     }
 }
@@ -190,7 +190,7 @@ impl<const DIRECTORY: bool> Ask for Remove<'_, DIRECTORY> {
         self.name.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<(), Failure> {
+    fn answer(&self, results: &[u8]) -> Result<(), Failure> {
         done(results).map(|_: Wcc| ())
     }
 }
@@ -219,7 +219,7 @@ impl Ask for Rename<'_> {
         self.to_name.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<(), Failure> {
+    fn answer(&self, results: &[u8]) -> Result<(), Failure> {
         done(results).map(|_: RenameWcc| ())
     }
 }
@@ -247,7 +247,7 @@ impl Ask for Link<'_> {
         self.name.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Option<Attr>, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Option<Attr>, Failure> {
         let ok: LinkWcc = done(results)?;
         Ok(ok.object.map(|attributes| self.tree.of_v3(&attributes)))
     }

@@ -11,6 +11,8 @@ mod open;
 mod range;
 mod session;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod xattr;
 
 pub use attr::{Access, FsStat, GetAttr, SetAttr, Traits};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vfs::{Access, Attr, Kind, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
-use super::{Bad, Compound, Done};
+use super::{Compound, Done};
 use crate::server::Server;
 use crate::server::handle::FileHandle;
 use crate::v4::Status;
@@ -27,7 +27,8 @@ pub(super) const SETTABLE: Bitmap = Bitmap::of(&[
 ]);
 
 /// What can only be set.
-const WRITE_ONLY: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::MODE_UMASK]);
+pub(super) const WRITE_ONLY: Bitmap =
+    Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::MODE_UMASK]);
 
 /// What tells of the file system rather than of a node.
 const FILE_SYSTEM: Bitmap = Bitmap::of(&[
@@ -194,22 +195,12 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn setattr(&mut self, op: Setattr<'_>) -> Done {
-        let done = self.set_attributes(&op);
-        let set = match &done {
-            Ok(set) => *set,
-            Err(Bad::Status(_)) => Bitmap::default(),
-            Err(_) => return done.map(drop),
-        };
-        self.reply.value(&set);
-        match done {
-            Err(Bad::Status(status)) => Err(Bad::Answered(status)),
-            done => done.map(drop),
-        }
-    }
-
-    fn set_attributes(&mut self, op: &Setattr<'_>) -> Result<Bitmap, Bad> {
         let node = self.node()?;
-        let (set, done) = to_set(self.minor, &op.attributes)?;
+        let (mut set, done) = to_set(self.minor, &op.attributes)?;
+        if node.kind() == Kind::Symlink {
+            // It means nothing, and few file systems keep one: clients that copy trees set it all the same.
+            set.mode = None;
+        }
         let cx = self.cx();
         if set.size.is_some() {
             self.check_regular(&node)?;
@@ -221,7 +212,8 @@ impl Compound<'_, '_> {
             node.setattr(&cx, &set)?;
         }
         self.affected();
-        Ok(done)
+        self.reply.value(&done);
+        Ok(())
     }
 
     pub(super) fn verify(&mut self, given: &Attributes<'_>, otherwise: Status) -> Done {
@@ -231,7 +223,7 @@ impl Compound<'_, '_> {
         if !want.and(&WRITE_ONLY).is_empty() || !want.and(&ONLY_READ).is_empty() {
             return Err(Status::Inval.into());
         }
-        if !want.without(&supported(self.minor)).is_empty() {
+        if given.unknown || !want.without(&supported(self.minor)).is_empty() {
             return Err(Status::Attrnotsupp.into());
         }
         let cx = self.cx();
@@ -261,7 +253,8 @@ impl Compound<'_, '_> {
     pub(super) fn access(&mut self, want: u32) -> Done {
         let node = self.node()?;
         let directory = node.kind() == Kind::Directory;
-        let known = want & allowed_bits(self.minor);
+        let known = access_bits(directory).fold(0, |all, (bit, _)| all | bit);
+        let known = want & known & allowed_bits(self.minor);
         let mut ask = Access::empty();
         for (bit, access) in access_bits(directory) {
             if known & bit != 0 {
@@ -308,7 +301,7 @@ fn allowed_bits(minor: u32) -> u32 {
 /// What `attributes` are to the source, and which of them that sets.
 pub(super) fn to_set(minor: u32, attributes: &Attributes<'_>) -> Result<(SetAttr, Bitmap), Status> {
     let set = attributes.set();
-    if !set.without(&supported(minor)).is_empty() {
+    if attributes.unknown || !set.without(&supported(minor)).is_empty() {
         return Err(Status::Attrnotsupp);
     }
     if !set.without(&SETTABLE).is_empty() {
@@ -316,6 +309,7 @@ pub(super) fn to_set(minor: u32, attributes: &Attributes<'_>) -> Result<(SetAttr
     }
     let id = |who: Option<Who<'_>>| match who {
         Some(Who::Number(id)) => Ok(Some(id)),
+        Some(Who::Name(b"")) => Err(Status::Inval),
         Some(Who::Name(_)) => Err(Status::Badowner),
         None => Ok(None),
     };
@@ -325,6 +319,12 @@ pub(super) fn to_set(minor: u32, attributes: &Attributes<'_>) -> Result<(SetAttr
         Some(SetTime::Client(time)) => Ok(Some(vfs::SetTime::At(time.into()))),
         None => Ok(None),
     };
+    if attributes
+        .size
+        .is_some_and(|size| i64::try_from(size).is_err())
+    {
+        return Err(Status::Fbig);
+    }
     let mode = attributes
         .mode
         .or(attributes.mode_umask.map(|m| m.mode & !m.umask));

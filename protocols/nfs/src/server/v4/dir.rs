@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _};
 use wire::{Outgoing as _, Xdr};
 
-use super::attr::{Described, supported};
+use super::attr::{Described, WRITE_ONLY, supported};
 use super::{Compound, Done};
 use crate::server::Server;
 use crate::v4::Status;
@@ -37,6 +37,9 @@ impl Compound<'_, '_> {
         };
         if (1..=RESERVED).contains(&op.cookie) {
             return Err(Status::BadCookie.into());
+        }
+        if !op.attributes.and(&WRITE_ONLY).is_empty() {
+            return Err(Status::Inval.into());
         }
         let cx = self.cx();
         let file = node.open(&cx, OpenFlags::READ)?;

@@ -22,6 +22,11 @@ impl Compound<'_, '_> {
         let given = self.current_of(&given)?;
         self.with_client(&given, seqid, |compound, client| {
             let locker = match &op.locker {
+                // v4.1 leaves it out.
+                op::Locker::New(new) if compound.minor == 0 && new.owner.client != client.id() => {
+                    compound.turn.server.state.client(new.owner.client)?;
+                    return Err(Status::BadStateid.into());
+                }
                 op::Locker::New(new) => Locker::New {
                     open: &given,
                     owner: new.owner.name,

@@ -37,7 +37,10 @@ impl Compound<'_, '_> {
             minor: device.minor,
         };
         let what = match &op.what {
-            CreateWhat::Link(target) if target.is_empty() => return Err(Status::Inval.into()),
+            CreateWhat::Regular | CreateWhat::AttributeDirectory | CreateWhat::NamedAttribute => {
+                return Err(Status::Badtype.into());
+            }
+            CreateWhat::Link(b"") => return Err(Status::Inval.into()),
             CreateWhat::Link(target) => Make::Symlink(target),
             CreateWhat::Block(at) => Make::BlockDevice(device(*at)),
             CreateWhat::Character(at) => Make::CharDevice(device(*at)),

@@ -15,6 +15,8 @@ mod place;
 mod reply;
 mod sparse;
 pub mod state;
+#[cfg(test)]
+mod tests;
 mod xattr;
 
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
 use super::{Stop, Turn};
 use crate::rpc::Refusal;
+use crate::v4::attr::Bitmap;
 use crate::v4::op::Op;
 use crate::v4::{StateId, Status};
 
@@ -108,8 +111,8 @@ mod number {
     pub(super) const MOST_OF_A_CHANGE: usize = 16 + 20 + 4 + 16 + 8;
 }
 
-/// The bytes of an operation that failed: its number and its status.
-const FAILED: usize = 8;
+/// The bytes of an operation that failed: its number, its status and, of SETATTR, that it set nothing.
+const FAILED: usize = 12;
 
 fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
     let mut arguments = turn.arguments;
@@ -363,6 +366,10 @@ impl<'t, 'a> Compound<'t, 'a> {
             Err(Bad::Stop(stop)) => return Err(stop),
             Err(Bad::Status(status)) => {
                 self.reply.truncate(body);
+                if number == number::SETATTR {
+                    // Which attributes were set it says in any case.
+                    self.reply.value(&Bitmap::default());
+                }
                 status
             }
             Err(Bad::Answered(status)) => status,

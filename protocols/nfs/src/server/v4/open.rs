@@ -90,7 +90,14 @@ impl Compound<'_, '_> {
             deny,
             reclaim,
         };
-        let opening = state.open(client, ask)?;
+        let opening = match state.open(client, ask) {
+            // Whoever may not open it at all is told that instead.
+            Err(Status::ShareDenied) => {
+                self.check_access(&found.node, access)?;
+                return Err(Status::ShareDenied.into());
+            }
+            opening => opening?,
+        };
         let file = match (found.file, opening.held()) {
             (Some(file), _) => self.opened(file),
             (None, Some(held)) => {
@@ -230,6 +237,9 @@ impl Compound<'_, '_> {
     fn check_opened(&self, node: &Arc<dyn Node>) -> Result<(), Status> {
         match node.kind() {
             vfs::Kind::Symlink => Err(Status::Symlink),
+            vfs::Kind::File | vfs::Kind::Directory => self.check_regular(node),
+            // RFC 7530 section 16.16.6 knows links and everything else.
+            _ if self.minor == 0 => Err(Status::Symlink),
             _ => self.check_regular(node),
         }
     }

@@ -121,21 +121,21 @@ impl Compound<'_, '_> {
         &self,
         from: &crate::v4::StateId,
         to: &crate::v4::StateId,
-    ) -> Result<(Arc<dyn File>, Arc<dyn File>), Bad> {
+    ) -> Result<[Arc<dyn File>; 2], Bad> {
         let (source, target) = (self.saved_node()?, self.node()?);
         self.check_regular(&source)?;
         self.check_regular(&target)?;
-        Ok((
+        Ok([
             self.file(from, &source, OpenFlags::READ)?,
             self.file(to, &target, OpenFlags::WRITE)?,
-        ))
+        ])
     }
 
     pub(super) fn copy(&mut self, op: Copy<'_>) -> Done {
         if !op.servers.is_empty() {
             return Err(Status::Notsupp.into());
         }
-        let (from, to) = self.two_files(&op.from, &op.to)?;
+        let [from, to] = self.two_files(&op.from, &op.to)?;
         let cx = self.cx();
         // As much as a client may wait for; it asks again for the rest.
         const AT_ONCE: u64 = 64 << 20;
@@ -170,7 +170,7 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn clone_range(&mut self, op: Clone) -> Done {
-        let (from, to) = self.two_files(&op.from, &op.to)?;
+        let [from, to] = self.two_files(&op.from, &op.to)?;
         let cx = self.cx();
         let size = from.attr(&cx, Want::SIZE)?.size;
         let count = match op.count {

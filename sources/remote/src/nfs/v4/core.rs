@@ -254,7 +254,7 @@ impl Core {
     }
 
     /// Gets over what a server says of a life's state.
-    fn recover(&self, cx: &Cx<'_>, life: &Arc<Life>, status: Status) -> Result<()> {
+    pub(super) fn recover(&self, cx: &Cx<'_>, life: &Arc<Life>, status: Status) -> Result<()> {
         let mut recovering = self.recovering();
         if self.life().number != life.number {
             // Somebody has.

@@ -174,22 +174,32 @@ impl Core {
         owner: &Counting,
     ) -> std::result::Result<Opened, Failure> {
         let name = owner.now().name();
-        let open = |life: &Life| Ok(self.ask_open(life.client, &name, claim, flags, tree, owner));
-        let mut opened = self.try_call(cx, open, |opened| opened)?;
-        if opened.confirm {
-            let handle = opened.made.handle.as_deref().unwrap_or_default();
-            let confirm = |_: &Life| {
-                Ok(OpenConfirm {
-                    handle,
-                    state: opened.state,
-                    seqid: owner.now().seqid,
-                    counts: &owner.counts,
-                })
+        loop {
+            let open =
+                |life: &Life| Ok(self.ask_open(life.client, &name, claim, flags, tree, owner));
+            let mut opened = self.try_call(cx, open, |opened| opened)?;
+            if !opened.confirm {
+                return Ok(opened);
+            }
+            let confirm = OpenConfirm {
+                handle: opened.made.handle.as_deref().unwrap_or_default(),
+                state: opened.state,
+                seqid: owner.now().seqid,
+                counts: &owner.counts,
             };
-            let state = self.try_call(cx, confirm, |state| state)?;
-            opened.state = state;
+            let life = self.life();
+            match self.patiently(cx, &life, &confirm, |state| state) {
+                Ok(state) => {
+                    opened.state = state;
+                    return Ok(opened);
+                }
+                // The server has begun anew in between: there is nothing to confirm any more.
+                Err(Failure::State(status)) if status != Status::BadSeqid => {
+                    self.recover(cx, &life, status).map_err(Failure::Refused)?;
+                }
+                Err(failure) => return Err(failure),
+            }
         }
-        Ok(opened)
     }
 
     fn ask_open<'a>(
@@ -306,7 +316,17 @@ impl Opening {
         let name = owner.now().name();
         let open = |claim| {
             let open = core.ask_open(life.client, &name, claim, self.flags, NOWHERE, &owner);
-            core.patiently(&cx, life, &open, |opened| opened.state)
+            let opened = core.patiently(&cx, life, &open, |opened| opened)?;
+            if !opened.confirm {
+                return Ok(opened.state);
+            }
+            let confirm = OpenConfirm {
+                handle: &self.handle,
+                state: opened.state,
+                seqid: owner.now().seqid,
+                counts: &owner.counts,
+            };
+            core.patiently(&cx, life, &confirm, |state| state)
         };
         let previous = match restart {
             true => open(Claim::Previous(&self.handle)),

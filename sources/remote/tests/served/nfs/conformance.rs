@@ -26,7 +26,7 @@ fn any(more: &[(&'static str, &'static str)]) -> Profile {
 }
 
 pub(super) fn v3() -> Profile {
-    any(&[
+    let profile = any(&[
         (
             "permissions::an_open_file_outlasts_its_permissions",
             "v3 opens nothing: each read and write is checked by itself",
@@ -35,7 +35,12 @@ pub(super) fn v3() -> Profile {
             "permissions::reading_and_writing_are_apart",
             "v3 opens nothing: an owner may always write, for a file may have been opened before it lost that",
         ),
-    ])
+    ]);
+    Profile {
+        // Nothing says that a file is open: when its name goes, it goes.
+        open_unlinked: false,
+        ..profile
+    }
 }
 
 const FLOCK: (&str, &str) = (

@@ -35,8 +35,8 @@ mount -t tmpfs none /run
 mkdir /run/ganesha
 ip link set lo up
 rpcbind -f &
-socat UNIX-LISTEN:$DIR/nfs,fork TCP:127.0.0.1:2049 &
-socat UNIX-LISTEN:$DIR/mount,fork TCP:127.0.0.1:2050 &
+socat UNIX-LISTEN:$DIR/nfs,fork,backlog=64 TCP:127.0.0.1:2049 &
+socat UNIX-LISTEN:$DIR/mount,fork,backlog=64 TCP:127.0.0.1:2050 &
 while ! rpcinfo -p 127.0.0.1 >$DIR/programs 2>&1; do sleep 0.05; done
 exec ganesha.nfsd -F -f $DIR/config -L $DIR/log -p $DIR/pid -N NIV_EVENT
 ";
@@ -105,8 +105,14 @@ impl Ganesha {
         };
         let until = Instant::now() + Duration::from_secs(60);
         let log = ganesha.dir.path().join("log");
-        while !fs::read_to_string(&log).is_ok_and(|log| log.contains("NFS SERVER INITIALIZED")) {
-            assert!(Instant::now() < until, "Ganesha does not come up: {log:?}");
+        let serves = || {
+            let log = fs::read_to_string(&log);
+            let initialized = log.is_ok_and(|log| log.contains("NFS SERVER INITIALIZED"));
+            let socket = |name| dial(&Addr::Unix(ganesha.dir.path().join(name)));
+            initialized && socket("nfs").is_ok() && socket("mount").is_ok()
+        };
+        while !serves() {
+            assert!(Instant::now() < until, "Ganesha does not come up");
             // It tells nobody when it listens.
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -25,26 +25,29 @@ pub(crate) struct Served {
     fs: Arc<dyn FileSystem>,
     /// What survives a restart.
     stable: Arc<dyn Stable>,
+    lease: Duration,
 }
 
 struct Running {
     engine: Arc<Engine>,
     service: Service,
-    boot: u64,
+    boot: u32,
 }
 
-/// Short, since v4.0 has whoever has something to reclaim wait for so long after a restart.
-const LEASE: Duration = Duration::from_secs(2);
-
 impl Running {
-    fn start(fs: &Arc<dyn FileSystem>, stable: &Arc<dyn Stable>, boot: u64) -> Running {
+    fn start(
+        fs: &Arc<dyn FileSystem>,
+        stable: &Arc<dyn Stable>,
+        lease: Duration,
+        boot: u32,
+    ) -> Running {
         // Nobody holds a lock.
         let export = Arc::new(Export::new("", fs.clone()));
         let start = Instant::now();
         let options = Options {
             name: "served".into(),
             stable: stable.clone(),
-            lease: LEASE,
+            lease,
             ..Options::new(boot, Arc::new(move || start.elapsed()))
         };
         Running {
@@ -57,12 +60,18 @@ impl Running {
 
 impl Served {
     pub(crate) fn new() -> Arc<Served> {
+        Served::with_lease(Duration::from_secs(90))
+    }
+
+    /// A server whose clients may be silent for so long.
+    pub(crate) fn with_lease(lease: Duration) -> Arc<Served> {
         let fs: Arc<dyn FileSystem> = Memory::new(vfs_testkit::clock());
         let stable: Arc<dyn Stable> = Arc::new(InMemory::default());
         Arc::new(Served {
-            running: Mutex::new(Running::start(&fs, &stable, 1)),
+            running: Mutex::new(Running::start(&fs, &stable, lease, 100)),
             fs,
             stable,
+            lease,
         })
     }
 
@@ -81,7 +90,7 @@ impl Served {
     pub(crate) fn restart(&self) {
         let mut running = self.running();
         running.engine.stop();
-        *running = Running::start(&self.fs, &self.stable, running.boot + 1);
+        *running = Running::start(&self.fs, &self.stable, self.lease, running.boot + 1);
     }
 
     pub(crate) fn link(&self) -> StreamLink {

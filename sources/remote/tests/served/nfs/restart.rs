@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use remote::nfs::Options;
 use vfs::lock::{Lock, LockKind, LockTable, Owner, Space};
@@ -14,7 +15,8 @@ const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 const VERSIONS: [(u32, u32); 4] = [(3, 0), (4, 0), (4, 1), (4, 2)];
 
 fn mounted(version: (u32, u32)) -> (Arc<Served>, Arc<dyn FileSystem>, Seen) {
-    let served = Served::new();
+    // Short, since v4.0 has whoever has something to reclaim wait for so long after a restart.
+    let served = Served::with_lease(Duration::from_secs(2));
     let fs = served.mount(Options {
         version: Some(version),
         ..Options::default()
@@ -112,7 +114,7 @@ fn locks_are_kept_over_a_restart() {
             ..Options::default()
         });
         // It is only now that the first one finds that the server has begun anew.
-        ok(run(&node.who, |cx| node.node.attr(cx, vfs::Want::STAT)));
+        assert_eq!(ok(node.content()), b"data");
         let theirs = ok(root(&fs).lookup("file"));
         let others = LockTable::default();
         refused(take(&theirs, &others, &lock(2, 5, 5)), Errno::EAGAIN);
@@ -128,11 +130,11 @@ fn locks_are_kept_over_a_restart() {
 fn many_threads_go_on_over_restarts() {
     for version in VERSIONS {
         let (served, fs, _) = mounted(version);
-        let done = AtomicBool::new(false);
+        let (done, restarted) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..4u64)
                 .map(|worker| {
-                    let (fs, done) = (&fs, &done);
+                    let (fs, done, restarted) = (&fs, &done, &restarted);
                     scope.spawn(move || {
                         let root = root(fs);
                         let mut round = 0;
@@ -143,16 +145,23 @@ fn many_threads_go_on_over_restarts() {
                             ok(file.write_all(0, &data));
                             assert!(ok(file.read_all()) == data, "{version:?}");
                             drop(file);
-                            ok(root.unlink(&name));
+                            // What has been answered before is not known after a restart, and barge's
+                            // server keeps no answers of v4.0.
+                            let forgets = restarted.load(Ordering::Relaxed) || version == (4, 0);
+                            match root.unlink(&name) {
+                                Err(Errno::ENOENT) if forgets => {}
+                                done => assert_eq!(done, Ok(()), "{version:?}"),
+                            }
                             round += 1;
                         }
                     })
                 })
                 .collect();
             for _ in 0..5 {
-                std::thread::sleep(std::time::Duration::from_millis(30));
+                std::thread::sleep(Duration::from_millis(30));
                 served.hang_up();
             }
+            restarted.store(true, Ordering::Relaxed);
             served.restart();
             done.store(true, Ordering::Relaxed);
             for worker in workers {

@@ -38,7 +38,6 @@ mod sessions;
 mod setclientid;
 mod shares;
 mod slots;
-mod spans;
 mod stable;
 mod stateid;
 mod table;

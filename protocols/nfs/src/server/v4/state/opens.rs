@@ -42,6 +42,7 @@ pub struct Opening<'a, F, N: Clone> {
     node: N,
     access: Share,
     deny: Share,
+    reclaim: bool,
     pending: u64,
     held: Option<F>,
 }
@@ -57,7 +58,7 @@ pub struct Opened {
 
 impl<F: Clone, N: Clone> State<F, N> {
     /// An OPEN begins (RFC 7530 section 16.16, RFC 8881 section 18.16). `SHARE_DENIED`
-    /// (`RECLAIM_CONFLICT` for a reclaim) if another owner is in the way; an expired client in the
+    /// (`RECLAIM_CONFLICT` for a reclaim) if an open is in the way, be it the owner's own; an expired client in the
     /// way loses what it has. `GRACE`, `NO_GRACE`, `RECLAIM_BAD` as [`State::in_grace`] has it.
     /// Whether the caller may open the node is nothing to do with it.
     pub fn open(
@@ -103,6 +104,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             node: ask.node,
             access: ask.access,
             deny: ask.deny,
+            reclaim: ask.reclaim,
             pending,
             held,
         })
@@ -371,10 +373,11 @@ impl<F, N: Clone> Opening<'_, F, N> {
                 serial
             }
         };
-        let confirmed = holdings
-            .open_owners
-            .get(owner)
-            .is_some_and(|owner| owner.confirmed);
+        let confirmed = holdings.open_owners.get_mut(owner).is_some_and(|owner| {
+            // RFC 7530 section 9.1.11: nobody has to confirm a reclaim.
+            owner.confirmed |= self.reclaim;
+            owner.confirmed
+        });
         Ok(Opened {
             stateid: holdings.open_mut(serial)?.changed(client, serial),
             confirm: client.minor == Minor::V40 && !confirmed,

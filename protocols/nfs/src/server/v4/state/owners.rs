@@ -4,9 +4,10 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use vfs::Ranges;
+
 use super::gone::NodeKey;
 use super::seqid::OwnerSeq;
-use super::spans::Spans;
 
 /// Owners by their names and by numbers.
 pub(super) struct Owners<O> {
@@ -36,7 +37,7 @@ pub(super) struct LockOwner {
     /// Its lock states' serial numbers.
     pub(super) states: Vec<u32>,
     /// What it has locked.
-    pub(super) held: HashMap<NodeKey, Spans>,
+    pub(super) held: HashMap<NodeKey, Ranges>,
 }
 
 impl OpenOwner {

@@ -55,7 +55,8 @@ impl Shares {
         }
     }
 
-    /// Reserves for an OPEN that is being done, and answers its number.
+    /// Reserves for an OPEN that is being done, and answers its number. What an owner denies he denies himself, too (RFC
+    /// 7530 section 9.9).
     pub(super) fn reserve(
         &self,
         key: NodeKey,
@@ -65,8 +66,7 @@ impl Shares {
         deny: Share,
     ) -> Result<u64, Refused> {
         let mut part = self.part(&key);
-        let others = part.get(&key).into_iter().flatten();
-        for other in others.filter(|other| !other.is(client, owner)) {
+        for other in part.get(&key).into_iter().flatten() {
             if other.access.intersects(deny) || other.deny.intersects(access) {
                 return Err(Refused::By(other.client));
             }

@@ -158,3 +158,43 @@ fn rfc8881_8_4_2_1_reclaims_do_not_conflict() {
     assert!(opening.commit(Arc::new("file")).is_ok());
     assert_eq!(reclaim(&world, &two, A), Err(Status::ReclaimConflict));
 }
+
+#[test]
+fn rfc7530_9_1_11_nobody_confirms_a_reclaim() {
+    let world = World::new();
+    super::owners::confirmed_open(&world, &world.v40("a"), "o", RW);
+    let world = world.restarted();
+    let client = world.v40("a");
+    let turn = super::owners::open_turn(&world, &client, "o", 7);
+    let asked = OpenAsk {
+        reclaim: true,
+        ..ask("o", A, RW, NONE)
+    };
+    let opening = world.state.open(&client, asked).expect("may");
+    let opened = opening.commit(Arc::new("file")).expect("opened");
+    assert!(!opened.confirm);
+    drop(turn);
+    assert!(
+        world
+            .state
+            .io(Some(&client), &opened.stateid, A, RW)
+            .is_ok()
+    );
+}
+
+#[test]
+fn who_never_comes_back_keeps_others_waiting_for_a_lease_and_once() {
+    let world = World::new();
+    let gone = world.v41("gone").client(&world);
+    assert!(world.open(&gone, "o", A, RW, RW).is_ok());
+    let world = world.restarted();
+    world.pass(LEASE - Duration::from_secs(1));
+    world.state.reap();
+    let client = world.v41("new").client(&world);
+    assert_eq!(world.open(&client, "o", A, RW, NONE), Err(Status::Grace));
+    world.pass(Duration::from_secs(1));
+    world.state.reap();
+    // What it had is free, and only who came since may reclaim.
+    assert!(world.open(&client, "o", A, RW, NONE).is_ok());
+    assert_eq!(*world.stable.list(), [client.0.record.clone()]);
+}

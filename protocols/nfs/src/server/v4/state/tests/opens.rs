@@ -52,7 +52,7 @@ fn rfc8881_18_16_an_open_of_the_same_owner_is_an_upgrade() {
     };
     let (first, _) = open(R, NONE, "reader");
     assert_eq!(first.seqid, 1);
-    let (second, held) = open(W, R, "writer");
+    let (second, held) = open(W, NONE, "writer");
     assert!(!held);
     assert_eq!((second.seqid, second.other), (2, first.other));
     assert!(open(R, NONE, "none").1);
@@ -63,10 +63,7 @@ fn rfc8881_18_16_an_open_of_the_same_owner_is_an_upgrade() {
     };
     assert_eq!(file(R).map(|file| *file), Ok("reader"));
     assert_eq!(file(W).map(|file| *file), Ok("writer"));
-    assert_eq!(
-        world.open(&other, "o", A, R, NONE),
-        Err(Status::ShareDenied)
-    );
+    assert_eq!(world.open(&other, "o", A, R, W), Err(Status::ShareDenied));
     // RFC 8881 section 8.2.2.
     assert_eq!(
         world.state.io(Some(&client), &first, A, R).err(),
@@ -92,7 +89,6 @@ fn rfc8881_18_18_a_downgrade_is_to_what_was_opened() {
     let client = world.v41("a").client(&world);
     let open = |access, deny| world.open(&client, "o", A, access, deny).expect("opened");
     open(R, NONE);
-    open(W, W);
     let now = open(RW, NONE);
     let downgrade = |access, deny| {
         let stateid = StateId { seqid: 0, ..now };
@@ -104,9 +100,8 @@ fn rfc8881_18_18_a_downgrade_is_to_what_was_opened() {
     assert_eq!(downgrade(R, W), refused);
     assert_eq!(downgrade(W, NONE), refused);
     assert_eq!(downgrade(NONE, NONE), refused);
-    assert_eq!(downgrade(RW, RW), refused);
-    assert_eq!(downgrade(RW, W).map(|stateid| stateid.seqid), Ok(4));
-    assert_eq!(downgrade(RW, NONE).map(|stateid| stateid.seqid), Ok(5));
+    assert_eq!(downgrade(RW, W), refused);
+    assert_eq!(downgrade(RW, NONE).map(|stateid| stateid.seqid), Ok(3));
     assert!(world.open(&client, "p", A, W, NONE).is_ok());
     assert!(downgrade(R, NONE).is_ok());
     // What it was then, it was not since.
@@ -118,7 +113,37 @@ fn rfc8881_18_18_a_downgrade_is_to_what_was_opened() {
     );
     assert!(world.state.io(Some(&client), &stateid, A, R).is_ok());
     let closed: usize = lock(&world.gone).iter().map(|gone| gone.files.len()).sum();
-    assert_eq!(closed, 2, "the writer's, and the one for both");
+    assert_eq!(closed, 1, "the one for both");
+}
+
+#[test]
+fn rfc8881_18_18_a_downgrade_denies_less() {
+    let world = World::new();
+    let client = world.v41("a").client(&world);
+    let open = |access, deny| world.open(&client, "o", A, access, deny).expect("opened");
+    open(W, NONE);
+    let now = open(W, R);
+    let downgrade = |deny| {
+        let stateid = StateId { seqid: 0, ..now };
+        world.state.open_downgrade(&client, &stateid, A, W, deny)
+    };
+    let read = || world.open(&client, "p", A, R, NONE);
+    assert_eq!(downgrade(R).map(|stateid| stateid.seqid), Ok(3));
+    assert_eq!(read(), Err(Status::ShareDenied));
+    assert_eq!(downgrade(NONE).map(|stateid| stateid.seqid), Ok(4));
+    assert!(read().is_ok());
+    assert_eq!(downgrade(R), Err(Status::Inval));
+}
+
+#[test]
+fn rfc7530_9_9_what_an_owner_denies_he_denies_himself() {
+    let world = World::new();
+    let client = world.v41("a").client(&world);
+    let open = |access, deny| world.open(&client, "o", A, access, deny);
+    assert!(open(RW, R).is_ok());
+    assert_eq!(open(R, NONE), Err(Status::ShareDenied));
+    assert!(open(W, NONE).is_ok());
+    assert_eq!(open(W, W), Err(Status::ShareDenied));
 }
 
 #[test]
@@ -167,7 +192,10 @@ fn two_opens_at_a_time_of_one_owner_come_to_one() {
         .state
         .open(&client, ask("o", A, R, NONE))
         .expect("may");
-    let two = world.state.open(&client, ask("o", A, W, R)).expect("may");
+    let two = world
+        .state
+        .open(&client, ask("o", A, W, NONE))
+        .expect("may");
     let two = two.commit(Arc::new("writer")).expect("opened").stateid;
     let one = one.commit(Arc::new("reader")).expect("opened").stateid;
     assert_eq!((one.other, two.seqid, one.seqid), (two.other, 1, 2));
