@@ -29,12 +29,8 @@ impl Network {
         let rpcbind = Process::start(&mut command)?;
         let path = format!("/proc/{}/ns/net", rpcbind.pid());
         let ours = read_link("/proc/thread-self/ns/net").ok()?;
-        let mut made = false;
-        wait_until(Duration::from_secs(5), || {
-            made |= read_link(&path).is_ok_and(|theirs| theirs != ours);
-            made
-        });
-        if !made {
+        let made = || read_link(&path).is_ok_and(|theirs| theirs != ours);
+        if !wait_until(Duration::from_secs(5), made) {
             return None;
         }
         let space = File::open(&path).ok()?;
