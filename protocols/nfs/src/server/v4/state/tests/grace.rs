@@ -196,5 +196,8 @@ fn who_never_comes_back_keeps_others_waiting_for_a_lease_and_once() {
     world.state.reap();
     // What it had is free, and only who came since may reclaim.
     assert!(world.open(&client, "o", A, RW, NONE).is_ok());
-    assert_eq!(*world.stable.list(), [client.0.record.clone()]);
+    assert_eq!(
+        *world.stable.list(),
+        *std::slice::from_ref(&client.0.record)
+    );
 }
