@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_is_no_source_says_what_was_expected() {
-        for text in ["", "dir:", "mem:x", "ftp://h/x", "nfs://h/x", "name=mem:x"] {
+        for text in ["", "dir:", "mem:x", "ftp://h/x", "name=mem:x"] {
             assert!(
                 text.parse::<Named>().expect_err(text).contains("expected"),
                 "{text}"
