@@ -17,7 +17,7 @@ pub(crate) enum Source {
     HostDir(PathBuf),
     /// `mem:`
     Memory,
-    /// `9p://…`, `9p+unix:…`, `virtiofs:…`
+    /// `9p://…`, `9p+unix:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`
     Remote(remote::Url),
 }
 
@@ -42,7 +42,8 @@ impl FromStr for Source {
                 .map(Source::Remote)
                 .map_err(|error| format!("{error}")),
             Some((scheme, _)) if is_scheme(text, scheme) => Err(format!(
-                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET or virtiofs:SOCKET, \
+                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, nfs://HOST, nfs+unix:SOCKET or \
+                 virtiofs:SOCKET, \
                  got scheme '{scheme}'"
             )),
             _ if text.is_empty() => Err("expected a path or a URL".into()),
@@ -53,7 +54,7 @@ impl FromStr for Source {
 
 /// Whether the text is a URL rather than a path with a colon in it.
 fn is_scheme(text: &str, scheme: &str) -> bool {
-    let known = ["image", "nfs", "s3", "http", "https"];
+    let known = ["image", "s3", "http", "https"];
     known.contains(&scheme) || text[scheme.len()..].starts_with("://")
 }
 
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_is_no_source_says_what_was_expected() {
-        for text in ["", "dir:", "mem:x", "ftp://h/x", "nfs://h/x", "name=mem:x"] {
+        for text in ["", "dir:", "mem:x", "ftp://h/x", "name=mem:x"] {
             assert!(
                 text.parse::<Named>().expect_err(text).contains("expected"),
                 "{text}"

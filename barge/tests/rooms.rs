@@ -22,12 +22,14 @@ const ROOMS: &[(&str, &[&str])] = &[
             "transports",
             "virtqueue",
             "fuse",
+            "nfs",
             "p9",
         ],
     ),
     ("layers", &["vfs"]),
     ("p9", &["vfs", "wire"]),
     ("fuse", &["vfs", "wire"]),
+    ("nfs", &["vfs", "wire"]),
     ("transports", &["vfs", "wire", "sys"]),
     ("virtqueue", &["vfs", "wire", "sys", "transports"]),
     ("engine", &["vfs", "wire", "transports"]),
@@ -69,6 +71,7 @@ fn rooms_use_only_what_they_may() {
                 "layers",
                 "p9",
                 "fuse",
+                "nfs",
                 "memory",
             ]
             .contains(&room);

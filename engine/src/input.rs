@@ -25,8 +25,9 @@ impl Input {
         self.start == self.end
     }
 
-    /// Where to receive more. Of a large message that has begun, exactly the rest, so that no part
-    /// of the next has to move when that one is done.
+    /// Where to receive more: never nothing. Of a large message that has begun, exactly the rest, so that no part
+    /// of the next has to move when that one is done. One that does not say how long it is may become as large as
+    /// `frame` lets it.
     pub(crate) fn space(
         &mut self,
         frame: impl Fn(&[u8]) -> Result<Option<usize>, Malformed>,
@@ -38,9 +39,10 @@ impl Input {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let len = frame(self.bytes())?.unwrap_or(0);
+        let known = frame(self.bytes())?;
+        let len = known.unwrap_or(0);
         let wanted = match self.buffer.len() {
-            have if was_full && have < Input::MANY => (have * 4).max(len),
+            have if was_full && (have < Input::MANY || known.is_none()) => (have * 4).max(len),
             have => have.max(len).max(Input::SMALL),
         };
         if wanted > Input::MANY && wanted > self.buffer.len() {
@@ -52,10 +54,10 @@ impl Input {
         } else {
             self.buffer.resize(wanted, 0);
         }
-        let until = if len > Input::MANY {
-            len
-        } else {
-            wanted.min(Input::MANY)
+        let until = match known {
+            Some(len) if len > Input::MANY => len,
+            None if self.end >= Input::MANY => wanted,
+            _ => wanted.min(Input::MANY),
         };
         Ok(&mut self.buffer[self.end..until])
     }
@@ -68,5 +70,26 @@ impl Input {
         if self.is_empty() {
             *self = Input::default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_a_message_that_does_not_say_how_long_it_is() {
+        const LEN: usize = 1 << 20;
+        let frame = |head: &[u8]| Ok((head.len() >= LEN).then_some(LEN));
+        let mut input = Input::default();
+        while input.end < LEN {
+            let space = input.space(frame).expect("no end yet").len();
+            assert!(space > 0, "after {} bytes", input.end);
+            input.end += space.min(LEN - input.end);
+        }
+        assert!(input.buffer.len() <= 4 * LEN);
+        // The next one has to say more before it gets as much.
+        input.start = input.end;
+        assert_eq!(input.space(frame).map(|space| space.len()), Ok(Input::MANY));
     }
 }

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod datagrams;
 mod drive;
 mod input;
 mod lane;

@@ -49,6 +49,8 @@ fn main() -> io::Result<()> {
             &answers(dialect, &replies),
         )?;
     }
+    write("nfs_session", "v3", &nfs3())?;
+    write("nfs_session", "v4.2", &nfs42())?;
     write("virtqueue_rings", "requests", &queue())?;
     write("virtqueue_rings", "elsewhere", &queue_elsewhere())?;
     write("p9_session", "9P2000.L-files", &linux_files())?;
@@ -56,6 +58,55 @@ fn main() -> io::Result<()> {
     write("p9_session", "9P2000.L-locks", &linux_locks())?;
     write("p9_session", "9P2000.u", &old(Dialect::Unix))?;
     write("p9_session", "9P2000", &old(Dialect::Plan9))
+}
+
+/// A script of `barge_fuzz::nfs`: calls of v3 whose handles name nothing.
+fn nfs3() -> Vec<u8> {
+    let handle = words(&[4, 0x0101_0101]);
+    (0..22)
+        .flat_map(|procedure| [&[0, procedure, 8][..], &handle].concat())
+        .collect()
+}
+
+/// A script of `barge_fuzz::nfs`: a file made, written, read, locked and closed by the current stateid.
+fn nfs42() -> Vec<u8> {
+    let state = words(&[1, 0, 0, 0]);
+    let owner = words(&[0, 0, 1, 0x6100_0000]);
+    let operation = |number: u8, arguments: &[&[u8]]| {
+        let arguments = arguments.concat();
+        [&[number, arguments.len() as u8][..], &arguments].concat()
+    };
+    let name = words(&[1, 0x6600_0000]);
+    let range = words(&[0, 0, 0, 4]);
+    // OPEN for both, unchecked and without attributes, of a name.
+    let open = [
+        words(&[0, 3, 0]),
+        owner.clone(),
+        words(&[1, 0, 0, 0, 0]),
+        name.clone(),
+    ]
+    .concat();
+    let locker = [words(&[1, 0]), state.clone(), words(&[0]), owner].concat();
+    let operations = [
+        operation(58, &[&words(&[0])]),
+        operation(18, &[&open]),
+        operation(38, &[&state, &words(&[0, 0, 2, 4, 0x6162_6364])]),
+        operation(25, &[&state, &words(&[0, 0, 8])]),
+        operation(68, &[&state, &words(&[0, 0, 8])]),
+        operation(69, &[&state, &words(&[0, 0, 1])]),
+        operation(9, &[&words(&[2, 0x0010_011a, 0x00b0_a23a])]),
+        operation(12, &[&words(&[2, 0]), &range, &locker]),
+        operation(14, &[&words(&[2, 0]), &state, &range]),
+        operation(24, &[]),
+        operation(26, &[&words(&[0, 0, 0, 0, 512, 512, 0])]),
+        operation(28, &[&name]),
+    ];
+    [&[98, operations.len() as u8][..], &operations.concat()].concat()
+}
+
+/// Words as XDR has them.
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {

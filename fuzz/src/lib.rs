@@ -3,6 +3,7 @@
 //! - [`decode`]: messages are decoded or refused, and what was decoded is encoded to the same bytes.
 //! - [`client`]: the client half takes what a server may answer, and refuses the rest.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it asks.
+//! - [`nfs`]: the NFS server half answers each call once, as long as it says, whatever it asks.
 //! - [`rings`]: a device takes what it can out of any memory and any queues, and gives each request back.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //!
@@ -13,6 +14,7 @@
 pub mod client;
 pub mod decode;
 pub mod fuse;
+pub mod nfs;
 pub mod rings;
 pub mod session;
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod addr;
+mod datagrams;
 mod frame;
 mod link;
 mod listener;
@@ -15,6 +16,7 @@ mod poll;
 mod ring;
 
 pub use addr::{Addr, BadAddr};
+pub use datagrams::Datagrams;
 pub use frame::Frame;
 pub use link::{Interest, Link, Ready, StreamLink, pair};
 pub use listener::{Listener, dial};

@@ -1,7 +1,7 @@
 //! Sets of bytes of a file.
 
-/// Bytes of a file as disjoint ranges, each with its first byte and its last one: what a mirror of
-/// locks holds.
+/// Bytes of a file as disjoint ranges that do not touch, each with its first byte and its last one: what a
+/// mirror of locks holds. No more of them than a lock table has of the same bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u64, u64)>);
 
@@ -12,8 +12,15 @@ impl Ranges {
     }
 
     /// Adds `start..=end`.
-    pub fn insert(&mut self, start: u64, end: u64) {
-        self.remove(start, end);
+    pub fn insert(&mut self, mut start: u64, mut end: u64) {
+        self.0.retain(|&(from, to)| {
+            let touches = from <= end.saturating_add(1) && start <= to.saturating_add(1);
+            if touches {
+                start = start.min(from);
+                end = end.max(to);
+            }
+            !touches
+        });
         self.0.push((start, end));
     }
 
@@ -41,15 +48,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn neighbours_are_one_range() {
+        let mut ranges = Ranges::default();
+        ranges.insert(0, 4);
+        ranges.insert(10, 14);
+        ranges.insert(5, 9);
+        assert_eq!(ranges.0, [(0, 14)]);
+        ranges.remove(3, 3);
+        assert_eq!(ranges.0, [(0, 2), (4, 14)]);
+    }
+
+    #[test]
     fn what_is_taken_out_is_out() {
         let mut ranges = Ranges::default();
         ranges.insert(0, 4);
         ranges.insert(3, 9);
         ranges.insert(20, u64::MAX);
         ranges.remove(5, 29);
-        assert_eq!(ranges.0, [(0, 2), (3, 4), (30, u64::MAX)]);
+        assert_eq!(ranges.0, [(0, 4), (30, u64::MAX)]);
         ranges.remove(40, 49);
-        assert_eq!(ranges.0, [(0, 2), (3, 4), (30, 39), (50, u64::MAX)]);
+        assert_eq!(ranges.0, [(0, 4), (30, 39), (50, u64::MAX)]);
         ranges.remove(0, u64::MAX);
         assert!(ranges.is_empty());
     }

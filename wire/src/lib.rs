@@ -8,11 +8,15 @@
 #![forbid(unsafe_code)]
 
 mod offset;
+mod put;
 mod read;
 mod session;
 mod write;
+mod xdr;
 
 pub use offset::{BEHIND_DOT, BEHIND_DOTS, cookie_of, offset_of};
+pub use put::{Buffered, Put};
 pub use read::{Malformed, Reader};
 pub use session::{Answer, Incoming, Role, Session};
 pub use write::{LeWriter, Outgoing};
+pub use xdr::{Xdr, XdrReader, padding};

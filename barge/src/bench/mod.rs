@@ -3,6 +3,7 @@
 //! Runs alternate between the servers, so that a drift of the machine's speed meets all of them; each cell
 //! is the median of several runs, with the least and the most. Peers that are not installed are named.
 
+mod nfs;
 mod ninep;
 mod place;
 mod process;
@@ -45,6 +46,8 @@ enum Table {
     /// 9P over Unix sockets and TCP, beside diod
     #[value(name = "9p")]
     Nine,
+    /// NFS over loopback TCP, beside nfs-ganesha
+    Nfs,
     /// virtiofs without a virtual machine, beside virtiofsd
     Virtiofs,
 }
@@ -81,6 +84,7 @@ impl BenchArgs {
 pub(crate) fn run(args: &BenchArgs) -> Done {
     let results = match args.table {
         Table::Nine => ninep::run(args)?,
+        Table::Nfs => nfs::run(args)?,
         Table::Virtiofs => virtiofs::run(args)?,
     };
     print!("{}", report::text(&results));

@@ -1,8 +1,10 @@
 //! The processes that are measured.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use crate::Failure;
 
@@ -52,6 +54,57 @@ impl Drop for Process {
     }
 }
 
+/// A program on the path, or where cargo installs them.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let cargo = Path::new(&home).join(".cargo/bin");
+    let all = std::env::split_paths(&path).chain([cargo]);
+    all.map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// A process and those it has started, as a daemon does that keeps what it serves in a process of its own.
+pub(super) fn family(pid: u32) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = all.get(next) {
+        next += 1;
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default();
+        all.extend(
+            children
+                .split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+    }
+    all
+}
+
+/// How long processors have worked for a process and those it has started, as exactly as the system tells.
+pub(super) fn processor_time(pid: u32) -> Duration {
+    let of = |pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        ticks(&stat).unwrap_or(0)
+    };
+    let ticks: u64 = family(pid).into_iter().map(of).sum();
+    Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second().max(1) as u32
+}
+
+/// User and system time in a line of /proc/PID/stat (proc(5)).
+fn ticks(stat: &str) -> Option<u64> {
+    // The second field is a name, in parentheses, with anything in it.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+/// A TCP port that nobody listens at.
+pub(super) fn free_port() -> Result<u16, Failure> {
+    let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|free| free.local_addr());
+    Ok(free.map_err(Failure::new)?.port())
+}
+
 /// What the package manager knows of a program that does not tell its version itself.
 pub(super) fn packaged(package: &str) -> String {
     let query = Command::new("dpkg-query")
@@ -59,4 +112,26 @@ pub(super) fn packaged(package: &str) -> String {
         .output();
     let version = query.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
     version.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_family_has_its_parent() {
+        let child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn();
+        let mut child = child.expect("runs");
+        // Children are those of the thread that started them.
+        assert_eq!(super::family(child.id()), [child.id()]);
+        drop(child.stdin.take());
+        child.wait().expect("ends");
+    }
+
+    #[test]
+    fn times_stand_behind_the_name() {
+        let stat = "7 (a) 1 b) S 1 7 7 0 -1 4194560 1 0 0 0 30 12 0 0 20 0 1 0 5 6 7";
+        assert_eq!(super::ticks(stat), Some(42));
+        assert_eq!(super::ticks("7 (a) S"), None);
+    }
 }

@@ -1,6 +1,7 @@
 //! Results, as a table for people and as JSON.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -21,8 +22,25 @@ pub(super) struct Row {
     pub(super) unit: &'static str,
     /// For each server the runs, in order.
     pub(super) runs: Vec<Vec<f64>>,
+    /// For each server what the runs were for it.
+    pub(super) work: Vec<Work>,
     /// For each server its system calls per operation, where they were counted.
     pub(super) calls: Vec<Option<f64>>,
+}
+
+/// What a server has done, and for how long processors have worked for it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Work {
+    pub(super) operations: usize,
+    pub(super) time: Duration,
+}
+
+impl Work {
+    /// Of an operation.
+    fn microseconds(self) -> Option<f64> {
+        let each = self.time.as_secs_f64() * 1e6 / self.operations as f64;
+        Some(each).filter(|each| each.is_finite())
+    }
 }
 
 /// The middle of some runs and how far they lie apart.
@@ -70,7 +88,11 @@ pub(super) fn text(results: &Results) -> String {
     for server in &results.servers {
         let _ = write!(text, " {:>34}", format!("{server} median (least..most)"));
     }
-    let _ = writeln!(text, " {:>6}  system calls each", "ratio");
+    let _ = writeln!(
+        text,
+        " {:>6}  system calls each; µs of processors each",
+        "ratio"
+    );
     for row in &results.rows {
         let _ = write!(text, "{:width$} {:>6}", row.name, row.unit);
         let summaries = row.summaries();
@@ -89,8 +111,15 @@ pub(super) fn text(results: &Results) -> String {
             _ => "-".into(),
         };
         let _ = write!(text, " {ratio:>6} ");
+        if row.calls.iter().all(Option::is_none) {
+            text.push_str(" -");
+        }
         for calls in row.calls.iter().flatten() {
             let _ = write!(text, " {calls:.2}");
+        }
+        text.push(';');
+        for each in row.work.iter().filter_map(|work| work.microseconds()) {
+            let _ = write!(text, " {each:.1}");
         }
         text.push('\n');
     }
@@ -111,7 +140,8 @@ pub(super) fn json(results: &Results) -> String {
                 .iter()
                 .zip(row.summaries())
                 .zip(row.runs.iter().zip(&row.calls))
-                .map(|((server, summary), (runs, calls))| {
+                .zip(&row.work)
+                .map(|(((server, summary), (runs, calls)), work)| {
                     json!({
                         "server": server,
                         "median": summary.as_ref().map(|s| s.median),
@@ -119,6 +149,7 @@ pub(super) fn json(results: &Results) -> String {
                         "most": summary.as_ref().map(|s| s.most),
                         "runs": runs,
                         "system_calls": calls,
+                        "server_us": work.microseconds(),
                     })
                 })
                 .collect();
@@ -144,11 +175,24 @@ mod tests {
                 name: "read".into(),
                 unit: "op/s",
                 runs: vec![vec![30.0, 10.0, 20.0], vec![5.0, 15.0]],
+                work: vec![
+                    Work {
+                        operations: 4,
+                        time: Duration::from_micros(50),
+                    },
+                    Work::default(),
+                ],
                 calls: vec![Some(3.0), None],
             }],
         };
         let text = text(&results);
-        for part in ["20 (10..30)", "10 (5..15)", " 2.00 ", " 3.00", "- a note"] {
+        for part in [
+            "20 (10..30)",
+            "10 (5..15)",
+            " 2.00 ",
+            " 3.00; 12.5\n",
+            "- a note",
+        ] {
             assert!(text.contains(part), "{part} in:\n{text}");
         }
         let json: serde_json::Value = serde_json::from_str(&json(&results)).expect("JSON");

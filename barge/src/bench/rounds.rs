@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::report::Row;
+use super::process::processor_time;
+use super::report::{Row, Work};
 use super::{BenchArgs, syscalls};
 use crate::Failure;
 
@@ -79,18 +80,22 @@ pub(super) fn alternate<S, C: Cell<S>>(
         name: cell.name(),
         unit: cell.unit().0,
         runs: vec![Vec::new(); servers.len()],
+        work: vec![Work::default(); servers.len()],
         calls: vec![None; servers.len()],
     };
     let mut rows: Vec<Row> = cells.iter().map(row).collect();
     let bar = progress(((args.runs() + 1) * cells.len() * servers.len()) as u64);
     for round in 0..=args.runs() {
         for (cell, row) in cells.iter().zip(&mut rows) {
-            for ((name, server), runs) in servers.iter().zip(&mut row.runs) {
-                let rate = measure(server, cell, args.time())
+            let figures = row.runs.iter_mut().zip(&mut row.work);
+            for ((name, server), (runs, work)) in servers.iter().zip(figures) {
+                let (rate, more) = measure(server, cell, args.time())
                     .map_err(|error| Failure::new(format!("{name}, {}: {error}", cell.name())))?;
                 // The first round warms up.
                 if round > 0 {
                     runs.push(rate);
+                    work.operations += more.operations;
+                    work.time += more.time;
                 }
                 bar.inc(1);
             }
@@ -100,9 +105,11 @@ pub(super) fn alternate<S, C: Cell<S>>(
     Ok(rows)
 }
 
-/// Operations, or megabytes, per second.
-fn measure<S, C: Cell<S>>(server: &S, cell: &C, time: Duration) -> Result<f64, String> {
+/// Operations, or megabytes, per second, and what they were for the server.
+fn measure<S, C: Cell<S>>(server: &S, cell: &C, time: Duration) -> Result<(f64, Work), String> {
     let mut clients = cell.connect(server)?;
+    let pid = cell.pid(server, &clients[0]);
+    let before = processor_time(pid);
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = clients
             .iter_mut()
@@ -111,12 +118,17 @@ fn measure<S, C: Cell<S>>(server: &S, cell: &C, time: Duration) -> Result<f64, S
         threads.into_iter().map(|thread| thread.join()).collect()
     });
     let mut rate = 0.0;
+    let mut work = Work {
+        operations: 0,
+        time: processor_time(pid).saturating_sub(before),
+    };
     for result in results {
         let result = result.map_err(|_| "a client panicked")?;
         let (done, took) = result.map_err(|errno| errno.to_string())?;
         rate += done as f64 * cell.unit().1 / took.as_secs_f64();
+        work.operations += done;
     }
-    Ok(rate)
+    Ok((rate, work))
 }
 
 /// Fills in the rows' system calls; says whether that was possible. `log` is a file to write.

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::process::family;
+
 /// What to say where they cannot be counted.
 pub(super) const MISSING: &str =
     "system calls are not counted: Debian's package strace brings what it takes";
@@ -31,23 +33,6 @@ pub(super) fn count(pid: u32, log: &Path, work: impl FnOnce()) -> Option<u64> {
     let _ = strace.wait();
     let text = std::fs::read_to_string(log).ok()?;
     if attached { total(&text) } else { None }
-}
-
-/// A process and those it has started, as a daemon does that keeps what it serves in a process of its own.
-fn family(pid: u32) -> Vec<u32> {
-    let mut all = vec![pid];
-    let mut next = 0;
-    while let Some(&pid) = all.get(next) {
-        next += 1;
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.unwrap_or_default();
-        all.extend(
-            children
-                .split_whitespace()
-                .filter_map(|pid| pid.parse::<u32>().ok()),
-        );
-    }
-    all
 }
 
 /// Whether all threads of `pid` come to be traced within 3 seconds.
@@ -85,18 +70,6 @@ fn total(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn a_family_has_its_parent() {
-        let child = std::process::Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn();
-        let mut child = child.expect("runs");
-        // Children are those of the thread that started them.
-        assert_eq!(super::family(child.id()), [child.id()]);
-        drop(child.stdin.take());
-        child.wait().expect("ends");
-    }
-
     #[test]
     fn the_total_is_the_last_line() {
         let text = "calls syscall\n----- ----\n 7 read\n 3 write\n----- ----\n 10 total\n";

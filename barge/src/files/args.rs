@@ -7,7 +7,8 @@ use super::place::Place;
 
 #[derive(Args)]
 pub(crate) struct LsArgs {
-    /// What to list: PATH, dir:PATH, 9p://HOST[:PORT]/ANAME[/PATH] or 9p+unix:SOCKET?aname=NAME
+    /// What to list: PATH, dir:PATH, 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
+    /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2] or nfs+unix:SOCKET?path=PATH
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
     pub(super) places: Vec<Place>,
     /// Show kind, permissions, links, owner, group, size and time of last change

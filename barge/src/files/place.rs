@@ -147,6 +147,8 @@ mod tests {
             ("9p://h/srv/x", Some("x")),
             ("9p://h/", None),
             ("9p://h/d/f?aname=/srv", Some("f")),
+            ("nfs://h/srv/x?vers=3", Some("x")),
+            ("nfs://h", None),
         ] {
             let place: Place = text.parse().expect(text);
             assert_eq!(place.name().as_deref(), name.map(str::as_bytes), "{text}");

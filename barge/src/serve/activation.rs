@@ -7,20 +7,29 @@ use crate::Failure;
 /// The first descriptor that is passed.
 const FIRST: i32 = 3;
 
+/// Whether a service manager has passed sockets to this process.
+pub(super) fn is_activated() -> bool {
+    passed() > 0
+}
+
 /// What listens on the sockets that were passed to this process, if any were.
 pub(super) fn listeners() -> Result<Vec<Listener>, Failure> {
+    (FIRST..FIRST + passed())
+        .map(|fd| {
+            Listener::bind(&Addr::Fd(fd))
+                .map_err(|error| Failure::new(format!("inherited descriptor {fd}: {error}")))
+        })
+        .collect()
+}
+
+fn passed() -> i32 {
     let number = |name| {
         std::env::var(name)
             .ok()
             .and_then(|text| text.parse::<i32>().ok())
     };
     if number("LISTEN_PID") != Some(std::process::id() as i32) {
-        return Ok(Vec::new());
+        return 0;
     }
-    (FIRST..FIRST + number("LISTEN_FDS").unwrap_or(0))
-        .map(|fd| {
-            Listener::bind(&Addr::Fd(fd))
-                .map_err(|error| Failure::new(format!("inherited descriptor {fd}: {error}")))
-        })
-        .collect()
+    number("LISTEN_FDS").unwrap_or(0)
 }

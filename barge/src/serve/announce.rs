@@ -6,21 +6,26 @@ use std::path::Path;
 
 use transports::Addr;
 
+use super::Addrs;
 use super::exports::Exports;
 use super::plan::Plan;
 use crate::Failure;
 
 /// Says on standard output how to mount, and there and to the service manager that clients can
 /// connect.
-pub(super) fn ready(addrs: &[Addr], exports: &Exports, plan: &Plan) -> Result<(), Failure> {
+pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(), Failure> {
     let mut text = String::new();
     if let Some(nine) = &plan.nine {
-        for addr in addrs {
+        for addr in &addrs.nine {
             for export in exports.list() {
                 text.push_str(&mount_command(addr, &export.name, nine.max_msize));
                 text.push('\n');
             }
         }
+    }
+    let has_portmapper = plan.nfs.as_ref().is_some_and(|nfs| nfs.rpcbind.is_some());
+    for addr in &addrs.nfs {
+        text.push_str(&nfs_mount_commands(addr, has_portmapper));
     }
     for share in &plan.virtiofs.shares {
         if let Addr::Unix(socket) = &share.at {
@@ -52,6 +57,22 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
     };
     let msize = msize.min(LINUX_MSIZE);
     format!("mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt")
+}
+
+/// For v4, and for v3, whose locks need a portmapper. Linux mounts by TCP alone.
+fn nfs_mount_commands(addr: &Addr, locks: bool) -> String {
+    let Addr::Tcp { host, port } = addr else {
+        return String::new();
+    };
+    let host = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.clone(),
+    };
+    let nolock = if locks { "" } else { ",nolock" };
+    format!(
+        "mount -t nfs -o vers=4.2,tcp,port={port} {host}:/ /mnt\n\
+         mount -t nfs -o vers=3,tcp,port={port},mountport={port}{nolock} {host}:/ /mnt\n"
+    )
 }
 
 /// What QEMU needs to be told, and then the guest. Queues shorter than 1024 would cut large requests.
@@ -99,6 +120,14 @@ mod tests {
         assert_eq!(
             mount_command(&unix, "data", 8192),
             "mount -t 9p -o trans=unix,version=9p2000.L,msize=8192,aname=data /run/b /mnt"
+        );
+        let nfs = nfs_mount_commands(&"tcp:[::1]:2049".parse().expect("an address"), false);
+        assert_eq!(
+            nfs.lines().collect::<Vec<_>>(),
+            [
+                "mount -t nfs -o vers=4.2,tcp,port=2049 [::1]:/ /mnt",
+                "mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock [::1]:/ /mnt",
+            ]
         );
     }
 }

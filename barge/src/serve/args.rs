@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -6,21 +7,37 @@ use layers::squash::{NOBODY, Whom};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use transports::Addr;
 
-use super::plan::{Layers, Nine, Plan, Virtiofs};
+use super::plan::{Layers, Nfs, Nine, Plan, Virtiofs};
 use super::virtiofs::{Affinity, Cache, Share, Tag};
 use crate::Failure;
 use crate::source::{Named, Source};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET; NAME=SOURCE gives it a
-    /// name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
+    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET or
+    /// nfs://HOST[:PORT]/PATH; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
     /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
-    /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default: tcp:127.0.0.1:5640]
+    /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default, if nothing else is named:
+    /// tcp:127.0.0.1:5640]
     #[arg(long = "9p", value_name = "ADDR")]
     nine: Vec<Addr>,
+    /// Serve NFS v3 and v4, and MOUNT for v3 on the same port, at tcp:HOST:PORT, unix:PATH or fd:N; may be
+    /// repeated [default, if nothing else is named and it is free: tcp:127.0.0.1:2049]
+    #[arg(long, value_name = "ADDR")]
+    nfs: Vec<Addr>,
+    /// Tell clients of NFS v3 where its locks are, as rpcbind does, by TCP and UDP; without it they mount with
+    /// nolock [default: port 111 of the first --nfs address]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, requires = "nfs")]
+    rpcbind: Option<Option<Addr>>,
+    /// How long an NFS v4 client may be silent before others may get what it has open or locked, seconds: its lease
+    #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
+    nfs_lease: u16,
+    /// Where to keep what NFS v4 clients need to go on after a restart [default: $STATE_DIRECTORY, else
+    /// /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
     /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
@@ -70,7 +87,7 @@ pub(crate) struct ServeArgs {
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     identity: IdentityArg,
-    /// Run a command with $BARGE_9P set, stop when it ends, and exit with its status
+    /// Run a command with $BARGE_9P and $BARGE_NFS set, stop when it ends, and exit with its status
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
     /// The largest 9P message to agree to, bytes
@@ -149,6 +166,12 @@ impl ServeArgs {
                 addrs: self.nine.clone(),
                 max_msize: self.msize,
                 wait_for_locks: !self.no_lock_wait,
+            }),
+            nfs: Some(Nfs {
+                addrs: self.nfs.clone(),
+                rpcbind: self.rpcbind.clone(),
+                lease: Duration::from_secs(self.nfs_lease.into()),
+                state_dir: self.state_dir.clone(),
             }),
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),

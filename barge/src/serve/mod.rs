@@ -4,7 +4,9 @@ mod activation;
 mod announce;
 mod args;
 mod exports;
+mod nfs;
 mod plan;
+mod recovery;
 mod run;
 mod signals;
 mod users;
@@ -32,15 +34,24 @@ pub(crate) fn run(args: &ServeArgs) -> Done {
 /// Serves until told to stop, or until nobody can come any more.
 fn serve(plan: &Plan) -> Done {
     let exports = exports::open(plan)?;
+    // What is served if nothing is asked for: 9P and NFS at their usual places.
+    let unnamed = plan.virtiofs.shares.is_empty()
+        && plan.nfs.as_ref().is_none_or(|nfs| nfs.addrs.is_empty())
+        && plan.nine.as_ref().is_some_and(|nine| nine.addrs.is_empty())
+        && !activation::is_activated();
     let engine = Engine::new(plan.tuning).map_err(Failure::new)?;
     let listeners = match &plan.nine {
-        Some(nine) => nine_listeners(nine, plan.virtiofs.shares.is_empty())?,
+        Some(nine) => nine_listeners(nine, unnamed)?,
         None => Vec::new(),
     };
-    let addrs: Vec<Addr> = listeners
-        .iter()
-        .map(|listener| listener.addr().clone())
-        .collect();
+    let nfs = match &plan.nfs {
+        Some(nfs) => nfs::place(&exports.whole, nfs, unnamed)?,
+        None => None,
+    };
+    let addrs = Addrs {
+        nine: listeners.iter().map(|at| at.addr().clone()).collect(),
+        nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),
+    };
     let places = virtiofs::places(&exports, &plan.virtiofs)?;
     let signals = signals::stop_on_signal(engine.clone())?;
     if let Some(nine) = &plan.nine {
@@ -51,6 +62,7 @@ fn serve(plan: &Plan) -> Done {
                 .map_err(Failure::new)?;
         }
     }
+    let tending = nfs.map(|place| place.serve(&engine)).transpose()?;
     virtiofs::serve(&engine, places, plan.virtiofs.once)?;
     announce::ready(&addrs, &exports, plan)?;
     let status = match &plan.run {
@@ -62,15 +74,22 @@ fn serve(plan: &Plan) -> Done {
         None => ExitCode::SUCCESS,
     };
     engine.wait();
+    drop(tending);
     drop(signals);
     Ok(status)
 }
 
-/// Where 9P is served: at the usual place if it is the only protocol (`alone`) and no other is named.
-fn nine_listeners(nine: &Nine, alone: bool) -> Result<Vec<Listener>, Failure> {
+/// Where clients connect.
+struct Addrs {
+    nine: Vec<Addr>,
+    nfs: Vec<Addr>,
+}
+
+/// Where 9P is served: at the usual place if nothing at all is asked for.
+fn nine_listeners(nine: &Nine, unnamed: bool) -> Result<Vec<Listener>, Failure> {
     let mut listeners = activation::listeners()?;
     let addrs = match nine.addrs.as_slice() {
-        [] if listeners.is_empty() && alone => vec![args::default_addr()],
+        [] if unnamed => vec![args::default_addr()],
         addrs => addrs.to_vec(),
     };
     for addr in &addrs {

@@ -1,5 +1,8 @@
 //! What is served, and how: what every command line that serves comes to.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use engine::Tuning;
 use layers::{MapIds, Squash, XattrMap};
 use transports::Addr;
@@ -16,6 +19,8 @@ pub(super) struct Plan {
     pub(super) layers: Layers,
     /// 9P, if that is served at all.
     pub(super) nine: Option<Nine>,
+    /// NFS, if that is served at all.
+    pub(super) nfs: Option<Nfs>,
     pub(super) virtiofs: Virtiofs,
     pub(super) tuning: Tuning,
     /// The command for which all this lives.
@@ -37,6 +42,16 @@ pub(super) struct Nine {
     pub(super) max_msize: u32,
     /// Who waits for a lock is answered when it is granted.
     pub(super) wait_for_locks: bool,
+}
+
+/// How NFS is served: where, and how long a client of v4 may be silent.
+pub(super) struct Nfs {
+    pub(super) addrs: Vec<Addr>,
+    /// Whether there is a portmapper, and where, if not at the usual port of the first address.
+    pub(super) rpcbind: Option<Option<Addr>>,
+    pub(super) lease: Duration,
+    /// Where is kept what its clients need after a restart, if not in the usual place.
+    pub(super) state_dir: Option<PathBuf>,
 }
 
 /// How virtiofs is served.

@@ -5,11 +5,12 @@ use std::process::{Command, ExitCode};
 
 use transports::Addr;
 
+use super::Addrs;
 use crate::Failure;
 
 /// Runs `command` in a shell with the addresses in its environment, and answers its exit status; that
 /// of a shell, 128 and the signal's number, if one ended it.
-pub(super) fn run(command: &str, addrs: &[Addr]) -> Result<ExitCode, Failure> {
+pub(super) fn run(command: &str, addrs: &Addrs) -> Result<ExitCode, Failure> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).envs(environment(addrs));
     for name in [
@@ -30,8 +31,15 @@ pub(super) fn run(command: &str, addrs: &[Addr]) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code as u8))
 }
 
-/// BARGE_9P is the first address as a URL; the others say its parts.
-fn environment(addrs: &[Addr]) -> Vec<(&'static str, String)> {
+/// BARGE_9P and BARGE_NFS are the first addresses as URLs; the others say their parts.
+fn environment(addrs: &Addrs) -> Vec<(String, String)> {
+    let nine = variables("9P", "9p", &addrs.nine);
+    let nfs = variables("NFS", "nfs", &addrs.nfs);
+    nine.into_iter().chain(nfs).collect()
+}
+
+fn variables(name: &str, scheme: &str, addrs: &[Addr]) -> Vec<(String, String)> {
+    let variable = |part: &str, value| (format!("BARGE_{name}{part}"), value);
     for addr in addrs {
         match addr {
             Addr::Tcp { host, port } => {
@@ -41,16 +49,16 @@ fn environment(addrs: &[Addr]) -> Vec<(&'static str, String)> {
                     host.clone()
                 };
                 return vec![
-                    ("BARGE_9P", format!("9p://{shown}:{port}/")),
-                    ("BARGE_9P_HOST", host.clone()),
-                    ("BARGE_9P_PORT", port.to_string()),
+                    variable("", format!("{scheme}://{shown}:{port}/")),
+                    variable("_HOST", host.clone()),
+                    variable("_PORT", port.to_string()),
                 ];
             }
             Addr::Unix(path) => {
                 let path = path.display().to_string();
                 return vec![
-                    ("BARGE_9P", format!("9p+unix:{path}")),
-                    ("BARGE_9P_SOCKET", path),
+                    variable("", format!("{scheme}+unix:{path}")),
+                    variable("_SOCKET", path),
                 ];
             }
             Addr::Fd(_) => {}
@@ -65,16 +73,23 @@ mod tests {
 
     #[test]
     fn the_command_sees_the_first_address_and_its_status_is_ours() {
-        let addrs =
-            ["fd:7", "tcp:[::1]:99", "unix:/s"].map(|addr| addr.parse().expect("an address"));
-        assert_eq!(
-            environment(&addrs)[0],
-            ("BARGE_9P", "9p://[::1]:99/".to_owned())
-        );
-        assert_eq!(
-            environment(&addrs[2..])[0],
-            ("BARGE_9P", "9p+unix:/s".to_owned())
-        );
+        let addrs = |texts: &[&str]| -> Vec<Addr> {
+            let parse = |addr: &&str| addr.parse().expect("an address");
+            texts.iter().map(parse).collect()
+        };
+        let addrs = Addrs {
+            nine: addrs(&["fd:7", "tcp:[::1]:99", "unix:/s"]),
+            nfs: addrs(&["unix:/s"]),
+        };
+        let environment = environment(&addrs);
+        let is_set = |name: &str, value: &str| {
+            assert!(
+                environment.contains(&(name.into(), value.into())),
+                "{environment:?}"
+            );
+        };
+        is_set("BARGE_9P", "9p://[::1]:99/");
+        is_set("BARGE_NFS", "nfs+unix:/s");
         let status = |command: &str| format!("{:?}", run(command, &addrs).expect("a shell"));
         let code = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(status("test $BARGE_9P_PORT = 99 && exit 7"), code(7));

@@ -4,6 +4,8 @@ mod bundle;
 mod foreign;
 mod layers;
 mod locks;
+mod nfs;
+mod restart;
 mod served;
 mod service;
 mod virtiofs;

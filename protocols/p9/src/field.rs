@@ -2,21 +2,9 @@
 
 use std::fmt;
 
-use wire::{Malformed, Reader};
+use wire::{Malformed, Put, Reader};
 
 use crate::{Dialect, Fid, Qid, QidType, Tag};
-
-/// Takes the bytes of a message under construction.
-pub trait Put {
-    /// Takes `bytes` over.
-    fn put(&mut self, bytes: &[u8]);
-}
-
-impl Put for Vec<u8> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
 
 /// A field of a message.
 pub(crate) trait Field<'a>: Sized {

@@ -20,7 +20,7 @@ pub mod server;
 pub mod stat;
 mod types;
 
-pub use field::{Data, Datasync, DotuErrno, Extension, Names, Put, Qids, Uid};
+pub use field::{Data, Datasync, DotuErrno, Extension, Names, Qids, Uid};
 pub use message::{Kind, Rmessage, Tmessage, Undecodable};
 pub use stat::Stat;
 pub use types::{Dialect, Fid, Qid, QidType, Tag};

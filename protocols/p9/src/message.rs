@@ -3,9 +3,9 @@
 //! A message is `size[4] type[1] tag[2]` and its fields, size counting itself. Decoding is bounded
 //! by the message, never panics and refuses trailing bytes; what it yields borrows from the message.
 
-use wire::{Malformed, Reader};
+use wire::{Malformed, Put, Reader};
 
-use crate::field::{Data, Datasync, DotuErrno, Extension, Field, Names, Put, Qids, Uid};
+use crate::field::{Data, Datasync, DotuErrno, Extension, Field, Names, Qids, Uid};
 use crate::{Dialect, Fid, Qid, Stat, Tag};
 
 /// Bytes before a message's fields: `size[4] type[1] tag[2]`.

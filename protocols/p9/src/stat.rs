@@ -1,8 +1,8 @@
 //! The directory entry of 9P2000 and 9P2000.u: stat(5).
 
-use wire::{Malformed, Reader};
+use wire::{Malformed, Put, Reader};
 
-use crate::field::{Field, Put};
+use crate::field::Field;
 use crate::{Dialect, Qid};
 
 /// A file as Tstat, Twstat and reading a directory tell it. In Twstat, all ones and empty strings

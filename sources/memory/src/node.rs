@@ -158,7 +158,8 @@ impl MemNode {
                 state.xattrs.remove(xattr::CAPABILITY);
             }
         }
-        if set.kill_priv {
+        // As a chown: a directory's set-gid bit is no privilege.
+        if set.kill_priv && self.kind != Kind::Directory {
             state.drop_set_id();
             state.xattrs.remove(xattr::CAPABILITY);
         }

@@ -2,8 +2,11 @@
 //!
 //! - [`ninep`] is one over 9P: the client half of the protocol ([`p9::client`]) joined to a connection
 //!   ([`transports::Link`]).
+//! - [`nfs`] is one over NFS ([`::nfs::client`]), over a connection that comes again when it is lost.
 //! - [`virtiofs`] is one over a vhost-user device: the client half of FUSE ([`fuse::client`]) joined to a
 //!   driver ([`virtqueue::driver`]), without a virtual machine.
+//!
+//! `pipe` moves messages for those that speak over a stream.
 //!
 //! [`Url`] says what to connect to.
 
@@ -13,7 +16,9 @@ mod cancel;
 mod error;
 mod file;
 mod locks;
+pub mod nfs;
 pub mod ninep;
+mod pipe;
 mod url;
 pub mod virtiofs;
 mod xattr;

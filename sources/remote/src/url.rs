@@ -4,15 +4,18 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use transports::Addr;
 use vfs::FileSystem;
 
-use crate::{ConnectError, ninep, virtiofs};
+use crate::{ConnectError, nfs, ninep, virtiofs};
 
 /// A server and one of its trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Url {
     /// `9p://…`, `9p+unix:…`
     Ninep(ninep::Url),
+    /// `nfs://…`, `nfs+unix:…`
+    Nfs(nfs::Url),
     /// `virtiofs:…`
     Virtiofs(virtiofs::Url),
 }
@@ -37,12 +40,13 @@ impl std::error::Error for BadUrl {}
 
 impl Url {
     /// What URLs begin with, before a colon.
-    pub const SCHEMES: &[&str] = &["9p", "9p+unix", "virtiofs"];
+    pub const SCHEMES: &[&str] = &["9p", "9p+unix", "nfs", "nfs+unix", "virtiofs"];
 
     /// Connects to what is named as a whole.
     pub fn open(&self) -> Result<Arc<dyn FileSystem>, ConnectError> {
         Ok(match self {
             Url::Ninep(url) => url.connect()?,
+            Url::Nfs(url) => url.connect()?,
             Url::Virtiofs(url) => url.connect()?,
         })
     }
@@ -55,6 +59,7 @@ impl Url {
                 let (tree, path) = url.find()?;
                 Ok((tree, path))
             }
+            Url::Nfs(url) => url.find(),
             Url::Virtiofs(url) => {
                 let (tree, path) = url.find()?;
                 Ok((tree, path))
@@ -67,6 +72,7 @@ impl Url {
         match self {
             Url::Ninep(url) if url.path.is_empty() => url.options.aname.as_bytes(),
             Url::Ninep(url) => url.path.as_bytes(),
+            Url::Nfs(url) => url.path.as_bytes(),
             Url::Virtiofs(url) => url.path(),
         }
     }
@@ -76,6 +82,7 @@ impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Url::Ninep(url) => url.fmt(f),
+            Url::Nfs(url) => url.fmt(f),
             Url::Virtiofs(url) => url.fmt(f),
         }
     }
@@ -85,11 +92,47 @@ impl FromStr for Url {
     type Err = BadUrl;
 
     fn from_str(text: &str) -> Result<Url, BadUrl> {
-        match text.strip_prefix("virtiofs:") {
-            Some(socket) => virtiofs::Url::parse(text, socket).map(Url::Virtiofs),
-            None => text.parse().map(Url::Ninep),
+        if let Some(socket) = text.strip_prefix("virtiofs:") {
+            return virtiofs::Url::parse(text, socket).map(Url::Virtiofs);
+        }
+        match text.starts_with("nfs:") || text.starts_with("nfs+") {
+            true => text.parse().map(Url::Nfs),
+            false => text.parse().map(Url::Ninep),
         }
     }
+}
+
+/// A host and a port, `usual` if none is named. Otherwise what was expected of the port, or nothing if it is not
+/// even that far.
+pub(crate) fn host_and_port(text: &str, usual: u16) -> Result<Addr, Option<String>> {
+    let bad = || None;
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
+            match rest.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None if rest.is_empty() => (host, None),
+                None => return Err(bad()),
+            }
+        }
+        None => match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => return Err(bad()),
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(bad());
+    }
+    let port = match port {
+        None => usual,
+        Some(port) => match port.parse() {
+            Ok(port) if port > 0 => port,
+            _ => return Err(Some(format!("a port from 1 to 65535, not '{port}'"))),
+        },
+    };
+    let host = host.to_owned();
+    Ok(Addr::Tcp { host, port })
 }
 
 /// Replaces each `%` and two hexadecimal digits by their byte.

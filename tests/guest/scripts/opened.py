@@ -20,6 +20,10 @@ def check(what, got, expected):
 FRACTION = 0 if subprocess.check_output(["stat", "-f", "-c", "%T", "."]) == b"v9fs\n" else 111_111_111
 
 
+# Clients of NFS remove a file that is open by giving it another name.
+UNLINKED = 1 if os.environ.get("UNLINKED") == "renamed" else 0
+
+
 def attempt(what, function, *args):
     """The value, or the error as text: a test goes on after a failure."""
     try:
@@ -72,7 +76,7 @@ os.close(fd)
 
 fd = fresh("gone")
 os.unlink("gone")
-exercise("an unlinked file", fd, 0)
+exercise("an unlinked file", fd, UNLINKED)
 check("an unlinked file: its name", attempt("stat", os.stat, "gone"), "stat: No such file or directory")
 os.close(fd)
 
@@ -82,7 +86,7 @@ other = fresh("other")
 os.write(other, b" of the other")
 os.rename("other", "replaced")
 check("a replaced file: inode", attempt("fstat", lambda: os.fstat(fd).st_ino), inode)
-exercise("a replaced file", fd, 0)
+exercise("a replaced file", fd, UNLINKED)
 check("a replaced file: the new one", open("replaced", "rb").read(), b"content of the other")
 os.close(fd)
 os.close(other)
@@ -106,8 +110,10 @@ os.close(fd)
 fd = os.open("moved", os.O_RDONLY | os.O_DIRECTORY)
 os.unlink("moved/file")
 os.rmdir("moved")
-check("a removed directory: fstat", attempt("fstat", lambda: stat.S_ISDIR(os.fstat(fd).st_mode)), True)
-check("a removed directory: its entries", attempt("listdir", os.listdir, fd), [])
+# A directory cannot be given another name: to Linux 6.1 it is stale, whatever the server says.
+if not UNLINKED:
+    check("a removed directory: fstat", attempt("fstat", lambda: stat.S_ISDIR(os.fstat(fd).st_mode)), True)
+    check("a removed directory: its entries", attempt("listdir", os.listdir, fd), [])
 os.close(fd)
 
 fd = fresh("secret")

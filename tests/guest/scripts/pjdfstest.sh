@@ -4,7 +4,8 @@
 # CACHE: the cache mode of the mount. FILTER: only tests with this in their name.
 set -eu
 kind=$(stat -f -c %T .)
-tags=" any ${kind} $(uname -r | cut -d. -f1,2) cache=${CACHE:-none} "
+vers=$(sed -n 's/^[^ ]* \/mnt nfs.*[ ,]\(vers=[0-9.]*\).*/\1/p' /proc/mounts)
+tags=" any ${kind} ${vers} $(uname -r | cut -d. -f1,2) cache=${CACHE:-none} "
 
 other=$(mktemp -d -p /dev/shm)
 config=$(mktemp -p /dev/shm)

@@ -34,6 +34,8 @@ def member(name, kind, index, **more):
         setattr(info, key, value)
     return info
 
+XATTR = os.environ.get("XATTR", "yes") == "yes"
+
 
 def build(path):
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
@@ -43,9 +45,9 @@ def build(path):
                 tar.addfile(member(top, tarfile.DIRTYPE, index, mode=0o755))
             content = (f"{index} " * (index % 300)).encode()
             info = member(f"{top}/file{index}", tarfile.REGTYPE, index, size=len(content))
-            if index % 50 == 7:
+            if XATTR and index % 50 == 7:
                 info.pax_headers["SCHILY.xattr.user.colour"] = f"blue{index}"
-            if index % 200 == 7:
+            if XATTR and index % 200 == 7:
                 info.pax_headers["SCHILY.xattr.user.long"] = "x" * 1000
             tar.addfile(info, io.BytesIO(content))
             if index % 40 == 0:

@@ -20,6 +20,8 @@ use crate::meeting::Meeting;
 pub(crate) struct Host {
     /// The directory that is served.
     pub(crate) share: PathBuf,
+    /// The directory of the run: `$RUN` to commands.
+    pub(crate) run: PathBuf,
     /// Their processes, and those of their commands.
     pub(crate) family: Family,
     pub(crate) meeting: Meeting,
@@ -85,7 +87,7 @@ fn serve_lines(stream: UnixStream, host: &Host, events: &Sender<(Instant, Event)
                 let mut command = vec![0; length];
                 reader.read_exact(&mut command)?;
                 let command = String::from_utf8_lossy(&command);
-                let (status, output) = execute(&command, &dir, &host.family)?;
+                let (status, output) = execute(&command, &dir, host)?;
                 writer.write_all(format!("{status} {}\n", output.len()).as_bytes())?;
                 writer.write_all(&output)?;
             }
@@ -128,12 +130,13 @@ fn parse(line: &str) -> Result<Line> {
 }
 
 /// Runs a guest's command; what it leaves in the background lives as long as the run, but must not hold its output.
-fn execute(command: &str, dir: &Path, family: &Family) -> Result<(i32, Vec<u8>)> {
+fn execute(command: &str, dir: &Path, host: &Host) -> Result<(i32, Vec<u8>)> {
     let (mut output, input) = std::io::pipe()?;
-    let mut child = family.spawn(
+    let mut child = host.family.spawn(
         Command::new("sh")
             .args(["-c", command])
             .current_dir(dir)
+            .env("RUN", &host.run)
             .stdin(Stdio::null())
             .stdout(input.try_clone()?)
             .stderr(input),
@@ -180,16 +183,17 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let host = Host {
             share: "/".into(),
+            run: "/run".into(),
             family: Family::new().unwrap(),
             meeting: Meeting::new(1),
         };
         let (events, _keep) = std::sync::mpsc::channel();
         let served = std::thread::spawn(move || serve(theirs, &host, &events));
-        let command = "pwd; echo problem >&2; exit 7";
+        let command = "pwd; echo $RUN >&2; exit 7";
         write!(&ours, "host {}\n{command}", command.len()).unwrap();
-        let mut answer = [0; 15];
+        let mut answer = [0; 11];
         (&ours).read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"7 10\n/\nproblem\n");
+        assert_eq!(&answer, b"7 7\n/\n/run\n");
         (&ours).write_all(b"meet\n").unwrap();
         (&ours).read_exact(&mut answer[..4]).unwrap();
         assert_eq!(&answer[..4], b"0 0\n");

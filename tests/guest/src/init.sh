@@ -18,7 +18,8 @@ done
 
 # Patient, for an emulated processor may stand still for seconds.
 echo 100 >/proc/sys/kernel/hung_task_timeout_secs
-hostname barge-guest
+# NFS takes two clients of one name for one that has restarted.
+hostname "barge-guest-$GUEST"
 ip link set lo up
 if [ -e /sys/class/net/eth0 ]; then
     ip addr add 10.0.2.15/24 dev eth0

@@ -17,7 +17,7 @@ use crate::meeting::Meeting;
 use crate::server::{Address, Server};
 use crate::{Dirs, quote};
 
-/// What to run. Templates may name `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}` and `{host}`.
+/// What to run. Templates may name `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}` and `{run}`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The kernel line.
@@ -65,6 +65,7 @@ pub fn run<W: Write + Send + 'static>(
     let address = Address::choose(&share, &scratch.dir)?;
     let host = Arc::new(Host {
         share,
+        run: scratch.dir.clone(),
         family: Family::new()?,
         meeting: Meeting::new(plan.seats.len()),
     });

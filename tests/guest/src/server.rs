@@ -32,12 +32,13 @@ const PORTS: [&str; 2] = ["port", "port2"];
 const SOCKETS: [&str; 2] = ["socket", "socket2"];
 
 impl Address {
-    /// Free loopback ports, and names for sockets below the directory of a run.
+    /// Free loopback ports, and names for sockets below the directory `run` of a run.
     pub fn choose(share: &Path, run: &Path) -> Result<Self> {
         let mut values = vec![
             ("share", share.display().to_string()),
             // QEMU's user network shows the host's loopback under this address.
             ("host", "10.0.2.2".into()),
+            ("run", run.display().to_string()),
         ];
         // Held until both are known, lest they be the same.
         let mut held = Vec::new();
@@ -52,7 +53,7 @@ impl Address {
         Ok(Self { values })
     }
 
-    /// A template with `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}` and `{host}` replaced.
+    /// A template with `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}` and `{run}` replaced.
     pub fn fill(&self, template: &str) -> String {
         fill(template, &self.values)
     }

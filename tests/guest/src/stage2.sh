@@ -34,6 +34,12 @@ busy() {
     done
 }
 
+# v3's locks need the client's own statd.
+case $MOUNT_TYPE,$MOUNT_OPTIONS, in
+    nfs,*,nolock,*) ;;
+    nfs,*vers=3,*) rpcbind && rpc.statd || finish "fault rpc.statd" ;;
+esac
+
 error=$(/run/barge/busybox mount -i -t "$MOUNT_TYPE" -o "$MOUNT_OPTIONS" "$MOUNT_DEVICE" /mnt 2>&1) || finish "fault mount: ${error:-failed}"
 
 say ready

@@ -17,12 +17,17 @@ pub(crate) enum Protocol {
         /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
         queues: u16,
     },
+    Nfs {
+        version: &'static str,
+        /// v3 with locks, for which the host's port 111 has to be free: one run at a time.
+        rpcbind: bool,
+    },
 }
 
-use Protocol::{NineP, Virtiofs};
+use Protocol::{Nfs, NineP, Virtiofs};
 
 /// 9P in the cache modes that every kernel line knows and that need no further daemon; virtiofs with one queue, which 6.1 uses in any case, with several, and
-/// without a cache.
+/// without a cache; NFS, where attributes are a second old at most, as with virtiofs.
 pub(crate) const WAYS: &[Way] = &[
     way("none", NineP, "none"),
     way("mmap", NineP, "mmap"),
@@ -30,7 +35,16 @@ pub(crate) const WAYS: &[Way] = &[
     way("virtiofs", Virtiofs { queues: 1 }, "auto"),
     way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
     way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
+    way("nfs3", nfs("3", false), "auto"),
+    way("nfs3-locks", nfs("3", true), "auto"),
+    way("nfs4.0", nfs("4.0", false), "auto"),
+    way("nfs4.1", nfs("4.1", false), "auto"),
+    way("nfs4.2", nfs("4.2", false), "auto"),
 ];
+
+const fn nfs(version: &'static str, rpcbind: bool) -> Protocol {
+    Nfs { version, rpcbind }
+}
 
 const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way {
     Way {
@@ -52,6 +66,8 @@ impl Way {
         match self.protocol {
             NineP => "--9p tcp:127.0.0.1:{port}",
             Virtiofs { .. } => "--virtiofs {socket}",
+            Nfs { rpcbind: false, .. } => "--nfs tcp:127.0.0.1:{port}",
+            Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --rpcbind",
         }
     }
 
@@ -60,6 +76,24 @@ impl Way {
         match self.protocol {
             NineP => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
+            Nfs { .. } => "--state-dir {run}/state".into(),
+        }
+    }
+
+    /// What scripts have to know of it.
+    pub(crate) fn variables(&self) -> &'static [(&'static str, &'static str)] {
+        const NONE: (&str, &str) = ("XATTR", "no");
+        const BARE: (&str, &str) = ("ATTRIBUTE", "");
+        // Clients remove a file that is open by giving it another name.
+        const RENAMED: (&str, &str) = ("UNLINKED", "renamed");
+        match self.protocol {
+            NineP | Virtiofs { .. } => &[],
+            Nfs { version: "4.2", .. } => &[("ATTRIBUTE", "user.colour"), RENAMED],
+            Nfs {
+                version: "3",
+                rpcbind: false,
+            } => &[NONE, BARE, RENAMED, ("HOST_LOCKS", "no")],
+            Nfs { .. } => &[NONE, BARE, RENAMED],
         }
     }
 
@@ -68,13 +102,14 @@ impl Way {
         let usual = match self.protocol {
             NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
+            Nfs { version, rpcbind } => vec![nfs_options(version, rpcbind), "actimeo=1".into()],
         };
         let options = [&usual, further].concat();
         Seat {
             mount: Mount::usual(self.kind(), None, &options),
             cpus: match self.protocol {
                 Virtiofs { queues } => queues.max(2),
-                NineP => 2,
+                NineP | Nfs { .. } => 2,
             },
             qemu: self.device("share"),
         }
@@ -82,13 +117,13 @@ impl Way {
 
     /// This way to the root of a guest, which serves nothing but to be read.
     pub(crate) fn root(&self) -> Mount {
-        let options: &[&str] = match self.protocol {
-            NineP => &["ro", "cache=loose", "noxattr"],
-            Virtiofs { .. } => &["ro"],
+        let options: Vec<String> = match self.protocol {
+            NineP => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
+            Virtiofs { .. } => vec!["ro".into()],
+            Nfs { version, .. } => vec!["ro".into(), nfs_options(version, false)],
         };
-        let options: Vec<String> = options.iter().map(|&option| option.into()).collect();
         let device = match self.protocol {
-            NineP => None,
+            NineP | Nfs { .. } => None,
             Virtiofs { .. } => Some("root".into()),
         };
         Mount::usual(self.kind(), device, &options)
@@ -98,15 +133,25 @@ impl Way {
         match self.protocol {
             NineP => "9p",
             Virtiofs { .. } => "virtiofs",
+            Nfs { .. } => "nfs",
         }
     }
 
     /// QEMU's device for a mount with this tag, if it takes one.
     pub(crate) fn device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
-            NineP => Vec::new(),
+            NineP | Nfs { .. } => Vec::new(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
         }
+    }
+}
+
+/// What mounts NFS of a version: v3 has its locks elsewhere, if at all.
+fn nfs_options(version: &str, rpcbind: bool) -> String {
+    match (version, rpcbind) {
+        ("3", true) => "vers=3,proto=tcp,mountproto=tcp,lock".into(),
+        ("3", false) => "vers=3,proto=tcp,mountproto=tcp,nolock".into(),
+        _ => format!("vers={version},proto=tcp"),
     }
 }
 

@@ -1,6 +1,5 @@
 //! The servers of 9P, each on the same directory.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use transports::{Addr, dial};
 
-use super::super::process::{Process, packaged};
+use super::super::process::{Process, free_port, packaged};
 use crate::Failure;
 
 /// A server, and where it listens.
@@ -69,10 +68,7 @@ pub(super) fn diod(dir: &Path, run: &Path) -> Result<Option<(String, Server)>, F
 }
 
 fn addresses(run: &Path, name: &str) -> Result<(Addr, Addr), Failure> {
-    let port = TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|free| free.local_addr())
-        .map_err(Failure::new)?
-        .port();
+    let port = free_port()?;
     Ok((
         Addr::Unix(run.join(format!("{name}.sock"))),
         Addr::Tcp {

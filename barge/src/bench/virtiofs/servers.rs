@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use remote::virtiofs::{Channel, Options};
 
 use super::super::place::Place;
-use super::super::process::{Process, packaged};
+use super::super::process::{Process, find, packaged};
 
 /// How to start a server.
 pub(super) struct Server {
@@ -92,15 +92,6 @@ fn server(place: &Place, how: How) -> Server {
         share: place.share.clone(),
         run: place.run.clone(),
     }
-}
-
-/// A program on the path, or where cargo installs them.
-fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let home = std::env::var_os("HOME").unwrap_or_default();
-    let cargo = Path::new(&home).join(".cargo/bin");
-    let all = std::env::split_paths(&path).chain([cargo]);
-    all.map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
 /// `virtiofsd 1.14.0`, as it says itself.

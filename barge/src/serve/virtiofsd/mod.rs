@@ -95,6 +95,7 @@ impl VirtiofsdArgs {
                 read_only: self.readonly,
             },
             nine: None,
+            nfs: None,
             virtiofs: Virtiofs {
                 shares: vec![Share { name: None, at }],
                 options: self.fuse(),

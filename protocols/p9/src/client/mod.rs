@@ -24,11 +24,11 @@ pub mod reply;
 mod tests;
 
 use vfs::{Errno, Result};
-use wire::Malformed;
+use wire::{Malformed, Put};
 
 use self::reply::{Expected, mismatch};
 use crate::message::{HEADER, Header};
-use crate::{Dialect, Fid, Kind, Put, Rmessage, Tag, Tmessage};
+use crate::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
 
 /// One connection to a server.
 pub struct Client {

@@ -1,14 +1,14 @@
 //! Treaddir: the entries of a directory, as 9P2000.L has them.
 
 use vfs::{Attr, Cx, DirEntry, DirSink, Errno, Kind, Plus, Result, Want};
-use wire::{BEHIND_DOT, BEHIND_DOTS, Outgoing, cookie_of, offset_of};
+use wire::{BEHIND_DOT, BEHIND_DOTS, Buffered, Outgoing, Put, cookie_of, offset_of};
 
 use super::Turn;
 use super::fid::FidState;
 use super::qid::{entry_qid, qid_of};
 use super::walk::up;
 use crate::message::DATA_HEAD;
-use crate::{Fid, Kind as Message, Put, Qid};
+use crate::{Fid, Kind as Message, Qid};
 
 impl Turn<'_> {
     pub(super) fn readdir(&mut self, fid: Fid, offset: u64, count: u32) -> Result<()> {
@@ -85,7 +85,7 @@ impl Entries<'_> {
             self.full = true;
             return false;
         }
-        let mut entry = super::out::Buffered::new(self.out);
+        let mut entry = Buffered::new(self.out);
         entry.put(&[qid.kind.bits()]);
         entry.put(&qid.version.to_le_bytes());
         entry.put(&qid.path.to_le_bytes());
@@ -93,7 +93,6 @@ impl Entries<'_> {
         entry.put(&[d_type]);
         entry.put(&(name.len() as u16).to_le_bytes());
         entry.put(name);
-        entry.finish();
         true
     }
 }

@@ -21,7 +21,6 @@ mod lock;
 mod make;
 mod meta;
 mod open;
-mod out;
 mod qid;
 mod walk;
 mod who;
@@ -32,10 +31,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vfs::lock::Owner;
 use vfs::{Call, Cx, Errno, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
+use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Session};
 
 use self::fid::{FidState, Fids};
-use self::out::Buffered;
 use self::xattr::XattrSpace;
 use crate::message::{HEADER, Header};
 use crate::{Dialect, DotuErrno, Fid, Kind, Rmessage, Tag, Tmessage, Undecodable};
@@ -372,7 +370,6 @@ impl<'a> Turn<'a> {
     fn write_reply(&mut self, message: &Rmessage<'_>) {
         let mut buffered = Buffered::new(self.out);
         message.encode(self.dialect, self.tag, &mut buffered);
-        buffered.finish();
     }
 
     fn refuse(&mut self, errno: Errno) {

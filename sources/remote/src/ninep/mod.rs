@@ -1,6 +1,6 @@
 //! 9P: the client half of the protocol joined to a connection.
 //!
-//! - `pipe` moves messages: many in flight, from one thread or many.
+//! - `pipe` is 9P's side of a pipe, `greet` how a session on one begins.
 //! - `fid` has fids as values; `fs` attaches; `node`, `names`, `file`, `dir`, `xattr` and `locks`
 //!   are the file-system traits on top, and `legacy` what the dialects without `.L` do otherwise.
 
@@ -8,6 +8,7 @@ mod dir;
 mod fid;
 mod file;
 mod fs;
+mod greet;
 mod legacy;
 mod locks;
 mod names;

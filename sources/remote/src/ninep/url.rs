@@ -10,7 +10,7 @@ use vfs::Errno;
 
 use super::{Options, Remote9p};
 use crate::ConnectError;
-use crate::url::{BadUrl, decode};
+use crate::url::{BadUrl, decode, host_and_port};
 
 /// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME` or `9p+unix:SOCKET`, each with `?` and
 /// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`. `%` and two hexadecimal digits stand for a
@@ -86,7 +86,9 @@ impl Url {
                 Some(at) => (&rest[..at], &rest[at..]),
                 None => (rest, ""),
             };
-            url.addr = host_and_port(host)?;
+            let whole = || "9p://HOST[:PORT]/ANAME, an IPv6 address in brackets".to_owned();
+            url.addr = host_and_port(host, Url::PORT)
+                .map_err(|expected| expected.unwrap_or_else(whole))?;
             url.path = decode(path)?;
         } else if let Some(socket) = place.strip_prefix("9p+unix:") {
             if socket.is_empty() {
@@ -154,37 +156,6 @@ impl FromStr for Url {
     fn from_str(text: &str) -> Result<Url, BadUrl> {
         Url::parse(text).map_err(|expected| BadUrl::new(text, &expected))
     }
-}
-
-fn host_and_port(text: &str) -> Result<Addr, String> {
-    let bad = || "9p://HOST[:PORT]/ANAME, an IPv6 address in brackets".to_owned();
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
-            match rest.strip_prefix(':') {
-                Some(port) => (host, Some(port)),
-                None if rest.is_empty() => (host, None),
-                None => return Err(bad()),
-            }
-        }
-        None => match text.split_once(':') {
-            Some((_, port)) if port.contains(':') => return Err(bad()),
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
-    };
-    if host.is_empty() {
-        return Err(bad());
-    }
-    let port = match port {
-        None => Url::PORT,
-        Some(port) => match port.parse() {
-            Ok(port) if port > 0 => port,
-            _ => return Err(format!("a port from 1 to 65535, not '{port}'")),
-        },
-    };
-    let host = host.to_owned();
-    Ok(Addr::Tcp { host, port })
 }
 
 fn version(text: &str) -> Result<Dialect, String> {

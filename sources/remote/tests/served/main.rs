@@ -8,5 +8,6 @@ mod diod;
 mod garbage;
 mod hostile;
 mod net;
+mod nfs;
 mod pipe;
 mod virtiofsd;

@@ -24,12 +24,14 @@ use crate::run::{self, Plan};
 use crate::ways::{WAYS, Way};
 use crate::{Dirs, tools};
 
-/// The pairs of a quick run: both kernels by both protocols, each as its users have it.
+/// The pairs of a quick run: both kernels by each protocol, as its users have it.
 const QUICK: &[(&str, &str)] = &[
     ("6.12", "mmap"),
     ("6.1", "none"),
     ("6.12", "virtiofs-4q"),
     ("6.1", "virtiofs"),
+    ("6.12", "nfs4.2"),
+    ("6.1", "nfs3"),
 ];
 
 /// Which part of the matrix to run, and how.
@@ -219,7 +221,7 @@ fn boot(
     if let Some(command) = &options.serve {
         serve = vec![command.clone()];
     }
-    let usual = [("CACHE", cache), ("BARGE", barge)];
+    let usual = [&[("CACHE", cache), ("BARGE", barge)], way.variables()].concat();
     let plan = Plan {
         kernel: kernel.into(),
         serve,
@@ -228,7 +230,7 @@ fn boot(
         share: None,
         cases: scripts
             .iter()
-            .map(|script| script.case(dirs, options.quick, usual))
+            .map(|script| script.case(dirs, options.quick, &usual))
             .collect(),
         case_timeout: options.timeout / 2,
         timeout: options.timeout,

@@ -38,11 +38,11 @@ impl Script {
         self.setup == Setup::Usual
     }
 
-    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: [(&str, &str); 2]) -> Case {
+    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: &[(&str, &str)]) -> Case {
         let sizes = if quick { self.quick } else { self.full };
         let env: Vec<_> = sizes
             .iter()
-            .chain(&usual)
+            .chain(usual)
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
         Case {
@@ -146,12 +146,20 @@ pub(super) const SCRIPTS: &[Script] = &[
         ways: &["virtiofs-4q"],
     },
     Script {
+        name: "pair-nfs",
+        file: "pair.py",
+        quick: &[("ROWS", "20"), ("TURNS", "6"), ("FLOCK", "no")],
+        full: &[("ROWS", "200"), ("TURNS", "50"), ("FLOCK", "no")],
+        setup: Setup::Two("nfs4.2", "nfs4.2"),
+        ways: &["nfs4.2"],
+    },
+    Script {
         name: "root",
         file: "root.sh",
         quick: &[("TREES", "/etc")],
         full: &[("TREES", "/usr/bin /etc /usr/lib/python3 /usr/share/doc")],
         setup: Setup::Root,
-        ways: &["loose", "virtiofs-4q"],
+        ways: &["loose", "virtiofs-4q", "nfs4.2"],
     },
     Script {
         name: "bundle",
@@ -167,5 +175,13 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("RESETS", "3")],
         setup: Setup::Reset,
         ways: &["virtiofs", "virtiofs-4q"],
+    },
+    Script {
+        name: "restart",
+        file: "restart.py",
+        quick: &[("KILLS", "3")],
+        full: &[("KILLS", "50")],
+        setup: Setup::Restart,
+        ways: &["nfs3", "nfs4.0", "nfs4.1", "nfs4.2"],
     },
 ];

@@ -15,6 +15,8 @@ pub(super) enum Setup {
     Bundle,
     /// A guest that may reset itself, and then begins the script again.
     Reset,
+    /// A guest with the share, whose server begins again when it is killed. Its number is in `{run}/server.pid`, its lease [`LEASE`] seconds.
+    Restart,
 }
 
 /// All of it, as templates.
@@ -67,11 +69,20 @@ impl Setup {
                 scene.serve = vec![serve("one={share} two=mem:", &addresses, way)];
                 qemu.extend(way.device("bundle").iter().map(|text| beside(text)));
             }
+            Self::Restart => {
+                scene.serve = vec![format!("{AGAIN} {} --nfs-lease {LEASE}", scene.serve[0])];
+            }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
         scene
     }
 }
+
+/// The shortest that there is.
+const LEASE: &str = "10";
+
+/// Runs a command, and again whenever it is killed; asked to end, it has the command end.
+const AGAIN: &str = r#"sh -c 'trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & echo $! >{run}/server.pid; do wait $!; [ $? = 137 ] || exit 1; done' again"#;
 
 /// A second way to the share: QEMU's own server with its own idea of owners.
 const MAPPED: [&str; 4] = [

@@ -1,0 +1,140 @@
+//! The table `nfs`: barge and nfs-ganesha on the same directory over loopback TCP, driven by the same client.
+
+mod calls;
+mod network;
+mod prepared;
+mod servers;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::network::Network;
+use self::servers::Server;
+use self::work::{Client, Version, Work};
+use super::BenchArgs;
+use super::place::Place;
+use super::report::Results;
+use super::rounds::{self, Done, alternate, count_calls};
+use crate::Failure;
+
+/// What is measured: by so many connections, with so many operations of each under way.
+const CELLS: &[(Work, &[(usize, usize)])] = &[
+    (
+        Work::ReadSmall,
+        &[(1, 1), (1, 16), (1, 64), (8, 1), (8, 16), (8, 64)],
+    ),
+    (Work::WriteSmall, &[(1, 1), (1, 16), (1, 64)]),
+    (Work::ReadLarge, &[(1, 4), (8, 4)]),
+    (Work::WriteLarge, &[(1, 4)]),
+    (Work::Attributes, &[(1, 1), (1, 16)]),
+    (Work::LookUp, &[(1, 1), (1, 16)]),
+    (Work::Create, &[(1, 1), (1, 16)]),
+    (Work::List, &[(1, 1)]),
+];
+
+struct Cell {
+    version: Version,
+    work: Work,
+    connections: usize,
+    depth: usize,
+}
+
+pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    let place = Place::make(args)?;
+    let mut notes = vec![args.note(&place)];
+    let network = match servers::has_ganesha() {
+        true => Network::make().map(Arc::new),
+        false => None,
+    };
+    let mut servers = vec![servers::barge(&place, network.as_ref(), &[])?];
+    let ganesha = match &network {
+        Some(network) => servers::ganesha(&place, network)?,
+        None => None,
+    };
+    let peers: Vec<usize> = ganesha.iter().map(|_| servers.len()).collect();
+    if peers.is_empty() {
+        notes.push(
+            "nfs-ganesha is missing: Debian's packages nfs-ganesha-vfs, rpcbind, iproute2 and util-linux bring \
+             what it takes, and user 0 a network of its own"
+                .into(),
+        );
+    }
+    servers.extend(ganesha);
+    servers.push(servers::barge(
+        &place,
+        network.as_ref(),
+        &["--poll-us", "0"],
+    )?);
+    let cells = cells(args);
+    let mut rows = alternate(args, &servers, &cells)?;
+    if !count_calls(&servers, &cells, &mut rows, &place.run.join("strace"))? {
+        notes.push(super::syscalls::MISSING.into());
+    }
+    notes.push("8 connections: each of a client and a thread of its own, together".into());
+    notes.push(
+        "writes: unstable, over 16 MiB of a file, without COMMIT; reads: of a cached file".into(),
+    );
+    notes.push(
+        "create+remove in v4: OPEN, CLOSE and REMOVE, the last with a look at what is removed"
+            .into(),
+    );
+    Ok(Results {
+        title: "NFS, one client, two servers".into(),
+        notes,
+        servers: servers.into_iter().map(|(name, _)| name).collect(),
+        peers,
+        rows,
+    })
+}
+
+fn cells(args: &BenchArgs) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for version in [Version::Three, Version::Four(0), Version::Four(1)] {
+        for &(work, sizes) in CELLS {
+            cells.extend(sizes.iter().map(|&(connections, depth)| Cell {
+                version,
+                work,
+                connections,
+                depth,
+            }));
+        }
+    }
+    cells.retain(|cell| args.wants(&rounds::Cell::name(cell)));
+    cells
+}
+
+impl rounds::Cell<Server> for Cell {
+    type Client = Client;
+
+    fn name(&self) -> String {
+        let (version, connections, depth) = (self.version, self.connections, self.depth);
+        let work = self.work.name();
+        match self.work {
+            Work::List => format!("{version}, {connections} conn., {work}"),
+            _ => format!("{version}, {connections} conn., {work}, depth {depth}"),
+        }
+    }
+
+    fn unit(&self) -> (&'static str, f64) {
+        self.work.unit()
+    }
+
+    fn connect(&self, server: &Server) -> Result<Vec<Client>, String> {
+        let connected = |number| Client::connect(server, self.version, self.work, number);
+        (0..self.connections).map(connected).collect()
+    }
+
+    fn pid(&self, server: &Server, _: &Client) -> u32 {
+        server.process.pid()
+    }
+
+    fn run(&self, client: &mut Client, time: Duration, most: usize) -> Done {
+        client.run(self.depth, time, most)
+    }
+
+    fn counted(&self) -> Option<usize> {
+        let times = if self.work == Work::List { 5 } else { 2000 };
+        (self.connections == 1).then_some(times)
+    }
+}

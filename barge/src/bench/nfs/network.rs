@@ -1,0 +1,83 @@
+//! A network of its own: nfs-ganesha insists on a portmapper, and its own must not be in anybody's way.
+
+use std::fs::{File, read_link};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::super::process::Process;
+
+/// A network with nothing in it but loopback and a portmapper, as long as that runs.
+pub(super) struct Network {
+    rpcbind: Process,
+    space: File,
+}
+
+/// The portmapper and Ganesha both have files below /run.
+const RUN: &str =
+    "mount -t tmpfs none /run && mkdir /run/ganesha && ip link set lo up && exec rpcbind -f";
+
+impl Network {
+    /// Nothing if it cannot be had here: it takes user 0.
+    pub(super) fn make() -> Option<Network> {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "sh", "-c", RUN]);
+        let rpcbind = Process::start(&mut command)?;
+        let path = format!("/proc/{}/ns/net", rpcbind.pid());
+        let ours = read_link("/proc/thread-self/ns/net").ok()?;
+        let made = || read_link(&path).is_ok_and(|theirs| theirs != ours);
+        if !wait_until(Duration::from_secs(5), made) {
+            return None;
+        }
+        let space = File::open(&path).ok()?;
+        let network = Network { rpcbind, space };
+        network.listens(PORTMAPPER).then_some(network)
+    }
+
+    /// Does something in it.
+    pub(super) fn within<T: Send>(&self, what: impl FnOnce() -> T + Send) -> std::io::Result<T> {
+        // A thread stays where it has moved to: another one does.
+        let moved = || {
+            move_into_link_name_space(self.space.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(what())
+        };
+        let done = scope(|threads| threads.spawn(moved).join());
+        done.unwrap_or_else(|_| Err(std::io::Error::other("a thread panicked")))
+    }
+
+    /// Whether somebody listens at a port, or will soon.
+    pub(super) fn listens(&self, port: u16) -> bool {
+        let connects = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        wait_until(Duration::from_secs(30), || {
+            self.within(connects).unwrap_or(false)
+        })
+    }
+
+    /// Starts what runs in it, where it has a /run of its own.
+    pub(super) fn start(&self, program: &str, args: &[&str]) -> Option<Process> {
+        let mut command = Command::new("nsenter");
+        command
+            .arg("--target")
+            .arg(self.rpcbind.pid().to_string())
+            .args(["--net", "--mount", program])
+            .args(args);
+        Process::start(&mut command)
+    }
+}
+
+const PORTMAPPER: u16 = 111;
+
+fn wait_until(time: Duration, mut ready: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + time;
+    while Instant::now() < deadline {
+        if ready() {
+            return true;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    false
+}

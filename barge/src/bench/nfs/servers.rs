@@ -1,0 +1,127 @@
+//! The servers of NFS, each on the same directory.
+
+use std::sync::Arc;
+
+use remote::nfs::Dial;
+use transports::{Addr, dial};
+
+use super::super::place::Place;
+use super::super::process::{Process, find, free_port, packaged};
+use super::network::Network;
+use crate::Failure;
+
+/// A server, and how it is reached.
+pub(super) struct Server {
+    /// Where it is, if not in this process's own network.
+    network: Option<Arc<Network>>,
+    port: u16,
+    mount_port: u16,
+    /// What MOUNT calls the directory.
+    pub(super) path: String,
+    /// What it is called in v4's root, if it is not that.
+    pub(super) name: Option<&'static str>,
+    pub(super) process: Process,
+}
+
+impl Server {
+    /// Connects to NFS, or to MOUNT.
+    pub(super) fn dial(&self, mount: bool) -> Dial {
+        let port = if mount { self.mount_port } else { self.port };
+        let addr = loopback(port);
+        let Some(network) = self.network.clone() else {
+            return Box::new(move || dial(&addr));
+        };
+        Box::new(move || network.within(|| dial(&addr))?)
+    }
+}
+
+fn loopback(port: u16) -> Addr {
+    Addr::Tcp {
+        host: "127.0.0.1".into(),
+        port,
+    }
+}
+
+/// This very program, with `options`.
+pub(super) fn barge(
+    place: &Place,
+    network: Option<&Arc<Network>>,
+    options: &[&str],
+) -> Result<(String, Server), Failure> {
+    let port = free_port()?;
+    let addr = loopback(port).to_string();
+    let all = [&["--nfs", &addr], options].concat();
+    let start = || Process::barge(&place.share, &all);
+    let process = match network {
+        Some(network) => network.within(start).map_err(Failure::new)?,
+        None => start(),
+    };
+    let server = Server {
+        network: network.cloned(),
+        port,
+        mount_port: port,
+        path: "/".into(),
+        name: None,
+        process: process?,
+    };
+    Ok(([&["barge"], options].concat().join(" "), server))
+}
+
+const PORT: u16 = 2049;
+const MOUNT_PORT: u16 = 2050;
+const NAME: &str = "share";
+
+/// What nfs-ganesha and its network take.
+const PROGRAMS: [&str; 5] = ["ganesha.nfsd", "rpcbind", "ip", "unshare", "nsenter"];
+
+/// Whether nfs-ganesha can be had here.
+pub(super) fn has_ganesha() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    root && PROGRAMS.iter().all(|program| find(program).is_some())
+}
+
+/// nfs-ganesha, if it starts.
+pub(super) fn ganesha(
+    place: &Place,
+    network: &Arc<Network>,
+) -> Result<Option<(String, Server)>, Failure> {
+    let run = &place.run;
+    let [config, log, pid] = ["config", "log", "pid"].map(|name| {
+        let path = run.join(format!("ganesha.{name}"));
+        path.display().to_string()
+    });
+    std::fs::create_dir_all(run.join("recovery")).map_err(Failure::new)?;
+    std::fs::write(&config, ganesha_config(place)).map_err(Failure::new)?;
+    let args = [
+        "-F", "-f", &config, "-L", &log, "-p", &pid, "-N", "NIV_CRIT",
+    ];
+    let Some(process) = network.start("ganesha.nfsd", &args) else {
+        return Ok(None);
+    };
+    let server = Server {
+        network: Some(network.clone()),
+        port: PORT,
+        mount_port: MOUNT_PORT,
+        path: place.share.display().to_string(),
+        name: Some(NAME),
+        process,
+    };
+    if !network.listens(PORT) || !network.listens(MOUNT_PORT) {
+        return Err(Failure::new("nfs-ganesha did not get ready within 30 s"));
+    }
+    let name = format!("ganesha {}", packaged("nfs-ganesha"));
+    Ok(Some((name.trim_end().to_owned(), server)))
+}
+
+fn ganesha_config(place: &Place) -> String {
+    let (share, run) = (place.share.display(), place.run.display());
+    format!(
+        "NFS_CORE_PARAM {{ NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Enable_NLM = false; \
+         Enable_RQUOTA = false; Protocols = 3, 4; }}\n\
+         NFSv4 {{ Graceless = true; Only_Numeric_Owners = true; RecoveryRoot = \"{run}/recovery\"; \
+         Minor_Versions = 0, 1, 2; }}\n\
+         EXPORT {{ Export_Id = 1; Path = \"{share}\"; Pseudo = \"/{NAME}\"; Access_Type = RW; \
+         Squash = No_Root_Squash; SecType = sys; Transports = TCP; Protocols = 3, 4; \
+         FSAL {{ Name = VFS; }} }}\n"
+    )
+}

@@ -1,0 +1,151 @@
+//! What is done over and over: operations of one or more calls each, many at a time.
+
+use std::fmt;
+use std::time::Duration;
+
+use remote::nfs::{Compounds, Procedures};
+use vfs::Errno;
+
+use super::super::place::{DATA, FILES, OUT, next_random};
+use super::super::rounds::{Done, overlapped};
+use super::prepared::{DEPTH, LARGE, Link, Open, Prepared};
+use super::servers::Server;
+
+const SMALL: u32 = 4096;
+
+/// What an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// 4 KiB from anywhere in a cached file.
+    ReadSmall,
+    /// 4 KiB to anywhere in a file.
+    WriteSmall,
+    /// The next 1 MiB of a cached file, by as few calls as the server takes.
+    ReadLarge,
+    /// The next 1 MiB into a file.
+    WriteLarge,
+    /// The attributes of a file.
+    Attributes,
+    /// Handle and attributes of a name.
+    LookUp,
+    /// Make a file, and remove it.
+    Create,
+    /// List the directory of many files.
+    List,
+}
+
+impl Work {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Work::ReadSmall => "4 KiB random read",
+            Work::WriteSmall => "4 KiB random write",
+            Work::ReadLarge => "1 MiB sequential read",
+            Work::WriteLarge => "1 MiB sequential write",
+            Work::Attributes => "getattr",
+            Work::LookUp => "lookup",
+            Work::Create => "create+remove",
+            Work::List => "readdir of 10,000 entries",
+        }
+    }
+
+    /// What is counted, and how many of it an operation is.
+    pub(super) fn unit(self) -> (&'static str, f64) {
+        match self {
+            Work::ReadLarge | Work::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
+            _ => ("op/s", 1.0),
+        }
+    }
+}
+
+/// A version of the protocol; of v4, the minor one.
+#[derive(Clone, Copy)]
+pub(super) enum Version {
+    Three,
+    Four(u32),
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Version::Three => f.write_str("v3"),
+            Version::Four(minor) => write!(f, "v4.{minor}"),
+        }
+    }
+}
+
+/// A connection that is ready for some work.
+pub(super) struct Client {
+    work: Work,
+    prepared: Prepared,
+    random: u64,
+    /// How many calls have been made for sequential work.
+    count: u64,
+}
+
+impl Client {
+    /// Connects; `number` tells the names that this client makes from others'.
+    pub(super) fn connect(
+        server: &Server,
+        version: Version,
+        work: Work,
+        number: usize,
+    ) -> std::result::Result<Client, String> {
+        let link = match version {
+            Version::Three => Procedures::open(server.dial(false)).map(Link::Three),
+            Version::Four(minor) => Compounds::open(server.dial(false), minor).map(Link::Four),
+        };
+        let link = link.map_err(|error| error.to_string())?;
+        let prepared = Prepared::new(link, server, work, number);
+        Ok(Client {
+            work,
+            prepared: prepared.map_err(|errno| format!("getting ready: {errno}"))?,
+            random: 0x9e37_79b9_7f4a_7c15 ^ number as u64,
+            count: 0,
+        })
+    }
+
+    /// Does the work, `depth` at a time, for about `time` or `most` times, and says how often and how long.
+    pub(super) fn run(&mut self, depth: usize, time: Duration, most: usize) -> Done {
+        let (work, with) = (self.work, &self.prepared);
+        let piece = match work {
+            Work::List => return with.list(time, most),
+            Work::ReadLarge => LARGE.min(with.limits.read),
+            Work::WriteLarge => LARGE.min(with.limits.write),
+            _ => LARGE,
+        };
+        // A server that takes small calls only gets its megabyte in as many as it needs, at once.
+        let pieces = LARGE.div_ceil(piece) as usize;
+        let steps = match (work, &with.link) {
+            (Work::Create, Link::Three(_)) => 2,
+            (Work::Create, Link::Four(_)) => 3,
+            _ => 1,
+        };
+        let (random, count) = (&mut self.random, &mut self.count);
+        let (done, took) = overlapped(
+            ((depth * pieces).min(DEPTH), steps),
+            (time, most * pieces),
+            |slot, step, found: Open| {
+                *random = next_random(*random);
+                *count += 1;
+                let somewhere =
+                    |within: u64| *random % (within / u64::from(SMALL)) * u64::from(SMALL);
+                let next = |within: u64| *count % (within / u64::from(piece)) * u64::from(piece);
+                let owner = &with.owners[slot];
+                match (work, step) {
+                    (Work::ReadSmall, _) => with.read(somewhere(DATA.1), SMALL),
+                    (Work::WriteSmall, _) => with.write(somewhere(OUT), SMALL),
+                    (Work::ReadLarge, _) => with.read(next(DATA.1), piece),
+                    (Work::WriteLarge, _) => with.write(next(OUT), piece),
+                    (Work::Attributes, _) => with.attributes(),
+                    (Work::LookUp, _) => with.look_up(&with.names[*random as usize % FILES]),
+                    (Work::Create, 0) => with.create(owner),
+                    (Work::Create, step) if step + 1 < steps => with.close(owner, found),
+                    (Work::Create, _) => with.remove(&owner.name),
+                    (Work::List, _) => Err(Errno::EINVAL),
+                }
+            },
+            |_, flight| flight(),
+        )?;
+        Ok((done / pieces, took))
+    }
+}

@@ -1,0 +1,173 @@
+//! NFS: v3 with MOUNT, and v4, on one port each.
+
+use std::io::ErrorKind;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use engine::{Engine, Service};
+use nfs::server::{Options, Ports, Server};
+use transports::{Addr, Datagrams, Listener};
+use vfs::Export;
+
+use super::plan::Nfs;
+use super::recovery::Recovery;
+use crate::Failure;
+
+/// Where NFS is served, and what is found there.
+pub(super) struct Place {
+    listeners: Vec<Listener>,
+    /// Where else the server is: the portmapper's port.
+    portmap: Vec<Listener>,
+    datagrams: Vec<Datagrams>,
+    server: Arc<Server>,
+}
+
+/// Opens the sockets of `plan`; with nothing named and no other protocol asked for (`alone`), the usual place if it is
+/// free.
+pub(super) fn place(
+    export: &Arc<Export>,
+    plan: &Nfs,
+    alone: bool,
+) -> Result<Option<Place>, Failure> {
+    let listeners = match plan.addrs.as_slice() {
+        [] if alone => usual_listener().into_iter().collect(),
+        addrs => addrs.iter().map(super::listen).collect::<Result<_, _>>()?,
+    };
+    if Vec::is_empty(&listeners) {
+        return Ok(None);
+    }
+    let start = Instant::now();
+    let recovery = Recovery::open(plan.state_dir.as_deref(), known_by(plan, &listeners[0]))?;
+    let mut options = Options {
+        name: recovery.name,
+        stable: recovery.stable,
+        lease: plan.lease,
+        ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
+    };
+    let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
+    if let Some(at) = &plan.rpcbind {
+        let Some(Addr::Tcp { host, port }) = first_tcp(&listeners) else {
+            return Err(Failure::usage("--rpcbind: expected --nfs tcp:HOST:PORT"));
+        };
+        let at = at.clone().unwrap_or_else(|| Addr::Tcp {
+            host: host.clone(),
+            port: nfs::portmap::PORT,
+        });
+        let Addr::Tcp {
+            host: map_host,
+            port: map_port,
+        } = &at
+        else {
+            return Err(Failure::usage(format!(
+                "--rpcbind {at}: expected tcp:HOST:PORT"
+            )));
+        };
+        portmap.push(super::listen(&at)?);
+        for (host, port) in [(map_host, map_port), (&host, &port)] {
+            let bound = Datagrams::bind(host, *port)
+                .map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")));
+            datagrams.push(bound?);
+        }
+        options.ports = Some(Ports {
+            tcp: port,
+            udp: port,
+        });
+    }
+    Ok(Some(Place {
+        server: Server::new(export.clone(), options),
+        listeners,
+        portmap,
+        datagrams,
+    }))
+}
+
+/// By which address clients know the server again after a restart.
+fn known_by<'a>(plan: &'a Nfs, first: &'a Listener) -> &'a Addr {
+    match plan.addrs.first() {
+        // Whatever port that is now.
+        Some(anew @ Addr::Tcp { port: 0, .. }) => anew,
+        _ => first.addr(),
+    }
+}
+
+fn first_tcp(listeners: &[Listener]) -> Option<Addr> {
+    let mut addrs = listeners.iter().map(|at| at.addr().clone());
+    addrs.find(|addr| matches!(addr, Addr::Tcp { .. }))
+}
+
+/// Nobody asked for it: then it is no failure if it cannot be.
+fn usual_listener() -> Option<Listener> {
+    let addr = Addr::Tcp {
+        host: "127.0.0.1".into(),
+        port: 2049,
+    };
+    match Listener::bind(&addr) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            let hint = match error.kind() {
+                ErrorKind::AddrInUse => {
+                    " (another NFS server runs here; --nfs ADDR names another place)"
+                }
+                _ => "",
+            };
+            tracing::warn!("NFS is not served at {addr}: {error}{hint}");
+            None
+        }
+    }
+}
+
+impl Place {
+    /// Where it is.
+    pub(super) fn addrs(&self) -> Vec<Addr> {
+        self.listeners.iter().map(|at| at.addr().clone()).collect()
+    }
+
+    /// Serves the clients that come, until the engine stops.
+    pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Tending, Failure> {
+        let tending = Tending::start(&self.server).map_err(Failure::new)?;
+        for datagrams in self.datagrams {
+            let session = Box::new(self.server.datagrams());
+            engine.answer(datagrams, session).map_err(Failure::new)?;
+        }
+        let service = Arc::new(NfsService(self.server));
+        for listener in self.listeners.into_iter().chain(self.portmap) {
+            engine
+                .listen(listener, service.clone())
+                .map_err(Failure::new)?;
+        }
+        Ok(tending)
+    }
+}
+
+/// NFS, as the engine sees it.
+struct NfsService(Arc<Server>);
+
+impl Service for NfsService {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.0.session())
+    }
+}
+
+/// Has a server do what time asks for, until dropped.
+pub(super) struct Tending {
+    _end: Sender<()>,
+}
+
+impl Tending {
+    fn start(server: &Arc<Server>) -> std::io::Result<Tending> {
+        const EVERY: Duration = Duration::from_secs(1);
+        let (_end, ended) = channel::<()>();
+        let server: Weak<Server> = Arc::downgrade(server);
+        std::thread::Builder::new()
+            .name("barge-nfs-tend".into())
+            .spawn(move || {
+                while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout)
+                    && let Some(server) = server.upgrade()
+                {
+                    server.tend();
+                }
+            })?;
+        Ok(Tending { _end })
+    }
+}

@@ -1,0 +1,300 @@
+//! What of NFS survives this program, so that its clients go on after a restart: what the server is called, which of
+//! its starts this is, and which clients may reclaim. A file for each server, known by where it listens.
+//!
+//! What was open and locked is not kept: clients say it again.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nfs::server::v4::state::{InMemory, Stable};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
+use transports::Addr;
+use vfs::Errno;
+
+use crate::Failure;
+
+/// A server that has begun again, or for the first time.
+pub(super) struct Recovery {
+    /// The same after each restart.
+    pub(super) name: String,
+    /// Another after each restart.
+    pub(super) boot: u32,
+    pub(super) stable: Arc<dyn Stable>,
+}
+
+impl Recovery {
+    /// That of the server at `addr`, in `dir` or else in the usual place. Where that cannot be had, or the address is
+    /// chosen anew at each start, it lives no longer than this program.
+    pub(super) fn open(dir: Option<&Path>, addr: &Addr) -> Result<Recovery, Failure> {
+        if matches!(addr, Addr::Tcp { port: 0, .. } | Addr::Fd(_)) {
+            return Ok(Recovery::in_memory());
+        }
+        let file = file_name(addr);
+        let usual = || usual_dir(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
+        let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
+            tracing::warn!("NFS clients lose their locks at a restart: no home for --state-dir");
+            return Ok(Recovery::in_memory());
+        };
+        let path = path.join(file);
+        match Records::open(&path) {
+            Ok((records, name, boot)) => Ok(Recovery {
+                name,
+                boot,
+                stable: Arc::new(records),
+            }),
+            Err(Trouble::InUse) => Err(Failure::new(format!(
+                "{}: another server uses it (--state-dir names another place)",
+                path.display()
+            ))),
+            Err(Trouble::Failed(why)) if dir.is_some() => {
+                Err(Failure::new(format!("{}: {why}", path.display())))
+            }
+            Err(Trouble::Failed(why)) => {
+                tracing::warn!(
+                    "NFS clients lose their locks at a restart: {}: {why} (--state-dir names another place)",
+                    path.display()
+                );
+                Ok(Recovery::in_memory())
+            }
+        }
+    }
+
+    fn in_memory() -> Recovery {
+        Recovery {
+            name: new_name(),
+            boot: as_boot(random() as u32),
+            stable: Arc::new(InMemory::default()),
+        }
+    }
+}
+
+/// What systemd made for us; else what is every program's of its user.
+fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    if let Some(dirs) = var("STATE_DIRECTORY") {
+        return std::env::split_paths(&dirs).next();
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some("/var/lib/barge".into());
+    }
+    let home = || Some(PathBuf::from(var("HOME")?).join(".local/state"));
+    let state = var("XDG_STATE_HOME").map(PathBuf::from).or_else(home)?;
+    Some(state.join("barge"))
+}
+
+/// What tells servers of one host apart, as a name: a slash is `%2F`.
+fn file_name(addr: &Addr) -> String {
+    let addr = addr.to_string().replace('%', "%25").replace('/', "%2F");
+    format!("nfs-{addr}.redb")
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+fn new_name() -> String {
+    format!("barge-{:016x}", random())
+}
+
+/// A number that no earlier start had. It follows the time, so that it is new even if what was kept is lost.
+fn next_boot(last: u32) -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |time| time.as_secs() as u32);
+    as_boot(now.max(last.wrapping_add(1) % u32::MAX))
+}
+
+/// Not 0 or the highest, of which stateids are special, nor 1, of which whoever makes stateids up makes them.
+fn as_boot(number: u32) -> u32 {
+    number.clamp(2, u32::MAX - 1)
+}
+
+/// The server's name and the number of its last start.
+const SERVER: TableDefinition<'_, (), (&str, u32)> = TableDefinition::new("server");
+
+/// Who may reclaim.
+const CLIENTS: TableDefinition<'_, &[u8], ()> = TableDefinition::new("clients");
+
+/// All records of a thousand clients are a tenth of this.
+const CACHE: usize = 1 << 20;
+
+/// A file of records. Nobody else opens it meanwhile.
+struct Records(Database);
+
+enum Trouble {
+    InUse,
+    Failed(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for Trouble {
+    fn from(error: E) -> Trouble {
+        match error.into() {
+            redb::Error::DatabaseAlreadyOpen => Trouble::InUse,
+            other => Trouble::Failed(other.to_string()),
+        }
+    }
+}
+
+impl Records {
+    /// The records at `path`, the server's name, and a new boot number.
+    fn open(path: &Path) -> Result<(Records, String, u32), Trouble> {
+        let made = path.parent().map_or(Ok(()), make_dir);
+        made.map_err(redb::Error::Io)?;
+        let records = Records(Builder::new().set_cache_size(CACHE).create(path)?);
+        let sync = |dir: &Path| File::open(dir)?.sync_all();
+        path.parent()
+            .map_or(Ok(()), sync)
+            .map_err(redb::Error::Io)?;
+        let start = records.0.begin_write()?;
+        start.open_table(CLIENTS)?;
+        let (name, boot) = {
+            let mut server = start.open_table(SERVER)?;
+            let (name, last) = match server.get(())? {
+                Some(kept) => (kept.value().0.to_owned(), kept.value().1),
+                None => (new_name(), 0),
+            };
+            let boot = next_boot(last);
+            server.insert((), (name.as_str(), boot))?;
+            (name, boot)
+        };
+        start.commit()?;
+        Ok((records, name, boot))
+    }
+
+    fn read(&self) -> Result<Vec<Box<[u8]>>, redb::Error> {
+        let clients = self.0.begin_read()?.open_table(CLIENTS)?;
+        let keys = clients.iter()?;
+        keys.map(|entry| Ok(entry?.0.value().into())).collect()
+    }
+
+    fn change(&self, record: &[u8], keep: bool) -> vfs::Result<()> {
+        let change = || -> Result<(), redb::Error> {
+            let change = self.0.begin_write()?;
+            {
+                let mut clients = change.open_table(CLIENTS)?;
+                match keep {
+                    true => clients.insert(record, ())?,
+                    false => clients.remove(record)?,
+                };
+            }
+            Ok(change.commit()?)
+        };
+        change().map_err(|error| {
+            tracing::warn!("who may reclaim after a restart is not kept: {error}");
+            Errno::EIO
+        })
+    }
+}
+
+/// Makes a directory, for nobody else, if there is none.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+impl Stable for Records {
+    fn list(&self) -> Vec<Box<[u8]>> {
+        self.read().unwrap_or_else(|error| {
+            tracing::warn!("nobody may reclaim: {error}");
+            Vec::new()
+        })
+    }
+
+    fn put(&self, record: &[u8]) -> vfs::Result<()> {
+        self.change(record, true)
+    }
+
+    fn remove(&self, record: &[u8]) -> vfs::Result<()> {
+        self.change(record, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn open(dir: &Path) -> Recovery {
+        let addr = "tcp:127.0.0.1:2049".parse().expect("an address");
+        Recovery::open(Some(dir), &addr).unwrap_or_else(|failure| panic!("{failure:?}"))
+    }
+
+    #[test]
+    fn what_was_put_is_there_after_a_restart_and_the_boot_is_another() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir = dir.path().join("a/b");
+        let first = open(&dir);
+        assert!(first.stable.list().is_empty());
+        for record in [&b"one"[..], b"two", b""] {
+            assert_eq!(first.stable.put(record), Ok(()));
+        }
+        assert_eq!(first.stable.put(b"one"), Ok(()));
+        assert_eq!(first.stable.remove(b"two"), Ok(()));
+        assert_eq!(first.stable.remove(b"never"), Ok(()));
+        // As a process that is killed leaves it.
+        let left = dir.with_file_name("left");
+        fs::create_dir(&left).expect("made");
+        let name = "nfs-tcp:127.0.0.1:2049.redb";
+        fs::copy(dir.join(name), left.join(name)).expect("copied");
+        let (mut boot, name) = (first.boot, first.name.clone());
+        drop(first);
+        for dir in [&dir, &left] {
+            for _ in 0..3 {
+                let next = open(dir);
+                assert_eq!(next.stable.list(), [b""[..].into(), b"one"[..].into()]);
+                assert_eq!(next.name, name);
+                if dir != &left {
+                    assert!(next.boot > boot);
+                    boot = next.boot;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_servers_do_not_share_a_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let one = open(dir.path());
+        let again = Recovery::open(
+            Some(dir.path()),
+            &"tcp:127.0.0.1:2049".parse().expect("one"),
+        );
+        let why = again.err().expect("refused").message;
+        assert!(why.contains("another server uses it"), "{why}");
+        let other = "unix:/run/nfs".parse().expect("an address");
+        let other =
+            Recovery::open(Some(dir.path()), &other).unwrap_or_else(|why| panic!("{why:?}"));
+        assert_ne!(one.name, other.name);
+        assert!(dir.path().join("nfs-unix:%2Frun%2Fnfs.redb").exists());
+    }
+
+    #[test]
+    fn boots_are_never_those_of_special_stateids() {
+        for last in [0, 1, u32::MAX - 2, u32::MAX - 1, u32::MAX] {
+            assert!((2..u32::MAX).contains(&next_boot(last)), "{last}");
+        }
+        assert_eq!(next_boot(u32::MAX - 3), u32::MAX - 2);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_had_is_an_error_only_if_it_was_asked_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("file"), "").expect("written");
+        let addr = "tcp:127.0.0.1:2049".parse().expect("an address");
+        let refused = Recovery::open(Some(&dir.path().join("file")), &addr);
+        assert!(refused.err().expect("refused").message.contains("file"));
+        let none = "tcp:127.0.0.1:0".parse().expect("an address");
+        let kept_nowhere = Recovery::open(Some(dir.path()), &none);
+        assert!(kept_nowhere.is_ok_and(|it| (2..u32::MAX).contains(&it.boot)));
+    }
+
+    #[test]
+    fn the_usual_place_is_the_service_managers_first() {
+        let var = |name: &str| (name == "STATE_DIRECTORY").then(|| "/a:/b".into());
+        assert_eq!(usual_dir(var), Some("/a".into()));
+    }
+}

@@ -1,0 +1,47 @@
+//! Datagrams, for what little of a protocol comes by them: one after the other, each answered before the next is heard.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use transports::{Datagrams, Frame, Outbox};
+use vfs::{Call, Patience};
+use wire::{Answer, Session};
+
+use crate::Engine;
+
+impl Engine {
+    /// Has `session` answer the datagrams that come, each a message, until the engine stops. A message that would have to
+    /// wait for an event is not answered.
+    pub fn answer(
+        self: &Arc<Self>,
+        datagrams: Datagrams,
+        session: Box<dyn Session>,
+    ) -> io::Result<()> {
+        self.host(move |stop| {
+            if let Err(error) = answer(&datagrams, &*session, stop) {
+                tracing::error!("no longer listening for datagrams: {error}");
+            }
+        })
+    }
+}
+
+fn answer(datagrams: &Datagrams, session: &dyn Session, stop: BorrowedFd<'_>) -> io::Result<()> {
+    let mut message = vec![0; Datagrams::MOST];
+    let mut out = Outbox::default();
+    while let Some((len, from)) = datagrams.receive(&mut message, stop)? {
+        let call = Call::detached();
+        let message = Frame(&message[..len]);
+        out.clear();
+        match session.serve(&call, Patience::Full, &message, out.begin()) {
+            Ok(Answer::Done) if !out.bytes().is_empty() => {
+                if let Err(error) = datagrams.send(out.bytes(), from) {
+                    tracing::debug!(%from, "no answer: {error}");
+                }
+            }
+            Ok(_) => {}
+            Err(what) => tracing::debug!(%from, "no message: {what}"),
+        }
+    }
+    Ok(())
+}

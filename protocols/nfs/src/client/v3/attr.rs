@@ -1,0 +1,141 @@
+//! GETATTR, SETATTR, ACCESS.
+
+use vfs::Attr;
+use wire::Xdr;
+
+use super::{done, procedure};
+use crate::client::{Ask, Failure, Tree};
+use crate::v3::{AccessOk, Attributes, SetAttributes, SetTime, Time, Wcc, access};
+
+/// A node's attributes.
+pub struct GetAttr<'a> {
+    /// Whose.
+    pub handle: &'a [u8],
+    /// Of which tree.
+    pub tree: Tree,
+}
+
+impl Ask for GetAttr<'_> {
+    type Answer<'r> = Attr;
+
+    procedure!(GetAttr);
+
+    fn put(&self, to: &mut Vec<u8>) {
+        self.handle.put(to);
+    }
+
+    fn answer(&self, results: &[u8]) -> Result<Attr, Failure> {
+        done(results).map(|attributes: Attributes| self.tree.of_v3(&attributes))
+    }
+}
+
+/// Changes a node's attributes, and answers the new ones if the server tells them.
+pub struct SetAttr<'a> {
+    /// Whose.
+    pub handle: &'a [u8],
+    /// What to change.
+    pub set: vfs::SetAttr,
+    /// Of which tree.
+    pub tree: Tree,
+}
+
+impl Ask for SetAttr<'_> {
+    type Answer<'r> = Option<Attr>;
+
+    procedure!(SetAttr);
+
+    fn put(&self, to: &mut Vec<u8>) {
+        self.handle.put(to);
+        set_attributes(&self.set).put(to);
+        // No guard.
+        false.put(to);
+    }
+
+    fn answer(&self, results: &[u8]) -> Result<Option<Attr>, Failure> {
+        let wcc: Wcc = done(results)?;
+        Ok(wcc.after.map(|after| self.tree.of_v3(&after)))
+    }
+}
+
+pub(super) fn set_attributes(set: &vfs::SetAttr) -> SetAttributes {
+    let time = |time| match time {
+        None => SetTime::Keep,
+        Some(vfs::SetTime::Now) => SetTime::Now,
+        Some(vfs::SetTime::At(at)) => SetTime::At(Time {
+            // What does not fit is taken to the nearest that does.
+            sec: at.sec.clamp(0, u32::MAX.into()) as u32,
+            nsec: at.nsec,
+        }),
+    };
+    SetAttributes {
+        mode: set.mode,
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: time(set.atime),
+        mtime: time(set.mtime),
+    }
+}
+
+/// What of `want` the caller may do.
+pub struct Access<'a> {
+    /// With what.
+    pub handle: &'a [u8],
+    /// Whether that is a directory.
+    pub directory: bool,
+    /// What is wanted.
+    pub want: vfs::Access,
+}
+
+impl Access<'_> {
+    /// The bits of ACCESS that one of ours stands for. In v4 they are the same.
+    pub(in crate::client) fn bits(directory: bool, want: vfs::Access) -> u32 {
+        let mut bits = 0;
+        for (ours, file, dir) in Access::TABLE {
+            if want.contains(ours) {
+                bits |= if directory { dir } else { file };
+            }
+        }
+        bits
+    }
+
+    /// What of `want` is allowed, if ACCESS says `allowed`.
+    pub(in crate::client) fn allowed(
+        directory: bool,
+        want: vfs::Access,
+        allowed: u32,
+    ) -> vfs::Access {
+        let mut may = vfs::Access::empty();
+        for (ours, file, dir) in Access::TABLE {
+            let bits = if directory { dir } else { file };
+            may.set(ours, want.contains(ours) && allowed & bits == bits);
+        }
+        may
+    }
+
+    const TABLE: [(vfs::Access, u32, u32); 3] = [
+        (vfs::Access::READ, access::READ, access::READ),
+        (
+            vfs::Access::WRITE,
+            access::MODIFY | access::EXTEND,
+            access::MODIFY | access::EXTEND | access::DELETE,
+        ),
+        (vfs::Access::EXEC, access::EXECUTE, access::LOOKUP),
+    ];
+}
+
+impl Ask for Access<'_> {
+    type Answer<'r> = vfs::Access;
+
+    procedure!(Access);
+
+    fn put(&self, to: &mut Vec<u8>) {
+        self.handle.put(to);
+        Access::bits(self.directory, self.want).put(to);
+    }
+
+    fn answer(&self, results: &[u8]) -> Result<vfs::Access, Failure> {
+        let ok: AccessOk = done(results)?;
+        Ok(Access::allowed(self.directory, self.want, ok.access))
+    }
+}

@@ -1,0 +1,87 @@
+//! FSSTAT, FSINFO, PATHCONF.
+
+use vfs::StatFs;
+use wire::Xdr;
+
+use super::{done, procedure};
+use crate::client::{Ask, Failure, Limits};
+use crate::v3::{FsInfoOk, FsStatOk, PathConfOk};
+
+/// Linux's `NFS_SUPER_MAGIC`.
+pub(in crate::client) const MAGIC: u32 = 0x6969;
+
+/// Figures of a file system, but for the longest name.
+pub struct FsStat<'a> {
+    /// Something on it.
+    pub handle: &'a [u8],
+}
+
+impl Ask for FsStat<'_> {
+    type Answer<'r> = StatFs;
+
+    procedure!(FsStat);
+
+    fn put(&self, to: &mut Vec<u8>) {
+        self.handle.put(to);
+    }
+
+    fn answer(&self, results: &[u8]) -> Result<StatFs, Failure> {
+        let ok: FsStatOk = done(results)?;
+        const BLOCK: u64 = 4096;
+        Ok(StatFs {
+            kind: MAGIC,
+            bsize: BLOCK as u32,
+            blocks: ok.total_bytes / BLOCK,
+            bfree: ok.free_bytes / BLOCK,
+            bavail: ok.available_bytes / BLOCK,
+            files: ok.total_files,
+            ffree: ok.free_files,
+            fsid: 0,
+            namelen: 0,
+        })
+    }
+}
+
+/// How much a server takes and gives at a time.
+pub struct FsInfo<'a> {
+    /// Something on it.
+    pub handle: &'a [u8],
+}
+
+impl Ask for FsInfo<'_> {
+    type Answer<'r> = Limits;
+
+    procedure!(FsInfo);
+
+    fn put(&self, to: &mut Vec<u8>) {
+        self.handle.put(to);
+    }
+
+    fn answer(&self, results: &[u8]) -> Result<Limits, Failure> {
+        let ok: FsInfoOk = done(results)?;
+        Ok(Limits {
+            read: ok.read_max,
+            write: ok.write_max,
+        })
+    }
+}
+
+/// The longest name, bytes.
+pub struct PathConf<'a> {
+    /// Something on it.
+    pub handle: &'a [u8],
+}
+
+impl Ask for PathConf<'_> {
+    type Answer<'r> = u32;
+
+    procedure!(PathConf);
+
+    fn put(&self, to: &mut Vec<u8>) {
+        self.handle.put(to);
+    }
+
+    fn answer(&self, results: &[u8]) -> Result<u32, Failure> {
+        done(results).map(|ok: PathConfOk| ok.name_max)
+    }
+}

@@ -1,0 +1,123 @@
+//! What v3 and MOUNT can be asked (RFC 1813).
+
+mod attr;
+mod data;
+mod dir;
+mod fs;
+mod mount;
+mod name;
+#[cfg(test)]
+mod tests;
+
+pub use attr::{Access, GetAttr, SetAttr};
+pub use data::{Commit, Read, Write};
+pub use dir::ReadDir;
+pub(in crate::client) use fs::MAGIC;
+pub use fs::{FsInfo, FsStat, PathConf};
+pub use mount::{GetPort, Mount};
+pub use name::{Create, Link, Lookup, Make, ReadLink, Remove, Rename};
+
+use vfs::{Attr, Errno};
+use wire::{Xdr, XdrReader};
+
+use super::{Failure, Tree};
+use crate::v3::{self, Outcome, Status};
+
+impl Tree {
+    fn of_v3(self, from: &v3::Attributes) -> Attr {
+        let time = |time: v3::Time| vfs::Time {
+            // Nothing is before 1970.
+            sec: i64::from(time.sec),
+            nsec: time.nsec,
+        };
+        let ctime = time(from.ctime);
+        Attr {
+            id: self.node_id(from.fsid, from.fileid),
+            generation: 0,
+            kind: kind(from.kind),
+            mode: from.mode & 0o7777,
+            nlink: from.nlink,
+            uid: from.uid,
+            gid: from.gid,
+            rdev: vfs::Device {
+                major: from.rdev.major,
+                minor: from.rdev.minor,
+            },
+            size: from.size,
+            blksize: self.blksize,
+            blocks: from.used.div_ceil(512),
+            atime: time(from.atime),
+            mtime: time(from.mtime),
+            ctime,
+            btime: None,
+            // There is no counter: the time of the last change in nanoseconds.
+            change: (ctime.sec as u64)
+                .wrapping_mul(1_000_000_000)
+                .wrapping_add(ctime.nsec.into()),
+            device: from.fsid,
+        }
+    }
+}
+
+fn kind(kind: v3::Kind) -> vfs::Kind {
+    match kind {
+        v3::Kind::File => vfs::Kind::File,
+        v3::Kind::Directory => vfs::Kind::Directory,
+        v3::Kind::BlockDevice => vfs::Kind::BlockDevice,
+        v3::Kind::CharDevice => vfs::Kind::CharDevice,
+        v3::Kind::Symlink => vfs::Kind::Symlink,
+        v3::Kind::Socket => vfs::Kind::Socket,
+        v3::Kind::Fifo => vfs::Kind::Fifo,
+    }
+}
+
+/// The results of a procedure, if it was done.
+fn done<'r, T: Xdr<'r>>(results: &'r [u8]) -> Result<T, Failure> {
+    let mut from = XdrReader::new(results);
+    // What a failure comes with is of no use here.
+    let outcome = Outcome::<T, ()>::get(&mut from)?;
+    match outcome {
+        Outcome::Done(value) => {
+            from.end()?;
+            Ok(value)
+        }
+        Outcome::Failed(status, ()) => Err(refused(status)),
+    }
+}
+
+fn refused(status: Status) -> Failure {
+    Failure::Refused(match status {
+        Status::Jukebox => return Failure::Later,
+        Status::Ok | Status::Io | Status::Serverfault => Errno::EIO,
+        Status::Perm => Errno::EPERM,
+        Status::Noent => Errno::ENOENT,
+        Status::Nxio => Errno::ENXIO,
+        Status::Acces => Errno::EACCES,
+        Status::Exist => Errno::EEXIST,
+        Status::Xdev => Errno::EXDEV,
+        Status::Nodev => Errno::ENODEV,
+        Status::Notdir => Errno::ENOTDIR,
+        Status::Isdir => Errno::EISDIR,
+        Status::Inval | Status::Badtype | Status::Toosmall | Status::NotSync => Errno::EINVAL,
+        Status::Fbig => Errno::EFBIG,
+        Status::Nospc => Errno::ENOSPC,
+        Status::Rofs => Errno::EROFS,
+        Status::Mlink => Errno::EMLINK,
+        Status::Nametoolong => Errno::ENAMETOOLONG,
+        Status::Notempty => Errno::ENOTEMPTY,
+        Status::Dquot => Errno::EDQUOT,
+        Status::Stale | Status::Badhandle | Status::Remote | Status::BadCookie => Errno::ESTALE,
+        Status::Notsupp => Errno::EOPNOTSUPP,
+    })
+}
+
+macro_rules! procedure {
+    ($name:ident) => {
+        const PROCEDURE: crate::client::Procedure = crate::client::Procedure {
+            program: crate::rpc::program::NFS,
+            version: 3,
+            number: crate::v3::Procedure::$name as u32,
+        };
+    };
+}
+use procedure;

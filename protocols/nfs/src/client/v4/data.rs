@@ -1,0 +1,331 @@
+//! READ, READ_PLUS, WRITE, COMMIT.
+
+use wire::{Malformed, Xdr, XdrReader};
+
+use super::attr::PUTFH;
+use super::compound::{Ops, Results, Steps};
+use crate::client::{Failure, Stable, Written};
+use crate::v4::op::{self, Op};
+use crate::v4::reply::Written as WrittenReply;
+use crate::v4::types::{Content, Stable as Committed};
+use crate::v4::{StateId, Verifier};
+
+/// Reads.
+#[derive(Clone, Copy)]
+pub struct Read<'a> {
+    /// From what.
+    pub handle: &'a [u8],
+    /// By which open.
+    pub state: StateId,
+    /// From where.
+    pub offset: u64,
+    /// How many bytes at most.
+    pub count: u32,
+    /// Whether holes need not travel: READ_PLUS (v4.2).
+    pub plus: bool,
+}
+
+/// What was read.
+pub struct ReadPieces<'r> {
+    /// The first piece, if there is any.
+    pub first: Option<Piece<'r>>,
+    /// Those behind it: each begins where the one before ends.
+    pub rest: Vec<Piece<'r>>,
+    /// Whether a piece without bytes was among them: Ganesha 4.3 says so of what is not there at all, and of
+    /// what is.
+    pub empty: bool,
+    /// Whether the file ends behind them.
+    pub eof: bool,
+}
+
+/// A piece of what was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'r> {
+    /// These bytes.
+    Data(&'r [u8]),
+    /// So many zeros.
+    Hole(usize),
+}
+
+impl Read<'_> {
+    fn too_much(&self, got: u64) -> Failure {
+        let most = self.count;
+        Malformed::new(format!("expected at most {most} bytes, got {got}")).into()
+    }
+
+    /// The next piece of a READ_PLUS, `behind` bytes from its beginning, and how long it is.
+    fn piece<'r>(
+        &self,
+        from: &mut XdrReader<'r>,
+        behind: u64,
+    ) -> Result<(Piece<'r>, u64), Failure> {
+        let expected = self.offset.saturating_add(behind);
+        let content = Content::get(from)?;
+        let offset = u64::get(from)?;
+        // A hole may begin before what was asked for, and end behind it.
+        let misplaced = match content {
+            Content::Data => offset != expected,
+            Content::Hole if behind == 0 => offset > expected,
+            Content::Hole => offset != expected,
+        };
+        if misplaced {
+            let what = format!("expected a piece at {expected}, got one at {offset}");
+            return Err(Malformed::new(what).into());
+        }
+        match content {
+            Content::Data => {
+                let data = <&[u8]>::get(from)?;
+                Ok((Piece::Data(data), data.len() as u64))
+            }
+            Content::Hole => {
+                let len = u64::get(from)?.saturating_sub(expected - offset);
+                let len = len.min(u64::from(self.count) - behind);
+                Ok((Piece::Hole(len as usize), len))
+            }
+        }
+    }
+}
+
+impl Steps for Read<'_> {
+    type Answer<'r> = ReadPieces<'r>;
+
+    const ONCE: bool = false;
+
+    fn put(&self, to: &mut Ops<'_>) {
+        let read = op::Read {
+            state: self.state,
+            offset: self.offset,
+            count: self.count,
+        };
+        to.op(&Op::Putfh(self.handle)).op(&match self.plus {
+            true => Op::ReadPlus(read),
+            false => Op::Read(read),
+        });
+    }
+
+    /// Number and status, whether it is the end, and the length of the data or what READ_PLUS has of it.
+    fn room(&self) -> usize {
+        let head = if self.plus { 32 } else { 16 };
+        head + self.count as usize
+    }
+
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<ReadPieces<'r>, Failure> {
+        const READ: u32 = 25;
+        const READ_PLUS: u32 = 68;
+        from.take::<()>(PUTFH)?;
+        let from = from.open(if self.plus { READ_PLUS } else { READ })?;
+        let mut pieces = ReadPieces {
+            first: None,
+            rest: Vec::new(),
+            empty: false,
+            eof: bool::get(from)?,
+        };
+        if !self.plus {
+            let data = <&[u8]>::get(from)?;
+            if data.len() > self.count as usize {
+                return Err(self.too_much(data.len() as u64));
+            }
+            pieces.first = Some(Piece::Data(data)).filter(|_| !data.is_empty());
+            return Ok(pieces);
+        }
+        let mut total = 0;
+        for _ in 0..from.u32()? {
+            let (piece, len) = self.piece(from, total)?;
+            total += len;
+            if total > self.count.into() {
+                return Err(self.too_much(total));
+            }
+            match pieces.first {
+                _ if len == 0 => pieces.empty = true,
+                None => pieces.first = Some(piece),
+                Some(_) => pieces.rest.push(piece),
+            }
+        }
+        Ok(pieces)
+    }
+}
+
+/// Writes.
+pub struct Write<'a> {
+    /// To what.
+    pub handle: &'a [u8],
+    /// By which open.
+    pub state: StateId,
+    /// To where.
+    pub offset: u64,
+    /// How durably.
+    pub stable: Stable,
+    /// The bytes.
+    pub data: &'a [u8],
+}
+
+impl Steps for Write<'_> {
+    type Answer<'r> = Written;
+
+    const ONCE: bool = false;
+
+    fn put(&self, to: &mut Ops<'_>) {
+        to.op(&Op::Putfh(self.handle));
+        // By hand: the bytes follow.
+        let to = to.number(WRITE);
+        self.state.put(to);
+        self.offset.put(to);
+        self.stable.put(to);
+        (self.data.len() as u32).put(to);
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.data
+    }
+
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Written, Failure> {
+        from.take::<()>(PUTFH)?;
+        let ok: WrittenReply = from.take(WRITE)?;
+        let committed = ok.committed as u32;
+        Ok(Written {
+            count: ok.count.min(self.data.len() as u32),
+            durable: committed >= self.stable as u32 && committed != Committed::Unstable as u32,
+            verifier: ok.verifier,
+        })
+    }
+}
+
+const WRITE: u32 = 38;
+
+/// Makes all that was written to a file durable.
+pub struct Commit<'a> {
+    /// To what.
+    pub handle: &'a [u8],
+}
+
+impl Steps for Commit<'_> {
+    type Answer<'r> = Verifier;
+
+    const ONCE: bool = false;
+
+    fn put(&self, to: &mut Ops<'_>) {
+        // From the start to the end.
+        let (offset, count) = (0, 0);
+        to.op(&Op::Putfh(self.handle))
+            .op(&Op::Commit(op::Commit { offset, count }));
+    }
+
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Verifier, Failure> {
+        const COMMIT: u32 = 5;
+        from.take::<()>(PUTFH)?;
+        from.take(COMMIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Ask;
+    use crate::client::v4::Compound;
+
+    fn read(plus: bool) -> Read<'static> {
+        Read {
+            handle: b"file",
+            state: StateId::ANONYMOUS,
+            offset: 100,
+            count: 50,
+            plus,
+        }
+    }
+
+    /// The answer to a compound of PUTFH and READ or READ_PLUS.
+    fn reply(number: u32, rest: &[u8]) -> Vec<u8> {
+        let words = [0, 0, 2, 22, 0, number, 0];
+        let head = words.iter().flat_map(|word| u32::to_be_bytes(*word));
+        head.chain(rest.iter().copied()).collect()
+    }
+
+    fn hole(offset: u64, len: u64) -> Vec<u8> {
+        let offset = offset.to_be_bytes();
+        [&[0, 0, 0, 1][..], &offset, &len.to_be_bytes()].concat()
+    }
+
+    fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut piece = [&[0; 4][..], &offset.to_be_bytes()].concat();
+        bytes.put(&mut piece);
+        piece
+    }
+
+    fn read_plus(pieces: &[Vec<u8>]) -> Result<(Vec<Piece<'static>>, bool), Failure> {
+        let head = [&[0, 0, 0, 1][..], &(pieces.len() as u32).to_be_bytes()].concat();
+        let bytes = reply(68, &[head, pieces.concat()].concat()).leak();
+        let steps = &read(true);
+        let compound = Compound {
+            minor: 2,
+            sequence: None,
+            steps,
+        };
+        for len in 0..bytes.len() {
+            assert!(compound.answer(&bytes[..len]).is_err(), "{len}");
+        }
+        let found = compound.answer(bytes)?.result?;
+        let all = found.first.into_iter().chain(found.rest).collect();
+        Ok((all, found.eof))
+    }
+
+    #[test]
+    fn pieces_follow_each_other() {
+        let got = read_plus(&[data(100, b"abcde"), hole(105, 40), data(145, b"fghij")]);
+        let want = vec![
+            Piece::Data(b"abcde"),
+            Piece::Hole(40),
+            Piece::Data(b"fghij"),
+        ];
+        assert_eq!(got, Ok((want, true)));
+        assert_eq!(read_plus(&[]), Ok((vec![], true)));
+        assert_eq!(read_plus(&[data(100, b"")]), Ok((vec![], true)));
+    }
+
+    #[test]
+    fn a_hole_is_cut_to_what_was_asked_for() {
+        let all = Ok((vec![Piece::Hole(50)], true));
+        assert_eq!(read_plus(&[hole(0, u64::MAX)]), all);
+        assert_eq!(read_plus(&[hole(100, 50)]), all);
+        let got = read_plus(&[hole(90, 20), data(110, b"abcd"), hole(114, 1000)]);
+        let want = vec![Piece::Hole(10), Piece::Data(b"abcd"), Piece::Hole(36)];
+        assert_eq!(got, Ok((want, true)));
+    }
+
+    #[test]
+    fn pieces_that_do_not_fit_are_refused() {
+        for pieces in [
+            vec![data(99, b"abcd")],
+            vec![data(101, b"abcd")],
+            vec![hole(101, 4)],
+            vec![data(100, b"abcd"), hole(103, 4)],
+            vec![data(100, b"abcd"), data(105, b"abcd")],
+            vec![data(100, &[0; 51])],
+            vec![hole(100, 50), data(150, b"abcd")],
+        ] {
+            let got = read_plus(&pieces);
+            assert!(matches!(got, Err(Failure::Malformed(_))), "{got:?}");
+        }
+    }
+
+    #[test]
+    fn a_read_has_its_bytes_and_no_more() {
+        let bytes = reply(25, b"\0\0\0\0\0\0\0\x05abcde\0\0\0");
+        let steps = &read(false);
+        let compound = Compound {
+            minor: 0,
+            sequence: None,
+            steps,
+        };
+        let found = compound.answer(&bytes).and_then(|done| done.result);
+        let found = found.expect("bytes");
+        assert_eq!(
+            (found.first, found.eof),
+            (Some(Piece::Data(b"abcde")), false)
+        );
+        let mut asked = Vec::new();
+        compound.put(&mut asked);
+        let want: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\x02\0\0\0\x16\0\0\0\x04file\
+            \0\0\0\x19\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x64\0\0\0\x32";
+        assert_eq!(asked, want);
+    }
+}

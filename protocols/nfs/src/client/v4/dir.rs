@@ -1,0 +1,75 @@
+//! READDIR.
+
+use wire::Xdr;
+
+use super::attr::{ENTRY, PUTFH};
+use super::compound::{Ops, Results, Steps};
+use crate::client::{Failure, Listed, Page, Tree};
+use crate::v4::Verifier;
+use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
+use crate::v4::op::{self, Op};
+
+/// Lists a directory.
+pub struct ReadDir<'a> {
+    /// Which.
+    pub handle: &'a [u8],
+    /// Behind which entry.
+    pub cookie: u64,
+    /// What came with the cookie.
+    pub verifier: Verifier,
+    /// How many bytes the answer may have.
+    pub count: u32,
+    /// Whether entries come with what LOOKUP tells.
+    pub plus: bool,
+    /// Of which tree.
+    pub tree: Tree,
+}
+
+impl Steps for ReadDir<'_> {
+    type Answer<'r> = Page<'r>;
+
+    const ONCE: bool = false;
+
+    fn put(&self, to: &mut Ops<'_>) {
+        let names = Bitmap::of(&[n::TYPE, n::FSID, n::FILEID, n::RDATTR_ERROR]);
+        to.op(&Op::Putfh(self.handle)).op(&Op::Readdir(op::Readdir {
+            cookie: self.cookie,
+            verifier: self.verifier,
+            // Of names alone as much as of it all: the second bound is the one that counts.
+            dir_count: self.count,
+            max_count: self.count,
+            attributes: if self.plus { ENTRY } else { names },
+        }));
+    }
+
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Page<'r>, Failure> {
+        const READDIR: u32 = 26;
+        from.take::<()>(PUTFH)?;
+        let from = from.open(READDIR)?;
+        let verifier = Verifier::get(from)?;
+        let mut entries = Vec::new();
+        while bool::get(from)? {
+            let cookie = u64::get(from)?;
+            let name = <&[u8]>::get(from)?;
+            let attributes = Attributes::get(from)?;
+            let attr = match self.plus && attributes.read_error.is_none() {
+                true => Some(self.tree.of_v4(&attributes)?),
+                false => None,
+            };
+            entries.push(Listed {
+                name,
+                id: self.tree.id_in(&attributes),
+                cookie,
+                kind: attributes.kind.and_then(FileType::kind),
+                attr,
+                handle: attributes.handle.map(Into::into),
+            });
+        }
+        let eof = bool::get(from)?;
+        Ok(Page {
+            verifier,
+            entries,
+            eof,
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! What v4 can be asked (RFC 7530, RFC 8881, RFC 7862, RFC 8276): compounds, each of some [`Steps`].
+
+mod attr;
+mod client;
+mod compound;
+mod data;
+mod dir;
+mod lock;
+mod name;
+mod open;
+mod range;
+mod session;
+mod slots;
+#[cfg(test)]
+mod tests;
+mod xattr;
+
+pub use attr::{Access, FsStat, GetAttr, SetAttr, Traits};
+pub use client::{Renew, SetClientId, SetClientIdConfirm};
+pub use compound::{Compound, Done, Ops, Results, Sequence, Steps};
+pub use data::{Commit, Piece, Read, ReadPieces, Write};
+pub use dir::ReadDir;
+pub use lock::{Lock, LockRange, TestLock, Unlock};
+pub use name::{Create, Link, Lookup, ReadLink, Remove, Rename, Root};
+pub use open::{Claim, Close, Open, OpenConfirm, Opened};
+pub use range::{Allocate, Copy, Seek};
+pub use session::{
+    CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged, Nothing,
+    ReclaimComplete, Session,
+};
+pub use slots::{Slot, Slots};
+pub use xattr::{GetXattr, ListXattrs, RemoveXattr, SetXattr};
+
+pub use crate::v4::{ClientId, SessionId, StateId, Status, Verifier};

@@ -1,0 +1,105 @@
+//! A session's slots: how many calls may be in flight, and which turn of each comes next (RFC 8881 section
+//! 2.10.6).
+
+use super::compound::Sequence;
+use crate::v4::SessionId;
+
+/// A session's slots.
+pub struct Slots {
+    session: SessionId,
+    /// The turn that comes next, by slot.
+    turns: Vec<u32>,
+    /// Those that nobody has, the lowest last.
+    free: Vec<u32>,
+    /// How many the server would have us use.
+    target: u32,
+}
+
+/// A slot that somebody has.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a slot that is not given back is of no use to anybody"]
+pub struct Slot(u32);
+
+impl Slots {
+    /// `count` slots, none of which has been used.
+    pub fn new(session: SessionId, count: u32) -> Slots {
+        Slots {
+            session,
+            turns: vec![1; count as usize],
+            free: (0..count).rev().collect(),
+            target: count,
+        }
+    }
+
+    /// Takes the lowest slot that is free, if there is one and the server has not asked for fewer.
+    pub fn take(&mut self) -> Option<Slot> {
+        // The first one is always there.
+        let slot = self.free.pop_if(|slot| *slot < self.target.max(1))?;
+        Some(Slot(slot))
+    }
+
+    /// What a call that takes `slot` says.
+    pub fn sequence(&self, slot: &Slot) -> Sequence {
+        let count = self.turns.len() as u32;
+        let unused = self.free.iter().zip((0..count).rev());
+        let unused = unused.take_while(|(free, highest)| **free == *highest);
+        let highest = (count - 1).saturating_sub(unused.count() as u32);
+        Sequence {
+            session: self.session,
+            slot: slot.0,
+            turn: self.turns[slot.0 as usize],
+            highest,
+        }
+    }
+
+    /// The server has taken a slot's turn.
+    pub fn turned(&mut self, slot: &Slot) {
+        let turn = &mut self.turns[slot.0 as usize];
+        *turn = turn.wrapping_add(1);
+    }
+
+    /// Gives a slot back.
+    pub fn give_back(&mut self, slot: Slot) {
+        let at = self.free.partition_point(|&free| free > slot.0);
+        self.free.insert(at, slot.0);
+    }
+
+    /// The highest slot that the server would have us use.
+    pub fn aim(&mut self, highest: u32) {
+        self.target = highest.saturating_add(1).min(self.turns.len() as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_taken_lowest_first_and_turn_when_the_server_says_so() {
+        let mut slots = Slots::new([7; 16], 3);
+        let (one, two) = (slots.take().expect("free"), slots.take().expect("free"));
+        let want = Sequence {
+            session: [7; 16],
+            slot: 1,
+            turn: 1,
+            highest: 1,
+        };
+        assert_eq!(slots.sequence(&two), want);
+        slots.turned(&one);
+        slots.give_back(one);
+        let again = slots.take().expect("free");
+        let sequence = slots.sequence(&again);
+        assert_eq!((sequence.slot, sequence.turn), (0, 2));
+        let three = slots.take().expect("free");
+        assert_eq!(slots.sequence(&three).highest, 2);
+        assert_eq!(slots.take(), None);
+        slots.aim(0);
+        slots.give_back(three);
+        slots.give_back(two);
+        assert_eq!(slots.take(), None, "the server wants one in use only");
+        slots.give_back(again);
+        assert_eq!(slots.take(), Some(Slot(0)));
+        slots.aim(u32::MAX);
+        assert_eq!(slots.take(), Some(Slot(1)));
+    }
+}

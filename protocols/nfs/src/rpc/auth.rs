@@ -1,0 +1,151 @@
+//! Who calls: AUTH_NONE and AUTH_SYS (RFC 5531 section 8, appendix A).
+
+use std::sync::Arc;
+
+use vfs::{Caller, Groups};
+use wire::{Malformed, Put, Xdr, XdrReader, xdr_enum, xdr_struct};
+
+/// How callers say who they are.
+pub(crate) mod flavor {
+    /// AUTH_NONE.
+    pub(crate) const NONE: u32 = 0;
+    /// AUTH_SYS.
+    pub(crate) const SYS: u32 = 1;
+}
+
+xdr_enum! {
+    /// Why a caller is refused.
+    #[allow(dead_code)]
+    pub(crate) enum AuthStat {
+        /// What it shows cannot be read.
+        BadCred = 1,
+        /// It shows too little.
+        TooWeak = 5,
+    }
+}
+
+xdr_struct! {
+    /// A credential or a verifier as it stands in a message (`opaque_auth`).
+    pub(crate) struct OpaqueAuth<'a> {
+        pub(crate) flavor: u32,
+        pub(crate) body: &'a [u8],
+    }
+}
+
+impl OpaqueAuth<'_> {
+    /// The longest body.
+    const MOST: usize = 400;
+
+    /// AUTH_NONE.
+    pub(crate) const NONE: OpaqueAuth<'static> = OpaqueAuth {
+        flavor: flavor::NONE,
+        body: &[],
+    };
+}
+
+/// What a caller says of itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Credential {
+    /// Nothing.
+    None,
+    /// Ids, taken at its word.
+    Sys(SysCredential),
+}
+
+/// AUTH_SYS's body.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SysCredential {
+    /// The client's own name for itself.
+    pub(crate) machine: Vec<u8>,
+    /// As whom it calls.
+    pub(crate) caller: Caller,
+}
+
+impl Credential {
+    /// The credential in `auth`.
+    pub(crate) fn of(auth: &OpaqueAuth<'_>) -> Result<Credential, AuthStat> {
+        if auth.body.len() > OpaqueAuth::MOST {
+            return Err(AuthStat::BadCred);
+        }
+        match auth.flavor {
+            flavor::NONE => Ok(Credential::None),
+            flavor::SYS => {
+                let mut body = XdrReader::new(auth.body);
+                let sys = SysCredential::get(&mut body).map_err(|_| AuthStat::BadCred)?;
+                body.end().map_err(|_| AuthStat::BadCred)?;
+                Ok(Credential::Sys(sys))
+            }
+            _ => Err(AuthStat::TooWeak),
+        }
+    }
+}
+
+impl Xdr<'_> for SysCredential {
+    fn get(from: &mut XdrReader<'_>) -> Result<SysCredential, Malformed> {
+        let _stamp = from.u32()?;
+        let machine = from.opaque(255)?.to_vec();
+        let (uid, gid) = (from.u32()?, from.u32()?);
+        let groups = Vec::<u32>::get(from)?;
+        if groups.len() > 16 {
+            return Err(Malformed::new("expected at most 16 groups"));
+        }
+        Ok(SysCredential {
+            machine,
+            caller: Caller {
+                uid,
+                gid,
+                groups: Groups::Known(groups.into()),
+            },
+        })
+    }
+
+    fn put(&self, to: &mut impl Put) {
+        0u32.put(to);
+        self.machine.as_slice().put(to);
+        self.caller.uid.put(to);
+        self.caller.gid.put(to);
+        let groups: Arc<[u32]> = match &self.caller.groups {
+            Groups::Known(groups) => groups.clone(),
+            Groups::Unknown => Arc::default(),
+        };
+        groups[..groups.len().min(16)].to_vec().put(to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auth_sys_goes_there_and_back_and_no_further() {
+        let sys = SysCredential {
+            machine: b"guest".to_vec(),
+            caller: Caller {
+                uid: 1000,
+                gid: 100,
+                groups: Groups::Known([4, 24].into()),
+            },
+        };
+        let mut body = Vec::new();
+        sys.put(&mut body);
+        let of = |body: &[u8]| {
+            Credential::of(&OpaqueAuth {
+                flavor: flavor::SYS,
+                body,
+            })
+        };
+        assert_eq!(of(&body), Ok(Credential::Sys(sys)));
+        for len in 0..body.len() {
+            assert_eq!(of(&body[..len]), Err(AuthStat::BadCred), "{len}");
+        }
+        body.extend([0; 4]);
+        assert_eq!(of(&body), Err(AuthStat::BadCred));
+        assert_eq!(
+            Credential::of(&OpaqueAuth {
+                flavor: 6,
+                body: &[]
+            }),
+            Err(AuthStat::TooWeak)
+        );
+    }
+}

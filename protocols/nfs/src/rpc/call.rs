@@ -1,0 +1,104 @@
+//! The heads of calls and replies (RFC 5531 section 9).
+
+use wire::{Buffered, Malformed, Outgoing, Xdr, XdrReader, xdr_struct};
+
+use super::MARK;
+use super::auth::{AuthStat, OpaqueAuth};
+
+/// The message type of a call.
+pub(crate) const CALL: u32 = 0;
+/// The message type of a reply.
+pub(crate) const REPLY: u32 = 1;
+
+/// The version of RPC itself.
+const VERSION: u32 = 2;
+
+xdr_struct! {
+    /// What a call begins with, behind its id and type.
+    pub(crate) struct Call<'a> {
+        pub(crate) rpc_version: u32,
+        pub(crate) program: u32,
+        pub(crate) version: u32,
+        pub(crate) procedure: u32,
+        pub(crate) credential: OpaqueAuth<'a>,
+        pub(crate) verifier: OpaqueAuth<'a>,
+    }
+}
+
+/// A call that is not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It is of another version of RPC.
+    RpcMismatch,
+    /// The caller is none to talk to.
+    Auth(AuthStat),
+    /// No such program.
+    ProgramUnavailable,
+    /// The program has only the versions from one to the other.
+    VersionMismatch(u32, u32),
+    /// No such procedure.
+    ProcedureUnavailable,
+    /// Its arguments cannot be read.
+    GarbageArguments,
+}
+
+impl From<Malformed> for Refusal {
+    fn from(what: Malformed) -> Refusal {
+        tracing::debug!("unreadable arguments: {what}");
+        Refusal::GarbageArguments
+    }
+}
+
+impl<'a> Call<'a> {
+    /// The call that stands in `from`, behind its id and type.
+    pub(crate) fn read(from: &mut XdrReader<'a>) -> Result<Call<'a>, Refusal> {
+        let mut version = *from;
+        if version.u32()? != VERSION {
+            return Err(Refusal::RpcMismatch);
+        }
+        Ok(Call::get(from)?)
+    }
+}
+
+/// Begins the reply to call `xid`, which is carried out: its mark, to be patched when its length is known, if it is
+/// `marked`, and its head. The results follow.
+pub(crate) fn begin_reply(xid: u32, marked: bool, out: &mut dyn Outgoing) {
+    let mut head = [0; MARK + 24];
+    head[4..8].copy_from_slice(&xid.to_be_bytes());
+    head[8..12].copy_from_slice(&REPLY.to_be_bytes());
+    // Accepted, a verifier of AUTH_NONE, success: all zeros.
+    out.bytes(if marked { &head } else { &head[MARK..] });
+}
+
+/// Writes the reply to call `xid`, which is refused, but for its mark, to be patched if it is `marked`.
+pub(crate) fn refuse(xid: u32, marked: bool, why: Refusal, out: &mut dyn Outgoing) {
+    const ACCEPTED: u32 = 0;
+    const DENIED: u32 = 1;
+    let to = &mut Buffered::new(out);
+    if marked {
+        [0; MARK].put(to);
+    }
+    xid.put(to);
+    REPLY.put(to);
+    let accepted = |status: u32, to: &mut Buffered<'_>| {
+        ACCEPTED.put(to);
+        OpaqueAuth::NONE.put(to);
+        status.put(to);
+    };
+    match why {
+        Refusal::RpcMismatch => [DENIED, 0, VERSION, VERSION].iter().for_each(|n| n.put(to)),
+        Refusal::Auth(why) => {
+            DENIED.put(to);
+            1u32.put(to);
+            why.put(to);
+        }
+        Refusal::ProgramUnavailable => accepted(1, to),
+        Refusal::VersionMismatch(low, high) => {
+            accepted(2, to);
+            low.put(to);
+            high.put(to);
+        }
+        Refusal::ProcedureUnavailable => accepted(3, to),
+        Refusal::GarbageArguments => accepted(4, to),
+    }
+}

@@ -1,0 +1,23 @@
+//! ONC RPC version 2 (RFC 5531): records, calls, replies, and who calls.
+
+mod auth;
+mod call;
+mod record;
+
+pub(crate) use auth::{AuthStat, Credential, OpaqueAuth, SysCredential, flavor};
+pub(crate) use call::{CALL, Call, REPLY, Refusal, begin_reply, refuse};
+pub(crate) use record::{LAST, MARK, Record, frame};
+
+/// The programs spoken here, by their numbers.
+pub(crate) mod program {
+    /// The portmapper.
+    pub(crate) const PORTMAP: u32 = 100_000;
+    /// NFS v3 and v4.
+    pub(crate) const NFS: u32 = 100_003;
+    /// MOUNT v3.
+    pub(crate) const MOUNT: u32 = 100_005;
+    /// NLM v4.
+    pub(crate) const NLM: u32 = 100_021;
+    /// NSM.
+    pub(crate) const NSM: u32 = 100_024;
+}

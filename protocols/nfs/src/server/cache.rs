@@ -1,0 +1,177 @@
+//! A bounded map that forgets what has not been asked for in a while (second chance), in shards so that
+//! requests seldom meet at a lock.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Mutex, MutexGuard};
+
+/// Values by key.
+pub(crate) struct Cache<K, V> {
+    shards: Box<[Mutex<Shard<K, V>>]>,
+    hasher: RandomState,
+}
+
+struct Shard<K, V> {
+    index: HashMap<K, usize>,
+    slots: Vec<Slot<K, V>>,
+    most: usize,
+    /// The slot that is looked at next when one has to go.
+    hand: usize,
+}
+
+struct Slot<K, V> {
+    key: K,
+    value: V,
+    /// Asked for since the hand last came by.
+    used: bool,
+}
+
+const SHARDS: usize = 16;
+
+impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
+    /// A cache of about `most` values.
+    pub(crate) fn new(most: usize) -> Cache<K, V> {
+        let shard = || {
+            Mutex::new(Shard {
+                index: HashMap::new(),
+                slots: Vec::new(),
+                most: most.div_ceil(SHARDS),
+                hand: 0,
+            })
+        };
+        Cache {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// The value of `key`.
+    pub(crate) fn get(&self, key: &K) -> Option<V> {
+        let mut shard = self.shard(key);
+        let at = *shard.index.get(key)?;
+        let slot = &mut shard.slots[at];
+        slot.used = true;
+        Some(slot.value.clone())
+    }
+
+    /// Makes `value` that of `key`.
+    pub(crate) fn put(&self, key: K, value: V) {
+        // What goes is dropped without the lock: it may be the last of a file.
+        let _gone = self.shard(&key).put(key, value);
+    }
+
+    /// Forgets `key`.
+    pub(crate) fn remove(&self, key: &K) {
+        let _gone = self.shard(key).remove(key);
+    }
+
+    /// Forgets all that `keep` does not want to keep.
+    pub(crate) fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let goes: Vec<K> = shard
+                .slots
+                .iter()
+                .filter(|slot| !keep(&slot.key, &slot.value))
+                .map(|slot| slot.key.clone())
+                .collect();
+            let _gone: Vec<_> = goes.iter().map(|key| shard.remove(key)).collect();
+            drop(shard);
+        }
+    }
+
+    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {
+        let hash = self.hasher.hash_one(key) as usize;
+        lock(&self.shards[hash % SHARDS])
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic holds it")
+}
+
+impl<K: Hash + Eq + Clone, V> Shard<K, V> {
+    fn put(&mut self, key: K, value: V) -> Option<Slot<K, V>> {
+        let slot = Slot {
+            key: key.clone(),
+            value,
+            used: false,
+        };
+        if let Some(&at) = self.index.get(&key) {
+            return Some(std::mem::replace(&mut self.slots[at], slot));
+        }
+        if self.slots.len() < self.most {
+            self.index.insert(key, self.slots.len());
+            self.slots.push(slot);
+            return None;
+        }
+        while std::mem::take(&mut self.slots[self.hand].used) {
+            self.hand = (self.hand + 1) % self.slots.len();
+        }
+        self.index.insert(key, self.hand);
+        let gone = std::mem::replace(&mut self.slots[self.hand], slot);
+        self.index.remove(&gone.key);
+        self.hand = (self.hand + 1) % self.slots.len();
+        Some(gone)
+    }
+
+    fn remove(&mut self, key: &K) -> Option<Slot<K, V>> {
+        let at = self.index.remove(key)?;
+        let gone = self.slots.swap_remove(at);
+        if let Some(moved) = self.slots.get(at) {
+            self.index.insert(moved.key.clone(), at);
+        }
+        if self.hand >= self.slots.len() {
+            self.hand = 0;
+        }
+        Some(gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_stays_and_the_bound_holds() {
+        let cache = Cache::new(SHARDS * 4);
+        cache.put(0u32, 0u32);
+        for key in 1..10_000 {
+            cache.put(key, key);
+            assert_eq!(cache.get(&0), Some(0), "asked for all the time");
+        }
+        let count = (0..10_000).filter(|key| cache.get(key).is_some()).count();
+        assert_eq!(count, SHARDS * 4);
+        cache.remove(&0);
+        assert_eq!(cache.get(&0), None);
+        cache.put(1, 2);
+        assert_eq!(cache.get(&1), Some(2));
+        cache.retain(|_, _| false);
+        assert_eq!(cache.get(&1), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn it_is_a_map_as_long_as_there_is_room(
+            steps in proptest::collection::vec((0u8..20, proptest::option::of(0u8..9)), 0..200)
+        ) {
+            let cache = Cache::new(SHARDS * 32);
+            let mut model = std::collections::HashMap::new();
+            for (key, value) in steps {
+                match value {
+                    Some(value) => {
+                        cache.put(key, value);
+                        model.insert(key, value);
+                    }
+                    None => {
+                        cache.remove(&key);
+                        model.remove(&key);
+                    }
+                }
+                for key in 0..20 {
+                    proptest::prop_assert_eq!(cache.get(&key), model.get(&key).copied());
+                }
+            }
+        }
+    }
+}

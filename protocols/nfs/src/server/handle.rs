@@ -1,0 +1,85 @@
+//! File handles: a byte that says whose they are, and the source's own.
+//!
+//! Sources make handles that cannot be forged and outlive the process where they can; nothing is added here.
+//! A node whose handle was seen lately is kept at hand, for resolving one takes system calls.
+
+use std::sync::Arc;
+
+use vfs::{Cx, Entry, Errno, Handle, Kind, Name, Node, Result};
+
+use super::Server;
+
+/// The first byte of every handle of ours.
+const FORM: u8 = 1;
+
+/// A file handle as it travels: opaque to clients, at most 64 bytes for v3's sake.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FileHandle(Handle);
+
+impl FileHandle {
+    /// The handle in a client's bytes; `None` if it never was one of ours.
+    pub(crate) fn read(bytes: &[u8]) -> Option<FileHandle> {
+        let (&FORM, handle) = bytes.split_first()? else {
+            return None;
+        };
+        Handle::new(handle).ok().map(FileHandle)
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        [&[FORM], self.0.bytes()].concat()
+    }
+}
+
+impl Server {
+    /// The node that `handle` names.
+    pub(crate) fn node(&self, cx: &Cx<'_>, handle: &FileHandle) -> Result<Arc<dyn Node>> {
+        if let Some(node) = self.nodes.get(handle) {
+            return Ok(node);
+        }
+        let node = self.export.fs.resolve(cx, &handle.0)?;
+        self.nodes.put(*handle, node.clone());
+        Ok(node)
+    }
+
+    /// The handle of `node`.
+    pub(crate) fn handle(&self, cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<FileHandle> {
+        let handle = node
+            .handle(cx)
+            .map(FileHandle)
+            .map_err(|errno| match errno {
+                Errno::EOPNOTSUPP => Errno::EIO,
+                errno => errno,
+            })?;
+        self.nodes.put(handle, node.clone());
+        Ok(handle)
+    }
+
+    /// What `name` in `dir` is, which is about to be another's or nobody's: for [`Server::let_go`] when it is.
+    pub(super) fn going(
+        &self,
+        cx: &Cx<'_>,
+        dir: &Arc<dyn Node>,
+        name: Name<'_>,
+    ) -> Result<Option<Entry>> {
+        match dir.lookup(cx, name) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(errno) if errno.is_signal() => Err(errno),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Takes out of the caches what has lost a name: a file without any takes space as long as somebody has it at hand.
+    pub(super) fn let_go(&self, cx: &Cx<'_>, gone: Option<Entry>) {
+        let Some(Entry { node, attr }) = gone.filter(|gone| gone.attr.kind != Kind::Directory)
+        else {
+            return;
+        };
+        self.files.forget(node.id());
+        if attr.nlink <= 1
+            && let Ok(handle) = node.handle(cx)
+        {
+            self.nodes.remove(&FileHandle(handle));
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The server half: a [`wire::Session`] per connection, which answers calls over an exported tree.
+//!
+//! What clients share stands in the [`Server`]: nodes and files at hand, and the state of v4. A call that
+//! answers [`Answer::WouldBlock`] has left no trace but in the caches.
+//!
+//! What it lacks on purpose: the order of replies and cancellation (the driver's: RPC cancels nothing),
+//! the portmapper's own sockets, encryption (a transport's business).
+
+mod cache;
+mod files;
+mod handle;
+mod mount;
+mod nlm;
+mod portmap;
+mod replay;
+mod v3;
+pub mod v4;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
+use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader};
+
+use self::cache::Cache;
+use self::files::Files;
+use self::handle::FileHandle;
+use self::replay::Replays;
+use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
+use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
+
+/// How much a client may ask for, and as whom.
+#[derive(Clone)]
+pub struct Options {
+    /// The most bytes that READ and WRITE carry.
+    pub max_io: u32,
+    /// How many nodes are kept at hand.
+    pub max_nodes: usize,
+    /// Of how many nodes files are kept open for v3, which opens none.
+    pub max_files: usize,
+    /// Whom to take a caller for that does not say who it is: user and group.
+    pub anonymous: (u32, u32),
+    /// Where a portmapper says that everything is; nothing is no portmapper.
+    pub ports: Option<Ports>,
+    /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
+    /// what v4's clients had then is theirs only if they reclaim it. Neither 0 nor [`u32::MAX`], of which
+    /// stateids are special, nor 1, of which whoever makes stateids up makes them.
+    pub boot: u32,
+    /// What this server is called, wherever clients meet it: two of one name are one.
+    pub name: String,
+    /// Which of v4's clients may reclaim after a restart.
+    pub stable: Arc<dyn Stable>,
+    /// How long a client of v4 may be silent before it may lose what it has.
+    pub lease: Duration,
+    /// How much time has passed since some moment.
+    pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
+}
+
+impl Options {
+    /// The usual ones.
+    pub fn new(boot: u32, clock: Arc<dyn Fn() -> Duration + Send + Sync>) -> Options {
+        Options {
+            // What Linux asks for at most.
+            max_io: 1 << 20,
+            max_nodes: 1 << 16,
+            max_files: 1 << 10,
+            anonymous: (65534, 65534),
+            ports: None,
+            boot,
+            name: format!("barge-{boot:08x}"),
+            stable: Arc::new(InMemory::default()),
+            lease: Duration::from_secs(90),
+            clock,
+        }
+    }
+}
+
+/// Ports where all programs are served alike; 0 where none is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Ports {
+    pub tcp: u16,
+    pub udp: u16,
+}
+
+/// Serves an exported tree over NFS.
+pub struct Server {
+    export: Arc<Export>,
+    capabilities: Capabilities,
+    options: Options,
+    nodes: Cache<FileHandle, Arc<dyn Node>>,
+    files: Files,
+    replays: Replays,
+    clients: nlm::Clients,
+    waiting: nlm::Waiting,
+    /// How often unstable writes may have been lost.
+    losses: AtomicU32,
+    connections: AtomicU64,
+    state: State<v4::Files, Arc<dyn Node>>,
+}
+
+impl Server {
+    /// Serves `export`.
+    pub fn new(export: Arc<Export>, options: Options) -> Arc<Server> {
+        let locked = export.clone();
+        let state = State::new(Config {
+            boot: options.boot,
+            lease: options.lease,
+            clock: options.clock.clone(),
+            limits: Limits::default(),
+            stable: options.stable.clone(),
+            release: Arc::new(move |gone| release(&locked, gone)),
+        });
+        Arc::new(Server {
+            state,
+            capabilities: export.fs.capabilities(),
+            nodes: Cache::new(options.max_nodes),
+            files: Files::new(options.max_files),
+            replays: Replays::default(),
+            clients: nlm::Clients::default(),
+            waiting: nlm::Waiting::default(),
+            losses: AtomicU32::new(0),
+            connections: AtomicU64::new(0),
+            export,
+            options,
+        })
+    }
+
+    /// A new connection.
+    pub fn session(self: &Arc<Self>) -> Connection {
+        self.connection(true)
+    }
+
+    /// Whatever comes as datagrams: MOUNT, NLM, NSM and the portmapper, for NFS itself is too large for them.
+    pub fn datagrams(self: &Arc<Self>) -> Connection {
+        self.connection(false)
+    }
+
+    fn connection(self: &Arc<Self>, marked: bool) -> Connection {
+        Connection {
+            server: self.clone(),
+            marked,
+            id: self.connections.fetch_add(1, Ordering::Relaxed),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// Does what time asks for. To be called about once a second.
+    pub fn tend(&self) {
+        self.tend_files();
+        self.state.reap();
+    }
+
+    /// What tells unstable writes that were lost: another than before.
+    pub(crate) fn write_verifier(&self) -> [u8; 8] {
+        let losses = self.losses.load(Ordering::Relaxed);
+        (u64::from(self.options.boot) << 32 | u64::from(losses)).to_be_bytes()
+    }
+
+    /// Makes a file's contents durable. If that fails, unstable writes may be lost, of which clients learn by
+    /// another verifier.
+    fn sync(&self, cx: &Cx<'_>, file: &dyn vfs::File, datasync: bool) -> vfs::Result<()> {
+        let done = file.fsync(cx, datasync);
+        if done.is_err_and(|errno| !errno.is_signal()) {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// The largest record: a WRITE and what stands around it.
+    fn max_record(&self) -> usize {
+        self.options.max_io as usize + (64 << 10)
+    }
+}
+
+/// Lets go of what clients of v4 no longer hold.
+fn release(export: &Export, gone: Gone<v4::Files, Arc<dyn Node>>) {
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    for lock in gone.locks {
+        export
+            .locks
+            .release(&cx, &*lock.node, |owner| *owner == lock.owner);
+    }
+}
+
+/// A client's connection. Dropping it is its end.
+pub struct Connection {
+    server: Arc<Server>,
+    /// Whether messages are records in a stream; else each is alone.
+    marked: bool,
+    id: u64,
+    calls: AtomicU64,
+}
+
+impl wire::Session for Connection {
+    fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
+        if !self.marked {
+            return Ok(Some(head.len()));
+        }
+        rpc::frame(head, self.server.max_record())
+    }
+
+    fn role(&self, _: &[u8]) -> Result<Role, Malformed> {
+        // Not the call's own id: a client that has waited long sends the same call again.
+        let id = self.calls.fetch_add(1, Ordering::Relaxed);
+        Ok(Role::Request { id })
+    }
+
+    fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> Result<Answer, Malformed> {
+        let record = match self.marked {
+            true => Record::new(message.bytes())?,
+            false => Record::unmarked(message.bytes()),
+        };
+        let mut arguments = XdrReader::new(record.bytes());
+        let xid = arguments.u32()?;
+        match arguments.u32()? {
+            CALL => {}
+            other => return Err(Malformed::new(format!("expected a call, got {other}"))),
+        }
+        let done = rpc::Call::read(&mut arguments)
+            .map_err(Stop::Refused)
+            .and_then(|head| {
+                let caller = self.caller(&head)?;
+                rpc::begin_reply(xid, self.marked, out);
+                let mut turn = Turn {
+                    server: &self.server,
+                    connection: self.id,
+                    xid,
+                    call,
+                    patience,
+                    caller,
+                    flavor: head.credential.flavor,
+                    message,
+                    record: &record,
+                    arguments,
+                    out,
+                };
+                if head.program == program::NFS && !self.marked {
+                    return Err(Refusal::ProgramUnavailable.into());
+                }
+                turn.run(head.program, head.version, head.procedure)
+            });
+        match done {
+            Ok(()) => {}
+            Err(Stop::Refused(why)) => {
+                tracing::debug!(connection = self.id, ?why, "refused");
+                out.truncate(0);
+                rpc::refuse(xid, self.marked, why, out);
+            }
+            Err(Stop::Later(answer)) => {
+                out.truncate(0);
+                return Ok(answer);
+            }
+            Err(Stop::Unanswered) => {
+                out.truncate(0);
+                return Ok(Answer::Done);
+            }
+        }
+        if self.marked {
+            let mark = (out.len() - MARK) as u32 | LAST;
+            out.patch(0, &mark.to_be_bytes());
+        }
+        Ok(Answer::Done)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.server.state.disconnected(self.id);
+    }
+}
+
+impl Connection {
+    fn caller(&self, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
+        let credential = Credential::of(&head.credential)
+            .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;
+        Ok(match credential {
+            Credential::Sys(sys) => sys.caller,
+            Credential::None => {
+                let (uid, gid) = self.server.options.anonymous;
+                Caller {
+                    uid,
+                    gid,
+                    groups: Groups::Known(Arc::default()),
+                }
+            }
+        })
+    }
+}
+
+/// Why a call has no results.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// RPC refuses it.
+    Refused(Refusal),
+    /// Not now.
+    Later(Answer),
+    /// Another is answered in its place.
+    Unanswered,
+}
+
+impl From<Refusal> for Stop {
+    fn from(why: Refusal) -> Stop {
+        Stop::Refused(why)
+    }
+}
+
+impl From<Malformed> for Stop {
+    fn from(what: Malformed) -> Stop {
+        Stop::Refused(what.into())
+    }
+}
+
+impl Stop {
+    /// What an errno is, if it is no status of the protocol's but says that it is too early.
+    pub(crate) fn later(errno: Errno) -> Option<Stop> {
+        match errno {
+            Errno::WOULD_BLOCK => Some(Stop::Later(Answer::WouldBlock)),
+            Errno::PARKED => Some(Stop::Later(Answer::Parked)),
+            _ => None,
+        }
+    }
+}
+
+/// A call being answered.
+pub(crate) struct Turn<'a> {
+    pub(crate) server: &'a Arc<Server>,
+    /// Which connection it came by.
+    pub(crate) connection: u64,
+    /// What its client calls it.
+    pub(crate) xid: u32,
+    pub(crate) call: &'a Call,
+    pub(crate) patience: Patience,
+    pub(crate) caller: Caller,
+    /// How it says who it is.
+    pub(crate) flavor: u32,
+    pub(crate) message: &'a dyn Incoming,
+    pub(crate) record: &'a Record<'a>,
+    /// What has not been read yet.
+    pub(crate) arguments: XdrReader<'a>,
+    /// The reply, whose head has been written.
+    pub(crate) out: &'a mut dyn Outgoing,
+}
+
+impl<'a> Turn<'a> {
+    fn run(&mut self, program: u32, version: u32, procedure: u32) -> Result<(), Stop> {
+        tracing::trace!(connection = self.connection, program, version, procedure);
+        match (program, version) {
+            (program::NFS, 3) => v3::serve(self, procedure),
+            (program::NFS, 4) => v4::serve(self, procedure),
+            (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
+            (program::MOUNT, 3) => mount::serve(self, procedure),
+            (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
+            (program::NLM, 4) => nlm::serve(self, procedure),
+            (program::NLM, _) => Err(Refusal::VersionMismatch(4, 4).into()),
+            (program::NSM, 1) => nlm::serve_nsm(self, procedure),
+            (program::NSM, _) => Err(Refusal::VersionMismatch(1, 1).into()),
+            (program::PORTMAP, 2..=4) if self.server.options.ports.is_some() => {
+                portmap::serve(self, version, procedure)
+            }
+            _ => Err(Refusal::ProgramUnavailable.into()),
+        }
+    }
+
+    /// The context of calls of the source.
+    pub(crate) fn cx(&self) -> Cx<'_> {
+        Cx {
+            caller: &self.caller,
+            patience: self.patience,
+            call: self.call,
+        }
+    }
+
+    /// The call's arguments, and nothing behind them.
+    pub(super) fn take<A: Xdr<'a>>(&mut self) -> Result<A, Stop> {
+        let arguments = A::get(&mut self.arguments)?;
+        self.arguments.end()?;
+        Ok(arguments)
+    }
+
+    pub(super) fn reply<'b>(&mut self, outcome: &impl Xdr<'b>) {
+        outcome.put(&mut Buffered::new(self.out));
+    }
+
+    pub(super) fn answer<'b, A: Xdr<'a>, R: Xdr<'b>>(
+        &mut self,
+        procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
+    ) -> Result<(), Stop> {
+        let arguments = self.take()?;
+        let outcome = procedure(self, arguments)?;
+        self.reply(&outcome);
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! LOCKs that wait.
+
+use std::sync::{Mutex, MutexGuard};
+use std::task::Waker;
+use std::time::Duration;
+
+use vfs::lock::Owner;
+use vfs::{Errno, Patience};
+
+use super::{Asked, Fault};
+use crate::nlm::Status;
+use crate::server::{Stop, Turn};
+
+/// How long a reply is held back: Linux complains that a server does not answer after three minutes and a half.
+const HOLD: Duration = Duration::from_secs(120);
+
+/// Those that wait, of all clients.
+#[derive(Default)]
+pub(in crate::server) struct Waiting(Mutex<Vec<Waiter>>);
+
+struct Waiter {
+    /// What it came by: a connection and its id.
+    name: (u64, u32),
+    owner: Owner,
+    since: Duration,
+    cancelled: bool,
+    waker: Waker,
+}
+
+impl Waiting {
+    /// How many there may be: a few for each of many clients.
+    const MOST: usize = 4096;
+
+    /// The owner wants no lock any more that it waits for: a process waits for one at a time.
+    pub(super) fn cancel(&self, owner: &Owner) {
+        self.cancel_those(|waiter| waiter.owner == *owner);
+    }
+
+    /// Nobody of this client wants any.
+    pub(super) fn cancel_all_of(&self, client: u64) {
+        self.cancel_those(|waiter| waiter.owner.client == client);
+    }
+
+    fn cancel_those(&self, which: impl Fn(&Waiter) -> bool) {
+        let mut woken = Vec::new();
+        for waiter in self.lock().iter_mut().filter(|waiter| which(waiter)) {
+            waiter.cancelled = true;
+            woken.push(waiter.waker.clone());
+        }
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    fn remove(&self, name: (u64, u32), waker: &Waker) {
+        self.lock()
+            .retain(|waiter| waiter.name != name || !waiter.waker.will_wake(waker));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Waiter>> {
+        self.0.lock().expect("no panic holds it")
+    }
+}
+
+/// Where a LOCK stands that comes, or comes again.
+enum Stand {
+    /// It may wait for so long.
+    Left(Duration),
+    /// It has waited long enough.
+    Over,
+    /// The client has sent it again, and the first one waits.
+    Doubled,
+}
+
+impl Turn<'_> {
+    /// Locks, and waits for it.
+    pub(super) fn wait_for(&self, asked: &Asked) -> Result<Status, Stop> {
+        let waker = self.call.waker();
+        // Whoever need not wait is done. One that has waited waits no more in the table either.
+        let tried = match self.try_lock(asked, false).or_else(Fault::status)? {
+            Status::Granted if self.is_cancelled(waker) => {
+                self.give_back(asked).or_else(Fault::status)?;
+                Status::Denied
+            }
+            tried => tried,
+        };
+        if tried != Status::Denied || self.is_cancelled(waker) {
+            if let Some(waker) = waker {
+                self.server.waiting.remove(self.name(), waker);
+            }
+            return Ok(tried);
+        }
+        if self.patience < Patience::Full {
+            return Err(Stop::later(Errno::WOULD_BLOCK).expect("it is too early"));
+        }
+        let Some(waker) = waker else {
+            return Ok(Status::Blocked);
+        };
+        let left = match self.stand(asked, waker) {
+            Stand::Left(left) => left,
+            Stand::Over => {
+                self.server.waiting.remove(self.name(), waker);
+                return Ok(Status::Blocked);
+            }
+            Stand::Doubled => return Err(Stop::Unanswered),
+        };
+        match self.try_lock(asked, true) {
+            Err(Fault::Later(stop)) => {
+                let retry = self.call.take_wake_within();
+                self.call
+                    .wake_within(retry.map_or(left, |retry| retry.min(left)));
+                Err(stop)
+            }
+            done => {
+                self.server.waiting.remove(self.name(), waker);
+                done.or_else(Fault::status)
+            }
+        }
+    }
+
+    fn stand(&self, asked: &Asked, waker: &Waker) -> Stand {
+        let now = (self.server.options.clock)();
+        let mut waiting = self.server.waiting.lock();
+        let found = waiting.iter().find(|waiter| waiter.name == self.name());
+        match found {
+            Some(waiter) if !waiter.waker.will_wake(waker) => Stand::Doubled,
+            Some(waiter) => match (waiter.since + HOLD).checked_sub(now) {
+                Some(left) if !left.is_zero() => Stand::Left(left),
+                _ => Stand::Over,
+            },
+            None if waiting.len() >= Waiting::MOST => Stand::Over,
+            None => {
+                waiting.push(Waiter {
+                    name: self.name(),
+                    owner: asked.lock.owner.clone(),
+                    since: now,
+                    cancelled: false,
+                    waker: waker.clone(),
+                });
+                Stand::Left(HOLD)
+            }
+        }
+    }
+
+    fn is_cancelled(&self, waker: Option<&Waker>) -> bool {
+        let waiting = self.server.waiting.lock();
+        let mine = waiting.iter().find(|waiter| {
+            waiter.name == self.name() && waker.is_some_and(|waker| waiter.waker.will_wake(waker))
+        });
+        mine.is_some_and(|waiter| waiter.cancelled)
+    }
+
+    fn name(&self) -> (u64, u32) {
+        (self.connection, self.xid)
+    }
+}

@@ -1,0 +1,131 @@
+//! The portmapper: where the programs are that are served here (RFC 1833). All are at one port.
+//!
+//! What it lacks on purpose: SET and UNSET, for it is nobody else's, and CALLIT, which calls others on behalf of strangers.
+
+use super::{Ports, Stop, Turn};
+use crate::portmap::{Binding, Mapping, PORT, Procedure, TCP, UDP};
+use crate::rpc::{Refusal, program};
+use crate::v3::List;
+
+/// What is served: programs, and their versions.
+const SERVED: [(u32, u32); 8] = [
+    (program::PORTMAP, 2),
+    (program::PORTMAP, 3),
+    (program::PORTMAP, 4),
+    (program::NFS, 3),
+    (program::NFS, 4),
+    (program::MOUNT, 3),
+    (program::NLM, 4),
+    (program::NSM, 1),
+];
+
+/// Answers a call of the portmapper.
+pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result<(), Stop> {
+    let procedure = Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
+    let ports = turn.server.options.ports.unwrap_or_default();
+    match (procedure, version) {
+        (Procedure::Null, _) => Ok(()),
+        (Procedure::GetPort, 2) => turn.answer(|_, asked: Mapping| {
+            let port = port(ports, asked.program, Some(asked.version), asked.protocol);
+            Ok(u32::from(port))
+        }),
+        (Procedure::GetPort, _) => {
+            let asked: Binding<'_> = turn.take()?;
+            let protocol = match asked.netid {
+                b"tcp" | b"tcp6" => TCP,
+                b"udp" | b"udp6" => UDP,
+                _ => 0,
+            };
+            // Any version will do, as rpcbind has it: the caller is told which there are by the program itself.
+            let address = match port(ports, asked.program, None, protocol) {
+                0 => Vec::new(),
+                port => address(asked.address, asked.netid, port),
+            };
+            turn.reply(&address.as_slice());
+            Ok(())
+        }
+        (Procedure::Dump, 2) => {
+            let mut list = Vec::new();
+            for protocol in [TCP, UDP] {
+                list.extend(SERVED.into_iter().filter_map(|(program, version)| {
+                    let port = port(ports, program, Some(version), protocol);
+                    (port != 0).then_some(Mapping {
+                        program,
+                        version,
+                        protocol,
+                        port: port.into(),
+                    })
+                }));
+            }
+            turn.reply(&List(list));
+            Ok(())
+        }
+        (Procedure::Dump, _) => {
+            let mut list = Vec::new();
+            for (netid, protocol) in [("tcp", TCP), ("udp", UDP)] {
+                for (program, version) in SERVED {
+                    match port(ports, program, Some(version), protocol) {
+                        0 => {}
+                        port => list.push((program, version, netid, address(b"", b"", port))),
+                    }
+                }
+            }
+            let bindings = list
+                .iter()
+                .map(|(program, version, netid, address)| Binding {
+                    program: *program,
+                    version: *version,
+                    netid: netid.as_bytes(),
+                    address,
+                    owner: b"barge",
+                });
+            turn.reply(&List(bindings.collect()));
+            Ok(())
+        }
+    }
+}
+
+/// Where a program is; 0 if it is not.
+fn port(ports: Ports, program: u32, version: Option<u32>, protocol: u32) -> u16 {
+    let is_served = SERVED
+        .iter()
+        .any(|&(number, has)| number == program && version.is_none_or(|version| version == has));
+    match protocol {
+        TCP | UDP if is_served && program == program::PORTMAP => PORT,
+        TCP if is_served => ports.tcp,
+        UDP if is_served && program != program::NFS => ports.udp,
+        _ => 0,
+    }
+}
+
+/// A port at the address that the caller knows this one by; if it says none, at any.
+fn address(known: &[u8], netid: &[u8], port: u16) -> Vec<u8> {
+    let parts = known.rsplitn(3, |&byte| byte == b'.');
+    let any: &[u8] = if netid.ends_with(b"6") {
+        b"::"
+    } else {
+        b"0.0.0.0"
+    };
+    let host = parts
+        .last()
+        .filter(|_| known.contains(&b'.'))
+        .unwrap_or(any);
+    let [high, low] = port.to_be_bytes();
+    [host, format!(".{high}.{low}").as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_the_one_that_the_caller_knows_with_another_port() {
+        let of = |known: &str, netid: &str| {
+            String::from_utf8(address(known.as_bytes(), netid.as_bytes(), 2049)).expect("text")
+        };
+        assert_eq!(of("10.0.2.2.0.111", "tcp"), "10.0.2.2.8.1");
+        assert_eq!(of("", "tcp"), "0.0.0.0.8.1");
+        assert_eq!(of("fe80::1.0.111", "tcp6"), "fe80::1.8.1");
+        assert_eq!(of("", "udp6"), "::.8.1");
+    }
+}

@@ -1,0 +1,91 @@
+//! GETATTR, SETATTR, ACCESS.
+
+use std::sync::Arc;
+
+use vfs::{Access, Attr, Caller, Errno, Kind, Node, SetAttr, Want};
+
+use super::{Answered, Tried, outcome};
+use crate::server::{Stop, Turn};
+use crate::v3::{
+    AccessArgs, AccessOk, Attributes, Handle, Outcome, SetAttrArgs, Status, Time, Wcc, access,
+};
+
+impl Turn<'_> {
+    pub(super) fn getattr(&self, object: Handle) -> Answered<Attributes, ()> {
+        let tried = self.object(&object).and_then(|node| {
+            let attr = node.attr(&self.cx(), Want::STAT)?;
+            Ok((&attr).into())
+        });
+        outcome(tried, || ())
+    }
+
+    pub(super) fn setattr(&self, args: SetAttrArgs) -> Result<Outcome<Wcc, Wcc>, Stop> {
+        let (tried, wcc) = self.change(self.object(&args.object), |node, before| {
+            if args
+                .guard
+                .is_some_and(|ctime| ctime != Time::from(before.ctime))
+            {
+                return Err(Status::NotSync.into());
+            }
+            self.set(node, before, &(&args.attributes).into())
+        })?;
+        Ok(match tried {
+            Ok(()) => Outcome::Done(wcc),
+            Err(status) => Outcome::Failed(status, wcc),
+        })
+    }
+
+    fn set(&self, node: &Arc<dyn Node>, before: &Attr, set: &SetAttr) -> Tried<()> {
+        if set.size.is_some() && node.kind() != Kind::File {
+            return Err(match node.kind() {
+                Kind::Directory => Status::Isdir.into(),
+                _ => Status::Inval.into(),
+            });
+        }
+        let done = match node.setattr(&self.cx(), set) {
+            // It may be open for writing, as with WRITE.
+            Err(Errno::EACCES) if set.size.is_some() && before.uid == self.caller.uid => {
+                node.setattr(&self.cx().on_behalf_of(&Caller::ROOT), set)
+            }
+            done => done,
+        };
+        done?;
+        if [set.mode, set.uid, set.gid].iter().any(Option::is_some) {
+            self.server.files.forget_strangers(node.id(), before.uid);
+        }
+        Ok(())
+    }
+
+    pub(super) fn access(&self, args: AccessArgs) -> Answered<AccessOk, Option<Attributes>> {
+        self.with(self.object(&args.object), |node| {
+            let cx = self.cx();
+            let attr = node.attr(&cx, Want::STAT)?;
+            let all = Access::READ | Access::WRITE | Access::EXEC;
+            let may = node.access(&cx, all)?;
+            Ok(AccessOk {
+                attributes: Some((&attr).into()),
+                access: args.access & granted(may, node.kind()),
+            })
+        })
+    }
+}
+
+/// What ACCESS calls it that a caller may do `may`.
+fn granted(may: Access, kind: Kind) -> u32 {
+    let mut granted = 0;
+    let mut grant = |when: bool, bits: u32| {
+        if when {
+            granted |= bits;
+        }
+    };
+    grant(may.contains(Access::READ), access::READ);
+    if kind == Kind::Directory {
+        grant(may.contains(Access::EXEC), access::LOOKUP);
+        let entries = access::MODIFY | access::EXTEND | access::DELETE;
+        grant(may.contains(Access::WRITE | Access::EXEC), entries);
+    } else {
+        grant(may.contains(Access::WRITE), access::MODIFY | access::EXTEND);
+        grant(may.contains(Access::EXEC), access::EXECUTE);
+    }
+    granted
+}

@@ -1,0 +1,227 @@
+//! READDIR, READDIRPLUS.
+//!
+//! Cookies are the source's, so the verifier is always zero: where a source cannot promise that its cookies outlive an
+//! open directory, going on with one is still better than to begin again.
+
+use std::sync::Arc;
+
+use vfs::{Cx, DirEntry, DirSink, Errno, Node, OpenFlags, Plus, Want};
+use wire::{BEHIND_DOT, BEHIND_DOTS, Buffered, Outgoing, Xdr, cookie_of, offset_of, padding};
+
+use super::{Fault, Tried, outcome};
+use crate::server::{Server, Stop, Turn};
+use crate::v3::{
+    Attributes, Entry, EntryPlus, Handle, Outcome, ReadDirArgs, ReadDirPlusArgs, Status, Verifier,
+};
+
+/// What a listing is asked for.
+struct Wanted {
+    dir: Handle,
+    offset: u64,
+    plus: Plus,
+    /// How many bytes the answer may have, from its attributes on.
+    most: usize,
+    /// How many of these names, numbers and cookies may have.
+    names: usize,
+}
+
+impl Turn<'_> {
+    pub(super) fn readdir(&mut self) -> Result<(), Stop> {
+        let args: ReadDirArgs = self.take()?;
+        self.list(&Wanted {
+            dir: args.dir,
+            offset: args.cookie,
+            plus: Plus::Names,
+            most: args.count as usize,
+            names: usize::MAX,
+        })
+    }
+
+    pub(super) fn readdirplus(&mut self) -> Result<(), Stop> {
+        let args: ReadDirPlusArgs = self.take()?;
+        self.list(&Wanted {
+            dir: args.dir,
+            offset: args.cookie,
+            plus: Plus::Entries,
+            most: args.max_count as usize,
+            names: args.dir_count as usize,
+        })
+    }
+
+    fn list(&mut self, wanted: &Wanted) -> Result<(), Stop> {
+        let begin = self.out.len();
+        let node = match self.directory(&wanted.dir) {
+            Ok(node) => node,
+            Err(fault) => {
+                let failed: Outcome<(), Option<Attributes>> = outcome(Err(fault), || None)?;
+                self.reply(&failed);
+                return Ok(());
+            }
+        };
+        match self.list_into_reply(&node, wanted) {
+            Ok(()) => Ok(()),
+            Err(Fault::Status(status)) => {
+                self.out.truncate(begin);
+                let attributes = self.attributes(&node);
+                self.reply(&Outcome::<(), _>::Failed(status, attributes));
+                Ok(())
+            }
+            Err(Fault::Later(answer)) => Err(Stop::Later(answer)),
+        }
+    }
+
+    fn list_into_reply(&mut self, node: &Arc<dyn Node>, wanted: &Wanted) -> Tried<()> {
+        let cx = Cx {
+            caller: &self.caller,
+            patience: self.patience,
+            call: self.call,
+        };
+        let dir = self.server.file(&cx, node, OpenFlags::READ)?;
+        let attributes = Attributes::from(&dir.attr(&cx, Want::STAT)?);
+        {
+            let head = &mut Buffered::new(self.out);
+            Status::Ok.put(head);
+            Some(attributes).put(head);
+            Verifier::default().put(head);
+        }
+        let begin = self.out.len();
+        let most = wanted.most.min(self.server.options.max_io as usize);
+        let room = most.saturating_sub(Entries::AROUND);
+        let room = room.min(self.out.room().saturating_sub(Entries::TAIL));
+        let mut entries = Entries {
+            cx: &cx,
+            server: self.server,
+            out: self.out,
+            plus: wanted.plus,
+            end: begin + room,
+            names: wanted.names,
+            full: false,
+            failed: None,
+        };
+        entries.dots(node, wanted.offset)?;
+        let mut done = Ok(());
+        if !entries.full {
+            let cookie = cookie_of(wanted.offset);
+            done = dir.readdir(&cx, cookie, wanted.plus, &mut entries);
+        }
+        let (full, failed) = (entries.full, entries.failed);
+        let empty = self.out.len() == begin;
+        match failed.map_or(done, Err) {
+            // What was read before an error is good; the error comes again behind it.
+            Err(errno) if empty || errno.is_signal() => return Err(errno.into()),
+            Ok(()) if empty && full => return Err(Status::Toosmall.into()),
+            done => {
+                let tail = &mut Buffered::new(self.out);
+                false.put(tail);
+                (done.is_ok() && !full).put(tail);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whole entries, behind the reply's head.
+struct Entries<'a> {
+    cx: &'a Cx<'a>,
+    server: &'a Arc<Server>,
+    out: &'a mut dyn Outgoing,
+    plus: Plus,
+    /// Where the last must end.
+    end: usize,
+    /// How many bytes names, numbers and cookies may still have.
+    names: usize,
+    /// Whether an entry did not fit.
+    full: bool,
+    /// Why an entry could not be told.
+    failed: Option<Errno>,
+}
+
+impl Entries<'_> {
+    /// Behind the last: that it is, and whether it is the directory's.
+    const TAIL: usize = 4 + 4;
+    /// What counts besides the entries: attributes, verifier and tail.
+    const AROUND: usize = 4 + 84 + 8 + Entries::TAIL;
+
+    /// `.` and `..`, as far as `offset` is before them.
+    fn dots(&mut self, dir: &Arc<dyn Node>, offset: u64) -> Tried<()> {
+        if offset == 0 {
+            let attr = dir.attr(self.cx, Want::STAT)?;
+            let node = dir.clone();
+            self.dot(b".", BEHIND_DOT, vfs::Entry { node, attr })?;
+        }
+        if (offset == 0 || offset == BEHIND_DOT) && !self.full {
+            let parent = match dir.parent(self.cx) {
+                Ok(parent) => parent,
+                Err(errno) if errno.is_signal() => return Err(errno.into()),
+                // Removed, or not to be seen: it is above itself.
+                Err(_) => vfs::Entry {
+                    node: dir.clone(),
+                    attr: dir.attr(self.cx, Want::STAT)?,
+                },
+            };
+            self.dot(b"..", BEHIND_DOTS, parent)?;
+        }
+        Ok(())
+    }
+
+    fn dot(&mut self, name: &[u8], cookie: u64, of: vfs::Entry) -> Tried<()> {
+        let entry = Entry {
+            fileid: of.attr.id,
+            name,
+            cookie,
+        };
+        self.put(entry, Some(of));
+        self.failed.map_or(Ok(()), |errno| Err(errno.into()))
+    }
+
+    fn put(&mut self, entry: Entry<'_>, of: Option<vfs::Entry>) -> bool {
+        let names = 4 + 8 + 4 + entry.name.len() + padding(entry.name.len()) + 8;
+        let room = self.end.saturating_sub(self.out.len());
+        if self.full || names > self.names || names > room {
+            self.full = true;
+            return false;
+        }
+        if self.plus == Plus::Names {
+            Some(entry).put(&mut Buffered::new(self.out));
+            self.names -= names;
+            return true;
+        }
+        let attributes = of.as_ref().map(|of| Attributes::from(&of.attr));
+        let object = match of.map(|of| self.server.handle(self.cx, &of.node)) {
+            None => None,
+            Some(Ok(handle)) => Handle::new(&handle.bytes()),
+            Some(Err(errno)) if errno.is_signal() => {
+                self.failed = Some(errno);
+                return false;
+            }
+            Some(Err(_)) => None,
+        };
+        let handle = object.map_or(0, |object| {
+            4 + object.bytes().len() + padding(object.bytes().len())
+        });
+        let all = names + 4 + attributes.map_or(0, |_| 84) + 4 + handle;
+        if all > room {
+            self.full = true;
+            return false;
+        }
+        let plus = EntryPlus {
+            entry,
+            attributes,
+            object,
+        };
+        Some(plus).put(&mut Buffered::new(self.out));
+        self.names -= names;
+        true
+    }
+}
+
+impl DirSink for Entries<'_> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        let listed = Entry {
+            fileid: entry.id,
+            name: entry.name,
+            cookie: offset_of(entry.cookie),
+        };
+        self.put(listed, entry.entry)
+    }
+}

@@ -1,0 +1,65 @@
+//! FSSTAT, FSINFO, PATHCONF.
+
+use super::Answered;
+use crate::server::Turn;
+use crate::v3::{Attributes, FsInfoOk, FsStatOk, Handle, PathConfOk, Time, properties};
+
+impl Turn<'_> {
+    pub(super) fn fsstat(&self, object: Handle) -> Answered<FsStatOk, Option<Attributes>> {
+        self.with(self.object(&object), |node| {
+            let stat = node.statfs(&self.cx())?;
+            let bytes = |blocks: u64| blocks.saturating_mul(stat.bsize.into());
+            Ok(FsStatOk {
+                attributes: self.attributes(node),
+                total_bytes: bytes(stat.blocks),
+                free_bytes: bytes(stat.bfree),
+                available_bytes: bytes(stat.bavail),
+                total_files: stat.files,
+                free_files: stat.ffree,
+                available_files: stat.ffree,
+                invariant_sec: 0,
+            })
+        })
+    }
+
+    pub(super) fn fsinfo(&self, object: Handle) -> Answered<FsInfoOk, Option<Attributes>> {
+        /// A page of every client is a multiple of it.
+        const MULTIPLE: u32 = 4096;
+        let most = self.server.options.max_io;
+        self.with(self.object(&object), |node| {
+            Ok(FsInfoOk {
+                attributes: self.attributes(node),
+                read_max: most,
+                read_preferred: most,
+                read_multiple: MULTIPLE,
+                write_max: most,
+                write_preferred: most,
+                write_multiple: MULTIPLE,
+                // Some hundred entries, with all that LOOKUP tells of each.
+                dir_preferred: most.min(64 << 10),
+                max_file_size: i64::MAX as u64,
+                time_delta: Time { sec: 0, nsec: 1 },
+                properties: properties::LINK
+                    | properties::SYMLINK
+                    | properties::HOMOGENEOUS
+                    | properties::CAN_SET_TIME,
+            })
+        })
+    }
+
+    pub(super) fn pathconf(&self, object: Handle) -> Answered<PathConfOk, Option<Attributes>> {
+        /// What ext4 has; others have more.
+        const LINK_MAX: u32 = 65000;
+        self.with(self.object(&object), |node| {
+            Ok(PathConfOk {
+                attributes: self.attributes(node),
+                link_max: LINK_MAX,
+                name_max: node.statfs(&self.cx())?.namelen,
+                no_trunc: true,
+                chown_restricted: true,
+                case_insensitive: false,
+                case_preserving: true,
+            })
+        })
+    }
+}

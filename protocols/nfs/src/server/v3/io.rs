@@ -1,0 +1,206 @@
+//! READ, WRITE, COMMIT.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use vfs::{Attr, Errno, File, Kind, Node, OpenFlags, Want};
+use wire::{Put, Xdr, padding};
+
+use super::{Answered, Fault, Tried, outcome};
+use crate::server::{Stop, Turn};
+use crate::v3::{
+    Attributes, CommitArgs, CommitOk, Outcome, ReadArgs, Stable, Status, Wcc, WriteArgs, WriteOk,
+};
+
+impl Turn<'_> {
+    pub(super) fn read(&mut self) -> Result<(), Stop> {
+        let args: ReadArgs = self.take()?;
+        let begin = self.out.len();
+        let node = match self.object(&args.file) {
+            Ok(node) => node,
+            Err(fault) => {
+                let failed: Outcome<(), Option<Attributes>> = outcome(Err(fault), || None)?;
+                self.reply(&failed);
+                return Ok(());
+            }
+        };
+        match self.read_into_reply(&node, &args) {
+            Ok(()) => Ok(()),
+            Err(Fault::Status(status)) => {
+                self.out.truncate(begin);
+                let attributes = self.attributes(&node);
+                self.reply(&Outcome::<(), _>::Failed(status, attributes));
+                Ok(())
+            }
+            Err(Fault::Later(answer)) => Err(Stop::Later(answer)),
+        }
+    }
+
+    /// The data goes where it belongs at once; what stands before it is known when it has come.
+    fn read_into_reply(&mut self, node: &Arc<dyn Node>, args: &ReadArgs) -> Tried<()> {
+        check_file(node)?;
+        let cx = vfs::Cx {
+            caller: &self.caller,
+            patience: self.patience,
+            call: self.call,
+        };
+        let file = self.server.file(&cx, node, OpenFlags::READ)?;
+        let at = self.out.len();
+        self.out.bytes(&[0; ReadHead::SIZE]);
+        let room = self.out.room().saturating_sub(3);
+        let most = args.count.min(self.server.options.max_io) as usize;
+        let len = most.min(room);
+        // Nothing is behind where files cannot go.
+        let count = match i64::try_from(args.offset) {
+            Ok(_) if len > 0 => file.read(&cx, args.offset, len, self.out)?,
+            _ => 0,
+        };
+        let attr = file.attr(&cx, Want::STAT)?;
+        self.out.bytes(&[0; 3][..padding(count)]);
+        let head = ReadHead::new(&attr, count, args.offset);
+        self.out.patch(at, &head.bytes);
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self) -> Result<(), Stop> {
+        let args: WriteArgs<'_> = self.take()?;
+        let len = args.data.len().min(args.count as usize);
+        // The data is the last of the arguments.
+        let end = self.arguments.position();
+        let start = end - args.data.len() - padding(args.data.len());
+        let mut wcc = Wcc::default();
+        let tried = self.object(&args.file).and_then(|node| {
+            check_file(&node)?;
+            let cx = self.cx();
+            let file = self.server.file(&cx, &node, OpenFlags::WRITE)?;
+            let before = file.attr(&cx, Want::STAT)?;
+            let tried = self.write_payload(&*file, start..start + len, &args);
+            if !matches!(tried, Err(Fault::Later(_))) {
+                wcc = self.file_wcc(&before, &file);
+            }
+            tried
+        });
+        let written = match tried {
+            Ok(count) => Outcome::Done(WriteOk {
+                file: wcc,
+                count,
+                committed: args.stable,
+                verifier: self.server.write_verifier(),
+            }),
+            Err(Fault::Status(status)) => Outcome::Failed(status, wcc),
+            Err(Fault::Later(answer)) => return Err(Stop::Later(answer)),
+        };
+        self.reply(&written);
+        Ok(())
+    }
+
+    fn write_payload(
+        &self,
+        file: &dyn File,
+        data: Range<usize>,
+        args: &WriteArgs<'_>,
+    ) -> Tried<u32> {
+        if i64::try_from(args.offset.saturating_add(data.len() as u64)).is_err() {
+            return Err(Status::Fbig.into());
+        }
+        let cx = self.cx();
+        let pieces: Vec<_> = self.record.pieces(data).collect();
+        if pieces.len() > 1 || args.stable != Stable::Unstable {
+            // More than one step: none may be too early when the first is done.
+            cx.may_wait()?;
+        }
+        let mut written = 0;
+        for piece in pieces {
+            let (len, offset) = (piece.len(), args.offset + written as u64);
+            let mut write = |payload: &mut dyn vfs::Payload| file.write(&cx, offset, payload);
+            match self.message.payload(piece, &mut write) {
+                Ok(count) => {
+                    written += count.min(len);
+                    if count < len {
+                        break;
+                    }
+                }
+                // What was written is told; the error comes again for the rest.
+                Err(errno) if written == 0 || errno.is_signal() => return Err(errno.into()),
+                Err(_) => break,
+            }
+        }
+        match args.stable {
+            Stable::Unstable => {}
+            Stable::DataSync => self.server.sync(&cx, file, true)?,
+            Stable::FileSync => self.server.sync(&cx, file, false)?,
+        }
+        Ok(written as u32)
+    }
+
+    pub(super) fn commit(&self, args: CommitArgs) -> Answered<CommitOk, Wcc> {
+        let mut wcc = Wcc::default();
+        let tried = self.object(&args.file).and_then(|node| {
+            check_file(&node)?;
+            let cx = self.cx();
+            // Whatever way to the file there is: what it is open for makes no difference.
+            let file = match self.server.file(&cx, &node, OpenFlags::WRITE) {
+                Err(Errno::EACCES) => self.server.file(&cx, &node, OpenFlags::READ)?,
+                done => done?,
+            };
+            let before = file.attr(&cx, Want::STAT)?;
+            self.server.sync(&cx, &*file, false)?;
+            wcc = self.file_wcc(&before, &file);
+            Ok(())
+        });
+        Ok(match outcome(tried, || wcc)? {
+            Outcome::Done(()) => Outcome::Done(CommitOk {
+                file: wcc,
+                verifier: self.server.write_verifier(),
+            }),
+            Outcome::Failed(status, wcc) => Outcome::Failed(status, wcc),
+        })
+    }
+
+    fn file_wcc(&self, before: &Attr, file: &Arc<dyn File>) -> Wcc {
+        let after = file.attr(&self.patient(), Want::STAT).ok();
+        Wcc {
+            before: Some(before.into()),
+            after: after.as_ref().map(Attributes::from),
+        }
+    }
+}
+
+fn check_file(node: &Arc<dyn Node>) -> Tried<()> {
+    match node.kind() {
+        Kind::File => Ok(()),
+        Kind::Directory => Err(Status::Isdir.into()),
+        _ => Err(Status::Inval.into()),
+    }
+}
+
+/// What stands before the data of a READ.
+struct ReadHead {
+    bytes: [u8; ReadHead::SIZE],
+    len: usize,
+}
+
+impl ReadHead {
+    /// Status, attributes, count, end of file, and the count again.
+    const SIZE: usize = 4 + 4 + 84 + 4 + 4 + 4;
+
+    fn new(attr: &Attr, count: usize, offset: u64) -> ReadHead {
+        let mut head = ReadHead {
+            bytes: [0; ReadHead::SIZE],
+            len: 0,
+        };
+        Status::Ok.put(&mut head);
+        Some(Attributes::from(attr)).put(&mut head);
+        (count as u32).put(&mut head);
+        (offset.saturating_add(count as u64) >= attr.size).put(&mut head);
+        (count as u32).put(&mut head);
+        head
+    }
+}
+
+impl Put for ReadHead {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+}

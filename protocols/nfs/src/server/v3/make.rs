@@ -1,0 +1,225 @@
+//! What makes nodes: CREATE, MKDIR, SYMLINK, MKNOD.
+
+use std::sync::Arc;
+
+use vfs::{Attr, Device, Entry, Errno, Kind, Make, Mode, Name, Node, OpenFlags, SetAttr, SetTime};
+
+use super::{Answered, Tried};
+use crate::server::{Stop, Turn};
+use crate::v3::{
+    CreateArgs, CreateHow, CreateOk, DeviceData, MkDirArgs, MkNodArgs, MkNodData, NameArgs,
+    Outcome, SetAttributes, Status, SymlinkArgs, Time, Verifier, Wcc,
+};
+
+impl Turn<'_> {
+    pub(super) fn create(&self, args: CreateArgs<'_>) -> Answered<CreateOk, Wcc> {
+        self.made(&args.place, |dir, name| match args.how {
+            CreateHow::Unchecked(set) => match self.create_new(dir, name, &set) {
+                Err(Errno::EEXIST) => self.take_existing(dir, name, &set),
+                done => Ok(done?),
+            },
+            CreateHow::Guarded(set) => Ok(self.create_new(dir, name, &set)?),
+            CreateHow::Exclusive(verifier) => self.create_exclusive(dir, name, verifier),
+        })
+    }
+
+    pub(super) fn mkdir(&self, args: MkDirArgs<'_>) -> Answered<CreateOk, Wcc> {
+        self.make(&args.place, Make::Directory, &args.attributes)
+    }
+
+    pub(super) fn symlink(&self, args: SymlinkArgs<'_>) -> Answered<CreateOk, Wcc> {
+        self.made(&args.place, |dir, name| {
+            check_target(args.target)?;
+            // It has no mode of its own, whatever a client says.
+            let set = SetAttributes {
+                mode: Some(0o777),
+                ..args.attributes
+            };
+            Ok(self.make_new(dir, name, Make::Symlink(args.target), &set)?)
+        })
+    }
+
+    pub(super) fn mknod(&self, args: MkNodArgs<'_>) -> Answered<CreateOk, Wcc> {
+        let device = |data: &DeviceData| Device {
+            major: data.device.major,
+            minor: data.device.minor,
+        };
+        let (what, set) = match &args.what {
+            MkNodData::BlockDevice(data) => (Make::BlockDevice(device(data)), &data.attributes),
+            MkNodData::CharDevice(data) => (Make::CharDevice(device(data)), &data.attributes),
+            MkNodData::Socket(set) => (Make::Socket, set),
+            MkNodData::Fifo(set) => (Make::Fifo, set),
+            MkNodData::File | MkNodData::Directory | MkNodData::Symlink => {
+                return self.made(&args.place, |_, _| Err(Status::Badtype.into()));
+            }
+        };
+        self.make(&args.place, what, set)
+    }
+
+    fn make(
+        &self,
+        place: &NameArgs<'_>,
+        what: Make<'_>,
+        set: &SetAttributes,
+    ) -> Answered<CreateOk, Wcc> {
+        self.made(place, |dir, name| Ok(self.make_new(dir, name, what, set)?))
+    }
+
+    /// What `make` makes at `place`, as a client is told.
+    fn made(
+        &self,
+        place: &NameArgs<'_>,
+        make: impl FnOnce(&Arc<dyn Node>, Name<'_>) -> Tried<Entry>,
+    ) -> Result<Outcome<CreateOk, Wcc>, Stop> {
+        let (tried, dir) = self.change(self.directory(&place.dir), |dir, _| {
+            let entry = make(dir, Name::new(place.name)?)?;
+            let object = self.handle_of(&self.patient(), &entry.node)?;
+            Ok((object, entry.attr))
+        })?;
+        Ok(match tried {
+            Ok((object, attr)) => Outcome::Done(CreateOk {
+                object: Some(object),
+                attributes: Some((&attr).into()),
+                dir,
+            }),
+            Err(status) => Outcome::Failed(status, dir),
+        })
+    }
+
+    fn make_new(
+        &self,
+        dir: &Arc<dyn Node>,
+        name: Name<'_>,
+        what: Make<'_>,
+        set: &SetAttributes,
+    ) -> vfs::Result<Entry> {
+        let mut entry = dir.make(&self.cx(), name, what, mode(set))?;
+        if let Some(rest) = rest(set, &entry.attr) {
+            entry.attr = entry.node.setattr(&self.patient(), &rest)?;
+        }
+        Ok(entry)
+    }
+
+    /// Makes a file, and keeps it open: what made it will want to write, whatever its mode allows.
+    fn create_new(
+        &self,
+        dir: &Arc<dyn Node>,
+        name: Name<'_>,
+        set: &SetAttributes,
+    ) -> vfs::Result<Entry> {
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let (mut entry, file) = dir.create(&self.cx(), name, flags | OpenFlags::EXCL, mode(set))?;
+        if let Some(rest) = rest(set, &entry.attr) {
+            entry.attr = file.setattr(&self.patient(), &rest)?;
+        }
+        let id = entry.node.id();
+        self.server.keep_file(id, &self.caller, flags, file);
+        Ok(entry)
+    }
+
+    /// What is there already is as good: of the attributes only a size is for it.
+    fn take_existing(
+        &self,
+        dir: &Arc<dyn Node>,
+        name: Name<'_>,
+        set: &SetAttributes,
+    ) -> Tried<Entry> {
+        let mut entry = dir.lookup(&self.cx(), name)?;
+        if entry.attr.kind != Kind::File {
+            return Err(Status::Exist.into());
+        }
+        if set.size.is_some() {
+            let size = SetAttr {
+                size: set.size,
+                kill_priv: true,
+                ..SetAttr::default()
+            };
+            entry.attr = entry.node.setattr(&self.cx(), &size)?;
+        }
+        Ok(entry)
+    }
+
+    /// The verifier is kept in the times of last use and change, until the client sets those: as Linux's server does,
+    /// in 31 bits each, for that is what every file system can keep.
+    fn create_exclusive(
+        &self,
+        dir: &Arc<dyn Node>,
+        name: Name<'_>,
+        verifier: Verifier,
+    ) -> Tried<Entry> {
+        let [atime, mtime] = times(verifier);
+        let set = SetAttributes {
+            mode: Some(0),
+            atime: crate::v3::SetTime::At(atime),
+            mtime: crate::v3::SetTime::At(mtime),
+            ..SetAttributes::default()
+        };
+        match self.create_new(dir, name, &set) {
+            Err(Errno::EEXIST) => {}
+            done => return Ok(done?),
+        }
+        let entry = dir.lookup(&self.cx(), name)?;
+        let attr = &entry.attr;
+        let is_it = attr.kind == Kind::File
+            && attr.size == 0
+            && Time::from(attr.atime) == atime
+            && Time::from(attr.mtime) == mtime;
+        if is_it {
+            Ok(entry)
+        } else {
+            Err(Status::Exist.into())
+        }
+    }
+}
+
+fn times(verifier: Verifier) -> [Time; 2] {
+    let number = |at: usize| {
+        let bytes = [
+            verifier[at],
+            verifier[at + 1],
+            verifier[at + 2],
+            verifier[at + 3],
+        ];
+        u32::from_be_bytes(bytes) & (u32::MAX >> 1)
+    };
+    [0, 4].map(|at| Time {
+        sec: number(at),
+        nsec: 0,
+    })
+}
+
+/// The client has taken its umask off already.
+fn mode(set: &SetAttributes) -> Mode {
+    Mode::exactly(set.mode.unwrap_or(0) & 0o7777)
+}
+
+/// What is left to be set of what was just made with its mode; nothing if that is all.
+fn rest(set: &SetAttributes, made: &Attr) -> Option<SetAttr> {
+    let set = SetAttr::from(set);
+    let differs = |new: Option<u32>, is: u32| new.filter(|&new| new != is);
+    let rest = SetAttr {
+        mode: None,
+        uid: differs(set.uid, made.uid),
+        gid: differs(set.gid, made.gid),
+        size: set
+            .size
+            .filter(|&size| made.kind == Kind::File && size != made.size),
+        // Being made is being changed now.
+        atime: set.atime.filter(|&time| time != SetTime::Now),
+        mtime: set.mtime.filter(|&time| time != SetTime::Now),
+        ..SetAttr::default()
+    };
+    (rest != SetAttr::default()).then_some(rest)
+}
+
+/// A symbolic link's target, as symlink(2) takes it.
+fn check_target(target: &[u8]) -> vfs::Result<()> {
+    /// Linux's `PATH_MAX`, its NUL included.
+    const MOST: usize = 4095;
+    match target {
+        b"" => Err(Errno::ENOENT),
+        _ if target.len() > MOST => Err(Errno::ENAMETOOLONG),
+        _ if target.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}

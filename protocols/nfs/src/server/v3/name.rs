@@ -1,0 +1,132 @@
+//! LOOKUP, READLINK, and what takes names away or moves them: REMOVE, RMDIR, RENAME, LINK.
+
+use vfs::{Entry, Errno, Kind, Name, RenameFlags, Want};
+
+use super::{Answered, Fault, Tried};
+use crate::server::{Stop, Turn};
+use crate::v3::{
+    Attributes, Handle, LinkArgs, LinkWcc, LookupOk, NameArgs, Outcome, ReadLinkOk, RenameArgs,
+    RenameWcc, Status, Wcc,
+};
+
+impl Turn<'_> {
+    pub(super) fn lookup(&self, args: NameArgs<'_>) -> Answered<LookupOk, Option<Attributes>> {
+        self.with(self.directory(&args.dir), |dir| {
+            let cx = self.cx();
+            let found = match args.name {
+                b"." => Entry {
+                    node: dir.clone(),
+                    attr: dir.attr(&cx, Want::STAT)?,
+                },
+                b".." => dir.parent(&cx)?,
+                name => dir.lookup(&cx, Name::new(name)?)?,
+            };
+            Ok(LookupOk {
+                object: self.handle_of(&cx, &found.node)?,
+                attributes: Some((&found.attr).into()),
+                dir: self.attributes(dir),
+            })
+        })
+    }
+
+    pub(super) fn readlink(&mut self) -> Result<(), Stop> {
+        let link: Handle = self.take()?;
+        let mut target = Vec::new();
+        let outcome = self.with(self.object(&link), |node| {
+            if node.kind() != Kind::Symlink {
+                return Err(Status::Inval.into());
+            }
+            target = node.readlink(&self.cx())?;
+            Ok(self.attributes(node))
+        })?;
+        let outcome = match outcome {
+            Outcome::Done(attributes) => Outcome::Done(ReadLinkOk {
+                attributes,
+                target: &target,
+            }),
+            Outcome::Failed(status, attributes) => Outcome::Failed(status, attributes),
+        };
+        self.reply(&outcome);
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, args: NameArgs<'_>) -> Result<Outcome<Wcc, Wcc>, Stop> {
+        self.unlink(args, false)
+    }
+
+    pub(super) fn rmdir(&self, args: NameArgs<'_>) -> Result<Outcome<Wcc, Wcc>, Stop> {
+        self.unlink(args, true)
+    }
+
+    fn unlink(&self, args: NameArgs<'_>, is_dir: bool) -> Result<Outcome<Wcc, Wcc>, Stop> {
+        let (tried, wcc) = self.change(self.directory(&args.dir), |dir, _| {
+            let (cx, name) = (self.cx(), existing(args.name)?);
+            let victim = self.server.going(&cx, dir, name)?;
+            dir.unlink(&cx, name, is_dir)?;
+            self.server.let_go(&self.patient(), victim);
+            Ok(())
+        })?;
+        Ok(match tried {
+            Ok(()) => Outcome::Done(wcc),
+            Err(status) => Outcome::Failed(status, wcc),
+        })
+    }
+
+    pub(super) fn rename(
+        &self,
+        args: RenameArgs<'_>,
+    ) -> Result<Outcome<RenameWcc, RenameWcc>, Stop> {
+        let mut to_wcc = Wcc::default();
+        let (tried, from_wcc) = self.change(self.directory(&args.from.dir), |from, _| {
+            let cx = self.cx();
+            let to = self.directory(&args.to.dir)?;
+            let before = to.attr(&cx, Want::STAT)?;
+            let tried: Tried<()> = (|| {
+                let (name, to_name) = (existing(args.from.name)?, existing(args.to.name)?);
+                let victim = self.server.going(&cx, &to, to_name)?;
+                from.rename(&cx, name, &*to, to_name, RenameFlags::empty())?;
+                self.server.let_go(&self.patient(), victim);
+                Ok(())
+            })();
+            if !matches!(tried, Err(Fault::Later(_))) {
+                to_wcc = self.wcc(&before, &to);
+            }
+            tried
+        })?;
+        let wcc = RenameWcc {
+            from: from_wcc,
+            to: to_wcc,
+        };
+        Ok(match tried {
+            Ok(()) => Outcome::Done(wcc),
+            Err(status) => Outcome::Failed(status, wcc),
+        })
+    }
+
+    pub(super) fn link(&self, args: LinkArgs<'_>) -> Result<Outcome<LinkWcc, LinkWcc>, Stop> {
+        let mut object = None;
+        let (tried, dir) = self.change(self.directory(&args.place.dir), |dir, _| {
+            let node = self.object(&args.object)?;
+            let done = dir.link(&self.cx(), Name::new(args.place.name)?, &*node);
+            object = match &done {
+                Ok(entry) => Some((&entry.attr).into()),
+                Err(_) => self.attributes(&node),
+            };
+            done?;
+            Ok(())
+        })?;
+        let wcc = LinkWcc { object, dir };
+        Ok(match tried {
+            Ok(()) => Outcome::Done(wcc),
+            Err(status) => Outcome::Failed(status, wcc),
+        })
+    }
+}
+
+/// A name that is there already, or that something is moved to: the dots are, but not to be moved or removed.
+fn existing(name: &[u8]) -> vfs::Result<Name<'_>> {
+    Name::new(name).map_err(|errno| match errno {
+        Errno::EEXIST => Errno::EINVAL,
+        other => other,
+    })
+}

@@ -1,0 +1,388 @@
+//! Clients and sessions: who a client is, and how its requests are counted (RFC 8881 sections 18.33 to 18.38,
+//! 18.46 to 18.51; RFC 7530 sections 16.29, 16.33, 16.34).
+
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+use vfs::{Node, Sink as _};
+use wire::{Outgoing as _, Xdr as _};
+
+use super::state::{
+    self, Begun, Callback, Channel, ClientRef, Direction, OwnerTurn, SetClientIdError,
+};
+use super::{Bad, Compound, Done, Files};
+use crate::rpc;
+use crate::server::handle::FileHandle;
+use crate::v4::op::{
+    BackchannelCtl, BindConnToSession, CreateSession, ExchangeId, Protect, Sequence, SetClientId,
+    SetClientIdConfirm,
+};
+use crate::v4::reply::{Bound, ClientIdSet, Exchanged, Sequenced, SessionCreated};
+use crate::v4::types::{self, NetAddr, ServerOwner};
+use crate::v4::{ClientId, SessionId, StateId, Status};
+
+/// Flags of EXCHANGE_ID.
+mod flag {
+    pub(super) const SUPP_MOVED_REFER: u32 = 0x1;
+    pub(super) const SUPP_MOVED_MIGR: u32 = 0x2;
+    pub(super) const BIND_PRINC_STATEID: u32 = 0x100;
+    pub(super) const USE_NON_PNFS: u32 = 0x1_0000;
+    pub(super) const USE_PNFS_MDS: u32 = 0x2_0000;
+    pub(super) const USE_PNFS_DS: u32 = 0x4_0000;
+    pub(super) const UPD_CONFIRMED: u32 = 0x4000_0000;
+    pub(super) const CONFIRMED: u32 = 0x8000_0000;
+    /// What a client may say.
+    pub(super) const ASKED: u32 = SUPP_MOVED_REFER
+        | SUPP_MOVED_MIGR
+        | BIND_PRINC_STATEID
+        | USE_NON_PNFS
+        | USE_PNFS_MDS
+        | USE_PNFS_DS
+        | UPD_CONFIRMED;
+}
+
+/// Flags of CREATE_SESSION.
+const PERSIST: u32 = 1;
+const BACKCHANNEL: u32 = 2;
+const RDMA: u32 = 4;
+
+impl Compound<'_, '_> {
+    /// The client whose session this is.
+    pub(super) fn session_client(&self) -> Result<ClientRef<Files, Arc<dyn Node>>, Status> {
+        let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
+        Ok(slot.client())
+    }
+
+    /// Runs `body` for the client that `given` is of: in v4.0 once for each number of its owner's.
+    pub(super) fn with_client(
+        &mut self,
+        given: &StateId,
+        seqid: u32,
+        body: impl FnOnce(&mut Self, &ClientRef<Files, Arc<dyn Node>>) -> Done,
+    ) -> Done {
+        if self.minor > 0 {
+            let client = self.session_client()?;
+            return body(self, &client);
+        }
+        let server = self.turn.server;
+        self.numbered(|| server.state.stateid_turn(given, seqid), body)
+    }
+
+    /// v4.0: runs `body` unless it was run before; then its answer is given again, and the current file
+    /// handle is what it was.
+    pub(super) fn numbered(
+        &mut self,
+        begin: impl FnOnce() -> Result<Begun<OwnerTurn<Files, Arc<dyn Node>>>, Status>,
+        body: impl FnOnce(&mut Self, &ClientRef<Files, Arc<dyn Node>>) -> Done,
+    ) -> Done {
+        let start = self.reply.len();
+        let turn = match begin()? {
+            Begun::New(turn) => turn,
+            Begun::Replay(kept) => {
+                let kept = Kept::read(&kept).ok_or(Status::Serverfault)?;
+                if kept.number != self.number {
+                    return Err(Status::BadSeqid.into());
+                }
+                self.reply.bytes(kept.body);
+                if let Some(handle) = kept.handle {
+                    self.putfh(handle)?;
+                }
+                return match kept.status {
+                    Status::Ok => Ok(()),
+                    status => Err(Bad::Answered(status)),
+                };
+            }
+        };
+        self.reply.keep();
+        let done = body(self, &turn.client());
+        let status = match &done {
+            Ok(()) => Status::Ok,
+            Err(Bad::Status(status)) => {
+                self.reply.truncate(start);
+                *status
+            }
+            Err(Bad::Answered(status)) => *status,
+            Err(Bad::Stop(_)) => {
+                self.reply.kept();
+                return done;
+            }
+        };
+        let body = self.reply.kept().unwrap_or_default();
+        let handle = match self.current.is_some() {
+            true => self.handle().ok(),
+            false => None,
+        };
+        turn.finish(status, Kept::write(self.number, status, handle, &body));
+        done
+    }
+
+    pub(super) fn set_client_id(&mut self, op: SetClientId<'_>) -> Done {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned().into_boxed_str();
+        let ask = state::SetClientId {
+            owner: op.id,
+            verifier: op.verifier,
+            principal: &self.turn.principal(),
+            callback: Callback {
+                program: op.program,
+                netid: text(op.addr.netid),
+                address: text(op.addr.addr),
+                ident: op.ident,
+            },
+        };
+        match self.turn.server.state.set_client_id(ask) {
+            Ok((client, confirm)) => {
+                self.reply.value(&ClientIdSet { client, confirm });
+                Ok(())
+            }
+            Err(SetClientIdError::InUse(who)) => {
+                self.reply.value(&NetAddr {
+                    netid: who.netid.as_bytes(),
+                    addr: who.address.as_bytes(),
+                });
+                Err(Bad::Answered(Status::ClidInuse))
+            }
+            Err(SetClientIdError::Status(status)) => Err(status.into()),
+        }
+    }
+
+    pub(super) fn set_client_id_confirm(&mut self, op: SetClientIdConfirm) -> Done {
+        let principal = self.turn.principal();
+        let state = &self.turn.server.state;
+        Ok(state.set_client_id_confirm(op.client, op.verifier, &principal)?)
+    }
+
+    pub(super) fn renew(&mut self, client: ClientId) -> Done {
+        Ok(self.turn.server.state.renew(client)?)
+    }
+
+    pub(super) fn exchange_id(&mut self, op: ExchangeId<'_>) -> Done {
+        if op.flags & !flag::ASKED != 0 {
+            return Err(Status::Inval.into());
+        }
+        match op.protect {
+            Protect::None => {}
+            // Every client's own principal is all the protection there is.
+            Protect::Machine(_) => return Err(Status::Inval.into()),
+            Protect::Ssv(_) => return Err(Status::EncrAlgUnsupp.into()),
+        }
+        let server = self.turn.server;
+        let exchanged = server.state.exchange_id(&state::ExchangeId {
+            owner: op.owner,
+            verifier: op.verifier,
+            principal: &self.turn.principal(),
+            update: op.flags & flag::UPD_CONFIRMED != 0,
+        })?;
+        let confirmed = if exchanged.confirmed {
+            flag::CONFIRMED
+        } else {
+            0
+        };
+        let name = server.options.name.as_bytes();
+        self.reply.value(&Exchanged {
+            client: exchanged.client,
+            sequence: exchanged.sequence,
+            flags: flag::USE_NON_PNFS | confirmed,
+            protect: 0,
+            owner: ServerOwner {
+                minor: 0,
+                major: name,
+            },
+            scope: name,
+            implementation: None,
+        });
+        Ok(())
+    }
+
+    pub(super) fn create_session(&mut self, op: CreateSession<'_>) -> Done {
+        if op.flags & !(PERSIST | BACKCHANNEL | RDMA) != 0 {
+            return Err(Status::Inval.into());
+        }
+        let created = self
+            .turn
+            .server
+            .state
+            .create_session(&state::CreateSession {
+                client: op.client,
+                sequence: op.sequence,
+                principal: &self.turn.principal(),
+                fore: channel(&op.fore),
+                back: channel(&op.back),
+                backchannel: op.flags & BACKCHANNEL != 0,
+                callback_program: op.program,
+                connection: self.turn.connection,
+            })?;
+        self.reply.value(&SessionCreated {
+            session: created.session,
+            sequence: created.sequence,
+            flags: if created.backchannel { BACKCHANNEL } else { 0 },
+            fore: told(&created.fore),
+            back: told(&created.back),
+        });
+        Ok(())
+    }
+
+    pub(super) fn destroy_session(&mut self, session: SessionId) -> Done {
+        let state = &self.turn.server.state;
+        Ok(state.destroy_session(&session, self.turn.connection, self.slot.as_ref())?)
+    }
+
+    pub(super) fn bind_connection(&mut self, op: BindConnToSession) -> Done {
+        let direction = match op.direction {
+            1 => Direction::Fore,
+            2 => Direction::Back,
+            3 | 7 => Direction::Both,
+            _ => return Err(Status::Inval.into()),
+        };
+        let state = &self.turn.server.state;
+        let bound = state.bind_connection(&op.session, self.turn.connection, direction)?;
+        self.reply.value(&Bound {
+            session: op.session,
+            direction: match bound {
+                Direction::Fore => 1,
+                Direction::Back => 2,
+                Direction::Both => 3,
+            },
+            rdma: false,
+        });
+        Ok(())
+    }
+
+    pub(super) fn backchannel_ctl(&mut self, _: BackchannelCtl<'_>) -> Done {
+        self.session_client()?;
+        Ok(())
+    }
+
+    pub(super) fn destroy_client_id(&mut self, client: ClientId) -> Done {
+        Ok(self.turn.server.state.destroy_client_id(client)?)
+    }
+
+    pub(super) fn reclaim_complete(&mut self, one_file_system: bool) -> Done {
+        let client = self.session_client()?;
+        if one_file_system {
+            self.node()?;
+            return Ok(());
+        }
+        Ok(self.turn.server.state.reclaim_complete(&client)?)
+    }
+
+    pub(super) fn free_stateid(&mut self, state: StateId) -> Done {
+        let client = self.session_client()?;
+        let state = self.current_of(&state)?;
+        Ok(self.turn.server.state.free_stateid(&client, &state)?)
+    }
+
+    pub(super) fn test_stateids(&mut self, states: &[StateId]) -> Done {
+        let client = self.session_client()?;
+        let tested: Vec<Status> = states
+            .iter()
+            .map(|state| self.turn.server.state.test_stateid(&client, state))
+            .collect();
+        self.reply.value(&tested);
+        Ok(())
+    }
+
+    /// SEQUENCE, of a compound of `count` operations: whether the rest is to be carried out, or was answered before
+    /// as the reply has it now.
+    pub(super) fn sequence(&mut self, op: Sequence, count: u32) -> Result<bool, Bad> {
+        let mut digest = DefaultHasher::new();
+        let rest = self.arguments.rest();
+        digest.write_usize(rest.len());
+        digest.write(&rest[..rest.len().min(512)]);
+        let begun = self.turn.server.state.sequence(state::Sequence {
+            session: op.session,
+            slot: op.slot,
+            seqid: op.sequence,
+            highest_slot: op.highest_slot,
+            cache_this: op.cache_this,
+            connection: self.turn.connection,
+            digest: digest.finish(),
+        })?;
+        match begun {
+            Begun::Replay(reply) => {
+                self.reply.kept();
+                self.reply.truncate(self.start);
+                self.reply.bytes(&reply);
+                Ok(false)
+            }
+            Begun::New(slot) => {
+                let channel = slot.channel();
+                if self.turn.record.bytes().len() > channel.max_request as usize {
+                    return Err(Status::ReqTooBig.into());
+                }
+                if count > channel.max_operations {
+                    return Err(Status::TooManyOps.into());
+                }
+                let most = match op.cache_this {
+                    true => channel.max_cached.min(channel.max_response),
+                    false => channel.max_response,
+                };
+                self.reply.limit(rpc::MARK + most as usize);
+                self.reply.value(&Sequenced {
+                    session: op.session,
+                    sequence: op.sequence,
+                    slot: op.slot,
+                    highest_slot: slot.highest_slot(),
+                    target_highest_slot: slot.target_highest_slot(),
+                    flags: slot.status_flags(),
+                });
+                self.slot = Some(slot);
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// A channel as the state has it.
+fn channel(asked: &types::Channel) -> Channel {
+    Channel {
+        max_request: asked.max_request,
+        max_response: asked.max_response,
+        max_cached: asked.max_cached,
+        max_operations: asked.max_operations,
+        max_requests: asked.max_requests,
+    }
+}
+
+/// A channel as it travels.
+fn told(agreed: &Channel) -> types::Channel {
+    types::Channel {
+        header_pad: 0,
+        max_request: agreed.max_request,
+        max_response: agreed.max_response,
+        max_cached: agreed.max_cached,
+        max_operations: agreed.max_operations,
+        max_requests: agreed.max_requests,
+        rdma: None,
+    }
+}
+
+/// What an owner's last request was answered (v4.0), and where it came to.
+struct Kept<'a> {
+    /// Which operation it was.
+    number: u32,
+    status: Status,
+    handle: Option<&'a [u8]>,
+    body: &'a [u8],
+}
+
+impl<'a> Kept<'a> {
+    fn write(number: u32, status: Status, handle: Option<FileHandle>, body: &[u8]) -> Arc<[u8]> {
+        let mut kept = Vec::new();
+        number.put(&mut kept);
+        status.put(&mut kept);
+        let handle = handle.map(|handle| handle.bytes());
+        handle.as_deref().put(&mut kept);
+        kept.extend_from_slice(body);
+        kept.into()
+    }
+
+    fn read(kept: &'a [u8]) -> Option<Kept<'a>> {
+        let mut from = wire::XdrReader::new(kept);
+        Some(Kept {
+            number: from.u32().ok()?,
+            status: Status::get(&mut from).ok()?,
+            handle: Option::get(&mut from).ok()?,
+            body: from.rest(),
+        })
+    }
+}

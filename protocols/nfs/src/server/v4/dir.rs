@@ -1,0 +1,144 @@
+//! READDIR and READLINK (RFC 8881 sections 18.23, 18.24).
+
+use std::sync::Arc;
+
+use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _};
+use wire::{Outgoing as _, Xdr};
+
+use super::attr::{Described, WRITE_ONLY, supported};
+use super::{Compound, Done};
+use crate::server::Server;
+use crate::v4::Status;
+use crate::v4::attr::{Attributes, Bitmap, number as n};
+use crate::v4::op::Readdir;
+
+/// Cookies 1 and 2 are nobody's in v4, and a source's may be those.
+const RESERVED: u64 = 2;
+
+impl Compound<'_, '_> {
+    pub(super) fn readlink(&mut self) -> Done {
+        let node = self.node()?;
+        if node.kind() != Kind::Symlink {
+            return Err(match self.minor {
+                0 => Status::Inval,
+                _ => Status::WrongType,
+            }
+            .into());
+        }
+        let target = node.readlink(&self.cx())?;
+        self.reply.value(&target.as_slice());
+        Ok(())
+    }
+
+    pub(super) fn readdir(&mut self, op: Readdir) -> Done {
+        let node = match self.node()?.kind() {
+            Kind::Directory => self.node()?,
+            _ => return Err(Status::Notdir.into()),
+        };
+        if (1..=RESERVED).contains(&op.cookie) {
+            return Err(Status::BadCookie.into());
+        }
+        if !op.attributes.and(&WRITE_ONLY).is_empty() {
+            return Err(Status::Inval.into());
+        }
+        let cx = self.cx();
+        let file = node.open(&cx, OpenFlags::READ)?;
+        // What counts is all of the result: the verifier first, and at the end that nothing follows and
+        // whether that is all.
+        const AROUND: usize = 8 + 4 + 4;
+        let most = (op.max_count as usize)
+            .min(self.turn.server.options.max_io as usize)
+            .min(self.reply.room())
+            .checked_sub(AROUND)
+            .ok_or(Status::Toosmall)?;
+        self.reply.value(&[0u8; 8]);
+        let start = self.reply.len();
+        let want = op.attributes.and(&supported(self.minor));
+        let mut listing = Listing {
+            server: self.turn.server,
+            cx,
+            minor: self.minor,
+            want,
+            entries: Vec::with_capacity(most.min(64 << 10)),
+            most,
+            full: false,
+        };
+        const CHEAP: Bitmap = Bitmap::of(&[n::RDATTR_ERROR, n::FILEID, n::MOUNTED_ON_FILEID]);
+        let plus = match want.without(&CHEAP).is_empty() {
+            true => Plus::Names,
+            false => Plus::Entries,
+        };
+        file.readdir(&cx, op.cookie.saturating_sub(RESERVED), plus, &mut listing)?;
+        let Listing { entries, full, .. } = listing;
+        if full && entries.is_empty() {
+            return Err(Status::Toosmall.into());
+        }
+        debug_assert_eq!(start, self.reply.len());
+        self.reply.bytes(&entries);
+        self.reply.value(&false);
+        self.reply.value(&!full);
+        Ok(())
+    }
+}
+
+/// Entries as they travel.
+struct Listing<'a> {
+    server: &'a Server,
+    cx: Cx<'a>,
+    minor: u32,
+    want: Bitmap,
+    entries: Vec<u8>,
+    most: usize,
+    /// Whether an entry did not fit.
+    full: bool,
+}
+
+impl Listing<'_> {
+    /// Writes the attributes of an entry.
+    fn attributes(&mut self, entry: &DirEntry<'_>) {
+        let Some(found) = &entry.entry else {
+            // Nobody asked for more than its number, or it vanished meanwhile.
+            return Attributes {
+                read_error: self.want.has(n::RDATTR_ERROR).then_some(Status::Ok as u32),
+                fileid: self.want.has(n::FILEID).then_some(entry.id),
+                mounted_on: self.want.has(n::MOUNTED_ON_FILEID).then_some(entry.id),
+                ..Attributes::default()
+            }
+            .put(&mut self.entries);
+        };
+        let node: &Arc<dyn Node> = &found.node;
+        let handle = match self.want.has(n::FILEHANDLE) {
+            true => self.server.handle(&self.cx, node).ok(),
+            false => None,
+        };
+        let mut want = self.want;
+        if handle.is_none() {
+            want = want.without(&Bitmap::of(&[n::FILEHANDLE]));
+        }
+        let bytes = handle.map(|handle| handle.bytes());
+        let described = Described {
+            node,
+            attr: &found.attr,
+            handle: bytes.as_deref(),
+            figures: None,
+        };
+        described
+            .attributes(self.server, self.minor, &want)
+            .put(&mut self.entries);
+    }
+}
+
+impl DirSink for Listing<'_> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        let start = self.entries.len();
+        true.put(&mut self.entries);
+        entry.cookie.wrapping_add(RESERVED).put(&mut self.entries);
+        entry.name.put(&mut self.entries);
+        self.attributes(&entry);
+        if self.entries.len() > self.most {
+            self.entries.truncate(start);
+            self.full = true;
+        }
+        !self.full
+    }
+}

@@ -1,0 +1,180 @@
+//! READ, WRITE, COMMIT (RFC 8881 sections 18.3, 18.22, 18.32).
+
+use std::sync::Arc;
+
+use vfs::{Errno, File, Node, OpenFlags, Sink as _, Want};
+use wire::{Outgoing as _, padding};
+
+use super::state::{Share, SlotTurn, Special, special};
+use super::{Bad, Compound, Done, Files};
+use crate::v4::op::{Commit, Read, Write};
+use crate::v4::reply::Written;
+use crate::v4::types::Stable;
+use crate::v4::{StateId, Status};
+
+impl Compound<'_, '_> {
+    /// The file that `state` names of `node`, open for `access`; nothing for I/O without an open.
+    pub(super) fn file_of(
+        &self,
+        given: &StateId,
+        node: &Arc<dyn Node>,
+        access: OpenFlags,
+    ) -> Result<Option<Arc<dyn File>>, Bad> {
+        let given = self.current_of(given)?;
+        let key = self.key(node);
+        let share = match access.contains(OpenFlags::WRITE) {
+            true => Share::WRITE,
+            false => Share::READ,
+        };
+        let state = &self.turn.server.state;
+        match special(&given) {
+            Some(Special::Bypass) if share == Share::READ => Ok(None),
+            Some(Special::Anonymous | Special::Bypass) => {
+                state.anonymous(key, share)?;
+                Ok(None)
+            }
+            Some(Special::Current | Special::Invalid) => Err(Status::BadStateid.into()),
+            None => {
+                let client = self.slot.as_ref().map(SlotTurn::client);
+                let open = state.io(client.as_ref(), &given, key, share)?;
+                self.check_user(&open, node, share)?;
+                Ok(Some(open.file))
+            }
+        }
+    }
+
+    /// Whether the caller may use what is open by a stateid, which is no secret: if he opened it himself, if he could
+    /// open it now, or if it is his, as its mode may have been set since.
+    fn check_user(&self, open: &Files, node: &Arc<dyn Node>, share: Share) -> Done {
+        let caller = self.turn.caller;
+        if open.caller == *caller || node.attr(&self.cx(), Want::BASIC)?.uid == caller.uid {
+            return Ok(());
+        }
+        self.check_access(node, share)
+    }
+
+    /// The file that `state` names of `node`, or that one opened for `access`.
+    pub(super) fn file(
+        &self,
+        state: &StateId,
+        node: &Arc<dyn Node>,
+        access: OpenFlags,
+    ) -> Result<Arc<dyn File>, Bad> {
+        match self.file_of(state, node, access)? {
+            Some(file) => Ok(file),
+            None => Ok(self.turn.server.file(&self.cx(), node, access)?),
+        }
+    }
+
+    pub(super) fn read(&mut self, op: Read) -> Done {
+        let node = self.regular()?;
+        let file = self.file(&op.state, &node, OpenFlags::READ)?;
+        let eof_at = self.reply.len();
+        self.reply.value(&0u32);
+        self.reply.value(&0u32);
+        let (got, eof) = self.read_into(&file, op.offset, op.count)?;
+        self.reply.patch(eof_at, &u32::from(eof).to_be_bytes());
+        self.reply.patch(eof_at + 4, &(got as u32).to_be_bytes());
+        Ok(())
+    }
+
+    /// Reads up to `count` bytes into the reply and pads them. Says how many they are, and whether they
+    /// reach the end of the file.
+    pub(super) fn read_into(
+        &mut self,
+        file: &Arc<dyn File>,
+        offset: u64,
+        count: u32,
+    ) -> Result<(usize, bool), Bad> {
+        let len = count.min(self.turn.server.options.max_io) as usize;
+        let len = len.min(self.reply.room());
+        if len == 0 && count > 0 {
+            return Err(self.too_big().into());
+        }
+        let cx = self.cx();
+        let got = match i64::try_from(offset) {
+            Ok(_) if len > 0 => file.read(&cx, offset, len, &mut self.reply)?,
+            _ => 0,
+        };
+        self.reply.bytes(&[0; 3][..padding(got)]);
+        // A source may give less than there is, and all that was asked for may be all there is.
+        let eof = got == 0 && len > 0 || {
+            let size = file.attr(&cx, Want::SIZE)?.size;
+            offset.saturating_add(got as u64) >= size
+        };
+        Ok((got, eof))
+    }
+
+    pub(super) fn write(&mut self, op: Write<'_>) -> Done {
+        let end = self.arguments.position();
+        let len = op.data.0.len();
+        let start = end - len - padding(len);
+        let node = self.regular()?;
+        let file = self.file(&op.state, &node, OpenFlags::WRITE)?;
+        if op
+            .offset
+            .checked_add(len as u64)
+            .is_none_or(|end| i64::try_from(end).is_err())
+        {
+            return Err(Status::Fbig.into());
+        }
+        let cx = self.cx();
+        let pieces: Vec<_> = self.turn.record.pieces(start..start + len).collect();
+        if pieces.len() > 1 || op.stable != Stable::Unstable {
+            // More than one step: none may be too early when the first is done.
+            cx.may_wait()?;
+        }
+        let mut count = 0;
+        for piece in pieces {
+            let want = piece.len();
+            let offset = op.offset + count as u64;
+            let done = self
+                .turn
+                .message
+                .payload(piece, &mut |payload| file.write(&cx, offset, payload));
+            match done {
+                Ok(written) => {
+                    count += written.min(want);
+                    if written < want {
+                        break;
+                    }
+                }
+                // What is written is written.
+                Err(_) if count > 0 => break,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.affected();
+        match op.stable {
+            Stable::Unstable => {}
+            how => self
+                .turn
+                .server
+                .sync(&self.cx(), &*file, how == Stable::Data)?,
+        }
+        let verifier = self.turn.server.write_verifier();
+        self.reply.value(&Written {
+            count: count as u32,
+            committed: op.stable,
+            verifier,
+        });
+        Ok(())
+    }
+
+    pub(super) fn commit(&mut self, op: Commit) -> Done {
+        let node = self.regular()?;
+        if op.offset.checked_add(op.count.into()).is_none() {
+            return Err(Status::Inval.into());
+        }
+        let cx = self.cx();
+        // Whatever way to the file there is: what it is open for makes no difference.
+        let file = match self.turn.server.file(&cx, &node, OpenFlags::WRITE) {
+            Err(Errno::EACCES) => self.turn.server.file(&cx, &node, OpenFlags::READ)?,
+            done => done?,
+        };
+        self.turn.server.sync(&cx, &*file, false)?;
+        let verifier = self.turn.server.write_verifier();
+        self.reply.value(&verifier);
+        Ok(())
+    }
+}

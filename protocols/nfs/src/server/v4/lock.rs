@@ -1,0 +1,169 @@
+//! LOCK, LOCKT, LOCKU (RFC 8881 sections 18.10 to 18.12), RELEASE_LOCKOWNER (RFC 7530 section 16.37).
+
+use std::sync::Arc;
+
+use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space};
+use vfs::{Errno, Node};
+
+use super::state::{ClientRef, Locker};
+use super::{Bad, Compound, Done, Files};
+use crate::v4::Status;
+use crate::v4::op::{self, Lock, TestLock, Unlock};
+use crate::v4::types::{Denied, LockKind, Owner};
+
+impl Compound<'_, '_> {
+    pub(super) fn lock(&mut self, op: Lock<'_>) -> Done {
+        let node = self.regular()?;
+        let (start, end) = range(op.offset, op.length)?;
+        let (given, seqid) = match &op.locker {
+            op::Locker::New(new) => (new.open, new.open_seqid),
+            op::Locker::Old(old) => (old.state, old.seqid),
+        };
+        let given = self.current_of(&given)?;
+        self.with_client(&given, seqid, |compound, client| {
+            let locker = match &op.locker {
+                // v4.1 leaves it out.
+                op::Locker::New(new) if compound.minor == 0 && new.owner.client != client.id() => {
+                    compound.turn.server.state.client(new.owner.client)?;
+                    return Err(Status::BadStateid.into());
+                }
+                op::Locker::New(new) => Locker::New {
+                    open: &given,
+                    owner: new.owner.name,
+                    seqid: new.lock_seqid,
+                },
+                op::Locker::Old(_) => Locker::Known { lock: &given },
+            };
+            let kind = strength(op.kind);
+            let state = &compound.turn.server.state;
+            let locking = state.lock(client, locker, compound.key(&node), kind, op.reclaim)?;
+            let lock = Range {
+                space: Space::Posix,
+                start,
+                end,
+                kind,
+                owner: locking.owner().clone(),
+            };
+            compound.take(&node, &lock)?;
+            compound.affected();
+            let state = locking.granted(start, end)?;
+            compound.changed(state);
+            Ok(())
+        })
+    }
+
+    /// Has the lock table lock, or says who is in the way.
+    fn take(&mut self, node: &Arc<dyn Node>, lock: &Range) -> Done {
+        let cx = self.cx();
+        let server = self.turn.server;
+        loop {
+            match server.export.locks.lock(&cx, &**node, lock.clone(), false) {
+                Err(Errno::EAGAIN) => {}
+                done => return Ok(done?),
+            }
+            let Some(holder) = server.export.locks.holder(&cx, &**node, lock)? else {
+                // It went just now; or it is on its way.
+                return Err(Status::Delay.into());
+            };
+            if !server.state.expire_courteous_holder(holder.owner.client) {
+                return self.denied(&holder);
+            }
+        }
+    }
+
+    fn denied(&mut self, holder: &Range) -> Done {
+        let length = match holder.end {
+            u64::MAX => u64::MAX,
+            end => end - holder.start + 1,
+        };
+        self.reply.value(&Denied {
+            offset: holder.start,
+            length,
+            kind: match holder.kind {
+                Strength::Shared => LockKind::Read,
+                Strength::Exclusive => LockKind::Write,
+            },
+            owner: Owner {
+                client: self
+                    .turn
+                    .server
+                    .state
+                    .client_of_lock(holder.owner.client)
+                    .unwrap_or_default(),
+                name: &holder.owner.id,
+            },
+        });
+        Err(Bad::Answered(Status::Denied))
+    }
+
+    pub(super) fn test_lock(&mut self, op: TestLock<'_>) -> Done {
+        let node = self.regular()?;
+        let (start, end) = range(op.offset, op.length)?;
+        let state = &self.turn.server.state;
+        if state.in_grace() {
+            return Err(Status::Grace.into());
+        }
+        let client: ClientRef<Files, Arc<dyn Node>> = match self.minor {
+            0 => state.client(op.owner.client)?,
+            _ => self.session_client()?,
+        };
+        let owner: Locks = client.lock_owner(op.owner.name);
+        let lock = Range {
+            space: Space::Posix,
+            start,
+            end,
+            kind: strength(op.kind),
+            owner,
+        };
+        let cx = self.cx();
+        loop {
+            match self.turn.server.export.locks.holder(&cx, &*node, &lock)? {
+                None => return Ok(()),
+                Some(holder) if state.expire_courteous_holder(holder.owner.client) => {}
+                Some(holder) => return self.denied(&holder),
+            }
+        }
+    }
+
+    pub(super) fn unlock(&mut self, op: Unlock) -> Done {
+        let node = self.regular()?;
+        let (start, end) = range(op.offset, op.length)?;
+        let given = self.current_of(&op.state)?;
+        self.with_client(&given, op.seqid, |compound, client| {
+            let server = compound.turn.server;
+            let unlocking = server.state.unlock(client, &given, compound.key(&node))?;
+            let cx = compound.cx();
+            let locks = &server.export.locks;
+            locks.unlock(&cx, &*node, Space::Posix, start, end, unlocking.owner())?;
+            compound.affected();
+            let state = unlocking.done(start, end)?;
+            compound.changed(state);
+            Ok(())
+        })
+    }
+
+    pub(super) fn release_lock_owner(&mut self, owner: Owner<'_>) -> Done {
+        let state = &self.turn.server.state;
+        let client = state.client(owner.client)?;
+        Ok(state.release_lock_owner(&client, owner.name)?)
+    }
+}
+
+fn strength(kind: LockKind) -> Strength {
+    match kind {
+        LockKind::Read | LockKind::ReadWait => Strength::Shared,
+        LockKind::Write | LockKind::WriteWait => Strength::Exclusive,
+    }
+}
+
+/// The first and the last byte of a range; all ones is as long as can be.
+fn range(offset: u64, length: u64) -> Result<(u64, u64), Status> {
+    match length {
+        0 => Err(Status::Inval),
+        u64::MAX => Ok((offset, u64::MAX)),
+        _ => match offset.checked_add(length - 1) {
+            Some(end) => Ok((offset, end)),
+            None => Err(Status::Inval),
+        },
+    }
+}

@@ -1,0 +1,155 @@
+//! What changes directories: CREATE, REMOVE, RENAME, LINK (RFC 8881 sections 18.4, 18.9, 18.25, 18.26).
+
+use std::sync::Arc;
+
+use vfs::{Errno, Kind, Make, Mode, Node, RenameFlags, SetAttr, Want};
+
+use super::attr::to_set;
+use super::place::name;
+use super::{Bad, Compound, Done};
+use crate::v4::Status;
+use crate::v4::attr::{Attributes, Bitmap};
+use crate::v4::op::{Create, CreateWhat, Rename};
+use crate::v4::reply::{Created, Renamed};
+use crate::v4::types::ChangeInfo;
+
+impl Compound<'_, '_> {
+    /// The change counter of a directory.
+    pub(super) fn change(&self, node: &Arc<dyn Node>) -> Result<u64, Errno> {
+        Ok(node.attr(&self.cx(), Want::TIMES)?.change)
+    }
+
+    /// What became of a directory that was at `before`.
+    pub(super) fn change_since(&self, before: u64, node: &Arc<dyn Node>) -> ChangeInfo {
+        ChangeInfo {
+            // Others than this server's clients may have changed it as well.
+            atomic: false,
+            before,
+            after: self.change(node).unwrap_or(before),
+        }
+    }
+
+    pub(super) fn create(&mut self, op: Create<'_>) -> Done {
+        let directory = self.directory()?;
+        let child = name(op.name)?;
+        let device = |device: crate::v4::attr::SpecData| vfs::Device {
+            major: device.major,
+            minor: device.minor,
+        };
+        let what = match &op.what {
+            CreateWhat::Regular | CreateWhat::AttributeDirectory | CreateWhat::NamedAttribute => {
+                return Err(Status::Badtype.into());
+            }
+            CreateWhat::Link(b"") => return Err(Status::Inval.into()),
+            CreateWhat::Link(target) => Make::Symlink(target),
+            CreateWhat::Block(at) => Make::BlockDevice(device(*at)),
+            CreateWhat::Character(at) => Make::CharDevice(device(*at)),
+            CreateWhat::Socket => Make::Socket,
+            CreateWhat::Fifo => Make::Fifo,
+            CreateWhat::Directory => Make::Directory,
+        };
+        let (mode, rest, set) = self.attributes_of_new(&op.attributes)?;
+        let before = self.change(&directory)?;
+        let cx = self.cx();
+        let made = directory.make(&cx, child, what, mode)?;
+        self.affected();
+        let set = self.finish_new(&made.node, &rest, set);
+        let change = self.change_since(before, &directory);
+        self.go_to(made.node);
+        self.reply.value(&Created { change, set });
+        Ok(())
+    }
+
+    /// The mode of something to make, what is to be set of it afterwards, and which attributes that is.
+    pub(super) fn attributes_of_new(
+        &self,
+        attributes: &Attributes<'_>,
+    ) -> Result<(Mode, SetAttr, Bitmap), Bad> {
+        let (mut rest, set) = to_set(self.minor, attributes)?;
+        let mode = match attributes.mode_umask {
+            Some(both) => Mode {
+                bits: both.mode & 0o7777,
+                umask: both.umask & 0o777,
+            },
+            None => Mode::exactly(rest.mode.unwrap_or(0o600)),
+        };
+        rest.mode = None;
+        rest.kill_priv = false;
+        // What it is made as already.
+        let caller = self.turn.caller;
+        rest.uid = rest.uid.filter(|&uid| uid != caller.uid);
+        rest.gid = rest.gid.filter(|&gid| gid != caller.gid);
+        rest.size = rest.size.filter(|&size| size != 0);
+        Ok((mode, rest, set))
+    }
+
+    /// Sets the rest of what was wanted of something new. It stays, even if that fails.
+    pub(super) fn finish_new(&self, node: &Arc<dyn Node>, rest: &SetAttr, set: Bitmap) -> Bitmap {
+        if *rest == SetAttr::default() || node.setattr(&self.cx(), rest).is_ok() {
+            return set;
+        }
+        use crate::v4::attr::number as n;
+        set.and(&Bitmap::of(&[n::MODE, n::MODE_UMASK]))
+    }
+
+    pub(super) fn remove(&mut self, bytes: &[u8]) -> Done {
+        let directory = self.directory()?;
+        let child = name(bytes)?;
+        let before = self.change(&directory)?;
+        let cx = self.cx();
+        let server = self.turn.server;
+        let victim = server.going(&cx, &directory, child)?;
+        match directory.unlink(&cx, child, false) {
+            Err(Errno::EISDIR) => directory.unlink(&cx, child, true)?,
+            done => done?,
+        }
+        self.affected();
+        server.let_go(&self.cx(), victim);
+        let change = self.change_since(before, &directory);
+        self.reply.value(&change);
+        Ok(())
+    }
+
+    pub(super) fn rename(&mut self, op: Rename<'_>) -> Done {
+        let from = self.saved_node()?;
+        let to = self.directory()?;
+        if from.kind() != Kind::Directory {
+            return Err(Status::Notdir.into());
+        }
+        let (old, new) = (name(op.from)?, name(op.to)?);
+        let (before_from, before_to) = (self.change(&from)?, self.change(&to)?);
+        let cx = self.cx();
+        let server = self.turn.server;
+        let victim = server.going(&cx, &to, new)?;
+        from.rename(&cx, old, &*to, new, RenameFlags::empty())
+            .map_err(|errno| match errno {
+                // What is replaced is of another kind.
+                Errno::EISDIR | Errno::ENOTDIR => Bad::Status(Status::Exist),
+                errno => errno.into(),
+            })?;
+        self.affected();
+        server.let_go(&self.cx(), victim);
+        let renamed = Renamed {
+            from: self.change_since(before_from, &from),
+            to: self.change_since(before_to, &to),
+        };
+        self.reply.value(&renamed);
+        Ok(())
+    }
+
+    pub(super) fn link(&mut self, bytes: &[u8]) -> Done {
+        let target = self.saved_node()?;
+        let directory = self.directory()?;
+        if target.kind() == Kind::Directory {
+            return Err(Status::Isdir.into());
+        }
+        let child = name(bytes)?;
+        let before = self.change(&directory)?;
+        let cx = self.cx();
+        directory.link(&cx, child, &*target)?;
+        self.affected();
+        let change = self.change_since(before, &directory);
+        self.reply.value(&change);
+        Ok(())
+    }
+}

@@ -1,0 +1,357 @@
+//! OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE (RFC 8881 sections 18.2, 18.16, 18.18; RFC 7530 section 16.18).
+
+use std::sync::Arc;
+
+use vfs::{Access, Entry, Errno, File, Mode, Node, OpenFlags, SetAttr, Time, Want};
+
+use super::attr::to_set;
+use super::place::name;
+use super::state::{ClientRef, OpenAsk, Share};
+use super::{Bad, Compound, Done, Files};
+use crate::v4::Status;
+use crate::v4::attr::{Attributes, Bitmap, number as n};
+use crate::v4::op::{Claim, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow};
+use crate::v4::reply::{Delegation, Opened};
+use crate::v4::types::{ChangeInfo, Verifier};
+
+/// Flags of OPEN's result.
+mod flag {
+    /// The owner has to confirm (v4.0).
+    pub(super) const CONFIRM: u32 = 0x2;
+    /// Locks are those of fcntl(2).
+    pub(super) const LOCKTYPE_POSIX: u32 = 0x4;
+}
+
+/// What is opened, and what came of the name.
+struct Found {
+    node: Arc<dyn Node>,
+    /// Open already: it was made.
+    file: Option<Arc<dyn File>>,
+    change: ChangeInfo,
+    set: Bitmap,
+    /// It was there, and is to be cut.
+    cut: bool,
+}
+
+impl Found {
+    /// Something that was there.
+    fn there(node: Arc<dyn Node>, change: ChangeInfo) -> Found {
+        Found {
+            node,
+            file: None,
+            change,
+            set: Bitmap::default(),
+            cut: false,
+        }
+    }
+}
+
+impl Compound<'_, '_> {
+    pub(super) fn open(&mut self, op: Open<'_>) -> Done {
+        if self.minor > 0 {
+            let client = self.session_client()?;
+            return self.open_as(&client, op);
+        }
+        let server = self.turn.server;
+        let begin = || {
+            server
+                .state
+                .open_turn(op.owner.client, op.owner.name, op.seqid)
+        };
+        self.numbered(begin, |compound, client| {
+            compound.open_as(client, op.clone())
+        })
+    }
+
+    fn open_as(&mut self, client: &ClientRef<Files, Arc<dyn Node>>, op: Open<'_>) -> Done {
+        let (access, deny) = shares(self.minor, op.access, op.deny)?;
+        let state = &self.turn.server.state;
+        let reclaim = matches!(op.claim, Claim::Previous(_));
+        // Before anything is made.
+        if !reclaim && state.in_grace() {
+            return Err(Status::Grace.into());
+        }
+        let found = match &op.claim {
+            Claim::Null(bytes) => self.find(bytes, &op.how, access)?,
+            Claim::Handle if self.minor > 0 => self.found_here(&op.how)?,
+            Claim::Previous(_) => self.found_here(&OpenHow::NoCreate)?,
+            // There are none.
+            Claim::DelegateCurrent(_) | Claim::DelegateCurrentHandle(_) => {
+                return Err(Status::BadStateid.into());
+            }
+            _ => return Err(Status::Notsupp.into()),
+        };
+        self.check_opened(&found.node)?;
+        let ask = OpenAsk {
+            owner: op.owner.name,
+            key: self.key(&found.node),
+            node: found.node.clone(),
+            access,
+            deny,
+            reclaim,
+        };
+        let opening = match state.open(client, ask) {
+            // Whoever may not open it at all is told that instead.
+            Err(Status::ShareDenied) => {
+                self.check_access(&found.node, access)?;
+                return Err(Status::ShareDenied.into());
+            }
+            opening => opening?,
+        };
+        let file = match (found.file, opening.held()) {
+            (Some(file), _) => self.opened(file),
+            (None, Some(held)) => {
+                self.check_access(&found.node, access)?;
+                held.clone()
+            }
+            (None, None) if reclaim => {
+                let server = self.turn.server;
+                self.opened(server.file(&self.cx(), &found.node, flags(access))?)
+            }
+            (None, None) => self.opened(found.node.open(&self.cx(), flags(access))?),
+        };
+        if found.cut {
+            let cut = SetAttr {
+                size: Some(0),
+                kill_priv: true,
+                ..SetAttr::default()
+            };
+            match access.contains(Share::WRITE) {
+                true => file.file.setattr(&self.cx(), &cut)?,
+                false => found.node.setattr(&self.cx(), &cut)?,
+            };
+        }
+        self.affected();
+        let opened = opening.commit(file)?;
+        self.go_to(found.node);
+        self.state = Some(opened.stateid);
+        let confirm = if opened.confirm { flag::CONFIRM } else { 0 };
+        self.reply.value(&Opened {
+            state: opened.stateid,
+            change: found.change,
+            flags: flag::LOCKTYPE_POSIX | confirm,
+            set: found.set,
+            delegation: not_delegated(op.access),
+        });
+        Ok(())
+    }
+
+    /// The current file itself.
+    fn found_here(&mut self, how: &OpenHow<'_>) -> Result<Found, Bad> {
+        let change = ChangeInfo {
+            atomic: false,
+            before: 0,
+            after: 0,
+        };
+        let mut found = Found::there(self.node()?, change);
+        match how {
+            OpenHow::NoCreate => {}
+            // As if it had been found by its name.
+            OpenHow::Create(CreateHow::Unchecked(attributes)) => {
+                (found.cut, found.set) = self.cuts(attributes)?;
+            }
+            OpenHow::Create(_) => return Err(Status::Inval.into()),
+        }
+        Ok(found)
+    }
+
+    /// The file of this name in the current directory, made if that is asked for.
+    fn find(&mut self, bytes: &[u8], how: &OpenHow<'_>, access: Share) -> Result<Found, Bad> {
+        let directory = self.directory()?;
+        let child = name(bytes)?;
+        let cx = self.cx();
+        let before = self.change(&directory)?;
+        let OpenHow::Create(how) = how else {
+            let entry = directory.lookup(&cx, child)?;
+            let change = self.change_since(before, &directory);
+            return Ok(Found::there(entry.node, change));
+        };
+        let none = Attributes::default();
+        let (attributes, verifier) = match how {
+            CreateHow::Unchecked(attributes) | CreateHow::Guarded(attributes) => (attributes, None),
+            CreateHow::Exclusive(verifier) => (&none, Some(*verifier)),
+            CreateHow::Exclusive41(both) => (&both.attributes, Some(both.verifier)),
+        };
+        if verifier.is_some() && !attributes.set().and(&TIMES).is_empty() {
+            return Err(Status::Inval.into());
+        }
+        let (mode, mut rest, mut set) = match matches!(how, CreateHow::Exclusive(_)) {
+            true => (Mode::exactly(0o600), SetAttr::default(), Bitmap::default()),
+            false => self.attributes_of_new(attributes)?,
+        };
+        if let Some(verifier) = &verifier {
+            let [atime, mtime] = kept_in(verifier);
+            rest.atime = Some(vfs::SetTime::At(atime));
+            rest.mtime = Some(vfs::SetTime::At(mtime));
+        }
+        match directory.create(&cx, child, flags(access) | OpenFlags::EXCL, mode) {
+            Ok((Entry { node, .. }, file)) => {
+                self.affected();
+                set = self.finish_new(&node, &rest, set);
+                if verifier.is_some() {
+                    // The client sets them as they should be.
+                    n_add(&mut set, &[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET]);
+                }
+                Ok(Found {
+                    node,
+                    file: Some(file),
+                    change: self.change_since(before, &directory),
+                    set,
+                    cut: false,
+                })
+            }
+            Err(Errno::EEXIST) => {
+                let entry = directory.lookup(&cx, child)?;
+                let change = self.change_since(before, &directory);
+                let mut found = Found::there(entry.node, change);
+                match (how, verifier) {
+                    (CreateHow::Unchecked(attributes), _) => {
+                        (found.cut, found.set) = self.cuts(attributes)?;
+                    }
+                    // The same request again, whose answer was lost.
+                    (_, Some(verifier))
+                        if is_kept_in(&found.node.attr(&cx, Want::STAT)?, &verifier) =>
+                    {
+                        found.set = set;
+                        n_add(&mut found.set, &[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET]);
+                    }
+                    _ => return Err(Status::Exist.into()),
+                }
+                Ok(found)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Whether a file that is there is to be cut to nothing, and which attributes that sets: of those to
+    /// create it with, none else counts.
+    fn cuts(&self, attributes: &Attributes<'_>) -> Result<(bool, Bitmap), Status> {
+        to_set(self.minor, attributes)?;
+        Ok(match attributes.size {
+            Some(0) => (true, Bitmap::of(&[n::SIZE])),
+            _ => (false, Bitmap::default()),
+        })
+    }
+
+    /// Only regular files are opened.
+    fn check_opened(&self, node: &Arc<dyn Node>) -> Result<(), Status> {
+        match node.kind() {
+            vfs::Kind::Symlink => Err(Status::Symlink),
+            vfs::Kind::File | vfs::Kind::Directory => self.check_regular(node),
+            // RFC 7530 section 16.16.6 knows links and everything else.
+            _ if self.minor == 0 => Err(Status::Symlink),
+            _ => self.check_regular(node),
+        }
+    }
+
+    /// A file that the caller has opened.
+    fn opened(&self, file: Arc<dyn File>) -> Files {
+        let caller = self.turn.caller.clone();
+        Files { file, caller }
+    }
+
+    /// Whether the caller could open `node` for `access`.
+    pub(super) fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), Bad> {
+        let mut want = Access::empty();
+        want.set(Access::READ, access.contains(Share::READ));
+        want.set(Access::WRITE, access.contains(Share::WRITE));
+        match node.access(&self.cx(), want)? == want {
+            true => Ok(()),
+            false => Err(Status::Access.into()),
+        }
+    }
+
+    pub(super) fn open_confirm(&mut self, op: OpenConfirm) -> Done {
+        let key = self.key(&self.node()?);
+        let server = self.turn.server;
+        let begin = || server.state.stateid_turn(&op.state, op.seqid);
+        self.numbered(begin, |compound, client| {
+            let state = server.state.open_confirm(client, &op.state, key)?;
+            compound.reply.value(&state);
+            Ok(())
+        })
+    }
+
+    pub(super) fn open_downgrade(&mut self, op: OpenDowngrade) -> Done {
+        let key = self.key(&self.node()?);
+        let (access, deny) = shares(self.minor, op.access, op.deny)?;
+        let server = self.turn.server;
+        let given = self.current_of(&op.state)?;
+        self.with_client(&given, op.seqid, |compound, client| {
+            let state = server
+                .state
+                .open_downgrade(client, &given, key, access, deny)?;
+            compound.changed(state);
+            Ok(())
+        })
+    }
+
+    pub(super) fn close(&mut self, op: Close) -> Done {
+        let key = self.key(&self.node()?);
+        let server = self.turn.server;
+        let given = self.current_of(&op.state)?;
+        self.with_client(&given, op.seqid, |compound, client| {
+            let state = server.state.close(client, &given, key)?;
+            compound.affected();
+            compound.changed(state);
+            Ok(())
+        })
+    }
+}
+
+const TIMES: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SIZE]);
+
+fn n_add(set: &mut Bitmap, numbers: &[u32]) {
+    numbers.iter().for_each(|&number| set.add(number));
+}
+
+/// What the client is told of a delegation, of which there are none: why, if it did not want one (RFC 8881 section
+/// 18.16.3).
+fn not_delegated(access: u32) -> Delegation<'static> {
+    const WANT: u32 = 0xff00;
+    const NONE: u32 = 0x400;
+    const NOT_WANTED: u32 = 0;
+    match access & WANT {
+        NONE => Delegation::NoneBecause(NOT_WANTED),
+        _ => Delegation::None,
+    }
+}
+
+/// What OPEN and OPEN_DOWNGRADE share and deny. What a v4.1 client wants of delegations besides does not
+/// matter.
+fn shares(minor: u32, access: u32, deny: u32) -> Result<(Share, Share), Status> {
+    const WANTS: u32 = 0x3_ff00;
+    let access = if minor > 0 { access & !WANTS } else { access };
+    if !(1..=3).contains(&access) || deny > 3 {
+        return Err(Status::Inval);
+    }
+    Ok((
+        Share::from_bits_truncate(access as u8),
+        Share::from_bits_truncate(deny as u8),
+    ))
+}
+
+fn flags(access: Share) -> OpenFlags {
+    let mut flags = OpenFlags::empty();
+    flags.set(OpenFlags::READ, access.contains(Share::READ));
+    flags.set(OpenFlags::WRITE, access.contains(Share::WRITE));
+    flags
+}
+
+/// An exclusive create's verifier as the times that it is kept in: each half is seconds, without the sign,
+/// which not every file system keeps.
+fn kept_in(verifier: &Verifier) -> [Time; 2] {
+    let half = |at: usize| {
+        let bytes = std::array::from_fn(|i| verifier[at + i]);
+        Time {
+            sec: i64::from(u32::from_be_bytes(bytes) & 0x7fff_ffff),
+            nsec: 0,
+        }
+    };
+    [half(0), half(4)]
+}
+
+/// Whether a file was made by an exclusive create with `verifier`.
+fn is_kept_in(attr: &vfs::Attr, verifier: &Verifier) -> bool {
+    [attr.atime, attr.mtime] == kept_in(verifier)
+}

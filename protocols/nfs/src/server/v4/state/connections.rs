@@ -1,0 +1,206 @@
+//! Which connections carry which sessions (RFC 8881 sections 2.10.3.1, 2.10.5, 18.34).
+
+use std::sync::atomic::Ordering;
+
+use crate::v4::{ClientId, SessionId, Status};
+
+use super::State;
+use super::sessions::{Channel, Session};
+use super::table::lock;
+
+/// What a connection is to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It carries the client's requests.
+    Fore,
+    /// It carries the server's requests.
+    Back,
+    /// It carries both.
+    Both,
+}
+
+/// A connection that carries a session's callbacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backchannel {
+    /// The session.
+    pub session: SessionId,
+    /// The connection.
+    pub connection: u64,
+    /// The RPC program of callbacks.
+    pub program: u32,
+    /// What callbacks may be.
+    pub channel: Channel,
+}
+
+/// A session's connections, the newest last.
+#[derive(Default)]
+pub(super) struct Connections(Vec<Bound>);
+
+struct Bound {
+    connection: u64,
+    fore: bool,
+    back: bool,
+}
+
+impl Connections {
+    pub(super) fn has(&self, connection: u64) -> bool {
+        self.0.iter().any(|bound| bound.connection == connection)
+    }
+
+    pub(super) fn has_fore(&self, connection: u64) -> bool {
+        self.0
+            .iter()
+            .any(|bound| bound.connection == connection && bound.fore)
+    }
+
+    pub(super) fn has_back(&self) -> bool {
+        self.backs() > 0
+    }
+
+    fn backs(&self) -> u32 {
+        self.0.iter().filter(|bound| bound.back).count() as u32
+    }
+}
+
+impl<F, N: Clone> State<F, N> {
+    /// BIND_CONN_TO_SESSION: whatever `direction` the client asked for or would also take
+    /// (`CDFC4_FORE_OR_BOTH`, `CDFC4_BACK_OR_BOTH`: [`Direction::Both`]).
+    pub fn bind_connection(
+        &self,
+        session: &SessionId,
+        connection: u64,
+        direction: Direction,
+    ) -> Result<Direction, Status> {
+        let session = self.sessions.get(session).ok_or(Status::Badsession)?;
+        let (fore, back) = match direction {
+            Direction::Fore => (true, false),
+            Direction::Back => (false, true),
+            Direction::Both => (true, true),
+        };
+        self.bind(&session, connection, fore, back);
+        session.client.renew(self.now());
+        Ok(direction)
+    }
+
+    /// Binds a connection, beside what it is bound as already. Where there are too many, one that only
+    /// carries requests is forgotten: it is bound again by its next one.
+    pub(super) fn bind(&self, session: &Session<F, N>, connection: u64, fore: bool, back: bool) {
+        if back {
+            session.wants_backchannel.store(true, Ordering::Release);
+            session
+                .client
+                .wants_backchannel
+                .store(true, Ordering::Release);
+        }
+        let mut by_connection = lock(&self.connections);
+        let forgotten = session.change_connections(|bound| {
+            if let Some(known) = bound.iter_mut().find(|one| one.connection == connection) {
+                known.fore |= fore;
+                known.back |= back;
+                return None;
+            }
+            let mut forgotten = None;
+            if bound.len() >= self.limits.connections {
+                let least = bound.iter().position(|bound| !bound.back).unwrap_or(0);
+                forgotten = Some(bound.remove(least).connection);
+            }
+            bound.push(Bound {
+                connection,
+                fore,
+                back,
+            });
+            forgotten
+        });
+        let sessions = by_connection.entry(connection).or_default();
+        if !sessions.contains(&session.id) {
+            sessions.push(session.id);
+        }
+        if let Some(forgotten) = forgotten {
+            forget(&mut by_connection, forgotten, &session.id);
+        }
+    }
+
+    /// A connection was closed.
+    pub fn disconnected(&self, connection: u64) {
+        let sessions = lock(&self.connections).remove(&connection);
+        for session in sessions.into_iter().flatten() {
+            if let Some(session) = self.sessions.get(&session) {
+                session.change_connections(|bound| {
+                    bound.retain(|bound| bound.connection != connection);
+                });
+            }
+        }
+    }
+
+    /// Forgets all connections of a session that is no more.
+    pub(super) fn unbind_all(&self, session: &Session<F, N>) {
+        let mut by_connection = lock(&self.connections);
+        let bound = session.change_connections(std::mem::take);
+        for bound in bound {
+            forget(&mut by_connection, bound.connection, &session.id);
+        }
+    }
+
+    /// The sessions that a connection is bound to.
+    pub fn sessions_of(&self, connection: u64) -> Vec<SessionId> {
+        lock(&self.connections)
+            .get(&connection)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Where a client may be called back, the newest connection of each session first.
+    pub fn backchannels(&self, client: ClientId) -> Vec<Backchannel> {
+        let Some(client) = self.clients.get(&client) else {
+            return Vec::new();
+        };
+        let sessions = lock(&client.holdings).sessions.clone();
+        let sessions = sessions
+            .iter()
+            .filter_map(|session| self.sessions.get(session));
+        sessions
+            .flat_map(|session| session.backchannels())
+            .collect()
+    }
+}
+
+fn forget(
+    by_connection: &mut std::collections::HashMap<u64, Vec<SessionId>>,
+    connection: u64,
+    session: &SessionId,
+) {
+    if let Some(sessions) = by_connection.get_mut(&connection) {
+        sessions.retain(|one| one != session);
+        if sessions.is_empty() {
+            by_connection.remove(&connection);
+        }
+    }
+}
+
+impl<F, N> Session<F, N> {
+    /// Changes what is bound, and what the client's backchannels count.
+    fn change_connections<T>(&self, change: impl FnOnce(&mut Vec<Bound>) -> T) -> T {
+        let mut inner = lock(&self.inner);
+        let before = inner.connections.backs();
+        let changed = change(&mut inner.connections.0);
+        let after = inner.connections.backs();
+        // Around zero, so as to be right in between too.
+        self.client
+            .backchannels
+            .fetch_add(after.wrapping_sub(before), Ordering::AcqRel);
+        changed
+    }
+
+    fn backchannels(&self) -> Vec<Backchannel> {
+        let inner = lock(&self.inner);
+        let backs = inner.connections.0.iter().rev().filter(|bound| bound.back);
+        backs
+            .map(|bound| Backchannel {
+                session: self.id,
+                connection: bound.connection,
+                program: self.callback_program,
+                channel: self.back,
+            })
+            .collect()
+    }
+}

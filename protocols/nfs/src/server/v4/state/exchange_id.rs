@@ -1,0 +1,126 @@
+//! EXCHANGE_ID, DESTROY_CLIENTID and RECLAIM_COMPLETE: clients of v4.1 and v4.2 (RFC 8881 sections 18.35,
+//! 18.50, 18.51).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::v4::{ClientId, Status};
+
+use super::State;
+use super::client::{Client, ClientRef, Minor, record};
+use super::gone::Gone;
+use super::registry::{Known, Registry};
+use super::setclientid::Callback;
+use super::table::lock;
+
+/// What an EXCHANGE_ID asks for.
+pub struct ExchangeId<'a> {
+    /// Who the client is: `co_ownerid`.
+    pub owner: &'a [u8],
+    /// Which of its boots.
+    pub verifier: [u8; 8],
+    /// As whom RPC knows the caller.
+    pub principal: &'a [u8],
+    /// `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`.
+    pub update: bool,
+}
+
+/// What an EXCHANGE_ID answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExchangedId {
+    /// The client id.
+    pub client: ClientId,
+    /// What the next CREATE_SESSION must say.
+    pub sequence: u32,
+    /// `EXCHGID4_FLAG_CONFIRMED_R`.
+    pub confirmed: bool,
+}
+
+impl<F, N: Clone> State<F, N> {
+    /// EXCHANGE_ID: the nine cases of RFC 8881 section 18.35.4.
+    pub fn exchange_id(&self, ask: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
+        let mut gone = Gone::default();
+        let client = self.exchange(&mut lock(&self.registry), ask, &mut gone);
+        self.release(gone);
+        let client = client?;
+        let sequence = lock(&client.creation).next();
+        Ok(ExchangedId {
+            client: client.id,
+            sequence,
+            confirmed: client.is_confirmed(),
+        })
+    }
+
+    fn exchange(
+        &self,
+        registry: &mut Registry<F, N>,
+        ask: &ExchangeId<'_>,
+        gone: &mut Gone<F, N>,
+    ) -> Result<Arc<Client<F, N>>, Status> {
+        let confirmed = registry.confirmed(&record(Minor::V41, ask.owner));
+        if let Some(Known { client, .. }) = confirmed {
+            let same_principal = *client.principal == *ask.principal;
+            let same_verifier = client.verifier == ask.verifier;
+            match (ask.update, same_principal, same_verifier) {
+                // Cases 2 and 6: nothing new.
+                (_, true, true) => return Ok(client),
+                // Case 9.
+                (true, false, _) => return Err(Status::Perm),
+                // Case 8.
+                (true, true, false) => return Err(Status::NotSame),
+                // Case 3.
+                (false, false, _) if !self.is_expired(&client) && self.has_state(&client) => {
+                    return Err(Status::ClidInuse);
+                }
+                (false, false, _) => self.destroy(registry, &client, gone),
+                // Case 5: it was restarted. What it had goes when the new one is confirmed.
+                (false, true, false) => {}
+            }
+        } else if ask.update {
+            // Case 7.
+            return Err(Status::Noent);
+        }
+        // Cases 1 and 4.
+        let now = self.now();
+        let make = |id| Client::new(id, Minor::V41, ask.owner, ask.verifier, ask.principal, now);
+        let client = self.new_client(registry, make, Status::Delay, gone)?;
+        let known = Known {
+            client: client.clone(),
+            confirm: [0; 8],
+            callback: Callback::default(),
+        };
+        self.propose(registry, known, gone);
+        Ok(client)
+    }
+
+    /// DESTROY_CLIENTID: `CLIENTID_BUSY` while it has sessions or state.
+    pub fn destroy_client_id(&self, id: ClientId) -> Result<(), Status> {
+        let mut gone = Gone::default();
+        let destroyed = {
+            let mut registry = lock(&self.registry);
+            let client = self
+                .clients
+                .get(&id)
+                .filter(|client| client.minor == Minor::V41);
+            let client = client.ok_or(Status::StaleClientid)?;
+            let has_sessions = !lock(&client.holdings).sessions.is_empty();
+            if has_sessions || self.has_state(&client) {
+                Err(Status::ClientidBusy)
+            } else {
+                self.destroy(&mut registry, &client, &mut gone);
+                Ok(())
+            }
+        };
+        self.release(gone);
+        destroyed
+    }
+
+    /// RECLAIM_COMPLETE of all file systems. For one file system (`rca_one_fs`) there is nothing to do.
+    pub fn reclaim_complete(&self, client: &ClientRef<F, N>) -> Result<(), Status> {
+        if client.0.reclaimed.swap(true, Ordering::AcqRel) {
+            return Err(Status::CompleteAlready);
+        }
+        self.has_reclaimed(&client.0.record);
+        Ok(())
+    }
+}

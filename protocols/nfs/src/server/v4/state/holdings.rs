@@ -1,0 +1,369 @@
+//! What one client holds: its owners, and its states by their serial numbers. One mutex.
+
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bitflags::bitflags;
+
+use crate::v4::{SessionId, Status};
+
+use super::client::{Client, Minor};
+use super::gone::{Gone, NodeKey, Unlock};
+use super::owners::{LockOwner, OpenOwner, Owners};
+use super::shares::Shares;
+
+bitflags! {
+    /// What an open is for, or denies others: `OPEN4_SHARE_ACCESS_*` and `OPEN4_SHARE_DENY_*` by the
+    /// same numbers (RFC 8881 section 18.16.1).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Share: u8 {
+        /// Reading.
+        const READ = 1;
+        /// Writing.
+        const WRITE = 2;
+    }
+}
+
+pub(super) struct Holdings<F, N> {
+    /// The client is no more: nothing is to be added.
+    pub(super) gone: bool,
+    pub(super) open_owners: Owners<OpenOwner>,
+    pub(super) lock_owners: Owners<LockOwner>,
+    pub(super) sessions: Vec<SessionId>,
+    states: HashMap<u32, Held<F, N>>,
+    last_serial: u32,
+    pub(super) opens: usize,
+    pub(super) locks: usize,
+    pub(super) revoked: usize,
+}
+
+impl<F, N> Default for Holdings<F, N> {
+    fn default() -> Holdings<F, N> {
+        Holdings {
+            gone: false,
+            open_owners: Owners::default(),
+            lock_owners: Owners::default(),
+            sessions: Vec::new(),
+            states: HashMap::new(),
+            last_serial: 0,
+            opens: 0,
+            locks: 0,
+            revoked: 0,
+        }
+    }
+}
+
+/// What a stateid names.
+pub(super) enum Held<F, N> {
+    Open(Open<F, N>),
+    Lock(LockState),
+    /// v4.0: an open that was closed, by the open owner of this number: for a CLOSE sent again.
+    Closed(u32),
+    /// v4.1: what the client had and lost, until it says FREE_STATEID.
+    Revoked,
+}
+
+pub(super) struct Open<F, N> {
+    pub(super) owner: u32,
+    pub(super) key: NodeKey,
+    pub(super) node: N,
+    pub(super) access: Share,
+    pub(super) deny: Share,
+    /// Which combinations were opened: bit `access * 4 + deny`.
+    pub(super) seen: u16,
+    pub(super) seqid: u32,
+    pub(super) files: Files<F>,
+    /// Its lock states.
+    pub(super) locks: Vec<u32>,
+}
+
+/// The files of an open: one for each way in which it was opened.
+pub(super) struct Files<F> {
+    read: Option<F>,
+    write: Option<F>,
+    both: Option<F>,
+}
+
+pub(super) struct LockState {
+    pub(super) open: u32,
+    pub(super) owner: u32,
+    pub(super) seqid: u32,
+}
+
+impl<F> Files<F> {
+    pub(super) fn new(access: Share, file: F) -> Files<F> {
+        let mut files = Files {
+            read: None,
+            write: None,
+            both: None,
+        };
+        files.add(access, file);
+        files
+    }
+
+    /// A file that is open for all of `access`.
+    pub(super) fn get(&self, access: Share) -> Option<&F> {
+        let exactly = match access {
+            Share::READ => &self.read,
+            Share::WRITE => &self.write,
+            _ => &self.both,
+        };
+        exactly.as_ref().or(self.both.as_ref())
+    }
+
+    /// Keeps `file`, unless there is one that does; answers what is not kept.
+    pub(super) fn add(&mut self, access: Share, file: F) -> Option<F> {
+        if self.get(access).is_some() {
+            return Some(file);
+        }
+        match access {
+            Share::READ => self.read.replace(file),
+            Share::WRITE => self.write.replace(file),
+            _ => self.both.replace(file),
+        }
+    }
+
+    /// Keeps only what `access` still needs; answers the rest.
+    pub(super) fn keep(&mut self, access: Share) -> Vec<F> {
+        let unneeded = match access {
+            Share::READ if self.read.is_some() => [self.write.take(), self.both.take()],
+            Share::READ => [self.write.take(), None],
+            Share::WRITE if self.write.is_some() => [self.read.take(), self.both.take()],
+            Share::WRITE => [self.read.take(), None],
+            _ => [None, None],
+        };
+        unneeded.into_iter().flatten().collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        [&self.read, &self.write, &self.both]
+            .into_iter()
+            .flatten()
+            .count()
+    }
+
+    pub(super) fn all(self) -> impl Iterator<Item = F> {
+        [self.read, self.write, self.both].into_iter().flatten()
+    }
+}
+
+impl<F, N: Clone> Holdings<F, N> {
+    pub(super) fn get(&self, serial: u32) -> Option<&Held<F, N>> {
+        self.states.get(&serial)
+    }
+
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = (&u32, &Held<F, N>)> {
+        self.states.iter()
+    }
+
+    pub(super) fn insert(&mut self, state: Held<F, N>) -> u32 {
+        loop {
+            // Never 0; after four billion, those in use are left out.
+            self.last_serial = self.last_serial.checked_add(1).unwrap_or(1);
+            if !self.states.contains_key(&self.last_serial) {
+                break;
+            }
+        }
+        match &state {
+            Held::Open(_) => self.opens += 1,
+            Held::Lock(_) => self.locks += 1,
+            Held::Revoked => self.revoked += 1,
+            Held::Closed(_) => {}
+        }
+        self.states.insert(self.last_serial, state);
+        self.last_serial
+    }
+
+    pub(super) fn remove(&mut self, serial: u32) -> Option<Held<F, N>> {
+        let state = self.states.remove(&serial)?;
+        match &state {
+            Held::Open(_) => self.opens -= 1,
+            Held::Lock(_) => self.locks -= 1,
+            Held::Revoked => self.revoked -= 1,
+            Held::Closed(_) => {}
+        }
+        Some(state)
+    }
+
+    /// v4.0: `serial` was an open of `owner`'s.
+    pub(super) fn was_open(&mut self, serial: u32, owner: u32) {
+        self.states.insert(serial, Held::Closed(owner));
+    }
+
+    /// The open `serial`, if the client has that one.
+    pub(super) fn open(&self, serial: u32) -> Result<&Open<F, N>, Status> {
+        match self.states.get(&serial) {
+            Some(Held::Open(open)) => Ok(open),
+            Some(Held::Revoked) => Err(Status::Expired),
+            _ => Err(Status::BadStateid),
+        }
+    }
+
+    pub(super) fn open_mut(&mut self, serial: u32) -> Result<&mut Open<F, N>, Status> {
+        match self.states.get_mut(&serial) {
+            Some(Held::Open(open)) => Ok(open),
+            Some(Held::Revoked) => Err(Status::Expired),
+            _ => Err(Status::BadStateid),
+        }
+    }
+
+    /// The locks `serial`, if the client has those.
+    pub(super) fn lock(&self, serial: u32) -> Result<&LockState, Status> {
+        match self.states.get(&serial) {
+            Some(Held::Lock(lock)) => Ok(lock),
+            Some(Held::Revoked) => Err(Status::Expired),
+            _ => Err(Status::BadStateid),
+        }
+    }
+
+    pub(super) fn lock_mut(&mut self, serial: u32) -> Result<&mut LockState, Status> {
+        match self.states.get_mut(&serial) {
+            Some(Held::Lock(lock)) => Ok(lock),
+            Some(Held::Revoked) => Err(Status::Expired),
+            _ => Err(Status::BadStateid),
+        }
+    }
+
+    /// `EXPIRED` if the client is no more.
+    pub(super) fn alive(&self) -> Result<(), Status> {
+        if self.gone {
+            Err(Status::Expired)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes the open `serial` away, with its locks and its share reservation.
+    pub(super) fn close(
+        &mut self,
+        client: &Client<F, N>,
+        serial: u32,
+        shares: &Shares,
+        gone: &mut Gone<F, N>,
+    ) {
+        let Some(Held::Open(open)) = self.remove(serial) else {
+            return;
+        };
+        for &lock in &open.locks {
+            self.forget_lock(client, lock, open.key, &open.node, gone);
+        }
+        if let Some(owner) = self.open_owners.get_mut(open.owner) {
+            owner.opens.remove(&open.key);
+            shares.remove(open.key, client.id, &owner.name);
+            if client.minor == Minor::V41 && owner.opens.is_empty() {
+                self.open_owners.remove(open.owner);
+            }
+        }
+        gone.files.extend(open.files.all());
+    }
+
+    /// Takes the lock state `serial` of an open of `key` away, and whatever its owner has locked of
+    /// the node: as close(2) does, through whichever open it was locked.
+    pub(super) fn forget_lock(
+        &mut self,
+        client: &Client<F, N>,
+        serial: u32,
+        key: NodeKey,
+        node: &N,
+        gone: &mut Gone<F, N>,
+    ) {
+        let Some(Held::Lock(lock)) = self.remove(serial) else {
+            return;
+        };
+        let Some(owner) = self.lock_owners.get_mut(lock.owner) else {
+            return;
+        };
+        owner.states.retain(|&state| state != serial);
+        if owner.held.remove(&key).is_some_and(|held| !held.is_empty()) {
+            gone.locks.push(Unlock {
+                key,
+                node: node.clone(),
+                owner: client.lock_owner(owner.name.clone()),
+            });
+        }
+        if owner.states.is_empty() && !owner.seq.is_busy() {
+            self.lock_owners.remove(lock.owner);
+        }
+    }
+
+    /// Takes everything away. What had a stateid stays known as revoked if `revoke` is set.
+    pub(super) fn clear(
+        &mut self,
+        client: &Client<F, N>,
+        revoke: bool,
+        shares: &Shares,
+        gone: &mut Gone<F, N>,
+    ) {
+        let serials: Vec<u32> = self.states.keys().copied().collect();
+        let is_open = |state: &Held<F, N>| matches!(state, Held::Open(_));
+        let (opens, locks): (Vec<u32>, Vec<u32>) = serials
+            .iter()
+            .filter(|serial| !matches!(self.states[serial], Held::Revoked | Held::Closed(_)))
+            .partition(|serial| is_open(&self.states[*serial]));
+        for &serial in &opens {
+            self.close(client, serial, shares, gone);
+        }
+        for serial in opens.into_iter().chain(locks).filter(|_| revoke) {
+            self.states.insert(serial, Held::Revoked);
+            self.revoked += 1;
+        }
+        self.open_owners.clear();
+        self.lock_owners.clear();
+        if !revoke {
+            self.states = HashMap::new();
+            self.revoked = 0;
+        }
+    }
+
+    /// Forgets v4.0 open owners that have had nothing open since before `before` (RFC 7530 section
+    /// 9.1.10).
+    pub(super) fn forget_idle_owners(&mut self, before: Duration) {
+        let idle = |owner: &OpenOwner| owner.is_idle() && owner.used < before;
+        for number in self.open_owners.which(idle) {
+            self.forget_open_owner(number);
+        }
+    }
+
+    /// Forgets an open owner that has nothing open.
+    pub(super) fn forget_open_owner(&mut self, number: u32) {
+        if let Some(closed) = self
+            .open_owners
+            .remove(number)
+            .and_then(|owner| owner.closed)
+        {
+            self.remove(closed);
+        }
+    }
+
+    /// The number of open owner `name`, who is made if there is room.
+    pub(super) fn open_owner(
+        &mut self,
+        client: &Client<F, N>,
+        name: &Arc<[u8]>,
+        most: usize,
+        now: Duration,
+    ) -> Result<u32, Status> {
+        if let Some(number) = self.open_owners.find(name) {
+            return Ok(number);
+        }
+        if self.open_owners.len() >= most {
+            let oldest = self
+                .open_owners
+                .least(OpenOwner::is_idle, |owner| owner.used);
+            self.forget_open_owner(oldest.ok_or(full(client.minor))?);
+        }
+        Ok(self.open_owners.insert(name, OpenOwner::new(name, now)))
+    }
+}
+
+/// The status of an OPEN that there is no room for.
+pub(super) fn full(minor: Minor) -> Status {
+    match minor {
+        Minor::V40 => Status::Resource,
+        // Which v4.1 no longer has.
+        Minor::V41 => Status::Nospc,
+    }
+}

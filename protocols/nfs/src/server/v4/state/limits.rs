@@ -1,0 +1,59 @@
+//! How much clients may make the server remember.
+
+/// Bounds of every table. What is beyond is answered `RESOURCE` (v4.0), `NOSPC` or `DELAY`, whichever
+/// the operation may answer.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Clients, confirmed or not.
+    pub clients: usize,
+    /// Sessions of a client.
+    pub sessions: usize,
+    /// Slots of a session.
+    pub slots: u32,
+    /// Slots of all sessions together: as they run out, sessions get fewer and are asked to give back.
+    pub all_slots: usize,
+    /// Connections of a session.
+    pub connections: usize,
+    /// Opens of a client, and its open owners.
+    pub opens: usize,
+    /// Opens of all clients together, each of which is an open file or two.
+    pub all_opens: usize,
+    /// Lock stateids of a client.
+    pub locks: usize,
+    /// The largest request of a session's, in bytes.
+    pub max_request: u32,
+    /// The largest reply of a session's, in bytes.
+    pub max_response: u32,
+    /// The largest reply that is kept for a retry, in bytes.
+    pub max_cached: u32,
+    /// The most operations of a compound.
+    pub max_operations: u32,
+    /// How many lease times an expired client keeps what nobody else wants.
+    pub courtesy: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            clients: 4096,
+            sessions: 16,
+            // Linux asks for 64 and, told that there are more, takes them.
+            slots: 256,
+            all_slots: 1 << 16,
+            // Linux has at most 16 by nconnect and as many by trunking.
+            connections: 64,
+            opens: 1 << 16,
+            all_opens: 1 << 20,
+            locks: 1 << 16,
+            // 1 MiB of data and what stands around it.
+            max_request: (1 << 20) + (64 << 10),
+            max_response: (1 << 20) + (64 << 10),
+            // What a non-idempotent operation answers is small; READ and READDIR may be done again.
+            max_cached: 8 << 10,
+            // Compounds of clients in use have up to 16; suites try more.
+            max_operations: 128,
+            // A day of the usual lease, as knfsd grants.
+            courtesy: 960,
+        }
+    }
+}

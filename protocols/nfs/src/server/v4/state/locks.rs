@@ -1,0 +1,355 @@
+//! LOCK, LOCKU, RELEASE_LOCKOWNER, FREE_STATEID and TEST_STATEID.
+//!
+//! The ranges are the lock table's ([`vfs::lock::LockTable`]); here is who may lock, and what has been
+//! locked, so that it is released. LOCK has two steps: [`State::lock`] says who locks what,
+//! [`Locking::granted`] that the lock table did so.
+
+use std::sync::Arc;
+
+use vfs::lock::{LockKind, Owner};
+
+use crate::v4::{StateId, Status};
+
+use super::State;
+use super::client::{Client, ClientRef, Minor};
+use super::gone::{Gone, NodeKey, Unlock};
+use super::holdings::{Held, Holdings, LockState, Share};
+use super::owners::LockOwner;
+use super::stateid;
+use super::table::lock;
+
+/// Whose LOCK it is: `locker4`.
+#[derive(Clone, Copy, Debug)]
+pub enum Locker<'a> {
+    /// A lock owner that has locked nothing of this open yet (`open_to_lock_owner4`).
+    New {
+        /// The open's stateid.
+        open: &'a StateId,
+        /// The lock owner's name.
+        owner: &'a [u8],
+        /// v4.0: the lock owner's first seqid.
+        seqid: u32,
+    },
+    /// One that has (`exist_lock_owner4`).
+    Known {
+        /// Its stateid.
+        lock: &'a StateId,
+    },
+}
+
+/// A LOCK that may be asked of the lock table. Dropped, it is as if it had not come.
+#[must_use]
+pub struct Locking<'a, F, N: Clone> {
+    state: &'a State<F, N>,
+    client: Arc<Client<F, N>>,
+    open: u32,
+    key: NodeKey,
+    node: N,
+    owner: Owner,
+    first_seqid: u32,
+}
+
+/// A LOCKU that may be asked of the lock table.
+#[must_use]
+pub struct Unlocking<F, N: Clone> {
+    client: Arc<Client<F, N>>,
+    serial: u32,
+    key: NodeKey,
+    owner: Owner,
+}
+
+impl<F: Clone, N: Clone> State<F, N> {
+    /// A LOCK begins (RFC 7530 section 16.10, RFC 8881 section 18.10): `OPENMODE` if the file is not
+    /// open for that kind of lock. `reclaim` as for an OPEN.
+    pub fn lock(
+        &self,
+        client: &ClientRef<F, N>,
+        locker: Locker<'_>,
+        key: NodeKey,
+        kind: LockKind,
+        reclaim: bool,
+    ) -> Result<Locking<'_, F, N>, Status> {
+        let client = &client.0;
+        self.may_lock(client, reclaim)?;
+        let holdings = lock(&client.holdings);
+        holdings.alive()?;
+        let (open, name, first_seqid) = match locker {
+            Locker::New { open, owner, seqid } => {
+                let open = self.confirmed_open(client, &holdings, open, key)?;
+                let known = holdings.lock_owners.find(owner);
+                let known = known.and_then(|number| holdings.lock_owners.get(number));
+                if known
+                    .is_some_and(|owner| client.minor == Minor::V40 && !owner.seq.expects(seqid))
+                {
+                    return Err(Status::BadSeqid);
+                }
+                if holdings.locks + holdings.revoked >= self.limits.locks {
+                    return Err(full(client.minor));
+                }
+                (
+                    open,
+                    known.map_or_else(|| owner.into(), |owner| owner.name.clone()),
+                    seqid,
+                )
+            }
+            Locker::Known { lock } => {
+                let serial = self.lock_serial(client, &holdings, lock, key)?;
+                let state = holdings.lock(serial)?;
+                let owner = holdings.lock_owners.get(state.owner);
+                (
+                    state.open,
+                    owner.ok_or(Status::Serverfault)?.name.clone(),
+                    0,
+                )
+            }
+        };
+        let opened = holdings.open(open)?;
+        let needed = match kind {
+            LockKind::Shared => Share::READ,
+            LockKind::Exclusive => Share::WRITE,
+        };
+        if !opened.access.contains(needed) {
+            return Err(Status::Openmode);
+        }
+        Ok(Locking {
+            state: self,
+            client: client.clone(),
+            open,
+            key,
+            node: opened.node.clone(),
+            owner: client.lock_owner(name),
+            first_seqid,
+        })
+    }
+
+    /// A LOCKU begins (RFC 7530 section 16.12, RFC 8881 section 18.12).
+    pub fn unlock(
+        &self,
+        client: &ClientRef<F, N>,
+        stateid: &StateId,
+        key: NodeKey,
+    ) -> Result<Unlocking<F, N>, Status> {
+        let client = &client.0;
+        let holdings = lock(&client.holdings);
+        let serial = self.lock_serial(client, &holdings, stateid, key)?;
+        let state = holdings.lock(serial)?;
+        let owner = holdings.lock_owners.get(state.owner);
+        Ok(Unlocking {
+            client: client.clone(),
+            serial,
+            key,
+            owner: client.lock_owner(owner.ok_or(Status::Serverfault)?.name.clone()),
+        })
+    }
+
+    /// RELEASE_LOCKOWNER (RFC 7530 section 16.37): `LOCKS_HELD` if it has locked anything.
+    pub fn release_lock_owner(&self, client: &ClientRef<F, N>, owner: &[u8]) -> Result<(), Status> {
+        let client = &client.0;
+        let mut holdings = lock(&client.holdings);
+        holdings.alive()?;
+        let Some(number) = holdings.lock_owners.find(owner) else {
+            return Ok(());
+        };
+        let owner = holdings
+            .lock_owners
+            .get(number)
+            .ok_or(Status::Serverfault)?;
+        if owner.holds_any() || owner.seq.is_busy() {
+            return Err(Status::LocksHeld);
+        }
+        for serial in owner.states.clone() {
+            holdings.forget_free_lock(client, serial);
+        }
+        Ok(())
+    }
+
+    /// FREE_STATEID (RFC 8881 section 18.38): of locks with nothing locked, and of what was revoked.
+    pub fn free_stateid(&self, client: &ClientRef<F, N>, stateid: &StateId) -> Result<(), Status> {
+        let client = &client.0;
+        let serial = self.serial_of(client, stateid)?;
+        let mut holdings = lock(&client.holdings);
+        match holdings.get(serial) {
+            Some(Held::Open(_)) => Err(Status::LocksHeld),
+            Some(Held::Lock(state)) => {
+                stateid::check(client, stateid.seqid, state.seqid)?;
+                let key = holdings.open(state.open)?.key;
+                let owner = holdings.lock_owners.get(state.owner);
+                if owner
+                    .is_some_and(|owner| owner.held.get(&key).is_some_and(|held| !held.is_empty()))
+                {
+                    return Err(Status::LocksHeld);
+                }
+                holdings.forget_free_lock(client, serial);
+                Ok(())
+            }
+            Some(Held::Revoked) => {
+                holdings.remove(serial);
+                if holdings.revoked == 0 {
+                    super::lease::nothing_revoked(client);
+                }
+                Ok(())
+            }
+            Some(Held::Closed(_)) | None => Err(Status::BadStateid),
+        }
+    }
+
+    /// What TEST_STATEID answers of one stateid (RFC 8881 section 18.48).
+    pub fn test_stateid(&self, client: &ClientRef<F, N>, stateid: &StateId) -> Status {
+        let client = &client.0;
+        let tested = self.serial_of(client, stateid).and_then(|serial| {
+            let holdings = lock(&client.holdings);
+            let seqid = match holdings.get(serial) {
+                Some(Held::Open(open)) => open.seqid,
+                Some(Held::Lock(state)) => state.seqid,
+                Some(Held::Revoked) => return Err(Status::Expired),
+                Some(Held::Closed(_)) | None => return Err(Status::BadStateid),
+            };
+            stateid::check(client, stateid.seqid, seqid)
+        });
+        tested.err().unwrap_or(Status::Ok)
+    }
+
+    /// The serial number of `stateid` if those are locks of `client`'s, of `key`, as they are now.
+    fn lock_serial(
+        &self,
+        client: &Client<F, N>,
+        holdings: &Holdings<F, N>,
+        stateid: &StateId,
+        key: NodeKey,
+    ) -> Result<u32, Status> {
+        let serial = self.serial_of(client, stateid)?;
+        let state = holdings.lock(serial)?;
+        if holdings.open(state.open)?.key != key {
+            return Err(Status::BadStateid);
+        }
+        stateid::check(client, stateid.seqid, state.seqid)?;
+        Ok(serial)
+    }
+}
+
+impl<F, N: Clone> Locking<'_, F, N> {
+    /// Who locks, to the lock table.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// The lock table has locked `start..=end`: the LOCK is done. It fails only if the open, or the
+    /// client, went meanwhile, or its tables filled up; the locks are released then.
+    pub fn granted(self, start: u64, end: u64) -> Result<StateId, Status> {
+        let granted = self.settle(&mut lock(&self.client.holdings), start, end);
+        if granted.is_err() {
+            self.state.release(Gone {
+                files: Vec::new(),
+                locks: vec![Unlock {
+                    key: self.key,
+                    node: self.node,
+                    owner: self.owner,
+                }],
+            });
+        }
+        granted
+    }
+
+    fn settle(
+        &self,
+        holdings: &mut Holdings<F, N>,
+        start: u64,
+        end: u64,
+    ) -> Result<StateId, Status> {
+        holdings.alive()?;
+        holdings.open(self.open)?;
+        let name = &self.owner.id;
+        let number = holdings.lock_owners.find(name).unwrap_or_else(|| {
+            let mut owner = LockOwner::new(name);
+            owner.seq.set(self.first_seqid);
+            holdings.lock_owners.insert(name, owner)
+        });
+        let owner = holdings
+            .lock_owners
+            .get(number)
+            .ok_or(Status::Serverfault)?;
+        let mut known = owner.states.iter().copied();
+        let known = known.find(|&serial| {
+            holdings
+                .lock(serial)
+                .is_ok_and(|lock| lock.open == self.open)
+        });
+        let serial = known.unwrap_or_else(|| {
+            let state = LockState {
+                open: self.open,
+                owner: number,
+                seqid: 0,
+            };
+            holdings.insert(Held::Lock(state))
+        });
+        if known.is_none() {
+            holdings.open_mut(self.open)?.locks.push(serial);
+        }
+        let owner = holdings
+            .lock_owners
+            .get_mut(number)
+            .ok_or(Status::Serverfault)?;
+        if known.is_none() {
+            owner.states.push(serial);
+        }
+        owner.held.entry(self.key).or_default().insert(start, end);
+        Ok(holdings.lock_mut(serial)?.changed(&self.client, serial))
+    }
+}
+
+impl<F, N: Clone> Unlocking<F, N> {
+    /// Who unlocks, to the lock table.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// The lock table has unlocked `start..=end`: the LOCKU is done.
+    pub fn done(self, start: u64, end: u64) -> Result<StateId, Status> {
+        let mut holdings = lock(&self.client.holdings);
+        let state = holdings.lock_mut(self.serial)?;
+        let (number, stateid) = (state.owner, state.changed(&self.client, self.serial));
+        let owner = holdings.lock_owners.get_mut(number);
+        if let Some(held) = owner.and_then(|owner| owner.held.get_mut(&self.key)) {
+            held.remove(start, end);
+        }
+        Ok(stateid)
+    }
+}
+
+impl LockOwner {
+    fn holds_any(&self) -> bool {
+        self.held.values().any(|held| !held.is_empty())
+    }
+}
+
+impl LockState {
+    /// They have changed: their new stateid.
+    fn changed<F, N>(&mut self, client: &Client<F, N>, serial: u32) -> StateId {
+        self.seqid = stateid::next(self.seqid);
+        stateid::stateid(client.id, serial, self.seqid)
+    }
+}
+
+impl<F, N: Clone> Holdings<F, N> {
+    /// Takes away the lock state `serial`, whose owner has nothing locked.
+    fn forget_free_lock(&mut self, client: &Client<F, N>, serial: u32) {
+        let Ok(open) = self.lock(serial).map(|state| state.open) else {
+            return;
+        };
+        if let Ok(open) = self.open_mut(open) {
+            open.locks.retain(|&lock| lock != serial);
+            let (key, node) = (open.key, open.node.clone());
+            let mut gone = Gone::default();
+            self.forget_lock(client, serial, key, &node, &mut gone);
+            debug_assert!(gone.is_empty(), "it had locked something");
+        }
+    }
+}
+
+/// The status of a LOCK that there is no room for: none that v4.1 has would be truer.
+fn full(minor: Minor) -> Status {
+    match minor {
+        Minor::V40 => Status::Resource,
+        Minor::V41 => Status::Delay,
+    }
+}

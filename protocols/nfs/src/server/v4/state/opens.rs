@@ -1,0 +1,451 @@
+//! OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE, and the files behind stateids for I/O.
+//!
+//! An OPEN has two steps: [`State::open`] reserves what it shares and denies, so that the file can be
+//! opened or cut off with nobody in the way; [`Opening::commit`] makes the stateid. No lock is held
+//! in between.
+
+use std::sync::Arc;
+
+use crate::v4::{StateId, Status};
+
+use super::State;
+use super::client::{Client, ClientRef, Minor};
+use super::gone::{Gone, NodeKey};
+use super::holdings::{Files, Held, Holdings, Open, Share, full};
+use super::shares::Refused;
+use super::stateid::{self, INVALID, Parts};
+use super::table::lock;
+
+/// What an OPEN asks for.
+pub struct OpenAsk<'a, N> {
+    /// The open owner's name.
+    pub owner: &'a [u8],
+    /// Which node.
+    pub key: NodeKey,
+    /// The node: given back when locks of its are to be released.
+    pub node: N,
+    /// What for; never empty.
+    pub access: Share,
+    /// What others may not.
+    pub deny: Share,
+    /// Whether it is what the client had before the server's restart (`CLAIM_PREVIOUS`).
+    pub reclaim: bool,
+}
+
+/// An OPEN that has its reservation. Dropped, it is as if it had not come.
+#[must_use]
+pub struct Opening<'a, F, N: Clone> {
+    state: &'a State<F, N>,
+    client: Arc<Client<F, N>>,
+    owner: Arc<[u8]>,
+    key: NodeKey,
+    node: N,
+    access: Share,
+    deny: Share,
+    reclaim: bool,
+    pending: u64,
+    held: Option<F>,
+}
+
+/// An OPEN that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its stateid.
+    pub stateid: StateId,
+    /// v4.0: the owner must confirm (`OPEN4_RESULT_CONFIRM`).
+    pub confirm: bool,
+}
+
+impl<F: Clone, N: Clone> State<F, N> {
+    /// An OPEN begins (RFC 7530 section 16.16, RFC 8881 section 18.16). `SHARE_DENIED`
+    /// (`RECLAIM_CONFLICT` for a reclaim) if an open is in the way, be it the owner's own; an expired client in the
+    /// way loses what it has. `GRACE`, `NO_GRACE`, `RECLAIM_BAD` as [`State::in_grace`] has it.
+    /// Whether the caller may open the node is nothing to do with it.
+    pub fn open(
+        &self,
+        client: &ClientRef<F, N>,
+        ask: OpenAsk<'_, N>,
+    ) -> Result<Opening<'_, F, N>, Status> {
+        let client = &client.0;
+        if ask.access.is_empty() {
+            return Err(Status::Inval);
+        }
+        self.may_lock(client, ask.reclaim)?;
+        let owner: Arc<[u8]> = ask.owner.into();
+        let held = {
+            let holdings = lock(&client.holdings);
+            holdings.alive()?;
+            match holdings.opened(&owner, ask.key) {
+                Some((_, open)) => open.files.get(ask.access).cloned(),
+                None if holdings.opens + holdings.revoked >= self.limits.opens => {
+                    return Err(full(client.minor));
+                }
+                None => None,
+            }
+        };
+        let pending = loop {
+            let reserved = self
+                .shares
+                .reserve(ask.key, client.id, &owner, ask.access, ask.deny);
+            match reserved {
+                Ok(pending) => break pending,
+                Err(Refused::By(other)) if self.expire_if_courteous(other, ask.key) => {}
+                Err(Refused::By(_)) if ask.reclaim => return Err(Status::ReclaimConflict),
+                Err(Refused::By(_)) => return Err(Status::ShareDenied),
+                Err(Refused::Full) if self.expire_oldest() => {}
+                Err(Refused::Full) => return Err(full(client.minor)),
+            }
+        };
+        Ok(Opening {
+            state: self,
+            client: client.clone(),
+            owner,
+            key: ask.key,
+            node: ask.node,
+            access: ask.access,
+            deny: ask.deny,
+            reclaim: ask.reclaim,
+            pending,
+            held,
+        })
+    }
+
+    /// OPEN_CONFIRM (RFC 7530 section 16.18), in the owner's turn.
+    pub fn open_confirm(
+        &self,
+        client: &ClientRef<F, N>,
+        stateid: &StateId,
+        key: NodeKey,
+    ) -> Result<StateId, Status> {
+        let client = &client.0;
+        let serial = self.serial_of(client, stateid)?;
+        let mut holdings = lock(&client.holdings);
+        let open = holdings.open(serial)?;
+        let owner = open.owner;
+        open.check(client, stateid, key)?;
+        let owner = holdings.open_owners.get_mut(owner);
+        let owner = owner.filter(|owner| !owner.confirmed);
+        owner.ok_or(Status::BadStateid)?.confirmed = true;
+        Ok(holdings.open_mut(serial)?.changed(client, serial))
+    }
+
+    /// OPEN_DOWNGRADE (RFC 7530 section 16.19, RFC 8881 section 18.18). `INVAL` unless some of the
+    /// owner's OPENs together come to just that.
+    pub fn open_downgrade(
+        &self,
+        client: &ClientRef<F, N>,
+        stateid: &StateId,
+        key: NodeKey,
+        access: Share,
+        deny: Share,
+    ) -> Result<StateId, Status> {
+        let client = &client.0;
+        let mut gone = Gone::default();
+        let stateid = {
+            let mut holdings = lock(&client.holdings);
+            let serial = self.confirmed_open(client, &holdings, stateid, key)?;
+            let owner = holdings.open(serial)?.owner;
+            let name = holdings
+                .open_owners
+                .get(owner)
+                .map(|owner| owner.name.clone());
+            let open = holdings.open_mut(serial)?;
+            let within = open.seen & combinations_within(access, deny);
+            if access.is_empty() || union(within) != (access, deny) {
+                return Err(Status::Inval);
+            }
+            (open.seen, open.access, open.deny) = (within, access, deny);
+            gone.files = open.files.keep(access);
+            let name = name.ok_or(Status::Serverfault)?;
+            self.shares.set(key, client.id, &name, access, deny);
+            open.changed(client, serial)
+        };
+        self.release(gone);
+        Ok(stateid)
+    }
+
+    /// CLOSE (RFC 7530 section 16.2, RFC 8881 section 18.2). Locks that are still held through it are
+    /// released.
+    pub fn close(
+        &self,
+        client: &ClientRef<F, N>,
+        stateid: &StateId,
+        key: NodeKey,
+    ) -> Result<StateId, Status> {
+        let client = &client.0;
+        let mut gone = Gone::default();
+        let stateid = {
+            let mut holdings = lock(&client.holdings);
+            let serial = self.confirmed_open(client, &holdings, stateid, key)?;
+            let open = holdings.open_mut(serial)?;
+            let (number, last) = (open.owner, open.changed(client, serial));
+            holdings.close(client, serial, &self.shares, &mut gone);
+            match client.minor {
+                Minor::V41 => INVALID,
+                Minor::V40 => {
+                    if let Some(owner) = holdings.open_owners.get_mut(number) {
+                        let before = owner.closed.replace(serial);
+                        owner.used = self.now();
+                        before.map(|before| holdings.remove(before));
+                        holdings.was_open(serial, number);
+                    }
+                    last
+                }
+            }
+        };
+        self.release(gone);
+        Ok(stateid)
+    }
+
+    /// The file behind an open's or a lock's stateid, for READ, WRITE and whatever else takes one, to
+    /// be used for `access` (one of the two). `client` is the session's; v4.0, which has none, is taken
+    /// for whom the stateid is of, and its lease renewed. `OPENMODE` if it is not open for that. Special
+    /// stateids are [`State::anonymous`]'s.
+    pub fn io(
+        &self,
+        client: Option<&ClientRef<F, N>>,
+        stateid: &StateId,
+        key: NodeKey,
+        access: Share,
+    ) -> Result<F, Status> {
+        let found;
+        let client = match client {
+            Some(client) => &client.0,
+            None => {
+                found = self.client_of(stateid)?;
+                &found
+            }
+        };
+        let serial = self.serial_of(client, stateid)?;
+        let holdings = lock(&client.holdings);
+        let open = match holdings.get(serial) {
+            Some(Held::Lock(state)) => {
+                stateid::check(client, stateid.seqid, state.seqid)?;
+                let open = holdings.open(state.open)?;
+                open.of(key)?;
+                open
+            }
+            _ => {
+                let serial = self.confirmed_open(client, &holdings, stateid, key)?;
+                holdings.open(serial)?
+            }
+        };
+        if !open.access.contains(access) {
+            return Err(Status::Openmode);
+        }
+        open.files.get(access).cloned().ok_or(Status::Openmode)
+    }
+
+    /// Whether I/O without an open may be done (RFC 7530 section 9.1.4.3, RFC 8881 section 9.1.3): `LOCKED`
+    /// if somebody denies it, `GRACE` while somebody may reclaim that. Not to be asked for a READ with
+    /// [`super::Special::Bypass`].
+    pub fn anonymous(&self, key: NodeKey, access: Share) -> Result<(), Status> {
+        if self.in_grace() {
+            return Err(Status::Grace);
+        }
+        while let Some(client) = self.shares.denier(key, access) {
+            if !self.expire_if_courteous(client, key) {
+                return Err(Status::Locked);
+            }
+        }
+        Ok(())
+    }
+
+    /// The serial number of `stateid` if that is an open of `client`'s, of `key`, as it is now, whose
+    /// owner is confirmed.
+    pub(super) fn confirmed_open(
+        &self,
+        client: &Client<F, N>,
+        holdings: &Holdings<F, N>,
+        stateid: &StateId,
+        key: NodeKey,
+    ) -> Result<u32, Status> {
+        let serial = self.serial_of(client, stateid)?;
+        let open = holdings.open(serial)?;
+        open.check(client, stateid, key)?;
+        let owner = holdings.open_owners.get(open.owner);
+        if client.minor == Minor::V40 && !owner.is_some_and(|owner| owner.confirmed) {
+            return Err(Status::BadStateid);
+        }
+        Ok(serial)
+    }
+}
+
+impl<F, N: Clone> State<F, N> {
+    /// The serial number in `stateid`, if it is of this boot and of `client`.
+    pub(super) fn serial_of(
+        &self,
+        client: &Client<F, N>,
+        stateid: &StateId,
+    ) -> Result<u32, Status> {
+        let parts = Parts::of(stateid);
+        if stateid::client_id(parts.boot, parts.client) == client.id {
+            return Ok(parts.serial);
+        }
+        let is_stale = client.minor == Minor::V40
+            && parts.boot != self.boot
+            && stateid::special(stateid).is_none();
+        Err(if is_stale {
+            Status::StaleStateid
+        } else {
+            // RFC 8881 section 15.1.16.5: sessions have told before.
+            Status::BadStateid
+        })
+    }
+}
+
+impl<F, N: Clone> Opening<'_, F, N> {
+    /// A file that the owner has open already and that will do: pass a clone of it to
+    /// [`Opening::commit`] rather than open another.
+    pub fn held(&self) -> Option<&F> {
+        self.held.as_ref()
+    }
+
+    /// `file` is open as asked: the OPEN is done. It fails only if the client went meanwhile, or its
+    /// tables filled up.
+    pub fn commit(self, file: F) -> Result<Opened, Status> {
+        self.state.record(&self.client);
+        let mut spare = None;
+        let opened = {
+            let mut holdings = lock(&self.client.holdings);
+            self.settle(&mut holdings, file, &mut spare)
+        };
+        // Dropped with no lock held.
+        drop(spare);
+        opened
+    }
+
+    fn settle(
+        &self,
+        holdings: &mut Holdings<F, N>,
+        file: F,
+        spare: &mut Option<F>,
+    ) -> Result<Opened, Status> {
+        let client = &self.client;
+        let limits = &self.state.limits;
+        let known = holdings
+            .opened(&self.owner, self.key)
+            .map(|(serial, _)| serial);
+        let room = known.is_some() || holdings.opens + holdings.revoked < limits.opens;
+        let checked = holdings.alive().and(if room {
+            Ok(())
+        } else {
+            Err(full(client.minor))
+        });
+        let owner = checked.and_then(|()| {
+            holdings.open_owner(client, &self.owner, limits.opens, self.state.now())
+        });
+        let owner = match owner {
+            Ok(owner) if self.state.shares.settle(self.key, self.pending) => owner,
+            Ok(_) => {
+                *spare = Some(file);
+                return Err(Status::Expired);
+            }
+            Err(status) => {
+                *spare = Some(file);
+                return Err(status);
+            }
+        };
+        let serial = match known {
+            Some(serial) => {
+                let open = holdings.open_mut(serial)?;
+                open.access |= self.access;
+                open.deny |= self.deny;
+                open.seen |= combination(self.access, self.deny);
+                *spare = open.files.add(self.access, file);
+                serial
+            }
+            None => {
+                let serial = holdings.insert(Held::Open(Open {
+                    owner,
+                    key: self.key,
+                    node: self.node.clone(),
+                    access: self.access,
+                    deny: self.deny,
+                    seen: combination(self.access, self.deny),
+                    seqid: 0,
+                    files: Files::new(self.access, file),
+                    locks: Vec::new(),
+                }));
+                if let Some(owner) = holdings.open_owners.get_mut(owner) {
+                    owner.opens.insert(self.key, serial);
+                }
+                serial
+            }
+        };
+        let confirmed = holdings.open_owners.get_mut(owner).is_some_and(|owner| {
+            // RFC 7530 section 9.1.11: nobody has to confirm a reclaim.
+            owner.confirmed |= self.reclaim;
+            owner.confirmed
+        });
+        Ok(Opened {
+            stateid: holdings.open_mut(serial)?.changed(client, serial),
+            confirm: client.minor == Minor::V40 && !confirmed,
+        })
+    }
+}
+
+impl<F, N: Clone> Drop for Opening<'_, F, N> {
+    fn drop(&mut self) {
+        self.state.shares.cancel(self.key, self.pending);
+    }
+}
+
+impl<F, N: Clone> Holdings<F, N> {
+    /// What `owner` has open of `key`.
+    fn opened(&self, owner: &[u8], key: NodeKey) -> Option<(u32, &Open<F, N>)> {
+        let owner = self.open_owners.get(self.open_owners.find(owner)?)?;
+        let serial = *owner.opens.get(&key)?;
+        Some((serial, self.open(serial).ok()?))
+    }
+}
+
+impl<F, N> Open<F, N> {
+    /// `BAD_STATEID` unless it is an open of `key`.
+    fn of(&self, key: NodeKey) -> Result<(), Status> {
+        if self.key == key {
+            Ok(())
+        } else {
+            Err(Status::BadStateid)
+        }
+    }
+
+    fn check(&self, client: &Client<F, N>, given: &StateId, key: NodeKey) -> Result<(), Status> {
+        self.of(key)?;
+        stateid::check(client, given.seqid, self.seqid)
+    }
+
+    /// It has changed: its new stateid.
+    fn changed(&mut self, client: &Client<F, N>, serial: u32) -> StateId {
+        self.seqid = stateid::next(self.seqid);
+        stateid::stateid(client.id, serial, self.seqid)
+    }
+}
+
+/// The bit of [`Open::seen`] that an OPEN sets.
+fn combination(access: Share, deny: Share) -> u16 {
+    1 << (access.bits() * 4 + deny.bits())
+}
+
+/// The bits of those that are for no more than `access`, and deny no more than `deny`.
+fn combinations_within(access: Share, deny: Share) -> u16 {
+    let within = each().filter(|&(a, d)| access.contains(a) && deny.contains(d));
+    within.fold(0, |all, (a, d)| all | combination(a, d))
+}
+
+/// What OPENs together come to.
+fn union(seen: u16) -> (Share, Share) {
+    let were = each().filter(|&(a, d)| seen & combination(a, d) != 0);
+    were.fold((Share::empty(), Share::empty()), |all, one| {
+        (all.0 | one.0, all.1 | one.1)
+    })
+}
+
+fn each() -> impl Iterator<Item = (Share, Share)> {
+    (0..16).map(|bit| {
+        (
+            Share::from_bits_truncate(bit / 4),
+            Share::from_bits_truncate(bit % 4),
+        )
+    })
+}

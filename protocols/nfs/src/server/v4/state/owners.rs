@@ -1,0 +1,138 @@
+//! Open owners and lock owners of a client.
+
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use vfs::Ranges;
+
+use super::gone::NodeKey;
+use super::seqid::OwnerSeq;
+
+/// Owners by their names and by numbers.
+pub(super) struct Owners<O> {
+    numbers: HashMap<Arc<[u8]>, u32>,
+    owners: HashMap<u32, (Arc<[u8]>, O)>,
+    last: u32,
+}
+
+pub(super) struct OpenOwner {
+    pub(super) name: Arc<[u8]>,
+    /// v4.0.
+    pub(super) seq: OwnerSeq,
+    /// v4.0: OPEN_CONFIRM was done.
+    pub(super) confirmed: bool,
+    /// Its opens' serial numbers.
+    pub(super) opens: HashMap<NodeKey, u32>,
+    /// v4.0: the serial number of what it closed last.
+    pub(super) closed: Option<u32>,
+    /// When it last did something.
+    pub(super) used: Duration,
+}
+
+pub(super) struct LockOwner {
+    pub(super) name: Arc<[u8]>,
+    /// v4.0.
+    pub(super) seq: OwnerSeq,
+    /// Its lock states' serial numbers.
+    pub(super) states: Vec<u32>,
+    /// What it has locked.
+    pub(super) held: HashMap<NodeKey, Ranges>,
+}
+
+impl OpenOwner {
+    pub(super) fn new(name: &Arc<[u8]>, now: Duration) -> OpenOwner {
+        OpenOwner {
+            name: name.clone(),
+            seq: OwnerSeq::default(),
+            confirmed: false,
+            opens: HashMap::new(),
+            closed: None,
+            used: now,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.opens.is_empty() && !self.seq.is_busy()
+    }
+}
+
+impl LockOwner {
+    pub(super) fn new(name: &Arc<[u8]>) -> LockOwner {
+        LockOwner {
+            name: name.clone(),
+            seq: OwnerSeq::default(),
+            states: Vec::new(),
+            held: HashMap::new(),
+        }
+    }
+}
+
+impl<O> Default for Owners<O> {
+    fn default() -> Owners<O> {
+        Owners {
+            numbers: HashMap::new(),
+            owners: HashMap::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<O> Owners<O> {
+    pub(super) fn len(&self) -> usize {
+        self.owners.len()
+    }
+
+    pub(super) fn find(&self, name: &[u8]) -> Option<u32> {
+        self.numbers.get(name).copied()
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&O> {
+        self.owners.get(&number).map(|(_, owner)| owner)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut O> {
+        self.owners.get_mut(&number).map(|(_, owner)| owner)
+    }
+
+    pub(super) fn insert(&mut self, name: &Arc<[u8]>, owner: O) -> u32 {
+        loop {
+            self.last = self.last.wrapping_add(1);
+            if !self.owners.contains_key(&self.last) {
+                break;
+            }
+        }
+        self.numbers.insert(name.clone(), self.last);
+        self.owners.insert(self.last, (name.clone(), owner));
+        self.last
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> Option<O> {
+        let (name, owner) = self.owners.remove(&number)?;
+        self.numbers.remove(&name);
+        Some(owner)
+    }
+
+    /// Forgets all, and gives none of their numbers again soon.
+    pub(super) fn clear(&mut self) {
+        self.numbers.clear();
+        self.owners.clear();
+    }
+
+    /// The numbers of those that `which` names.
+    pub(super) fn which(&self, which: impl Fn(&O) -> bool) -> Vec<u32> {
+        let named = self.owners.iter().filter(|(_, (_, owner))| which(owner));
+        named.map(|(&number, _)| number).collect()
+    }
+
+    /// Of those that `which` names, the one with the least `key`.
+    pub(super) fn least<K: Ord>(
+        &self,
+        which: impl Fn(&O) -> bool,
+        key: impl Fn(&O) -> K,
+    ) -> Option<u32> {
+        let named = self.owners.iter().filter(|(_, (_, owner))| which(owner));
+        let least = named.min_by_key(|(_, (_, owner))| key(owner))?;
+        Some(*least.0)
+    }
+}

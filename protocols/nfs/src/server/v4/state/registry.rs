@@ -1,0 +1,286 @@
+//! Who the clients are: by name, confirmed or not. One mutex, for operations that are rare.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::v4::{ClientId, StateId, Status};
+
+use super::State;
+use super::client::{Client, ClientRef, Minor, Recorded};
+use super::gone::Gone;
+use super::setclientid::Callback;
+use super::stateid::{self, Parts, client_id};
+use super::table::lock;
+
+pub(super) struct Registry<F, N> {
+    /// By [`super::client::record`].
+    names: HashMap<Box<[u8]>, Name<F, N>>,
+    /// Client ids by numbers in the lock table.
+    lockers: HashMap<u64, ClientId>,
+    last_client: u32,
+    last_serial: u64,
+}
+
+/// What goes by one name.
+pub(super) struct Name<F, N> {
+    pub(super) confirmed: Option<Known<F, N>>,
+    pub(super) unconfirmed: Option<Known<F, N>>,
+}
+
+pub(super) struct Known<F, N> {
+    pub(super) client: Arc<Client<F, N>>,
+    /// v4.0: the verifier of SETCLIENTID_CONFIRM, and where the client is called back.
+    pub(super) confirm: [u8; 8],
+    pub(super) callback: Callback,
+}
+
+impl<F, N> Clone for Known<F, N> {
+    fn clone(&self) -> Self {
+        Known {
+            client: self.client.clone(),
+            confirm: self.confirm,
+            callback: self.callback.clone(),
+        }
+    }
+}
+
+impl<F, N> Default for Registry<F, N> {
+    fn default() -> Registry<F, N> {
+        Registry {
+            names: HashMap::new(),
+            lockers: HashMap::new(),
+            last_client: 0,
+            last_serial: 0,
+        }
+    }
+}
+
+impl<F, N> Default for Name<F, N> {
+    fn default() -> Name<F, N> {
+        Name {
+            confirmed: None,
+            unconfirmed: None,
+        }
+    }
+}
+
+impl<F, N> Registry<F, N> {
+    pub(super) fn name(&self, record: &[u8]) -> Option<&Name<F, N>> {
+        self.names.get(record)
+    }
+
+    pub(super) fn name_mut(&mut self, record: &[u8]) -> &mut Name<F, N> {
+        self.names.entry(record.into()).or_default()
+    }
+
+    pub(super) fn confirmed(&self, record: &[u8]) -> Option<Known<F, N>> {
+        self.name(record)?.confirmed.clone()
+    }
+
+    pub(super) fn unconfirmed(&self, record: &[u8]) -> Option<Known<F, N>> {
+        self.name(record)?.unconfirmed.clone()
+    }
+
+    /// A number that was not given before.
+    pub(super) fn serial(&mut self) -> u64 {
+        self.last_serial += 1;
+        self.last_serial
+    }
+
+    /// How many clients there have been.
+    pub(super) fn issued(&self) -> u32 {
+        self.last_client
+    }
+
+    fn forget(&mut self, client: &Client<F, N>) {
+        self.lockers.remove(&client.locker);
+        let Some(name) = self.names.get_mut(&client.record) else {
+            return;
+        };
+        for known in [&mut name.confirmed, &mut name.unconfirmed] {
+            known.take_if(|known| known.client.id == client.id);
+        }
+        if name.confirmed.is_none() && name.unconfirmed.is_none() {
+            self.names.remove(&client.record);
+        }
+    }
+}
+
+impl<F, N: Clone> State<F, N> {
+    /// The v4.0 client `id`, whose lease is renewed: `STALE_CLIENTID` if it is of another boot, or not
+    /// confirmed, `EXPIRED` if it is no more.
+    pub fn client(&self, id: ClientId) -> Result<ClientRef<F, N>, Status> {
+        if (id >> 32) as u32 != self.boot {
+            return Err(Status::StaleClientid);
+        }
+        let Some(client) = self.clients.get(&id) else {
+            let was_given = id as u32 <= lock(&self.registry).issued();
+            return Err(if was_given {
+                Status::Expired
+            } else {
+                Status::StaleClientid
+            });
+        };
+        if client.minor != Minor::V40 || !client.is_confirmed() {
+            return Err(Status::StaleClientid);
+        }
+        client.renew(self.now());
+        Ok(ClientRef(client))
+    }
+
+    /// The v4.0 client whose stateid it is. Renews its lease.
+    pub(super) fn client_of(&self, stateid: &StateId) -> Result<Arc<Client<F, N>>, Status> {
+        let parts = Parts::of(stateid);
+        if stateid::special(stateid).is_some() {
+            return Err(Status::BadStateid);
+        }
+        if parts.boot != self.boot {
+            return Err(Status::StaleStateid);
+        }
+        match self.client(client_id(parts.boot, parts.client)) {
+            Ok(ClientRef(client)) => Ok(client),
+            Err(Status::Expired) => Err(Status::Expired),
+            Err(_) => Err(Status::BadStateid),
+        }
+    }
+
+    /// The NFS client that the lock table knows by `number`, if it is one.
+    pub fn client_of_lock(&self, number: u64) -> Option<ClientId> {
+        lock(&self.registry).lockers.get(&number).copied()
+    }
+
+    /// A new client, not confirmed and not named yet; `full` if there is no room.
+    pub(super) fn new_client(
+        &self,
+        registry: &mut Registry<F, N>,
+        make: impl FnOnce(ClientId) -> Client<F, N>,
+        full: Status,
+        gone: &mut Gone<F, N>,
+    ) -> Result<Arc<Client<F, N>>, Status> {
+        if registry.lockers.len() >= self.limits.clients && !self.make_room(registry, gone) {
+            return Err(full);
+        }
+        loop {
+            registry.last_client = registry.last_client.checked_add(1).unwrap_or(1);
+            let id = client_id(self.boot, registry.last_client);
+            if self.clients.get(&id).is_none() {
+                let client = Arc::new(make(id));
+                registry.lockers.insert(client.locker, id);
+                self.clients.insert(id, client.clone());
+                return Ok(client);
+            }
+        }
+    }
+
+    /// Forgets a client that has the least claim to stay: one that never was confirmed, or one that
+    /// has expired, the longest silent first.
+    fn make_room(&self, registry: &mut Registry<F, N>, gone: &mut Gone<F, N>) -> bool {
+        let now = self.now();
+        let silent = |client: &Arc<Client<F, N>>| client.silent(now);
+        let all = self.clients.all();
+        let (confirmed, unconfirmed): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|client| client.is_confirmed());
+        let expired = confirmed
+            .into_iter()
+            .filter(|client| self.is_expired(client));
+        let oldest = unconfirmed.into_iter().max_by_key(silent);
+        match oldest.or_else(|| expired.max_by_key(silent)) {
+            Some(client) => {
+                self.destroy(registry, &client, gone);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Forgets a client, with all it has.
+    pub(super) fn destroy(
+        &self,
+        registry: &mut Registry<F, N>,
+        client: &Arc<Client<F, N>>,
+        gone: &mut Gone<F, N>,
+    ) {
+        let mut recorded = lock(&client.recorded);
+        if *recorded == Recorded::Yes {
+            // If it stays, all that may come of it is a grace period for nobody.
+            let _ = self.stable.remove(&client.record);
+        }
+        *recorded = Recorded::Never;
+        self.dismantle(registry, client, gone);
+    }
+
+    /// The rest of [`State::destroy`], of a client that has no record.
+    pub(super) fn dismantle(
+        &self,
+        registry: &mut Registry<F, N>,
+        client: &Arc<Client<F, N>>,
+        gone: &mut Gone<F, N>,
+    ) {
+        registry.forget(client);
+        self.clients.remove(&client.id);
+        let sessions = {
+            let mut holdings = lock(&client.holdings);
+            holdings.gone = true;
+            holdings.clear(client, false, &self.shares, gone);
+            std::mem::take(&mut holdings.sessions)
+        };
+        for session in sessions {
+            self.forget_session(&session);
+        }
+    }
+
+    /// Makes the client of `known` the confirmed one of its name; another that was is destroyed.
+    pub(super) fn confirm(
+        &self,
+        registry: &mut Registry<F, N>,
+        known: Known<F, N>,
+        gone: &mut Gone<F, N>,
+    ) {
+        let client = known.client.clone();
+        let before = registry.confirmed(&client.record);
+        if let Some(before) = before.filter(|before| before.client.id != client.id) {
+            self.destroy(registry, &before.client, gone);
+        }
+        let name = registry.name_mut(&client.record);
+        name.unconfirmed = None;
+        name.confirmed = Some(known);
+        client.confirmed.store(true, Ordering::Release);
+        client.renew(self.now());
+    }
+
+    /// Makes the client of `known` the unconfirmed one of its name, in place of any other.
+    pub(super) fn propose(
+        &self,
+        registry: &mut Registry<F, N>,
+        known: Known<F, N>,
+        gone: &mut Gone<F, N>,
+    ) {
+        let record = known.client.record.clone();
+        if let Some(before) = registry.unconfirmed(&record)
+            && !before.client.is_confirmed()
+            && before.client.id != known.client.id
+        {
+            self.destroy(registry, &before.client, gone);
+        }
+        registry.name_mut(&record).unconfirmed = Some(known);
+    }
+
+    /// Whether a client has anything that it would miss.
+    pub(super) fn has_state(&self, client: &Client<F, N>) -> bool {
+        let holdings = lock(&client.holdings);
+        holdings.opens + holdings.locks > 0
+    }
+
+    /// Makes sure that the client may reclaim after a restart: before its first open is answered.
+    pub(super) fn record(&self, client: &Client<F, N>) {
+        let mut recorded = lock(&client.recorded);
+        // Whoever has lost something must not reclaim that.
+        if *recorded == Recorded::No
+            && lock(&client.holdings).revoked == 0
+            && self.stable.put(&client.record).is_ok()
+        {
+            *recorded = Recorded::Yes;
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! v4.0: what open owners and lock owners number, and what is answered again (RFC 7530 sections 9.1.7
+//! to 9.1.11).
+
+use std::sync::Arc;
+
+use crate::v4::{ClientId, StateId, Status};
+
+use super::client::{Client, ClientRef, Minor};
+use super::holdings::{Held, Holdings};
+use super::stateid::Parts;
+use super::table::lock;
+use super::{Begun, State};
+
+/// An owner's last request and its reply.
+#[derive(Default)]
+pub(super) struct OwnerSeq {
+    last: Option<u32>,
+    reply: Option<Arc<[u8]>>,
+    /// The one that is being served.
+    busy: Option<u32>,
+}
+
+impl OwnerSeq {
+    /// An owner whose first request came as part of another owner's, which has the reply.
+    pub(super) fn set(&mut self, seqid: u32) {
+        self.last = Some(seqid);
+        self.reply = None;
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.is_some()
+    }
+
+    /// Whether `seqid` is what comes next.
+    pub(super) fn expects(&self, seqid: u32) -> bool {
+        self.last.is_none_or(|last| last.wrapping_add(1) == seqid)
+    }
+
+    fn reply(&self, seqid: u32) -> Option<Arc<[u8]>> {
+        self.reply.clone().filter(|_| self.last == Some(seqid))
+    }
+
+    /// Nothing if the request is to be served, else what it was answered before.
+    fn begin(&mut self, seqid: u32) -> Result<Option<Arc<[u8]>>, Status> {
+        if self.is_busy() {
+            return Err(Status::Delay);
+        }
+        if let Some(reply) = self.reply(seqid) {
+            return Ok(Some(reply));
+        }
+        if !self.expects(seqid) {
+            return Err(Status::BadSeqid);
+        }
+        self.busy = Some(seqid);
+        Ok(None)
+    }
+}
+
+/// A request of an owner's that is being served: no other of the same owner is. Dropped, it is as if it
+/// had not come.
+#[must_use]
+pub struct OwnerTurn<F, N: Clone> {
+    client: Arc<Client<F, N>>,
+    owner: Which,
+    seqid: u32,
+}
+
+#[derive(Clone, Copy)]
+enum Which {
+    Open(u32),
+    Lock(u32),
+}
+
+impl<F, N: Clone> OwnerTurn<F, N> {
+    /// Whose owner it is.
+    pub fn client(&self) -> ClientRef<F, N> {
+        ClientRef(self.client.clone())
+    }
+
+    /// The request is served: `reply`, the operation's number and its result, is kept for a retry.
+    /// A caller that is given the reply of another operation answers `BAD_SEQID` (RFC 7530 section
+    /// 9.1.9). After some errors the same number comes again (section 9.1.7).
+    pub fn finish(self, status: Status, reply: Arc<[u8]>) {
+        if counts(status) {
+            let mut holdings = lock(&self.client.holdings);
+            if let Some(seq) = self.seq(&mut holdings) {
+                seq.last = Some(self.seqid);
+                seq.reply = Some(reply);
+            }
+        }
+    }
+
+    fn seq<'a>(&self, holdings: &'a mut Holdings<F, N>) -> Option<&'a mut OwnerSeq> {
+        match self.owner {
+            Which::Open(number) => Some(&mut holdings.open_owners.get_mut(number)?.seq),
+            Which::Lock(number) => Some(&mut holdings.lock_owners.get_mut(number)?.seq),
+        }
+    }
+}
+
+impl<F, N: Clone> Drop for OwnerTurn<F, N> {
+    fn drop(&mut self) {
+        let mut holdings = lock(&self.client.holdings);
+        let mut is_new = false;
+        if let Some(seq) = self.seq(&mut holdings) {
+            seq.busy = None;
+            is_new = seq.last.is_none();
+        }
+        match self.owner {
+            Which::Open(number) => {
+                let owner = holdings.open_owners.get(number);
+                if is_new && owner.is_some_and(|owner| owner.is_idle()) {
+                    holdings.forget_open_owner(number);
+                }
+            }
+            Which::Lock(number) => {
+                let owner = holdings.lock_owners.get(number);
+                if owner.is_some_and(|owner| owner.states.is_empty()) {
+                    holdings.lock_owners.remove(number);
+                }
+            }
+        }
+        self.client.leave();
+    }
+}
+
+/// Whether an owner counts a request that ended so: RFC 7530 section 9.1.7 lists those that it does
+/// not.
+fn counts(status: Status) -> bool {
+    !matches!(
+        status,
+        Status::StaleClientid
+            | Status::StaleStateid
+            | Status::BadStateid
+            | Status::BadSeqid
+            | Status::Badxdr
+            | Status::Resource
+            | Status::Nofilehandle
+            | Status::Moved
+    )
+}
+
+impl<F, N: Clone> State<F, N> {
+    /// v4.0: an OPEN of `owner`'s begins. Renews the lease. `DELAY` while another request of the
+    /// owner's is being served.
+    pub fn open_turn(
+        &self,
+        client: ClientId,
+        owner: &[u8],
+        seqid: u32,
+    ) -> Result<Begun<OwnerTurn<F, N>>, Status> {
+        let ClientRef(client) = self.client(client)?;
+        let name: Arc<[u8]> = owner.into();
+        let mut gone = super::Gone::default();
+        let begun = {
+            let mut holdings = lock(&client.holdings);
+            let holdings = &mut *holdings;
+            holdings.alive()?;
+            let most = self.limits.opens;
+            let mut number = holdings.open_owner(&client, &name, most, self.now())?;
+            let owner = holdings
+                .open_owners
+                .get(number)
+                .ok_or(Status::Serverfault)?;
+            // Whoever never confirmed is taken for new (RFC 7530 section 16.18.5).
+            let forgotten = !owner.confirmed
+                && owner.seq.last.is_some()
+                && !owner.seq.is_busy()
+                && owner.seq.reply(seqid).is_none();
+            if forgotten {
+                for serial in owner.opens.values().copied().collect::<Vec<_>>() {
+                    holdings.close(&client, serial, &self.shares, &mut gone);
+                }
+                holdings.forget_open_owner(number);
+                number = holdings.open_owner(&client, &name, most, self.now())?;
+            }
+            self.begin_open_turn(&client, holdings, number, seqid)
+        };
+        self.release(gone);
+        begun
+    }
+
+    /// v4.0: an operation on a stateid that numbers requests begins: OPEN_CONFIRM, OPEN_DOWNGRADE,
+    /// CLOSE, LOCK (with the open's stateid and its owner's seqid for a new lock owner) and LOCKU. As
+    /// [`State::open_turn`].
+    pub fn stateid_turn(
+        &self,
+        stateid: &StateId,
+        seqid: u32,
+    ) -> Result<Begun<OwnerTurn<F, N>>, Status> {
+        let client = self.client_of(stateid)?;
+        let mut holdings = lock(&client.holdings);
+        let holdings = &mut *holdings;
+        holdings.alive()?;
+        let serial = Parts::of(stateid).serial;
+        match holdings.get(serial) {
+            Some(&Held::Closed(owner)) => {
+                let owner = holdings.open_owners.get(owner);
+                let reply = owner.and_then(|owner| owner.seq.reply(seqid));
+                reply.map(Begun::Replay).ok_or(Status::BadStateid)
+            }
+            Some(Held::Open(open)) => {
+                let owner = open.owner;
+                self.begin_open_turn(&client, holdings, owner, seqid)
+            }
+            Some(Held::Lock(state)) => {
+                let number = state.owner;
+                let owner = holdings.lock_owners.get_mut(number);
+                let owner = owner.ok_or(Status::Serverfault)?;
+                Ok(match owner.seq.begin(seqid)? {
+                    Some(reply) => Begun::Replay(reply),
+                    None => Begun::New(turn(&client, Which::Lock(number), seqid)),
+                })
+            }
+            Some(Held::Revoked) | None => Err(Status::BadStateid),
+        }
+    }
+
+    fn begin_open_turn(
+        &self,
+        client: &Arc<Client<F, N>>,
+        holdings: &mut Holdings<F, N>,
+        number: u32,
+        seqid: u32,
+    ) -> Result<Begun<OwnerTurn<F, N>>, Status> {
+        let owner = holdings.open_owners.get_mut(number);
+        let owner = owner.ok_or(Status::Serverfault)?;
+        owner.used = self.now();
+        if let Some(reply) = owner.seq.begin(seqid)? {
+            return Ok(Begun::Replay(reply));
+        }
+        // Its last CLOSE was answered: nobody sends that again.
+        if let Some(closed) = owner.closed.take() {
+            holdings.remove(closed);
+        }
+        Ok(Begun::New(turn(client, Which::Open(number), seqid)))
+    }
+}
+
+fn turn<F, N: Clone>(client: &Arc<Client<F, N>>, owner: Which, seqid: u32) -> OwnerTurn<F, N> {
+    debug_assert_eq!(client.minor, Minor::V40);
+    client.enter();
+    OwnerTurn {
+        client: client.clone(),
+        owner,
+        seqid,
+    }
+}

@@ -1,0 +1,386 @@
+//! CREATE_SESSION, DESTROY_SESSION and SEQUENCE (RFC 8881 sections 18.36, 18.37, 18.46).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::v4::{ClientId, SessionId, Status};
+
+use super::client::{Client, ClientRef, Minor};
+use super::connections::Connections;
+use super::gone::Gone;
+use super::registry::Registry;
+use super::slots::{Slots, Taken};
+use super::stateid::session_id;
+use super::table::lock;
+use super::{Begun, State, status_flags};
+
+/// What one direction of a session carries: `channel_attrs4`, but for RDMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channel {
+    /// The largest request, in bytes.
+    pub max_request: u32,
+    /// The largest reply, in bytes.
+    pub max_response: u32,
+    /// The largest reply that is kept for a retry, in bytes.
+    pub max_cached: u32,
+    /// The most operations of a compound.
+    pub max_operations: u32,
+    /// The most requests at a time: slots.
+    pub max_requests: u32,
+}
+
+/// What a CREATE_SESSION asks for.
+pub struct CreateSession<'a> {
+    /// The client id.
+    pub client: ClientId,
+    /// What EXCHANGE_ID answered, and one more each time.
+    pub sequence: u32,
+    /// As whom RPC knows the caller.
+    pub principal: &'a [u8],
+    /// The client's requests.
+    pub fore: Channel,
+    /// The server's.
+    pub back: Channel,
+    /// Whether the connection is to be a backchannel (`CREATE_SESSION4_FLAG_CONN_BACK_CHAN`).
+    pub backchannel: bool,
+    /// The RPC program of callbacks.
+    pub callback_program: u32,
+    /// The connection that it came by.
+    pub connection: u64,
+}
+
+/// What a CREATE_SESSION answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreatedSession {
+    /// The session's id.
+    pub session: SessionId,
+    /// What was asked.
+    pub sequence: u32,
+    /// The client's requests.
+    pub fore: Channel,
+    /// The server's.
+    pub back: Channel,
+    /// Whether the connection is a backchannel.
+    pub backchannel: bool,
+}
+
+/// The last CREATE_SESSION of a client, and what it was answered.
+#[derive(Default)]
+pub(super) struct Creation {
+    last: u32,
+    answer: Option<CreatedSession>,
+}
+
+impl Creation {
+    pub(super) fn next(&self) -> u32 {
+        self.last.wrapping_add(1)
+    }
+}
+
+pub(super) struct Session<F, N> {
+    pub(super) id: SessionId,
+    pub(super) client: Arc<Client<F, N>>,
+    pub(super) callback_program: u32,
+    fore: Channel,
+    pub(super) back: Channel,
+    /// Whether the client has asked for a backchannel.
+    pub(super) wants_backchannel: AtomicBool,
+    pub(super) inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) slots: Slots,
+    pub(super) connections: Connections,
+}
+
+/// What a SEQUENCE asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence {
+    /// The session.
+    pub session: SessionId,
+    /// The slot.
+    pub slot: u32,
+    /// The slot's next number.
+    pub seqid: u32,
+    /// The highest slot that the client uses.
+    pub highest_slot: u32,
+    /// Whether the reply is to be kept.
+    pub cache_this: bool,
+    /// The connection that it came by.
+    pub connection: u64,
+    /// Of the whole request, from behind SEQUENCE: what tells a retry from another request.
+    pub digest: u64,
+}
+
+/// A request that is served by a slot, or was before. Dropped, it is as if it had not come.
+#[must_use]
+pub struct SlotTurn<F, N> {
+    session: Arc<Session<F, N>>,
+    request: Sequence,
+    highest: u32,
+    target: u32,
+    must_reclaim: bool,
+    repeated: bool,
+    answered: bool,
+}
+
+impl<F, N: Clone> State<F, N> {
+    /// CREATE_SESSION. The first one confirms the client, and whatever another boot of the same client
+    /// had is gone. Sent again, it is answered as before.
+    pub fn create_session(&self, ask: &CreateSession<'_>) -> Result<CreatedSession, Status> {
+        let mut gone = Gone::default();
+        let created = self.create(&mut lock(&self.registry), ask, &mut gone);
+        self.release(gone);
+        created
+    }
+
+    fn create(
+        &self,
+        registry: &mut Registry<F, N>,
+        ask: &CreateSession<'_>,
+        gone: &mut Gone<F, N>,
+    ) -> Result<CreatedSession, Status> {
+        let client = self.clients.get(&ask.client);
+        let client = client.filter(|client| client.minor == Minor::V41);
+        let client = client.ok_or(Status::StaleClientid)?;
+        let mut creation = lock(&client.creation);
+        match &creation.answer {
+            Some(answer) if ask.sequence == creation.last => return Ok(*answer),
+            _ if ask.sequence != creation.next() => return Err(Status::SeqMisordered),
+            _ => {}
+        }
+        let is_new = !client.is_confirmed();
+        if is_new && self.is_expired(&client) {
+            // RFC 8881 section 18.35.4: as good as removed.
+            return Err(Status::StaleClientid);
+        }
+        if is_new && *client.principal != *ask.principal {
+            return Err(Status::ClidInuse);
+        }
+        let answer = self.make_session(registry, &client, ask)?;
+        if is_new {
+            let known = registry.unconfirmed(&client.record);
+            self.confirm(registry, known.ok_or(Status::Serverfault)?, gone);
+        }
+        client.renew(self.now());
+        // What failed does not count: the same number may come with something better.
+        (creation.last, creation.answer) = (ask.sequence, Some(answer));
+        Ok(answer)
+    }
+
+    fn make_session(
+        &self,
+        registry: &mut Registry<F, N>,
+        client: &Arc<Client<F, N>>,
+        ask: &CreateSession<'_>,
+    ) -> Result<CreatedSession, Status> {
+        let (mut fore, back) = (self.negotiated(ask.fore)?, ask.back);
+        if back.max_request.min(back.max_response) < SMALLEST || back.max_operations < 2 {
+            return Err(Status::Toosmall);
+        }
+        let mut holdings = lock(&client.holdings);
+        if holdings.sessions.len() >= self.limits.sessions {
+            return Err(Status::Nospc);
+        }
+        let slots = Slots::new(&self.slots, fore.max_requests).ok_or(Status::Nospc)?;
+        fore.max_requests = slots.granted();
+        let id = session_id(client.id, registry.serial());
+        let session = Arc::new(Session {
+            id,
+            client: client.clone(),
+            callback_program: ask.callback_program,
+            fore,
+            back,
+            wants_backchannel: AtomicBool::new(false),
+            inner: Mutex::new(Inner {
+                slots,
+                connections: Connections::default(),
+            }),
+        });
+        holdings.sessions.push(id);
+        self.sessions.insert(id, session.clone());
+        self.bind(&session, ask.connection, true, ask.backchannel);
+        Ok(CreatedSession {
+            session: id,
+            sequence: ask.sequence,
+            fore,
+            back,
+            backchannel: ask.backchannel,
+        })
+    }
+
+    /// What becomes of what a client asks for: never more.
+    fn negotiated(&self, asked: Channel) -> Result<Channel, Status> {
+        if asked.max_requests == 0 || asked.max_operations == 0 {
+            return Err(Status::Inval);
+        }
+        if asked.max_request < SMALLEST || asked.max_response < SMALLEST {
+            return Err(Status::Toosmall);
+        }
+        let limits = &self.limits;
+        Ok(Channel {
+            max_request: asked.max_request.min(limits.max_request),
+            max_response: asked.max_response.min(limits.max_response),
+            max_cached: asked.max_cached.min(limits.max_cached),
+            max_operations: asked.max_operations.min(limits.max_operations),
+            max_requests: asked.max_requests.min(limits.slots),
+        })
+    }
+
+    /// DESTROY_SESSION, by `connection`, which must be bound to it. `own` is the SEQUENCE in front of it,
+    /// if there is one. `DELAY` while other requests of the session are being served.
+    pub fn destroy_session(
+        &self,
+        id: &SessionId,
+        connection: u64,
+        own: Option<&SlotTurn<F, N>>,
+    ) -> Result<(), Status> {
+        let session = self.sessions.get(id).ok_or(Status::Badsession)?;
+        let is_own = own.is_some_and(|own| own.session.id == *id);
+        {
+            let inner = lock(&session.inner);
+            if !inner.connections.has(connection) {
+                return Err(Status::ConnNotBoundToSession);
+            }
+            if inner.slots.busy() > u32::from(is_own) {
+                return Err(Status::Delay);
+            }
+        }
+        lock(&session.client.holdings)
+            .sessions
+            .retain(|one| one != id);
+        self.forget_session(id);
+        Ok(())
+    }
+
+    /// A session is no more: its connections are not bound to it any longer.
+    pub(super) fn forget_session(&self, id: &SessionId) {
+        if let Some(session) = self.sessions.remove(id) {
+            self.unbind_all(&session);
+        }
+    }
+
+    /// SEQUENCE: begins the request, or answers the whole reply that it was answered before. Renews the
+    /// lease, and binds the connection to the session's requests (RFC 8881 section 2.10.3.1).
+    /// A request whose reply was not kept is [`SlotTurn::is_repeated`].
+    pub fn sequence(&self, request: Sequence) -> Result<Begun<SlotTurn<F, N>>, Status> {
+        let session = self
+            .sessions
+            .get(&request.session)
+            .ok_or(Status::Badsession)?;
+        let client = &session.client;
+        let (taken, highest, target, is_bound) = {
+            let mut inner = lock(&session.inner);
+            let slots = &mut inner.slots;
+            let taken = slots.take(
+                request.slot,
+                request.seqid,
+                request.highest_slot,
+                request.digest,
+            )?;
+            let (highest, target) = (slots.granted() - 1, slots.target() - 1);
+            if matches!(taken, Taken::Serve | Taken::Lost) {
+                // Before the lock is given up: a client with a request in service does not expire.
+                client.enter();
+            }
+            (
+                taken,
+                highest,
+                target,
+                inner.connections.has_fore(request.connection),
+            )
+        };
+        client.renew(self.now());
+        if !is_bound {
+            self.bind(&session, request.connection, true, false);
+        }
+        match taken {
+            Taken::Answer(reply) => Ok(Begun::Replay(reply)),
+            Taken::Serve | Taken::Lost => Ok(Begun::New(SlotTurn {
+                repeated: matches!(taken, Taken::Lost),
+                answered: matches!(taken, Taken::Lost),
+                must_reclaim: self.has_to_reclaim(client),
+                session,
+                request,
+                highest,
+                target,
+            })),
+        }
+    }
+}
+
+/// A request or a reply that holds a SEQUENCE and a little more, with RPC around it.
+const SMALLEST: u32 = 256;
+
+impl<F, N> SlotTurn<F, N> {
+    /// Whose request it is.
+    pub fn client(&self) -> ClientRef<F, N> {
+        ClientRef(self.session.client.clone())
+    }
+
+    /// What the session's requests and replies may be: the caller sees to it (`REQ_TOO_BIG`,
+    /// `TOO_MANY_OPS`, `REP_TOO_BIG`, `REP_TOO_BIG_TO_CACHE`).
+    pub fn channel(&self) -> &Channel {
+        &self.session.fore
+    }
+
+    /// Whether the request was served before, by a reply that was not kept: the SEQUENCE is answered again, and
+    /// `RETRY_UNCACHED_REP` is for the operation behind it (RFC 8881 section 2.10.6.1.3).
+    pub fn is_repeated(&self) -> bool {
+        self.repeated
+    }
+
+    /// What was asked.
+    pub fn request(&self) -> &Sequence {
+        &self.request
+    }
+
+    /// `sr_highest_slotid`.
+    pub fn highest_slot(&self) -> u32 {
+        self.highest
+    }
+
+    /// `sr_target_highest_slotid`.
+    pub fn target_highest_slot(&self) -> u32 {
+        self.target
+    }
+
+    /// `sr_status_flags` as of now: of [`status_flags`].
+    pub fn status_flags(&self) -> u32 {
+        let client = &self.session.client;
+        let mut flags = client.flags.load(Ordering::Acquire);
+        if self.must_reclaim && !client.reclaimed.load(Ordering::Acquire) {
+            flags |= status_flags::RESTART_RECLAIM_NEEDED;
+        }
+        if client.wants_backchannel.load(Ordering::Acquire)
+            && client.backchannels.load(Ordering::Acquire) == 0
+        {
+            flags |= status_flags::CB_PATH_DOWN;
+        }
+        if self.session.wants_backchannel.load(Ordering::Acquire)
+            && !lock(&self.session.inner).connections.has_back()
+        {
+            flags |= status_flags::CB_PATH_DOWN_SESSION;
+        }
+        flags
+    }
+
+    /// The request is answered: by `reply`, if that is kept for a retry.
+    pub fn finish(mut self, reply: Option<Arc<[u8]>>) {
+        if self.repeated {
+            return;
+        }
+        self.answered = true;
+        let Sequence { slot, digest, .. } = self.request;
+        lock(&self.session.inner).slots.answer(slot, digest, reply);
+    }
+}
+
+impl<F, N> Drop for SlotTurn<F, N> {
+    fn drop(&mut self) {
+        if !self.answered {
+            lock(&self.session.inner).slots.give_back(self.request.slot);
+        }
+        self.session.client.leave();
+    }
+}

@@ -1,0 +1,146 @@
+//! SETCLIENTID, SETCLIENTID_CONFIRM and RENEW: clients of v4.0 (RFC 7530 sections 16.33, 16.34, 16.29).
+
+use crate::v4::{ClientId, Status};
+
+use super::State;
+use super::client::{Client, ClientRef, Minor, record};
+use super::gone::Gone;
+use super::registry::Known;
+use super::table::lock;
+
+/// Where and as what a v4.0 client is called back: `cb_client4` and `callback_ident`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Callback {
+    /// The RPC program.
+    pub program: u32,
+    /// The transport, `tcp` or `tcp6`.
+    pub netid: Box<str>,
+    /// The universal address.
+    pub address: Box<str>,
+    /// What the client wants to be told.
+    pub ident: u32,
+}
+
+/// What a SETCLIENTID asks for.
+pub struct SetClientId<'a> {
+    /// Who the client is: `nfs_client_id4.id`.
+    pub owner: &'a [u8],
+    /// Which of its boots.
+    pub verifier: [u8; 8],
+    /// As whom RPC knows the caller.
+    pub principal: &'a [u8],
+    /// Where it is called back.
+    pub callback: Callback,
+}
+
+/// Why a SETCLIENTID is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SetClientIdError {
+    /// `CLID_INUSE`: another principal's client, which is called back there.
+    InUse(Callback),
+    /// Any other.
+    Status(Status),
+}
+
+impl<F, N: Clone> State<F, N> {
+    /// SETCLIENTID: the client id, and the verifier to confirm it by.
+    pub fn set_client_id(
+        &self,
+        ask: SetClientId<'_>,
+    ) -> Result<(ClientId, [u8; 8]), SetClientIdError> {
+        let mut gone = Gone::default();
+        let record = record(Minor::V40, ask.owner);
+        let answer = {
+            let mut registry = lock(&self.registry);
+            let confirmed = registry.confirmed(&record);
+            match &confirmed {
+                Some(known)
+                    if *known.client.principal != *ask.principal
+                        && !self.is_expired(&known.client)
+                        && self.has_state(&known.client) =>
+                {
+                    return Err(SetClientIdError::InUse(known.callback.clone()));
+                }
+                _ => {}
+            }
+            let confirm = (u64::from(self.boot) << 32 | registry.serial()).to_be_bytes();
+            let same = confirmed.filter(|known| {
+                known.client.verifier == ask.verifier && *known.client.principal == *ask.principal
+            });
+            // Case 1 is a client that wants to be called back elsewhere; 2 to 5 are new ones.
+            let client = match same {
+                Some(known) => Ok(known.client),
+                None => self.new_client(
+                    &mut registry,
+                    |id| {
+                        let now = self.now();
+                        Client::new(id, Minor::V40, ask.owner, ask.verifier, ask.principal, now)
+                    },
+                    Status::Resource,
+                    &mut gone,
+                ),
+            };
+            client.map(|client| {
+                let id = client.id;
+                let known = Known {
+                    client,
+                    confirm,
+                    callback: ask.callback,
+                };
+                self.propose(&mut registry, known, &mut gone);
+                (id, confirm)
+            })
+        };
+        self.release(gone);
+        answer.map_err(SetClientIdError::Status)
+    }
+
+    /// SETCLIENTID_CONFIRM. Whatever another boot of the same client had is gone.
+    pub fn set_client_id_confirm(
+        &self,
+        id: ClientId,
+        confirm: [u8; 8],
+        principal: &[u8],
+    ) -> Result<(), Status> {
+        let mut gone = Gone::default();
+        let answer = (|| {
+            let mut registry = lock(&self.registry);
+            let client = self.clients.get(&id).ok_or(Status::StaleClientid)?;
+            if client.minor != Minor::V40 {
+                return Err(Status::StaleClientid);
+            }
+            if *client.principal != *principal {
+                return Err(Status::ClidInuse);
+            }
+            let is_it = |known: &Known<F, N>| known.client.id == id && known.confirm == confirm;
+            if let Some(known) = registry.unconfirmed(&client.record).filter(is_it) {
+                let others = registry.confirmed(&client.record).filter(|confirmed| {
+                    *confirmed.client.principal != *principal
+                        && !self.is_expired(&confirmed.client)
+                        && self.has_state(&confirmed.client)
+                });
+                if others.is_some() {
+                    return Err(Status::ClidInuse);
+                }
+                self.confirm(&mut registry, known, &mut gone);
+                return Ok(());
+            }
+            // One that was sent again.
+            let confirmed = registry.confirmed(&client.record).filter(is_it);
+            confirmed.map(|_| ()).ok_or(Status::StaleClientid)
+        })();
+        self.release(gone);
+        answer
+    }
+
+    /// RENEW.
+    pub fn renew(&self, id: ClientId) -> Result<(), Status> {
+        self.client(id).map(|_| ())
+    }
+
+    /// Where a v4.0 client is called back.
+    pub fn callback(&self, client: &ClientRef<F, N>) -> Option<Callback> {
+        let known = lock(&self.registry).confirmed(&client.0.record)?;
+        (known.client.id == client.0.id).then_some(known.callback)
+    }
+}

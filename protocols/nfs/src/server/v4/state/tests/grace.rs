@@ -1,0 +1,203 @@
+//! Restarts and reclaims.
+
+use super::*;
+
+fn reclaim(world: &World, client: &ClientRef<File, u64>, key: NodeKey) -> Result<StateId, Status> {
+    let asked = OpenAsk {
+        reclaim: true,
+        ..ask("o", key, RW, NONE)
+    };
+    let opening = world.state.open(client, asked)?;
+    Ok(opening.commit(Arc::new("file"))?.stateid)
+}
+
+#[test]
+fn a_first_start_has_no_grace() {
+    let world = World::new();
+    assert!(!world.state.in_grace());
+    let client = world.v41("a").client(&world);
+    assert_eq!(reclaim(&world, &client, A), Err(Status::NoGrace));
+    // Nobody who had nothing open makes the next start wait.
+    assert!(!world.restarted().state.in_grace());
+}
+
+#[test]
+fn rfc8881_8_4_2_those_that_had_something_reclaim_it() {
+    let world = World::new();
+    for name in ["a", "b"] {
+        assert!(
+            world
+                .open(&world.v41(name).client(&world), "o", A, RW, NONE)
+                .is_ok()
+        );
+    }
+    let world = world.restarted();
+    assert!(world.state.in_grace());
+    let (one, two) = (world.v41_reclaiming("a"), world.v41_reclaiming("b"));
+    let new = world.v41("new").client(&world);
+    assert_eq!(world.open(&new, "o", A, R, NONE), Err(Status::Grace));
+    assert_eq!(reclaim(&world, &new, A), Err(Status::NoGrace));
+    assert_eq!(world.state.anonymous(A, R), Err(Status::Grace));
+    let never = world.v41_reclaiming("never").client(&world);
+    assert_eq!(reclaim(&world, &never, A), Err(Status::ReclaimBad));
+
+    let turn = one.turn(&world);
+    assert_eq!(turn.status_flags(), status_flags::RESTART_RECLAIM_NEEDED);
+    let client = turn.client();
+    let open = reclaim(&world, &client, A).expect("reclaimed");
+    let locker = || Locker::New {
+        open: &open,
+        owner: b"l",
+        seqid: 0,
+    };
+    let kind = vfs::lock::LockKind::Exclusive;
+    let refused = world.state.lock(&client, locker(), A, kind, false);
+    assert_eq!(refused.err(), Some(Status::Grace));
+    let locking = world
+        .state
+        .lock(&client, locker(), A, kind, true)
+        .expect("may");
+    assert!(locking.granted(0, 9).is_ok());
+    assert_eq!(world.state.reclaim_complete(&client), Ok(()));
+    assert_eq!(
+        world.state.reclaim_complete(&client),
+        Err(Status::CompleteAlready)
+    );
+    assert_eq!(turn.status_flags(), 0);
+    assert_eq!(reclaim(&world, &client, B), Err(Status::NoGrace));
+    assert!(world.state.in_grace());
+
+    // The last of them ends it. It reclaimed nothing, so nothing is kept for it.
+    assert_eq!(world.state.reclaim_complete(&two.client(&world)), Ok(()));
+    assert!(!world.state.in_grace());
+    assert!(world.open(&new, "o", A, R, NONE).is_ok());
+    assert_eq!(world.stable.list().len(), 2);
+}
+
+#[test]
+fn rfc8881_18_51_3_nothing_new_before_reclaim_complete() {
+    let world = World::new();
+    let peer = world.v41_reclaiming("a");
+    let client = peer.client(&world);
+    assert_eq!(world.open(&client, "o", A, R, NONE), Err(Status::Grace));
+    assert_eq!(world.state.reclaim_complete(&client), Ok(()));
+    assert!(world.open(&client, "o", A, R, NONE).is_ok());
+}
+
+#[test]
+fn rfc7530_9_6_2_grace_ends_after_a_lease() {
+    let world = World::new();
+    super::owners::confirmed_open(&world, &world.v40("a"), "o", R);
+    assert!(
+        world
+            .open(&world.v41("b").client(&world), "o", A, R, NONE)
+            .is_ok()
+    );
+    let world = world.restarted();
+    let client = world.v40("a");
+    let turn = super::owners::open_turn(&world, &client, "o", 1);
+    assert_eq!(world.open(&client, "o", A, R, NONE), Err(Status::Grace));
+    assert!(reclaim(&world, &client, A).is_ok());
+    drop(turn);
+    world.pass(LEASE);
+    world.state.reap();
+    assert!(!world.state.in_grace());
+    assert_eq!(reclaim(&world, &client, B), Err(Status::NoGrace));
+    // Who did not come back has lost it.
+    assert_eq!(world.stable.list().len(), 1);
+}
+
+#[test]
+fn grace_goes_on_while_somebody_reclaims() {
+    let world = World::new();
+    let client = world.v41("a").client(&world);
+    assert!(world.open(&client, "o", A, RW, NONE).is_ok());
+    let world = world.restarted();
+    let client = world.v41_reclaiming("a").client(&world);
+    let key = |node| NodeKey { export: 0, node };
+    world.pass(LEASE - Duration::from_secs(1));
+    for second in 0..LEASE.as_secs() {
+        assert!(reclaim(&world, &client, key(second)).is_ok(), "{second}");
+        world.pass(Duration::from_secs(1));
+    }
+    assert!(reclaim(&world, &client, A).is_ok());
+    world.pass(Duration::from_secs(1));
+    assert_eq!(reclaim(&world, &client, B), Err(Status::NoGrace));
+}
+
+#[test]
+fn rfc7530_9_6_3_4_a_second_restart_in_grace_loses_nothing() {
+    let world = World::new();
+    assert!(
+        world
+            .open(&world.v41("a").client(&world), "o", A, R, NONE)
+            .is_ok()
+    );
+    let world = world.restarted().restarted();
+    let client = world.v41_reclaiming("a").client(&world);
+    assert!(reclaim(&world, &client, A).is_ok());
+}
+
+#[test]
+fn rfc8881_8_4_2_1_reclaims_do_not_conflict() {
+    let world = World::new();
+    for name in ["a", "b"] {
+        assert!(
+            world
+                .open(&world.v41(name).client(&world), "o", A, RW, NONE)
+                .is_ok()
+        );
+    }
+    let world = world.restarted();
+    let [one, two] = ["a", "b"].map(|name| world.v41_reclaiming(name).client(&world));
+    let denying = OpenAsk {
+        reclaim: true,
+        ..ask("o", A, RW, RW)
+    };
+    let opening = world.state.open(&one, denying).expect("may");
+    assert!(opening.commit(Arc::new("file")).is_ok());
+    assert_eq!(reclaim(&world, &two, A), Err(Status::ReclaimConflict));
+}
+
+#[test]
+fn rfc7530_9_1_11_nobody_confirms_a_reclaim() {
+    let world = World::new();
+    super::owners::confirmed_open(&world, &world.v40("a"), "o", RW);
+    let world = world.restarted();
+    let client = world.v40("a");
+    let turn = super::owners::open_turn(&world, &client, "o", 7);
+    let asked = OpenAsk {
+        reclaim: true,
+        ..ask("o", A, RW, NONE)
+    };
+    let opening = world.state.open(&client, asked).expect("may");
+    let opened = opening.commit(Arc::new("file")).expect("opened");
+    assert!(!opened.confirm);
+    drop(turn);
+    assert!(
+        world
+            .state
+            .io(Some(&client), &opened.stateid, A, RW)
+            .is_ok()
+    );
+}
+
+#[test]
+fn who_never_comes_back_keeps_others_waiting_for_a_lease_and_once() {
+    let world = World::new();
+    let gone = world.v41("gone").client(&world);
+    assert!(world.open(&gone, "o", A, RW, RW).is_ok());
+    let world = world.restarted();
+    world.pass(LEASE - Duration::from_secs(1));
+    world.state.reap();
+    let client = world.v41("new").client(&world);
+    assert_eq!(world.open(&client, "o", A, RW, NONE), Err(Status::Grace));
+    world.pass(Duration::from_secs(1));
+    world.state.reap();
+    // What it had is free, and only who came since may reclaim.
+    assert!(world.open(&client, "o", A, RW, NONE).is_ok());
+    assert_eq!(
+        *world.stable.list(),
+        *std::slice::from_ref(&client.0.record)
+    );
+}

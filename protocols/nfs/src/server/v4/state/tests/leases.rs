@@ -1,0 +1,128 @@
+//! Expiry and courtesy.
+
+use super::*;
+
+#[test]
+fn rfc8881_8_3_an_expired_client_keeps_what_nobody_wants() {
+    let world = World::new();
+    let peer = world.v41("a");
+    let client = peer.client(&world);
+    let open = world.open(&client, "o", A, R, W).expect("opened");
+    let old = world.v40("b");
+    let kept = super::owners::confirmed_open(&world, &old, "o", R);
+    world.pass(LEASE * 3);
+    world.state.reap();
+    let turn = peer.turn(&world);
+    assert_eq!(turn.status_flags(), 0);
+    assert!(world.state.io(Some(&turn.client()), &open, A, R).is_ok());
+    assert!(world.state.io(None, &kept, A, R).is_ok());
+}
+
+#[test]
+fn rfc8881_8_4_3_an_expired_client_loses_all_to_whoever_wants_it() {
+    let world = World::new();
+    let (peer, other) = (world.v41("a"), world.v41("b"));
+    let client = peer.client(&world);
+    let open = world.open(&client, "o", A, RW, W).expect("opened");
+    let locked = world.lock(&client, &open, "l", (0, 9)).expect("locked");
+    world.pass(LEASE + Duration::from_secs(1));
+    let wanting = other.client(&world);
+    assert!(world.open(&wanting, "o", A, W, NONE).is_ok());
+    assert_eq!(world.unlocked(), [(A.node, b"l".to_vec())]);
+    let turn = peer.turn(&world);
+    let (client, revoked) = (turn.client(), status_flags::EXPIRED_ALL_STATE_REVOKED);
+    assert_eq!(turn.status_flags(), revoked);
+    for stateid in [&open, &locked] {
+        assert_eq!(world.state.test_stateid(&client, stateid), Status::Expired);
+        assert_eq!(
+            world.state.io(Some(&client), stateid, A, R).err(),
+            Some(Status::Expired)
+        );
+    }
+    assert_eq!(world.state.close(&client, &open, A), Err(Status::Expired));
+    // It may not reclaim what it lost.
+    assert_eq!(world.stable.list().len(), 1);
+    assert!(world.open(&client, "o", B, R, NONE).is_ok());
+    assert_eq!(world.stable.list().len(), 1);
+    assert_eq!(world.state.free_stateid(&client, &open), Ok(()));
+    assert_eq!(turn.status_flags(), revoked);
+    assert_eq!(world.state.free_stateid(&client, &locked), Ok(()));
+    assert_eq!(turn.status_flags(), 0);
+    assert!(world.open(&client, "o", B, W, NONE).is_ok());
+    assert_eq!(world.stable.list().len(), 2);
+}
+
+#[test]
+fn rfc7530_9_6_an_expired_client_of_v40_is_forgotten_when_in_the_way() {
+    let world = World::new();
+    let client = world.v40("a");
+    let open = super::owners::confirmed_open(&world, &client, "o", RW);
+    assert!(world.lock(&client, &open, "l", (0, 9)).is_ok());
+    let number = client.lock_owner(b"l").client;
+    assert!(!world.state.expire_courteous_holder(number));
+    world.pass(LEASE + Duration::from_secs(1));
+    assert!(!world.state.expire_courteous_holder(number + 100));
+    assert!(world.state.expire_courteous_holder(number));
+    assert_eq!(world.unlocked(), [(A.node, b"l".to_vec())]);
+    assert_eq!(world.state.renew(client.id()), Err(Status::Expired));
+    assert_eq!(
+        world.state.io(None, &open, A, R).err(),
+        Some(Status::Expired)
+    );
+    assert_eq!(
+        world.state.stateid_turn(&open, 3).err(),
+        Some(Status::Expired)
+    );
+    assert!(world.stable.list().is_empty());
+    assert!(!world.state.expire_courteous_holder(number));
+}
+
+#[test]
+fn a_client_whose_request_is_served_does_not_expire() {
+    let world = World::new();
+    let (peer, other) = (world.v41("a"), world.v41("b"));
+    let turn = peer.turn(&world);
+    assert!(world.open(&turn.client(), "o", A, R, W).is_ok());
+    world.pass(LEASE * 2);
+    let wanting = other.client(&world);
+    assert_eq!(
+        world.open(&wanting, "o", A, W, NONE),
+        Err(Status::ShareDenied)
+    );
+    peer.done(turn);
+    assert!(world.open(&wanting, "o", A, W, NONE).is_ok());
+}
+
+#[test]
+fn anonymous_io_ends_courtesy() {
+    let world = World::new();
+    let client = world.v41("a").client(&world);
+    assert!(world.open(&client, "o", A, R, W).is_ok());
+    world.pass(LEASE + Duration::from_secs(1));
+    assert_eq!(world.state.anonymous(A, W), Ok(()));
+}
+
+#[test]
+fn what_was_never_of_use_is_reaped() {
+    let world = World::new();
+    let limits = Limits::default();
+    world
+        .state
+        .exchange_id(&exchange_id("unconfirmed", 1, "root"))
+        .expect("new");
+    world.v41("idle");
+    let holder = world.v41("holder");
+    assert!(world.open(&holder.client(&world), "o", A, R, NONE).is_ok());
+    world.v40("idle");
+    assert_eq!(world.state.clients.all().len(), 4);
+    world.pass(LEASE + Duration::from_secs(1));
+    world.state.reap();
+    assert_eq!(world.state.clients.all().len(), 1);
+    world.pass(LEASE * limits.courtesy);
+    world.state.reap();
+    assert!(world.state.clients.all().is_empty());
+    assert_eq!((world.state.shares.len(), world.state.slots.used()), (0, 0));
+    assert!(world.stable.list().is_empty());
+    assert!(world.state.sessions.all().is_empty());
+    assert!(lock(&world.state.connections).is_empty());
+}

@@ -1,0 +1,251 @@
+//! The state by itself, on a clock that the test turns.
+
+mod clients;
+mod grace;
+mod leases;
+mod locks;
+mod opens;
+mod owners;
+mod random;
+mod sessions;
+mod threads;
+
+use core::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::table::lock;
+use super::*;
+use crate::v4::{StateId, Status};
+
+const LEASE: Duration = Duration::from_secs(90);
+const A: NodeKey = NodeKey {
+    export: 0,
+    node: 10,
+};
+const B: NodeKey = NodeKey {
+    export: 0,
+    node: 11,
+};
+const R: Share = Share::READ;
+const W: Share = Share::WRITE;
+const RW: Share = Share::all();
+const NONE: Share = Share::empty();
+
+/// An open file: dropped when its last holder is.
+type File = Arc<&'static str>;
+
+/// A state with all that it was given and gave back.
+struct World {
+    state: State<File, u64>,
+    stable: Arc<InMemory>,
+    clock: Arc<AtomicU64>,
+    gone: Arc<Mutex<Vec<Gone<File, u64>>>>,
+}
+
+impl World {
+    fn new() -> World {
+        World::with(Limits::default())
+    }
+
+    fn with(limits: Limits) -> World {
+        World::boot(1, limits, Arc::default())
+    }
+
+    fn boot(boot: u32, limits: Limits, stable: Arc<InMemory>) -> World {
+        let clock = Arc::new(AtomicU64::new(1_000_000));
+        let gone = Arc::new(Mutex::new(Vec::new()));
+        let (time, bin) = (clock.clone(), gone.clone());
+        World {
+            state: State::new(Config {
+                boot,
+                lease: LEASE,
+                clock: Arc::new(move || Duration::from_millis(time.load(Ordering::SeqCst))),
+                limits,
+                stable: stable.clone(),
+                release: Arc::new(move |gone| lock(&bin).push(gone)),
+            }),
+            stable,
+            clock,
+            gone,
+        }
+    }
+
+    /// The server is started again, with what it had kept.
+    fn restarted(self) -> World {
+        World::boot(self.state.boot + 1, self.state.limits, self.stable)
+    }
+
+    fn pass(&self, time: Duration) {
+        self.clock
+            .fetch_add(time.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// The locks that were to be released since last asked: whose, and of which node.
+    fn unlocked(&self) -> Vec<(u64, Vec<u8>)> {
+        let gone = std::mem::take(&mut *lock(&self.gone));
+        let locks = gone.into_iter().flat_map(|gone| gone.locks);
+        locks
+            .map(|unlock| (unlock.node, unlock.owner.id.to_vec()))
+            .collect()
+    }
+
+    /// A client of v4.0, confirmed.
+    fn v40(&self, owner: &str) -> ClientRef<File, u64> {
+        let (id, confirm) = self
+            .state
+            .set_client_id(set_client_id(owner, 1, "root"))
+            .expect("a new client");
+        self.state
+            .set_client_id_confirm(id, confirm, b"root")
+            .expect("confirmed");
+        self.state.client(id).expect("known")
+    }
+
+    /// A client of v4.1 with a session, who has nothing to reclaim.
+    fn v41(&self, owner: &str) -> Peer {
+        let peer = self.v41_reclaiming(owner);
+        let turn = peer.turn(self);
+        let done = self.state.reclaim_complete(&turn.client());
+        assert_eq!(done, Ok(()));
+        peer.done(turn);
+        peer
+    }
+
+    /// A client of v4.1 with a session.
+    fn v41_reclaiming(&self, owner: &str) -> Peer {
+        let known = self.state.exchange_id(&exchange_id(owner, 1, "root"));
+        let known = known.expect("a new client");
+        let created = self
+            .state
+            .create_session(&create_session(known, 7))
+            .expect("a session");
+        Peer {
+            client: known.client,
+            session: created.session,
+            seqid: AtomicU64::new(0),
+        }
+    }
+
+    /// Opens, as whoever it is.
+    fn open(
+        &self,
+        client: &ClientRef<File, u64>,
+        owner: &str,
+        key: NodeKey,
+        access: Share,
+        deny: Share,
+    ) -> Result<StateId, Status> {
+        let opening = self.state.open(client, ask(owner, key, access, deny))?;
+        Ok(opening.commit(Arc::new("file"))?.stateid)
+    }
+
+    /// Locks for a new lock owner of an open.
+    fn lock(
+        &self,
+        client: &ClientRef<File, u64>,
+        open: &StateId,
+        owner: &str,
+        (start, end): (u64, u64),
+    ) -> Result<StateId, Status> {
+        let locker = Locker::New {
+            open,
+            owner: owner.as_bytes(),
+            seqid: 0,
+        };
+        let kind = vfs::lock::LockKind::Exclusive;
+        let locking = self.state.lock(client, locker, A, kind, false)?;
+        locking.granted(start, end)
+    }
+}
+
+/// A client of v4.1, and the one slot that it uses.
+struct Peer {
+    client: ClientId,
+    session: SessionId,
+    seqid: AtomicU64,
+}
+
+impl Peer {
+    fn sequence(&self) -> Sequence {
+        Sequence {
+            session: self.session,
+            slot: 0,
+            seqid: self.seqid.load(Ordering::SeqCst) as u32 + 1,
+            highest_slot: 0,
+            cache_this: false,
+            connection: 7,
+            digest: 0,
+        }
+    }
+
+    fn turn(&self, world: &World) -> SlotTurn<File, u64> {
+        match world.state.sequence(self.sequence()) {
+            Ok(Begun::New(turn)) => turn,
+            Ok(Begun::Replay(_)) => panic!("a replay"),
+            Err(status) => panic!("{status:?}"),
+        }
+    }
+
+    fn done(&self, turn: SlotTurn<File, u64>) {
+        turn.finish(None);
+        self.seqid.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The client, by a SEQUENCE that is done.
+    fn client(&self, world: &World) -> ClientRef<File, u64> {
+        let turn = self.turn(world);
+        let client = turn.client();
+        self.done(turn);
+        client
+    }
+}
+
+fn set_client_id<'a>(owner: &'a str, verifier: u8, principal: &'a str) -> SetClientId<'a> {
+    SetClientId {
+        owner: owner.as_bytes(),
+        verifier: [verifier; 8],
+        principal: principal.as_bytes(),
+        callback: Callback::default(),
+    }
+}
+
+fn exchange_id<'a>(owner: &'a str, verifier: u8, principal: &'a str) -> ExchangeId<'a> {
+    ExchangeId {
+        owner: owner.as_bytes(),
+        verifier: [verifier; 8],
+        principal: principal.as_bytes(),
+        update: false,
+    }
+}
+
+fn create_session(known: ExchangedId, connection: u64) -> CreateSession<'static> {
+    let channel = Channel {
+        max_request: 4096,
+        max_response: 4096,
+        max_cached: 4096,
+        max_operations: 16,
+        max_requests: 8,
+    };
+    CreateSession {
+        client: known.client,
+        sequence: known.sequence,
+        principal: b"root",
+        fore: channel,
+        back: channel,
+        backchannel: false,
+        callback_program: 0x4000_0000,
+        connection,
+    }
+}
+
+fn ask(owner: &str, key: NodeKey, access: Share, deny: Share) -> OpenAsk<'_, u64> {
+    OpenAsk {
+        owner: owner.as_bytes(),
+        key,
+        node: key.node,
+        access,
+        deny,
+        reclaim: false,
+    }
+}

@@ -1,0 +1,247 @@
+//! v4.0's numbered requests.
+
+use super::*;
+
+/// An OPEN's turn that must be new.
+pub(super) fn open_turn(
+    world: &World,
+    client: &ClientRef<File, u64>,
+    owner: &str,
+    seqid: u32,
+) -> OwnerTurn<File, u64> {
+    new(world.state.open_turn(client.id(), owner.as_bytes(), seqid))
+}
+
+fn new(begun: Result<Begun<OwnerTurn<File, u64>>, Status>) -> OwnerTurn<File, u64> {
+    match begun {
+        Ok(Begun::New(turn)) => turn,
+        Ok(Begun::Replay(_)) => panic!("a replay"),
+        Err(status) => panic!("{status:?}"),
+    }
+}
+
+fn replay(begun: Result<Begun<OwnerTurn<File, u64>>, Status>) -> Arc<[u8]> {
+    match begun {
+        Ok(Begun::Replay(reply)) => reply,
+        Ok(Begun::New(_)) => panic!("new"),
+        Err(status) => panic!("{status:?}"),
+    }
+}
+
+fn reply(text: &str) -> Arc<[u8]> {
+    text.as_bytes().into()
+}
+
+/// Opens `key` and confirms the owner, whose next number is 3.
+pub(super) fn confirmed_open(
+    world: &World,
+    client: &ClientRef<File, u64>,
+    owner: &str,
+    access: Share,
+) -> StateId {
+    let turn = open_turn(world, client, owner, 1);
+    let opening = world.state.open(client, ask(owner, A, access, NONE));
+    let opened = opening.and_then(|opening| opening.commit(Arc::new("file")));
+    let opened = opened.expect("opened");
+    assert!(opened.confirm);
+    turn.finish(Status::Ok, reply("open"));
+    let turn = new(world.state.stateid_turn(&opened.stateid, 2));
+    let stateid = world.state.open_confirm(client, &opened.stateid, A);
+    turn.finish(Status::Ok, reply("confirm"));
+    stateid.expect("confirmed")
+}
+
+#[test]
+fn rfc7530_9_1_7_a_request_is_served_once() {
+    let world = World::new();
+    let client = world.v40("a");
+    let stateid = confirmed_open(&world, &client, "o", RW);
+    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 2)), b"confirm");
+    assert_eq!(
+        world.state.stateid_turn(&stateid, 1).err(),
+        Some(Status::BadSeqid)
+    );
+    assert_eq!(
+        world.state.stateid_turn(&stateid, 4).err(),
+        Some(Status::BadSeqid)
+    );
+    let turn = new(world.state.stateid_turn(&stateid, 3));
+    assert_eq!(
+        world.state.stateid_turn(&stateid, 3).err(),
+        Some(Status::Delay)
+    );
+    assert_eq!(
+        world.state.open_turn(client.id(), b"o", 3).err(),
+        Some(Status::Delay)
+    );
+    // It would have blocked: the same request comes again.
+    drop(turn);
+    let turn = new(world.state.stateid_turn(&stateid, 3));
+    turn.finish(Status::Ok, reply("three"));
+    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 3)), b"three");
+}
+
+#[test]
+fn rfc7530_9_1_7_some_errors_do_not_count() {
+    let world = World::new();
+    let client = world.v40("a");
+    let stateid = confirmed_open(&world, &client, "o", RW);
+    for status in [Status::BadStateid, Status::Resource, Status::Nofilehandle] {
+        new(world.state.stateid_turn(&stateid, 3)).finish(status, reply("no"));
+    }
+    new(world.state.stateid_turn(&stateid, 3)).finish(Status::Inval, reply("counts"));
+    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 3)), b"counts");
+}
+
+#[test]
+fn rfc7530_16_18_5_an_owner_that_did_not_confirm_is_taken_for_new() {
+    let world = World::new();
+    let client = world.v40("a");
+    let turn = open_turn(&world, &client, "o", 5);
+    let first = world.open(&client, "o", A, R, NONE).expect("opened");
+    turn.finish(Status::Ok, reply("first"));
+    assert_eq!(
+        &*replay(world.state.open_turn(client.id(), b"o", 5)),
+        b"first"
+    );
+    // Nothing else is to be had of it.
+    assert_eq!(
+        world.state.io(None, &first, A, R).err(),
+        Some(Status::BadStateid)
+    );
+    assert_eq!(
+        world.state.close(&client, &first, A),
+        Err(Status::BadStateid)
+    );
+    let turn = open_turn(&world, &client, "o", 50);
+    let second = world.open(&client, "o", A, W, NONE).expect("opened");
+    turn.finish(Status::Ok, reply("second"));
+    assert_eq!(
+        world.state.stateid_turn(&first, 6).err(),
+        Some(Status::BadStateid)
+    );
+    let turn = new(world.state.stateid_turn(&second, 51));
+    let second = world
+        .state
+        .open_confirm(&client, &second, A)
+        .expect("confirmed");
+    turn.finish(Status::Ok, reply("confirmed"));
+    assert_eq!(
+        world.state.open_confirm(&client, &second, A),
+        Err(Status::BadStateid)
+    );
+    assert_eq!(
+        world.state.io(None, &second, A, R).err(),
+        Some(Status::Openmode)
+    );
+    assert!(world.state.io(None, &second, A, W).is_ok());
+}
+
+#[test]
+fn rfc7530_9_1_11_a_close_sent_again_is_answered_again() {
+    let world = World::new();
+    let client = world.v40("a");
+    let stateid = confirmed_open(&world, &client, "o", R);
+    let turn = new(world.state.stateid_turn(&stateid, 3));
+    let closed = world.state.close(&client, &stateid, A).expect("closed");
+    assert_eq!(
+        (closed.other, closed.seqid),
+        (stateid.other, stateid.seqid + 1)
+    );
+    turn.finish(Status::Ok, reply("closed"));
+    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 3)), b"closed");
+    assert_eq!(
+        world.state.stateid_turn(&stateid, 4).err(),
+        Some(Status::BadStateid)
+    );
+    assert_eq!(
+        world.state.io(None, &stateid, A, R).err(),
+        Some(Status::BadStateid)
+    );
+    // Once the owner goes on, nobody asks.
+    open_turn(&world, &client, "o", 4).finish(Status::Noent, reply("none"));
+    assert_eq!(
+        world.state.stateid_turn(&stateid, 3).err(),
+        Some(Status::BadStateid)
+    );
+}
+
+#[test]
+fn rfc7530_9_1_8_lock_owners_count_by_themselves() {
+    let world = World::new();
+    let client = world.v40("a");
+    let open = confirmed_open(&world, &client, "o", RW);
+    let locker = |owner, seqid| Locker::New {
+        open: &open,
+        owner,
+        seqid,
+    };
+    let kind = vfs::lock::LockKind::Exclusive;
+    let turn = new(world.state.stateid_turn(&open, 3));
+    let locking = world.state.lock(&client, locker(b"l", 70), A, kind, false);
+    let locked = locking
+        .and_then(|locking| locking.granted(0, 9))
+        .expect("locked");
+    turn.finish(Status::Ok, reply("locked"));
+    let turn = new(world.state.stateid_turn(&locked, 71));
+    let unlocking = world.state.unlock(&client, &locked, A);
+    let unlocked = unlocking
+        .and_then(|unlocking| unlocking.done(0, 9))
+        .expect("unlocked");
+    turn.finish(Status::Ok, reply("unlocked"));
+    assert_eq!(&*replay(world.state.stateid_turn(&locked, 71)), b"unlocked");
+    assert_eq!(
+        world.state.stateid_turn(&unlocked, 73).err(),
+        Some(Status::BadSeqid)
+    );
+    // A new lock stateid of a known lock owner goes on where that is.
+    let refused = world.state.lock(&client, locker(b"l", 71), A, kind, false);
+    assert_eq!(refused.err(), Some(Status::BadSeqid));
+    assert!(
+        world
+            .state
+            .lock(&client, locker(b"l", 72), A, kind, false)
+            .is_ok()
+    );
+}
+
+#[test]
+fn rfc7530_9_1_10_idle_owners_are_forgotten() {
+    let world = World::new();
+    let client = world.v40("a");
+    let stateid = confirmed_open(&world, &client, "o", R);
+    let turn = new(world.state.stateid_turn(&stateid, 3));
+    assert!(world.state.close(&client, &stateid, A).is_ok());
+    turn.finish(Status::Ok, reply("closed"));
+    world.pass(LEASE * 2 / 3);
+    world.state.renew(client.id()).expect("known");
+    world.state.reap();
+    assert_eq!(&*replay(world.state.stateid_turn(&stateid, 3)), b"closed");
+    world.pass(LEASE * 2 / 3);
+    world.state.renew(client.id()).expect("known");
+    world.state.reap();
+    assert_eq!(lock(&client.0.holdings).open_owners.len(), 0);
+    // New again, with any number.
+    drop(open_turn(&world, &client, "o", 900));
+    assert_eq!(lock(&client.0.holdings).open_owners.len(), 0);
+}
+
+#[test]
+fn rfc7530_9_1_4_stateids_of_another_boot_are_stale() {
+    let world = World::new();
+    let client = world.v40("a");
+    let stateid = confirmed_open(&world, &client, "o", R);
+    assert_eq!(
+        world.state.io(None, &StateId::ANONYMOUS, A, R).err(),
+        Some(Status::BadStateid)
+    );
+    let world = world.restarted();
+    assert_eq!(
+        world.state.io(None, &stateid, A, R).err(),
+        Some(Status::StaleStateid)
+    );
+    assert_eq!(
+        world.state.stateid_turn(&stateid, 3).err(),
+        Some(Status::StaleStateid)
+    );
+}

@@ -1,0 +1,353 @@
+//! Random sequences against what must always hold.
+
+use proptest::prelude::*;
+use vfs::lock::LockKind;
+
+use super::super::holdings::{Held, Holdings};
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open {
+        client: usize,
+        owner: u8,
+        node: u64,
+        access: u8,
+        deny: u8,
+    },
+    Downgrade {
+        state: usize,
+        access: u8,
+        deny: u8,
+    },
+    Close {
+        state: usize,
+    },
+    Lock {
+        state: usize,
+        owner: u8,
+        at: u64,
+    },
+    Unlock {
+        state: usize,
+        at: u64,
+    },
+    Free {
+        state: usize,
+    },
+    ReleaseLockOwner {
+        client: usize,
+        owner: u8,
+    },
+    Io {
+        state: usize,
+        by: usize,
+    },
+    Restart {
+        client: usize,
+    },
+    Pass {
+        seconds: u64,
+        speaks: usize,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (client, owner, node, state) = (0..4usize, 0..2u8, 0..2u64, 0..12usize);
+    prop_oneof![
+        6 => (client.clone(), owner.clone(), node, 1..4u8, 0..4u8)
+            .prop_map(|(client, owner, node, access, deny)| Step::Open {
+                client,
+                owner,
+                node,
+                access,
+                // Mostly nothing, so that there is more to happen.
+                deny: if deny == 3 { 2 } else { 0 },
+            }),
+        1 => (state.clone(), 0..4u8, 0..4u8)
+            .prop_map(|(state, access, deny)| Step::Downgrade { state, access, deny }),
+        2 => state.clone().prop_map(|state| Step::Close { state }),
+        4 => (state.clone(), owner.clone(), 0..4u64)
+            .prop_map(|(state, owner, at)| Step::Lock { state, owner, at }),
+        2 => (state.clone(), 0..4u64).prop_map(|(state, at)| Step::Unlock { state, at }),
+        1 => state.clone().prop_map(|state| Step::Free { state }),
+        1 => (client.clone(), owner)
+            .prop_map(|(client, owner)| Step::ReleaseLockOwner { client, owner }),
+        2 => (state, client.clone()).prop_map(|(state, by)| Step::Io { state, by }),
+        1 => client.clone().prop_map(|client| Step::Restart { client }),
+        1 => (30..100u64, client).prop_map(|(seconds, speaks)| Step::Pass { seconds, speaks }),
+    ]
+}
+
+/// Two clients of v4.0 and two of v4.1, and the stateids they were given.
+struct Run {
+    world: World,
+    clients: Vec<ClientRef<File, u64>>,
+    boots: u8,
+    /// Whose, of which node.
+    states: Vec<(ClientId, NodeKey, StateId)>,
+    file: File,
+}
+
+impl Run {
+    fn new() -> Run {
+        let world = World::new();
+        let mut run = Run {
+            world,
+            clients: Vec::new(),
+            boots: 0,
+            states: Vec::new(),
+            file: Arc::new("file"),
+        };
+        run.clients = (0..4).map(|number| run.begin(number)).collect();
+        run
+    }
+
+    fn begin(&mut self, number: usize) -> ClientRef<File, u64> {
+        self.boots += 1;
+        let (name, state) = (number.to_string(), &self.world.state);
+        if number < 2 {
+            let known = state.set_client_id(set_client_id(&name, self.boots, "root"));
+            let (id, confirm) = known.expect("known");
+            assert_eq!(state.set_client_id_confirm(id, confirm, b"root"), Ok(()));
+            return state.client(id).expect("known");
+        }
+        let known = state.exchange_id(&exchange_id(&name, self.boots, "root"));
+        let created = state.create_session(&create_session(known.expect("known"), number as u64));
+        let peer = Peer {
+            client: known.expect("known").client,
+            session: created.expect("created").session,
+            seqid: AtomicU64::new(0),
+        };
+        let client = peer.client(&self.world);
+        assert_eq!(state.reclaim_complete(&client), Ok(()));
+        client
+    }
+
+    fn picked(&self, state: usize) -> Option<(ClientRef<File, u64>, NodeKey, StateId)> {
+        let at = state.checked_rem(self.states.len())?;
+        let (client, key, stateid) = self.states[at];
+        let client = self.clients.iter().find(|one| one.id() == client)?;
+        Some((client.clone(), key, stateid))
+    }
+
+    fn keep(&mut self, client: ClientId, key: NodeKey, stateid: StateId) {
+        self.states
+            .retain(|(_, _, kept)| kept.other != stateid.other);
+        self.states.push((client, key, stateid));
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Open {
+                client,
+                owner,
+                node,
+                access,
+                deny,
+            } => self.open(client, owner, node, access, deny),
+            Step::Downgrade {
+                state,
+                access,
+                deny,
+            } => {
+                if let Some((client, key, stateid)) = self.picked(state) {
+                    let [access, deny] = [access, deny].map(Share::from_bits_truncate);
+                    let state = &self.world.state;
+                    if let Ok(now) = state.open_downgrade(&client, &stateid, key, access, deny) {
+                        self.keep(client.id(), key, now);
+                    }
+                }
+            }
+            Step::Close { state } => {
+                if let Some((client, key, stateid)) = self.picked(state) {
+                    let _ = self.world.state.close(&client, &stateid, key);
+                }
+            }
+            Step::Lock { state, owner, at } => self.lock(state, owner, at),
+            Step::Unlock { state, at } => {
+                if let Some((client, key, stateid)) = self.picked(state)
+                    && let Ok(unlocking) = self.world.state.unlock(&client, &stateid, key)
+                {
+                    let now = unlocking.done(at, at + 1).expect("nobody is in between");
+                    self.keep(client.id(), key, now);
+                }
+            }
+            Step::Free { state } => {
+                if let Some((client, _, stateid)) = self.picked(state) {
+                    let _ = self.world.state.free_stateid(&client, &stateid);
+                }
+            }
+            Step::ReleaseLockOwner { client, owner } => {
+                let client = &self.clients[client];
+                let _ = self.world.state.release_lock_owner(client, &[owner]);
+            }
+            Step::Io { state, by } => {
+                if let Some((client, key, stateid)) = self.picked(state) {
+                    let by = &self.clients[by];
+                    let done = self.world.state.io(Some(by), &stateid, key, R);
+                    assert!(done.is_err() || by.id() == client.id(), "another's stateid");
+                }
+            }
+            Step::Restart { client } => self.clients[client] = self.begin(client),
+            Step::Pass { seconds, speaks } => {
+                self.world.pass(Duration::from_secs(seconds));
+                self.clients[speaks].0.renew(self.world.state.now());
+                self.world.state.reap();
+                for client in 0..self.clients.len() {
+                    if lock(&self.clients[client].0.holdings).gone {
+                        self.clients[client] = self.begin(client);
+                    }
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, client: usize, owner: u8, node: u64, access: u8, deny: u8) {
+        let client = self.clients[client].clone();
+        let key = NodeKey { export: 0, node };
+        let asked = OpenAsk {
+            owner: &[owner],
+            key,
+            node,
+            access: Share::from_bits_truncate(access),
+            deny: Share::from_bits_truncate(deny),
+            reclaim: false,
+        };
+        let opening = self.world.state.open(&client, asked);
+        let opened = opening.and_then(|opening| opening.commit(self.file.clone()));
+        if let Ok(mut opened) = opened {
+            if opened.confirm {
+                let confirmed = self.world.state.open_confirm(&client, &opened.stateid, key);
+                opened.stateid = confirmed.expect("confirmed");
+            }
+            self.keep(client.id(), key, opened.stateid);
+        }
+    }
+
+    fn lock(&mut self, state: usize, owner: u8, at: u64) {
+        let Some((client, key, stateid)) = self.picked(state) else {
+            return;
+        };
+        let is_lock = {
+            let holdings = lock(&client.0.holdings);
+            let serial = super::super::stateid::Parts::of(&stateid).serial;
+            matches!(holdings.get(serial), Some(Held::Lock(_)))
+        };
+        // v4.0's owners are numbered elsewhere.
+        let known = lock(&client.0.holdings).lock_owners.find(&[owner]);
+        let locker = if is_lock {
+            Locker::Known { lock: &stateid }
+        } else if client.minor() == Minor::V40 && known.is_some() {
+            return;
+        } else {
+            Locker::New {
+                open: &stateid,
+                owner: &[owner],
+                seqid: 0,
+            }
+        };
+        let state = &self.world.state;
+        if let Ok(locking) = state.lock(&client, locker, key, LockKind::Exclusive, false) {
+            let now = locking.granted(at, at).expect("nobody is in between");
+            self.keep(client.id(), key, now);
+        }
+    }
+
+    /// What must always hold.
+    fn check(&self) {
+        lock(&self.world.gone).clear();
+        let state = &self.world.state;
+        let mut opens: Vec<(ClientId, u32, NodeKey, Share, Share)> = Vec::new();
+        let mut files = 0;
+        for client in state.clients.all() {
+            let holdings = lock(&client.holdings);
+            assert!(!holdings.gone);
+            files += check_holdings(&holdings, |owner, key, access, deny| {
+                opens.push((client.id, owner, key, access, deny));
+            });
+            assert!(
+                holdings.opens == 0 || *lock(&client.recorded) != client::Recorded::Never,
+                "it could not reclaim"
+            );
+        }
+        for (at, one) in opens.iter().enumerate() {
+            for other in &opens[..at] {
+                let same_owner = (one.0, one.1) == (other.0, other.1);
+                if one.2 == other.2 && !same_owner {
+                    let conflict = one.3.intersects(other.4) || one.4.intersects(other.3);
+                    assert!(!conflict, "{one:?} and {other:?}");
+                }
+            }
+        }
+        assert_eq!(state.shares.len(), opens.len());
+        // What was handed out and is not held any more has been dropped.
+        assert_eq!(Arc::strong_count(&self.file), files + 1);
+    }
+}
+
+/// Counts the files, having told each open.
+fn check_holdings(
+    holdings: &Holdings<File, u64>,
+    mut each: impl FnMut(u32, NodeKey, Share, Share),
+) -> usize {
+    let (mut opens, mut locks, mut revoked, mut files) = (0, 0, 0, 0);
+    for (&serial, held) in holdings.all() {
+        match held {
+            Held::Open(open) => {
+                opens += 1;
+                files += open.files.count();
+                let owner = holdings.open_owners.get(open.owner).expect("an owner");
+                assert_eq!(owner.opens.get(&open.key), Some(&serial));
+                assert!(open.files.get(R).is_some() || !open.access.contains(R));
+                assert!(open.files.get(W).is_some() || !open.access.contains(W));
+                for &lock in &open.locks {
+                    assert_eq!(holdings.lock(lock).map(|lock| lock.open), Ok(serial));
+                }
+                each(open.owner, open.key, open.access, open.deny);
+            }
+            Held::Lock(state) => {
+                locks += 1;
+                let open = holdings.open(state.open).expect("an open");
+                assert!(open.locks.contains(&serial));
+                let owner = holdings.lock_owners.get(state.owner).expect("an owner");
+                assert!(owner.states.contains(&serial));
+            }
+            Held::Closed(_) => {}
+            Held::Revoked => revoked += 1,
+        }
+    }
+    assert_eq!(
+        (opens, locks, revoked),
+        (holdings.opens, holdings.locks, holdings.revoked)
+    );
+    assert_eq!(
+        holdings.lock_owners.which(|owner| owner.states.is_empty()),
+        []
+    );
+    files
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_clients_do(steps in prop::collection::vec(step(), 1..80)) {
+        let mut run = Run::new();
+        for step in &steps {
+            run.step(step);
+            run.check();
+        }
+        let world = &run.world;
+        let mut gone = Gone::default();
+        for client in world.state.clients.all() {
+            world.state.destroy(&mut lock(&world.state.registry), &client, &mut gone);
+        }
+        drop(gone);
+        prop_assert_eq!(Arc::strong_count(&run.file), 1);
+        prop_assert_eq!((world.state.shares.len(), world.state.slots.used()), (0, 0));
+        prop_assert!(world.state.sessions.all().is_empty());
+        prop_assert!(lock(&world.state.connections).is_empty());
+        prop_assert!(world.stable.list().is_empty());
+    }
+}

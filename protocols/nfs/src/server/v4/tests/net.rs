@@ -1,0 +1,174 @@
+//! A client of nothing but compounds.
+
+use std::cell::Cell;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memory::Memory;
+use vfs::{Call, Export};
+use vfs_testkit::{Message, clock, session};
+use wire::{Answer, Session as _, Xdr, XdrReader};
+
+use crate::rpc::{self, flavor, program};
+use crate::server::{Connection, Options, Server};
+use crate::v4::Status;
+use crate::v4::op::Op;
+
+/// A server over a tree in memory.
+pub(super) struct World {
+    server: Arc<Server>,
+}
+
+impl World {
+    pub(super) fn new() -> World {
+        let export = Arc::new(Export::new("", Memory::new(clock())));
+        let server = Server::new(export, Options::new(7, Arc::new(|| Duration::ZERO)));
+        World { server }
+    }
+
+    /// A connection of the super-user's.
+    pub(super) fn net(&self, minor: u32) -> Net {
+        Net {
+            session: self.server.session(),
+            minor,
+            uid: Cell::new(0),
+            xid: Cell::new(1),
+        }
+    }
+}
+
+/// A connection.
+pub(super) struct Net {
+    session: Connection,
+    minor: u32,
+    /// Who calls.
+    pub(super) uid: Cell<u32>,
+    xid: Cell<u32>,
+}
+
+impl Net {
+    /// Sends a compound and takes its reply.
+    pub(super) fn send(&self, ops: &[Op<'_>]) -> Reply {
+        self.again(&self.message(ops))
+    }
+
+    /// A compound as it travels, with an id that no other has.
+    pub(super) fn message(&self, ops: &[Op<'_>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for op in ops {
+            op.put(&mut bytes);
+        }
+        self.message_of(ops.len() as u32, &bytes)
+    }
+
+    /// A compound of `count` operations that stand in `ops`.
+    pub(super) fn message_of(&self, count: u32, ops: &[u8]) -> Vec<u8> {
+        let xid = self.xid.get();
+        self.xid.set(xid + 1);
+        let mut message = vec![0; rpc::MARK];
+        let head = [xid, rpc::CALL, 2, program::NFS, 4, 1];
+        let credential = [flavor::SYS, 20, 0, 0, self.uid.get(), self.uid.get(), 0];
+        let verifier = [flavor::NONE, 0];
+        let compound = [0, self.minor, count];
+        for number in [&head[..], &credential, &verifier, &compound].concat() {
+            number.put(&mut message);
+        }
+        message.extend_from_slice(ops);
+        let mark = (message.len() - rpc::MARK) as u32 | rpc::LAST;
+        message[..rpc::MARK].copy_from_slice(&mark.to_be_bytes());
+        message
+    }
+
+    /// Sends a message, perhaps one that was sent before.
+    pub(super) fn again(&self, message: &[u8]) -> Reply {
+        const MOST: usize = 2 << 20;
+        assert_eq!(self.session.frame(message), Ok(Some(message.len())));
+        let call = Call::detached();
+        let served = session::serve_patiently(&self.session, &call, &Message::new(message), MOST);
+        match served {
+            Ok((Answer::Done, bytes)) => Reply::new(bytes),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What a compound is answered.
+#[derive(PartialEq)]
+pub(super) struct Reply {
+    bytes: Vec<u8>,
+    pub(super) status: Status,
+    /// How many operations are answered.
+    pub(super) count: u32,
+    at: Cell<usize>,
+}
+
+impl Reply {
+    fn new(bytes: Vec<u8>) -> Reply {
+        let mut from = XdrReader::new(&bytes[rpc::MARK..]);
+        for want in [None, Some(1), Some(0), Some(0), Some(0), Some(0)] {
+            let got = from.u32().expect("a head");
+            assert_eq!(got, want.unwrap_or(got), "it is carried out");
+        }
+        let status = Status::get(&mut from).expect("a status");
+        assert_eq!(from.opaque(0), Ok(&b""[..]), "the tag");
+        let count = from.u32().expect("a count");
+        let at = Cell::new(rpc::MARK + from.position());
+        Reply {
+            bytes,
+            status,
+            count,
+            at,
+        }
+    }
+
+    /// How many bytes it has, but for its mark.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - rpc::MARK
+    }
+
+    /// The next operation's status, and what it says besides if it is known of which type that is.
+    fn next<'a, R: Xdr<'a>>(
+        &'a self,
+        has_body: impl FnOnce(Status) -> bool,
+    ) -> (Status, Option<R>) {
+        let mut from = XdrReader::new(&self.bytes[self.at.get()..]);
+        from.u32().expect("a number");
+        let status = Status::get(&mut from).expect("a status");
+        let body = has_body(status).then(|| R::get(&mut from).expect("a result"));
+        self.at.set(self.at.get() + from.position());
+        (status, body)
+    }
+
+    /// What the next operation gave, which must be done.
+    #[track_caller]
+    pub(super) fn ok<'a, R: Xdr<'a>>(&'a self) -> R {
+        let (status, body) = self.next(|status| status == Status::Ok);
+        body.unwrap_or_else(|| panic!("expected it to be done, got {status:?}"))
+    }
+
+    /// What the last operation says of why it failed.
+    #[track_caller]
+    pub(super) fn refused<'a, R: Xdr<'a> + Debug>(&'a self) -> (Status, R) {
+        let (status, body) = self.next(|_| true);
+        assert_eq!(status, self.status, "{body:?}");
+        (status, body.expect("asked for"))
+    }
+
+    /// It is done, every operation.
+    #[track_caller]
+    pub(super) fn done(self) -> Reply {
+        assert_eq!(self.status, Status::Ok, "after {} operations", self.count);
+        self
+    }
+}
+
+impl Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:?} after {}: {:?}",
+            self.status, self.count, self.bytes
+        )
+    }
+}

@@ -1,0 +1,148 @@
+//! OPEN (RFC 7530 section 16.16, RFC 8881 section 18.16).
+
+use super::*;
+use crate::v4::attr::{Bitmap, SetTime, number as n};
+use crate::v4::op::Exclusive41;
+use crate::v4::reply::Delegation;
+
+#[test]
+fn rfc8881_18_16_3_who_wants_no_delegation_is_told_that_he_got_none_for_that() {
+    const WANT_NO_DELEG: u32 = 0x400;
+    let client = Client41::new(&World::new(), b"client");
+    for (access, want) in [
+        (READ, Delegation::None),
+        (READ | WANT_NO_DELEG, Delegation::NoneBecause(0)),
+    ] {
+        let how = OpenHow::Create(CreateHow::Unchecked(Attributes::default()));
+        let open = client.open(access, how, Claim::Null(b"file"));
+        let reply = client.send(&[Op::Putrootfh, open]).done();
+        let () = reply.ok();
+        let opened: Opened<'_> = reply.ok();
+        assert_eq!(opened.delegation, want);
+    }
+}
+
+#[test]
+fn rfc7530_16_16_6_what_is_no_file_is_not_opened() {
+    use crate::v4::op::{Create, CreateWhat};
+    let world = World::new();
+    let client = Client40::new(&world, b"client");
+    let later = Client41::new(&world, b"client");
+    let other = Status::Symlink;
+    let cases = [
+        (CreateWhat::Directory, Status::Isdir, Status::Isdir),
+        (CreateWhat::Link(b"x"), Status::Symlink, Status::Symlink),
+        (CreateWhat::Fifo, other, Status::WrongType),
+        (CreateWhat::Socket, other, Status::WrongType),
+    ];
+    for (seqid, (what, of_4_0, of_4_1)) in (1..).zip(cases) {
+        let make = Op::Create(Create {
+            what,
+            name: b"it",
+            attributes: Attributes::default(),
+        });
+        client.net.send(&[Op::Putrootfh, make]).done();
+        let open = client.open(b"owner", seqid, b"it", READ);
+        let refused = client.net.send(&[Op::Putrootfh, open]);
+        assert_eq!(refused.status, of_4_0);
+        let open = later.open(READ, OpenHow::NoCreate, Claim::Null(b"it"));
+        assert_eq!(later.send(&[Op::Putrootfh, open]).status, of_4_1);
+        client.net.send(&[Op::Putrootfh, Op::Remove(b"it")]).done();
+    }
+}
+
+#[test]
+fn rfc7530_16_16_4_who_may_not_open_a_file_is_told_that_before_who_denies_it() {
+    let world = World::new();
+    let client = Client40::new(&world, b"client");
+    client.create(b"owner", b"file");
+    let other = Client41::new(&world, b"other");
+    let denying = Op::Open(Open {
+        seqid: 0,
+        access: READ,
+        deny: WRITE,
+        owner: Owner {
+            client: 0,
+            name: b"owner",
+        },
+        how: OpenHow::NoCreate,
+        claim: Claim::Null(b"file"),
+    });
+    let refused = other.send(&[Op::Putrootfh, denying.clone()]);
+    assert_eq!(refused.status, Status::ShareDenied);
+    let mode = Op::Setattr(crate::v4::op::Setattr {
+        state: StateId::ANONYMOUS,
+        attributes: Attributes {
+            mode: Some(0o600),
+            ..Attributes::default()
+        },
+    });
+    client
+        .net
+        .send(&[Op::Putrootfh, Op::Lookup(b"file"), mode])
+        .done();
+    other.net.uid.set(1000);
+    let refused = other.send(&[Op::Putrootfh, denying]);
+    assert_eq!(refused.status, Status::Access);
+}
+
+#[test]
+fn rfc7530_16_16_5_an_exclusive_create_is_told_by_its_verifier() {
+    let world = World::new();
+    let client = Client40::new(&world, b"client");
+    let create = |owner, verifier| {
+        let how = OpenHow::Create(CreateHow::Exclusive(verifier));
+        let open = client.opening(owner, 1, b"file", BOTH, how);
+        client.net.send(&[Op::Putrootfh, open])
+    };
+    // Others' numbers stand for its own sent again when the server has forgotten those.
+    for owner in [b"one", b"two"] {
+        let made = create(owner, [0xfe; 8]).done();
+        let () = made.ok();
+        let opened: Opened<'_> = made.ok();
+        // Which the client has to set, for there the verifier is kept.
+        assert!(opened.set.has(n::TIME_ACCESS_SET) && opened.set.has(n::TIME_MODIFY_SET));
+    }
+    assert_eq!(create(b"six", [1; 8]).status, Status::Exist);
+    let how = OpenHow::Create(CreateHow::Guarded(Attributes::default()));
+    let guarded = client.opening(b"ten", 1, b"file", BOTH, how);
+    let refused = client.net.send(&[Op::Putrootfh, guarded]);
+    assert_eq!(refused.status, Status::Exist);
+}
+
+#[test]
+fn rfc8881_18_16_3_an_exclusive_create_with_attributes_keeps_its_verifier_where_no_attribute_is() {
+    let client = Client41::new(&World::new(), b"client");
+    let create = |attributes| {
+        let how = OpenHow::Create(CreateHow::Exclusive41(Exclusive41 {
+            verifier: [3; 8],
+            attributes,
+        }));
+        client.send(&[
+            Op::Putrootfh,
+            client.open(BOTH, how, Claim::Null(b"file")),
+            Op::Getattr(Bitmap::of(&[n::MODE, n::SUPPATTR_EXCLCREAT])),
+        ])
+    };
+    let times = Attributes {
+        set_modified: Some(SetTime::Server),
+        ..Attributes::default()
+    };
+    assert_eq!(create(times).status, Status::Inval);
+    let mode = Attributes {
+        mode: Some(0o640),
+        ..Attributes::default()
+    };
+    for _ in 0..2 {
+        let made = create(mode.clone()).done();
+        let () = made.ok();
+        let opened: Opened<'_> = made.ok();
+        let attributes: Attributes<'_> = made.ok();
+        assert_eq!(attributes.mode, Some(0o640));
+        let takes = attributes.supported_exclusive.expect("asked for");
+        assert!(opened.set.has(n::MODE) && takes.has(n::MODE));
+        for time in [n::TIME_ACCESS_SET, n::TIME_MODIFY_SET] {
+            assert!(opened.set.has(time) && !takes.has(time));
+        }
+    }
+}

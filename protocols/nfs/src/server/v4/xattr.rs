@@ -1,0 +1,97 @@
+//! Extended attributes (RFC 8276 section 8.4): those of the user's namespace.
+
+use vfs::XattrFlags;
+
+use super::{Compound, Done};
+use crate::v4::Status;
+use crate::v4::op::{ListXattrs, SetXattr};
+use crate::v4::reply::XattrNames;
+
+/// What names have in front at the source, and not on the wire.
+const USER: &[u8] = b"user.";
+
+/// The longest value, as Linux has it.
+const MAX_VALUE: usize = 65536;
+
+fn full_name(name: &[u8]) -> Result<Vec<u8>, Status> {
+    match name.len() {
+        0 => Err(Status::Inval),
+        1..=250 if name.contains(&0) => Err(Status::Inval),
+        1..=250 => Ok([USER, name].concat()),
+        _ => Err(Status::Nametoolong),
+    }
+}
+
+impl Compound<'_, '_> {
+    pub(super) fn get_xattr(&mut self, name: &[u8]) -> Done {
+        let value = self.node()?.xattr(&self.cx(), &full_name(name)?)?;
+        self.reply.value(&value.as_slice());
+        Ok(())
+    }
+
+    pub(super) fn set_xattr(&mut self, op: SetXattr<'_>) -> Done {
+        let node = self.node()?;
+        let flags = match op.option {
+            0 => XattrFlags::empty(),
+            1 => XattrFlags::CREATE,
+            2 => XattrFlags::REPLACE,
+            _ => return Err(Status::Inval.into()),
+        };
+        if op.value.len() > MAX_VALUE {
+            return Err(Status::Xattr2big.into());
+        }
+        let name = full_name(op.name)?;
+        let before = self.change(&node)?;
+        node.set_xattr(&self.cx(), &name, op.value, flags)?;
+        self.affected();
+        let change = self.change_since(before, &node);
+        self.reply.value(&change);
+        Ok(())
+    }
+
+    pub(super) fn remove_xattr(&mut self, name: &[u8]) -> Done {
+        let node = self.node()?;
+        let name = full_name(name)?;
+        let before = self.change(&node)?;
+        node.remove_xattr(&self.cx(), &name)?;
+        self.affected();
+        let change = self.change_since(before, &node);
+        self.reply.value(&change);
+        Ok(())
+    }
+
+    pub(super) fn list_xattrs(&mut self, op: ListXattrs) -> Done {
+        let all = self.node()?.xattrs(&self.cx())?;
+        let names: Vec<&[u8]> = all
+            .split(|&byte| byte == 0)
+            .filter_map(|name| name.strip_prefix(USER))
+            .collect();
+        // The cookie is how many have been told; behind cookie, count and end stand the names.
+        let told = usize::try_from(op.cookie).unwrap_or(usize::MAX);
+        let rest = match names.get(told..) {
+            Some(rest) => rest,
+            None => return Err(Status::BadCookie.into()),
+        };
+        let mut room = (op.max_count as usize)
+            .checked_sub(8 + 4 + 4)
+            .ok_or(Status::Toosmall)?;
+        let fits = rest
+            .iter()
+            .take_while(|name| {
+                let len = 4 + name.len() + wire::padding(name.len());
+                let fits = len <= room;
+                room = room.saturating_sub(len);
+                fits
+            })
+            .count();
+        if fits == 0 && !rest.is_empty() {
+            return Err(Status::Toosmall.into());
+        }
+        self.reply.value(&XattrNames {
+            cookie: (told + fits) as u64,
+            names: rest[..fits].to_vec(),
+            eof: fits == rest.len(),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! What operations answer when they succeed, behind number and status. Those of READ, READDIR and
+//! READ_PLUS are written piece by piece instead.
+
+use wire::{xdr_struct, xdr_union};
+
+use super::Status;
+use super::attr::Bitmap;
+use super::types::{
+    ChangeInfo, Channel, ClientId, Implementation, ServerOwner, SessionId, Stable, StateId,
+    Verifier,
+};
+
+xdr_struct! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Accessible {
+        /// Which of what was asked for the server can tell.
+        pub(crate) supported: u32,
+        pub(crate) access: u32,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Created {
+        pub(crate) change: ChangeInfo,
+        pub(crate) set: Bitmap,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Renamed {
+        pub(crate) from: ChangeInfo,
+        pub(crate) to: ChangeInfo,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Opened<'a> {
+        pub(crate) state: StateId,
+        pub(crate) change: ChangeInfo,
+        pub(crate) flags: u32,
+        pub(crate) set: Bitmap,
+        pub(crate) delegation: Delegation<'a>,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Written {
+        pub(crate) count: u32,
+        pub(crate) committed: Stable,
+        pub(crate) verifier: Verifier,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct ClientIdSet {
+        pub(crate) client: ClientId,
+        pub(crate) confirm: Verifier,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Bound {
+        pub(crate) session: SessionId,
+        pub(crate) direction: u32,
+        pub(crate) rdma: bool,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Exchanged<'a> {
+        pub(crate) client: ClientId,
+        pub(crate) sequence: u32,
+        pub(crate) flags: u32,
+        /// SP4_NONE, which is all that is ever agreed on.
+        pub(crate) protect: u32,
+        pub(crate) owner: ServerOwner<'a>,
+        pub(crate) scope: &'a [u8],
+        pub(crate) implementation: Option<Implementation<'a>>,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct SessionCreated {
+        pub(crate) session: SessionId,
+        pub(crate) sequence: u32,
+        pub(crate) flags: u32,
+        pub(crate) fore: Channel,
+        pub(crate) back: Channel,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Sequenced {
+        pub(crate) session: SessionId,
+        pub(crate) sequence: u32,
+        pub(crate) slot: u32,
+        pub(crate) highest_slot: u32,
+        pub(crate) target_highest_slot: u32,
+        pub(crate) flags: u32,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Copied {
+        /// Names a copy that goes on; empty when it is done.
+        pub(crate) callback: Vec<StateId>,
+        pub(crate) count: u64,
+        pub(crate) committed: Stable,
+        pub(crate) verifier: Verifier,
+        pub(crate) consecutive: bool,
+        pub(crate) synchronous: bool,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct OffloadState {
+        pub(crate) count: u64,
+        /// How it ended, if it has.
+        pub(crate) complete: Vec<Status>,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Sought {
+        pub(crate) eof: bool,
+        pub(crate) offset: u64,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct XattrNames<'a> {
+        pub(crate) cookie: u64,
+        pub(crate) names: Vec<&'a [u8]>,
+        pub(crate) eof: bool,
+    }
+}
+
+xdr_union! {
+    /// What came with an open (`open_delegation4`).
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) enum Delegation<'a> {
+        None = 0,
+        Read(ReadDelegation<'a>) = 1,
+        Write(WriteDelegation<'a>) = 2,
+        /// Why none did (v4.1).
+        NoneBecause(u32) = 3,
+    }
+
+    /// How far a file under a write delegation may grow (`nfs_space_limit4`).
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) enum SpaceLimit {
+        Size(u64) = 1,
+        Blocks(super::attr::SpecData) = 2,
+    }
+}
+
+xdr_struct! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct ReadDelegation<'a> {
+        pub(crate) state: StateId,
+        pub(crate) recall: bool,
+        pub(crate) permissions: super::attr::Ace<'a>,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct WriteDelegation<'a> {
+        pub(crate) state: StateId,
+        pub(crate) recall: bool,
+        pub(crate) limit: SpaceLimit,
+        pub(crate) permissions: super::attr::Ace<'a>,
+    }
+}

@@ -1,0 +1,170 @@
+//! NLM, and NSM's word of a restart.
+
+use nfs::nlm::{
+    CancelArgs, FreeArgs, Lock, LockArgs, LockResult, Status, TestArgs, TestResult, Tested,
+    UnlockArgs,
+};
+use nfs::nsm::Changed;
+use nfs::v3::Handle;
+use vfs_testkit::session::Came;
+
+use crate::net::{NLM, NSM, Net, Replied, whole};
+
+fn lock(file: &Handle, process: i32, offset: u64, len: u64) -> Lock<'_> {
+    Lock {
+        caller: b"guest",
+        file: file.bytes(),
+        owner: b"owner",
+        process,
+        offset,
+        len,
+    }
+}
+
+fn args(lock: Lock<'_>, exclusive: bool, block: bool) -> LockArgs<'_> {
+    LockArgs {
+        cookie: b"biscuit",
+        block,
+        exclusive,
+        lock,
+        reclaim: false,
+        state: 1,
+    }
+}
+
+#[track_caller]
+fn status(replied: Replied) -> Status {
+    let result: LockResult<'_> = whole(replied.expect("results"));
+    assert_eq!(result.cookie, b"biscuit");
+    result.status
+}
+
+fn exclusive(net: &Net, lock: Lock<'_>) -> Status {
+    status(net.call((NLM, 4, 2), &args(lock, true, false)))
+}
+
+fn unlock(net: &Net, lock: Lock<'_>) -> Status {
+    let args = UnlockArgs {
+        cookie: b"biscuit",
+        lock,
+    };
+    status(net.call((NLM, 4, 4), &args))
+}
+
+#[test]
+fn a_lock_keeps_others_out_until_it_is_given_back() {
+    let net = Net::new();
+    let file = net.file(b"f", 0o644);
+    assert_eq!(exclusive(&net, lock(&file, 1, 10, 10)), Status::Granted);
+    assert_eq!(exclusive(&net, lock(&file, 2, 15, 0)), Status::Denied);
+    assert_eq!(exclusive(&net, lock(&file, 2, 20, 0)), Status::Granted);
+    let shared = args(lock(&file, 3, 0, 10), false, false);
+    assert_eq!(status(net.call((NLM, 4, 22), &shared)), Status::Granted);
+    let test = |process| -> Tested<'_> {
+        let args = TestArgs {
+            cookie: b"biscuit",
+            exclusive: true,
+            lock: lock(&file, process, 12, 1),
+        };
+        let result: TestResult<'_> = whole(net.call((NLM, 4, 1), &args).expect("results"));
+        result.tested
+    };
+    assert_eq!(test(1), Tested::Other(Status::Granted), "its own");
+    let Tested::Denied(holder) = test(2) else {
+        panic!("nobody is in the way")
+    };
+    assert_eq!((holder.process, holder.owner), (1, &b"owner"[..]));
+    assert_eq!((holder.offset, holder.len), (10, 10));
+    assert_eq!(unlock(&net, lock(&file, 1, 0, 0)), Status::Granted);
+    assert_eq!(exclusive(&net, lock(&file, 2, 15, 0)), Status::Granted);
+}
+
+#[test]
+fn who_waits_is_granted_when_it_can_be() {
+    let net = Net::new();
+    let file = net.file(b"f", 0o644);
+    let whole_file = |process| lock(&file, process, 0, 0);
+    assert_eq!(exclusive(&net, whole_file(1)), Status::Granted);
+    let waits = net
+        .park((NLM, 4, 2), &args(whole_file(2), true, true))
+        .parked();
+    assert_eq!(unlock(&net, whole_file(1)), Status::Granted);
+    assert!(waits.is_woken());
+    assert_eq!(status(net.resume(waits).reply()), Status::Granted);
+    assert_eq!(exclusive(&net, whole_file(1)), Status::Denied);
+}
+
+#[test]
+fn who_waits_too_long_is_told_to_come_again() {
+    let net = Net::new();
+    let file = net.file(b"f", 0o644);
+    assert_eq!(exclusive(&net, lock(&file, 1, 0, 0)), Status::Granted);
+    let ask = args(lock(&file, 2, 0, 0), true, true);
+    let waits = net.park((NLM, 4, 2), &ask).parked();
+    net.host.later(60);
+    let waits = net.resume(waits).parked();
+    net.host.later(60);
+    assert_eq!(status(net.resume(waits).reply()), Status::Blocked);
+    let again = net.park((NLM, 4, 2), &ask);
+    assert!(matches!(again, Came::Parked(_)));
+}
+
+#[test]
+fn who_waits_no_more_gets_nothing() {
+    let net = Net::new();
+    let file = net.file(b"f", 0o644);
+    let whole_file = |process| lock(&file, process, 0, 0);
+    assert_eq!(exclusive(&net, whole_file(1)), Status::Granted);
+    let waits = net
+        .park((NLM, 4, 2), &args(whole_file(2), true, true))
+        .parked();
+    let cancel = CancelArgs {
+        cookie: b"biscuit",
+        block: true,
+        exclusive: true,
+        lock: whole_file(2),
+    };
+    assert_eq!(status(net.call((NLM, 4, 3), &cancel)), Status::Granted);
+    assert!(waits.is_woken());
+    assert_eq!(unlock(&net, whole_file(1)), Status::Granted);
+    assert_eq!(status(net.resume(waits).reply()), Status::Denied);
+    assert_eq!(exclusive(&net, whole_file(3)), Status::Granted);
+}
+
+#[test]
+fn a_client_that_restarts_holds_nothing() {
+    let net = Net::new();
+    let file = net.file(b"f", 0o644);
+    let of = |caller| Lock {
+        caller,
+        ..lock(&file, 1, 0, 0)
+    };
+    assert_eq!(exclusive(&net, of(b"guest")), Status::Granted);
+    assert_eq!(exclusive(&net, of(b"other")), Status::Denied);
+    let changed = Changed {
+        name: b"guest.example.org",
+        state: 3,
+    };
+    assert_eq!(net.call((NSM, 1, 6), &changed), Ok(&b""[..]));
+    assert_eq!(exclusive(&net, of(b"other")), Status::Granted);
+    let free = FreeArgs {
+        caller: b"other",
+        state: 3,
+    };
+    assert_eq!(net.call((NLM, 4, 23), &free), Ok(&b""[..]));
+    assert_eq!(exclusive(&net, of(b"guest")), Status::Granted);
+}
+
+#[test]
+fn what_cannot_be_locked_is_said() {
+    let net = Net::new();
+    let file = net.file(b"f", 0o600);
+    assert_eq!(exclusive(&net, lock(&file, 1, u64::MAX, 2)), Status::Fbig);
+    let stranger = Lock {
+        file: b"who",
+        ..lock(&file, 1, 0, 0)
+    };
+    assert_eq!(exclusive(&net, stranger), Status::StaleFh);
+    let other = net.of_user(1000);
+    assert_eq!(exclusive(&other, lock(&file, 1, 0, 0)), Status::Failed);
+}

@@ -1,0 +1,314 @@
+//! A client of nothing but calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use memory::Memory;
+use nfs::mount::{self, Mounted};
+use nfs::server::{Connection, Options, Ports, Server};
+use nfs::v3::*;
+use vfs::{Call, Export, Patience};
+use vfs_testkit::session::{self, Came, Parked};
+use vfs_testkit::{Message, clock};
+use wire::{Answer, Session, Xdr, XdrReader};
+
+pub(crate) const PORTMAP: u32 = 100_000;
+pub(crate) const NFS: u32 = 100_003;
+pub(crate) const MOUNT: u32 = 100_005;
+pub(crate) const NLM: u32 = 100_021;
+pub(crate) const NSM: u32 = 100_024;
+
+/// What a server says of a call: its results, or why it has none (`accept_stat`, or the reply's status if denied).
+pub(crate) type Replied = Result<&'static [u8], u32>;
+
+/// A server, and the time it goes by.
+#[derive(Clone)]
+pub(crate) struct Host {
+    pub(crate) server: Arc<Server>,
+    seconds: Arc<AtomicU64>,
+}
+
+impl Host {
+    pub(crate) fn new() -> Host {
+        let seconds = Arc::new(AtomicU64::new(1000));
+        let time = seconds.clone();
+        let clock_of = Arc::new(move || Duration::from_secs(time.load(Ordering::Relaxed)));
+        let mut options = Options::new(7, clock_of);
+        options.ports = Some(Ports {
+            tcp: 2049,
+            udp: 2050,
+        });
+        let tree = Memory::new(clock());
+        let server = Server::new(Arc::new(Export::new("data", tree)), options);
+        Host { server, seconds }
+    }
+
+    /// Time goes by.
+    pub(crate) fn later(&self, seconds: u64) {
+        self.seconds.fetch_add(seconds, Ordering::Relaxed);
+        self.server.tend();
+    }
+}
+
+/// A connection.
+pub(crate) struct Net {
+    pub(crate) host: Host,
+    pub(crate) session: Connection,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    xid: AtomicU32,
+}
+
+/// A call as bytes, its mark included.
+pub(crate) fn call_bytes<'a>(
+    xid: u32,
+    ids: (u32, u32),
+    (program, version, procedure): (u32, u32, u32),
+    arguments: &impl Xdr<'a>,
+) -> Vec<u8> {
+    let mut credential = Vec::new();
+    0u32.put(&mut credential);
+    (&b"client"[..]).put(&mut credential);
+    ids.0.put(&mut credential);
+    ids.1.put(&mut credential);
+    Vec::<u32>::new().put(&mut credential);
+    let mut body = Vec::new();
+    for number in [xid, 0, 2, program, version, procedure, 1] {
+        number.put(&mut body);
+    }
+    credential.as_slice().put(&mut body);
+    0u64.put(&mut body);
+    arguments.put(&mut body);
+    fragments(&body, body.len())
+}
+
+/// A record of fragments of `most` bytes.
+pub(crate) fn fragments(body: &[u8], most: usize) -> Vec<u8> {
+    let mut record = Vec::new();
+    let count = body.chunks(most).count();
+    for (index, fragment) in body.chunks(most).enumerate() {
+        let last = if index + 1 == count { 1 << 31 } else { 0 };
+        (fragment.len() as u32 | last).put(&mut record);
+        record.extend_from_slice(fragment);
+    }
+    record
+}
+
+/// What a reply says.
+pub(crate) fn open(reply: Vec<u8>) -> Replied {
+    let reply: &'static [u8] = reply.leak();
+    let (mark, body) = reply.split_at(4);
+    assert_eq!(mark, (body.len() as u32 | 1 << 31).to_be_bytes());
+    let mut reader = XdrReader::new(body);
+    let mut number = || reader.u32().expect("a reply's head");
+    let (_xid, kind, denied) = (number(), number(), number());
+    assert_eq!(kind, 1, "a reply");
+    if denied != 0 {
+        return Err(number());
+    }
+    let (flavor, len, status) = (number(), number(), number());
+    assert_eq!((flavor, len), (0, 0));
+    match status {
+        0 => Ok(reader.rest()),
+        status => Err(status),
+    }
+}
+
+/// A whole value.
+#[track_caller]
+pub(crate) fn whole<T: Xdr<'static>>(bytes: &'static [u8]) -> T {
+    let mut reader = XdrReader::new(bytes);
+    let value = T::get(&mut reader).expect("a result");
+    reader.end().expect("nothing behind it");
+    value
+}
+
+impl Net {
+    /// The super-user's connection to a fresh tree.
+    pub(crate) fn new() -> Net {
+        Net::on(&Host::new())
+    }
+
+    pub(crate) fn on(host: &Host) -> Net {
+        Net {
+            session: host.server.session(),
+            host: host.clone(),
+            uid: 0,
+            gid: 0,
+            xid: AtomicU32::new(1),
+        }
+    }
+
+    /// Another's connection to the same tree.
+    pub(crate) fn of_user(&self, uid: u32) -> Net {
+        Net {
+            uid,
+            gid: uid,
+            ..Net::on(&self.host)
+        }
+    }
+
+    fn next(&self) -> u32 {
+        self.xid.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes<'a>(&self, what: (u32, u32, u32), arguments: &impl Xdr<'a>) -> Vec<u8> {
+        call_bytes(self.next(), (self.uid, self.gid), what, arguments)
+    }
+
+    /// Sends a record with ever more patience, as the engine does.
+    #[track_caller]
+    pub(crate) fn exchange(&self, record: &[u8]) -> Replied {
+        assert_eq!(self.session.frame(record), Ok(Some(record.len())));
+        let message = Message::new(record);
+        let served = session::serve_patiently(&self.session, &Call::detached(), &message, 2 << 20);
+        match served.expect("a call") {
+            (Answer::Done, reply) => open(reply),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn call<'a>(&self, what: (u32, u32, u32), arguments: &impl Xdr<'a>) -> Replied {
+        self.exchange(&self.bytes(what, arguments))
+    }
+
+    /// A call of v3.
+    #[track_caller]
+    pub(crate) fn v3<'a, T: Xdr<'static>, F: Xdr<'static>>(
+        &self,
+        procedure: Procedure,
+        arguments: &impl Xdr<'a>,
+    ) -> Result<T, (Status, F)> {
+        let bytes = self
+            .call((NFS, 3, procedure as u32), arguments)
+            .expect("results");
+        match whole(bytes) {
+            Outcome::Done(done) => Ok(done),
+            Outcome::Failed(status, rest) => Err((status, rest)),
+        }
+    }
+
+    /// A call that may have to wait.
+    pub(crate) fn park<'a>(
+        &self,
+        what: (u32, u32, u32),
+        arguments: &impl Xdr<'a>,
+    ) -> Came<Replied> {
+        self.resume(Parked::new(self.bytes(what, arguments)))
+    }
+
+    pub(crate) fn resume(&self, parked: Parked) -> Came<Replied> {
+        let (answer, reply) = parked.serve(|call, bytes| {
+            let message = Message::new(bytes);
+            session::serve(&self.session, call, Patience::Full, &message, 1 << 16).expect("a call")
+        });
+        match answer {
+            Answer::Parked => Came::Parked(parked),
+            Answer::Done => Came::Reply(open(reply)),
+            Answer::WouldBlock => panic!("full patience is too short for it"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn root(&self) -> Handle {
+        self.mounted(b"/").expect("a root")
+    }
+
+    pub(crate) fn mounted(&self, path: &[u8]) -> Result<Handle, mount::Status> {
+        let path = mount::Path { bytes: path };
+        match whole(self.call((MOUNT, 3, 1), &path).expect("results")) {
+            Mounted::Done(done) => {
+                assert_eq!(done.flavors, [1, 0]);
+                Ok(done.root)
+            }
+            Mounted::Failed(status) => Err(status),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn getattr(&self, object: Handle) -> Attributes {
+        let attributes: Result<_, (_, ())> = self.v3(Procedure::GetAttr, &object);
+        attributes.expect("attributes")
+    }
+
+    pub(crate) fn create(
+        &self,
+        dir: Handle,
+        name: &[u8],
+        how: CreateHow,
+    ) -> Result<CreateOk, (Status, Wcc)> {
+        let place = NameArgs { dir, name };
+        self.v3(Procedure::Create, &CreateArgs { place, how })
+    }
+
+    /// A new file of this mode.
+    #[track_caller]
+    pub(crate) fn file(&self, name: &[u8], mode: u32) -> Handle {
+        let set = SetAttributes {
+            mode: Some(mode),
+            ..SetAttributes::default()
+        };
+        let made = self.create(self.root(), name, CreateHow::Guarded(set));
+        made.expect("made").object.expect("a handle")
+    }
+
+    pub(crate) fn setattr(
+        &self,
+        object: Handle,
+        attributes: SetAttributes,
+        guard: Guard,
+    ) -> Result<Wcc, (Status, Wcc)> {
+        let args = SetAttrArgs {
+            object,
+            attributes,
+            guard,
+        };
+        self.v3(Procedure::SetAttr, &args)
+    }
+
+    pub(crate) fn lookup(
+        &self,
+        dir: Handle,
+        name: &[u8],
+    ) -> Result<LookupOk, (Status, Option<Attributes>)> {
+        self.v3(Procedure::Lookup, &NameArgs { dir, name })
+    }
+
+    pub(crate) fn read(
+        &self,
+        file: Handle,
+        offset: u64,
+        count: u32,
+    ) -> Result<ReadOk<'static>, (Status, Option<Attributes>)> {
+        let args = ReadArgs {
+            file,
+            offset,
+            count,
+        };
+        self.v3(Procedure::Read, &args)
+    }
+
+    pub(crate) fn write(
+        &self,
+        file: Handle,
+        offset: u64,
+        data: &[u8],
+        stable: Stable,
+    ) -> Result<WriteOk, (Status, Wcc)> {
+        let args = WriteArgs {
+            file,
+            offset,
+            count: data.len() as u32,
+            stable,
+            data,
+        };
+        self.v3(Procedure::Write, &args)
+    }
+}
+
+/// Nothing to be set.
+pub(crate) fn nothing() -> SetAttributes {
+    SetAttributes::default()
+}

@@ -1,0 +1,287 @@
+//! A connection that comes again: calls whose connection is lost are made again over the next, under the
+//! same id, so that a server that has seen them tells them from new ones.
+//!
+//! Lock order: the connection's mutex, held while it is made anew.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use ::nfs::client::{Ask, Body, Calls, Credentials, Failure, Received};
+use transports::StreamLink;
+use vfs::{Caller, Cx, Errno, Result};
+use wire::Malformed;
+
+use crate::ConnectError;
+use crate::pipe::{self, Half, Kept, Pipe, Reply, Shape, error_text};
+
+impl Half for Calls {
+    const NAME: &'static str = "NFS";
+    const HEADER: usize = 4;
+    /// RPC has none.
+    type Aside = std::convert::Infallible;
+    type Reading = ();
+
+    fn reading(&self) {}
+
+    #[inline]
+    fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {
+        Calls::frame(self, head)
+    }
+
+    #[inline]
+    fn receive(&mut self, message: &[u8]) -> std::result::Result<pipe::Received, Malformed> {
+        Ok(match Calls::receive(self, message)? {
+            Received::Answer { number, result } => pipe::Received::Answer { number, result },
+            Received::Nothing => pipe::Received::Nothing,
+        })
+    }
+
+    #[inline]
+    fn release(&mut self, number: usize) {
+        Calls::release(self, number);
+    }
+
+    /// RPC has no word for it.
+    fn cancel(&mut self, _: usize, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn aside(&mut self, aside: &Self::Aside, _: &mut Vec<u8>) -> Result<usize> {
+        match *aside {}
+    }
+}
+
+/// Makes a connection.
+pub type Dial = Box<dyn Fn() -> io::Result<StreamLink> + Send + Sync>;
+
+/// As whom everyone acts, if not each as itself.
+pub(super) type As = Option<(u32, u32)>;
+
+/// A connection to a server.
+pub(super) struct Conn {
+    dial: Dial,
+    credentials: Credentials,
+    most: usize,
+    act_as: As,
+    current: Mutex<Current>,
+    next_xid: AtomicU32,
+}
+
+struct Current {
+    pipe: Arc<Pipe<Calls>>,
+}
+
+/// A call in flight.
+#[must_use = "an answer that nobody waits for is forgotten"]
+pub struct Flight {
+    xid: u32,
+    /// Nothing if it could not leave.
+    kept: Option<Kept<Calls>>,
+}
+
+impl Conn {
+    /// For how long a lost connection is tried to be made anew.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// The first connection. Replies have up to `most` bytes.
+    pub(super) fn open(
+        dial: Dial,
+        machine: &str,
+        act_as: As,
+        most: usize,
+    ) -> std::result::Result<Conn, ConnectError> {
+        let credentials = Credentials::new(machine);
+        let link = dial().map_err(|error| {
+            let why = format!("cannot connect: {error}");
+            ConnectError::new(Errno::from(error), why)
+        })?;
+        let pipe = Pipe::over(link, Calls::new(credentials.clone(), most), most)?;
+        // So that calls of an earlier process are not taken for ours.
+        let first = std::time::SystemTime::UNIX_EPOCH.elapsed();
+        let first = first.map_or(0, |time| time.as_micros() as u32);
+        Ok(Conn {
+            dial,
+            credentials,
+            most,
+            act_as,
+            current: Mutex::new(Current { pipe }),
+            next_xid: AtomicU32::new(first ^ std::process::id().rotate_left(16)),
+        })
+    }
+
+    /// Who is at the other end.
+    pub(super) fn peer(&self) -> String {
+        self.current().pipe.peer().to_owned()
+    }
+
+    /// Asks, and gives `read` the answer.
+    pub(super) fn call<A: Ask, T>(
+        &self,
+        cx: &Cx<'_>,
+        ask: &A,
+        read: impl FnOnce(A::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let flight = self.begin(cx, ask);
+        self.end(cx, flight, ask, read)
+    }
+
+    /// Asks.
+    pub(super) fn begin<A: Ask>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
+        let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
+        let pipe = self.current().pipe.clone();
+        let kept = self.submit(&pipe, cx.caller, xid, ask);
+        Flight { xid, kept }
+    }
+
+    /// Gives `read` the answer to what was asked.
+    pub(super) fn end<A: Ask, T>(
+        &self,
+        cx: &Cx<'_>,
+        mut flight: Flight,
+        ask: &A,
+        read: impl FnOnce(A::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let until = Instant::now() + Conn::PATIENCE;
+        let mut pauses = None;
+        let reply = loop {
+            let lost = match flight.kept.take() {
+                None => self.current().pipe.clone(),
+                Some(kept) => {
+                    let pipe = kept.pipe.clone();
+                    match kept.wait() {
+                        Ok(reply) => break reply,
+                        Err(errno) if pipe.failure().is_none() => {
+                            return Err(Failure::Refused(errno));
+                        }
+                        Err(_) => pipe,
+                    }
+                }
+            };
+            // A server that ends each connection is not asked all the time, and not for ever.
+            match &mut pauses {
+                None => pauses = Some(Pauses::new()),
+                Some(_) if Instant::now() >= until => {
+                    return Err(Failure::Refused(Errno::ETIMEDOUT));
+                }
+                Some(pauses) => pauses.pause(cx).map_err(Failure::Refused)?,
+            }
+            let pipe = self.renew(cx, &lost).map_err(Failure::Refused)?;
+            flight.kept = self.submit(&pipe, cx.caller, flight.xid, ask);
+        };
+        self.read(&reply, ask, read)
+    }
+
+    fn read<A: Ask, T>(
+        &self,
+        reply: &Reply<Calls>,
+        ask: &A,
+        read: impl FnOnce(A::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let body = Body::of(reply.bytes())?;
+        let answer = ask.answer(body.bytes());
+        if let Err(Failure::Malformed(what)) = &answer {
+            tracing::error!("{}", error_text::<Calls>(&self.peer(), what));
+        }
+        answer.map(read)
+    }
+
+    fn submit<A: Ask>(
+        &self,
+        pipe: &Pipe<Calls>,
+        caller: &Caller,
+        xid: u32,
+        ask: &A,
+    ) -> Option<Kept<Calls>> {
+        let acts;
+        let caller = match self.act_as {
+            Some((uid, gid)) => {
+                acts = Caller::new(uid, gid);
+                &acts
+            }
+            None => caller,
+        };
+        let payload = ask.payload();
+        let shape = Shape {
+            reply: ask.room(),
+            payload: payload.len(),
+            zeros: wire::padding(payload.len()),
+        };
+        let ticket = pipe.submit_as(shape, |calls, queue| {
+            Ok((calls.call(xid, caller, ask, queue)?, payload))
+        });
+        ticket.ok()?.keep()
+    }
+
+    /// Another connection than `lost`, which is of no use any more.
+    fn renew(&self, cx: &Cx<'_>, lost: &Arc<Pipe<Calls>>) -> Result<Arc<Pipe<Calls>>> {
+        let mut current = self.current();
+        if !Arc::ptr_eq(&current.pipe, lost) || current.pipe.failure().is_none() {
+            return Ok(current.pipe.clone());
+        }
+        let until = Instant::now() + Conn::PATIENCE;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            cx.call.check()?;
+            match (self.dial)() {
+                Ok(link) => {
+                    let calls = Calls::new(self.credentials.clone(), self.most);
+                    let pipe = Pipe::over(link, calls, self.most).map_err(|error| error.errno())?;
+                    tracing::info!("connected to {} again", pipe.peer());
+                    current.pipe = pipe.clone();
+                    return Ok(pipe);
+                }
+                Err(error) if Instant::now() >= until => {
+                    tracing::error!("{}: {error}", lost.peer());
+                    return Err(Errno::ETIMEDOUT);
+                }
+                Err(_) => wait_a_while(cx, pause)?,
+            }
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().expect("no panic holds it")
+    }
+}
+
+/// As whom this process calls.
+pub(super) fn own() -> Caller {
+    Caller::new(
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    )
+}
+
+/// What this machine is called.
+pub(super) fn machine() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
+}
+
+/// Waits, unless the call is cancelled meanwhile.
+pub(super) fn wait_a_while(cx: &Cx<'_>, time: Duration) -> Result<()> {
+    cx.call.wake_on_cancel(&vfs::cx::thread_waker());
+    cx.call.check()?;
+    // It may be woken early by whatever else wakes this thread: then it is tried again early.
+    std::thread::park_timeout(time);
+    cx.call.check()
+}
+
+/// How long to wait before something is asked again that takes long.
+pub(super) struct Pauses(Duration);
+
+impl Pauses {
+    pub(super) fn new() -> Pauses {
+        Pauses(Duration::from_millis(1))
+    }
+
+    /// Waits, longer each time.
+    pub(super) fn pause(&mut self, cx: &Cx<'_>) -> Result<()> {
+        wait_a_while(cx, self.0)?;
+        self.0 = (self.0 * 2).min(Duration::from_secs(1));
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! Listing directories: the server's cookies are ours.
+
+use ::nfs::client::{Listed, Page};
+use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, Plus, Result};
+
+use super::file::NfsFile;
+use super::node::NfsNode;
+use super::version::{Found, List, Paged, Version};
+
+impl<V: Version> NfsFile<V> {
+    pub(super) fn list(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: Plus,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let mut at = cookie;
+        let plus = plus == Plus::Entries;
+        loop {
+            let list = List {
+                handle: self.node.handle(),
+                cookie: at,
+                // A listing from the start has none.
+                verifier: if at == 0 { [0; 8] } else { *self.verifier() },
+                plus,
+            };
+            // Looking up is another call, which is not made while this one's answer is looked at.
+            let mut behind = Vec::new();
+            let page = self.node.shared.version.list(cx, &list, &mut |listed| {
+                // Nodes that came without handle or attributes, as where another file system is mounted.
+                let lacks = plus && (listed.handle.is_none() || listed.attr.is_none());
+                if lacks || !behind.is_empty() {
+                    behind.push(Behind::of(&listed));
+                    return Ok(true);
+                }
+                let entry = self.entry(&listed);
+                Ok(sink.entry(told(&listed, entry)))
+            })?;
+            *self.verifier() = page.verifier;
+            for listed in behind {
+                let entry = self.find(cx, &listed)?;
+                if !sink.entry(listed.told(entry)) {
+                    return Ok(());
+                }
+            }
+            if page.end {
+                return Ok(());
+            }
+            if page.cookie == at {
+                // It would go on for ever.
+                return Err(Errno::EIO);
+            }
+            at = page.cookie;
+        }
+    }
+
+    /// What an entry came with.
+    fn entry(&self, listed: &Listed<'_>) -> Option<Entry> {
+        let (handle, attr) = (listed.handle.as_ref()?, listed.attr?);
+        let handle = handle[..].into();
+        let found = Found { handle, attr };
+        Some(NfsNode::found(&self.node, listed.name, found))
+    }
+
+    fn find(&self, cx: &Cx<'_>, listed: &Behind) -> Result<Option<Entry>> {
+        let Ok(name) = Name::new(&listed.name) else {
+            return Ok(None);
+        };
+        match vfs::Node::lookup(&*self.node, cx, name) {
+            Ok(entry) => Ok(Some(entry)),
+            // It says of one entry only that it cannot be looked at (any more).
+            Err(Errno::ENOENT | Errno::EACCES | Errno::ESTALE) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// An entry that is told after the answer it stood in.
+struct Behind {
+    name: Box<[u8]>,
+    id: vfs::NodeId,
+    kind: Option<vfs::Kind>,
+    cookie: u64,
+}
+
+impl Behind {
+    fn of(listed: &Listed<'_>) -> Behind {
+        Behind {
+            name: listed.name.into(),
+            id: listed.id,
+            kind: listed.kind,
+            cookie: listed.cookie,
+        }
+    }
+
+    fn told(&self, entry: Option<Entry>) -> DirEntry<'_> {
+        DirEntry {
+            name: &self.name,
+            id: entry.as_ref().map_or(self.id, |entry| entry.attr.id),
+            kind: entry.as_ref().map(|entry| entry.attr.kind).or(self.kind),
+            cookie: self.cookie,
+            entry,
+        }
+    }
+}
+
+fn told<'a>(listed: &Listed<'a>, entry: Option<Entry>) -> DirEntry<'a> {
+    let attr = listed.attr.as_ref();
+    DirEntry {
+        name: listed.name,
+        id: attr.map_or(listed.id, |attr| attr.id),
+        kind: attr.map(|attr| attr.kind).or(listed.kind),
+        cookie: listed.cookie,
+        entry,
+    }
+}
+
+/// Gives `each` the entries of a page, dots left out.
+pub(super) fn give(
+    page: Page<'_>,
+    list: &List<'_>,
+    each: &mut dyn FnMut(Listed<'_>) -> Result<bool>,
+) -> Result<Paged> {
+    let mut paged = Paged {
+        verifier: page.verifier,
+        cookie: list.cookie,
+        end: page.eof,
+    };
+    for listed in page.entries {
+        paged.cookie = listed.cookie;
+        // A server that gives out what is no name is not followed there.
+        if Name::new(listed.name).is_ok() && !each(listed)? {
+            paged.end = true;
+            return Ok(paged);
+        }
+    }
+    Ok(paged)
+}

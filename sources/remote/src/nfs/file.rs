@@ -1,0 +1,391 @@
+//! Open files.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use ::nfs::client::Stable;
+use vfs::{
+    Access, Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Node, OpenFlags,
+    Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+};
+
+use super::node::NfsNode;
+use super::version::{Open, Version};
+use crate::file::{AT_A_TIME, in_pieces, seek_solid};
+
+/// An open file or directory.
+pub(super) struct NfsFile<V: Version> {
+    pub(super) node: Arc<NfsNode<V>>,
+    flags: OpenFlags,
+    /// Nothing for a directory, which need not be opened.
+    open: Option<V::Open>,
+    /// What came with the last entries of a listing.
+    verifier: Mutex<[u8; 8]>,
+}
+
+impl<V: Version> NfsFile<V> {
+    pub(super) fn new(
+        node: Arc<NfsNode<V>>,
+        flags: OpenFlags,
+        open: Option<V::Open>,
+    ) -> Arc<NfsFile<V>> {
+        Arc::new(NfsFile {
+            node,
+            flags,
+            open,
+            verifier: Mutex::default(),
+        })
+    }
+
+    /// [`Node::open`].
+    pub(super) fn open(
+        node: Arc<NfsNode<V>>,
+        cx: &Cx<'_>,
+        flags: OpenFlags,
+    ) -> Result<Arc<dyn File>> {
+        if node.kind() == Kind::Directory {
+            return match node.access(cx, Access::READ)? {
+                Access::READ => Ok(NfsFile::new(node, flags, None)),
+                _ => Err(Errno::EACCES),
+            };
+        }
+        let open = node.shared.version.open(cx, node.target(), flags)?;
+        let file = NfsFile::new(node, flags, Some(open));
+        if flags.contains(OpenFlags::TRUNC) {
+            let set = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
+            file.node.set_by(cx, file.open.as_ref(), &set)?;
+        }
+        Ok(file)
+    }
+
+    pub(super) fn verifier(&self) -> MutexGuard<'_, [u8; 8]> {
+        self.verifier.lock().expect("no panic holds it")
+    }
+
+    /// What it is asked by; `EISDIR` for a directory.
+    fn opened(&self) -> Result<Open<'_, V>> {
+        Ok(Open {
+            handle: self.node.handle(),
+            state: self.open.as_ref().ok_or(Errno::EISDIR)?,
+        })
+    }
+
+    /// What it is written by.
+    fn writable(&self) -> Result<Open<'_, V>> {
+        let open = self.opened()?;
+        match self.flags.contains(OpenFlags::WRITE) {
+            true => Ok(open),
+            false => Err(Errno::EBADF),
+        }
+    }
+
+    fn version(&self) -> &V {
+        &self.node.shared.version
+    }
+
+    /// Writes `data`, and says how much of its beginning the server took, and why not more. Several messages are
+    /// in flight at a time, so what is behind a failure may be written too.
+    fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
+        let open = match self.writable() {
+            Ok(open) => open,
+            Err(errno) => return (0, Err(errno)),
+        };
+        let stable = match self.flags {
+            flags if flags.contains(OpenFlags::SYNC) => Stable::FileSync,
+            flags if flags.contains(OpenFlags::DSYNC) => Stable::DataSync,
+            _ => Stable::Unstable,
+        };
+        let io = self.version().limits().write.max(1) as usize;
+        let mut pieces = data.chunks(io).peekable();
+        let mut flight = VecDeque::new();
+        let (mut asked, mut written, mut done) = (0, 0, Ok(()));
+        loop {
+            while done.is_ok()
+                && flight.len() < AT_A_TIME
+                && let Some(piece) = pieces.peek()
+            {
+                let at = offset + asked as u64;
+                let wait = flight.is_empty();
+                match self
+                    .version()
+                    .begin_write(cx, open, at, stable, piece, wait)
+                {
+                    Ok(Some(begun)) => {
+                        flight.push_back((at, *piece, begun));
+                        asked += piece.len();
+                        pieces.next();
+                    }
+                    Ok(None) => break,
+                    Err(errno) => done = Err(errno),
+                }
+            }
+            let Some((at, piece, begun)) = flight.pop_front() else {
+                return (written, done);
+            };
+            let ended = self.version().end_write(cx, begun, open, at, stable, piece);
+            // What is in flight has to be waited for in any case.
+            match (ended, &done) {
+                (Ok(some), before) => {
+                    self.node.shared.dirty.written(self.node.handle(), &some);
+                    if before.is_ok() {
+                        written += some.count as usize;
+                        if (some.count as usize) < piece.len() {
+                            // Whoever writes goes on from there.
+                            done = Err(Errno::EIO);
+                        }
+                    }
+                }
+                (Err(errno), Ok(())) => done = Err(errno),
+                (Err(_), Err(_)) => {}
+            }
+        }
+    }
+
+    /// The files of a copy.
+    fn other<'a>(&self, file: &'a dyn File) -> Result<&'a NfsFile<V>> {
+        file.as_any()
+            .downcast_ref::<NfsFile<V>>()
+            .filter(|file| Arc::ptr_eq(&file.node.shared, &self.node.shared))
+            .ok_or(Errno::EXDEV)
+    }
+
+    fn size(&self, cx: &Cx<'_>) -> Result<u64> {
+        Ok(self.attr(cx, Want::SIZE)?.size)
+    }
+}
+
+impl<V: Version> File for NfsFile<V> {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        self.node.attr(cx, want)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        if set.size.is_some() && !self.flags.contains(OpenFlags::WRITE) {
+            return Err(Errno::EINVAL);
+        }
+        self.node.set_by(cx, self.open.as_ref(), set)
+    }
+
+    fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
+        let open = self.opened()?;
+        if !self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC) {
+            return Err(Errno::EBADF);
+        }
+        cx.may_wait()?;
+        let len = len.min(sink.room());
+        let len = len.min(usize::try_from(u64::MAX - offset).unwrap_or(usize::MAX));
+        let io = self.version().limits().read.max(1) as usize;
+        let mut flight = VecDeque::new();
+        let (mut asked, mut got, mut done) = (0, 0, Ok(false));
+        loop {
+            while done == Ok(false) && asked < len && flight.len() < AT_A_TIME {
+                let count = io.min(len - asked) as u32;
+                let at = offset + asked as u64;
+                let wait = flight.is_empty();
+                match self.version().begin_read(cx, open, at, count, wait) {
+                    Ok(Some(begun)) => {
+                        flight.push_back((at, count, begun));
+                        asked += count as usize;
+                    }
+                    Ok(None) => break,
+                    Err(errno) => done = Err(errno),
+                }
+            }
+            let Some((at, count, begun)) = flight.pop_front() else {
+                return match done {
+                    // What came before the error is good; the next read meets the error again.
+                    Err(errno) if got == 0 => Err(errno),
+                    _ => Ok(got),
+                };
+            };
+            // What is in flight has to be waited for in any case, though it is of no use behind an end.
+            let into: &mut dyn Sink = match done {
+                Ok(false) => &mut *sink,
+                _ => &mut Nowhere,
+            };
+            let ended = self.version().end_read(cx, begun, open, at, count, into);
+            match (ended, done) {
+                (Ok((some, eof)), Ok(false)) => {
+                    got += some;
+                    done = Ok(eof || some < count as usize);
+                }
+                (Err(errno), Ok(false)) => done = Err(errno),
+                _ => {}
+            }
+        }
+    }
+
+    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+        self.writable()?;
+        cx.may_wait()?;
+        let end = offset.checked_add(data.len() as u64);
+        if end.is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Errno::EFBIG);
+        }
+        let (appending, offset) = match self.flags.contains(OpenFlags::APPEND) {
+            false => (None, offset),
+            // Others who append over this mount come before or after; other clients of the server may not.
+            true => {
+                let appending = self.node.shared.appending.lock();
+                (Some(appending.expect("no panic holds it")), self.size(cx)?)
+            }
+        };
+        let most = self.version().limits().write as usize;
+        let done = in_pieces(data, most, |behind, piece| {
+            self.write_long(cx, offset + behind as u64, piece)
+        });
+        drop(appending);
+        done
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+        if self.node.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        cx.may_wait()?;
+        self.list(cx, cookie, plus, sink)
+    }
+
+    /// What changes directories is durable when it is answered.
+    fn fsync(&self, cx: &Cx<'_>, _datasync: bool) -> Result<()> {
+        cx.may_wait()?;
+        self.node.shared.commit(cx, self.node.handle())
+    }
+
+    /// Nothing is kept back here.
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+        let open = self.writable()?;
+        let hole = match how {
+            Allocate::Extend => false,
+            Allocate::Punch => true,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        cx.may_wait()?;
+        self.version().allocate(cx, open, offset, len, hole)
+    }
+
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+        let open = self.opened()?;
+        cx.may_wait()?;
+        match self.version().seek(cx, open, offset, what) {
+            Ok(found) => found.ok_or(Errno::ENXIO),
+            // As of a file without holes, which is what the server shows.
+            Err(Errno::EOPNOTSUPP) => seek_solid(self.size(cx)?, offset, what),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn extents(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        let size = self.size(cx)?;
+        let end = offset.saturating_add(len).min(size);
+        let mut at = offset;
+        while at < end {
+            let data = match self.seek(cx, at, Seek::Data) {
+                Err(Errno::ENXIO) => end,
+                found => found?.clamp(at, end),
+            };
+            if data > at && !each(extent(at, data, true)) {
+                return Ok(());
+            }
+            at = data;
+            if at == end {
+                return Ok(());
+            }
+            let hole = match self.seek(cx, at, Seek::Hole) {
+                // It has become shorter.
+                Err(Errno::ENXIO) => return Ok(()),
+                found => found?.min(end),
+            };
+            if hole <= at {
+                // A server that finds data where it finds a hole.
+                return Err(Errno::EIO);
+            }
+            if !each(extent(at, hole, false)) {
+                return Ok(());
+            }
+            at = hole;
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        to: &dyn File,
+        to_offset: u64,
+        len: u64,
+        how: CopyHow,
+    ) -> Result<u64> {
+        let to = self.other(to)?;
+        let (from, into) = (self.opened()?, to.writable()?);
+        let appends = to.flags.contains(OpenFlags::APPEND);
+        if appends || !self.flags.contains(OpenFlags::READ) {
+            return Err(Errno::EBADF);
+        }
+        cx.may_wait()?;
+        let size = self.size(cx)?;
+        let rest = size.saturating_sub(offset);
+        if how == CopyHow::Clone && len > rest {
+            return Err(Errno::EINVAL);
+        }
+        match len.min(rest) {
+            0 => Ok(0),
+            len => self
+                .version()
+                .copy(cx, from, offset, into, to_offset, len, how),
+        }
+    }
+}
+
+fn extent(from: u64, to: u64, hole: bool) -> Extent {
+    Extent {
+        offset: from,
+        len: to - from,
+        hole,
+    }
+}
+
+/// Takes what is of no use.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    fn bytes(&mut self, _: &[u8]) {}
+
+    fn zeros(&mut self, _: usize) {}
+
+    fn file(
+        &mut self,
+        _: std::os::fd::BorrowedFd<'_>,
+        _: u64,
+        len: usize,
+        _: Patience,
+    ) -> Result<usize> {
+        Ok(len)
+    }
+}

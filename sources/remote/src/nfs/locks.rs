@@ -1,0 +1,48 @@
+//! Locks as a server and its other clients see them: v4 has them for files only, and one kind of them where
+//! Linux has two that do not see each other, so that flock(2) is a lock of the whole file, as Linux's own
+//! client has it. v3 has none without NLM.
+
+use vfs::lock::{HostLock, LockKind, Outsider};
+use vfs::{Cx, Kind, OpenFlags, Result};
+
+use super::node::NfsNode;
+use super::version::{Open, Version};
+use crate::locks::{Lockable, Range};
+
+impl<V: Version> NfsNode<V> {
+    pub(super) fn has_locks(&self) -> bool {
+        vfs::Node::kind(self) == Kind::File && self.shared.version.has_locks()
+    }
+}
+
+impl<V: Version> Lockable for NfsNode<V> {
+    type Open = V::Open;
+
+    fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<V::Open> {
+        self.shared.version.open(cx, self.target(), flags)
+    }
+
+    fn set_lock(&self, cx: &Cx<'_>, open: &V::Open, lock: &Range, state: HostLock) -> Result<()> {
+        let handle = self.handle();
+        let open = Open {
+            handle,
+            state: open,
+        };
+        self.shared.version.set_lock(cx, open, lock, state)
+    }
+
+    fn find_lock(
+        &self,
+        cx: &Cx<'_>,
+        open: &V::Open,
+        lock: &Range,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        let handle = self.handle();
+        let open = Open {
+            handle,
+            state: open,
+        };
+        self.shared.version.find_lock(cx, open, lock, kind)
+    }
+}

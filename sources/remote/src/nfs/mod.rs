@@ -1,0 +1,30 @@
+//! NFS: the client half of the protocol joined to a connection that comes again when it is lost.
+//!
+//! - `conn` makes calls, and makes them again over another connection where the first is lost.
+//! - `version` is what the file-system traits ask of a version of the protocol; `v3` and `v4` are those.
+//! - `direct` is for a program that asks in the protocol's own words.
+//! - `fs` mounts; `node`, `file`, `dir` and `locks` are the file-system traits on top; `dirty` knows what was
+//!   written and is not durable yet.
+//!
+//! What it lacks on purpose: delegations and callbacks, layouts, NLM (v3 has no locks), any cache.
+
+mod conn;
+mod dir;
+mod direct;
+mod dirty;
+mod file;
+mod fs;
+mod locks;
+mod mount;
+mod node;
+mod url;
+mod v3;
+mod v4;
+mod version;
+
+pub use self::conn::{Dial, Flight};
+pub use self::direct::{Compounds, Procedures};
+pub use self::fs::Options;
+pub use self::mount::{Mount, mount};
+pub use self::url::Url;
+pub use self::v4::Turn;

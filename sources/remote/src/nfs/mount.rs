@@ -1,0 +1,220 @@
+//! How a tree's root is found, in the best version that both sides have.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::nfs::client::v3::{FsInfo, GetAttr, GetPort, Mount as AskMount};
+use ::nfs::client::v4::{GetAttr as GetAttr4, Lookup, Root, Traits as AskTraits};
+use ::nfs::client::{Limits, Tree};
+use transports::StreamLink;
+use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
+
+use super::conn::{As, Conn, machine, own};
+use super::fs::{Options, RemoteNfs};
+use super::v3::{self, V3};
+use super::v4::{Core, NOWHERE, Traits, V4};
+use super::version::{Found, Handle, Version};
+use crate::ConnectError;
+
+/// What to mount, and where.
+pub struct Mount<'a> {
+    /// Makes a connection to the server: at the port named, or its own.
+    pub dial: Arc<dyn Fn(Option<u16>) -> std::io::Result<StreamLink> + Send + Sync>,
+    /// The path from the server's root.
+    pub path: &'a str,
+    /// Whether that has to be there as a whole. Otherwise as much of its beginning is mounted as need be, and
+    /// the rest is left.
+    pub whole: bool,
+    /// How.
+    pub options: Options,
+}
+
+type Mounted = std::result::Result<(Arc<dyn FileSystem>, String), ConnectError>;
+
+/// What servers that do not speak a version say of it.
+const EPROTONOSUPPORT: Errno = Errno::from_raw(93);
+
+/// Mounts a tree, and says what path in it is left.
+pub fn mount(mount: &Mount<'_>) -> Mounted {
+    const BEST_FIRST: [(u32, u32); 4] = [(4, 2), (4, 1), (4, 0), (3, 0)];
+    let versions = match &mount.options.version {
+        Some(version) => std::slice::from_ref(version),
+        None => &BEST_FIRST,
+    };
+    let mut why = None;
+    for &version in versions {
+        match mount.speaking(version) {
+            Ok(mounted) => return Ok(mounted),
+            Err(error) if error.errno() == EPROTONOSUPPORT => {
+                why.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(why.unwrap_or_else(|| ConnectError::new(EPROTONOSUPPORT, "no version")))
+}
+
+impl Mount<'_> {
+    fn speaking(&self, (major, minor): (u32, u32)) -> Mounted {
+        let machine = machine();
+        let conn = |port: Option<u16>| {
+            let dial = self.dial.clone();
+            let dial = Box::new(move || dial(port));
+            Conn::open(dial, &machine, self.act_as(), Core::MOST as usize)
+        };
+        let first = conn(None)?;
+        let peer = first.peer();
+        let refused = |errno: Errno| {
+            let version = match major {
+                4 => format!("v4.{minor}"),
+                _ => format!("v{major}"),
+            };
+            let why = format!(
+                "NFS server {peer}: cannot mount \"{}\" by {version}: {errno}",
+                self.path
+            );
+            ConnectError::new(errno, why)
+        };
+        let call = Call::detached();
+        let caller = own();
+        let cx = Cx::new(&caller, &call);
+        if major == 4 {
+            return self.mount_v4(&cx, first, minor, &machine).map_err(refused);
+        }
+        let (root, rest) = match self.mount_point(&cx, &first) {
+            // MOUNT is elsewhere.
+            Err(EPROTONOSUPPORT) => {
+                let mount_port = match self.options.mount_port {
+                    Some(port) => port,
+                    None => portmapper(&cx, conn(Some(::nfs::portmap::PORT))?).map_err(refused)?,
+                };
+                self.mount_point(&cx, &conn(Some(mount_port))?)
+            }
+            found => found,
+        }
+        .map_err(refused)?;
+        self.mount_v3(&cx, first, root, &rest).map_err(refused)
+    }
+
+    fn act_as(&self) -> As {
+        self.options.act_as
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.path
+            .split('/')
+            .filter(|name| !name.is_empty())
+            .collect()
+    }
+
+    /// The root's handle by MOUNT, of the longest beginning of the path that can be mounted, and what is left.
+    fn mount_point(&self, cx: &Cx<'_>, conn: &Conn) -> Result<(Handle, Vec<String>)> {
+        let names = self.names();
+        let mut first = None;
+        for len in (0..=names.len()).rev() {
+            let path = format!("/{}", names[..len].join("/"));
+            let path = path.as_bytes();
+            match v3::call(conn, cx, &AskMount { path }, |root| root) {
+                Ok(root) => {
+                    let rest = names[len..].iter().map(|&name| name.to_owned());
+                    return Ok((root.into(), rest.collect()));
+                }
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EINVAL) if len > 0 => {
+                    first.get_or_insert(Errno::ENOENT);
+                }
+                Err(errno) => return Err(first.unwrap_or(errno)),
+            }
+        }
+        Err(Errno::ENOENT)
+    }
+
+    fn mount_v3(&self, cx: &Cx<'_>, conn: Conn, root: Handle, rest: &[String]) -> Result<Given> {
+        let limits = v3::call(&conn, cx, &FsInfo { handle: &root }, bounded)?;
+        let get = GetAttr {
+            handle: &root,
+            tree: Tree::default(),
+        };
+        let attr = v3::call(&conn, cx, &get, |attr| attr)?;
+        let tree = tree_of(&attr, limits);
+        let version = V3::new(conn, tree, limits);
+        let attr = version.attr(cx, &root)?;
+        self.give(cx, version, Found { handle: root, attr }, rest)
+    }
+
+    fn mount_v4(&self, cx: &Cx<'_>, conn: Conn, minor: u32, machine: &str) -> Result<Given> {
+        let core = Core::open(conn, minor, machine)?;
+        let root = core.ask(cx, Root, |made| made)?;
+        let mut handle: Handle = root.handle.ok_or(Errno::EIO)?.into();
+        let names = self.names();
+        let (inside, rest) = names.split_at(if self.whole { names.len() } else { 0 });
+        for name in inside {
+            let lookup = Lookup {
+                dir: &handle,
+                name: Some(name.as_bytes()),
+                tree: NOWHERE,
+            };
+            let found = core.ask(cx, lookup, |made| made)?;
+            handle = found.handle.ok_or(Errno::EIO)?.into();
+        }
+        let ask = AskTraits { handle: &handle };
+        let (limits, lease, xattr) = core.ask(cx, ask, |traits| traits)?;
+        let limits = bounded(limits);
+        let get = GetAttr4 {
+            handle: &handle,
+            tree: NOWHERE,
+        };
+        let attr = core.ask(cx, get, |attr| attr)?;
+        let traits = Traits {
+            tree: tree_of(&attr, limits),
+            limits,
+            lease: Duration::from_secs(lease.into()),
+            xattr,
+        };
+        let version = V4::new(core, traits, !self.options.no_read_plus)?;
+        let attr = version.attr(cx, &handle)?;
+        let fs = RemoteNfs::new(version, Found { handle, attr });
+        Ok((fs, rest.join("/")))
+    }
+
+    /// The tree from `root` on, or as much of the rest of the path further down as has to be.
+    fn give<V: Version>(
+        &self,
+        cx: &Cx<'_>,
+        version: V,
+        mut root: Found,
+        rest: &[String],
+    ) -> Result<Given> {
+        if !self.whole {
+            return Ok((RemoteNfs::new(version, root), rest.join("/")));
+        }
+        for name in rest {
+            root = version.lookup(cx, &root.handle, Some(name.as_bytes()))?;
+        }
+        Ok((RemoteNfs::new(version, root), String::new()))
+    }
+}
+
+type Given = (Arc<dyn FileSystem>, String);
+
+/// What is made use of: as much as Linux asks for at most.
+pub(super) fn bounded(told: Limits) -> Limits {
+    const MOST_IO: u32 = 1 << 20;
+    Limits {
+        read: told.read.clamp(512, MOST_IO),
+        write: told.write.clamp(512, MOST_IO),
+    }
+}
+
+fn tree_of(root: &Attr, limits: Limits) -> Tree {
+    Tree {
+        fsid: root.device,
+        blksize: limits.read.min(limits.write),
+    }
+}
+
+fn portmapper(cx: &Cx<'_>, conn: Conn) -> Result<u16> {
+    match v3::call(&conn, cx, &GetPort, |port| port)? {
+        0 => Err(EPROTONOSUPPORT),
+        port => Ok(port),
+    }
+}

@@ -1,0 +1,374 @@
+//! Nodes: file handles.
+
+use std::any::Any;
+use std::sync::{Arc, Weak};
+
+use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::{
+    Access, Attr, Cx, Entry, Errno, File, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
+    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+};
+
+use super::file::NfsFile;
+use super::fs::Shared;
+use super::version::{Found, Handle, Target, Version};
+use crate::file::may_open;
+use crate::locks::Range;
+use crate::xattr::{MOST, check_name};
+
+/// A node.
+pub(super) struct NfsNode<V: Version> {
+    pub(super) shared: Arc<Shared<V>>,
+    pub(super) this: Weak<NfsNode<V>>,
+    handle: Handle,
+    id: NodeId,
+    kind: Kind,
+    /// The directory and the name that it was found by: v4.0 opens by these.
+    place: Option<(Handle, Box<[u8]>)>,
+}
+
+impl<V: Version> NfsNode<V> {
+    pub(super) fn new(
+        shared: &Arc<Shared<V>>,
+        found: &Found,
+        place: Option<(Handle, Box<[u8]>)>,
+    ) -> Arc<NfsNode<V>> {
+        Arc::new_cyclic(|this| NfsNode {
+            shared: shared.clone(),
+            this: this.clone(),
+            handle: found.handle.clone(),
+            id: found.attr.id,
+            kind: found.attr.kind,
+            place,
+        })
+    }
+
+    /// A node that was found in this directory by `name`.
+    pub(super) fn found(&self, name: &[u8], found: Found) -> Entry {
+        let place = (self.handle.clone(), name.into());
+        let node = NfsNode::new(&self.shared, &found, Some(place));
+        let attr = found.attr;
+        Entry { node, attr }
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub(super) fn target(&self) -> Target<'_> {
+        Target {
+            handle: &self.handle,
+            id: self.id,
+            directory: self.kind == Kind::Directory,
+            place: self.place.as_ref().map(|(dir, name)| (dir, &**name)),
+        }
+    }
+
+    /// `ESTALE` if the attributes are another node's.
+    pub(super) fn own(&self, attr: Attr) -> Result<Attr> {
+        match (attr.id, attr.kind) == (self.id, self.kind) {
+            true => Ok(attr),
+            false => Err(Errno::ESTALE),
+        }
+    }
+
+    /// Changes attributes, by an open file if there is one.
+    pub(super) fn set_by(
+        &self,
+        cx: &Cx<'_>,
+        open: Option<&V::Open>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        cx.may_wait()?;
+        match self.kind {
+            Kind::File => {}
+            Kind::Directory if set.size.is_some() => return Err(Errno::EISDIR),
+            _ if set.size.is_some() => return Err(Errno::EINVAL),
+            _ => {}
+        }
+        let version = &self.shared.version;
+        let mut set = *set;
+        if std::mem::take(&mut set.kill_priv) && set.mode.is_none() && self.kind == Kind::File {
+            let mode = version.attr(cx, &self.handle)?.mode;
+            set.mode = Some(without_set_id(mode)).filter(|&without| without != mode);
+        }
+        // There is no word for it alone: whatever is changed marks it, and be it to what it was.
+        if std::mem::take(&mut set.ctime) && set == SetAttr::default() {
+            set.mode = Some(version.attr(cx, &self.handle)?.mode);
+        }
+        let attr = match set == SetAttr::default() {
+            true => version.attr(cx, &self.handle)?,
+            false => version.set_attr(cx, &self.handle, open, &set)?,
+        };
+        self.own(attr)
+    }
+
+    fn check_directory(&self) -> Result<()> {
+        match self.kind {
+            Kind::Directory => Ok(()),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// The node behind a trait object, if it is of this mount: `EXDEV`.
+    fn of_same<'a>(&self, node: &'a dyn Node) -> Result<&'a NfsNode<V>> {
+        node.as_any()
+            .downcast_ref::<NfsNode<V>>()
+            .filter(|node| Arc::ptr_eq(&node.shared, &self.shared))
+            .ok_or(Errno::EXDEV)
+    }
+}
+
+/// What Linux's `setattr_should_drop_suidgid` leaves of a mode.
+fn without_set_id(mode: u32) -> u32 {
+    match mode & 0o010 {
+        0 => mode & !0o4000,
+        _ => mode & !0o6000,
+    }
+}
+
+/// Permissions, the umask applied: what a directory's default ACL would say is not known here.
+fn bits(mode: Mode) -> u32 {
+    mode.bits & !mode.umask & 0o7777
+}
+
+impl<V: Version> Node for NfsNode<V> {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> NodeId {
+        self.id
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn handle(&self, _cx: &Cx<'_>) -> Result<vfs::Handle> {
+        vfs::Handle::new(&self.handle).map_err(|_| Errno::EOPNOTSUPP)
+    }
+
+    fn attr(&self, cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+        cx.may_wait()?;
+        self.own(self.shared.version.attr(cx, &self.handle)?)
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        self.set_by(cx, None, set)
+    }
+
+    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
+        cx.may_wait()?;
+        let directory = self.kind == Kind::Directory;
+        self.shared
+            .version
+            .access(cx, &self.handle, directory, want)
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        cx.may_wait()?;
+        self.shared.version.statfs(cx, &self.handle)
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        may_open(self.kind, flags)?;
+        cx.may_wait()?;
+        let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
+        NfsFile::open(node, cx, flags)
+    }
+
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        if self.kind != Kind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        cx.may_wait()?;
+        self.shared.version.readlink(cx, &self.handle)
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        self.check_directory()?;
+        cx.may_wait()?;
+        let name = name.bytes();
+        let found = self.shared.version.lookup(cx, &self.handle, Some(name))?;
+        Ok(self.found(name, found))
+    }
+
+    fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
+        self.check_directory()?;
+        cx.may_wait()?;
+        // What a server has above it is not ours.
+        if self.id == self.shared.root {
+            let attr = self.attr(cx, Want::STAT)?;
+            let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
+            return Ok(Entry { node, attr });
+        }
+        let found = self.shared.version.lookup(cx, &self.handle, None)?;
+        let node = NfsNode::new(&self.shared, &found, None);
+        let attr = found.attr;
+        Ok(Entry { node, attr })
+    }
+
+    fn create(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        self.check_directory()?;
+        cx.may_wait()?;
+        let name = name.bytes();
+        let version = &self.shared.version;
+        let (found, open) = version.create(cx, &self.handle, name, flags, bits(mode))?;
+        let place = (self.handle.clone(), name.into());
+        let node = NfsNode::new(&self.shared, &found, Some(place));
+        let file = NfsFile::new(node.clone(), flags, Some(open));
+        let attr = found.attr;
+        Ok((Entry { node, attr }, file))
+    }
+
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+        self.check_directory()?;
+        if let Make::Symlink(target) = what {
+            check_target(target)?;
+        }
+        cx.may_wait()?;
+        let name = name.bytes();
+        let version = &self.shared.version;
+        let found = version.make(cx, &self.handle, name, what, bits(mode))?;
+        Ok(self.found(name, found))
+    }
+
+    fn tmpfile(
+        &self,
+        _cx: &Cx<'_>,
+        _flags: OpenFlags,
+        _mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
+        self.check_directory()?;
+        let target = self.of_same(target)?;
+        cx.may_wait()?;
+        let name = name.bytes();
+        let version = &self.shared.version;
+        let attr = match version.link(cx, &target.handle, &self.handle, name) {
+            // What Linux says of it.
+            Err(Errno::EISDIR) => return Err(Errno::EPERM),
+            attr => attr?,
+        };
+        let handle = target.handle.clone();
+        Ok(self.found(name, Found { handle, attr }))
+    }
+
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        self.check_directory()?;
+        cx.may_wait()?;
+        let version = &self.shared.version;
+        version.remove(cx, &self.handle, name.bytes(), dir)
+    }
+
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &dyn Node,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.check_directory()?;
+        let to = self.of_same(to)?;
+        to.check_directory()?;
+        if !flags.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        cx.may_wait()?;
+        let version = &self.shared.version;
+        let from = (&self.handle, name.bytes());
+        let to = (&to.handle, to_name.bytes());
+        match version.rename(cx, from, to) {
+            // One status for several reasons (RFC 8881 section 18.26).
+            Err(Errno::EEXIST) => {
+                let kind = |(dir, name)| version.lookup(cx, dir, Some(name)).map(|it| it.attr.kind);
+                Err(match (kind(from)?, kind(to)?) {
+                    (Kind::Directory, Kind::Directory) => Errno::ENOTEMPTY,
+                    (Kind::Directory, _) => Errno::ENOTDIR,
+                    (_, Kind::Directory) => Errno::EISDIR,
+                    _ => Errno::EEXIST,
+                })
+            }
+            done => done,
+        }
+    }
+
+    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        check_name(name)?;
+        cx.may_wait()?;
+        self.shared.version.xattr(cx, &self.handle, name)
+    }
+
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        cx.may_wait()?;
+        self.shared.version.xattrs(cx, &self.handle)
+    }
+
+    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        check_name(name)?;
+        if value.len() > MOST {
+            return Err(Errno::E2BIG);
+        }
+        cx.may_wait()?;
+        let version = &self.shared.version;
+        version.set_xattr(cx, &self.handle, name, value, flags)
+    }
+
+    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        cx.may_wait()?;
+        self.shared.version.remove_xattr(cx, &self.handle, name)
+    }
+
+    fn host_lock(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        state: HostLock,
+    ) -> Result<()> {
+        let range = Range { space, start, end };
+        match self.has_locks() {
+            true => self.shared.mirrors.lock(self, cx, range, state),
+            false => Ok(()),
+        }
+    }
+
+    fn host_lock_holder(
+        &self,
+        cx: &Cx<'_>,
+        space: Space,
+        start: u64,
+        end: u64,
+        kind: LockKind,
+    ) -> Result<Option<Outsider>> {
+        let range = Range { space, start, end };
+        match self.has_locks() {
+            true => self.shared.mirrors.holder(self, cx, range, kind),
+            false => Ok(None),
+        }
+    }
+}
+
+/// A symbolic link's target as symlink(2) takes it.
+fn check_target(target: &[u8]) -> Result<()> {
+    /// Linux's `PATH_MAX`, its NUL included.
+    const MOST: usize = 4095;
+    match target {
+        b"" => Err(Errno::ENOENT),
+        _ if target.len() > MOST => Err(Errno::ENAMETOOLONG),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,216 @@
+//! What NFS server to connect to, as a URL.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use transports::Addr;
+use vfs::FileSystem;
+
+use super::fs::Options;
+use super::mount::{Mount, mount};
+use crate::ConnectError;
+use crate::url::{BadUrl, decode, host_and_port};
+
+/// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. Behind a question mark
+/// may stand, separated by `&`, `vers=` 3, 4, 4.0, 4.1 or 4.2, `mountport=`, `uid=` and `gid=` as whom everyone
+/// acts, and `noreadplus`. `%` and two hexadecimal digits stand for a byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Where the server listens.
+    pub addr: Addr,
+    /// How it is spoken to.
+    pub options: Options,
+    /// The path from its root, without slashes around it.
+    pub path: String,
+}
+
+impl Url {
+    /// The port that IANA has given NFS.
+    pub const PORT: u16 = 2049;
+
+    /// Mounts what is named as a whole.
+    pub fn connect(&self) -> Result<Arc<dyn FileSystem>, ConnectError> {
+        self.mount(true).map(|(tree, _)| tree)
+    }
+
+    /// Mounts the tree that what is named begins with, and says what path in it is left: its end may not
+    /// exist yet.
+    pub fn find(&self) -> Result<(Arc<dyn FileSystem>, String), ConnectError> {
+        self.mount(false)
+    }
+
+    fn mount(&self, whole: bool) -> Result<(Arc<dyn FileSystem>, String), ConnectError> {
+        let addr = self.addr.clone();
+        let dial = move |port| match (&addr, port) {
+            (Addr::Tcp { host, .. }, Some(port)) => {
+                let host = host.clone();
+                transports::dial(&Addr::Tcp { host, port })
+            }
+            _ => transports::dial(&addr),
+        };
+        mount(&Mount {
+            dial: Arc::new(dial),
+            path: &self.path,
+            whole,
+            options: self.options.clone(),
+        })
+        .map_err(|error| ConnectError::new(error.errno(), format!("{}: {error}", self.addr)))
+    }
+
+    fn parse(text: &str) -> Result<Url, String> {
+        let (place, query) = text.split_once('?').unwrap_or((text, ""));
+        let mut url = Url {
+            addr: Addr::Fd(0),
+            options: Options::default(),
+            path: String::new(),
+        };
+        if let Some(rest) = place.strip_prefix("nfs://") {
+            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+            let whole = || "nfs://HOST[:PORT]/PATH, an IPv6 address in brackets".to_owned();
+            url.addr = host_and_port(host, Url::PORT)
+                .map_err(|expected| expected.unwrap_or_else(whole))?;
+            url.path = decode(path)?;
+        } else if let Some(socket) = place.strip_prefix("nfs+unix:").filter(|at| !at.is_empty()) {
+            url.addr = Addr::Unix(decode(socket)?.into());
+        } else {
+            return Err("nfs://HOST[:PORT]/PATH or nfs+unix:SOCKET".into());
+        }
+        let (mut uid, mut gid) = (None, None);
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let value = decode(value)?;
+            match name {
+                "vers" => url.options.version = Some(version(&value)?),
+                "mountport" => url.options.mount_port = Some(port(&value)?),
+                "uid" => uid = Some(id("uid", &value)?),
+                "gid" => gid = Some(id("gid", &value)?),
+                "noreadplus" => url.options.no_read_plus = true,
+                "path" => url.path = value,
+                _ => {
+                    return Err(format!(
+                        "vers=, mountport=, uid=, gid=, noreadplus or path=, not '{name}'"
+                    ));
+                }
+            }
+        }
+        url.options.act_as = match (uid, gid) {
+            (None, None) => None,
+            (uid, gid) => Some((uid.unwrap_or(0), gid.or(uid).unwrap_or(0))),
+        };
+        url.path = url.path.trim_matches('/').to_owned();
+        Ok(url)
+    }
+}
+
+fn version(text: &str) -> Result<(u32, u32), String> {
+    Ok(match text {
+        "3" => (3, 0),
+        "4.0" => (4, 0),
+        "4.1" => (4, 1),
+        "4" | "4.2" => (4, 2),
+        _ => return Err(format!("vers=3, 4, 4.0, 4.1 or 4.2, not '{text}'")),
+    })
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("mountport= from 1 to 65535, not '{text}'")),
+    }
+}
+
+fn id(name: &str, text: &str) -> Result<u32, String> {
+    // All ones mean that there is none.
+    match text.parse() {
+        Ok(id) if id != u32::MAX => Ok(id),
+        _ => Err(format!("{name}= with a number, not '{text}'")),
+    }
+}
+
+/// As it would be given again, but for what is encoded.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.addr {
+            Addr::Tcp { host, port } if host.contains(':') => write!(f, "nfs://[{host}]:{port}")?,
+            Addr::Tcp { host, port } => write!(f, "nfs://{host}:{port}")?,
+            Addr::Unix(socket) => write!(f, "nfs+unix:{}", socket.display())?,
+            Addr::Fd(fd) => write!(f, "nfs+fd:{fd}")?,
+        }
+        match &self.addr {
+            Addr::Tcp { .. } => write!(f, "/{}", self.path),
+            _ if self.path.is_empty() => Ok(()),
+            _ => write!(f, "?path={}", self.path),
+        }
+    }
+}
+
+impl FromStr for Url {
+    type Err = BadUrl;
+
+    fn from_str(text: &str) -> Result<Url, BadUrl> {
+        Url::parse(text).map_err(|expected| BadUrl::new(text, &expected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn places_and_parameters_are_read() {
+        let plain = url("nfs://host");
+        let host = "host".into();
+        assert_eq!(plain.addr, Addr::Tcp { host, port: 2049 });
+        assert_eq!(
+            (plain.path.as_str(), plain.options),
+            ("", Options::default())
+        );
+        let full = url("nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus");
+        let want = Options {
+            version: Some((3, 0)),
+            mount_port: Some(20491),
+            act_as: Some((7, 7)),
+            no_read_plus: true,
+        };
+        assert_eq!((full.path.as_str(), full.options), ("a b/c", want));
+        assert_eq!(url("nfs://h/?vers=4.1").options.version, Some((4, 1)));
+        let socket = url("nfs+unix:/run/s?path=/x/y");
+        assert_eq!(socket.addr, Addr::Unix("/run/s".into()));
+        assert_eq!(socket.path, "x/y");
+    }
+
+    #[test]
+    fn a_url_is_shown_as_it_would_be_given() {
+        for (text, shown) in [
+            ("nfs://host", "nfs://host:2049/"),
+            ("nfs://[::1]:1/a/b/?vers=3", "nfs://[::1]:1/a/b"),
+            ("nfs+unix:/run/s", "nfs+unix:/run/s"),
+            ("nfs+unix:/run/s?path=/a", "nfs+unix:/run/s?path=a"),
+        ] {
+            assert_eq!(url(text).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_says_what_was_expected() {
+        for (text, expected) in [
+            ("nfs:host", "nfs://HOST"),
+            ("nfs:///srv", "nfs://HOST"),
+            ("nfs://h:0/", "a port"),
+            ("nfs+unix:", "nfs+unix:SOCKET"),
+            ("nfs://h/%zz", "hexadecimal"),
+            ("nfs://h/?vers=2", "vers=3"),
+            ("nfs://h/?uid=me", "uid="),
+            ("nfs://h/?mountport=x", "mountport="),
+            ("nfs://h/?soft", "not 'soft'"),
+        ] {
+            let error = text.parse::<Url>().expect_err(text).to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! v3: a procedure a call, no state, no locks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ::nfs::client::v3::{
+    Access as AskAccess, Commit, Create, FsStat, GetAttr, Link, Lookup, Make as AskMake, PathConf,
+    Read, ReadDir, ReadLink, Remove, Rename, SetAttr as AskSetAttr, Write,
+};
+use ::nfs::client::{Ask, Failure, Limits, Listed, Made, Stable, Tree, Written};
+use vfs::lock::{HostLock, LockKind, Outsider};
+use vfs::{
+    Access, Attr, Capabilities, CopyHow, Cx, Errno, Kind, Level, Make, OpenFlags, Result, Seek,
+    SetAttr, SetTime, Sink, StatFs, XattrFlags,
+};
+
+use super::conn::{Conn, Flight, Pauses};
+use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
+use crate::locks::Range;
+
+/// A server that speaks v3.
+pub(super) struct V3 {
+    conn: Conn,
+    tree: Tree,
+    limits: Limits,
+    list: u32,
+    /// Tells exclusive creates apart: this process's moment, and a count.
+    boot: u32,
+    attempts: AtomicU64,
+}
+
+impl V3 {
+    pub(super) fn new(conn: Conn, tree: Tree, limits: Limits) -> V3 {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
+        V3 {
+            conn,
+            tree,
+            limits,
+            list: limits.read.min(64 << 10),
+            boot: now.map_or(0, |time| time.as_micros() as u32) ^ std::process::id(),
+            attempts: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks until the server does not put it off.
+    fn call<A: Ask, T>(
+        &self,
+        cx: &Cx<'_>,
+        ask: &A,
+        read: impl FnMut(A::Answer<'_>) -> T,
+    ) -> Result<T> {
+        call(&self.conn, cx, ask, read)
+    }
+
+    /// The answer to what is in flight; put off, it is asked again.
+    fn end<A: Ask, T>(
+        &self,
+        cx: &Cx<'_>,
+        flight: Flight,
+        ask: &A,
+        mut read: impl FnMut(A::Answer<'_>) -> T,
+    ) -> Result<T> {
+        match self.conn.end(cx, flight, ask, &mut read) {
+            Ok(answer) => Ok(answer),
+            Err(Failure::Refused(errno)) => Err(errno),
+            Err(Failure::Later) => {
+                Pauses::new().pause(cx)?;
+                self.call(cx, ask, read)
+            }
+            Err(Failure::State(_) | Failure::Malformed(_)) => Err(Errno::EIO),
+        }
+    }
+
+    fn whole(&self, cx: &Cx<'_>, made: Made, dir: &Handle, name: &[u8]) -> Result<Found> {
+        let handle = || {
+            let found = self.lookup(cx, dir, Some(name))?;
+            Ok(found.handle[..].into())
+        };
+        whole(made, handle, |handle| self.attr(cx, handle))
+    }
+
+    /// Makes a file that must be new.
+    fn create_new(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8], mode: u32) -> Result<Found> {
+        let number = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let attempt = (u64::from(self.boot) << 32) ^ number;
+        let create = |attempt| Create {
+            dir,
+            name,
+            mode,
+            attempt,
+            tree: self.tree,
+        };
+        match self.call(cx, &create(Some(attempt.to_be_bytes())), |made| made) {
+            Ok(made) => {
+                let found = self.whole(cx, made, dir, name)?;
+                // What tells attempts apart stands in its times.
+                let set = SetAttr {
+                    mode: Some(mode),
+                    atime: Some(SetTime::Now),
+                    mtime: Some(SetTime::Now),
+                    ..SetAttr::default()
+                };
+                let attr = self.set_attr(cx, &found.handle, None, &set)?;
+                Ok(Found { attr, ..found })
+            }
+            Err(Errno::EOPNOTSUPP) => {
+                let made = self.call(cx, &create(None), |made| made)?;
+                self.whole(cx, made, dir, name)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn check(&self, cx: &Cx<'_>, handle: &Handle, flags: OpenFlags) -> Result<()> {
+        let mut want = Access::empty();
+        want.set(Access::READ, flags.contains(OpenFlags::READ));
+        want.set(
+            Access::WRITE,
+            flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC),
+        );
+        want.set(Access::EXEC, flags.contains(OpenFlags::EXEC));
+        match self.access(cx, handle, false, want)? {
+            allowed if allowed == want => Ok(()),
+            _ => Err(Errno::EACCES),
+        }
+    }
+}
+
+/// Asks until the server does not put it off.
+pub(super) fn call<A: Ask, T>(
+    conn: &Conn,
+    cx: &Cx<'_>,
+    ask: &A,
+    mut read: impl FnMut(A::Answer<'_>) -> T,
+) -> Result<T> {
+    cx.may_wait()?;
+    let mut pauses = Pauses::new();
+    loop {
+        cx.call.check()?;
+        match conn.call(cx, ask, &mut read) {
+            Ok(answer) => return Ok(answer),
+            Err(Failure::Refused(errno)) => return Err(errno),
+            Err(Failure::Later) => pauses.pause(cx)?,
+            Err(Failure::State(_) | Failure::Malformed(_)) => return Err(Errno::EIO),
+        }
+    }
+}
+
+impl Version for V3 {
+    type Open = ();
+    type Flight = Flight;
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            read_only: false,
+            xattr: Level::None,
+            acl: Level::None,
+            host_locks: Level::None,
+            handles: Level::Native,
+            // Times, in nanoseconds.
+            change: Level::Emulated,
+            holes: Level::None,
+            copy: Level::None,
+            clone: Level::None,
+            tmpfile: Level::None,
+            devices: Level::Native,
+            owners: Level::Native,
+            // The server's to know.
+            stable_cookies: false,
+        }
+    }
+
+    fn attr(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Attr> {
+        let tree = self.tree;
+        self.call(cx, &GetAttr { handle, tree }, |attr| attr)
+    }
+
+    fn set_attr(
+        &self,
+        cx: &Cx<'_>,
+        handle: &Handle,
+        _: Option<&()>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let ask = AskSetAttr {
+            handle,
+            set: *set,
+            tree: self.tree,
+        };
+        match self.call(cx, &ask, |attr| attr)? {
+            Some(attr) => Ok(attr),
+            None => self.attr(cx, handle),
+        }
+    }
+
+    fn access(
+        &self,
+        cx: &Cx<'_>,
+        handle: &Handle,
+        directory: bool,
+        want: Access,
+    ) -> Result<Access> {
+        let ask = AskAccess {
+            handle,
+            directory,
+            want,
+        };
+        self.call(cx, &ask, |allowed| allowed)
+    }
+
+    fn statfs(&self, cx: &Cx<'_>, handle: &Handle) -> Result<StatFs> {
+        let figures = self.call(cx, &FsStat { handle }, |figures| figures)?;
+        let namelen = self.call(cx, &PathConf { handle }, |most| most)?;
+        Ok(StatFs {
+            fsid: self.tree.fsid,
+            namelen,
+            ..figures
+        })
+    }
+
+    fn readlink(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>> {
+        self.call(cx, &ReadLink { handle }, |target| target)
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, dir: &Handle, name: Option<&[u8]>) -> Result<Found> {
+        let ask = Lookup {
+            dir,
+            name: name.unwrap_or(b".."),
+            tree: self.tree,
+        };
+        let made = self.call(cx, &ask, |made| made)?;
+        whole(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
+    }
+
+    fn make(
+        &self,
+        cx: &Cx<'_>,
+        dir: &Handle,
+        name: &[u8],
+        what: Make<'_>,
+        mode: u32,
+    ) -> Result<Found> {
+        const MKDIR: u32 = ::nfs::v3::Procedure::MkDir as u32;
+        const SYMLINK: u32 = ::nfs::v3::Procedure::Symlink as u32;
+        const MKNOD: u32 = ::nfs::v3::Procedure::MkNod as u32;
+        let tree = self.tree;
+        macro_rules! make {
+            ($number:ident) => {{
+                let ask = AskMake::<$number> {
+                    dir,
+                    name,
+                    what,
+                    mode,
+                    tree,
+                };
+                self.call(cx, &ask, |made| made)?
+            }};
+        }
+        let made = match what {
+            Make::File => return self.create_new(cx, dir, name, mode),
+            Make::Directory => make!(MKDIR),
+            Make::Symlink(_) => make!(SYMLINK),
+            _ => make!(MKNOD),
+        };
+        self.whole(cx, made, dir, name)
+    }
+
+    fn link(&self, cx: &Cx<'_>, handle: &Handle, dir: &Handle, name: &[u8]) -> Result<Attr> {
+        let ask = Link {
+            handle,
+            dir,
+            name,
+            tree: self.tree,
+        };
+        match self.call(cx, &ask, |attr| attr)? {
+            Some(attr) => Ok(attr),
+            None => self.attr(cx, handle),
+        }
+    }
+
+    fn remove(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8], directory: bool) -> Result<()> {
+        if directory {
+            return self.call(cx, &Remove::<true> { dir, name }, |()| ());
+        }
+        match self.call(cx, &Remove::<false> { dir, name }, |()| ()) {
+            // Which of the two a directory is refused by is the server's taste (RFC 1813 section 3.3.12).
+            Err(Errno::EPERM) => match self.lookup(cx, dir, Some(name))?.attr.kind {
+                Kind::Directory => Err(Errno::EISDIR),
+                _ => Err(Errno::EPERM),
+            },
+            done => done,
+        }
+    }
+
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        (from, name): (&Handle, &[u8]),
+        (to, to_name): (&Handle, &[u8]),
+    ) -> Result<()> {
+        let ask = Rename {
+            from,
+            name,
+            to,
+            to_name,
+        };
+        self.call(cx, &ask, |()| ())
+    }
+
+    fn list(
+        &self,
+        cx: &Cx<'_>,
+        list: &List<'_>,
+        each: &mut dyn FnMut(Listed<'_>) -> Result<bool>,
+    ) -> Result<Paged> {
+        macro_rules! list {
+            ($plus:literal) => {{
+                let ask = ReadDir::<$plus> {
+                    handle: list.handle,
+                    cookie: list.cookie,
+                    verifier: list.verifier,
+                    count: self.list,
+                    tree: self.tree,
+                };
+                self.call(cx, &ask, |page| super::dir::give(page, list, each))?
+            }};
+        }
+        match list.plus {
+            true => list!(true),
+            false => list!(false),
+        }
+    }
+
+    fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<()> {
+        self.check(cx, target.handle, flags)
+    }
+
+    fn create(
+        &self,
+        cx: &Cx<'_>,
+        dir: &Handle,
+        name: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<(Found, ())> {
+        loop {
+            if !flags.contains(OpenFlags::EXCL) {
+                match self.lookup(cx, dir, Some(name)) {
+                    Ok(found) => {
+                        crate::file::may_open(found.attr.kind, flags | OpenFlags::WRITE)?;
+                        self.check(cx, &found.handle, flags)?;
+                        if !flags.contains(OpenFlags::TRUNC) {
+                            return Ok((found, ()));
+                        }
+                        let set = SetAttr {
+                            size: Some(0),
+                            ..SetAttr::default()
+                        };
+                        let attr = self.set_attr(cx, &found.handle, None, &set)?;
+                        return Ok((Found { attr, ..found }, ()));
+                    }
+                    Err(Errno::ENOENT) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            match self.create_new(cx, dir, name, mode) {
+                // Somebody was faster.
+                Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
+                done => return Ok((done?, ())),
+            }
+        }
+    }
+
+    fn begin_read(
+        &self,
+        cx: &Cx<'_>,
+        open: Open<'_, V3>,
+        offset: u64,
+        count: u32,
+        _: bool,
+    ) -> Result<Option<Flight>> {
+        let handle = open.handle;
+        let read = Read {
+            handle,
+            offset,
+            count,
+        };
+        Ok(Some(self.conn.begin(cx, &read)))
+    }
+
+    fn end_read(
+        &self,
+        cx: &Cx<'_>,
+        flight: Flight,
+        open: Open<'_, V3>,
+        offset: u64,
+        count: u32,
+        sink: &mut dyn Sink,
+    ) -> Result<(usize, bool)> {
+        let handle = open.handle;
+        let read = Read {
+            handle,
+            offset,
+            count,
+        };
+        self.end(cx, flight, &read, |read| {
+            sink.bytes(read.data);
+            (read.data.len(), read.eof)
+        })
+    }
+
+    fn begin_write(
+        &self,
+        cx: &Cx<'_>,
+        open: Open<'_, V3>,
+        offset: u64,
+        stable: Stable,
+        data: &[u8],
+        _: bool,
+    ) -> Result<Option<Flight>> {
+        let handle = open.handle;
+        let write = Write {
+            handle,
+            offset,
+            stable,
+            data,
+        };
+        Ok(Some(self.conn.begin(cx, &write)))
+    }
+
+    fn end_write(
+        &self,
+        cx: &Cx<'_>,
+        flight: Flight,
+        open: Open<'_, V3>,
+        offset: u64,
+        stable: Stable,
+        data: &[u8],
+    ) -> Result<Written> {
+        let handle = open.handle;
+        let write = Write {
+            handle,
+            offset,
+            stable,
+            data,
+        };
+        self.end(cx, flight, &write, |written| written)
+    }
+
+    fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<[u8; 8]> {
+        self.call(cx, &Commit { handle }, |verifier| verifier)
+    }
+
+    fn allocate(&self, _: &Cx<'_>, _: Open<'_, V3>, _: u64, _: u64, _: bool) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn seek(&self, _: &Cx<'_>, _: Open<'_, V3>, _: u64, _: Seek) -> Result<Option<u64>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn copy(
+        &self,
+        _: &Cx<'_>,
+        _: Open<'_, V3>,
+        _: u64,
+        _: Open<'_, V3>,
+        _: u64,
+        _: u64,
+        _: CopyHow,
+    ) -> Result<u64> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn xattrs(&self, _: &Cx<'_>, _: &Handle) -> Result<Vec<u8>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn set_xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8], _: &[u8], _: XattrFlags) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn remove_xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8]) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn has_locks(&self) -> bool {
+        false
+    }
+
+    fn set_lock(&self, _: &Cx<'_>, _: Open<'_, V3>, _: &Range, _: HostLock) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn find_lock(
+        &self,
+        _: &Cx<'_>,
+        _: Open<'_, V3>,
+        _: &Range,
+        _: LockKind,
+    ) -> Result<Option<Outsider>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+}

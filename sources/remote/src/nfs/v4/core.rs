@@ -1,0 +1,444 @@
+//! Compounds, made again as often as it takes: put off, or after the server has begun anew.
+//!
+//! Lock order: `recovering`, held while a client makes itself known again; then the mutex of the life, that of
+//! the opens, or an open's, one at a time and none across a request.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use ::nfs::client::v4::{
+    ClientId, Compound, CreateSession, DestroyClientId, DestroySession, ExchangeId, Nothing,
+    ReclaimComplete, Renew, Sequence, SetClientId, Slot, Status, Steps,
+};
+use ::nfs::client::{Failure, Limits, Tree};
+use vfs::{Caller, Cx, Errno, Result};
+
+use super::keeper::Queue;
+use super::life::{Life, NoSlot, Table};
+use super::opens::Opens;
+use crate::nfs::conn::{Conn, Flight, Pauses, own};
+
+/// A client of a v4 server.
+pub(in crate::nfs) struct Core {
+    conn: Conn,
+    pub(in crate::nfs) minor: u32,
+    /// What no other client is called.
+    name: String,
+    /// Which life of that this process is.
+    verifier: [u8; 8],
+    /// As whom the client itself calls.
+    pub(super) machine: Caller,
+    life: Mutex<Arc<Life>>,
+    recovering: Mutex<Recovering>,
+    pub(super) opens: Opens,
+    pub(super) queue: Queue,
+}
+
+/// What only who recovers needs.
+struct Recovering {
+    /// The number of the next CREATE_SESSION.
+    sequence: u32,
+}
+
+/// A compound in flight. It has to be waited for, or its slot is lost.
+#[must_use = "its slot would be lost"]
+pub struct Turn {
+    life: Arc<Life>,
+    slot: Option<(Slot, Sequence)>,
+    flight: Flight,
+}
+
+impl Core {
+    /// The most calls in flight that are asked for.
+    const SLOTS: u32 = 64;
+
+    /// The most bytes of a call or reply that are asked for: a MiB and what stands around it.
+    pub(in crate::nfs) const MOST: u32 = (1 << 20) + (4 << 10);
+
+    /// How often a call is made again for the sake of the server's state before it is given up.
+    const ATTEMPTS: u32 = 8;
+
+    /// Makes a client of `machine` known.
+    pub(in crate::nfs) fn open(conn: Conn, minor: u32, machine: &str) -> Result<Arc<Core>> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
+        let now = now.map_or(0, |time| time.as_nanos() as u64);
+        let life = Arc::new(Life {
+            number: 0,
+            client: 0,
+            session: None,
+        });
+        let core = Core {
+            conn,
+            minor,
+            name: format!("{machine}/barge/{pid}/{number}"),
+            verifier: now.to_be_bytes(),
+            machine: own(),
+            life: Mutex::new(life.clone()),
+            recovering: Mutex::new(Recovering { sequence: 0 }),
+            opens: Opens::default(),
+            queue: Queue::default(),
+        };
+        let call = vfs::Call::detached();
+        core.recover(&Cx::new(&core.machine, &call), &life, Status::StaleClientid)?;
+        Ok(Arc::new(core))
+    }
+
+    pub(in crate::nfs) fn peer(&self) -> String {
+        self.conn.peer()
+    }
+
+    pub(in crate::nfs) fn client(&self) -> ClientId {
+        self.life().client
+    }
+
+    /// What fits a call and a reply of what the server has `told`, though as much stands around it as can be.
+    pub(in crate::nfs) fn limits(&self, told: Limits) -> Limits {
+        const AROUND: u32 = 1024;
+        let payload = |most: u32| most.saturating_sub(AROUND).max(AROUND);
+        match &self.life().session {
+            None => told,
+            Some(table) => Limits {
+                read: told.read.min(payload(table.max_response)),
+                write: told.write.min(payload(table.max_request)),
+            },
+        }
+    }
+
+    pub(super) fn life(&self) -> Arc<Life> {
+        self.life.lock().expect("no panic holds it").clone()
+    }
+
+    /// Asks until there is an answer what depends on nothing that a server may forget.
+    pub(in crate::nfs) fn ask<S: Steps, T>(
+        &self,
+        cx: &Cx<'_>,
+        steps: S,
+        read: impl FnMut(S::Answer<'_>) -> T,
+    ) -> Result<T> {
+        self.call::<&S, T>(cx, |_| Ok(&steps), read)
+    }
+
+    /// Asks until there is an answer: what `make` makes, each time anew.
+    pub(super) fn call<S: Steps, T>(
+        &self,
+        cx: &Cx<'_>,
+        make: impl Fn(&Life) -> Result<S>,
+        read: impl FnMut(S::Answer<'_>) -> T,
+    ) -> Result<T> {
+        self.try_call(cx, make, read).map_err(errno)
+    }
+
+    /// [`Core::call`], telling what is wrong with an owner's numbers.
+    pub(super) fn try_call<S: Steps, T>(
+        &self,
+        cx: &Cx<'_>,
+        make: impl Fn(&Life) -> Result<S>,
+        mut read: impl FnMut(S::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let mut pauses = Pauses::new();
+        let mut attempts = 0;
+        loop {
+            cx.may_wait()
+                .and_then(|()| cx.call.check())
+                .map_err(Failure::Refused)?;
+            let life = self.life();
+            let steps = make(&life).map_err(Failure::Refused)?;
+            match self.once(cx, &life, &steps, &mut read) {
+                Err(Failure::Later) => pauses.pause(cx).map_err(Failure::Refused)?,
+                Err(Failure::State(status))
+                    if status != Status::BadSeqid && attempts < Core::ATTEMPTS =>
+                {
+                    attempts += 1;
+                    self.recover(cx, &life, status).map_err(Failure::Refused)?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Asks once.
+    fn once<S: Steps, T>(
+        &self,
+        cx: &Cx<'_>,
+        life: &Arc<Life>,
+        steps: &S,
+        read: impl FnMut(S::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        match self.begin_in(cx, life, steps, true)? {
+            Some(turn) => self.end(cx, turn, steps, read),
+            None => Err(Failure::Later),
+        }
+    }
+
+    /// Asks; nothing if all slots are taken and it may not wait.
+    pub(in crate::nfs) fn begin<S: Steps>(
+        &self,
+        cx: &Cx<'_>,
+        steps: &S,
+        wait: bool,
+    ) -> Result<Option<Turn>> {
+        loop {
+            let life = self.life();
+            match self.begin_in(cx, &life, steps, wait) {
+                Ok(turn) => return Ok(turn),
+                Err(Failure::State(status)) => self.recover(cx, &life, status)?,
+                Err(failure) => return Err(errno(failure)),
+            }
+        }
+    }
+
+    fn begin_in<S: Steps>(
+        &self,
+        cx: &Cx<'_>,
+        life: &Arc<Life>,
+        steps: &S,
+        wait: bool,
+    ) -> std::result::Result<Option<Turn>, Failure> {
+        let slot = match &life.session {
+            None => None,
+            Some(table) => match table.take(wait) {
+                Ok(taken) => Some(taken),
+                Err(NoSlot::Taken) => return Ok(None),
+                Err(NoSlot::Broken) => return Err(Failure::State(Status::Badsession)),
+            },
+        };
+        let compound = Compound {
+            minor: self.minor,
+            sequence: slot.as_ref().map(|(_, sequence)| *sequence),
+            steps,
+        };
+        let flight = self.conn.begin(cx, &compound);
+        let life = life.clone();
+        Ok(Some(Turn { life, slot, flight }))
+    }
+
+    /// The answer to what was asked.
+    pub(in crate::nfs) fn end<S: Steps, T>(
+        &self,
+        cx: &Cx<'_>,
+        turn: Turn,
+        steps: &S,
+        mut read: impl FnMut(S::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let Turn { life, slot, flight } = turn;
+        let compound = Compound {
+            minor: self.minor,
+            sequence: slot.as_ref().map(|(_, sequence)| *sequence),
+            steps,
+        };
+        let mut turned = (false, None);
+        let done = self.conn.end(cx, flight, &compound, |done| {
+            turned = (done.turned, done.highest);
+            done.result.map(&mut read)
+        });
+        if let (Some(table), Some((slot, _))) = (&life.session, slot) {
+            match &done {
+                // It was done, though not kept to be told again: it may be done once more.
+                Ok(Err(Failure::State(Status::RetryUncachedRep))) if !S::ONCE => {
+                    table.give_back(slot, true, None);
+                    return Err(Failure::Later);
+                }
+                Ok(_) => table.give_back(slot, turned.0, turned.1),
+                // The server's RPC would not have it: it has not come to the slot.
+                Err(Failure::Refused(errno))
+                    if ![Errno::ETIMEDOUT, Errno::EINTR].contains(errno) =>
+                {
+                    table.give_back(slot, false, None);
+                }
+                Err(_) => table.doubt(),
+            }
+        }
+        done?
+    }
+
+    /// Gets over what a server says of a life's state.
+    pub(super) fn recover(&self, cx: &Cx<'_>, life: &Arc<Life>, status: Status) -> Result<()> {
+        let mut recovering = self.recovering();
+        if self.life().number != life.number {
+            // Somebody has.
+            return Ok(());
+        }
+        tracing::debug!(?status, "recovering");
+        let own = cx.on_behalf_of(&self.machine);
+        let states = matches!(
+            status,
+            Status::BadStateid
+                | Status::OldStateid
+                | Status::AdminRevoked
+                | Status::DelegRevoked
+                | Status::Expired
+        );
+        if let (true, Some(table)) = (states, &life.session) {
+            // The session is good, and so what is open can be opened again.
+            let next = self.next(life, life.client, Some(table.clone()));
+            self.opens.renew(self, cx, &next, false);
+            self.publish(next);
+            return Ok(());
+        }
+        let known = life.session.is_some() && status != Status::StaleClientid;
+        if known && let Some(session) = self.session(&own, &mut recovering, life.client)? {
+            self.publish(self.next(life, life.client, Some(session)));
+            return Ok(());
+        }
+        let (client, session) = self.introduce(&own, &mut recovering)?;
+        let next = self.next(life, client, session);
+        self.opens.renew(self, cx, &next, true);
+        if next.session.is_some() {
+            self.patiently(&own, &next, &ReclaimComplete, |()| ())
+                .map_err(errno)?;
+        }
+        self.publish(next);
+        Ok(())
+    }
+
+    fn next(&self, life: &Life, client: ClientId, session: Option<Arc<Table>>) -> Arc<Life> {
+        Arc::new(Life {
+            number: life.number + 1,
+            client,
+            session,
+        })
+    }
+
+    fn publish(&self, life: Arc<Life>) {
+        *self.life.lock().expect("no panic holds it") = life;
+    }
+
+    /// Asks in `life` until the server does not put it off.
+    pub(super) fn patiently<S: Steps, T>(
+        &self,
+        cx: &Cx<'_>,
+        life: &Arc<Life>,
+        steps: &S,
+        mut read: impl FnMut(S::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let mut pauses = Pauses::new();
+        loop {
+            match self.once(cx, life, steps, &mut read) {
+                Err(Failure::Later) => pauses.pause(cx).map_err(Failure::Refused)?,
+                done => return done,
+            }
+        }
+    }
+
+    /// Makes the client known, and a session where there are such.
+    fn introduce(
+        &self,
+        cx: &Cx<'_>,
+        recovering: &mut Recovering,
+    ) -> Result<(ClientId, Option<Arc<Table>>)> {
+        let nobody = Arc::new(Life {
+            number: 0,
+            client: 0,
+            session: None,
+        });
+        let owner = self.name.as_bytes();
+        for _ in 0..Core::ATTEMPTS {
+            if self.minor == 0 {
+                let set = SetClientId {
+                    owner,
+                    verifier: self.verifier,
+                };
+                let confirm = self.patiently(cx, &nobody, &set, |confirm| confirm);
+                let confirm = confirm.map_err(errno)?;
+                match self.patiently(cx, &nobody, &confirm, |()| ()) {
+                    Ok(()) => return Ok((confirm.client, None)),
+                    Err(Failure::State(Status::StaleClientid)) => {}
+                    Err(failure) => return Err(errno(failure)),
+                }
+            } else {
+                let exchange = ExchangeId {
+                    owner,
+                    verifier: self.verifier,
+                };
+                let known = self.patiently(cx, &nobody, &exchange, |known| known);
+                let known = known.map_err(errno)?;
+                recovering.sequence = known.sequence;
+                if let Some(session) = self.session(cx, recovering, known.client)? {
+                    return Ok((known.client, Some(session)));
+                }
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Makes a session; nothing if the server does not know the client any more.
+    fn session(
+        &self,
+        cx: &Cx<'_>,
+        recovering: &mut Recovering,
+        client: ClientId,
+    ) -> Result<Option<Arc<Table>>> {
+        let nobody = Arc::new(Life {
+            number: 0,
+            client: 0,
+            session: None,
+        });
+        let create = CreateSession {
+            client,
+            sequence: recovering.sequence,
+            slots: Core::SLOTS,
+            most: Core::MOST,
+        };
+        match self.patiently(cx, &nobody, &create, |session| session) {
+            Ok(session) => {
+                recovering.sequence = recovering.sequence.wrapping_add(1);
+                Ok(Some(Table::new(&session)))
+            }
+            Err(Failure::State(_)) => Ok(None),
+            Err(failure) => Err(errno(failure)),
+        }
+    }
+
+    /// Shows the server that the client lives.
+    pub(super) fn renew(&self, cx: &Cx<'_>) -> Result<()> {
+        if self.minor > 0 {
+            return self.call(cx, |_| Ok(Nothing), |()| ());
+        }
+        let renew = |life: &Life| {
+            Ok(Renew {
+                client: life.client,
+            })
+        };
+        self.call(cx, renew, |()| ())
+    }
+
+    /// Has the server forget the client, if it can be told at once.
+    pub(super) fn leave(&self, cx: &Cx<'_>) {
+        let life = self.life();
+        let Some(table) = &life.session else {
+            return;
+        };
+        let nobody = Arc::new(Life {
+            number: 0,
+            client: 0,
+            session: None,
+        });
+        let session = DestroySession { session: table.id };
+        let client = DestroyClientId {
+            client: life.client,
+        };
+        // What fails is forgotten when the lease ends.
+        if self.once(cx, &nobody, &session, |()| ()).is_ok() {
+            let _ = self.once(cx, &nobody, &client, |()| ());
+        }
+    }
+
+    fn recovering(&self) -> MutexGuard<'_, Recovering> {
+        self.recovering.lock().expect("no panic holds it")
+    }
+}
+
+pub(super) fn errno(failure: Failure) -> Errno {
+    if let Failure::State(status) = &failure {
+        tracing::error!(?status, "the server's state is not ours");
+    }
+    failure.errno()
+}
+
+/// A tree whose root is not known yet.
+pub(in crate::nfs) const NOWHERE: Tree = Tree {
+    fsid: 0,
+    blksize: 0,
+};

@@ -1,0 +1,175 @@
+//! Locks: each open file that has some has a lock owner of its own. Whoever locks does so one at a time, so
+//! that v4.0's numbers follow each other.
+
+use std::cell::Cell;
+
+use ::nfs::client::v4::{Lock, LockRange, TestLock, Unlock};
+use vfs::lock::{LockKind, Outsider};
+use vfs::{Cx, Errno, Result};
+
+use super::core::Core;
+use super::life::Life;
+use super::opens::{Held, Opening};
+use crate::locks::Range;
+
+/// What an open file has been locked as so far, and what counts of what is asked.
+struct Counting<'a> {
+    opening: &'a Opening,
+    counts: Cell<bool>,
+    first: Cell<bool>,
+}
+
+impl<'a> Counting<'a> {
+    fn new(opening: &'a Opening) -> Counting<'a> {
+        Counting {
+            opening,
+            counts: Cell::new(false),
+            first: Cell::new(false),
+        }
+    }
+
+    /// What is held as of now.
+    fn now(&self) -> Result<std::sync::MutexGuard<'a, Held>> {
+        let mut held = self.opening.held();
+        held.count_lock(self.first.take(), self.counts.take());
+        match held.lost {
+            false => Ok(held),
+            true => Err(Errno::EIO),
+        }
+    }
+}
+
+pub(super) fn lock(
+    core: &Core,
+    cx: &Cx<'_>,
+    opening: &Opening,
+    range: &Range,
+    kind: LockKind,
+) -> Result<()> {
+    let range = bounds(range);
+    let name = owner(opening)?;
+    let counting = Counting::new(opening);
+    let make = |life: &Life| {
+        let held = counting.now()?;
+        counting.first.set(held.lock.is_none());
+        Ok(Lock {
+            handle: &opening.handle,
+            kind,
+            range,
+            reclaim: false,
+            owner: (life.client, &name),
+            open: (held.state, held.owner.map_or(0, |owner| owner.seqid)),
+            state: held.lock,
+            seqid: held.lock_seqid,
+            counts: &counting.counts,
+        })
+    };
+    let done = core.call(cx, make, |state| state);
+    let mut held = counting.now()?;
+    held.lock = Some(done?.ok_or(Errno::EAGAIN)?);
+    held.ranges.retain_outside(range);
+    held.ranges.push((range, kind));
+    Ok(())
+}
+
+pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &Opening, range: &Range) -> Result<()> {
+    let range = bounds(range);
+    let counting = Counting::new(opening);
+    if counting.now()?.lock.is_none() {
+        return Ok(());
+    }
+    let make = |_: &Life| {
+        let held = counting.now()?;
+        Ok(Unlock {
+            handle: &opening.handle,
+            range,
+            // Gone only if the server has begun anew and nothing was to be locked again.
+            state: held.lock.ok_or(Errno::EIO)?,
+            seqid: held.lock_seqid,
+            counts: &counting.counts,
+        })
+    };
+    let done = core.call(cx, make, |state| state);
+    let mut held = counting.now()?;
+    held.lock = Some(done?);
+    held.ranges.retain_outside(range);
+    Ok(())
+}
+
+pub(super) fn find(
+    core: &Core,
+    cx: &Cx<'_>,
+    opening: &Opening,
+    range: &Range,
+    kind: LockKind,
+) -> Result<Option<Outsider>> {
+    let name = owner(opening)?;
+    let make = |life: &Life| {
+        Ok(TestLock {
+            handle: &opening.handle,
+            kind,
+            range: bounds(range),
+            owner: (life.client, &name),
+        })
+    };
+    core.call(cx, make, |found| found)
+}
+
+/// `ENOLCK` for what could not be opened by handle.
+fn owner(opening: &Opening) -> Result<[u8; 9]> {
+    let owner = opening.held().owner.ok_or(Errno::ENOLCK)?;
+    Ok(owner.lock_name())
+}
+
+fn bounds(range: &Range) -> LockRange {
+    LockRange {
+        start: range.start,
+        end: range.end,
+    }
+}
+
+/// Ranges that are locked.
+trait Ranges {
+    /// Takes out what lies within `range`.
+    fn retain_outside(&mut self, range: LockRange);
+}
+
+impl Ranges for Vec<(LockRange, LockKind)> {
+    fn retain_outside(&mut self, range: LockRange) {
+        let mut rest = Vec::new();
+        self.retain(|&(held, kind)| {
+            if held.end < range.start || range.end < held.start {
+                return true;
+            }
+            if held.start < range.start {
+                let end = range.start - 1;
+                rest.push((LockRange { end, ..held }, kind));
+            }
+            if range.end < held.end {
+                let start = range.end + 1;
+                rest.push((LockRange { start, ..held }, kind));
+            }
+            false
+        });
+        self.extend(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unlocked_in_the_middle_leaves_both_ends() {
+        let range = |start, end| LockRange { start, end };
+        let mut held = vec![(range(0, 99), LockKind::Shared)];
+        held.retain_outside(range(40, 59));
+        let want = [
+            (range(0, 39), LockKind::Shared),
+            (range(60, 99), LockKind::Shared),
+        ];
+        assert_eq!(held, want);
+        held.retain_outside(range(0, u64::MAX));
+        assert_eq!(held, []);
+    }
+}

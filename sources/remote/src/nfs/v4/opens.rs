@@ -1,0 +1,431 @@
+//! What is open on a server, by whom, and how it is opened again when the server has begun anew.
+//!
+//! Each open has an owner of its own while it lasts: so no two of one owner wait for each other's numbers in
+//! v4.0, and no CLOSE can mean another open.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use ::nfs::client::v4::{
+    Claim, Close, Lock, LockRange, Open, OpenConfirm, Opened, StateId, Status,
+};
+use ::nfs::client::{Failure, Tree};
+use vfs::lock::LockKind;
+use vfs::{Caller, Cx, Errno, OpenFlags, Result};
+
+use super::core::{Core, NOWHERE, errno};
+use super::life::Life;
+use crate::nfs::version::Handle;
+
+/// Who opens, as the server is told.
+#[derive(Clone, Copy)]
+pub(super) struct Owner {
+    id: u64,
+    /// v4.0: the number of what it does next.
+    pub(super) seqid: u32,
+}
+
+impl Owner {
+    fn name(self) -> [u8; 8] {
+        self.id.to_be_bytes()
+    }
+
+    /// What locks of its file are its by.
+    pub(super) fn lock_name(self) -> [u8; 9] {
+        let mut name = [b'L'; 9];
+        name[1..].copy_from_slice(&self.name());
+        name
+    }
+}
+
+/// Opens that there are, and owners that could open more.
+#[derive(Default)]
+pub(super) struct Opens {
+    by_number: Mutex<HashMap<u64, Weak<Opening>>>,
+    idle: Mutex<Vec<Owner>>,
+    next: AtomicU64,
+}
+
+/// A file that is open on the server. Dropping it closes it, without waiting for the server's answer.
+pub(in crate::nfs) struct Opening {
+    core: Arc<Core>,
+    number: u64,
+    pub(super) handle: Handle,
+    flags: OpenFlags,
+    caller: Caller,
+    held: Mutex<Held>,
+}
+
+pub(super) struct Held {
+    pub(super) state: StateId,
+    /// Nobody if it could not be opened by handle: then each read and write is checked by itself.
+    pub(super) owner: Option<Owner>,
+    /// What its last lock was answered by, and v4.0's number of the next.
+    pub(super) lock: Option<StateId>,
+    pub(super) lock_seqid: u32,
+    pub(super) ranges: Vec<(LockRange, LockKind)>,
+    /// The server has forgotten it.
+    pub(super) lost: bool,
+}
+
+/// What is to be closed.
+pub(super) struct Closing {
+    handle: Handle,
+    state: StateId,
+    owner: Owner,
+    caller: Caller,
+}
+
+impl Opens {
+    fn owner(&self) -> Owner {
+        let idle = self.idle().pop();
+        idle.unwrap_or_else(|| Owner {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            seqid: 0,
+        })
+    }
+
+    /// Opens again what is open: as it was before the server's restart, if that is why.
+    pub(super) fn renew(&self, core: &Core, cx: &Cx<'_>, life: &Arc<Life>, restart: bool) {
+        let opens: Vec<_> = self
+            .by_number()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for open in opens {
+            if let Err(failure) = open.renew(core, cx, life, restart) {
+                tracing::error!(?failure, "an open file is lost");
+                open.held().lost = true;
+            }
+        }
+    }
+
+    fn by_number(&self) -> MutexGuard<'_, HashMap<u64, Weak<Opening>>> {
+        self.by_number.lock().expect("no panic holds it")
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Owner>> {
+        self.idle.lock().expect("no panic holds it")
+    }
+}
+
+/// An owner whose numbers are counted while it opens.
+struct Counting {
+    owner: Cell<Owner>,
+    counts: Cell<bool>,
+}
+
+impl Counting {
+    fn new(owner: Owner) -> Counting {
+        Counting {
+            owner: Cell::new(owner),
+            counts: Cell::new(false),
+        }
+    }
+
+    /// The owner as of now.
+    fn now(&self) -> Owner {
+        let mut owner = self.owner.get();
+        if self.counts.take() {
+            owner.seqid = owner.seqid.wrapping_add(1);
+            self.owner.set(owner);
+        }
+        owner
+    }
+}
+
+impl Core {
+    /// Opens what is claimed.
+    pub(super) fn open_file(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        claim: Claim<'_>,
+        flags: OpenFlags,
+        tree: Tree,
+    ) -> Result<(Opened, Arc<Opening>)> {
+        let mut again = true;
+        loop {
+            let owner = Counting::new(self.opens.owner());
+            match self.open_as(cx, claim, flags, tree, &owner) {
+                Ok(opened) => {
+                    let handle = opened.made.handle.as_deref().ok_or(Errno::EIO)?;
+                    let opening =
+                        self.opening(cx, handle.into(), flags, opened.state, Some(owner.now()));
+                    return Ok((opened, opening));
+                }
+                // The owner is of no use any more.
+                Err(Failure::State(Status::BadSeqid)) if again => again = false,
+                Err(failure) => {
+                    self.opens.idle().push(owner.now());
+                    return Err(errno(failure));
+                }
+            }
+        }
+    }
+
+    fn open_as(
+        &self,
+        cx: &Cx<'_>,
+        claim: Claim<'_>,
+        flags: OpenFlags,
+        tree: Tree,
+        owner: &Counting,
+    ) -> std::result::Result<Opened, Failure> {
+        let name = owner.now().name();
+        loop {
+            let open =
+                |life: &Life| Ok(self.ask_open(life.client, &name, claim, flags, tree, owner));
+            let mut opened = self.try_call(cx, open, |opened| opened)?;
+            if !opened.confirm {
+                return Ok(opened);
+            }
+            let confirm = OpenConfirm {
+                handle: opened.made.handle.as_deref().unwrap_or_default(),
+                state: opened.state,
+                seqid: owner.now().seqid,
+                counts: &owner.counts,
+            };
+            let life = self.life();
+            match self.patiently(cx, &life, &confirm, |state| state) {
+                Ok(state) => {
+                    opened.state = state;
+                    return Ok(opened);
+                }
+                // The server has begun anew in between: there is nothing to confirm any more.
+                Err(Failure::State(status)) if status != Status::BadSeqid => {
+                    self.recover(cx, &life, status).map_err(Failure::Refused)?;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    fn ask_open<'a>(
+        &self,
+        client: u64,
+        name: &'a [u8],
+        claim: Claim<'a>,
+        flags: OpenFlags,
+        tree: Tree,
+        owner: &'a Counting,
+    ) -> Open<'a> {
+        Open {
+            client,
+            owner: name,
+            seqid: owner.now().seqid,
+            counts: &owner.counts,
+            flags,
+            refuse_delegation: self.minor > 0,
+            claim,
+            tree,
+        }
+    }
+
+    /// A file that is open by `owner`, or by nobody.
+    pub(super) fn opening(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        handle: Handle,
+        flags: OpenFlags,
+        state: StateId,
+        owner: Option<Owner>,
+    ) -> Arc<Opening> {
+        let number = self.opens.next.fetch_add(1, Ordering::Relaxed);
+        let opening = Arc::new(Opening {
+            core: self.clone(),
+            number,
+            handle,
+            flags,
+            caller: cx.caller.clone(),
+            held: Mutex::new(Held {
+                state,
+                owner,
+                lock: None,
+                lock_seqid: 0,
+                ranges: Vec::new(),
+                lost: false,
+            }),
+        });
+        if owner.is_some() {
+            let mut opens = self.opens.by_number();
+            opens.insert(number, Arc::downgrade(&opening));
+        }
+        opening
+    }
+
+    /// Closes what nobody has open any more.
+    pub(super) fn close(&self, cx: &Cx<'_>, closing: &Closing) {
+        let owner = Counting::new(closing.owner);
+        let cx = cx.on_behalf_of(&closing.caller);
+        let close = || {
+            let close = Close {
+                handle: &closing.handle,
+                state: closing.state,
+                seqid: owner.now().seqid,
+                counts: &owner.counts,
+            };
+            self.patiently(&cx, &self.life(), &close, |()| ())
+        };
+        let done = match close() {
+            // The session may be gone alone.
+            Err(Failure::State(_)) if self.renew(&cx).is_ok() => close(),
+            done => done,
+        };
+        // What a server that has begun anew does not know is closed.
+        if let Err(failure) = &done {
+            tracing::debug!(?failure, "a file could not be closed");
+        }
+        if !matches!(done, Err(Failure::State(_))) {
+            self.opens.idle().push(owner.now());
+        }
+    }
+}
+
+impl Opening {
+    pub(super) fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().expect("no panic holds it")
+    }
+
+    /// By what it is read and written; `EIO` if the server has forgotten it.
+    pub(super) fn state(&self) -> Result<StateId> {
+        let held = self.held();
+        match held.lost {
+            false => Ok(held.state),
+            true => Err(Errno::EIO),
+        }
+    }
+
+    fn renew(
+        &self,
+        core: &Core,
+        cx: &Cx<'_>,
+        life: &Arc<Life>,
+        restart: bool,
+    ) -> std::result::Result<(), Failure> {
+        let (owner, lost) = {
+            let held = self.held();
+            (held.owner, held.lost)
+        };
+        let (Some(owner), false) = (owner, lost) else {
+            return Ok(());
+        };
+        let cx = cx.on_behalf_of(&self.caller);
+        let owner = Counting::new(owner);
+        let name = owner.now().name();
+        let open = |claim| {
+            let open = core.ask_open(life.client, &name, claim, self.flags, NOWHERE, &owner);
+            let opened = core.patiently(&cx, life, &open, |opened| opened)?;
+            if !opened.confirm {
+                return Ok(opened.state);
+            }
+            let confirm = OpenConfirm {
+                handle: &self.handle,
+                state: opened.state,
+                seqid: owner.now().seqid,
+                counts: &owner.counts,
+            };
+            core.patiently(&cx, life, &confirm, |state| state)
+        };
+        let previous = match restart {
+            true => open(Claim::Previous(&self.handle)),
+            false => Err(Failure::Refused(Errno::ENOLCK)),
+        };
+        let state = match previous {
+            // It is too late for that, or the server has kept no record.
+            Err(_) if core.minor > 0 => open(Claim::Handle(&self.handle)),
+            state => state,
+        };
+        let ranges = {
+            let mut held = self.held();
+            held.owner = Some(owner.now());
+            match state {
+                Ok(state) => held.state = state,
+                // Each read and write is checked by itself then.
+                Err(_) if held.ranges.is_empty() => {
+                    (held.state, held.owner) = (StateId::ANONYMOUS, None);
+                }
+                Err(failure) => return Err(failure),
+            }
+            held.lock = None;
+            held.ranges.clone()
+        };
+        for (range, kind) in ranges {
+            // Without a restart somebody else may have had it in between.
+            if !restart {
+                return Err(Failure::Refused(Errno::ENOLCK));
+            }
+            self.reclaim(core, &cx, life, range, kind)?;
+        }
+        Ok(())
+    }
+
+    fn reclaim(
+        &self,
+        core: &Core,
+        cx: &Cx<'_>,
+        life: &Arc<Life>,
+        range: LockRange,
+        kind: LockKind,
+    ) -> std::result::Result<(), Failure> {
+        let counts = Cell::new(false);
+        let (open, lock, lock_seqid) = {
+            let held = self.held();
+            (held.state, held.lock, held.lock_seqid)
+        };
+        let owner = self.held().owner.ok_or(Failure::Refused(Errno::ENOLCK))?;
+        let name = owner.lock_name();
+        let lock = Lock {
+            handle: &self.handle,
+            kind,
+            range,
+            reclaim: true,
+            owner: (life.client, &name),
+            open: (open, owner.seqid),
+            state: lock,
+            seqid: lock_seqid,
+            counts: &counts,
+        };
+        let done = core.patiently(cx, life, &lock, |state| state);
+        self.held().count_lock(lock.state.is_none(), counts.get());
+        match done? {
+            Some(state) => {
+                self.held().lock = Some(state);
+                Ok(())
+            }
+            None => Err(Failure::Refused(Errno::EAGAIN)),
+        }
+    }
+}
+
+impl Held {
+    /// Counts an operation of the lock's owner, and if it was its first also of the open's.
+    pub(super) fn count_lock(&mut self, first: bool, counts: bool) {
+        if !counts {
+            return;
+        }
+        self.lock_seqid = self.lock_seqid.wrapping_add(1);
+        if let (true, Some(owner)) = (first, &mut self.owner) {
+            owner.seqid = owner.seqid.wrapping_add(1);
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let held = self.held.get_mut().expect("no panic holds it");
+        let Some(owner) = held.owner else {
+            return;
+        };
+        self.core.opens.by_number().remove(&self.number);
+        if !held.lost {
+            self.core.queue.close(Closing {
+                handle: self.handle.clone(),
+                state: held.state,
+                owner,
+                caller: self.caller.clone(),
+            });
+        }
+    }
+}

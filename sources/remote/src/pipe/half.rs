@@ -1,0 +1,52 @@
+//! What a pipe is told by the client half of its protocol.
+
+use vfs::Result;
+use wire::Malformed;
+
+/// The client half of a protocol, as a pipe drives it. Requests in flight are told apart by small numbers,
+/// which are the half's to give and to use again.
+pub trait Half: Send + 'static {
+    /// What the protocol is called in errors.
+    const NAME: &'static str;
+
+    /// How many bytes of a message tell its length.
+    const HEADER: usize;
+
+    /// What is told to the server without anybody waiting for its answer.
+    type Aside: Send;
+
+    /// What it takes to read a reply.
+    type Reading: Copy + Send + Sync;
+
+    /// What it takes to read a reply.
+    fn reading(&self) -> Self::Reading;
+
+    /// The length of the message that `head` begins with, or nothing as long as too little has come to
+    /// tell.
+    fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed>;
+
+    /// Takes a whole message from the server.
+    fn receive(&mut self, message: &[u8]) -> std::result::Result<Received, Malformed>;
+
+    /// The caller has no more use for a request's number.
+    fn release(&mut self, number: usize);
+
+    /// Encodes what asks the server to cancel a request; nothing and `false` if that cannot be asked.
+    fn cancel(&mut self, number: usize, to: &mut Vec<u8>) -> bool;
+
+    /// Encodes an aside, and says by what number it is answered.
+    fn aside(&mut self, aside: &Self::Aside, to: &mut Vec<u8>) -> Result<usize>;
+}
+
+/// What a message from the server means.
+pub enum Received {
+    /// A request is answered: the message is its reply, unless it says what went wrong.
+    Answer {
+        /// The request's.
+        number: usize,
+        /// Whether it succeeded.
+        result: Result<()>,
+    },
+    /// Nothing to anybody who waits.
+    Nothing,
+}

@@ -1,0 +1,268 @@
+//! A connection to a server, with many requests in flight, whatever the protocol.
+//!
+//! Requests are encoded into one queue and leave together when somebody waits, so many go in one system
+//! call. There is no thread of its own: of the threads that wait for replies, one receives (the
+//! leader) and gives the others theirs; when it has its own, another takes over. A thread that is alone
+//! sends once and receives once for each round trip, and one that keeps several requests in flight
+//! ([`Pipe::submit`], [`Pipe::wait`]) does so for many at a time.
+//!
+//! A server that answers what it may not ends the connection: everyone who waits, or asks later, gets
+//! the same errno, and the reason is told once ([`Pipe::failure`], and a log line).
+//!
+//! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them. `cancel` and
+//! `asides` ask for what nobody waits for; `state` is all that changes; a [`Half`] knows the protocol.
+//!
+//! What it lacks on purpose: how a session begins, reconnecting, time limits.
+//!
+//! Lock order: the pipe's one mutex, never held across a system call but for wake-ups. The two roles
+//! that move bytes (sending, receiving) are taken and given back under it.
+
+mod asides;
+mod cancel;
+mod half;
+mod input;
+mod send;
+mod state;
+mod wait;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, Weak};
+
+use rustix::event::{EventfdFlags, eventfd};
+use transports::Link;
+use vfs::{Cx, Errno, Result};
+
+use self::asides::Asides;
+pub(crate) use self::half::{Half, Received};
+use self::input::Input;
+pub(crate) use self::input::Reply;
+use self::state::{Guard, State, Who};
+use crate::ConnectError;
+
+/// A connection. Shared by all who use it; it ends when the last of them drops it.
+pub struct Pipe<H: Half> {
+    link: Box<dyn Link>,
+    reading: H::Reading,
+    state: Mutex<State<H>>,
+    /// Rung when the sending role is free and somebody waits for it.
+    may_send: Condvar,
+    /// Readable when who waits to send shall look again.
+    wake: OwnedFd,
+    this: Weak<Pipe<H>>,
+}
+
+/// A request in flight. Dropping it forgets its reply.
+#[must_use = "a reply that nobody waits for is forgotten"]
+pub struct Ticket<'a, H: Half> {
+    pipe: &'a Pipe<H>,
+    number: usize,
+}
+
+impl<H: Half> fmt::Debug for Ticket<'_, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ticket").field(&self.number).finish()
+    }
+}
+
+impl<H: Half> Drop for Ticket<'_, H> {
+    fn drop(&mut self) {
+        let mut state = self.pipe.state();
+        let slot = &mut state.slots[self.number];
+        if slot.reply.take().is_some() {
+            state.half.release(self.number);
+        } else {
+            slot.who = Who::Nobody;
+        }
+    }
+}
+
+/// A request in flight that keeps its connection.
+pub(crate) struct Kept<H: Half> {
+    pub(crate) pipe: Arc<Pipe<H>>,
+    number: Option<usize>,
+}
+
+impl<H: Half> Ticket<'_, H> {
+    /// Of its own.
+    pub(crate) fn keep(self) -> Option<Kept<H>> {
+        let pipe = self.pipe.this.upgrade()?;
+        let number = Some(self.number);
+        std::mem::forget(self);
+        Some(Kept { pipe, number })
+    }
+}
+
+impl<H: Half> Kept<H> {
+    /// [`Pipe::wait`].
+    pub(crate) fn wait(mut self) -> Result<Reply<H>> {
+        let ticket = self.ticket();
+        ticket.map_or(Err(Errno::EIO), |ticket| ticket.pipe.wait(ticket))
+    }
+
+    fn ticket(&mut self) -> Option<Ticket<'_, H>> {
+        let number = self.number.take()?;
+        let pipe = &*self.pipe;
+        Some(Ticket { pipe, number })
+    }
+}
+
+impl<H: Half> Drop for Kept<H> {
+    fn drop(&mut self) {
+        drop(self.ticket());
+    }
+}
+
+/// What is to be known of a request before it is encoded.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Shape {
+    /// How long its reply may be at most, if that is large: see [`Pipe::LARGE`].
+    pub(crate) reply: usize,
+    /// How many bytes of payload follow what is encoded.
+    pub(crate) payload: usize,
+    /// How many zeros follow these.
+    pub(crate) zeros: usize,
+}
+
+impl<H: Half> Pipe<H> {
+    /// Requests queued beyond this leave although nobody waits yet: the server can begin on them.
+    const BATCH: usize = 64 << 10;
+
+    /// Payloads up to this are copied into the queue; larger ones leave from where they are. About where a
+    /// copy costs as much as a piece more in a system call.
+    const INLINE: usize = 8 << 10;
+
+    /// Replies from this size on are received one by one: see [`Input::recv`].
+    const LARGE: usize = 32 << 10;
+
+    /// A pipe over `link`, on which what has to be said first has been said. Messages have up to `most` bytes.
+    pub(crate) fn over(
+        link: impl Link + 'static,
+        half: H,
+        most: usize,
+    ) -> std::result::Result<Arc<Pipe<H>>, ConnectError> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
+            ConnectError::new(Errno::from_raw(error.raw_os_error()), error.to_string())
+        })?;
+        let reading = half.reading();
+        Ok(Arc::new_cyclic(|this| Pipe {
+            link: Box::new(link),
+            reading,
+            state: Mutex::new(State {
+                half,
+                slots: Vec::new(),
+                queue: Vec::new(),
+                spare: Vec::new(),
+                sending: false,
+                senders: 0,
+                stuck: false,
+                input: Some(Input::new(most, reading)),
+                followers: Vec::new(),
+                large: (0, 0),
+                asides: Asides::default(),
+                failed: None,
+            }),
+            may_send: Condvar::new(),
+            wake,
+            this: this.clone(),
+        }))
+    }
+
+    /// What it takes to read a reply.
+    pub(crate) fn reading(&self) -> H::Reading {
+        self.reading
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &str {
+        self.link.peer()
+    }
+
+    /// Why the connection is of no use any more, if it is.
+    pub fn failure(&self) -> Option<String> {
+        let state = self.state();
+        state.failed.as_ref().map(|(_, why)| why.clone())
+    }
+
+    /// Does something with the protocol's own state.
+    pub(crate) fn with<T>(&self, what: impl FnOnce(&mut H) -> T) -> T {
+        what(&mut self.state().half)
+    }
+
+    /// Puts a request in the queue: `encode` writes it but for its payload, which it returns with the request's
+    /// number. It leaves when somebody waits, or when the queue is long enough.
+    ///
+    /// Errs as `encode` does, or if the connection has failed.
+    pub(crate) fn submit_as<'p>(
+        &self,
+        shape: Shape,
+        encode: impl FnOnce(&mut H, &mut Vec<u8>) -> Result<(usize, &'p [u8])>,
+    ) -> Result<Ticket<'_, H>> {
+        let mut state = self.state();
+        let separate = shape.payload > Pipe::<H>::INLINE;
+        while separate && state.sending && state.failed.is_none() {
+            state.senders += 1;
+            state = self.may_send.wait(state).expect(POISON);
+            state.senders -= 1;
+        }
+        state.usable()?;
+        let State { half, queue, .. } = &mut *state;
+        let (number, payload) = encode(half, queue)?;
+        let large = Some(shape.reply).filter(|&reply| reply >= Pipe::<H>::LARGE);
+        state.begin(number, Who::Ticket, large);
+        if separate {
+            drop(self.send_with(state, payload, shape.zeros));
+        } else {
+            state.queue.extend_from_slice(payload);
+            let len = state.queue.len() + shape.zeros;
+            state.queue.resize(len, 0);
+            if len >= Pipe::<H>::BATCH {
+                drop(self.send_queued(state, true));
+            }
+        }
+        Ok(Ticket { pipe: self, number })
+    }
+
+    /// [`Pipe::wait`] as part of a call that may be cancelled: then the server is asked to, and what it
+    /// answers counts: the reply, or `EINTR`.
+    pub fn wait_in(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
+        // A call that nobody can run again is one that nobody cancels.
+        if cx.call.waker().is_some() {
+            self.watch(cx.call, &ticket);
+        }
+        self.wait(ticket)
+    }
+
+    /// Ends the connection. The first reason counts.
+    #[cold]
+    fn fail(&self, state: &mut State<H>, errno: Errno, why: &dyn fmt::Display) {
+        if state.failed.is_some() {
+            return;
+        }
+        let why = error_text::<H>(self.link.peer(), why);
+        tracing::error!("{why}");
+        state.failed = Some((errno, why));
+        self.link.hang_up();
+        for slot in &state.slots {
+            if let Some(bell) = &slot.bell {
+                bell.notify_all();
+            }
+        }
+        self.may_send.notify_all();
+        self.wake_sender();
+    }
+
+    fn state(&self) -> Guard<'_, H> {
+        self.state.lock().expect(POISON)
+    }
+}
+
+/// What std has no constant for in `Errno`: "Connection reset by peer".
+pub(crate) const ECONNRESET: Errno = Errno::from_raw(104);
+
+const POISON: &str = "no panic holds it";
+
+/// What is wrong with a connection.
+pub(crate) fn error_text<H: Half>(peer: &str, why: &dyn fmt::Display) -> String {
+    format!("{} connection to {peer}: {why}", H::NAME)
+}

@@ -1,0 +1,143 @@
+//! How requests leave: one thread at a time sends what all have queued.
+
+use std::io::{ErrorKind, IoSlice};
+use std::os::fd::AsFd;
+
+use transports::Interest;
+
+use super::state::Guard;
+use super::{ECONNRESET, Half, Pipe};
+
+impl<H: Half> Pipe<H> {
+    /// Sends what is queued, unless another does already: it will. Without `patient`, only what goes at
+    /// once; the rest stays queued, and who receives next sends it.
+    pub(super) fn send_queued<'a>(
+        &'a self,
+        mut state: Guard<'a, H>,
+        patient: bool,
+    ) -> Guard<'a, H> {
+        if state.sending || state.queue.is_empty() || state.is_failed() {
+            return state;
+        }
+        state.sending = true;
+        state = self.send_all_queued(state, patient);
+        self.stop_sending(state)
+    }
+
+    /// Sends what is queued and `payload` right behind it, and as many zeros. The sending role is free.
+    pub(super) fn send_with<'a>(
+        &'a self,
+        mut state: Guard<'a, H>,
+        payload: &[u8],
+        zeros: usize,
+    ) -> Guard<'a, H> {
+        state.sending = true;
+        let mut queued = state.take_queue();
+        // Before anything that others queue meanwhile.
+        state.queue.resize(zeros, 0);
+        drop(state);
+        let sent = self.send_pieces(&queued, payload, true);
+        queued.clear();
+        state = self.state();
+        state.spare = queued;
+        if let Err(error) = sent {
+            self.fail(&mut state, ECONNRESET, &error);
+        }
+        // What others have queued meanwhile.
+        state = self.send_all_queued(state, true);
+        self.stop_sending(state)
+    }
+
+    fn send_all_queued<'a>(&'a self, mut state: Guard<'a, H>, patient: bool) -> Guard<'a, H> {
+        while !state.queue.is_empty() && !state.is_failed() {
+            let mut queued = state.take_queue();
+            drop(state);
+            let sent = self.send_pieces(&queued, &[], patient);
+            state = self.state();
+            match sent {
+                Ok(sent) if sent < queued.len() => {
+                    queued.drain(..sent);
+                    queued.extend_from_slice(&state.queue);
+                    state.queue = queued;
+                    break;
+                }
+                Ok(_) => {
+                    queued.clear();
+                    state.spare = queued;
+                }
+                Err(error) => {
+                    self.fail(&mut state, ECONNRESET, &error);
+                }
+            }
+        }
+        state
+    }
+
+    fn stop_sending<'a>(&'a self, mut state: Guard<'a, H>) -> Guard<'a, H> {
+        state.sending = false;
+        if state.senders > 0 {
+            self.may_send.notify_one();
+        }
+        state
+    }
+
+    /// Sends both, one behind the other, and says how many bytes; all of them if `patient`.
+    fn send_pieces(&self, one: &[u8], other: &[u8], patient: bool) -> std::io::Result<usize> {
+        let whole = one.len() + other.len();
+        let mut sent = 0;
+        while sent < whole {
+            let head = &one[sent.min(one.len())..];
+            let tail = &other[sent.saturating_sub(one.len())..];
+            let more = if tail.is_empty() {
+                self.link.send(head, false)
+            } else {
+                let pieces = [IoSlice::new(head), IoSlice::new(tail)];
+                self.link.send_vectored(&pieces, false)
+            };
+            match more {
+                Ok(more) => sent += more,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !patient => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if !self.await_room()? {
+                        return Ok(whole);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Waits until more can be sent. A server may first want to be rid of replies: if nobody receives,
+    /// that is done here. `false` if the connection has failed.
+    fn await_room(&self) -> std::io::Result<bool> {
+        let mut state = self.state();
+        let input = state.input.take();
+        state.stuck = input.is_none();
+        drop(state);
+        let interest = Interest {
+            read: input.is_some(),
+            write: true,
+        };
+        let ready = self.link.wait(interest, self.wake.as_fd(), None);
+        if ready.as_ref().is_ok_and(|ready| ready.woken) {
+            let mut count = [0; 8];
+            // Whether or not another has seen it before.
+            let _ = rustix::io::read(&self.wake, &mut count);
+        }
+        let mut state = self.state();
+        state.stuck = false;
+        if let Some(mut input) = input {
+            if ready.as_ref().is_ok_and(|ready| ready.read) {
+                state = self.recv(state, &mut input, false);
+            }
+            self.hand_over(&mut state, input);
+        }
+        ready.map(|_| !state.is_failed())
+    }
+
+    pub(super) fn wake_sender(&self) {
+        // Fails only when the counter is full, and then it is set.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}

@@ -1,0 +1,140 @@
+//! What the pipe's mutex guards.
+
+use std::sync::{Arc, Condvar, MutexGuard};
+
+use vfs::{Errno, Result};
+
+use super::Half;
+use super::asides::Asides;
+use super::input::{Input, Reply};
+
+pub(super) type Guard<'a, H> = MutexGuard<'a, State<H>>;
+
+pub(super) struct State<H: Half> {
+    pub(super) half: H,
+    /// By number.
+    pub(super) slots: Vec<Slot<H>>,
+    /// Requests that have not left.
+    pub(super) queue: Vec<u8>,
+    /// The queue's other memory.
+    pub(super) spare: Vec<u8>,
+    /// Whether a thread has the sending role.
+    pub(super) sending: bool,
+    /// How many threads wait for it.
+    pub(super) senders: usize,
+    /// Whether who sends waits for room, and nobody receives.
+    pub(super) stuck: bool,
+    /// The receiving role, unless a thread has it.
+    pub(super) input: Option<Input<H>>,
+    /// Who waits for a reply, and could receive.
+    pub(super) followers: Vec<usize>,
+    /// How many large replies are awaited, and about how large.
+    pub(super) large: (usize, usize),
+    pub(super) asides: Asides<H::Aside>,
+    pub(super) failed: Option<(Errno, String)>,
+}
+
+/// What becomes of a reply.
+pub(super) struct Slot<H: Half> {
+    pub(super) reply: Option<Result<Reply<H>>>,
+    pub(super) who: Who,
+    /// Rung for a follower.
+    pub(super) bell: Option<Arc<Condvar>>,
+    pub(super) waits: bool,
+    large: bool,
+    /// Tells this use of the number from earlier ones.
+    pub(super) life: u64,
+}
+
+impl<H: Half> Default for Slot<H> {
+    fn default() -> Slot<H> {
+        Slot {
+            reply: None,
+            who: Who::Ticket,
+            bell: None,
+            waits: false,
+            large: false,
+            life: 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    /// Somebody has a ticket.
+    Ticket,
+    /// Nobody cares any more.
+    Nobody,
+    /// Nobody from the start.
+    Aside,
+}
+
+impl<H: Half> State<H> {
+    pub(super) fn usable(&self) -> Result<()> {
+        match self.failed {
+            Some((errno, _)) => Err(errno),
+            None => Ok(()),
+        }
+    }
+
+    /// What is queued has left, or is about to.
+    pub(super) fn take_queue(&mut self) -> Vec<u8> {
+        self.asides.queued = 0;
+        let spare = std::mem::take(&mut self.spare);
+        std::mem::replace(&mut self.queue, spare)
+    }
+
+    pub(super) fn is_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    #[inline]
+    pub(super) fn begin(&mut self, at: usize, who: Who, large: Option<usize>) {
+        if at >= self.slots.len() {
+            self.slots.resize_with(at + 1, Slot::default);
+        }
+        let slot = &mut self.slots[at];
+        slot.who = who;
+        slot.life += 1;
+        slot.large = large.is_some();
+        if let Some(large) = large {
+            self.large = (self.large.0 + 1, large);
+        }
+    }
+
+    #[inline]
+    pub(super) fn answered(
+        &mut self,
+        number: usize,
+        result: Result<()>,
+        input: &mut Input<H>,
+        len: usize,
+    ) {
+        let slot = &mut self.slots[number];
+        if slot.large {
+            self.large.0 -= 1;
+        }
+        if slot.who == Who::Ticket {
+            slot.reply = Some(match result {
+                Ok(()) => Ok(input.take(len)),
+                Err(errno) => {
+                    input.skip(len);
+                    Err(errno)
+                }
+            });
+            if let Some(bell) = slot.bell.as_ref().filter(|_| slot.waits) {
+                bell.notify_one();
+            }
+            return;
+        }
+        let aside = slot.who == Who::Aside;
+        input.skip(len);
+        self.half.release(number);
+        if aside {
+            self.asides.in_flight -= 1;
+            if let Some(aside) = self.asides.waiting.pop() {
+                self.aside(aside);
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! How replies come: of the threads that wait for theirs, one receives for all.
+
+use vfs::{Errno, Result};
+
+use super::input::{Input, Reply};
+use super::state::{Guard, State};
+use super::{ECONNRESET, Half, POISON, Pipe, Received, Ticket};
+
+impl<H: Half> Pipe<H> {
+    /// Waits for the reply. Errs as the server says, or if the connection has failed.
+    pub fn wait(&self, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
+        assert!(std::ptr::eq(self, ticket.pipe), "a ticket of another pipe");
+        let number = ticket.number;
+        std::mem::forget(ticket);
+        let mut state = self.state();
+        loop {
+            let slot = &mut state.slots[number];
+            if let Some(reply) = slot.reply.take() {
+                state.half.release(number);
+                return reply;
+            }
+            if let Some((errno, _)) = state.failed {
+                return Err(errno);
+            }
+            if !state.queue.is_empty() && !state.sending {
+                state = self.send_queued(state, true);
+            } else if let Some(input) = state.input.take() {
+                state = self.lead(state, input, number);
+            } else {
+                state = self.follow(state, number);
+            }
+        }
+    }
+
+    /// Receives until the reply to request `number` has come, then hands the role on.
+    fn lead<'a>(
+        &'a self,
+        mut state: Guard<'a, H>,
+        mut input: Input<H>,
+        number: usize,
+    ) -> Guard<'a, H> {
+        loop {
+            state = self.recv(state, &mut input, true);
+            let done = state.slots[number].reply.is_some();
+            if done || state.failed.is_some() {
+                break;
+            }
+            // What a canceller could not send. Not patiently: nobody would receive meanwhile.
+            state = self.send_queued(state, false);
+        }
+        self.hand_over(&mut state, input);
+        state
+    }
+
+    /// Receives once, and gives out what has come whole.
+    pub(super) fn recv<'a>(
+        &'a self,
+        state: Guard<'a, H>,
+        input: &mut Input<H>,
+        wait: bool,
+    ) -> Guard<'a, H> {
+        // Checked when it came.
+        let begun = state.half.frame(input.pending()).unwrap_or(None);
+        let next = (state.large.0 > 0).then_some(state.large.1);
+        drop(state);
+        let got = input.recv(&*self.link, begun, next, wait);
+        let mut state = self.state();
+        match got {
+            Ok(0) => self.fail(&mut state, ECONNRESET, &"the server ended the connection"),
+            Ok(_) => self.deliver(&mut state, input),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => self.fail(&mut state, ECONNRESET, &error),
+        }
+        state
+    }
+
+    fn deliver(&self, state: &mut State<H>, input: &mut Input<H>) {
+        loop {
+            let pending = input.pending();
+            let len = match state.half.frame(pending) {
+                Ok(Some(len)) if len <= pending.len() => len,
+                Ok(_) => return,
+                Err(what) => return self.fail(state, Errno::EIO, &what),
+            };
+            match state.half.receive(&pending[..len]) {
+                Ok(Received::Answer { number, result }) => {
+                    state.answered(number, result, input, len);
+                }
+                Ok(Received::Nothing) => input.skip(len),
+                Err(what) => return self.fail(state, Errno::EIO, &what),
+            }
+        }
+    }
+
+    /// Waits until there is a reply to request `number`, or nobody receives.
+    fn follow<'a>(&'a self, mut state: Guard<'a, H>, number: usize) -> Guard<'a, H> {
+        state.followers.push(number);
+        let slot = &mut state.slots[number];
+        slot.waits = true;
+        let bell = slot.bell.get_or_insert_default().clone();
+        let mut state = bell
+            .wait_while(state, |state| {
+                let slot = &state.slots[number];
+                slot.reply.is_none() && state.input.is_none() && state.failed.is_none()
+            })
+            .expect(POISON);
+        state.slots[number].waits = false;
+        state.followers.retain(|&follower| follower != number);
+        state
+    }
+
+    /// Gives the receiving role back, to one who waits if there is any.
+    pub(super) fn hand_over(&self, state: &mut State<H>, input: Input<H>) {
+        state.input = Some(input);
+        let next = state.followers.iter().find_map(|&number| {
+            let slot = &state.slots[number];
+            slot.bell.as_ref().filter(|_| slot.reply.is_none())
+        });
+        match next {
+            Some(bell) => bell.notify_one(),
+            None if state.stuck => self.wake_sender(),
+            None => {}
+        }
+    }
+}

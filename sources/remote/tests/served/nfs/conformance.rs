@@ -1,0 +1,110 @@
+//! The shared suite over remote, a socket pair, the engine, the NFS server and a tree in memory.
+
+use remote::nfs::Options;
+use vfs_testkit::{Profile, Subject};
+
+use super::net::Served;
+
+/// What NFS cannot say.
+fn any(more: &[(&'static str, &'static str)]) -> Profile {
+    let mut skip = vec![
+        (
+            "attributes::reading_moves_atime",
+            "there is no word for reading without a trace",
+        ),
+        (
+            "permissions::noatime_is_the_owners",
+            "there is no word for it",
+        ),
+    ];
+    skip.extend(more);
+    Profile {
+        rename_flags: false,
+        skip,
+        ..Profile::posix()
+    }
+}
+
+pub(super) fn v3() -> Profile {
+    let profile = any(&[
+        (
+            "permissions::an_open_file_outlasts_its_permissions",
+            "v3 opens nothing: each read and write is checked by itself",
+        ),
+        (
+            "permissions::reading_and_writing_are_apart",
+            "v3 opens nothing: an owner may always write, for a file may have been opened before it lost that",
+        ),
+    ]);
+    Profile {
+        // Nothing says that a file is open: when its name goes, it goes.
+        open_unlinked: false,
+        ..profile
+    }
+}
+
+const FLOCK: (&str, &str) = (
+    "locks::flock_does_not_see_byte_ranges",
+    "NFS has one kind of lock",
+);
+
+pub(super) fn v4_0() -> Profile {
+    any(&[
+        FLOCK,
+        (
+            "locks::locks_outlast_names",
+            "v4.0 opens by name, and locks what is open",
+        ),
+    ])
+}
+
+pub(super) fn v4_1() -> Profile {
+    any(&[
+        FLOCK,
+        (
+            "permissions::extended_attributes_are_guarded",
+            "NFS has the attributes of users only",
+        ),
+    ])
+}
+
+pub(super) fn subject(version: (u32, u32), profile: Profile) -> Subject {
+    let served = Served::new();
+    let fs = served.mount(Options {
+        version: Some(version),
+        ..Options::default()
+    });
+    Subject::new(fs, profile)
+}
+
+mod v3 {
+    fn subject() -> vfs_testkit::Subject {
+        super::subject((3, 0), super::v3())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod v4_0 {
+    fn subject() -> vfs_testkit::Subject {
+        super::subject((4, 0), super::v4_0())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod v4_1 {
+    fn subject() -> vfs_testkit::Subject {
+        super::subject((4, 1), super::v4_1())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod v4_2 {
+    fn subject() -> vfs_testkit::Subject {
+        super::subject((4, 2), super::v4_1())
+    }
+
+    vfs_testkit::conformance!(subject);
+}

@@ -1,0 +1,7 @@
+//! NFS: over a barge server in the same process, and over Ganesha.
+
+mod conformance;
+mod direct;
+mod ganesha;
+mod net;
+mod restart;

@@ -1,0 +1,124 @@
+//! A tree in memory, served over socket pairs.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use engine::{Engine, Tuning};
+use memory::Memory;
+use nfs::server::v4::state::{InMemory, Stable};
+use nfs::server::{Options, Server};
+use remote::nfs::{Mount, Options as Asked, mount};
+use transports::StreamLink;
+use vfs::{Export, FileSystem};
+
+struct Service(Arc<Server>);
+
+impl engine::Service for Service {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.0.session())
+    }
+}
+
+/// A tree and an engine that serves it. Stops when dropped.
+pub(crate) struct Served {
+    running: Mutex<Running>,
+    fs: Arc<dyn FileSystem>,
+    /// What survives a restart.
+    stable: Arc<dyn Stable>,
+    lease: Duration,
+}
+
+struct Running {
+    engine: Arc<Engine>,
+    service: Service,
+    boot: u32,
+}
+
+impl Running {
+    fn start(
+        fs: &Arc<dyn FileSystem>,
+        stable: &Arc<dyn Stable>,
+        lease: Duration,
+        boot: u32,
+    ) -> Running {
+        // Nobody holds a lock.
+        let export = Arc::new(Export::new("", fs.clone()));
+        let start = Instant::now();
+        let options = Options {
+            name: "served".into(),
+            stable: stable.clone(),
+            lease,
+            ..Options::new(boot, Arc::new(move || start.elapsed()))
+        };
+        Running {
+            engine: Engine::new(Tuning::default()).expect("an engine"),
+            service: Service(Server::new(export, options)),
+            boot,
+        }
+    }
+}
+
+impl Served {
+    pub(crate) fn new() -> Arc<Served> {
+        Served::with_lease(Duration::from_secs(90))
+    }
+
+    /// A server whose clients may be silent for so long.
+    pub(crate) fn with_lease(lease: Duration) -> Arc<Served> {
+        let fs: Arc<dyn FileSystem> = Memory::new(vfs_testkit::clock());
+        let stable: Arc<dyn Stable> = Arc::new(InMemory::default());
+        Arc::new(Served {
+            running: Mutex::new(Running::start(&fs, &stable, lease, 100)),
+            fs,
+            stable,
+            lease,
+        })
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().expect("no panic holds it")
+    }
+
+    /// Ends all connections.
+    pub(crate) fn hang_up(&self) {
+        let mut running = self.running();
+        running.engine.stop();
+        running.engine = Engine::new(Tuning::default()).expect("an engine");
+    }
+
+    /// Ends the server and starts another, which knows what the first one has kept.
+    pub(crate) fn restart(&self) {
+        let mut running = self.running();
+        running.engine.stop();
+        *running = Running::start(&self.fs, &self.stable, self.lease, running.boot + 1);
+    }
+
+    pub(crate) fn link(&self) -> StreamLink {
+        let (ours, theirs) = transports::pair().expect("a socket pair");
+        let running = self.running();
+        running
+            .engine
+            .connect(Box::new(theirs), &running.service)
+            .expect("connected");
+        ours
+    }
+
+    pub(crate) fn mount(self: &Arc<Self>, options: Asked) -> Arc<dyn FileSystem> {
+        let served = self.clone();
+        let (tree, _) = mount(&Mount {
+            dial: Arc::new(move |_| Ok(served.link())),
+            path: "",
+            whole: true,
+            options,
+        })
+        .expect("mounted");
+        tree
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let running = self.running.get_mut().expect("no panic holds it");
+        running.engine.stop();
+    }
+}

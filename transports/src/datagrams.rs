@@ -1,0 +1,99 @@
+//! UDP: a message a datagram, in both directions.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// A socket where datagrams come in, and answers go out.
+pub struct Datagrams(UdpSocket);
+
+impl Datagrams {
+    /// The largest datagram, headers of IP and UDP taken off (RFC 768).
+    pub const MOST: usize = 65_507;
+
+    /// At this address.
+    pub fn bind(host: &str, port: u16) -> io::Result<Datagrams> {
+        let socket = UdpSocket::bind((host, port))?;
+        socket.set_nonblocking(true)?;
+        Ok(Datagrams(socket))
+    }
+
+    /// Where it is.
+    pub fn port(&self) -> io::Result<u16> {
+        Ok(self.0.local_addr()?.port())
+    }
+
+    /// Waits for a datagram and puts it into `into`: how long it is, and whose. Nothing once `stop` is readable.
+    pub fn receive(
+        &self,
+        into: &mut [u8],
+        stop: BorrowedFd<'_>,
+    ) -> io::Result<Option<(usize, SocketAddr)>> {
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(stop, PollFlags::IN),
+                PollFd::new(&self.0, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                done => done?,
+            };
+            if !fds[0].revents().is_empty() {
+                return Ok(None);
+            }
+            match self.0.recv_from(into) {
+                Ok(came) => return Ok(Some(came)),
+                // An earlier answer found nobody, or a datagram was none after all.
+                Err(error)
+                    if [
+                        ErrorKind::WouldBlock,
+                        ErrorKind::Interrupted,
+                        ErrorKind::ConnectionRefused,
+                    ]
+                    .contains(&error.kind()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Answers whoever is at `to`.
+    pub fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
+        self.0.send_to(bytes, to).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    #[test]
+    fn datagrams_come_and_are_answered_until_it_stops() {
+        let datagrams = Datagrams::bind("127.0.0.1", 0).expect("bound");
+        let at = ("127.0.0.1", datagrams.port().expect("a port"));
+        let client = UdpSocket::bind(("127.0.0.1", 0)).expect("bound");
+        client.send_to(b"ping", at).expect("sent");
+        let mut bytes = [0; 8];
+        let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let came = datagrams
+            .receive(&mut bytes, never.as_fd())
+            .expect("received");
+        let (len, from) = came.expect("a datagram");
+        assert_eq!(&bytes[..len], b"ping");
+        datagrams.send(b"pong", from).expect("sent");
+        let (len, _) = client.recv_from(&mut bytes).expect("received");
+        assert_eq!(&bytes[..len], b"pong");
+        let stop = eventfd(1, EventfdFlags::CLOEXEC).expect("an eventfd");
+        assert!(
+            datagrams
+                .receive(&mut bytes, stop.as_fd())
+                .expect("no error")
+                .is_none()
+        );
+    }
+}

@@ -1,0 +1,63 @@
+use crate::Outgoing;
+
+/// Takes the bytes of a message under construction.
+pub trait Put {
+    /// Takes `bytes` over.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Put for Vec<u8> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Collects the fields of a reply, so that the transport is called once for many of them. Dropped, it
+/// hands on what is left.
+pub struct Buffered<'a> {
+    out: &'a mut dyn Outgoing,
+    bytes: [u8; Buffered::SIZE],
+    len: usize,
+}
+
+impl<'a> Buffered<'a> {
+    /// Room for replies of fixed size: 9P's Rgetattr has 160 bytes, NFS v3's GETATTR 84.
+    const SIZE: usize = 160;
+
+    /// Collects for `out`.
+    pub fn new(out: &'a mut dyn Outgoing) -> Buffered<'a> {
+        Buffered {
+            out,
+            bytes: [0; Buffered::SIZE],
+            len: 0,
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.len > 0 {
+            self.out.bytes(&self.bytes[..self.len]);
+            self.len = 0;
+        }
+    }
+}
+
+impl Drop for Buffered<'_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl Put for Buffered<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        if bytes.len() > Buffered::SIZE - self.len {
+            self.flush();
+            if bytes.len() > Buffered::SIZE {
+                return self.out.bytes(bytes);
+            }
+        }
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+}
