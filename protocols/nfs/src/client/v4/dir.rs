@@ -52,7 +52,7 @@ impl Steps for ReadDir<'_> {
             let cookie = u64::get(from)?;
             let name = <&[u8]>::get(from)?;
             let attributes = Attributes::get(from)?;
-            let attr = match self.plus && attributes.read_error.is_none() {
+            let attr = match self.plus && attributes.read_error.unwrap_or(0) == 0 {
                 true => Some(self.tree.of_v4(&attributes)?),
                 false => None,
             };

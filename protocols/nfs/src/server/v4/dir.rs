@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _};
+use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
 use wire::{Outgoing as _, Xdr};
 
 use super::attr::{Described, WRITE_ONLY, supported};
 use super::{Compound, Done};
 use crate::server::Server;
 use crate::v4::Status;
-use crate::v4::attr::{Attributes, Bitmap, number as n};
+use crate::v4::attr::{Attributes, Bitmap, FileType, FsId, number as n};
 use crate::v4::op::Readdir;
 
 /// Cookies 1 and 2 are nobody's in v4, and a source's may be those.
@@ -54,16 +54,27 @@ impl Compound<'_, '_> {
         self.reply.value(&[0u8; 8]);
         let start = self.reply.len();
         let want = op.attributes.and(&supported(self.minor));
+        let device = match want.has(n::FSID) {
+            true => file.attr(&cx, Want::BASIC)?.device,
+            false => 0,
+        };
         let mut listing = Listing {
             server: self.turn.server,
             cx,
             minor: self.minor,
             want,
+            device,
             entries: Vec::with_capacity(most.min(64 << 10)),
             most,
             full: false,
         };
-        const CHEAP: Bitmap = Bitmap::of(&[n::RDATTR_ERROR, n::FILEID, n::MOUNTED_ON_FILEID]);
+        const CHEAP: Bitmap = Bitmap::of(&[
+            n::RDATTR_ERROR,
+            n::TYPE,
+            n::FSID,
+            n::FILEID,
+            n::MOUNTED_ON_FILEID,
+        ]);
         let plus = match want.without(&CHEAP).is_empty() {
             true => Plus::Names,
             false => Plus::Entries,
@@ -87,6 +98,8 @@ struct Listing<'a> {
     cx: Cx<'a>,
     minor: u32,
     want: Bitmap,
+    /// The directory's file system.
+    device: u64,
     entries: Vec<u8>,
     most: usize,
     /// Whether an entry did not fit.
@@ -97,9 +110,19 @@ impl Listing<'_> {
     /// Writes the attributes of an entry.
     fn attributes(&mut self, entry: &DirEntry<'_>) {
         let Some(found) = &entry.entry else {
-            // Nobody asked for more than its number, or it vanished meanwhile.
+            // Nobody asked for more than the directory itself has of it, as readdir(3) tells of what may be a
+            // mount point; or it vanished meanwhile.
+            let fsid = FsId {
+                major: self.device,
+                minor: 0,
+            };
             return Attributes {
                 read_error: self.want.has(n::RDATTR_ERROR).then_some(Status::Ok as u32),
+                kind: entry
+                    .kind
+                    .filter(|_| self.want.has(n::TYPE))
+                    .map(FileType::from),
+                fsid: self.want.has(n::FSID).then_some(fsid),
                 fileid: self.want.has(n::FILEID).then_some(entry.id),
                 mounted_on: self.want.has(n::MOUNTED_ON_FILEID).then_some(entry.id),
                 ..Attributes::default()

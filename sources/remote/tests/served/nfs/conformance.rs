@@ -48,9 +48,15 @@ const FLOCK: (&str, &str) = (
     "NFS has one kind of lock",
 );
 
+const LINK: (&str, &str) = (
+    "unlinked::a_symlink_outlasts_its_name",
+    "nothing says that a link is in use: when its name goes, it goes",
+);
+
 pub(super) fn v4_0() -> Profile {
     any(&[
         FLOCK,
+        LINK,
         (
             "locks::locks_outlast_names",
             "v4.0 opens by name, and locks what is open",
@@ -61,6 +67,7 @@ pub(super) fn v4_0() -> Profile {
 pub(super) fn v4_1() -> Profile {
     any(&[
         FLOCK,
+        LINK,
         (
             "permissions::extended_attributes_are_guarded",
             "NFS has the attributes of users only",
