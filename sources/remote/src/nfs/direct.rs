@@ -2,7 +2,7 @@
 //! What was begun leaves when somebody waits, or when there is enough of it.
 //!
 //! Calls whose connection is lost are made again over the next, and a client that the server has forgotten makes
-//! itself known again. What it lacks on purpose: opening again what was open then, as [`super::mount`] does.
+//! itself known again. What it lacks on purpose: opening again what was open then, as [`super::mount()`] does.
 
 use std::sync::Arc;
 use std::time::Duration;
