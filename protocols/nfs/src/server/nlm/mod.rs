@@ -5,7 +5,7 @@
 //!
 //! A LOCK that has to wait is not answered with `BLOCKED` at once, for then the server would have to call the client
 //! when it is granted, where nothing may lead: through a NAT, out of a container. Its reply is held back instead, for
-//! [`HOLD`], and then is `BLOCKED`: Linux asks again half a minute later. So what waits a short time is granted when it
+//! two minutes, and then is `BLOCKED`: Linux asks again half a minute later. So what waits a short time is granted when it
 //! can be, and signals reach the client's process when the reply does.
 //!
 //! What it lacks on purpose: calls to clients, therefore the procedures that are answered by one (`*_MSG`), and word of the
