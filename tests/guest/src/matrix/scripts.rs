@@ -127,6 +127,17 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "overlay",
         file: "overlay.sh",
+        ways: &[
+            "none",
+            "mmap",
+            "loose",
+            "virtiofs",
+            "virtiofs-4q",
+            "virtiofs-never",
+            "nfs4.0",
+            "nfs4.1",
+            "nfs4.2",
+        ],
         ..PLAIN
     },
     Script {
