@@ -2,7 +2,6 @@
 # overlayfs with the share as its lower layer, and, where the client has what that takes, as its upper one: what is changed, removed and replaced in the
 # merged tree is so again after another mount, and the host sees whiteouts and opaque directories.
 [ -z "${BARGE_LOCAL:-}" ] || { echo "overlay: this takes a guest"; exit 77; }
-# NFS v3 has no attributes for whiteouts, and ACLs elsewhere.
 set -u
 share=$PWD failures=0
 # What extended attribute the share keeps, if any.
