@@ -50,7 +50,12 @@ pub(super) fn barge(
 ) -> Result<(String, Server), Failure> {
     let port = free_port()?;
     let addr = loopback(port).to_string();
-    let all = [&["--nfs", &addr], options].concat();
+    let state = place
+        .run
+        .join(format!("state-{port}"))
+        .display()
+        .to_string();
+    let all = [&["--nfs", &addr, "--state-dir", &state], options].concat();
     let start = || Process::barge(&place.share, &all);
     let process = match network {
         Some(network) => network.within(start).map_err(Failure::new)?,
