@@ -160,6 +160,13 @@ pub struct SetAttr {
     pub kill_priv: bool,
 }
 
+impl SetAttr {
+    /// Whether others may do something else afterwards: mode, owner or group are set.
+    pub fn changes_access(&self) -> bool {
+        [self.mode, self.uid, self.gid].iter().any(Option::is_some)
+    }
+}
+
 /// A new time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {

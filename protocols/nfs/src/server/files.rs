@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use vfs::{Caller, Cx, Errno, File, Node, NodeId, OpenFlags, Result, Want};
+use vfs::{Caller, Cx, Errno, File, Kind, Node, NodeId, OpenFlags, Result, Want};
 
 use super::Server;
 use super::cache::Cache;
@@ -147,7 +147,8 @@ impl Server {
 
 fn open(cx: &Cx<'_>, node: &Arc<dyn Node>, flags: OpenFlags) -> Result<Arc<dyn File>> {
     match node.open(cx, flags) {
-        Err(Errno::EACCES) => {}
+        // Of directories, what their mode says counts for everybody.
+        Err(Errno::EACCES) if node.kind() == Kind::File => {}
         done => return done,
     }
     if node.attr(cx, Want::BASIC)?.uid == cx.caller.uid {

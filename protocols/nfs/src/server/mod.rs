@@ -7,6 +7,7 @@
 //! the portmapper's own sockets, encryption (a transport's business).
 
 mod cache;
+mod data;
 mod files;
 mod handle;
 mod mount;
@@ -150,22 +151,6 @@ impl Server {
     pub fn tend(&self) {
         self.tend_files();
         self.state.reap();
-    }
-
-    /// What tells unstable writes that were lost: another than before.
-    pub(crate) fn write_verifier(&self) -> [u8; 8] {
-        let losses = self.losses.load(Ordering::Relaxed);
-        (u64::from(self.options.boot) << 32 | u64::from(losses)).to_be_bytes()
-    }
-
-    /// Makes a file's contents durable. If that fails, unstable writes may be lost, of which clients learn by
-    /// another verifier.
-    fn sync(&self, cx: &Cx<'_>, file: &dyn vfs::File, datasync: bool) -> vfs::Result<()> {
-        let done = file.fsync(cx, datasync);
-        if done.is_err_and(|errno| !errno.is_signal()) {
-            self.losses.fetch_add(1, Ordering::Relaxed);
-        }
-        done
     }
 
     /// The largest record: a WRITE and what stands around it.

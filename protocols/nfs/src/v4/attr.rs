@@ -33,6 +33,11 @@ impl Bitmap {
         self.0[number as usize / 32] |= 1 << (number % 32);
     }
 
+    /// What is in either.
+    pub(crate) fn or(&self, other: &Bitmap) -> Bitmap {
+        Bitmap(std::array::from_fn(|at| self.0[at] | other.0[at]))
+    }
+
     /// What is in both.
     pub(crate) fn and(&self, other: &Bitmap) -> Bitmap {
         Bitmap(std::array::from_fn(|at| self.0[at] & other.0[at]))

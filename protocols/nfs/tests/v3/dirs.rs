@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nfs::v3::*;
 
-use crate::net::Net;
+use crate::net::{Net, nothing};
 
 const FILES: usize = 60;
 
@@ -134,4 +134,18 @@ fn only_directories_are_listed() {
     let listed: Result<ReadDirOk<'_>, (Status, Option<Attributes>)> =
         net.v3(Procedure::ReadDir, &args);
     assert_eq!(listed.expect_err("a file").0, Status::Notdir);
+}
+
+#[test]
+fn who_may_only_search_a_directory_does_not_list_it() {
+    let net = Net::new();
+    let mode = SetAttributes {
+        mode: Some(0o711),
+        ..nothing()
+    };
+    net.setattr(net.root(), mode, None).expect("set");
+    let user = net.of_user(1000);
+    let listed = readdir(&user, 0, 1000);
+    assert_eq!(listed.expect_err("only searched").0, Status::Acces);
+    assert!(readdir(&net, 0, 1000).is_ok());
 }

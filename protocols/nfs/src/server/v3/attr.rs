@@ -50,7 +50,7 @@ impl Turn<'_> {
             done => done,
         };
         done?;
-        if [set.mode, set.uid, set.gid].iter().any(Option::is_some) {
+        if set.changes_access() {
             self.server.files.forget_strangers(node.id(), before.uid);
         }
         Ok(())

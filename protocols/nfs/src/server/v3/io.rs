@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vfs::{Attr, Errno, File, Kind, Node, OpenFlags, Want};
+use vfs::{Attr, File, Kind, Node, OpenFlags, Want};
 use wire::{Put, Xdr, padding};
 
 use super::{Answered, Fault, Tried, outcome};
+use crate::server::data::Durable;
 use crate::server::{Stop, Turn};
 use crate::v3::{
     Attributes, CommitArgs, CommitOk, Outcome, ReadArgs, Stable, Status, Wcc, WriteArgs, WriteOk,
@@ -100,36 +101,15 @@ impl Turn<'_> {
         data: Range<usize>,
         args: &WriteArgs<'_>,
     ) -> Tried<u32> {
-        if i64::try_from(args.offset.saturating_add(data.len() as u64)).is_err() {
-            return Err(Status::Fbig.into());
-        }
-        let cx = self.cx();
-        let pieces: Vec<_> = self.record.pieces(data).collect();
-        if pieces.len() > 1 || args.stable != Stable::Unstable {
-            // More than one step: none may be too early when the first is done.
-            cx.may_wait()?;
-        }
-        let mut written = 0;
-        for piece in pieces {
-            let (len, offset) = (piece.len(), args.offset + written as u64);
-            let mut write = |payload: &mut dyn vfs::Payload| file.write(&cx, offset, payload);
-            match self.message.payload(piece, &mut write) {
-                Ok(count) => {
-                    written += count.min(len);
-                    if count < len {
-                        break;
-                    }
-                }
-                // What was written is told; the error comes again for the rest.
-                Err(errno) if written == 0 || errno.is_signal() => return Err(errno.into()),
-                Err(_) => break,
-            }
-        }
-        match args.stable {
-            Stable::Unstable => {}
-            Stable::DataSync => self.server.sync(&cx, file, true)?,
-            Stable::FileSync => self.server.sync(&cx, file, false)?,
-        }
+        let durable = match args.stable {
+            Stable::Unstable => Durable::No,
+            Stable::DataSync => Durable::Data,
+            Stable::FileSync => Durable::All,
+        };
+        let data = (self.message, self.record, data);
+        let written = self
+            .server
+            .write(&self.cx(), file, data, args.offset, durable)?;
         Ok(written as u32)
     }
 
@@ -138,11 +118,7 @@ impl Turn<'_> {
         let tried = self.object(&args.file).and_then(|node| {
             check_file(&node)?;
             let cx = self.cx();
-            // Whatever way to the file there is: what it is open for makes no difference.
-            let file = match self.server.file(&cx, &node, OpenFlags::WRITE) {
-                Err(Errno::EACCES) => self.server.file(&cx, &node, OpenFlags::READ)?,
-                done => done?,
-            };
+            let file = self.server.file_to_sync(&cx, &node)?;
             let before = file.attr(&cx, Want::STAT)?;
             self.server.sync(&cx, &*file, false)?;
             wcc = self.file_wcc(&before, &file);

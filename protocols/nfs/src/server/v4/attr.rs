@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Attr, Kind, Node, SetAttr, StatFs, Want};
+use vfs::{Access, Attr, Errno, Kind, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
 use super::{Compound, Done};
 use crate::server::Server;
-use crate::server::handle::FileHandle;
 use crate::v4::Status;
 use crate::v4::attr::{
     Attributes, Bitmap, FileType, FsId, NfsTime, SetTime, SpecData, Who, number as n,
@@ -16,7 +15,7 @@ use crate::v4::op::Setattr;
 use crate::v4::reply::Accessible;
 
 /// What can be set.
-pub(super) const SETTABLE: Bitmap = Bitmap::of(&[
+const SETTABLE: Bitmap = Bitmap::of(&[
     n::SIZE,
     n::MODE,
     n::OWNER,
@@ -58,10 +57,13 @@ pub(super) fn supported(minor: u32) -> Bitmap {
     }
 }
 
-/// Which attributes an exclusive create takes: its verifier is kept in the times.
+/// What an exclusive create does not take: its verifier is kept in the times, and it makes nothing but empty files.
+pub(super) const NOT_EXCLUSIVE: Bitmap =
+    Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SIZE]);
+
+/// Which attributes an exclusive create takes.
 fn exclusive(minor: u32) -> Bitmap {
-    const TIMES: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SIZE]);
-    supported(minor).and(&SETTABLE).without(&TIMES)
+    supported(minor).and(&SETTABLE).without(&NOT_EXCLUSIVE)
 }
 
 /// A node whose attributes are told.
@@ -69,7 +71,7 @@ pub(super) struct Described<'a> {
     pub(super) node: &'a Arc<dyn Node>,
     pub(super) attr: &'a Attr,
     /// Its handle, if that is wanted.
-    pub(super) handle: Option<&'a [u8]>,
+    pub(super) handle: Option<Vec<u8>>,
     /// Figures of its file system, if they are wanted.
     pub(super) figures: Option<StatFs>,
 }
@@ -109,7 +111,7 @@ impl Described<'_> {
             CASE_INSENSITIVE case_insensitive: false,
             CASE_PRESERVING case_preserving: true,
             CHOWN_RESTRICTED chown_restricted: true,
-            FILEHANDLE handle: self.handle.unwrap_or_default(),
+            FILEHANDLE handle: self.handle.as_deref().unwrap_or_default(),
             FILEID fileid: attr.id,
             FILES_AVAIL files_available: figures.ffree,
             FILES_FREE files_free: figures.ffree,
@@ -156,25 +158,38 @@ pub(super) fn needed(want: &Bitmap) -> Want {
 }
 
 impl Compound<'_, '_> {
-    /// The attributes of `node` that are in `want`, written as they travel.
-    fn put_attributes(&mut self, node: &Arc<dyn Node>, attr: &Attr, want: Bitmap) -> Done {
-        let want = want.and(&supported(self.minor));
+    /// `node`, with what else there is to tell of it for `want`.
+    fn describe<'a>(
+        &self,
+        node: &'a Arc<dyn Node>,
+        attr: &'a Attr,
+        want: &Bitmap,
+    ) -> Result<Described<'a>, Errno> {
         let cx = self.cx();
-        let handle: Option<FileHandle> = match want.has(n::FILEHANDLE) {
-            true => Some(self.turn.server.handle(&cx, node)?),
+        let handle = match want.has(n::FILEHANDLE) {
+            true => Some(self.turn.server.handle(&cx, node)?.bytes()),
             false => None,
         };
-        let bytes = handle.map(|handle| handle.bytes());
         let figures = match want.and(&FILE_SYSTEM).is_empty() {
             true => None,
             false => Some(node.statfs(&cx)?),
         };
-        let described = Described {
+        Ok(Described {
             node,
             attr,
-            handle: bytes.as_deref(),
+            handle,
             figures,
-        };
+        })
+    }
+
+    pub(super) fn getattr(&mut self, want: Bitmap) -> Done {
+        let node = self.node()?;
+        if !want.and(&WRITE_ONLY).is_empty() {
+            return Err(Status::Inval.into());
+        }
+        let want = want.and(&supported(self.minor));
+        let attr = node.attr(&self.cx(), needed(&want))?;
+        let described = self.describe(&node, &attr, &want)?;
         let attributes = described.attributes(self.turn.server, self.minor, &want);
         self.reply.value(&attributes.set());
         let counted = self.reply.len();
@@ -185,15 +200,6 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn getattr(&mut self, want: Bitmap) -> Done {
-        let node = self.node()?;
-        if !want.and(&WRITE_ONLY).is_empty() {
-            return Err(Status::Inval.into());
-        }
-        let attr = node.attr(&self.cx(), needed(&want))?;
-        self.put_attributes(&node, &attr, want)
-    }
-
     pub(super) fn setattr(&mut self, op: Setattr<'_>) -> Done {
         let node = self.node()?;
         let (mut set, done) = to_set(self.minor, &op.attributes)?;
@@ -202,14 +208,22 @@ impl Compound<'_, '_> {
             set.mode = None;
         }
         let cx = self.cx();
-        if set.size.is_some() {
-            self.check_regular(&node)?;
-            match self.file_of(&op.state, &node, vfs::OpenFlags::WRITE)? {
+        let file = match set.size {
+            Some(_) => {
+                self.check_regular(&node)?;
+                self.file_of(&op.state, &node, vfs::OpenFlags::WRITE)?
+            }
+            None => None,
+        };
+        if set != SetAttr::default() {
+            let attr = match file {
                 Some(file) => file.setattr(&cx, &set)?,
                 None => node.setattr(&cx, &set)?,
             };
-        } else if set != SetAttr::default() {
-            node.setattr(&cx, &set)?;
+            if set.changes_access() {
+                let server = self.turn.server;
+                server.files.forget_strangers(node.id(), attr.uid);
+            }
         }
         self.affected();
         self.reply.value(&done);
@@ -226,22 +240,8 @@ impl Compound<'_, '_> {
         if given.unknown || !want.without(&supported(self.minor)).is_empty() {
             return Err(Status::Attrnotsupp.into());
         }
-        let cx = self.cx();
-        let attr = node.attr(&cx, needed(&want))?;
-        let handle = match want.has(n::FILEHANDLE) {
-            true => Some(self.handle()?.bytes()),
-            false => None,
-        };
-        let figures = match want.and(&FILE_SYSTEM).is_empty() {
-            true => None,
-            false => Some(node.statfs(&cx)?),
-        };
-        let described = Described {
-            node: &node,
-            attr: &attr,
-            handle: handle.as_deref(),
-            figures,
-        };
+        let attr = node.attr(&self.cx(), needed(&want))?;
+        let described = self.describe(&node, &attr, &want)?;
         let same = described.attributes(self.turn.server, self.minor, &want) == *given;
         // VERIFY goes on if they are the same, NVERIFY if they are not.
         match same == (otherwise == Status::NotSame) {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use vfs::{Errno, File, Node, OpenFlags, Sink as _, Want};
+use vfs::{File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
 use super::state::{Share, SlotTurn, Special, special};
 use super::{Bad, Compound, Done, Files};
+use crate::server::data::Durable;
 use crate::v4::op::{Commit, Read, Write};
 use crate::v4::reply::Written;
 use crate::v4::types::Stable;
@@ -72,20 +73,22 @@ impl Compound<'_, '_> {
         let eof_at = self.reply.len();
         self.reply.value(&0u32);
         self.reply.value(&0u32);
-        let (got, eof) = self.read_into(&file, op.offset, op.count)?;
+        let got = self.read_into(&file, op.offset, op.count)?;
+        // A source may give less than there is, and all that was asked for may be all there is.
+        let size = file.attr(&self.cx(), Want::SIZE)?.size;
+        let eof = got == 0 && op.count > 0 || op.offset.saturating_add(got as u64) >= size;
         self.reply.patch(eof_at, &u32::from(eof).to_be_bytes());
         self.reply.patch(eof_at + 4, &(got as u32).to_be_bytes());
         Ok(())
     }
 
-    /// Reads up to `count` bytes into the reply and pads them. Says how many they are, and whether they
-    /// reach the end of the file.
+    /// Reads up to `count` bytes into the reply and pads them. Says how many they are.
     pub(super) fn read_into(
         &mut self,
         file: &Arc<dyn File>,
         offset: u64,
         count: u32,
-    ) -> Result<(usize, bool), Bad> {
+    ) -> Result<usize, Bad> {
         let len = count.min(self.turn.server.options.max_io) as usize;
         let len = len.min(self.reply.room());
         if len == 0 && count > 0 {
@@ -97,12 +100,7 @@ impl Compound<'_, '_> {
             _ => 0,
         };
         self.reply.bytes(&[0; 3][..padding(got)]);
-        // A source may give less than there is, and all that was asked for may be all there is.
-        let eof = got == 0 && len > 0 || {
-            let size = file.attr(&cx, Want::SIZE)?.size;
-            offset.saturating_add(got as u64) >= size
-        };
-        Ok((got, eof))
+        Ok(got)
     }
 
     pub(super) fn write(&mut self, op: Write<'_>) -> Done {
@@ -111,47 +109,17 @@ impl Compound<'_, '_> {
         let start = end - len - padding(len);
         let node = self.regular()?;
         let file = self.file(&op.state, &node, OpenFlags::WRITE)?;
-        if op
-            .offset
-            .checked_add(len as u64)
-            .is_none_or(|end| i64::try_from(end).is_err())
-        {
-            return Err(Status::Fbig.into());
-        }
-        let cx = self.cx();
-        let pieces: Vec<_> = self.turn.record.pieces(start..start + len).collect();
-        if pieces.len() > 1 || op.stable != Stable::Unstable {
-            // More than one step: none may be too early when the first is done.
-            cx.may_wait()?;
-        }
-        let mut count = 0;
-        for piece in pieces {
-            let want = piece.len();
-            let offset = op.offset + count as u64;
-            let done = self
-                .turn
-                .message
-                .payload(piece, &mut |payload| file.write(&cx, offset, payload));
-            match done {
-                Ok(written) => {
-                    count += written.min(want);
-                    if written < want {
-                        break;
-                    }
-                }
-                // What is written is written.
-                Err(_) if count > 0 => break,
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+        let durable = match op.stable {
+            Stable::Unstable => Durable::No,
+            Stable::Data => Durable::Data,
+            Stable::File => Durable::All,
+        };
+        let turn = self.turn;
+        let data = (turn.message, turn.record, start..start + len);
+        let count = turn
+            .server
+            .write(&self.cx(), &*file, data, op.offset, durable)?;
         self.affected();
-        match op.stable {
-            Stable::Unstable => {}
-            how => self
-                .turn
-                .server
-                .sync(&self.cx(), &*file, how == Stable::Data)?,
-        }
         let verifier = self.turn.server.write_verifier();
         self.reply.value(&Written {
             count: count as u32,
@@ -167,11 +135,7 @@ impl Compound<'_, '_> {
             return Err(Status::Inval.into());
         }
         let cx = self.cx();
-        // Whatever way to the file there is: what it is open for makes no difference.
-        let file = match self.turn.server.file(&cx, &node, OpenFlags::WRITE) {
-            Err(Errno::EACCES) => self.turn.server.file(&cx, &node, OpenFlags::READ)?,
-            done => done?,
-        };
+        let file = self.turn.server.file_to_sync(&cx, &node)?;
         self.turn.server.sync(&cx, &*file, false)?;
         let verifier = self.turn.server.write_verifier();
         self.reply.value(&verifier);

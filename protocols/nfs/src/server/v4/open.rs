@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vfs::{Access, Entry, Errno, File, Mode, Node, OpenFlags, SetAttr, Time, Want};
 
-use super::attr::to_set;
+use super::attr::{NOT_EXCLUSIVE, to_set};
 use super::place::name;
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
@@ -172,7 +172,7 @@ impl Compound<'_, '_> {
             CreateHow::Exclusive(verifier) => (&none, Some(*verifier)),
             CreateHow::Exclusive41(both) => (&both.attributes, Some(both.verifier)),
         };
-        if verifier.is_some() && !attributes.set().and(&TIMES).is_empty() {
+        if verifier.is_some() && !attributes.set().and(&NOT_EXCLUSIVE).is_empty() {
             return Err(Status::Inval.into());
         }
         let (mode, mut rest, mut set) = match matches!(how, CreateHow::Exclusive(_)) {
@@ -190,7 +190,7 @@ impl Compound<'_, '_> {
                 set = self.finish_new(&node, &rest, set);
                 if verifier.is_some() {
                     // The client sets them as they should be.
-                    n_add(&mut set, &[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET]);
+                    set = set.or(&VERIFIER);
                 }
                 Ok(Found {
                     node,
@@ -212,8 +212,7 @@ impl Compound<'_, '_> {
                     (_, Some(verifier))
                         if is_kept_in(&found.node.attr(&cx, Want::STAT)?, &verifier) =>
                     {
-                        found.set = set;
-                        n_add(&mut found.set, &[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET]);
+                        found.set = set.or(&VERIFIER);
                     }
                     _ => return Err(Status::Exist.into()),
                 }
@@ -299,11 +298,8 @@ impl Compound<'_, '_> {
     }
 }
 
-const TIMES: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SIZE]);
-
-fn n_add(set: &mut Bitmap, numbers: &[u32]) {
-    numbers.iter().for_each(|&number| set.add(number));
-}
+/// Where an exclusive create keeps its verifier.
+const VERIFIER: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET]);
 
 /// What the client is told of a delegation, of which there are none: why, if it did not want one (RFC 8881 section
 /// 18.16.3).

@@ -24,18 +24,32 @@ impl Compound<'_, '_> {
         let node = self.regular()?;
         let file = self.file(&op.state, &node, OpenFlags::READ)?;
         let cx = self.cx();
-        let size = file.attr(&cx, Want::SIZE)?.size;
+        let before = file.attr(&cx, Want::SIZE | Want::TIMES)?;
         let count = op.count.min(self.turn.server.options.max_io).into();
-        let end = op.offset.saturating_add(count).min(size);
-        let head = self.reply.len();
-        self.reply.value(&(end == size || op.offset >= size));
-        self.reply.value(&0u32);
-        if op.offset >= end {
-            return Ok(());
+        let end = op.offset.saturating_add(count).min(before.size);
+        let pieces = match op.offset < end {
+            true => layout(&file, &cx, op.offset, end)?,
+            false => Vec::new(),
+        };
+        let start = self.reply.len();
+        self.read_pieces(&file, op.offset, &pieces)?;
+        // What was a hole may have been written since, and what of it is told must be of one moment.
+        if pieces.iter().any(|piece| piece.hole)
+            && file.attr(&cx, Want::TIMES)?.change != before.change
+        {
+            self.reply.truncate(start);
+            self.read_pieces(&file, op.offset, &[data(op.offset, end)])?;
         }
-        let pieces = layout(&file, &cx, op.offset, end)?;
+        Ok(())
+    }
+
+    /// Answers what stands in `pieces`, which follow each other from `at` on.
+    fn read_pieces(&mut self, file: &Arc<dyn File>, mut at: u64, pieces: &[Extent]) -> Done {
+        let head = self.reply.len();
+        self.reply.value(&0u32);
+        self.reply.value(&0u32);
         let mut sent = 0u32;
-        let mut at = op.offset;
+        let mut ended = false;
         for piece in pieces {
             let start = self.reply.len();
             sent += 1;
@@ -49,19 +63,18 @@ impl Compound<'_, '_> {
             self.reply.value(&Content::Data);
             self.reply.value(&piece.offset);
             self.reply.value(&0u32);
-            let (got, _) = self.read_into(&file, piece.offset, piece.len as u32)?;
+            let got = self.read_into(file, piece.offset, piece.len as u32)?;
             self.reply.patch(start + 12, &(got as u32).to_be_bytes());
             at = piece.offset + got as u64;
+            // It has been cut meanwhile.
             if got as u64 != piece.len {
+                ended = got == 0;
                 break;
             }
         }
+        let eof = ended || at >= file.attr(&self.cx(), Want::SIZE)?.size;
+        self.reply.patch(head, &u32::from(eof).to_be_bytes());
         self.reply.patch(head + 4, &sent.to_be_bytes());
-        // It may have been cut meanwhile, and what was read of it ends before.
-        if at < end {
-            let size = file.attr(&cx, Want::SIZE)?.size;
-            self.reply.patch(head, &u32::from(at >= size).to_be_bytes());
-        }
         Ok(())
     }
 
@@ -198,6 +211,15 @@ impl Compound<'_, '_> {
     }
 }
 
+/// The data in `from..to`.
+fn data(from: u64, to: u64) -> Extent {
+    Extent {
+        offset: from,
+        len: to - from,
+        hole: false,
+    }
+}
+
 /// What stands in `from..to` of `file`, data and holes, as few and as long pieces as serve: one question for
 /// data alone, two for a hole alone, and a map for the rest.
 fn layout(
@@ -206,14 +228,19 @@ fn layout(
     from: u64,
     to: u64,
 ) -> Result<Vec<Extent>, Errno> {
-    let data = |from: u64, to: u64| Extent {
-        offset: from,
-        len: to - from,
-        hole: false,
-    };
     let whole = vec![data(from, to)];
     match file.seek(cx, from, vfs::Seek::Hole) {
         Ok(hole) if hole >= to => return Ok(whole),
+        Ok(hole) if hole == from => match file.seek(cx, from, vfs::Seek::Data) {
+            Ok(data) if data < to => {}
+            Ok(_) | Err(Errno::ENXIO) => {
+                return Ok(vec![Extent {
+                    hole: true,
+                    ..data(from, to)
+                }]);
+            }
+            Err(errno) => return Err(errno),
+        },
         Ok(_) => {}
         // Where nothing is known of holes there are none; it has been cut meanwhile if it ends before.
         Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENXIO) => return Ok(whole),

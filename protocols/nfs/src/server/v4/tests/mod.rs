@@ -7,6 +7,7 @@ mod net;
 mod opens;
 mod owners;
 mod sessions;
+mod sparse;
 
 use self::net::{Net, Reply, World};
 use crate::v4::attr::Attributes;

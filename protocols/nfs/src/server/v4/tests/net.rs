@@ -41,7 +41,7 @@ impl World {
 /// A connection.
 pub(super) struct Net {
     session: Connection,
-    minor: u32,
+    pub(super) minor: u32,
     /// Who calls.
     pub(super) uid: Cell<u32>,
     xid: Cell<u32>,
