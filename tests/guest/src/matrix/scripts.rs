@@ -112,6 +112,13 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "listing",
+        file: "listing.py",
+        quick: &[("FILES", "2000")],
+        full: &[("FILES", "100000")],
+        ..PLAIN
+    },
+    Script {
         name: "ways",
         file: "ways.py",
         ways: &["none", "mmap", "loose"],

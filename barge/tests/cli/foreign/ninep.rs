@@ -1,4 +1,4 @@
-//! Clients that are not ours: diod's tools (9P2000.L), and a library of 9P2000.
+//! 9P: diod's tools (9P2000.L), and a library of 9P2000.
 
 use std::process::{Command, Output};
 

@@ -1,0 +1,4 @@
+//! Clients that are not ours.
+
+mod nfs;
+mod ninep;
