@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
 use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
+use crate::mount::MountArgs;
 use crate::reference::{CompletionsArgs, ManArgs};
 use crate::serve::{ServeArgs, VirtiofsdArgs};
 
@@ -40,12 +41,20 @@ impl Cli {
     }
 }
 
-/// A program called virtiofsd is that command.
+/// A program of one of these names is that command: the daemon that monitors start, and mount(8)'s helpers.
+const NAMES: [(&str, &str); 3] = [
+    ("virtiofsd", "virtiofsd"),
+    ("mount.barge", "mount"),
+    ("mount.fuse.barge", "mount"),
+];
+
 fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
-    const VIRTIOFSD: &str = "virtiofsd";
     let program = given.first().map(Path::new).and_then(Path::file_name);
-    if program.is_some_and(|name| name == VIRTIOFSD) {
-        given.insert(1, VIRTIOFSD.into());
+    let command = NAMES
+        .iter()
+        .find(|(name, _)| program.is_some_and(|program| program == *name));
+    if let Some((_, command)) = command {
+        given.insert(1, command.into());
     }
     given
 }
@@ -56,6 +65,8 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Share a directory with a virtual machine, under the options of virtiofsd 1.14
     Virtiofsd(Box<VirtiofsdArgs>),
+    /// Mount a source on a directory of this host
+    Mount(MountArgs),
     /// List directories of a source
     Ls(LsArgs),
     /// Show the attributes of files

@@ -9,8 +9,11 @@ mod bench;
 mod cli;
 mod files;
 mod log;
+mod mount;
 mod reference;
 mod serve;
+mod service;
+mod signals;
 mod source;
 
 use std::fmt::Display;
@@ -24,6 +27,7 @@ fn main() -> ExitCode {
     let done = match &cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Virtiofsd(args) => serve::virtiofsd::run(args),
+        Command::Mount(args) => mount::run(args),
         Command::Ls(args) => files::ls(args),
         Command::Stat(args) => files::stat(args),
         Command::Cat(args) => files::cat(args),

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::process::{getgid, getuid};
 use vfs::{FileSystem, Time};
 
 use crate::Failure;
@@ -104,7 +105,15 @@ impl Source {
                 }
                 Ok(tree)
             }
-            Source::Memory => Ok(memory::Memory::new(Arc::new(now))),
+            // It is whoever's who runs this.
+            Source::Memory => Ok(memory::Memory::with(
+                Arc::new(now),
+                memory::Options {
+                    uid: getuid().as_raw(),
+                    gid: getgid().as_raw(),
+                    ..Default::default()
+                },
+            )),
             Source::Remote(url) => url.open().map_err(|error| failed(&error)),
         }
     }

@@ -27,6 +27,6 @@ mod watch;
 mod wheel;
 mod workers;
 
-pub use queue::Driven;
+pub use queue::{Driven, Queues};
 pub use server::{Engine, Service, Tuning};
 pub use stats::{Snapshot, Stats};

@@ -7,7 +7,7 @@
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -31,37 +31,61 @@ pub struct Driven {
 }
 
 impl Driven {
+    /// Waits until its thread has ended, which it does once its ring is stopped.
+    pub fn wait(self) {
+        // It panics only if a source does, which has been told then.
+        let _ = self.thread.join();
+    }
+
     /// Cancels what is in flight, and waits until that is answered and the thread has ended, which it does
     /// once its ring is stopped.
     pub fn join(self) {
         self.lane.end();
-        // It panics only if a source does, which has been told then.
-        let _ = self.thread.join();
+        self.wait();
     }
 }
 
+/// The queues that lead to one session: a request that came through one may be cancelled through another.
+pub struct Queues {
+    engine: Arc<Engine>,
+    session: Arc<dyn Session>,
+    lanes: Mutex<Vec<Weak<QueueLane>>>,
+}
+
 impl Engine {
-    /// Answers what comes through `ring` by `session`, which may be that of several rings, with a thread
-    /// that keeps to the processor `processor` if one is named.
+    /// What comes through queues is answered by `session`.
+    pub fn queues(self: &Arc<Self>, session: Arc<dyn Session>) -> Arc<Queues> {
+        Arc::new(Queues {
+            engine: self.clone(),
+            session,
+            lanes: Mutex::default(),
+        })
+    }
+}
+
+impl Queues {
+    /// Answers what comes through `ring`, with a thread that keeps to the processor `processor` if one is named.
     pub fn drive(
         self: &Arc<Self>,
         ring: Arc<dyn Ring>,
-        session: Arc<dyn Session>,
         processor: Option<usize>,
     ) -> io::Result<Driven> {
         let lane = Arc::new(QueueLane {
-            session,
+            queues: self.clone(),
             ring,
-            engine: self.clone(),
-            stats: self.tally().open(),
+            stats: self.engine.tally().open(),
             wheel: Wheel::default(),
             post: OnceLock::new(),
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
         });
+        let mut lanes = self.lanes();
+        lanes.retain(|lane| lane.strong_count() > 0);
+        lanes.push(Arc::downgrade(&lane));
+        drop(lanes);
         let stand_in = Arc::downgrade(&lane);
-        let post = self.watch().enter(lane.ring.bell(), stand_in)?;
+        let post = self.engine.watch().enter(lane.ring.bell(), stand_in)?;
         lane.post.get_or_init(|| post);
         let driven = lane.clone();
         let thread = std::thread::Builder::new()
@@ -73,6 +97,26 @@ impl Engine {
                 driven.drive();
             })?;
         Ok(Driven { thread, lane })
+    }
+
+    /// Cancels the request `id`, if it is in flight.
+    fn cancel(&self, id: u64) {
+        let lanes: Vec<_> = self.lanes().iter().filter_map(Weak::upgrade).collect();
+        for lane in lanes {
+            let target = lane
+                .flights()
+                .all
+                .iter()
+                .find(|request| request.job.id == id)
+                .cloned();
+            if let Some(target) = target {
+                return lane.cancel(&target);
+            }
+        }
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Vec<Weak<QueueLane>>> {
+        self.lanes.lock().expect("no panic holds it")
     }
 }
 
@@ -86,9 +130,8 @@ fn keep_to(processor: usize, queue: &str) {
 }
 
 struct QueueLane {
-    session: Arc<dyn Session>,
+    queues: Arc<Queues>,
     ring: Arc<dyn Ring>,
-    engine: Arc<Engine>,
     stats: Account,
     wheel: Wheel,
     /// Where a stand-in is called from. There since before the first request.
@@ -177,7 +220,7 @@ impl Job for Queued {
     }
 
     fn workers(&self) -> &Arc<Workers> {
-        self.lane.engine.workers()
+        self.lane.queues.engine.workers()
     }
 }
 
@@ -186,7 +229,7 @@ impl QueueLane {
     const BATCH: usize = 16;
 
     fn drive(self: &Arc<Self>) {
-        let mut poller = Poller::new(self.engine.tuning().poll);
+        let mut poller = Poller::new(self.queues.engine.tuning().poll);
         let mut pace = Pace::default();
         self.wheel.take();
         loop {
@@ -208,7 +251,7 @@ impl QueueLane {
 
     /// For as long as the lane's own thread is away: answers what there is.
     fn stand_in(self: &Arc<Self>) -> io::Result<()> {
-        let mut poller = Poller::new(self.engine.tuning().poll);
+        let mut poller = Poller::new(self.queues.engine.tuning().poll);
         let mut pace = Pace::default();
         self.ring.come_back()?;
         loop {
@@ -243,7 +286,7 @@ impl QueueLane {
     /// Answers what there is, as its own thread or standing in. False if somebody else has got the wheel
     /// meanwhile.
     fn serve_all(self: &Arc<Self>, pace: &mut Pace, own: bool) -> io::Result<bool> {
-        let frame = |head: &[u8]| self.session.frame(head).unwrap_or(Some(head.len()));
+        let frame = |head: &[u8]| self.queues.session.frame(head).unwrap_or(Some(head.len()));
         pace.begin();
         let mut untold = 0;
         while let Some(exchange) = self.ring.take(&frame)? {
@@ -305,16 +348,10 @@ impl QueueLane {
         let message = exchange.split().0;
         add(&self.stats.requests, 1);
         add(&self.stats.received, message.size());
-        let id = match self.session.role(message.bytes()) {
+        let id = match self.queues.session.role(message.bytes()) {
             Ok(Role::Request { id }) => id,
             Ok(Role::Cancel { id, target }) => {
-                let flights = self.flights();
-                let target = flights.all.iter().find(|request| request.job.id == target);
-                let target = target.cloned();
-                drop(flights);
-                if let Some(target) = target {
-                    self.cancel(&target);
-                }
+                self.queues.cancel(target);
                 id
             }
             Ok(Role::Reset { id }) => {
@@ -340,7 +377,7 @@ impl QueueLane {
         if flights.over {
             self.cancel(&request);
         }
-        match flights.share.take(self.engine.workers()) {
+        match flights.share.take(self.queues.engine.workers()) {
             true => Begun::Lasts(request),
             false => {
                 flights.share.wait(request);
@@ -351,7 +388,7 @@ impl QueueLane {
 
     fn serve(&self, call: &Call, patience: Patience, exchange: &mut dyn Exchange) -> Answer {
         let (message, out) = exchange.split();
-        match self.session.serve(call, patience, message, out) {
+        match self.queues.session.serve(call, patience, message, out) {
             Ok(answer) => answer,
             Err(malformed) => {
                 tracing::debug!(queue = self.ring.name(), "no answer: {malformed}");
@@ -389,7 +426,7 @@ impl QueueLane {
     }
 
     fn start(&self, flights: &mut Flights) {
-        flights.share.start(self.engine.workers(), || true);
+        flights.share.start(self.queues.engine.workers(), || true);
     }
 
     /// Cancels what is in flight, and waits until it is answered. Who has the wheel does, and so alone puts

@@ -12,6 +12,7 @@ pub mod clone;
 pub mod creds;
 pub mod dir;
 pub mod fiemap;
+pub mod fuse;
 pub mod handle;
 pub mod inherit;
 pub mod limits;

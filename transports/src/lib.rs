@@ -9,6 +9,7 @@
 mod addr;
 mod datagrams;
 mod frame;
+pub mod fusedev;
 mod link;
 mod listener;
 mod outbox;

@@ -1,7 +1,6 @@
 //! What clients need to know: a mount command for each address, then the ready line.
 
 use std::io::{Write, stdout};
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use transports::Addr;
@@ -9,7 +8,7 @@ use transports::Addr;
 use super::Addrs;
 use super::exports::Exports;
 use super::plan::Plan;
-use crate::Failure;
+use crate::{Failure, service};
 
 /// Says on standard output how to mount, and there and to the service manager that clients can
 /// connect.
@@ -37,7 +36,7 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Failure::new(format!("standard output: {error}")))?;
-    notify_service_manager();
+    service::tell_ready();
     Ok(())
 }
 
@@ -83,26 +82,6 @@ fn monitor_options(socket: &Path) -> String {
          mount -t virtiofs share /mnt\n",
         socket.display()
     )
-}
-
-/// READY=1, as sd_notify(3) has it; without a service manager nothing.
-fn notify_service_manager() {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
-        return;
-    };
-    let sent = UnixDatagram::unbound().and_then(|socket| {
-        use std::os::linux::net::SocketAddrExt;
-        use std::os::unix::ffi::OsStrExt;
-        use std::os::unix::net::SocketAddr;
-        let addr = match path.as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(&path)?,
-        };
-        socket.send_to_addr(b"READY=1\n", &addr)
-    });
-    if let Err(error) = sent {
-        tracing::warn!("cannot tell the service manager that clients can connect: {error}");
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ mod nfs;
 mod plan;
 mod recovery;
 mod run;
-mod signals;
 mod users;
 mod virtiofs;
 pub(crate) mod virtiofsd;
@@ -22,8 +21,9 @@ use transports::{Addr, Listener};
 pub(crate) use self::args::ServeArgs;
 use self::exports::Exports;
 use self::plan::{Nine, Plan};
+pub(crate) use self::virtiofs::Cache;
 pub(crate) use self::virtiofsd::VirtiofsdArgs;
-use crate::{Done, Failure};
+use crate::{Done, Failure, signals};
 
 /// `barge serve`
 pub(crate) fn run(args: &ServeArgs) -> Done {
@@ -53,7 +53,8 @@ fn serve(plan: &Plan) -> Done {
         nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),
     };
     let places = virtiofs::places(&exports, &plan.virtiofs)?;
-    let signals = signals::stop_on_signal(engine.clone())?;
+    let stopped = engine.clone();
+    let signals = signals::on_signal(move || stopped.stop())?;
     if let Some(nine) = &plan.nine {
         let service = Arc::new(NineService::new(&exports, nine));
         for listener in listeners {

@@ -15,7 +15,6 @@ use rustix::fs::Mode;
 use transports::{Addr, Listener};
 use vfs::Export;
 use virtqueue::{Config, Device, Stop};
-use wire::Session;
 
 use super::exports::Exports;
 use super::plan::Virtiofs;
@@ -237,10 +236,10 @@ impl Place {
         stop: BorrowedFd<'_>,
     ) -> io::Result<()> {
         // All queues of a device lead to one session.
-        let session: Arc<dyn Session> = Arc::new(self.server.session());
-        let (engine, affinity) = (engine.clone(), self.affinity.clone());
+        let queues = engine.queues(Arc::new(self.server.session()));
+        let affinity = self.affinity.clone();
         let drive = move |index, ring| -> io::Result<Stop> {
-            let driven = engine.drive(ring, session.clone(), affinity.of(index))?;
+            let driven = queues.drive(ring, affinity.of(index))?;
             Ok(Box::new(|| driven.join()))
         };
         let config = Config {

@@ -4,6 +4,7 @@ mod bundle;
 mod foreign;
 mod layers;
 mod locks;
+mod mount;
 mod nfs;
 mod restart;
 mod served;

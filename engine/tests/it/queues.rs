@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use engine::{Driven, Tuning};
+use engine::{Driven, Queues, Tuning};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Outbox, Ring};
 use vfs_testkit::Message;
@@ -165,13 +165,21 @@ impl Ring for Memory {
     }
 }
 
+/// The queues of a session.
+fn queues(rig: &Rig) -> Arc<Queues> {
+    rig.fake.sessions.fetch_add(1, Ordering::SeqCst);
+    rig.engine.queues(Arc::new(FakeSession(rig.fake.clone())))
+}
+
+fn drive(queues: &Arc<Queues>) -> (Arc<Memory>, Driven) {
+    let ring = Arc::new(Memory::default());
+    let driven = queues.drive(ring.clone(), None);
+    (ring, driven.expect("driven"))
+}
+
 /// A ring that `rig` drives.
 fn driven(rig: &Rig) -> (Arc<Memory>, Driven) {
-    let ring = Arc::new(Memory::default());
-    let session = Arc::new(FakeSession(rig.fake.clone()));
-    rig.fake.sessions.fetch_add(1, Ordering::SeqCst);
-    let driven = rig.engine.drive(ring.clone(), session, None);
-    (ring, driven.expect("driven"))
+    drive(&queues(rig))
 }
 
 #[test]
@@ -226,6 +234,22 @@ fn a_request_is_cancelled_by_its_name_even_if_others_have_it_too() {
     assert_eq!(ring.replies(3)[2], b"\x01p");
     ring.stop();
     driven.join();
+}
+
+#[test]
+fn a_request_is_cancelled_through_another_queue_of_its_session() {
+    let rig = Rig::new(Tuning::default());
+    let queues = queues(&rig);
+    let ((one, first), (other, second)) = (drive(&queues), drive(&queues));
+    one.ask(&[b"\x01p"]);
+    rig.fake.await_reached(1);
+    other.ask(&[b"\x02c\x01"]);
+    assert_eq!(one.replies(1), [b"\x01i"]);
+    assert_eq!(other.replies(1), [b"\x02c\x01"]);
+    for (ring, driven) in [(one, first), (other, second)] {
+        ring.stop();
+        driven.join();
+    }
 }
 
 #[test]

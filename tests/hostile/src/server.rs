@@ -120,9 +120,9 @@ fn device(
         queues: 3,
         space: Vec::new(),
     };
-    let (engine, session) = (engine.clone(), Arc::new(session));
+    let queues = engine.queues(Arc::new(session));
     let drive = move |_, ring| -> io::Result<Stop> {
-        let driven = engine.drive(ring, session.clone(), None)?;
+        let driven = queues.drive(ring, None)?;
         Ok(Box::new(|| driven.join()))
     };
     Device::new(socket, "hostile", config, Arc::new(drive)).expect("a device")

@@ -64,6 +64,11 @@ impl Server {
         }
     }
 
+    /// The most bytes that a request has.
+    pub fn longest(&self) -> usize {
+        self.options.longest()
+    }
+
     /// A new mount.
     pub fn session(&self) -> Session {
         let (export, options) = (self.export.clone(), self.options.clone());
@@ -145,7 +150,7 @@ impl wire::Session for Session {
             return Ok(None);
         }
         let header = Header::decode(head)?;
-        let most = self.options.max_write as usize + Options::REST;
+        let most = self.options.longest();
         let len = header.len as usize;
         if !(HEADER..=most).contains(&len) {
             return Err(Malformed::new(format!(

@@ -97,7 +97,7 @@ impl Default for Options {
 
 impl Options {
     /// The most bytes of a message besides the payload of a write: headers, and a page to spare.
-    pub(super) const REST: usize = PAGE as usize;
+    const REST: usize = PAGE as usize;
 
     /// The least [`Options::max_write`]: then an extended attribute of the largest size fits.
     const MIN_WRITE: u32 = 64 << 10;
@@ -109,6 +109,11 @@ impl Options {
         let write = self.max_write.clamp(Options::MIN_WRITE, Options::MAX_WRITE);
         self.max_write = write / PAGE * PAGE;
         self
+    }
+
+    /// The most bytes of a message.
+    pub(super) fn longest(&self) -> usize {
+        self.max_write as usize + Options::REST
     }
 
     /// How long names and attributes are good for.

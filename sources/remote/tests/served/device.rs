@@ -33,9 +33,9 @@ impl Shared {
     /// Whatever `session` answers.
     pub(crate) fn answering(session: Arc<dyn wire::Session>) -> (Shared, UnixStream) {
         let engine = Engine::new(Tuning::default()).expect("an engine");
-        let drives = engine.clone();
+        let queues = engine.queues(session);
         let drive = move |_, ring| -> io::Result<Stop> {
-            let driven = drives.drive(ring, session.clone(), None)?;
+            let driven = queues.drive(ring, None)?;
             Ok(Box::new(|| driven.join()))
         };
         let config = Config {

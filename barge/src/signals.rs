@@ -1,22 +1,20 @@
 //! SIGTERM and SIGINT: stop cleanly; a second one: at once.
 
-use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use engine::Engine;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::Failure;
 
 /// Watches for signals until dropped.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Has the first signal stop `engine`, and the second end the process as signals do.
-pub(super) fn stop_on_signal(engine: Arc<Engine>) -> Result<Watch, Failure> {
+/// Has the first signal call `stop`, and the second end the process as signals do.
+pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<Watch, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::new)?;
     let handle = signals.handle();
     let thread = std::thread::Builder::new()
@@ -30,7 +28,7 @@ pub(super) fn stop_on_signal(engine: Arc<Engine>) -> Result<Watch, Failure> {
                 }
                 stopping = true;
                 tracing::debug!(signal, "stopping");
-                engine.stop();
+                stop();
             }
         })
         .map_err(Failure::new)?;
@@ -44,7 +42,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked: it only stops an engine.
+            // It cannot have panicked: it only calls what stops.
             let _ = thread.join();
         }
     }

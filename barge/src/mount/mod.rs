@@ -1,0 +1,128 @@
+//! `barge mount`: a source on a directory of this host, by the kernel's FUSE.
+
+mod background;
+mod options;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use clap::Args;
+use engine::{Driven, Engine, Tuning};
+use fuse::server::Server;
+use layers::{ReadOnly, stack};
+use rustix::fs::{Mode, OFlags};
+use transports::fusedev::Mount;
+use vfs::Export;
+
+use self::options::MountOption;
+use crate::source::Source;
+use crate::{Done, Failure, service, signals};
+
+#[derive(Args)]
+pub(crate) struct MountArgs {
+    /// What to mount: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, nfs://HOST[:PORT]/PATH or virtiofs:SOCKET
+    source: Source,
+    /// Where
+    dir: PathBuf,
+    /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, nosuid, nodev, noexec, noatime, sync, fsname=NAME; and
+    /// cache=never|metadata|auto|always, what the kernel may keep (auto); writeback, it may write behind, where nobody else changes the
+    /// source. What is for fstab alone is passed over
+    #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
+    options: Vec<MountOption>,
+    /// Stay in the foreground, and say 'ready' on standard output
+    #[arg(short, long)]
+    foreground: bool,
+    /// What mount(8) tells its helpers besides
+    #[command(flatten)]
+    helper: HelperArgs,
+}
+
+/// See mount(8), "external helpers". None of it changes anything here.
+#[derive(Args)]
+struct HelperArgs {
+    /// Keep no record in /etc/mtab
+    #[arg(short, hide = true)]
+    n: bool,
+    /// Pass over options that are not known
+    #[arg(short, hide = true)]
+    s: bool,
+    /// The type, as mount(8) was told
+    #[arg(short, hide = true, value_name = "TYPE")]
+    t: Option<String>,
+}
+
+/// What is still open when it is told to stop has so long to be closed.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// `barge mount`
+pub(crate) fn run(args: &MountArgs) -> Done {
+    if !args.foreground && !background::is_background() {
+        return background::start();
+    }
+    sys::limits::raise_descriptors();
+    let options = options::settle(&args.options, &args.source);
+    let mut fs = args.source.open(hostdir::Options::default())?;
+    if options.read_only {
+        fs = stack(fs, ReadOnly);
+    }
+    let server = Server::new(Arc::new(Export::new("", fs)), options.fuse);
+    let engine = Engine::new(Tuning::default()).map_err(Failure::new)?;
+    let failed = |error| Failure::new(format!("{}: {error}", args.dir.display()));
+    let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
+    let channels = drive(&engine, &server, &mount).map_err(|error| {
+        // The first error is the one to tell.
+        let _ = mount.unmount();
+        failed(error)
+    })?;
+    let (tell, told) = channel();
+    let signals = signals::on_signal({
+        let tell = tell.clone();
+        // It fails when all is over anyway.
+        move || drop(tell.send(Event::Stop))
+    })?;
+    std::thread::spawn(move || {
+        channels.into_iter().for_each(Driven::wait);
+        tell.send(Event::Unmounted)
+    });
+    background::ready()?;
+    service::tell_ready();
+    if let Ok(Event::Stop) = told.recv() {
+        leave(&mount, &args.dir)?;
+        // Whether it is over or somebody still has something open: who does gets errors.
+        let _ = told.recv_timeout(FAREWELL);
+    }
+    drop(signals);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What ends a mount.
+enum Event {
+    /// A signal.
+    Stop,
+    /// umount(8).
+    Unmounted,
+}
+
+/// Serves requests by as many threads as there are processors: the kernel gives each to one that is free.
+fn drive(engine: &Arc<Engine>, server: &Server, mount: &Mount) -> std::io::Result<Vec<Driven>> {
+    let queues = engine.queues(Arc::new(server.session()));
+    (0..available_parallelism()?.get())
+        .map(|_| queues.drive(Arc::new(mount.channel(server.longest())?), None))
+        .collect()
+}
+
+/// Takes the mount away, after what programs have written to it.
+fn leave(mount: &Mount, dir: &std::path::Path) -> Result<(), Failure> {
+    let synced = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(rustix::fs::syncfs);
+    if let Err(error) = synced {
+        tracing::warn!("{}: not synchronized: {error}", dir.display());
+    }
+    mount
+        .unmount()
+        .map_err(|error| Failure::new(format!("{}: {error}", dir.display())))
+}

@@ -1,0 +1,23 @@
+//! What a service manager wants to know.
+
+use std::os::unix::net::UnixDatagram;
+
+/// READY=1, as sd_notify(3) has it; without a service manager nothing.
+pub(crate) fn tell_ready() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let sent = UnixDatagram::unbound().and_then(|socket| {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::net::SocketAddr;
+        let addr = match path.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&path)?,
+        };
+        socket.send_to_addr(b"READY=1\n", &addr)
+    });
+    if let Err(error) = sent {
+        tracing::warn!("cannot tell the service manager that clients can connect: {error}");
+    }
+}

@@ -1,0 +1,253 @@
+//! `barge mount`: a source on a directory of this machine.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+
+use crate::served::{BARGE, complained, has, said};
+
+/// A mount in the foreground. Dropped, it is gone.
+struct Mounted(Child);
+
+impl Mounted {
+    fn new(args: &[&str], at: &Path) -> Mounted {
+        let mut command = Command::new(BARGE);
+        command.args(["mount", "-f"]).args(args).arg(at);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let mut line = String::new();
+        let out = child.stdout.as_mut().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("read");
+        assert_eq!(line, "ready\n");
+        Mounted(child)
+    }
+
+    fn signal(&self) {
+        let pid = Pid::from_raw(self.0.id() as i32).expect("a process");
+        kill_process(pid, Signal::TERM).expect("asked");
+    }
+
+    fn ended(mut self) -> ExitStatus {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            if let Some(status) = self.0.try_wait().expect("a child") {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("it did not end within 20 s");
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
+            self.signal();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Whether this machine lets this process mount.
+fn may_mount() -> bool {
+    let may = Path::new("/dev/fuse").exists() && (geteuid().is_root() || has("fusermount3"));
+    if !may {
+        eprintln!("skipped: mounting takes /dev/fuse, and root or fusermount3 (package fuse3)");
+    }
+    may
+}
+
+/// Whether something is mounted at `at`: it is another device than what is above.
+fn is_mount(at: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).expect("there").dev();
+    device(at) != device(at.parent().expect("not the root"))
+}
+
+fn unmount(at: &Path) {
+    let command = match geteuid().is_root() {
+        true => Command::new("umount").arg(at).status(),
+        false => Command::new("fusermount3").arg("-u").arg(at).status(),
+    };
+    assert!(command.expect("runs").success());
+}
+
+#[test]
+fn a_source_is_used_like_any_directory_until_it_is_unmounted() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let mounted = Mounted::new(&["mem:"], dir.path());
+    assert!(is_mount(dir.path()));
+    let text: Vec<u8> = (0..3_000_000u32).map(|at| (at * 7 / 3) as u8).collect();
+    fs::create_dir(dir.path().join("d")).expect("made");
+    fs::write(dir.path().join("d/f"), &text).expect("written");
+    fs::rename(dir.path().join("d/f"), dir.path().join("g")).expect("renamed");
+    assert!(fs::read(dir.path().join("g")).expect("read") == text);
+    assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 2);
+    unmount(dir.path());
+    assert!(mounted.ended().success());
+    assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
+}
+
+#[test]
+fn in_the_background_it_is_there_when_the_command_ends() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = tempfile::tempdir().expect("a directory");
+    fs::write(source.path().join("f"), "text").expect("written");
+    let at = dir.path().to_str().expect("text");
+    let mut command = Command::new(BARGE);
+    command.args(["mount", source.path().to_str().expect("text"), at]);
+    assert_eq!(said(&command.output().expect("runs")), "");
+    assert!(is_mount(dir.path()));
+    let written = fs::read_to_string(dir.path().join("f")).expect("read");
+    assert_eq!(written, "text");
+    unmount(dir.path());
+}
+
+#[test]
+fn a_signal_unmounts_what_was_written_before() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = tempfile::tempdir().expect("a directory");
+    let from = source.path().to_str().expect("text");
+    let mounted = Mounted::new(&[from, "-o", "writeback"], dir.path());
+    fs::write(dir.path().join("f"), "text").expect("written");
+    mounted.signal();
+    assert!(mounted.ended().success());
+    assert!(!is_mount(dir.path()));
+    let there = fs::read_to_string(source.path().join("f")).expect("read");
+    assert_eq!(there, "text");
+}
+
+#[test]
+fn read_only_means_it() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let _mounted = Mounted::new(&["mem:", "-o", "ro,noexec"], dir.path());
+    let refused = fs::write(dir.path().join("f"), "text").expect_err("read-only");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("there");
+    let line = mounts
+        .lines()
+        .find(|line| line.contains(dir.path().to_str().expect("text")));
+    let line = line.expect("mounted");
+    assert!(
+        line.starts_with("mem: ") && line.contains(" fuse.barge ro,") && line.contains("noexec"),
+        "{line}"
+    );
+}
+
+/// The kernel may hand the interruption to another thread than the one that has the request.
+#[test]
+fn who_waits_for_a_lock_can_be_interrupted() {
+    if !may_mount() || !has("flock") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = tempfile::tempdir().expect("a directory");
+    let mounted = Mounted::new(&[source.path().to_str().expect("text")], dir.path());
+    let held = fs::File::create(dir.path().join("f")).expect("made");
+    flock(&held, FlockOperation::LockExclusive).expect("locked");
+    for _ in 0..4 {
+        let waited = Command::new("flock")
+            .args(["-w", "0.2"])
+            .arg(dir.path().join("f"))
+            .arg("true")
+            .status();
+        assert_eq!(waited.expect("runs").code(), Some(1));
+    }
+    drop(held);
+    mounted.signal();
+    assert!(mounted.ended().success());
+}
+
+/// In a mount namespace of its own, where everybody may open the device, as a usual system has it.
+#[test]
+fn who_is_not_root_mounts_by_fusermount3() {
+    if !geteuid().is_root() || !may_mount() || !has("fusermount3") {
+        eprintln!("skipped: this takes root, to be somebody else, and fusermount3 (package fuse3)");
+        return;
+    }
+    const SCRIPT: &str = r#"
+        set -e
+        cd "$1"
+        mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse
+        as() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+        as mkdir at
+        as ./barge mount mem: at -o fsname=data
+        ! ls at 2>/dev/null && echo "not for root"
+        as touch at/f && as ls at
+        grep -o "^data $1/at fuse.barge rw,nosuid,nodev" /proc/mounts
+        as fusermount3 -u at
+        ls at
+    "#;
+    let dir = tempfile::tempdir().expect("a directory");
+    std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).expect("given");
+    fs::copy(BARGE, dir.path().join("barge")).expect("copied");
+    let at = dir.path().to_str().expect("text");
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", SCRIPT, "sh", at])
+        .output();
+    let expected = format!("not for root\nf\ndata {at}/at fuse.barge rw,nosuid,nodev\n");
+    assert_eq!(said(&output.expect("runs")), expected);
+}
+
+/// As /etc/fstab has it: mount(8) finds its helper, here in a mount namespace of its own.
+#[test]
+fn mount_finds_it_by_its_type() {
+    if !geteuid().is_root() || !may_mount() {
+        eprintln!("skipped: this takes root");
+        return;
+    }
+    const SCRIPT: &str = r#"
+        set -e
+        cd "$1"
+        mkdir over at from && touch from/f
+        mount -t tmpfs none over && mkdir over/upper over/work
+        mount -t overlay none -o lowerdir=/usr/sbin,upperdir=over/upper,workdir=over/work /usr/sbin
+        ln -s "$2" /usr/sbin/mount.fuse.barge
+        mount -t fuse.barge "$1/from" at -o ro,noexec,_netdev,x-systemd.automount
+        grep -o "^$1/from $1/at fuse.barge ro,noexec" /proc/mounts
+        ls at
+        umount at
+    "#;
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = dir.path().to_str().expect("text");
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", SCRIPT, "sh", at, BARGE])
+        .output();
+    let expected = format!("{at}/from {at}/at fuse.barge ro,noexec\nf\n");
+    assert_eq!(said(&output.expect("runs")), expected);
+}
+
+#[test]
+fn what_cannot_be_mounted_says_why() {
+    let mount = |args: &[&str]| {
+        Command::new(BARGE)
+            .arg("mount")
+            .args(args)
+            .output()
+            .expect("runs")
+    };
+    let wrong = mount(&["mem:", "/tmp", "-o", "ro,sparkling"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(complained(&wrong).contains("sparkling"));
+    if may_mount() {
+        let nowhere = mount(&["mem:", "/nowhere/at/all"]);
+        assert_eq!(nowhere.status.code(), Some(1));
+        assert!(complained(&nowhere).contains("/nowhere/at/all: No such file or directory"));
+    }
+}

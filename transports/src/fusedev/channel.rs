@@ -1,0 +1,219 @@
+use std::any::Any;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use vfs::{Payload, Result as Answered};
+use wire::{Incoming, Outgoing};
+
+use crate::{Exchange, Frame, Outbox, Ring};
+
+/// A descriptor of a mount. What is read from it is answered there.
+pub struct Channel {
+    device: OwnedFd,
+    /// The most bytes of a request.
+    longest: usize,
+    name: String,
+    /// The mount is gone.
+    over: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// What was found when somebody looked whether there is anything.
+    next: Option<Box<Asked>>,
+    /// Those given back, to be used again.
+    #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
+    spare: Vec<Box<Asked>>,
+}
+
+impl Inner {
+    /// As many as one thread and its stand-ins usually have: each has room for the largest request.
+    const SPARE: usize = 4;
+}
+
+impl Channel {
+    /// Takes requests of up to `longest` bytes, headers included, from `device`, which does not wait.
+    pub(super) fn new(device: OwnedFd, longest: usize, name: String) -> Channel {
+        Channel {
+            device,
+            longest,
+            name,
+            over: AtomicBool::new(false),
+            inner: Mutex::default(),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no panic holds it")
+    }
+
+    /// The next request, if there is one.
+    fn read(&self, inner: &mut Inner) -> io::Result<Option<Box<Asked>>> {
+        if let Some(next) = inner.next.take() {
+            return Ok(Some(next));
+        }
+        if self.is_over() {
+            return Ok(None);
+        }
+        let mut asked = inner
+            .spare
+            .pop()
+            .unwrap_or_else(|| Box::new(Asked::new(self.longest)));
+        let came = loop {
+            match rustix::io::read(&self.device, &mut asked.message.buffer) {
+                // Whoever asked has given up, and there may be another.
+                Err(Errno::INTR | Errno::NOENT) => {}
+                came => break came,
+            }
+        };
+        match came {
+            Ok(len) => {
+                asked.message.len = len;
+                return Ok(Some(asked));
+            }
+            Err(Errno::AGAIN) => {}
+            Err(Errno::NODEV) => self.over.store(true, Ordering::Release),
+            Err(error) => return Err(error.into()),
+        }
+        inner.spare.push(asked);
+        Ok(None)
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+impl Ring for Channel {
+    /// A request is there as a whole.
+    fn take(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
+        let next = self.read(&mut self.inner())?;
+        Ok(next.map(|asked| asked as Box<dyn Exchange>))
+    }
+
+    fn give(&self, exchange: Box<dyn Exchange>) {
+        let Ok(mut asked) = exchange.into_any().downcast::<Asked>() else {
+            return;
+        };
+        let reply = asked.reply.bytes();
+        if !reply.is_empty() {
+            let sent = loop {
+                match rustix::io::write(&self.device, reply) {
+                    Err(Errno::INTR) => {}
+                    sent => break sent,
+                }
+            };
+            match sent {
+                // Whoever asked was interrupted, or the mount is gone.
+                Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
+                Err(error) => tracing::warn!(mount = self.name, "a reply is lost: {error}"),
+            }
+        }
+        asked.reply.clear();
+        asked.reply.shrink();
+        let mut inner = self.inner();
+        if inner.spare.len() < Inner::SPARE {
+            inner.spare.push(asked);
+        }
+    }
+
+    /// The kernel knows with the reply.
+    fn tell(&self) {}
+
+    fn wait(&self, wait: bool) -> io::Result<bool> {
+        let mut inner = self.inner();
+        inner.next = self.read(&mut inner)?;
+        let there = inner.next.is_some();
+        drop(inner);
+        if there || self.is_over() {
+            return Ok(there);
+        }
+        if !wait {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        match poll(&mut [PollFd::new(&self.device, PollFlags::IN)], None) {
+            Ok(_) | Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The device is its own bell.
+    fn leave(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn come_back(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// A request and its reply.
+struct Asked {
+    message: Message,
+    reply: Outbox,
+}
+
+impl Asked {
+    fn new(longest: usize) -> Asked {
+        Asked {
+            message: Message {
+                buffer: vec![0; longest],
+                len: 0,
+            },
+            reply: Outbox::default(),
+        }
+    }
+}
+
+impl Exchange for Asked {
+    fn split(&mut self) -> (&dyn Incoming, &mut dyn Outgoing) {
+        (&self.message, &mut self.reply)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+struct Message {
+    buffer: Vec<u8>,
+    len: usize,
+}
+
+impl Message {
+    fn frame(&self) -> Frame<'_> {
+        Frame(&self.buffer[..self.len])
+    }
+}
+
+impl Incoming for Message {
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+
+    fn size(&self) -> usize {
+        self.len
+    }
+
+    fn payload(
+        &self,
+        range: Range<usize>,
+        write: &mut dyn FnMut(&mut dyn Payload) -> Answered<usize>,
+    ) -> Answered<usize> {
+        self.frame().payload(range, write)
+    }
+}

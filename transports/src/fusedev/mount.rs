@@ -1,0 +1,218 @@
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{getgid, getuid};
+
+use super::Channel;
+
+/// How a tree is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// What mount(8) shows as its source.
+    pub source: String,
+    /// Other users than who mounts it may use it.
+    pub allow_other: bool,
+    /// The flags that every file system has.
+    pub flags: Vec<MountFlag>,
+}
+
+impl MountOptions {
+    /// Whether nothing can be changed through it.
+    pub fn is_read_only(&self) -> bool {
+        flags(self).contains(MountFlags::RDONLY)
+    }
+}
+
+/// A mount of this host that this process serves.
+pub struct Mount {
+    device: OwnedFd,
+    at: PathBuf,
+    /// fusermount3 has mounted it, and takes it away.
+    by_helper: bool,
+}
+
+impl Mount {
+    /// What mount(8) shows as its type.
+    const TYPE: &str = "fuse.barge";
+
+    /// Mounts a tree at the directory `at`: by mount(2) if this process may, otherwise by fusermount3(1). Whoever uses it waits
+    /// until a channel of it is served. The kernel checks permissions by modes, as it does for any file system on a disk.
+    pub fn new(at: &Path, options: &MountOptions) -> io::Result<Mount> {
+        let at = at.canonicalize()?;
+        let (device, by_helper) = match getuid().is_root() {
+            true => (mount(&at, options)?, false),
+            false => (mount_by_helper(&at, options)?, true),
+        };
+        Ok(Mount {
+            device,
+            at,
+            by_helper,
+        })
+    }
+
+    /// Another descriptor to take its requests from, of up to `longest` bytes each.
+    pub fn channel(&self, longest: usize) -> io::Result<Channel> {
+        let device = sys::fuse::clone_device(self.device.as_fd())?;
+        Ok(Channel::new(device, longest, self.at.display().to_string()))
+    }
+
+    /// Takes it out of the tree of names. What is open stays so until it is closed, or this process ends. Files' contents
+    /// that are only in memory are written first, for which a channel has to be served meanwhile.
+    pub fn unmount(&self) -> io::Result<()> {
+        if self.by_helper {
+            return helper(
+                Command::new(HELPER)
+                    .args(["-u", "-z", "-q", "--"])
+                    .arg(&self.at),
+            );
+        }
+        Ok(rustix::mount::unmount(&self.at, UnmountFlags::DETACH)?)
+    }
+}
+
+/// What a mount option says that the kernel keeps for every file system, as mount(8) names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountFlag {
+    name: &'static str,
+    set: bool,
+    flag: MountFlags,
+}
+
+impl MountFlag {
+    const ALL: &[MountFlag] = &[
+        MountFlag::of("ro", true, MountFlags::RDONLY),
+        MountFlag::of("rw", false, MountFlags::RDONLY),
+        MountFlag::of("nosuid", true, MountFlags::NOSUID),
+        MountFlag::of("suid", false, MountFlags::NOSUID),
+        MountFlag::of("nodev", true, MountFlags::NODEV),
+        MountFlag::of("dev", false, MountFlags::NODEV),
+        MountFlag::of("noexec", true, MountFlags::NOEXEC),
+        MountFlag::of("exec", false, MountFlags::NOEXEC),
+        MountFlag::of("noatime", true, MountFlags::NOATIME),
+        MountFlag::of("atime", false, MountFlags::NOATIME),
+        MountFlag::of("nodiratime", true, MountFlags::NODIRATIME),
+        MountFlag::of("sync", true, MountFlags::SYNCHRONOUS),
+        MountFlag::of("async", false, MountFlags::SYNCHRONOUS),
+        MountFlag::of("dirsync", true, MountFlags::DIRSYNC),
+    ];
+
+    const fn of(name: &'static str, set: bool, flag: MountFlags) -> MountFlag {
+        MountFlag { name, set, flag }
+    }
+
+    /// The option of this name, if it is one of these.
+    pub fn named(name: &str) -> Option<MountFlag> {
+        MountFlag::ALL
+            .iter()
+            .find(|flag| flag.name == name)
+            .copied()
+    }
+}
+
+fn flags(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    for option in &options.flags {
+        flags.set(option.flag, option.set);
+    }
+    flags
+}
+
+fn mount(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let device = sys::fuse::open_device()?;
+    let mode = rustix::fs::stat(at)?.st_mode;
+    let mut data = format!(
+        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        getuid().as_raw(),
+        getgid().as_raw(),
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).expect("without a zero");
+    rustix::mount::mount(
+        options.source.as_str(),
+        at,
+        Mount::TYPE,
+        flags(options),
+        data.as_c_str(),
+    )?;
+    Ok(device)
+}
+
+const HELPER: &str = "fusermount3";
+
+/// Has fusermount3 mount it, which sends the device through a socket.
+fn mount_by_helper(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    // Commas end an option.
+    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut list = format!("fsname={source},subtype=barge,default_permissions");
+    if options.allow_other {
+        list.push_str(",allow_other");
+    }
+    for option in &options.flags {
+        list.push(',');
+        list.push_str(option.name);
+    }
+    let (ours, theirs) = UnixStream::pair()?;
+    fcntl_setfd(&theirs, FdFlags::empty())?;
+    helper(
+        Command::new(HELPER)
+            .args(["-o", &list, "--"])
+            .arg(at)
+            .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string()),
+    )?;
+    drop(theirs);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut into = [IoSliceMut::new(&mut byte)];
+    recvmsg(&ours, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let device = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    device.ok_or_else(|| io::Error::other(format!("{HELPER} sent no descriptor")))
+}
+
+fn helper(command: &mut Command) -> io::Result<()> {
+    let output = command.output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::other(format!(
+            "{HELPER} is not installed (package fuse3), which mounts for those who are not root"
+        )),
+        _ => error,
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(said.trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_contrary_options_counts() {
+        let options = |names: &[&str]| MountOptions {
+            flags: names
+                .iter()
+                .filter_map(|name| MountFlag::named(name))
+                .collect(),
+            ..MountOptions::default()
+        };
+        assert_eq!(flags(&options(&["ro", "rw"])), MountFlags::empty());
+        let both = MountFlags::RDONLY | MountFlags::NOSUID;
+        assert_eq!(flags(&options(&["rw", "nosuid", "ro"])), both);
+        assert_eq!(MountFlag::named("cache"), None);
+    }
+}
