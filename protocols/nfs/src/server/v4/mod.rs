@@ -12,6 +12,7 @@ mod lock;
 mod make;
 mod open;
 mod place;
+mod read_plus;
 mod reply;
 mod sparse;
 pub mod state;
@@ -25,6 +26,7 @@ use vfs::{Caller, Cx, Errno, File, Node, Patience, Sink as _};
 use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 
 use self::place::Place;
+use self::read_plus::Solid;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
 use super::{Stop, Turn};
@@ -38,6 +40,7 @@ use crate::v4::{StateId, Status};
 pub(crate) struct Files {
     file: Arc<dyn File>,
     caller: Caller,
+    solid: Arc<Solid>,
 }
 
 /// Answers a call of v4.
