@@ -449,7 +449,9 @@ impl<'t, 'a> Compound<'t, 'a> {
             Op::Read(op) => self.read(op),
             Op::Write(op) => self.write(op),
             Op::Commit(op) => self.commit(op),
-            Op::ReadPlus(op) => self.read_plus(op),
+            Op::ReadPlus(op) if self.turn.server.options.read_plus => self.read_plus(op),
+            // The client falls back on READ for good.
+            Op::ReadPlus(_) => Err(Status::Notsupp.into()),
             Op::Seek(op) => self.seek(op),
             Op::Allocate(op) => self.allocate(op),
             Op::Deallocate(op) => self.deallocate(op),

@@ -51,7 +51,7 @@ impl Solid {
         known.contains(&from)
             && known.contains(&to)
             && left
-                .try_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                     left.checked_sub(1)
                 })
                 .is_ok()
