@@ -1,9 +1,9 @@
 //! The table `nfs`: barge and nfs-ganesha on the same directory over loopback TCP, driven by the same client.
 
 mod calls;
-mod network;
+pub(super) mod network;
 mod prepared;
-mod servers;
+pub(super) mod servers;
 mod work;
 
 use std::sync::Arc;
@@ -47,7 +47,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         true => Network::make().map(Arc::new),
         false => None,
     };
-    let mut servers = vec![servers::barge(&place, network.as_ref(), &[])?];
+    let mut servers = vec![servers::barge(
+        (&place.share, &place.run),
+        network.as_ref(),
+        &[],
+    )?];
     let ganesha = match &network {
         Some(network) => servers::ganesha(&place, network)?,
         None => None,
@@ -62,7 +66,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     }
     servers.extend(ganesha);
     servers.push(servers::barge(
-        &place,
+        (&place.share, &place.run),
         network.as_ref(),
         &["--poll-us", "0"],
     )?);
