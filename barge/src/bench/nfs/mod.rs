@@ -94,7 +94,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
 
 fn cells(args: &BenchArgs) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for version in [Version::Three, Version::Four(0), Version::Four(1)] {
+    let four = (0..=2).map(Version::Four);
+    for version in std::iter::once(Version::Three).chain(four) {
         for &(work, sizes) in CELLS {
             cells.extend(sizes.iter().map(|&(connections, depth)| Cell {
                 version,

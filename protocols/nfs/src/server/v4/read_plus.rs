@@ -15,11 +15,11 @@ use crate::v4::op::Read;
 use crate::v4::types::Content;
 
 /// Holes shorter than this are sent as zeros: finding one and telling of it costs the two sides about as much.
-const SHORTEST_HOLE: u64 = 32 << 10;
+const SHORTEST_HOLE: u64 = 16 << 10;
 
 /// How many holes an answer tells of at most, for the client makes room for each piece: as many as there are in the 1 MiB
 /// that Linux reads at most if they alternate with as much data.
-const MOST_HOLES: usize = 16;
+const MOST_HOLES: usize = 32;
 
 /// How many holes that are too short may be met before no more are looked for.
 const MOST_SHORT: usize = 2;
