@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use vfs::{Cx, Errno, Extent, File, OpenFlags, Seek, Sink as _, Want};
+use vfs::{Cx, Errno, Extent, File, OpenFlags, Patience, Seek, Sink as _, Want};
 use wire::Outgoing as _;
 
 use super::{Compound, Done};
@@ -16,6 +16,10 @@ use crate::v4::types::Content;
 
 /// Holes shorter than this are sent as zeros: finding one and telling of it costs the two sides about as much.
 const SHORTEST_HOLE: u64 = 16 << 10;
+
+/// And these, where what is behind them has to be read off a disk: Linux reads ahead over them, 128 KiB at a time, if it
+/// is asked for all at once, and waits for each piece else.
+const SHORTEST_HOLE_ON_DISK: u64 = 128 << 10;
 
 /// How many holes an answer tells of at most, for the client makes room for each piece: as many as there are in the 1 MiB
 /// that Linux reads at most if they alternate with as much data.
@@ -79,26 +83,26 @@ impl Compound<'_, '_> {
         // Before all else: what is behind the end of file now is no hole in what it holds later.
         let size = file.attr(&self.cx(), Want::SIZE)?.size;
         let (from, end) = (op.offset, op.offset.saturating_add(count).min(size));
-        let pieces = match end.saturating_sub(from) {
-            0 => Vec::new(),
-            len if len < SHORTEST_HOLE || solid.covers(from, end) => vec![data(from, end)],
-            _ => layout(&*file, &self.cx(), &solid, from, end)?,
+        let walk = Walk {
+            file: &*file,
+            solid: &solid,
+            from,
+            to: end,
+            at: from,
+            hole: None,
+            holes: 0,
+            short: 0,
         };
-        self.pieces(&file, (from, size), &pieces)
+        self.pieces(&file, size, walk)
     }
 
-    /// Answers `pieces` of a file of `size`, which follow each other from `at` on.
-    fn pieces(
-        &mut self,
-        file: &Arc<dyn File>,
-        (mut at, mut size): (u64, u64),
-        pieces: &[Extent],
-    ) -> Done {
+    /// Answers what a walk through a file of `size` meets, as it is met.
+    fn pieces(&mut self, file: &Arc<dyn File>, mut size: u64, mut walk: Walk<'_>) -> Done {
         let head = self.reply.len();
         self.reply.value(&0u32);
         self.reply.value(&0u32);
-        let mut sent = 0u32;
-        for piece in pieces {
+        let (mut sent, mut at) = (0u32, walk.from);
+        while let Some(piece) = walk.next(&self.cx())? {
             if sent > 0 && self.reply.room() <= PIECE_HEAD + 4 {
                 break;
             }
@@ -143,63 +147,90 @@ fn data(from: u64, to: u64) -> Extent {
     }
 }
 
-/// What stands in `from..to` of `file`, data and holes worth telling of: one question for a hole alone, two for data
-/// alone, and one for each end of a piece else, as long as that pays. What nobody was asked of is data.
-fn layout(
-    file: &dyn File,
-    cx: &Cx<'_>,
-    solid: &Solid,
+/// A walk through `from..to` of a file, which does not end before that: data, and holes worth telling of. One question
+/// for a hole alone, two for data alone, and one for each end of a piece else, as long as that pays. What nobody was
+/// asked of is data.
+struct Walk<'a> {
+    file: &'a dyn File,
+    solid: &'a Solid,
     from: u64,
     to: u64,
-) -> Result<Vec<Extent>, Errno> {
-    let mut pieces = vec![data(from, from)];
-    let (mut at, mut holes, mut short) = (from, 0, 0);
-    while at < to {
-        let found = match file.seek(cx, at, Seek::Data) {
-            Ok(found) => found.clamp(at, to),
-            // None up to the end of file, behind which `to` is not.
-            Err(Errno::ENXIO) => to,
-            // Nothing is known of holes here.
-            Err(Errno::EOPNOTSUPP | Errno::EINVAL) => {
-                solid.learn(0, u64::MAX, READS_OF_DATA);
-                return Ok(vec![data(from, to)]);
-            }
-            Err(errno) => return Err(errno),
-        };
-        match found - at {
-            0 => {}
-            len if len < SHORTEST_HOLE => short += 1,
-            len => {
-                holes += 1;
-                pieces.push(Extent {
-                    hole: true,
-                    ..data(at, at + len)
-                });
-                pieces.push(data(found, found));
-            }
+    /// What is before it has been met.
+    at: u64,
+    /// What has been found behind the data that was met last.
+    hole: Option<Extent>,
+    holes: usize,
+    short: usize,
+}
+
+impl Walk<'_> {
+    /// The next piece.
+    fn next(&mut self, cx: &Cx<'_>) -> Result<Option<Extent>, Errno> {
+        if let Some(hole) = self.hole.take() {
+            return Ok(Some(hole));
         }
-        let last = pieces.last_mut().expect("the first is data");
-        last.len = found - last.offset;
-        if found < to && holes < MOST_HOLES && short < MOST_SHORT {
-            let hole = match file.seek(cx, found, Seek::Hole) {
-                Ok(hole) => hole.max(found + 1),
-                // Cut meanwhile: reading tells.
-                Err(Errno::ENXIO) => to,
+        let start = self.at;
+        let shortest = match cx.patience {
+            // Somebody waits for a disk.
+            Patience::Full => SHORTEST_HOLE_ON_DISK,
+            Patience::None | Patience::Brief => SHORTEST_HOLE,
+        };
+        while self.at < self.to {
+            let at = self.at;
+            if self.is_over() {
+                self.at = self.to;
+                break;
+            }
+            let found = match self.file.seek(cx, at, Seek::Data) {
+                Ok(found) => found.clamp(at, self.to),
+                // None up to the end of file, which is not before this.
+                Err(Errno::ENXIO) => self.to,
+                // Nothing is known of holes here.
+                Err(Errno::EOPNOTSUPP | Errno::EINVAL) => {
+                    self.solid.learn(0, u64::MAX, READS_OF_DATA);
+                    self.at = self.to;
+                    break;
+                }
                 Err(errno) => return Err(errno),
             };
-            if hole >= to && holes + short == 0 {
-                solid.learn(from, hole, READS_OF_DATA);
+            if found - at >= shortest {
+                self.holes += 1;
+                self.at = found;
+                let hole = Extent {
+                    hole: true,
+                    ..data(at, found)
+                };
+                if at == start {
+                    return Ok(Some(hole));
+                }
+                self.hole = Some(hole);
+                return Ok(Some(data(start, at)));
             }
-            at = hole.min(to);
-            last.len = at - last.offset;
-        } else {
-            last.len = to - last.offset;
-            break;
+            self.short += usize::from(found > at);
+            self.at = match self.file.seek(cx, found, Seek::Hole) {
+                _ if found == self.to => found,
+                Ok(hole) => {
+                    if hole >= self.to && self.holes + self.short == 0 {
+                        self.solid.learn(self.from, hole, READS_OF_DATA);
+                    }
+                    hole.clamp(found + 1, self.to)
+                }
+                // Cut meanwhile: reading tells.
+                Err(Errno::ENXIO) => self.to,
+                Err(errno) => return Err(errno),
+            };
         }
+        if self.short > 0 && self.holes == 0 {
+            self.solid.learn(self.from, u64::MAX, READS_OF_SHORT);
+        }
+        Ok((start < self.to).then(|| data(start, self.to)))
     }
-    if short > 0 && holes == 0 {
-        solid.learn(from, u64::MAX, READS_OF_SHORT);
+
+    /// Whether nothing more is asked.
+    fn is_over(&self) -> bool {
+        self.holes == MOST_HOLES
+            || self.short == MOST_SHORT
+            || self.to - self.from < SHORTEST_HOLE
+            || self.at == self.from && self.solid.covers(self.from, self.to)
     }
-    pieces.retain(|piece| piece.len > 0);
-    Ok(pieces)
 }
