@@ -49,6 +49,7 @@ fn main() -> io::Result<()> {
             &answers(dialect, &replies),
         )?;
     }
+    write("nfs_client", "segments", &pieces())?;
     write("nfs_session", "v3", &nfs3())?;
     write("nfs_session", "v4.2", &nfs42())?;
     write("virtqueue_rings", "requests", &queue())?;
@@ -58,6 +59,13 @@ fn main() -> io::Result<()> {
     write("p9_session", "9P2000.L-locks", &linux_locks())?;
     write("p9_session", "9P2000.u", &old(Dialect::Unix))?;
     write("p9_session", "9P2000", &old(Dialect::Plan9))
+}
+
+/// A script of `barge_fuzz::nfs_client`: results of everything that can be asked there, all of zeros.
+fn pieces() -> Vec<u8> {
+    (0..20u8)
+        .flat_map(|asked| [&[asked, 64, 0][..], &[0; 64], &[1]].concat())
+        .collect()
 }
 
 /// A script of `barge_fuzz::nfs`: calls of v3 whose handles name nothing.

@@ -323,7 +323,8 @@ fn check_name(name: &[u8]) {
     assert!(matches!(name, b"." | b"..") || Name::new(name).is_ok());
 }
 
-fn check_attr(attr: &vfs::Attr) {
+/// What every node has.
+pub(crate) fn check_attr(attr: &vfs::Attr) {
     assert_ne!(attr.id, 0);
     assert_eq!(attr.mode & !0o7777, 0);
     assert!(attr.blksize >= 512);

@@ -4,6 +4,7 @@
 //! - [`client`]: the client half takes what a server may answer, and refuses the rest.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it asks.
 //! - [`nfs`]: the NFS server half answers each call once, as long as it says, whatever it asks.
+//! - [`nfs_client`]: so does that of NFS, and makes of READ_PLUS's segments no byte that was not told.
 //! - [`rings`]: a device takes what it can out of any memory and any queues, and gives each request back.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //!
@@ -15,6 +16,7 @@ pub mod client;
 pub mod decode;
 pub mod fuse;
 pub mod nfs;
+pub mod nfs_client;
 pub mod rings;
 pub mod session;
 

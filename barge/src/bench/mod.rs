@@ -7,6 +7,7 @@ mod nfs;
 mod ninep;
 mod place;
 mod process;
+mod readplus;
 mod report;
 mod rounds;
 mod syscalls;
@@ -33,6 +34,9 @@ pub(crate) struct BenchArgs {
     /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// The size of each of readplus's files [default: 64, or 8 when quick]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
+    size: Option<u16>,
     /// Only rows whose name has this in it
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -48,6 +52,8 @@ enum Table {
     Nine,
     /// NFS over loopback TCP, beside nfs-ganesha
     Nfs,
+    /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
+    Readplus,
     /// virtiofs without a virtual machine, beside virtiofsd
     Virtiofs,
 }
@@ -85,6 +91,7 @@ pub(crate) fn run(args: &BenchArgs) -> Done {
     let results = match args.table {
         Table::Nine => ninep::run(args)?,
         Table::Nfs => nfs::run(args)?,
+        Table::Readplus => readplus::run(args)?,
         Table::Virtiofs => virtiofs::run(args)?,
     };
     print!("{}", report::text(&results));

@@ -40,7 +40,16 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// One with files to measure with.
     pub(super) fn make(args: &BenchArgs) -> Result<Place, Failure> {
+        let place = Place::empty(args)?;
+        fill(&place.share)
+            .map_err(|error| Failure::new(format!("{}: {error}", place.share.display())))?;
+        Ok(place)
+    }
+
+    /// One of nothing but directories.
+    pub(super) fn empty(args: &BenchArgs) -> Result<Place, Failure> {
         let parent = args.dir.clone().unwrap_or_else(memory);
         let top = parent.join(format!("barge-bench-{}", std::process::id()));
         let place = Place {
@@ -52,7 +61,6 @@ impl Place {
             |error: std::io::Error| Failure::new(format!("{}: {error}", place.top.display()));
         fs::create_dir_all(place.share.join(MANY)).map_err(failed)?;
         fs::create_dir_all(&place.run).map_err(failed)?;
-        fill(&place.share).map_err(failed)?;
         Ok(place)
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Nfs {
     /// Whether there is a portmapper, and where, if not at the usual port of the first address.
     pub(super) rpcbind: Option<Option<Addr>>,
     pub(super) lease: Duration,
+    /// Whether holes are told of.
+    pub(super) read_plus: bool,
     /// Where is kept what its clients need after a restart, if not in the usual place.
     pub(super) state_dir: Option<PathBuf>,
 }

@@ -3,7 +3,7 @@
 //! 9P goes through QEMU's network, which is emulated; virtiofs goes through shared memory.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -42,6 +42,11 @@ impl RamDisk {
         let dir = PathBuf::from(format!("/dev/shm/barge-guest-{}", std::process::id()));
         fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         Ok(Self(dir))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 }
 

@@ -24,6 +24,7 @@ pub mod local;
 pub mod matrix;
 mod meeting;
 mod modules;
+pub mod readplus;
 pub mod run;
 pub mod server;
 pub mod tools;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use barge_guest::guest::{Case, Mount, Seat};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::run::Plan;
-use barge_guest::{Dirs, TimedOut, Unavailable, bench, local, matrix, run, tools};
+use barge_guest::{Dirs, TimedOut, Unavailable, bench, local, matrix, readplus, run, tools};
 use clap::{Args, Parser, Subcommand};
 
 /// Boots a Linux guest on a served tree and runs scripts in it.
@@ -32,6 +32,8 @@ enum Subcommands {
     Matrix(MatrixArgs),
     /// Measure a file on a RAM disk with fio, through each server by turns
     Fio(FioArgs),
+    /// Read files of data and holes by NFS 4.2, with READ_PLUS and with READ by turns
+    Readplus(ReadplusArgs),
     /// Fill the cache: kernels, busybox and the tools which the scripts need
     Fetch(FetchArgs),
 }
@@ -166,6 +168,24 @@ struct FioArgs {
 }
 
 #[derive(Args)]
+struct ReadplusArgs {
+    /// Kernel line
+    #[arg(short, long, default_value = "6.12")]
+    kernel: String,
+    /// How often each file is read in each way
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Size of the files
+    #[arg(long, default_value_t = 32, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
+    size: u16,
+    /// The barge under test, if not the release build of this workspace
+    #[arg(long, value_name = "PATH")]
+    barge: Option<PathBuf>,
+    #[command(flatten)]
+    machine: Machine,
+}
+
+#[derive(Args)]
 struct Machine {
     /// QEMU's accelerator
     #[arg(long, default_value = "tcg,thread=multi,tb-size=512")]
@@ -181,6 +201,7 @@ fn main() -> ExitCode {
         Subcommands::Local(args) => run_local(args),
         Subcommands::Matrix(args) => run_matrix(args),
         Subcommands::Fio(args) => run_fio(args),
+        Subcommands::Readplus(args) => run_readplus(args),
         Subcommands::Fetch(args) => fetch(args),
     };
     match result {
@@ -289,6 +310,19 @@ fn run_fio(args: FioArgs) -> Result<u8> {
     };
     let (dirs, disk) = (Dirs::find()?, bench::RamDisk::new()?);
     run_plan(&dirs, &bench::plan(&dirs, options, &disk)?)
+}
+
+fn run_readplus(args: ReadplusArgs) -> Result<u8> {
+    let options = readplus::Options {
+        kernel: args.kernel,
+        rounds: args.rounds,
+        size: args.size,
+        barge: args.barge,
+        accel: args.machine.accel,
+        mirror: args.machine.mirror,
+    };
+    let (dirs, disk) = (Dirs::find()?, bench::RamDisk::new()?);
+    run_plan(&dirs, &readplus::plan(&dirs, options, &disk)?)
 }
 
 fn fetch(args: FetchArgs) -> Result<u8> {

@@ -1,9 +1,9 @@
 //! The table `nfs`: barge and nfs-ganesha on the same directory over loopback TCP, driven by the same client.
 
 mod calls;
-mod network;
+pub(super) mod network;
 mod prepared;
-mod servers;
+pub(super) mod servers;
 mod work;
 
 use std::sync::Arc;
@@ -47,7 +47,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         true => Network::make().map(Arc::new),
         false => None,
     };
-    let mut servers = vec![servers::barge(&place, network.as_ref(), &[])?];
+    let mut servers = vec![servers::barge(
+        (&place.share, &place.run),
+        network.as_ref(),
+        &[],
+    )?];
     let ganesha = match &network {
         Some(network) => servers::ganesha(&place, network)?,
         None => None,
@@ -62,7 +66,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     }
     servers.extend(ganesha);
     servers.push(servers::barge(
-        &place,
+        (&place.share, &place.run),
         network.as_ref(),
         &["--poll-us", "0"],
     )?);
@@ -90,7 +94,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
 
 fn cells(args: &BenchArgs) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for version in [Version::Three, Version::Four(0), Version::Four(1)] {
+    let four = (0..=2).map(Version::Four);
+    for version in std::iter::once(Version::Three).chain(four) {
         for &(work, sizes) in CELLS {
             cells.extend(sizes.iter().map(|&(connections, depth)| Cell {
                 version,

@@ -1,7 +1,7 @@
 //! A network of its own: nfs-ganesha insists on a portmapper, and its own must not be in anybody's way.
 
-use std::fs::{File, read_link};
-use std::net::TcpStream;
+use std::fs::{File, read_link, read_to_string};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::thread::{scope, sleep};
@@ -11,9 +11,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::super::process::Process;
 
-/// A network with nothing in it but loopback and a portmapper, as long as that runs.
-pub(super) struct Network {
-    rpcbind: Process,
+/// A network with nothing in it but loopback, and perhaps a portmapper.
+pub(in crate::bench) struct Network {
+    /// What lives in it as long as it does.
+    keeper: Process,
     space: File,
 }
 
@@ -24,18 +25,45 @@ const RUN: &str =
 impl Network {
     /// Nothing if it cannot be had here: it takes user 0.
     pub(super) fn make() -> Option<Network> {
+        let network = Network::kept_by(RUN)?;
+        network.listens(PORTMAPPER).then_some(network)
+    }
+
+    /// One with nothing in it but loopback; nothing if it cannot be had here: it takes user 0.
+    pub(in crate::bench) fn bare() -> Option<Network> {
+        let network = Network::kept_by("ip link set lo up && exec sleep infinity")?;
+        let connects = || {
+            let free = TcpListener::bind(("127.0.0.1", 0))?;
+            TcpStream::connect(free.local_addr()?)
+        };
+        let is_up = || network.within(connects).is_ok_and(|done| done.is_ok());
+        wait_until(Duration::from_secs(5), is_up).then_some(network)
+    }
+
+    fn kept_by(script: &str) -> Option<Network> {
         let mut command = Command::new("unshare");
-        command.args(["--net", "--mount", "sh", "-c", RUN]);
-        let rpcbind = Process::start(&mut command)?;
-        let path = format!("/proc/{}/ns/net", rpcbind.pid());
+        command.args(["--net", "--mount", "sh", "-c", script]);
+        let keeper = Process::start(&mut command)?;
+        let path = format!("/proc/{}/ns/net", keeper.pid());
         let ours = read_link("/proc/thread-self/ns/net").ok()?;
         let made = || read_link(&path).is_ok_and(|theirs| theirs != ours);
         if !wait_until(Duration::from_secs(5), made) {
             return None;
         }
         let space = File::open(&path).ok()?;
-        let network = Network { rpcbind, space };
-        network.listens(PORTMAPPER).then_some(network)
+        Some(Network { keeper, space })
+    }
+
+    /// How many bytes have come over its loopback, of whatever kind.
+    pub(in crate::bench) fn received(&self) -> std::io::Result<u64> {
+        let figures = self.within(|| read_to_string("/proc/thread-self/net/dev"))??;
+        let lines = figures
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("lo:"));
+        let mut received = lines.filter_map(|line| line.split_whitespace().next()?.parse().ok());
+        received
+            .next()
+            .ok_or_else(|| std::io::Error::other("there is no loopback"))
     }
 
     /// Does something in it.
@@ -62,7 +90,7 @@ impl Network {
         let mut command = Command::new("nsenter");
         command
             .arg("--target")
-            .arg(self.rpcbind.pid().to_string())
+            .arg(self.keeper.pid().to_string())
             .args(["--net", "--mount", program])
             .args(args);
         Process::start(&mut command)

@@ -1,5 +1,6 @@
 //! The servers of NFS, each on the same directory.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use remote::nfs::Dial;
@@ -11,7 +12,7 @@ use super::network::Network;
 use crate::Failure;
 
 /// A server, and how it is reached.
-pub(super) struct Server {
+pub(in crate::bench) struct Server {
     /// Where it is, if not in this process's own network.
     network: Option<Arc<Network>>,
     port: u16,
@@ -20,12 +21,12 @@ pub(super) struct Server {
     pub(super) path: String,
     /// What it is called in v4's root, if it is not that.
     pub(super) name: Option<&'static str>,
-    pub(super) process: Process,
+    pub(in crate::bench) process: Process,
 }
 
 impl Server {
     /// Connects to NFS, or to MOUNT.
-    pub(super) fn dial(&self, mount: bool) -> Dial {
+    pub(in crate::bench) fn dial(&self, mount: bool) -> Dial {
         let port = if mount { self.mount_port } else { self.port };
         let addr = loopback(port);
         let Some(network) = self.network.clone() else {
@@ -42,21 +43,17 @@ fn loopback(port: u16) -> Addr {
     }
 }
 
-/// This very program, with `options`.
-pub(super) fn barge(
-    place: &Place,
+/// This very program, serving a directory with `options`, and another directory for what it keeps.
+pub(in crate::bench) fn barge(
+    (share, run): (&Path, &Path),
     network: Option<&Arc<Network>>,
     options: &[&str],
 ) -> Result<(String, Server), Failure> {
     let port = free_port()?;
     let addr = loopback(port).to_string();
-    let state = place
-        .run
-        .join(format!("state-{port}"))
-        .display()
-        .to_string();
+    let state = run.join(format!("state-{port}")).display().to_string();
     let all = [&["--nfs", &addr, "--state-dir", &state], options].concat();
-    let start = || Process::barge(&place.share, &all);
+    let start = || Process::barge(share, &all);
     let process = match network {
         Some(network) => network.within(start).map_err(Failure::new)?,
         None => start(),

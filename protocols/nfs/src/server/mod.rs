@@ -52,6 +52,8 @@ pub struct Options {
     pub name: String,
     /// Which of v4's clients may reclaim after a restart.
     pub stable: Arc<dyn Stable>,
+    /// Whether READ_PLUS is there (v4.2), which tells of holes instead of sending them.
+    pub read_plus: bool,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -71,6 +73,7 @@ impl Options {
             boot,
             name: format!("barge-{boot:08x}"),
             stable: Arc::new(InMemory::default()),
+            read_plus: true,
             lease: Duration::from_secs(90),
             clock,
         }

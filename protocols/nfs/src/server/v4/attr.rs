@@ -217,7 +217,7 @@ impl Compound<'_, '_> {
         };
         if set != SetAttr::default() {
             let attr = match file {
-                Some(file) => file.setattr(&cx, &set)?,
+                Some(open) => open.file.setattr(&cx, &set)?,
                 None => node.setattr(&cx, &set)?,
             };
             if set.changes_access() {

@@ -14,13 +14,13 @@ use crate::v4::types::Stable;
 use crate::v4::{StateId, Status};
 
 impl Compound<'_, '_> {
-    /// The file that `state` names of `node`, open for `access`; nothing for I/O without an open.
+    /// What `state` names of `node`, open for `access`; nothing for I/O without an open.
     pub(super) fn file_of(
         &self,
         given: &StateId,
         node: &Arc<dyn Node>,
         access: OpenFlags,
-    ) -> Result<Option<Arc<dyn File>>, Bad> {
+    ) -> Result<Option<Files>, Bad> {
         let given = self.current_of(given)?;
         let key = self.key(node);
         let share = match access.contains(OpenFlags::WRITE) {
@@ -39,7 +39,7 @@ impl Compound<'_, '_> {
                 let client = self.slot.as_ref().map(SlotTurn::client);
                 let open = state.io(client.as_ref(), &given, key, share)?;
                 self.check_user(&open, node, share)?;
-                Ok(Some(open.file))
+                Ok(Some(open))
             }
         }
     }
@@ -62,7 +62,7 @@ impl Compound<'_, '_> {
         access: OpenFlags,
     ) -> Result<Arc<dyn File>, Bad> {
         match self.file_of(state, node, access)? {
-            Some(file) => Ok(file),
+            Some(open) => Ok(open.file),
             None => Ok(self.turn.server.file(&self.cx(), node, access)?),
         }
     }

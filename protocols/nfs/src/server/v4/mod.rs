@@ -12,6 +12,7 @@ mod lock;
 mod make;
 mod open;
 mod place;
+mod read_plus;
 mod reply;
 mod sparse;
 pub mod state;
@@ -25,6 +26,7 @@ use vfs::{Caller, Cx, Errno, File, Node, Patience, Sink as _};
 use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 
 use self::place::Place;
+use self::read_plus::Solid;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
 use super::{Stop, Turn};
@@ -38,6 +40,7 @@ use crate::v4::{StateId, Status};
 pub(crate) struct Files {
     file: Arc<dyn File>,
     caller: Caller,
+    solid: Arc<Solid>,
 }
 
 /// Answers a call of v4.
@@ -446,7 +449,9 @@ impl<'t, 'a> Compound<'t, 'a> {
             Op::Read(op) => self.read(op),
             Op::Write(op) => self.write(op),
             Op::Commit(op) => self.commit(op),
-            Op::ReadPlus(op) => self.read_plus(op),
+            Op::ReadPlus(op) if self.turn.server.options.read_plus => self.read_plus(op),
+            // The client falls back on READ for good.
+            Op::ReadPlus(_) => Err(Status::Notsupp.into()),
             Op::Seek(op) => self.seek(op),
             Op::Allocate(op) => self.allocate(op),
             Op::Deallocate(op) => self.deallocate(op),

@@ -246,7 +246,11 @@ impl Compound<'_, '_> {
     /// A file that the caller has opened.
     fn opened(&self, file: Arc<dyn File>) -> Files {
         let caller = self.turn.caller.clone();
-        Files { file, caller }
+        Files {
+            file,
+            caller,
+            solid: Arc::default(),
+        }
     }
 
     /// Whether the caller could open `node` for `access`.

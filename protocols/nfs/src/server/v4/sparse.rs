@@ -1,83 +1,17 @@
-//! Holes, and what moves ranges: READ_PLUS, SEEK, ALLOCATE, DEALLOCATE, COPY, CLONE, IO_ADVISE (RFC 7862
-//! section 15).
+//! What finds, makes and moves ranges: SEEK, ALLOCATE, DEALLOCATE, COPY, CLONE, IO_ADVISE (RFC 7862 section 15).
 
 use std::sync::Arc;
 
-use vfs::{Allocate, CopyHow, Errno, Extent, File, OpenFlags, Want};
-use wire::Outgoing as _;
+use vfs::{Allocate, CopyHow, Errno, File, OpenFlags, Want};
 
 use super::{Bad, Compound, Done};
 use crate::v4::Status;
 use crate::v4::attr::Bitmap;
-use crate::v4::op::{Clone, Copy, IoAdvise, Read, Seek, Space};
+use crate::v4::op::{Clone, Copy, IoAdvise, Seek, Space};
 use crate::v4::reply::{Copied, Sought};
 use crate::v4::types::{Content, Stable};
 
-/// Holes shorter than this are sent as zeros: telling of one costs about as much.
-const SHORTEST_HOLE: u64 = 32 << 10;
-
-/// How many pieces an answer has at most: the client makes room for each.
-const MOST_PIECES: usize = 16;
-
 impl Compound<'_, '_> {
-    pub(super) fn read_plus(&mut self, op: Read) -> Done {
-        let node = self.regular()?;
-        let file = self.file(&op.state, &node, OpenFlags::READ)?;
-        let cx = self.cx();
-        let before = file.attr(&cx, Want::SIZE | Want::TIMES)?;
-        let count = op.count.min(self.turn.server.options.max_io).into();
-        let end = op.offset.saturating_add(count).min(before.size);
-        let pieces = match op.offset < end {
-            true => layout(&file, &cx, op.offset, end)?,
-            false => Vec::new(),
-        };
-        let start = self.reply.len();
-        self.read_pieces(&file, op.offset, &pieces)?;
-        // What was a hole may have been written since, and what of it is told must be of one moment.
-        if pieces.iter().any(|piece| piece.hole)
-            && file.attr(&cx, Want::TIMES)?.change != before.change
-        {
-            self.reply.truncate(start);
-            self.read_pieces(&file, op.offset, &[data(op.offset, end)])?;
-        }
-        Ok(())
-    }
-
-    /// Answers what stands in `pieces`, which follow each other from `at` on.
-    fn read_pieces(&mut self, file: &Arc<dyn File>, mut at: u64, pieces: &[Extent]) -> Done {
-        let head = self.reply.len();
-        self.reply.value(&0u32);
-        self.reply.value(&0u32);
-        let mut sent = 0u32;
-        let mut ended = false;
-        for piece in pieces {
-            let start = self.reply.len();
-            sent += 1;
-            if piece.hole {
-                self.reply.value(&Content::Hole);
-                self.reply.value(&piece.offset);
-                self.reply.value(&piece.len);
-                at = piece.offset + piece.len;
-                continue;
-            }
-            self.reply.value(&Content::Data);
-            self.reply.value(&piece.offset);
-            self.reply.value(&0u32);
-            let got = self.read_into(file, piece.offset, piece.len as u32)?;
-            self.reply.patch(start + 12, &(got as u32).to_be_bytes());
-            at = piece.offset + got as u64;
-            // It has been cut meanwhile.
-            if got as u64 != piece.len {
-                ended = got == 0;
-                break;
-            }
-        }
-        let eof = ended || at >= file.attr(&self.cx(), Want::SIZE)?.size;
-        self.reply.patch(head, &u32::from(eof).to_be_bytes());
-        self.reply.patch(head + 4, &sent.to_be_bytes());
-        Ok(())
-    }
-
     pub(super) fn seek(&mut self, op: Seek) -> Done {
         let node = self.regular()?;
         let file = self.file(&op.state, &node, OpenFlags::READ)?;
@@ -209,78 +143,4 @@ impl Compound<'_, '_> {
         self.reply.value(&Bitmap::default());
         Ok(())
     }
-}
-
-/// The data in `from..to`.
-fn data(from: u64, to: u64) -> Extent {
-    Extent {
-        offset: from,
-        len: to - from,
-        hole: false,
-    }
-}
-
-/// What stands in `from..to` of `file`, data and holes, as few and as long pieces as serve: one question for
-/// data alone, two for a hole alone, and a map for the rest.
-fn layout(
-    file: &Arc<dyn File>,
-    cx: &vfs::Cx<'_>,
-    from: u64,
-    to: u64,
-) -> Result<Vec<Extent>, Errno> {
-    let whole = vec![data(from, to)];
-    match file.seek(cx, from, vfs::Seek::Hole) {
-        Ok(hole) if hole >= to => return Ok(whole),
-        Ok(hole) if hole == from => match file.seek(cx, from, vfs::Seek::Data) {
-            Ok(data) if data < to => {}
-            Ok(_) | Err(Errno::ENXIO) => {
-                return Ok(vec![Extent {
-                    hole: true,
-                    ..data(from, to)
-                }]);
-            }
-            Err(errno) => return Err(errno),
-        },
-        Ok(_) => {}
-        // Where nothing is known of holes there are none; it has been cut meanwhile if it ends before.
-        Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENXIO) => return Ok(whole),
-        Err(errno) => return Err(errno),
-    }
-    let mut pieces: Vec<Extent> = Vec::new();
-    let mut at = from;
-    let mut each = |extent: Extent| {
-        let start = extent.offset.max(at);
-        let end = (extent.offset + extent.len).min(to);
-        if start >= end {
-            return extent.offset < to;
-        }
-        let hole = extent.hole && end - start >= SHORTEST_HOLE.min(to - from);
-        match pieces.last_mut() {
-            Some(last) if last.hole == hole => last.len = end - last.offset,
-            _ => pieces.push(Extent {
-                offset: start,
-                len: end - start,
-                hole,
-            }),
-        }
-        at = end;
-        pieces.len() <= MOST_PIECES && end < to
-    };
-    match file.extents(cx, from, to - from, &mut each) {
-        Ok(()) => {}
-        Err(Errno::EOPNOTSUPP) => return Ok(whole),
-        Err(errno) => return Err(errno),
-    }
-    // The last of too many, and whatever no map tells of, is data.
-    if pieces.len() > MOST_PIECES {
-        pieces.truncate(MOST_PIECES - 1);
-    }
-    let covered = pieces.last().map_or(from, |last| last.offset + last.len);
-    if covered < to {
-        match pieces.last_mut() {
-            Some(last) if !last.hole => last.len = to - last.offset,
-            _ => pieces.push(data(covered, to)),
-        }
-    }
-    Ok(pieces)
 }

@@ -3,6 +3,7 @@
 //! It insists on a portmapper and on ports of its own, so it runs in a network of its own, out of which two
 //! sockets lead.
 
+use std::any::Any;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use remote::nfs::{Mount, Options, mount};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
-use transports::{Addr, dial};
+use transports::{Addr, StreamLink, dial};
 use vfs_testkit::{Profile, Subject};
 
 use super::conformance;
@@ -119,12 +120,18 @@ impl Ganesha {
         ganesha
     }
 
-    /// A new directory, mounted.
-    fn mount(&self, version: (u32, u32)) -> Arc<dyn vfs::FileSystem> {
+    /// A new directory: its name.
+    fn directory(&self) -> String {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
+        fs::create_dir(self.dir.path().join("export").join(&name)).expect("made");
+        name
+    }
+
+    /// A new directory, mounted.
+    fn mount(&self, version: (u32, u32)) -> Arc<dyn vfs::FileSystem> {
+        let name = self.directory();
         let export = self.dir.path().join("export");
-        fs::create_dir(export.join(&name)).expect("made");
         // v3 knows it by where it is, v4 by what it is called.
         let path = match version {
             (3, _) => export.join(&name).display().to_string(),
@@ -158,6 +165,23 @@ fn why_not() -> Option<String> {
         }
         None => None,
     }
+}
+
+/// What makes connections to Ganesha.
+type Connect = Arc<dyn Fn() -> std::io::Result<StreamLink> + Send + Sync>;
+
+/// How Ganesha is reached, v4's path of a new directory on it, and what keeps it up; nothing, with the reason printed,
+/// where there is none.
+pub(super) fn directory() -> Option<(Connect, String, Box<dyn Any>)> {
+    if let Some(why) = why_not() {
+        eprintln!("skipped over Ganesha: {why}");
+        return None;
+    }
+    let ganesha = Ganesha::get();
+    let path = format!("export/{}", ganesha.directory());
+    let socket = ganesha.dir.path().join("nfs");
+    let connect = Arc::new(move || dial(&Addr::Unix(socket.clone())));
+    Some((connect, path, Box::new(ganesha)))
 }
 
 /// Over Ganesha; where there is none, over barge's own server, with the reason.

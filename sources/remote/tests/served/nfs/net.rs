@@ -65,7 +65,15 @@ impl Served {
 
     /// A server whose clients may be silent for so long.
     pub(crate) fn with_lease(lease: Duration) -> Arc<Served> {
-        let fs: Arc<dyn FileSystem> = Memory::new(vfs_testkit::clock());
+        Served::start(Memory::new(vfs_testkit::clock()), lease)
+    }
+
+    /// A server of `fs`.
+    pub(crate) fn over(fs: Arc<dyn FileSystem>) -> Arc<Served> {
+        Served::start(fs, Duration::from_secs(90))
+    }
+
+    fn start(fs: Arc<dyn FileSystem>, lease: Duration) -> Arc<Served> {
         let stable: Arc<dyn Stable> = Arc::new(InMemory::default());
         Arc::new(Served {
             running: Mutex::new(Running::start(&fs, &stable, lease, 100)),

@@ -1,0 +1,250 @@
+//! The table `readplus`: barge's server read by barge's client over loopback TCP, in each version of the protocol, with
+//! and without READ_PLUS, from files of data and holes on several file systems.
+
+mod disk;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use remote::nfs::{Mount, Options, mount};
+use sys::payload::SliceSink;
+use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, OpenFlags};
+
+use self::disk::{Disk, KINDS, LAYOUTS, Layout};
+use super::BenchArgs;
+use super::nfs::network::Network;
+use super::nfs::servers::{self, Server};
+use super::place::Place;
+use super::report::{Results, Row, Work};
+use super::rounds::{self, Done, alternate, count_calls};
+use crate::Failure;
+
+/// How much a program reads at a time; the client cuts it into calls of 1 MiB, all under way at once.
+const AT_A_TIME: usize = 8 << 20;
+
+const MIB: usize = 1 << 20;
+
+/// What is read by: the first is compared with the second.
+const COLUMNS: [(&str, (u32, u32), bool); 5] = [
+    ("4.2 READ_PLUS", (4, 2), true),
+    ("4.2 READ", (4, 2), false),
+    ("3", (3, 0), false),
+    ("4.0", (4, 0), false),
+    ("4.1", (4, 1), false),
+];
+
+/// A mount.
+struct Column {
+    tree: Arc<dyn FileSystem>,
+    /// Where the files are here.
+    share: PathBuf,
+    pid: u32,
+}
+
+struct Cell {
+    kind: &'static str,
+    layout: Layout,
+    cached: bool,
+    /// Whether its system calls are counted.
+    counted: bool,
+}
+
+struct Reader {
+    file: Arc<dyn File>,
+    buffer: Vec<u8>,
+    cached: bool,
+}
+
+pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new(
+            "bench readplus makes file systems on loop devices, and a network: it takes user 0",
+        ));
+    }
+    let place = Place::empty(args)?;
+    let size = u64::from(args.size.unwrap_or(if args.quick { 8 } else { 64 })) << 20;
+    let network = Network::bare().map(Arc::new);
+    let network = network
+        .ok_or_else(|| Failure::new("no network can be made: Debian's iproute2 and util-linux"))?;
+    let mut notes = vec![
+        format!(
+            "{} runs each, alternating, after one to warm up; files of {} MiB on loop devices below {}",
+            args.runs(),
+            size >> 20,
+            place.parent()
+        ),
+        "the ratio is that of READ_PLUS to READ, both by 4.2; on the wire: MB that all of a file takes, with all heads"
+            .into(),
+        "uncached: the server's page cache has nothing of the file".into(),
+    ];
+    let mut rows = Vec::new();
+    for kind in KINDS {
+        let mut cells = Vec::new();
+        for cached in [false, true] {
+            cells.extend(LAYOUTS.map(|layout| Cell {
+                kind,
+                layout,
+                cached,
+                counted: kind == KINDS[0] && cached,
+            }));
+        }
+        cells.retain(|cell| args.wants(&rounds::Cell::name(cell)));
+        if cells.is_empty() {
+            continue;
+        }
+        // The server ends before what it serves is unmounted.
+        let disk = match Disk::make(kind, &place.run, size) {
+            Ok(disk) => disk,
+            Err(why) => {
+                notes.push(format!("no {kind}: {why}"));
+                continue;
+            }
+        };
+        let (_, server) = servers::barge((&disk.path(), &place.run), Some(&network), &[])?;
+        let columns = columns(&server, &disk)?;
+        let mut measured = alternate(args, &columns, &cells)?;
+        if kind == KINDS[0]
+            && !count_calls(&columns, &cells, &mut measured, &place.run.join("strace"))?
+        {
+            notes.push(super::syscalls::MISSING.into());
+        }
+        rows.append(&mut measured);
+        for cell in cells.iter().filter(|cell| cell.cached) {
+            rows.push(on_the_wire(cell, &columns, &network)?);
+        }
+    }
+    Ok(Results {
+        title: "NFS, data and holes".into(),
+        notes,
+        servers: COLUMNS.map(|(name, ..)| name.to_owned()).into(),
+        peers: vec![1],
+        rows,
+    })
+}
+
+fn columns(server: &Server, disk: &Disk) -> Result<Vec<(String, Column)>, Failure> {
+    let column = |(name, version, plus): (&str, (u32, u32), bool)| {
+        let [nfs, other] = [false, true].map(|mount| server.dial(mount));
+        let (tree, _) = mount(&Mount {
+            dial: Arc::new(move |port| port.map_or_else(&nfs, |_| other())),
+            path: "",
+            whole: true,
+            options: Options {
+                version: Some(version),
+                // Whichever it is, the server knows where.
+                mount_port: Some(1),
+                no_read_plus: !plus,
+                ..Options::default()
+            },
+        })
+        .map_err(Failure::new)?;
+        let column = Column {
+            tree,
+            share: disk.path(),
+            pid: server.process.pid(),
+        };
+        Ok((name.to_owned(), column))
+    };
+    COLUMNS.into_iter().map(column).collect()
+}
+
+/// How many bytes go over the network while a file is read once, both ways and with all heads.
+fn on_the_wire(
+    cell: &Cell,
+    columns: &[(String, Column)],
+    network: &Network,
+) -> Result<Row, Failure> {
+    let mut runs = Vec::new();
+    for (name, column) in columns {
+        let failed = |error: String| Failure::new(format!("{name}: {error}"));
+        let mut readers = rounds::Cell::connect(cell, column).map_err(failed)?;
+        let before = network.received().map_err(Failure::new)?;
+        let read = readers[0].pass();
+        read.map_err(|errno| failed(errno.to_string()))?;
+        let after = network.received().map_err(Failure::new)?;
+        runs.push(vec![(after - before) as f64 / 1e6]);
+    }
+    Ok(Row {
+        name: format!("{}, {}, on the wire", cell.kind, cell.layout.name()),
+        unit: "MB",
+        work: vec![Work::default(); runs.len()],
+        calls: vec![None; runs.len()],
+        runs,
+    })
+}
+
+fn with_cx<T>(act: impl FnOnce(&Cx<'_>) -> T) -> T {
+    let call = Call::detached();
+    act(&Cx::new(&Caller::ROOT, &call))
+}
+
+impl Reader {
+    /// Reads all of it, and says how many bytes that are.
+    fn pass(&mut self) -> vfs::Result<usize> {
+        let mut at = 0;
+        loop {
+            let mut sink = SliceSink::new(&mut self.buffer);
+            let got = with_cx(|cx| self.file.read(cx, at as u64, AT_A_TIME, &mut sink))?;
+            at += got;
+            if got == 0 {
+                return Ok(at);
+            }
+        }
+    }
+}
+
+impl rounds::Cell<Column> for Cell {
+    type Client = Reader;
+
+    fn name(&self) -> String {
+        let cached = if self.cached { "cached" } else { "uncached" };
+        format!("{} {cached}, {}", self.kind, self.layout.name())
+    }
+
+    fn unit(&self) -> (&'static str, f64) {
+        ("MB/s", MIB as f64 / 1e6)
+    }
+
+    fn connect(&self, column: &Column) -> Result<Vec<Reader>, String> {
+        let name = self.layout.name();
+        let open = |cx: &Cx<'_>| {
+            let name = Name::new(name.as_bytes())?;
+            let entry = column.tree.root(cx)?.lookup(cx, name)?;
+            entry.node.open(cx, OpenFlags::READ)
+        };
+        let file = with_cx(open).map_err(|errno| errno.to_string())?;
+        let cached = disk::cache(&column.share.join(&name), self.cached);
+        cached.map_err(|error| error.to_string())?;
+        Ok(vec![Reader {
+            file,
+            buffer: vec![7; AT_A_TIME],
+            cached: self.cached,
+        }])
+    }
+
+    fn pid(&self, column: &Column, _: &Reader) -> u32 {
+        column.pid
+    }
+
+    /// What is not cached is read once, the rest for about as long as that takes.
+    fn run(&self, reader: &mut Reader, _: Duration, most: usize) -> Done {
+        const LONG_ENOUGH: Duration = Duration::from_millis(40);
+        let began = Instant::now();
+        let mut bytes = 0;
+        loop {
+            let got = reader.pass()?;
+            bytes += got;
+            if got == 0 {
+                return Err(Errno::EIO);
+            }
+            if !reader.cached || began.elapsed() >= LONG_ENOUGH || bytes / MIB >= most {
+                return Ok((bytes / MIB, began.elapsed()));
+            }
+        }
+    }
+
+    fn counted(&self) -> Option<usize> {
+        self.counted.then_some(1)
+    }
+}

@@ -1,0 +1,5 @@
+//! A client of NFS whose server says anything: see `barge_fuzz::nfs_client`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| barge_fuzz::nfs_client::script(data));

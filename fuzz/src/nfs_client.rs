@@ -1,0 +1,314 @@
+//! What a server may answer the NFS client half.
+//!
+//! A script is a row of calls and what comes back: whole messages of any kind, results of any bytes, and for READ_PLUS
+//! segments that are almost right.
+
+use arbitrary::{Result, Unstructured};
+use nfs::client::v4::{self, Compound, Piece, StateId, Steps};
+use nfs::client::{Ask, Body, Calls, Credentials, Failure, Page, Received, Tree, v3};
+use vfs::{Caller, Name};
+use wire::Xdr;
+
+use crate::client::check_attr;
+
+/// Plays the script that `data` is: what is taken for an answer is one to what was asked, and has no more than that.
+pub fn script(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    // The end of the input is the end of the script.
+    let _ = play(&mut input);
+}
+
+const HANDLE: &[u8] = b"handle";
+const COUNT: u32 = 1000;
+const OFFSET: u64 = 5000;
+
+fn play(input: &mut Unstructured<'_>) -> Result<()> {
+    let mut calls = Calls::new(Credentials::new("fuzz"), 1 << 16);
+    let (mut flights, tree) = (Flights::default(), Tree::default());
+    while !input.is_empty() {
+        let handle = HANDLE;
+        match input.arbitrary::<u8>()? % 20 {
+            0..=3 => segments(input)?,
+            4 => messages(&mut calls, &mut flights, input)?,
+            5 => three(input, &v3::GetAttr { handle, tree }, |attr| {
+                check_attr(&attr)
+            })?,
+            6 => {
+                let (dir, name) = (handle, &b"name"[..]);
+                three(input, &v3::Lookup { dir, name, tree }, check_made)?;
+            }
+            7 => three(input, &v3::ReadLink { handle }, drop)?,
+            8 => {
+                let (offset, count) = (OFFSET, COUNT);
+                let read = v3::Read {
+                    handle,
+                    offset,
+                    count,
+                };
+                three(input, &read, |read| {
+                    assert!(read.data.len() <= COUNT as usize)
+                })?;
+            }
+            9 => {
+                let list = v3::ReadDir::<true> {
+                    handle,
+                    cookie: 0,
+                    verifier: [0; 8],
+                    count: COUNT,
+                    tree,
+                };
+                three(input, &list, check_page)?;
+            }
+            10 => three(input, &v3::FsStat { handle }, drop)?,
+            11 => three(input, &v3::FsInfo { handle }, drop)?,
+            12 => three(input, &v3::Mount { path: b"/" }, drop)?,
+            13 => four(input, &v4::GetAttr { handle, tree }, 9, |attr| {
+                check_attr(&attr)
+            })?,
+            14 => {
+                let look_up = v4::Lookup {
+                    dir: handle,
+                    name: Some(b"name"),
+                    tree,
+                };
+                four(input, &look_up, 15, check_made)?;
+            }
+            15 => {
+                let list = v4::ReadDir {
+                    handle,
+                    cookie: 0,
+                    verifier: [0; 8],
+                    count: COUNT,
+                    plus: true,
+                    tree,
+                };
+                four(input, &list, 26, check_page)?;
+            }
+            16 => four(input, &v4::Traits { handle }, 9, drop)?,
+            17 => {
+                let (cookie, count) = (0, COUNT);
+                let list = v4::ListXattrs {
+                    handle,
+                    cookie,
+                    count,
+                };
+                four(input, &list, 75, |(names, ..)| drop(names))?;
+            }
+            18 => four(input, &read(false), 25, |read| {
+                check_pieces(&read);
+            })?,
+            _ => four(input, &read(true), 68, |read| {
+                check_pieces(&read);
+            })?,
+        }
+    }
+    Ok(())
+}
+
+fn check_made(made: nfs::client::Made) {
+    if let Some(attr) = &made.attr {
+        check_attr(attr);
+    }
+}
+
+fn check_page(page: Page<'_>) {
+    for entry in page.entries {
+        assert!(matches!(entry.name, b"." | b"..") || Name::new(entry.name).is_ok());
+        assert_ne!(entry.id, 0);
+        if let Some(attr) = &entry.attr {
+            check_attr(attr);
+        }
+    }
+}
+
+fn read(plus: bool) -> v4::Read<'static> {
+    v4::Read {
+        handle: HANDLE,
+        state: StateId::ANONYMOUS,
+        offset: OFFSET,
+        count: COUNT,
+        plus,
+    }
+}
+
+/// The bytes that were read: no more than were asked for.
+fn check_pieces(read: &v4::ReadPieces<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for piece in read.first.iter().chain(&read.rest) {
+        match piece {
+            Piece::Data(data) => bytes.extend_from_slice(data),
+            Piece::Hole(len) => {
+                assert!(*len <= COUNT as usize);
+                bytes.resize(bytes.len() + len, 0);
+            }
+        }
+    }
+    assert!(bytes.len() <= COUNT as usize);
+    bytes
+}
+
+fn bytes(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let len = usize::from(input.arbitrary::<u16>()?).min(input.len());
+    Ok(input.bytes(len)?.to_vec())
+}
+
+/// Results of v3, of which half are of something done.
+fn three<A: Ask>(
+    input: &mut Unstructured<'_>,
+    ask: &A,
+    check: impl FnOnce(A::Answer<'_>),
+) -> Result<()> {
+    ask.put(&mut Vec::new());
+    let mut results = bytes(input)?;
+    if input.arbitrary()? {
+        results.splice(..0, [0; 4]);
+    }
+    if let Ok(answer) = ask.answer(&results) {
+        check(answer);
+    }
+    Ok(())
+}
+
+/// Results of a compound that ends in operation `number`, of which half have a right beginning.
+fn four<S: Steps>(
+    input: &mut Unstructured<'_>,
+    steps: &S,
+    number: u32,
+    check: impl FnOnce(S::Answer<'_>),
+) -> Result<()> {
+    let rest = bytes(input)?;
+    let results = match input.arbitrary()? {
+        true => answered(number, &rest),
+        false => rest,
+    };
+    if let Some(Ok(answer)) = answer(steps, &results) {
+        check(answer);
+    }
+    Ok(())
+}
+
+/// A compound's results: PUTFH and operation `number` are done, of which `rest` tells.
+fn answered(number: u32, rest: &[u8]) -> Vec<u8> {
+    const PUTFH: u32 = 22;
+    let mut results = Vec::new();
+    for word in [0, 0, 2, PUTFH, 0, number, 0u32] {
+        word.put(&mut results);
+    }
+    results.extend_from_slice(rest);
+    results
+}
+
+fn answer<'r, S: Steps>(
+    steps: &S,
+    results: &'r [u8],
+) -> Option<std::result::Result<S::Answer<'r>, Failure>> {
+    let compound = Compound {
+        minor: 2,
+        sequence: None,
+        steps,
+    };
+    compound.put(&mut Vec::new());
+    Some(compound.answer(results).ok()?.result)
+}
+
+/// Segments of READ_PLUS, which are taken as they are told or not at all.
+fn segments(input: &mut Unstructured<'_>) -> Result<()> {
+    let end = OFFSET + u64::from(COUNT);
+    let count = input.int_in_range(0..=6)?;
+    let mut rest = Vec::new();
+    input.arbitrary::<bool>()?.put(&mut rest);
+    u32::from(count as u8).put(&mut rest);
+    // Nothing if they do not follow each other.
+    let mut want = Some(Vec::new());
+    let mut at = OFFSET;
+    for _ in 0..count {
+        let offset = match input.arbitrary::<u8>()? {
+            0..=215 => at,
+            216..=230 => at
+                .wrapping_add(input.int_in_range(0..=20)?)
+                .wrapping_sub(10),
+            _ => input.arbitrary()?,
+        };
+        let hole: bool = input.arbitrary()?;
+        u32::from(hole).put(&mut rest);
+        offset.put(&mut rest);
+        let first = at == OFFSET && want.as_ref().is_some_and(Vec::is_empty);
+        let next = if hole {
+            let len = match input.arbitrary::<u8>()? {
+                0..=200 => input.int_in_range(0..=400)?,
+                _ => input.arbitrary()?,
+            };
+            len.put(&mut rest);
+            let next = offset.saturating_add(len).clamp(at, end.max(at));
+            if let Some(want) = &mut want {
+                want.resize(want.len() + (next - at) as usize, 0);
+            }
+            next
+        } else {
+            let len = input.int_in_range(0..=400)?;
+            let data = vec![input.arbitrary::<u8>()?; len];
+            (&data[..]).put(&mut rest);
+            if let Some(want) = &mut want {
+                want.extend_from_slice(&data);
+            }
+            at + len as u64
+        };
+        if offset != at && !(hole && first && offset < at) {
+            want = None;
+        }
+        at = next;
+    }
+    let results = answered(68, &rest);
+    if let Some(Ok(got)) = answer(&read(true), &results) {
+        assert_eq!(Some(check_pieces(&got)), want, "told otherwise");
+    }
+    Ok(())
+}
+
+/// Calls that are not answered yet.
+#[derive(Default)]
+struct Flights {
+    xid: u32,
+    numbers: Vec<usize>,
+}
+
+/// Whole messages on a connection with a few calls in flight, of which some nobody waits for any more.
+fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'_>) -> Result<()> {
+    let ask = v3::Mount { path: b"/" };
+    for _ in 0..input.int_in_range(0..=3)? {
+        flights.xid += 1;
+        let number = calls.call(flights.xid, &Caller::ROOT, &ask, &mut Vec::new());
+        let number = number.expect("room");
+        assert!(!flights.numbers.contains(&number), "in use");
+        flights.numbers.push(number);
+        if input.arbitrary()? {
+            calls.release(number);
+        }
+    }
+    for _ in 0..input.int_in_range(0..=4)? {
+        let mut message = vec![0; 4];
+        if input.arbitrary()? {
+            // A reply to one of them, with whatever results.
+            let id = flights.xid.saturating_sub(input.int_in_range(0..=3)?);
+            for word in [id, 1, 0, 0, 0, 0] {
+                word.put(&mut message);
+            }
+        }
+        message.extend(bytes(input)?);
+        let mark = (message.len() - 4) as u32 | 1 << 31;
+        message[..4].copy_from_slice(&mark.to_be_bytes());
+        if calls.frame(&message) != Ok(Some(message.len())) {
+            continue;
+        }
+        if let Ok(Received::Answer { number, result }) = calls.receive(&message) {
+            let asked = flights.numbers.iter().position(|&asked| asked == number);
+            flights.numbers.swap_remove(asked.expect("somebody asked"));
+            match (Body::of(&message), result) {
+                (Ok(body), Ok(())) => drop(ask.answer(body.bytes())),
+                (Err(_), Err(_)) => {}
+                _ => panic!("an answer with results has some"),
+            }
+        }
+    }
+    Ok(())
+}

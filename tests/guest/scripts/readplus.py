@@ -1,0 +1,100 @@
+#!/usr/bin/python3 -B
+"""Reads files of data and holes through two mounts by turns: the share as it is mounted here, by READ_PLUS, and from a second server, which refuses that, by READ.
+What is read has to be what is there.
+
+ROUNDS: how often each is read, after one round that does not count. SIZE: of each file, MiB."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+import zlib
+
+ROUNDS, SIZE = int(os.environ["ROUNDS"]), int(os.environ["SIZE"]) << 20
+KIB = 1 << 10
+LAYOUTS = [("whole data", SIZE, 0), ("whole hole", SIZE, None)]
+LAYOUTS += [(f"{chunk}K {what} first", chunk * KIB, begin * chunk * KIB) for chunk in (4, 8, 16, 32) for begin, what in ((0, "data"), (1, "hole"))]
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"readplus: {' '.join(command)}: {done.stdout}{done.stderr}")
+    return done.stdout.strip()
+
+
+def content(chunk, begin):
+    """Yields a file's pieces: where, and what."""
+    if begin is not None:
+        for at in range(begin, SIZE, chunk if chunk == SIZE else 2 * chunk):
+            yield at, bytes([1 + at // chunk % 255]) * chunk
+
+
+def make(name, chunk, begin):
+    """Makes a file in the page cache of the host; says what its sum is."""
+    whole = bytearray(SIZE)
+    with open(name, "wb") as file:
+        file.truncate(SIZE)
+        for at, data in content(chunk, begin):
+            os.pwrite(file.fileno(), data, at)
+            whole[at : at + len(data)] = data
+        os.fsync(file.fileno())
+    return zlib.crc32(whole)
+
+
+def measure(directory, name, expected):
+    """MiB per second."""
+    with open(f"{directory}/{name}", "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        pieces = []
+        began = time.monotonic()
+        while piece := file.read(1 << 20):
+            pieces.append(piece)
+        took = time.monotonic() - began
+    got = 0
+    for piece in pieces:
+        got = zlib.crc32(piece, got)
+    if got != expected:
+        sys.exit(f"readplus: {directory}/{name}: what was read is not what is there")
+    return (SIZE >> 20) / took
+
+
+def operations(directory):
+    """How often READ and READ_PLUS were called for a mount."""
+    calls, here = {}, False
+    for line in open("/proc/self/mountstats"):
+        if line.startswith("device "):
+            here = f" mounted on {directory} " in line
+        words = line.split()
+        if here and words and words[0] in ("READ:", "READ_PLUS:"):
+            calls[words[0][:-1]] = int(words[1])
+    return calls.get("READ", 0), calls.get("READ_PLUS", 0)
+
+
+plain = "/run/plain"
+os.mkdir(plain)
+port = run("host", "cat $RUN/plain")
+run("mount", "-t", "nfs", "-o", f"vers=4.2,proto=tcp,port={port},actimeo=1", "10.0.2.2:/", plain)
+top = os.getcwd()
+mount = next(path for path in (top, os.path.dirname(top), "/mnt") if os.path.ismount(path))
+beside = os.path.join(plain, os.path.relpath(top, mount))
+mounts = {"READ_PLUS": top, "READ": beside}
+
+print(f"Linux {os.uname().release}, files of {SIZE >> 20} MiB, {ROUNDS} rounds, MiB/s: median (least to most)\n")
+print("| | READ_PLUS | READ | ratio |\n|---|---|---|---|")
+for name, chunk, begin in LAYOUTS:
+    expected = make(name, chunk, begin)
+    results = {way: [] for way in mounts}
+    for turn in range(1 + ROUNDS):
+        for way in sorted(mounts, reverse=turn % 2 == 1):
+            measured = measure(mounts[way], name, expected)
+            if turn > 0:
+                results[way].append(measured)
+    os.unlink(name)
+    medians = [statistics.median(each) for each in results.values()]
+    cells = [f"{median:.1f} ({min(each):.1f} to {max(each):.1f})" for median, each in zip(medians, results.values())]
+    print(f"| {name} | {' | '.join(cells)} | {medians[0] / medians[1]:.2f} |", flush=True)
+if operations(mount)[1] == 0 or operations(plain)[0] == 0:
+    sys.exit(f"readplus: READ and READ_PLUS were called {operations(mount)} and {operations(plain)} times: one mount for each was wanted")
+run("umount", plain)
