@@ -153,7 +153,7 @@ xdr_struct! {
         pub(crate) kind: u32,
         pub(crate) flag: u32,
         pub(crate) mask: u32,
-        pub(crate) who: &'a [u8],
+        pub(crate) who: Who<'a>,
     }
 }
 

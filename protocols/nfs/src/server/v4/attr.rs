@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Attr, Errno, Kind, Node, SetAttr, StatFs, Want};
+use vfs::{Access, Attr, Cx, Errno, Kind, Level, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
-use super::{Compound, Done};
-use crate::server::Server;
+use super::{Bad, Compound, Done};
+use crate::server::acl::Becomes;
+use crate::server::{self, Server};
 use crate::v4::Status;
+use crate::v4::acl::{self, Acls};
 use crate::v4::attr::{
     Attributes, Bitmap, FileType, FsId, NfsTime, SetTime, SpecData, Who, number as n,
 };
@@ -17,6 +19,7 @@ use crate::v4::reply::Accessible;
 /// What can be set.
 const SETTABLE: Bitmap = Bitmap::of(&[
     n::SIZE,
+    n::ACL,
     n::MODE,
     n::OWNER,
     n::OWNER_GROUP,
@@ -39,8 +42,8 @@ const FILE_SYSTEM: Bitmap = Bitmap::of(&[
     n::SPACE_TOTAL,
 ]);
 
-/// Which attributes a minor version has.
-pub(super) fn supported(minor: u32) -> Bitmap {
+/// Which attributes a minor version has, of a source that has what those tell.
+pub(super) fn supported(server: &Server, minor: u32) -> Bitmap {
     const ACL: Bitmap = Bitmap::of(&[n::ACL]);
     const OF_4_1: Bitmap = Bitmap::of(&[n::FS_LAYOUT_TYPES, n::SUPPATTR_EXCLCREAT]);
     const OF_4_2: Bitmap = Bitmap::of(&[
@@ -49,7 +52,10 @@ pub(super) fn supported(minor: u32) -> Bitmap {
         n::MODE_UMASK,
         n::XATTR_SUPPORT,
     ]);
-    let all = Attributes::KNOWN.without(&ACL);
+    let all = match server.capabilities.acl {
+        Level::None => Attributes::KNOWN.without(&ACL),
+        Level::Emulated | Level::Native => Attributes::KNOWN,
+    };
     match minor {
         0 => all.without(&OF_4_2).without(&OF_4_1),
         1 => all.without(&OF_4_2),
@@ -62,21 +68,52 @@ pub(super) const NOT_EXCLUSIVE: Bitmap =
     Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SIZE]);
 
 /// Which attributes an exclusive create takes.
-fn exclusive(minor: u32) -> Bitmap {
-    supported(minor).and(&SETTABLE).without(&NOT_EXCLUSIVE)
+fn exclusive(server: &Server, minor: u32) -> Bitmap {
+    supported(server, minor)
+        .and(&SETTABLE)
+        .without(&NOT_EXCLUSIVE)
 }
 
 /// A node whose attributes are told.
 pub(super) struct Described<'a> {
-    pub(super) node: &'a Arc<dyn Node>,
-    pub(super) attr: &'a Attr,
+    node: &'a Arc<dyn Node>,
+    attr: &'a Attr,
     /// Its handle, if that is wanted.
-    pub(super) handle: Option<Vec<u8>>,
+    handle: Option<Vec<u8>>,
     /// Figures of its file system, if they are wanted.
-    pub(super) figures: Option<StatFs>,
+    figures: Option<StatFs>,
+    /// Its ACLs, if they are wanted and it has any.
+    acls: Option<Acls>,
 }
 
-impl Described<'_> {
+impl<'a> Described<'a> {
+    /// `node`, with what else there is to tell of it for `want`.
+    pub(super) fn new(
+        server: &Server,
+        cx: &Cx<'_>,
+        node: &'a Arc<dyn Node>,
+        attr: &'a Attr,
+        want: &Bitmap,
+    ) -> Result<Described<'a>, Errno> {
+        let mut described = Described {
+            node,
+            attr,
+            handle: None,
+            figures: None,
+            acls: None,
+        };
+        if want.has(n::FILEHANDLE) {
+            described.handle = Some(server.handle(cx, node)?.bytes());
+        }
+        if !want.and(&FILE_SYSTEM).is_empty() {
+            described.figures = Some(node.statfs(cx)?);
+        }
+        if want.has(n::ACL) {
+            described.acls = acls(cx, node, attr)?;
+        }
+        Ok(described)
+    }
+
     /// Those of its attributes that are in `want`, which a minor version supports.
     pub(super) fn attributes(&self, server: &Server, minor: u32, want: &Bitmap) -> Attributes<'_> {
         let attr = self.attr;
@@ -92,8 +129,11 @@ impl Described<'_> {
                 }
             };
         }
-        given! {
-            SUPPORTED supported: supported(minor),
+        let directory = attr.kind == Kind::Directory;
+        let acl = self.acls.as_ref().filter(|_| want.has(n::ACL));
+        let created = attr.btime.filter(|_| want.has(n::TIME_CREATE));
+        let always = given! {
+            SUPPORTED supported: supported(server, minor),
             TYPE kind: FileType::from(attr.kind),
             // FH4_PERSISTENT.
             FH_EXPIRE_TYPE handle_expires: 0,
@@ -106,7 +146,7 @@ impl Described<'_> {
             UNIQUE_HANDLES unique_handles: true,
             LEASE_TIME lease_time: server.options.lease.as_secs() as u32,
             RDATTR_ERROR read_error: Status::Ok as u32,
-            ACLSUPPORT acl_support: 0,
+            ACLSUPPORT acl_support: if can.acl == Level::None { 0 } else { acl::SUPPORT },
             CANSETTIME can_set_time: true,
             CASE_INSENSITIVE case_insensitive: false,
             CASE_PRESERVING case_preserving: true,
@@ -133,17 +173,21 @@ impl Described<'_> {
             SPACE_TOTAL space_total: blocks(figures.blocks),
             SPACE_USED space_used: attr.blocks.saturating_mul(512),
             TIME_ACCESS accessed: NfsTime::from(attr.atime),
-            TIME_CREATE created: NfsTime::from(attr.btime.unwrap_or_default()),
             TIME_DELTA time_delta: NfsTime { seconds: 0, nseconds: 1 },
             TIME_METADATA changed: NfsTime::from(attr.ctime),
             TIME_MODIFY modified: NfsTime::from(attr.mtime),
             MOUNTED_ON_FILEID mounted_on: attr.id,
             FS_LAYOUT_TYPES layouts: Vec::new(),
-            SUPPATTR_EXCLCREAT supported_exclusive: exclusive(minor),
-            CLONE_BLKSIZE clone_block: if can.clone == vfs::Level::None { 0 } else { attr.blksize },
+            SUPPATTR_EXCLCREAT supported_exclusive: exclusive(server, minor),
+            CLONE_BLKSIZE clone_block: if can.clone == Level::None { 0 } else { attr.blksize },
             // NFS4_CHANGE_TYPE_IS_UNDEFINED: it may be made of times.
             CHANGE_ATTR_TYPE change_type: 4,
-            XATTR_SUPPORT xattr_support: can.xattr != vfs::Level::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
+            XATTR_SUPPORT xattr_support: can.xattr != Level::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
+        };
+        Attributes {
+            acl: acl.map(|acls| acls.to_v4(directory)),
+            created: created.map(NfsTime::from),
+            ..always
         }
     }
 }
@@ -158,39 +202,16 @@ pub(super) fn needed(want: &Bitmap) -> Want {
 }
 
 impl Compound<'_, '_> {
-    /// `node`, with what else there is to tell of it for `want`.
-    fn describe<'a>(
-        &self,
-        node: &'a Arc<dyn Node>,
-        attr: &'a Attr,
-        want: &Bitmap,
-    ) -> Result<Described<'a>, Errno> {
-        let cx = self.cx();
-        let handle = match want.has(n::FILEHANDLE) {
-            true => Some(self.turn.server.handle(&cx, node)?.bytes()),
-            false => None,
-        };
-        let figures = match want.and(&FILE_SYSTEM).is_empty() {
-            true => None,
-            false => Some(node.statfs(&cx)?),
-        };
-        Ok(Described {
-            node,
-            attr,
-            handle,
-            figures,
-        })
-    }
-
     pub(super) fn getattr(&mut self, want: Bitmap) -> Done {
         let node = self.node()?;
         if !want.and(&WRITE_ONLY).is_empty() {
             return Err(Status::Inval.into());
         }
-        let want = want.and(&supported(self.minor));
-        let attr = node.attr(&self.cx(), needed(&want))?;
-        let described = self.describe(&node, &attr, &want)?;
-        let attributes = described.attributes(self.turn.server, self.minor, &want);
+        let (server, cx) = (self.turn.server, self.cx());
+        let want = want.and(&supported(server, self.minor));
+        let attr = node.attr(&cx, needed(&want))?;
+        let described = Described::new(server, &cx, &node, &attr, &want)?;
+        let attributes = described.attributes(server, self.minor, &want);
         self.reply.value(&attributes.set());
         let counted = self.reply.len();
         self.reply.value(&0u32);
@@ -202,7 +223,12 @@ impl Compound<'_, '_> {
 
     pub(super) fn setattr(&mut self, op: Setattr<'_>) -> Done {
         let node = self.node()?;
-        let (mut set, done) = to_set(self.minor, &op.attributes)?;
+        let server = self.turn.server;
+        let Change {
+            mut set,
+            acls,
+            done,
+        } = to_set(server, self.minor, &op.attributes, node.kind())?;
         if node.kind() == Kind::Symlink {
             // It means nothing, and few file systems keep one: clients that copy trees set it all the same.
             set.mode = None;
@@ -215,19 +241,38 @@ impl Compound<'_, '_> {
             }
             None => None,
         };
+        if acls.is_some() {
+            // More than one step.
+            cx.may_wait()?;
+        }
         if set != SetAttr::default() {
             let attr = match file {
                 Some(file) => file.setattr(&cx, &set)?,
                 None => node.setattr(&cx, &set)?,
             };
             if set.changes_access() {
-                let server = self.turn.server;
                 server.files.forget_strangers(node.id(), attr.uid);
             }
         }
         self.affected();
-        self.reply.value(&done);
-        Ok(())
+        let failed = acls.and_then(|acls| self.set_acls(&node, &acls).err());
+        match failed {
+            None => {
+                self.reply.value(&done);
+                Ok(())
+            }
+            Some(errno) => {
+                self.reply.value(&done.without(&Bitmap::of(&[n::ACL])));
+                Err(Bad::Answered(acl_status(errno)))
+            }
+        }
+    }
+
+    /// Sets a node's ACLs, none that the list says nothing of is left.
+    pub(super) fn set_acls(&self, node: &Arc<dyn Node>, acls: &Acls) -> Result<(), Errno> {
+        let access = Becomes::Set(Some(&acls.access));
+        let default = Becomes::Set(acls.default.as_ref());
+        self.turn.server.set_acls(&self.cx(), node, access, default)
     }
 
     pub(super) fn verify(&mut self, given: &Attributes<'_>, otherwise: Status) -> Done {
@@ -237,12 +282,13 @@ impl Compound<'_, '_> {
         if !want.and(&WRITE_ONLY).is_empty() || !want.and(&ONLY_READ).is_empty() {
             return Err(Status::Inval.into());
         }
-        if given.unknown || !want.without(&supported(self.minor)).is_empty() {
+        let (server, cx) = (self.turn.server, self.cx());
+        if given.unknown || !want.without(&supported(server, self.minor)).is_empty() {
             return Err(Status::Attrnotsupp.into());
         }
-        let attr = node.attr(&self.cx(), needed(&want))?;
-        let described = self.describe(&node, &attr, &want)?;
-        let same = described.attributes(self.turn.server, self.minor, &want) == *given;
+        let attr = node.attr(&cx, needed(&want))?;
+        let described = Described::new(server, &cx, &node, &attr, &want)?;
+        let same = described.attributes(server, self.minor, &want) == *given;
         // VERIFY goes on if they are the same, NVERIFY if they are not.
         match same == (otherwise == Status::NotSame) {
             true => Ok(()),
@@ -298,10 +344,42 @@ fn allowed_bits(minor: u32) -> u32 {
     if minor >= 2 { 0x1ff } else { 0x3f }
 }
 
-/// What `attributes` are to the source, and which of them that sets.
-pub(super) fn to_set(minor: u32, attributes: &Attributes<'_>) -> Result<(SetAttr, Bitmap), Status> {
+/// What an ACL cannot be set for.
+fn acl_status(errno: Errno) -> Status {
+    match errno {
+        Errno::EOPNOTSUPP => Status::Attrnotsupp,
+        errno => errno.into(),
+    }
+}
+
+/// `node`'s ACLs; nothing if it has none.
+fn acls(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Option<Acls>, Errno> {
+    let access = match server::acl::access(cx, node, attr) {
+        Err(Errno::EOPNOTSUPP) => return Ok(None),
+        access => access?,
+    };
+    let default = server::acl::default(cx, node)?;
+    Ok(Some(Acls { access, default }))
+}
+
+/// What attributes are to be.
+#[derive(Default)]
+pub(super) struct Change {
+    pub(super) set: SetAttr,
+    pub(super) acls: Option<Acls>,
+    /// Which attributes that sets.
+    pub(super) done: Bitmap,
+}
+
+/// What `attributes` of a node of this kind are to the source.
+pub(super) fn to_set(
+    server: &Server,
+    minor: u32,
+    attributes: &Attributes<'_>,
+    kind: Kind,
+) -> Result<Change, Status> {
     let set = attributes.set();
-    if attributes.unknown || !set.without(&supported(minor)).is_empty() {
+    if attributes.unknown || !set.without(&supported(server, minor)).is_empty() {
         return Err(Status::Attrnotsupp);
     }
     if !set.without(&SETTABLE).is_empty() {
@@ -344,5 +422,11 @@ pub(super) fn to_set(minor: u32, attributes: &Attributes<'_>) -> Result<(SetAttr
             || attributes.group.is_some(),
         ..SetAttr::default()
     };
-    Ok((changes, set))
+    let acls = attributes.acl.as_ref();
+    let acls = acls.map(|aces| Acls::from_v4(aces, kind == Kind::Directory));
+    Ok(Change {
+        set: changes,
+        acls: acls.transpose()?,
+        done: set,
+    })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memory::Memory;
-use vfs::{Call, Export};
+use vfs::{Call, Export, FileSystem};
 use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Session as _, Xdr, XdrReader};
 
@@ -22,7 +22,11 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> World {
-        let export = Arc::new(Export::new("", Memory::new(clock())));
+        World::over(Memory::new(clock()))
+    }
+
+    pub(super) fn over(fs: Arc<dyn FileSystem>) -> World {
+        let export = Arc::new(Export::new("", fs));
         let server = Server::new(export, Options::new(7, Arc::new(|| Duration::ZERO)));
         World { server }
     }
