@@ -281,7 +281,13 @@ mod tests {
         };
         let acl = |uid, gid| {
             let mut acl = 2u32.to_le_bytes().to_vec();
-            for (tag, id) in [(1, u32::MAX), (2, uid), (4, u32::MAX), (8, gid), (32, u32::MAX)] {
+            for (tag, id) in [
+                (1, u32::MAX),
+                (2, uid),
+                (4, u32::MAX),
+                (8, gid),
+                (32, u32::MAX),
+            ] {
                 acl.extend(entry(tag, id));
             }
             acl

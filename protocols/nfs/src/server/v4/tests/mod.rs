@@ -2,6 +2,7 @@
 
 mod acls;
 mod attributes;
+mod copies;
 mod locks;
 mod names;
 mod net;

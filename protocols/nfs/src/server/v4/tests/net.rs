@@ -26,8 +26,15 @@ impl World {
     }
 
     pub(super) fn over(fs: Arc<dyn FileSystem>) -> World {
+        World::at(fs, || Duration::ZERO)
+    }
+
+    pub(super) fn at(
+        fs: Arc<dyn FileSystem>,
+        clock: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> World {
         let export = Arc::new(Export::new("", fs));
-        let server = Server::new(export, Options::new(7, Arc::new(|| Duration::ZERO)));
+        let server = Server::new(export, Options::new(7, Arc::new(clock)));
         World { server }
     }
 
