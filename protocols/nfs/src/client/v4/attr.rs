@@ -271,15 +271,32 @@ pub struct Traits<'a> {
     pub handle: &'a [u8],
 }
 
+/// What a server tells that it can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Can {
+    /// How much it takes and gives at a time.
+    pub limits: Limits,
+    /// How many seconds a client may be silent.
+    pub lease: u32,
+    /// Whether it has extended attributes (v4.2).
+    pub xattr: bool,
+    /// Whether files can share blocks (v4.2).
+    pub clone: bool,
+}
+
 impl Steps for Traits<'_> {
-    /// How much it takes and gives at a time, how many seconds a client may be silent, and whether it has
-    /// extended attributes.
-    type Answer<'r> = (Limits, u32, bool);
+    type Answer<'r> = Can;
 
     const ONCE: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
-        let asked = Bitmap::of(&[n::MAXREAD, n::MAXWRITE, n::LEASE_TIME, n::XATTR_SUPPORT]);
+        let asked = Bitmap::of(&[
+            n::MAXREAD,
+            n::MAXWRITE,
+            n::LEASE_TIME,
+            n::CLONE_BLKSIZE,
+            n::XATTR_SUPPORT,
+        ]);
         to.op(&Op::Putfh(self.handle)).op(&Op::Getattr(asked));
     }
 
@@ -294,9 +311,13 @@ impl Steps for Traits<'_> {
             read: most(attributes.max_read),
             write: most(attributes.max_write),
         };
-        let lease = attributes.lease_time.unwrap_or(90);
-        let xattr = attributes.xattr_support.unwrap_or(false);
-        Ok((limits, lease, xattr))
+        Ok(Can {
+            limits,
+            lease: attributes.lease_time.unwrap_or(90),
+            xattr: attributes.xattr_support.unwrap_or(false),
+            // RFC 7862 section 12.2.1: a block, or nothing if there is no such thing.
+            clone: attributes.clone_block.is_some_and(|block| block > 0),
+        })
     }
 }
 

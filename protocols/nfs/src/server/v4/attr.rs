@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vfs::{Access, Attr, Cx, Errno, Kind, Level, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
-use super::{Bad, Compound, Done};
+use super::{Bad, Compound, Done, open};
 use crate::server::acl::Becomes;
 use crate::server::{self, Server};
 use crate::v4::Status;
@@ -53,6 +53,7 @@ pub(super) fn supported(server: &Server, minor: u32) -> Bitmap {
         n::CHANGE_ATTR_TYPE,
         n::MODE_UMASK,
         n::XATTR_SUPPORT,
+        n::OPEN_ARGUMENTS,
     ]);
     let all = match server.capabilities.acl {
         Level::None => Attributes::KNOWN.without(&ACL),
@@ -185,6 +186,7 @@ impl<'a> Described<'a> {
             // NFS4_CHANGE_TYPE_IS_UNDEFINED: it may be made of times.
             CHANGE_ATTR_TYPE change_type: 4,
             XATTR_SUPPORT xattr_support: can.xattr != Level::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
+            OPEN_ARGUMENTS open_arguments: open::TAKES,
         };
         Attributes {
             acl: acl.map(|acls| acls.to_v4(directory)),

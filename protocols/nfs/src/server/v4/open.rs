@@ -9,7 +9,7 @@ use super::place::name;
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
 use crate::v4::Status;
-use crate::v4::attr::{Attributes, Bitmap, number as n};
+use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
 use crate::v4::op::{Claim, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow};
 use crate::v4::reply::{Delegation, Opened};
 use crate::v4::types::{ChangeInfo, Verifier};
@@ -21,6 +21,20 @@ mod flag {
     /// Locks are those of fcntl(2).
     pub(super) const LOCKTYPE_POSIX: u32 = 0x4;
 }
+
+/// What OPEN takes, by the numbers of its arguments.
+pub(super) const TAKES: OpenArguments = OpenArguments {
+    // Reading, writing, both.
+    share_access: Bitmap::of(&[1, 2, 3]),
+    // Nothing as well.
+    share_deny: Bitmap::of(&[0, 1, 2, 3]),
+    // No delegation.
+    share_access_want: Bitmap::of(&[4]),
+    // A name, what was open before a restart, a handle.
+    open_claim: Bitmap::of(&[0, 1, 4]),
+    // All that there are.
+    create_mode: Bitmap::of(&[0, 1, 2, 3]),
+};
 
 /// What is opened, and what came of the name.
 struct Found {
