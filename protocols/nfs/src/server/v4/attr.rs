@@ -5,28 +5,15 @@ use std::sync::Arc;
 use vfs::{Access, Attr, Cx, Errno, Kind, Level, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
+use super::set::{Change, NOT_EXCLUSIVE, SETTABLE, to_set};
 use super::{Bad, Compound, Done, open};
 use crate::server::acl::Becomes;
 use crate::server::{self, Server};
 use crate::v4::Status;
 use crate::v4::acl::{self, Acls};
-use crate::v4::attr::{
-    Attributes, Bitmap, FileType, FsId, NfsTime, SetTime, SpecData, Who, number as n,
-};
+use crate::v4::attr::{Attributes, Bitmap, FileType, FsId, NfsTime, SpecData, Who, number as n};
 use crate::v4::op::Setattr;
 use crate::v4::reply::Accessible;
-
-/// What can be set.
-const SETTABLE: Bitmap = Bitmap::of(&[
-    n::SIZE,
-    n::ACL,
-    n::MODE,
-    n::OWNER,
-    n::OWNER_GROUP,
-    n::TIME_ACCESS_SET,
-    n::TIME_MODIFY_SET,
-    n::MODE_UMASK,
-]);
 
 /// What can only be set.
 pub(super) const WRITE_ONLY: Bitmap =
@@ -42,6 +29,7 @@ const FILE_SYSTEM: Bitmap = Bitmap::of(&[
     n::SPACE_AVAIL,
     n::SPACE_FREE,
     n::SPACE_TOTAL,
+    n::CLONE_BLKSIZE,
 ]);
 
 /// Which attributes a minor version has, of a source that has what those tell.
@@ -65,10 +53,6 @@ pub(super) fn supported(server: &Server, minor: u32) -> Bitmap {
         _ => all,
     }
 }
-
-/// What an exclusive create does not take: its verifier is kept in the times, and it makes nothing but empty files.
-pub(super) const NOT_EXCLUSIVE: Bitmap =
-    Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SIZE]);
 
 /// Which attributes an exclusive create takes.
 fn exclusive(server: &Server, minor: u32) -> Bitmap {
@@ -182,7 +166,7 @@ impl<'a> Described<'a> {
             MOUNTED_ON_FILEID mounted_on: attr.id,
             FS_LAYOUT_TYPES layouts: Vec::new(),
             SUPPATTR_EXCLCREAT supported_exclusive: exclusive(server, minor),
-            CLONE_BLKSIZE clone_block: if can.clone == Level::None { 0 } else { attr.blksize },
+            CLONE_BLKSIZE clone_block: if can.clone == Level::None { 0 } else { figures.bsize },
             // NFS4_CHANGE_TYPE_IS_UNDEFINED: it may be made of times.
             CHANGE_ATTR_TYPE change_type: 4,
             XATTR_SUPPORT xattr_support: can.xattr != Level::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
@@ -364,73 +348,4 @@ fn acls(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Option<Acls>, 
     };
     let default = server::acl::default(cx, node)?;
     Ok(Some(Acls { access, default }))
-}
-
-/// What attributes are to be.
-#[derive(Default)]
-pub(super) struct Change {
-    pub(super) set: SetAttr,
-    pub(super) acls: Option<Acls>,
-    /// Which attributes that sets.
-    pub(super) done: Bitmap,
-}
-
-/// What `attributes` of a node of this kind are to the source.
-pub(super) fn to_set(
-    server: &Server,
-    minor: u32,
-    attributes: &Attributes<'_>,
-    kind: Kind,
-) -> Result<Change, Status> {
-    let set = attributes.set();
-    if attributes.unknown || !set.without(&supported(server, minor)).is_empty() {
-        return Err(Status::Attrnotsupp);
-    }
-    if !set.without(&SETTABLE).is_empty() {
-        return Err(Status::Inval);
-    }
-    let id = |who: Option<Who<'_>>| match who {
-        Some(Who::Number(id)) => Ok(Some(id)),
-        Some(Who::Name(b"")) => Err(Status::Inval),
-        Some(Who::Name(_)) => Err(Status::Badowner),
-        None => Ok(None),
-    };
-    let time = |time: Option<SetTime>| match time {
-        Some(SetTime::Server) => Ok(Some(vfs::SetTime::Now)),
-        Some(SetTime::Client(time)) if time.nseconds > 999_999_999 => Err(Status::Inval),
-        Some(SetTime::Client(time)) => Ok(Some(vfs::SetTime::At(time.into()))),
-        None => Ok(None),
-    };
-    if attributes
-        .size
-        .is_some_and(|size| i64::try_from(size).is_err())
-    {
-        return Err(Status::Fbig);
-    }
-    let mode = attributes
-        .mode
-        .or(attributes.mode_umask.map(|m| m.mode & !m.umask));
-    if mode.is_some_and(|mode| mode > 0o7777) {
-        return Err(Status::Inval);
-    }
-    let changes = SetAttr {
-        mode,
-        uid: id(attributes.owner)?,
-        gid: id(attributes.group)?,
-        size: attributes.size,
-        atime: time(attributes.set_accessed)?,
-        mtime: time(attributes.set_modified)?,
-        // As a local truncation or chown does, unless the mode is set as well.
-        kill_priv: attributes.size.is_some()
-            || attributes.owner.is_some()
-            || attributes.group.is_some(),
-        ..SetAttr::default()
-    };
-    let acls = attributes.acl.as_ref();
-    let acls = acls.map(|aces| Acls::from_v4(aces, kind == Kind::Directory));
-    Ok(Change {
-        set: changes,
-        acls: acls.transpose()?,
-        done: set,
-    })
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use vfs::{Errno, Kind, Make, Mode, Node, RenameFlags, SetAttr, Want};
 
-use super::attr::{Change, to_set};
 use super::place::name;
+use super::set::{Change, to_set};
 use super::{Bad, Compound, Done};
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap};

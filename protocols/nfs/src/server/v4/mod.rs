@@ -13,6 +13,7 @@ mod make;
 mod open;
 mod place;
 mod reply;
+mod set;
 mod sparse;
 pub mod state;
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use vfs::{Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Time, Want};
 
-use super::attr::{Change, NOT_EXCLUSIVE, to_set};
 use super::place::name;
+use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
 use crate::v4::Status;
