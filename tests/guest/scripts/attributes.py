@@ -2,6 +2,7 @@
 """Extended attributes and ACLs: what is set here the host has and the other way round, and ACLs let in and keep out whom they name.
 
 XATTR: 'no' where there are no extended attributes. ACL: 'posix' (setfacl(1)), 'nfs4' (nfs4_setfacl(1)) or 'no'.
+UMASK: 'client' where the client takes its umask away whatever a directory hands on.
 """
 
 import errno
@@ -128,8 +129,9 @@ def acls():
         file.write("made")
     os.mkdir("shared/deeper")
     os.umask(umask)
-    check("what is made, whatever the umask", f"user:{FRIEND}:r-" in host("getfacl -n shared/made"), True)
-    check("who may", who_may("shared/made"), {"friend": True, "stranger": may(STRANGER, os.O_RDONLY, "shared/made")})
+    check("what is made", f"user:{FRIEND}:r-" in host("getfacl -n shared/made"), True)
+    masked = os.environ.get("UMASK") == "client"
+    check("who may, whatever the umask", may(FRIEND, os.O_RDONLY, "shared/made"), not masked)
     check("what goes on further", f"default:user:{FRIEND}:r-x" in host("getfacl -n shared/deeper"), True)
     check("what a directory hands on goes", run("setfacl", "-k", "shared") if ACL == "posix" else
           run("nfs4_setfacl", "-s", "A::OWNER@:RWX,A::GROUP@:RX,A::EVERYONE@:RX", "shared"), "")

@@ -101,7 +101,8 @@ impl Way {
                 rpcbind: false,
             } => &[NONE, BARE, RENAMED, SOLID, ("HOST_LOCKS", "no")],
             Nfs { version: "3", .. } => &[NONE, BARE, RENAMED, SOLID],
-            Nfs { .. } => &[NONE, BARE, RENAMED, SOLID, ACL],
+            // RFC 8275 is for 4.2.
+            Nfs { .. } => &[NONE, BARE, RENAMED, SOLID, ACL, ("UMASK", "client")],
         }
     }
 
