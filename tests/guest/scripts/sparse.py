@@ -75,7 +75,8 @@ def holes():
         end = file.tell()
     with open("full", "wb") as file, open("source", "rb") as source:
         file.write(source.read())
-    check("cp --sparse=always", run("cp", "--sparse=always", "full", "copied"), True)
+    # It would rather clone than look for zeros.
+    check("cp --sparse=always", run("cp", "--sparse=always", "--reflink=never", "full", "copied"), True)
     check("its bytes", digest("copied"), digest("full"))
     check("its size", os.stat("copied").st_size, end)
     if not REFLINK:
