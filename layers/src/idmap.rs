@@ -9,9 +9,10 @@
 
 use std::sync::Arc;
 
+use vfs::acl::is_acl;
 use vfs::{
-    Attr, Caller, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, File, Groups, Make, Mode,
-    Name, Node, OpenFlags, Plus, Result, SetAttr, Want, XattrFlags,
+    Acl, Attr, Caller, Capabilities, Cx, DirEntry, DirSink, Entry, File, Groups, Make, Mode, Name,
+    Node, OpenFlags, Plus, Result, SetAttr, Want, Whose, XattrFlags,
 };
 
 use crate::squash::NOBODY;
@@ -166,15 +167,15 @@ impl Layer for MapIds {
 
     fn xattr(&self, inner: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
         let who = self.caller(cx.caller);
-        let mut value = inner.xattr(&cx.on_behalf_of(&who), name)?;
-        if is_acl(name) {
-            map_acl(
-                &mut value,
-                |uid| Ok(self.uids.to_client(uid).unwrap_or(NOBODY)),
-                |gid| Ok(self.gids.to_client(gid).unwrap_or(NOBODY)),
-            )?;
+        let value = inner.xattr(&cx.on_behalf_of(&who), name)?;
+        if !is_acl(name) {
+            return Ok(value);
         }
-        Ok(value)
+        map_acl(
+            &value,
+            |uid| Ok(self.uids.to_client(uid).unwrap_or(NOBODY)),
+            |gid| Ok(self.gids.to_client(gid).unwrap_or(NOBODY)),
+        )
     }
 
     fn set_xattr(
@@ -190,9 +191,8 @@ impl Layer for MapIds {
         if !is_acl(name) {
             return inner.set_xattr(&inside, name, value, flags);
         }
-        let mut value = value.to_vec();
-        map_acl(
-            &mut value,
+        let value = map_acl(
+            value,
             |uid| self.uids.to_host(uid),
             |gid| self.gids.to_host(gid),
         )?;
@@ -248,43 +248,27 @@ impl DirSink for Mapping<'_> {
     }
 }
 
-fn is_acl(name: &[u8]) -> bool {
-    matches!(
-        name,
-        b"system.posix_acl_access" | b"system.posix_acl_default"
-    )
-}
-
-/// Maps the ids of named users and groups in a POSIX ACL (`include/uapi/linux/
-/// posix_acl_xattr.h`): 4 bytes of version, then entries of 2 bytes tag, 2 bytes permissions and 4
-/// bytes id, all little-endian. `EINVAL` for what is none.
+/// Maps the ids of named users and groups in a POSIX ACL. `EINVAL` for what is none.
 fn map_acl(
-    acl: &mut [u8],
+    value: &[u8],
     uid: impl Fn(u32) -> Result<u32>,
     gid: impl Fn(u32) -> Result<u32>,
-) -> Result<()> {
-    const USER: u16 = 0x02;
-    const GROUP: u16 = 0x08;
-    let entries = acl.get_mut(4..).ok_or(Errno::EINVAL)?;
-    if entries.len() % 8 != 0 {
-        return Err(Errno::EINVAL);
+) -> Result<Vec<u8>> {
+    let mut acl = Acl::read(value)?;
+    for entry in &mut acl.0 {
+        match &mut entry.whose {
+            Whose::User(id) => *id = uid(*id)?,
+            Whose::Group(id) => *id = gid(*id)?,
+            Whose::Owner | Whose::OwningGroup | Whose::Mask | Whose::Others => {}
+        }
     }
-    for entry in entries.chunks_exact_mut(8) {
-        let (tag, id) = entry.split_at_mut(4);
-        let id: &mut [u8; 4] = id.try_into().expect("half of eight bytes");
-        let old = u32::from_le_bytes(*id);
-        let new = match u16::from_le_bytes([tag[0], tag[1]]) {
-            USER => uid(old)?,
-            GROUP => gid(old)?,
-            _ => continue,
-        };
-        *id = new.to_le_bytes();
-    }
-    Ok(())
+    Ok(acl.value())
 }
 
 #[cfg(test)]
 mod tests {
+    use vfs::Errno;
+
     use super::*;
 
     #[test]
@@ -297,19 +281,21 @@ mod tests {
         };
         let acl = |uid, gid| {
             let mut acl = 2u32.to_le_bytes().to_vec();
-            for (tag, id) in [(1, u32::MAX), (2, uid), (4, u32::MAX), (8, gid), (32, 7)] {
+            for (tag, id) in [
+                (1, u32::MAX),
+                (2, uid),
+                (4, u32::MAX),
+                (8, gid),
+                (32, u32::MAX),
+            ] {
                 acl.extend(entry(tag, id));
             }
             acl
         };
-        let mut mapped = acl(5, 6);
-        assert_eq!(
-            map_acl(&mut mapped, |uid| Ok(uid + 100), |gid| Ok(gid + 200)),
-            Ok(())
-        );
-        assert_eq!(mapped, acl(105, 206));
+        let mapped = map_acl(&acl(5, 6), |uid| Ok(uid + 100), |gid| Ok(gid + 200));
+        assert_eq!(mapped, Ok(acl(105, 206)));
         for len in [0, 3, 5, 11] {
-            let answer = map_acl(&mut vec![0; len], Ok, Ok);
+            let answer = map_acl(&vec![0; len], Ok, Ok);
             assert_eq!(answer, Err(Errno::EINVAL), "{len} bytes");
         }
     }

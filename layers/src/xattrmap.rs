@@ -26,6 +26,7 @@ use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use vfs::acl;
 use vfs::{
     Allocate, Attr, Caller, Capabilities, Cx, Entry, Errno, File, Kind, Level, Mode, Name, Node,
     OpenFlags, Payload, Result, SetAttr, XattrFlags,
@@ -46,9 +47,6 @@ pub struct XattrMap {
 
 /// File capabilities (capabilities(7)).
 const CAPABILITY: &[u8] = b"security.capability";
-
-/// POSIX ACLs (`include/uapi/linux/xattr.h`).
-const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 impl FromStr for XattrMap {
     type Err = BadMap;
@@ -121,7 +119,7 @@ impl Layer for XattrMap {
                 && self.rules.above(name) == Some(*name)
         };
         Capabilities {
-            acl: match ACLS.iter().all(stays) {
+            acl: match [acl::ACCESS, acl::DEFAULT].iter().all(stays) {
                 true => inner.acl,
                 false => Level::None,
             },

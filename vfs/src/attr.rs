@@ -199,6 +199,24 @@ pub struct StatFs {
     pub namelen: u32,
 }
 
+impl StatFs {
+    /// The most links that a file has, by the type of its file system: there is no call that tells. 32,000, which any has, for
+    /// a type that is not known here.
+    pub const fn link_max(&self) -> u32 {
+        match self.kind {
+            // ext4 (`EXT4_LINK_MAX`).
+            0xef53 => 65_000,
+            // btrfs (`BTRFS_LINK_MAX`).
+            0x9123_683e => 65_535,
+            // XFS (`XFS_MAXLINK`).
+            0x5846_5342 => i32::MAX as u32,
+            // tmpfs, which counts as far as its counter goes.
+            0x0102_1994 => u32::MAX,
+            _ => 32_000,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

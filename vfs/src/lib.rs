@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod attr;
 pub mod cx;
 pub mod errno;
@@ -22,6 +23,7 @@ pub mod payload;
 pub mod ranges;
 pub mod sip;
 
+pub use acl::{Acl, AclEntry, Whose};
 pub use attr::{Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Want};
 pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;

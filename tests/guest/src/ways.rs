@@ -86,14 +86,23 @@ impl Way {
         const BARE: (&str, &str) = ("ATTRIBUTE", "");
         // Clients remove a file that is open by giving it another name.
         const RENAMED: (&str, &str) = ("UNLINKED", "renamed");
+        const SOLID: (&str, &str) = ("HOLES", "no");
+        // 9P's and virtiofs's clients have ACLs only if they are told to.
+        const OPEN: (&str, &str) = ("ACL", "no");
+        const ACL: (&str, &str) = ("ACL", "nfs4");
         match self.protocol {
-            NineP | Virtiofs { .. } => &[],
-            Nfs { version: "4.2", .. } => &[("ATTRIBUTE", "user.colour"), RENAMED],
+            NineP => &[OPEN, SOLID],
+            Virtiofs { .. } => &[OPEN],
+            Nfs { version: "4.2", .. } => {
+                &[("ATTRIBUTE", "user.colour"), RENAMED, ACL, ("COPY", "yes")]
+            }
             Nfs {
                 version: "3",
                 rpcbind: false,
-            } => &[NONE, BARE, RENAMED, ("HOST_LOCKS", "no")],
-            Nfs { .. } => &[NONE, BARE, RENAMED],
+            } => &[NONE, BARE, RENAMED, SOLID, ("HOST_LOCKS", "no")],
+            Nfs { version: "3", .. } => &[NONE, BARE, RENAMED, SOLID],
+            // RFC 8275 is for 4.2.
+            Nfs { .. } => &[NONE, BARE, RENAMED, SOLID, ACL, ("UMASK", "client")],
         }
     }
 

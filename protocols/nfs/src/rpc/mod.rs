@@ -18,6 +18,8 @@ pub(crate) mod program {
     pub(crate) const MOUNT: u32 = 100_005;
     /// NLM v4.
     pub(crate) const NLM: u32 = 100_021;
+    /// NFS_ACL v3.
+    pub(crate) const NFS_ACL: u32 = 100_227;
     /// NSM.
     pub(crate) const NSM: u32 = 100_024;
 }

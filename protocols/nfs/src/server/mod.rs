@@ -6,6 +6,7 @@
 //! What it lacks on purpose: the order of replies and cancellation (the driver's: RPC cancels nothing),
 //! the portmapper's own sockets, encryption (a transport's business).
 
+mod acl;
 mod cache;
 mod data;
 mod files;
@@ -231,7 +232,7 @@ impl wire::Session for Connection {
                     arguments,
                     out,
                 };
-                if head.program == program::NFS && !self.marked {
+                if [program::NFS, program::NFS_ACL].contains(&head.program) && !self.marked {
                     return Err(Refusal::ProgramUnavailable.into());
                 }
                 turn.run(head.program, head.version, head.procedure)
@@ -344,6 +345,7 @@ impl<'a> Turn<'a> {
         match (program, version) {
             (program::NFS, 3) => v3::serve(self, procedure),
             (program::NFS, 4) => v4::serve(self, procedure),
+            (program::NFS_ACL, 3) => v3::acl::serve(self, procedure),
             (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
             (program::MOUNT, 3) => mount::serve(self, procedure),
             (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),

@@ -2,18 +2,21 @@
 //!
 //! What it lacks on purpose: SET and UNSET, for it is nobody else's, and CALLIT, which calls others on behalf of strangers.
 
-use super::{Ports, Stop, Turn};
+use vfs::Level;
+
+use super::{Server, Stop, Turn};
 use crate::portmap::{Binding, Mapping, PORT, Procedure, TCP, UDP};
 use crate::rpc::{Refusal, program};
 use crate::v3::List;
 
-/// What is served: programs, and their versions.
-const SERVED: [(u32, u32); 8] = [
+/// What is served: programs, and their versions. NFS_ACL only where there are ACLs.
+const SERVED: [(u32, u32); 9] = [
     (program::PORTMAP, 2),
     (program::PORTMAP, 3),
     (program::PORTMAP, 4),
     (program::NFS, 3),
     (program::NFS, 4),
+    (program::NFS_ACL, 3),
     (program::MOUNT, 3),
     (program::NLM, 4),
     (program::NSM, 1),
@@ -22,11 +25,12 @@ const SERVED: [(u32, u32); 8] = [
 /// Answers a call of the portmapper.
 pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result<(), Stop> {
     let procedure = Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
-    let ports = turn.server.options.ports.unwrap_or_default();
+    let server = turn.server.clone();
+    let port = |program, version, protocol| port(&server, program, version, protocol);
     match (procedure, version) {
         (Procedure::Null, _) => Ok(()),
         (Procedure::GetPort, 2) => turn.answer(|_, asked: Mapping| {
-            let port = port(ports, asked.program, Some(asked.version), asked.protocol);
+            let port = port(asked.program, Some(asked.version), asked.protocol);
             Ok(u32::from(port))
         }),
         (Procedure::GetPort, _) => {
@@ -37,7 +41,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result
                 _ => 0,
             };
             // Any version will do, as rpcbind has it: the caller is told which there are by the program itself.
-            let address = match port(ports, asked.program, None, protocol) {
+            let address = match port(asked.program, None, protocol) {
                 0 => Vec::new(),
                 port => address(asked.address, asked.netid, port),
             };
@@ -48,7 +52,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result
             let mut list = Vec::new();
             for protocol in [TCP, UDP] {
                 list.extend(SERVED.into_iter().filter_map(|(program, version)| {
-                    let port = port(ports, program, Some(version), protocol);
+                    let port = port(program, Some(version), protocol);
                     (port != 0).then_some(Mapping {
                         program,
                         version,
@@ -64,7 +68,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result
             let mut list = Vec::new();
             for (netid, protocol) in [("tcp", TCP), ("udp", UDP)] {
                 for (program, version) in SERVED {
-                    match port(ports, program, Some(version), protocol) {
+                    match port(program, Some(version), protocol) {
                         0 => {}
                         port => list.push((program, version, netid, address(b"", b"", port))),
                     }
@@ -86,14 +90,16 @@ pub(super) fn serve(turn: &mut Turn<'_>, version: u32, procedure: u32) -> Result
 }
 
 /// Where a program is; 0 if it is not.
-fn port(ports: Ports, program: u32, version: Option<u32>, protocol: u32) -> u16 {
+fn port(server: &Server, program: u32, version: Option<u32>, protocol: u32) -> u16 {
+    let ports = server.options.ports.unwrap_or_default();
     let is_served = SERVED
         .iter()
-        .any(|&(number, has)| number == program && version.is_none_or(|version| version == has));
+        .any(|&(number, has)| number == program && version.is_none_or(|version| version == has))
+        && (program != program::NFS_ACL || server.capabilities.acl != Level::None);
     match protocol {
         TCP | UDP if is_served && program == program::PORTMAP => PORT,
         TCP if is_served => ports.tcp,
-        UDP if is_served && program != program::NFS => ports.udp,
+        UDP if is_served && ![program::NFS, program::NFS_ACL].contains(&program) => ports.udp,
         _ => 0,
     }
 }

@@ -1,6 +1,7 @@
 //! NFS v3's messages (RFC 1813), as both halves have them: what a procedure takes and what it answers,
 //! which is an [`Outcome`] for each but NULL.
 
+mod acl;
 mod attr;
 mod data;
 mod dir;
@@ -12,6 +13,7 @@ mod status;
 
 use wire::xdr_enum;
 
+pub use acl::{AclItem, AclList, AclProcedure, GetAclArgs, GetAclOk, SetAclArgs, acl_mask};
 pub use attr::{
     AccessArgs, AccessOk, Attributes, Guard, Kind, PreAttributes, SetAttrArgs, SetAttributes,
     SetTime, SpecData, Time, Wcc, access,

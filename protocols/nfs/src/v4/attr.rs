@@ -1,4 +1,4 @@
-//! Attributes (RFC 8881 section 5, RFC 7862 section 12.2, RFC 8275, RFC 8276): one table, from which
+//! Attributes (RFC 8881 section 5, RFC 7862 section 12.2, RFC 8275, RFC 8276, RFC 9754): one table, from which
 //! come the struct of them all, reading and writing.
 
 use vfs::{Kind, Time};
@@ -147,13 +147,24 @@ xdr_struct! {
         pub(crate) umask: u32,
     }
 
+    /// What OPEN understands, as sets of the numbers that stand in its arguments (`open_arguments4`, RFC 9754 section 4).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct OpenArguments {
+        pub(crate) share_access: Bitmap,
+        pub(crate) share_deny: Bitmap,
+        /// Bits of what is wanted of delegations.
+        pub(crate) share_access_want: Bitmap,
+        pub(crate) open_claim: Bitmap,
+        pub(crate) create_mode: Bitmap,
+    }
+
     /// An entry of an access control list (`nfsace4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub(crate) struct Ace<'a> {
         pub(crate) kind: u32,
         pub(crate) flag: u32,
         pub(crate) mask: u32,
-        pub(crate) who: &'a [u8],
+        pub(crate) who: Who<'a>,
     }
 }
 
@@ -326,6 +337,7 @@ attributes! {
     79 change_type CHANGE_ATTR_TYPE: u32,
     81 mode_umask MODE_UMASK: ModeUmask,
     82 xattr_support XATTR_SUPPORT: bool,
+    86 open_arguments OPEN_ARGUMENTS: OpenArguments,
 }
 
 impl<'a> Xdr<'a> for Attributes<'a> {

@@ -3,6 +3,7 @@
 // What a failed call tells is as large as what a good one does.
 #![allow(clippy::result_large_err)]
 
+mod acls;
 mod data;
 mod dirs;
 mod locks;

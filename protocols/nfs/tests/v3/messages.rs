@@ -298,6 +298,33 @@ fn what_is_answered_goes_there_and_back() {
 #[test]
 fn what_belongs_to_v3_goes_there_and_back() {
     use nfs::{mount, nlm, nsm, portmap};
+    let list = AclList {
+        count: 1,
+        entries: vec![AclItem {
+            tag: 1,
+            id: 1000,
+            may: 6,
+        }],
+    };
+    round(GetAclArgs {
+        object: handle(),
+        mask: acl_mask::ALL,
+    });
+    round(SetAclArgs {
+        object: handle(),
+        mask: acl_mask::ACCESS,
+        access: list.clone(),
+        default: AclList::default(),
+    });
+    let told = round(Outcome::<_, Option<Attributes>>::Done(GetAclOk {
+        attributes: None,
+        mask: acl_mask::ACCESS,
+        access: list,
+        default: AclList::default(),
+    }));
+    let want = b"\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0\x01\
+        \0\0\0\x01\0\0\x03\xe8\0\0\0\x06\0\0\0\0\0\0\0\0";
+    assert_eq!(told, want);
     round(mount::Mounted::Done(mount::MountOk {
         root: handle(),
         flavors: vec![1, 0],

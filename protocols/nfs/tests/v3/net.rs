@@ -8,7 +8,7 @@ use memory::Memory;
 use nfs::mount::{self, Mounted};
 use nfs::server::{Connection, Options, Ports, Server};
 use nfs::v3::*;
-use vfs::{Call, Export, Patience};
+use vfs::{Call, Export, FileSystem, Patience};
 use vfs_testkit::session::{self, Came, Parked};
 use vfs_testkit::{Message, clock};
 use wire::{Answer, Session, Xdr, XdrReader};
@@ -18,6 +18,7 @@ pub(crate) const NFS: u32 = 100_003;
 pub(crate) const MOUNT: u32 = 100_005;
 pub(crate) const NLM: u32 = 100_021;
 pub(crate) const NSM: u32 = 100_024;
+pub(crate) const NFS_ACL: u32 = 100_227;
 
 /// What a server says of a call: its results, or why it has none (`accept_stat`, or the reply's status if denied).
 pub(crate) type Replied = Result<&'static [u8], u32>;
@@ -31,6 +32,10 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new() -> Host {
+        Host::over(Memory::new(clock()))
+    }
+
+    pub(crate) fn over(tree: Arc<dyn FileSystem>) -> Host {
         let seconds = Arc::new(AtomicU64::new(1000));
         let time = seconds.clone();
         let clock_of = Arc::new(move || Duration::from_secs(time.load(Ordering::Relaxed)));
@@ -39,7 +44,6 @@ impl Host {
             tcp: 2049,
             udp: 2050,
         });
-        let tree = Memory::new(clock());
         let server = Server::new(Arc::new(Export::new("data", tree)), options);
         Host { server, seconds }
     }

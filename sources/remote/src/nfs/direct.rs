@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::nfs::client::v4::{ClientId, Root, Steps, Traits};
+use ::nfs::client::v4::{Can, ClientId, Root, Steps, Traits};
 use ::nfs::client::{Ask, Failure, Limits};
 use vfs::{Call, Cx, Errno, Result};
 
@@ -82,7 +82,7 @@ impl Compounds {
         let cx = Cx::new(&caller, &call);
         let root = core.ask(&cx, Root, |made| made.handle)?;
         let handle = &root.ok_or(Errno::EIO)?;
-        let (limits, lease, _) = core.ask(&cx, Traits { handle }, |traits| traits)?;
+        let Can { limits, lease, .. } = core.ask(&cx, Traits { handle }, |can| can)?;
         let keeper = Keeper::start(core.clone(), Duration::from_secs(lease.into()))?;
         Ok(Compounds {
             limits: core.limits(bounded(limits)),

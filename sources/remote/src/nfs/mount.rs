@@ -157,8 +157,8 @@ impl Mount<'_> {
             handle = found.handle.ok_or(Errno::EIO)?.into();
         }
         let ask = AskTraits { handle: &handle };
-        let (limits, lease, xattr) = core.ask(cx, ask, |traits| traits)?;
-        let limits = bounded(limits);
+        let can = core.ask(cx, ask, |can| can)?;
+        let limits = bounded(can.limits);
         let get = GetAttr4 {
             handle: &handle,
             tree: NOWHERE,
@@ -167,8 +167,9 @@ impl Mount<'_> {
         let traits = Traits {
             tree: tree_of(&attr, limits),
             limits,
-            lease: Duration::from_secs(lease.into()),
-            xattr,
+            lease: Duration::from_secs(can.lease.into()),
+            xattr: can.xattr,
+            clone: can.clone,
         };
         let version = V4::new(core, traits, !self.options.no_read_plus)?;
         let attr = version.attr(cx, &handle)?;

@@ -132,20 +132,37 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "attributes",
+        file: "attributes.py",
+        ..PLAIN
+    },
+    Script {
+        name: "sparse",
+        file: "sparse.py",
+        quick: &[("SIZE", "8")],
+        full: &[("SIZE", "256")],
+        ..PLAIN
+    },
+    Script {
         name: "overlay",
         file: "overlay.sh",
-        ways: &[
-            "none",
-            "mmap",
-            "loose",
-            "virtiofs",
-            "virtiofs-4q",
-            "virtiofs-never",
-            "nfs4.0",
-            "nfs4.1",
-            "nfs4.2",
-        ],
         ..PLAIN
+    },
+    Script {
+        name: "sparse-xfs",
+        file: "sparse.py",
+        quick: &[("SIZE", "8"), ("REFLINK", "yes")],
+        full: &[("SIZE", "64"), ("REFLINK", "yes")],
+        setup: Setup::Disk("xfs -q"),
+        ways: &["nfs4.2"],
+    },
+    Script {
+        name: "sparse-btrfs",
+        file: "sparse.py",
+        quick: &[("SIZE", "8"), ("REFLINK", "yes")],
+        full: &[("SIZE", "64"), ("REFLINK", "yes")],
+        setup: Setup::Disk("btrfs -q"),
+        ways: &["nfs4.2"],
     },
     Script {
         name: "pair",

@@ -15,6 +15,9 @@ pub(super) enum Setup {
     Bundle,
     /// A guest that may reset itself, and then begins the script again.
     Reset,
+    /// A guest with a share that is a file system of its own, made by mkfs of this name with these arguments. It is mounted for the server alone: what runs
+    /// on the host sees an empty directory.
+    Disk(&'static str),
     /// A guest with the share, whose server begins again when it is killed. Its number is in `{run}/server.pid`, its lease [`LEASE`] seconds.
     Restart,
 }
@@ -72,6 +75,14 @@ impl Setup {
             Self::Restart => {
                 scene.serve = vec![format!("{AGAIN} {} --nfs-lease {LEASE}", scene.serve[0])];
             }
+            Self::Disk(mkfs) => {
+                let disk = "truncate -s 1G {run}/disk && mkfs.".to_owned() + mkfs + " {run}/disk";
+                let mounted = "mount -o loop {run}/disk {share} && chmod 755 {share}";
+                let command = &scene.serve[0];
+                scene.serve = vec![format!(
+                    "unshare -m sh -c '{disk} && {mounted} && exec {command}'"
+                )];
+            }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
         scene
@@ -122,6 +133,20 @@ mod tests {
                 .qemu
                 .contains(&"socket,id=bundle,path={socket2}".to_owned())
         );
+    }
+
+    #[test]
+    fn a_disk_is_made_and_mounted_where_its_server_sees_it() {
+        let scene = Setup::Disk("xfs -q").scene(Way::named("nfs4.2"), "barge", &[]);
+        let [command] = &scene.serve[..] else {
+            panic!("one server, not {:?}", scene.serve);
+        };
+        assert!(
+            command.starts_with(
+                "unshare -m sh -c 'truncate -s 1G {run}/disk && mkfs.xfs -q {run}/disk"
+            )
+        );
+        assert!(command.contains("exec barge serve {share} --nfs tcp:127.0.0.1:{port}"));
     }
 
     #[test]

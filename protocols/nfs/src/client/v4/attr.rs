@@ -6,10 +6,10 @@ use wire::{Malformed, Xdr};
 use super::compound::{Ops, Results, Steps};
 use crate::client::v3::{Access as Access3, MAGIC};
 use crate::client::{Failure, Limits, Tree};
-use crate::v4::StateId;
 use crate::v4::attr::{Attributes, Bitmap, FileType, NfsTime, SetTime, SpecData, Who, number as n};
 use crate::v4::op::{self, Op};
 use crate::v4::reply::Accessible;
+use crate::v4::{StateId, Status};
 
 pub(super) const GETATTR: u32 = 9;
 pub(super) const GETFH: u32 = 10;
@@ -271,16 +271,30 @@ pub struct Traits<'a> {
     pub handle: &'a [u8],
 }
 
+/// What a server tells that it can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Can {
+    /// How much it takes and gives at a time.
+    pub limits: Limits,
+    /// How many seconds a client may be silent.
+    pub lease: u32,
+    /// Whether it has extended attributes (v4.2).
+    pub xattr: bool,
+    /// Whether files can share blocks (v4.2).
+    pub clone: bool,
+}
+
 impl Steps for Traits<'_> {
-    /// How much it takes and gives at a time, how many seconds a client may be silent, and whether it has
-    /// extended attributes.
-    type Answer<'r> = (Limits, u32, bool);
+    type Answer<'r> = Can;
 
     const ONCE: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         let asked = Bitmap::of(&[n::MAXREAD, n::MAXWRITE, n::LEASE_TIME, n::XATTR_SUPPORT]);
-        to.op(&Op::Putfh(self.handle)).op(&Op::Getattr(asked));
+        to.op(&Op::Putfh(self.handle))
+            .op(&Op::Getattr(asked))
+            // Alone, for Ganesha 4.3 does not pass over it, but answers INVAL.
+            .op(&Op::Getattr(Bitmap::of(&[n::CLONE_BLKSIZE])));
     }
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Self::Answer<'r>, Failure> {
@@ -294,9 +308,17 @@ impl Steps for Traits<'_> {
             read: most(attributes.max_read),
             write: most(attributes.max_write),
         };
-        let lease = attributes.lease_time.unwrap_or(90);
-        let xattr = attributes.xattr_support.unwrap_or(false);
-        Ok((limits, lease, xattr))
+        // RFC 7862 section 12.2.1: a block, or nothing if there is no such thing.
+        let clone = match from.end_of(GETATTR)? {
+            (Status::Ok, rest) => Attributes::get(rest)?.clone_block.unwrap_or(0) > 0,
+            (_, _) => false,
+        };
+        Ok(Can {
+            limits,
+            lease: attributes.lease_time.unwrap_or(90),
+            xattr: attributes.xattr_support.unwrap_or(false),
+            clone,
+        })
     }
 }
 

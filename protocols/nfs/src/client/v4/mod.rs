@@ -15,7 +15,7 @@ mod slots;
 mod tests;
 mod xattr;
 
-pub use attr::{Access, FsStat, GetAttr, SetAttr, Traits};
+pub use attr::{Access, Can, FsStat, GetAttr, SetAttr, Traits};
 pub use client::{Renew, SetClientId, SetClientIdConfirm};
 pub use compound::{Compound, Done, Ops, Results, Sequence, Steps};
 pub use data::{Commit, Piece, Read, ReadPieces, Write};

@@ -48,13 +48,12 @@ impl Turn<'_> {
     }
 
     pub(super) fn pathconf(&self, object: Handle) -> Answered<PathConfOk, Option<Attributes>> {
-        /// What ext4 has; others have more.
-        const LINK_MAX: u32 = 65000;
         self.with(self.object(&object), |node| {
+            let stat = node.statfs(&self.cx())?;
             Ok(PathConfOk {
                 attributes: self.attributes(node),
-                link_max: LINK_MAX,
-                name_max: node.statfs(&self.cx())?.namelen,
+                link_max: stat.link_max(),
+                name_max: stat.namelen,
                 no_trunc: true,
                 chown_restricted: true,
                 case_insensitive: false,

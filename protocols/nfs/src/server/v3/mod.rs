@@ -4,6 +4,7 @@
 //! each by a call of the source of its own: others may have come between, which a client takes for a change by others.
 //! The change itself is the last thing that may answer `WOULD_BLOCK`; what follows it waits as long as it has to.
 
+pub(super) mod acl;
 mod attr;
 mod dir;
 mod fs;

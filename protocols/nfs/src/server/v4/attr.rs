@@ -2,28 +2,18 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Attr, Errno, Kind, Node, SetAttr, StatFs, Want};
+use vfs::{Access, Attr, Cx, Errno, Kind, Level, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
-use super::{Compound, Done};
-use crate::server::Server;
+use super::set::{Change, NOT_EXCLUSIVE, SETTABLE, to_set};
+use super::{Bad, Compound, Done, open};
+use crate::server::acl::Becomes;
+use crate::server::{self, Server};
 use crate::v4::Status;
-use crate::v4::attr::{
-    Attributes, Bitmap, FileType, FsId, NfsTime, SetTime, SpecData, Who, number as n,
-};
+use crate::v4::acl::{self, Acls};
+use crate::v4::attr::{Attributes, Bitmap, FileType, FsId, NfsTime, SpecData, Who, number as n};
 use crate::v4::op::Setattr;
 use crate::v4::reply::Accessible;
-
-/// What can be set.
-const SETTABLE: Bitmap = Bitmap::of(&[
-    n::SIZE,
-    n::MODE,
-    n::OWNER,
-    n::OWNER_GROUP,
-    n::TIME_ACCESS_SET,
-    n::TIME_MODIFY_SET,
-    n::MODE_UMASK,
-]);
 
 /// What can only be set.
 pub(super) const WRITE_ONLY: Bitmap =
@@ -34,13 +24,16 @@ const FILE_SYSTEM: Bitmap = Bitmap::of(&[
     n::FILES_AVAIL,
     n::FILES_FREE,
     n::FILES_TOTAL,
+    n::MAXLINK,
+    n::MAXNAME,
     n::SPACE_AVAIL,
     n::SPACE_FREE,
     n::SPACE_TOTAL,
+    n::CLONE_BLKSIZE,
 ]);
 
-/// Which attributes a minor version has.
-pub(super) fn supported(minor: u32) -> Bitmap {
+/// Which attributes a minor version has, of a source that has what those tell.
+pub(super) fn supported(server: &Server, minor: u32) -> Bitmap {
     const ACL: Bitmap = Bitmap::of(&[n::ACL]);
     const OF_4_1: Bitmap = Bitmap::of(&[n::FS_LAYOUT_TYPES, n::SUPPATTR_EXCLCREAT]);
     const OF_4_2: Bitmap = Bitmap::of(&[
@@ -48,8 +41,12 @@ pub(super) fn supported(minor: u32) -> Bitmap {
         n::CHANGE_ATTR_TYPE,
         n::MODE_UMASK,
         n::XATTR_SUPPORT,
+        n::OPEN_ARGUMENTS,
     ]);
-    let all = Attributes::KNOWN.without(&ACL);
+    let all = match server.capabilities.acl {
+        Level::None => Attributes::KNOWN.without(&ACL),
+        Level::Emulated | Level::Native => Attributes::KNOWN,
+    };
     match minor {
         0 => all.without(&OF_4_2).without(&OF_4_1),
         1 => all.without(&OF_4_2),
@@ -57,26 +54,53 @@ pub(super) fn supported(minor: u32) -> Bitmap {
     }
 }
 
-/// What an exclusive create does not take: its verifier is kept in the times, and it makes nothing but empty files.
-pub(super) const NOT_EXCLUSIVE: Bitmap =
-    Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SIZE]);
-
 /// Which attributes an exclusive create takes.
-fn exclusive(minor: u32) -> Bitmap {
-    supported(minor).and(&SETTABLE).without(&NOT_EXCLUSIVE)
+fn exclusive(server: &Server, minor: u32) -> Bitmap {
+    supported(server, minor)
+        .and(&SETTABLE)
+        .without(&NOT_EXCLUSIVE)
 }
 
 /// A node whose attributes are told.
 pub(super) struct Described<'a> {
-    pub(super) node: &'a Arc<dyn Node>,
-    pub(super) attr: &'a Attr,
+    node: &'a Arc<dyn Node>,
+    attr: &'a Attr,
     /// Its handle, if that is wanted.
-    pub(super) handle: Option<Vec<u8>>,
+    handle: Option<Vec<u8>>,
     /// Figures of its file system, if they are wanted.
-    pub(super) figures: Option<StatFs>,
+    figures: Option<StatFs>,
+    /// Its ACLs, if they are wanted and it has any.
+    acls: Option<Acls>,
 }
 
-impl Described<'_> {
+impl<'a> Described<'a> {
+    /// `node`, with what else there is to tell of it for `want`.
+    pub(super) fn new(
+        server: &Server,
+        cx: &Cx<'_>,
+        node: &'a Arc<dyn Node>,
+        attr: &'a Attr,
+        want: &Bitmap,
+    ) -> Result<Described<'a>, Errno> {
+        let mut described = Described {
+            node,
+            attr,
+            handle: None,
+            figures: None,
+            acls: None,
+        };
+        if want.has(n::FILEHANDLE) {
+            described.handle = Some(server.handle(cx, node)?.bytes());
+        }
+        if !want.and(&FILE_SYSTEM).is_empty() {
+            described.figures = Some(node.statfs(cx)?);
+        }
+        if want.has(n::ACL) {
+            described.acls = acls(cx, node, attr)?;
+        }
+        Ok(described)
+    }
+
     /// Those of its attributes that are in `want`, which a minor version supports.
     pub(super) fn attributes(&self, server: &Server, minor: u32, want: &Bitmap) -> Attributes<'_> {
         let attr = self.attr;
@@ -92,8 +116,11 @@ impl Described<'_> {
                 }
             };
         }
-        given! {
-            SUPPORTED supported: supported(minor),
+        let directory = attr.kind == Kind::Directory;
+        let acl = self.acls.as_ref().filter(|_| want.has(n::ACL));
+        let created = attr.btime.filter(|_| want.has(n::TIME_CREATE));
+        let always = given! {
+            SUPPORTED supported: supported(server, minor),
             TYPE kind: FileType::from(attr.kind),
             // FH4_PERSISTENT.
             FH_EXPIRE_TYPE handle_expires: 0,
@@ -106,7 +133,7 @@ impl Described<'_> {
             UNIQUE_HANDLES unique_handles: true,
             LEASE_TIME lease_time: server.options.lease.as_secs() as u32,
             RDATTR_ERROR read_error: Status::Ok as u32,
-            ACLSUPPORT acl_support: 0,
+            ACLSUPPORT acl_support: if can.acl == Level::None { 0 } else { acl::SUPPORT },
             CANSETTIME can_set_time: true,
             CASE_INSENSITIVE case_insensitive: false,
             CASE_PRESERVING case_preserving: true,
@@ -118,8 +145,8 @@ impl Described<'_> {
             FILES_TOTAL files_total: figures.files,
             HOMOGENEOUS homogeneous: true,
             MAXFILESIZE max_file_size: i64::MAX as u64,
-            MAXLINK max_link: 32000,
-            MAXNAME max_name: vfs::Name::MAX as u32,
+            MAXLINK max_link: figures.link_max(),
+            MAXNAME max_name: figures.namelen.min(vfs::Name::MAX as u32),
             MAXREAD max_read: max_io,
             MAXWRITE max_write: max_io,
             MODE mode: attr.mode,
@@ -133,17 +160,22 @@ impl Described<'_> {
             SPACE_TOTAL space_total: blocks(figures.blocks),
             SPACE_USED space_used: attr.blocks.saturating_mul(512),
             TIME_ACCESS accessed: NfsTime::from(attr.atime),
-            TIME_CREATE created: NfsTime::from(attr.btime.unwrap_or_default()),
             TIME_DELTA time_delta: NfsTime { seconds: 0, nseconds: 1 },
             TIME_METADATA changed: NfsTime::from(attr.ctime),
             TIME_MODIFY modified: NfsTime::from(attr.mtime),
             MOUNTED_ON_FILEID mounted_on: attr.id,
             FS_LAYOUT_TYPES layouts: Vec::new(),
-            SUPPATTR_EXCLCREAT supported_exclusive: exclusive(minor),
-            CLONE_BLKSIZE clone_block: if can.clone == vfs::Level::None { 0 } else { attr.blksize },
+            SUPPATTR_EXCLCREAT supported_exclusive: exclusive(server, minor),
+            CLONE_BLKSIZE clone_block: if can.clone == Level::None { 0 } else { figures.bsize },
             // NFS4_CHANGE_TYPE_IS_UNDEFINED: it may be made of times.
             CHANGE_ATTR_TYPE change_type: 4,
-            XATTR_SUPPORT xattr_support: can.xattr != vfs::Level::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
+            XATTR_SUPPORT xattr_support: can.xattr != Level::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
+            OPEN_ARGUMENTS open_arguments: open::TAKES,
+        };
+        Attributes {
+            acl: acl.map(|acls| acls.to_v4(directory)),
+            created: created.map(NfsTime::from),
+            ..always
         }
     }
 }
@@ -158,39 +190,16 @@ pub(super) fn needed(want: &Bitmap) -> Want {
 }
 
 impl Compound<'_, '_> {
-    /// `node`, with what else there is to tell of it for `want`.
-    fn describe<'a>(
-        &self,
-        node: &'a Arc<dyn Node>,
-        attr: &'a Attr,
-        want: &Bitmap,
-    ) -> Result<Described<'a>, Errno> {
-        let cx = self.cx();
-        let handle = match want.has(n::FILEHANDLE) {
-            true => Some(self.turn.server.handle(&cx, node)?.bytes()),
-            false => None,
-        };
-        let figures = match want.and(&FILE_SYSTEM).is_empty() {
-            true => None,
-            false => Some(node.statfs(&cx)?),
-        };
-        Ok(Described {
-            node,
-            attr,
-            handle,
-            figures,
-        })
-    }
-
     pub(super) fn getattr(&mut self, want: Bitmap) -> Done {
         let node = self.node()?;
         if !want.and(&WRITE_ONLY).is_empty() {
             return Err(Status::Inval.into());
         }
-        let want = want.and(&supported(self.minor));
-        let attr = node.attr(&self.cx(), needed(&want))?;
-        let described = self.describe(&node, &attr, &want)?;
-        let attributes = described.attributes(self.turn.server, self.minor, &want);
+        let (server, cx) = (self.turn.server, self.cx());
+        let want = want.and(&supported(server, self.minor));
+        let attr = node.attr(&cx, needed(&want))?;
+        let described = Described::new(server, &cx, &node, &attr, &want)?;
+        let attributes = described.attributes(server, self.minor, &want);
         self.reply.value(&attributes.set());
         let counted = self.reply.len();
         self.reply.value(&0u32);
@@ -202,7 +211,12 @@ impl Compound<'_, '_> {
 
     pub(super) fn setattr(&mut self, op: Setattr<'_>) -> Done {
         let node = self.node()?;
-        let (mut set, done) = to_set(self.minor, &op.attributes)?;
+        let server = self.turn.server;
+        let Change {
+            mut set,
+            acls,
+            done,
+        } = to_set(server, self.minor, &op.attributes, node.kind())?;
         if node.kind() == Kind::Symlink {
             // It means nothing, and few file systems keep one: clients that copy trees set it all the same.
             set.mode = None;
@@ -215,19 +229,38 @@ impl Compound<'_, '_> {
             }
             None => None,
         };
+        if acls.is_some() {
+            // More than one step.
+            cx.may_wait()?;
+        }
         if set != SetAttr::default() {
             let attr = match file {
                 Some(open) => open.file.setattr(&cx, &set)?,
                 None => node.setattr(&cx, &set)?,
             };
             if set.changes_access() {
-                let server = self.turn.server;
                 server.files.forget_strangers(node.id(), attr.uid);
             }
         }
         self.affected();
-        self.reply.value(&done);
-        Ok(())
+        let failed = acls.and_then(|acls| self.set_acls(&node, &acls).err());
+        match failed {
+            None => {
+                self.reply.value(&done);
+                Ok(())
+            }
+            Some(errno) => {
+                self.reply.value(&done.without(&Bitmap::of(&[n::ACL])));
+                Err(Bad::Answered(acl_status(errno)))
+            }
+        }
+    }
+
+    /// Sets a node's ACLs, none that the list says nothing of is left.
+    pub(super) fn set_acls(&self, node: &Arc<dyn Node>, acls: &Acls) -> Result<(), Errno> {
+        let access = Becomes::Set(Some(&acls.access));
+        let default = Becomes::Set(acls.default.as_ref());
+        self.turn.server.set_acls(&self.cx(), node, access, default)
     }
 
     pub(super) fn verify(&mut self, given: &Attributes<'_>, otherwise: Status) -> Done {
@@ -237,12 +270,13 @@ impl Compound<'_, '_> {
         if !want.and(&WRITE_ONLY).is_empty() || !want.and(&ONLY_READ).is_empty() {
             return Err(Status::Inval.into());
         }
-        if given.unknown || !want.without(&supported(self.minor)).is_empty() {
+        let (server, cx) = (self.turn.server, self.cx());
+        if given.unknown || !want.without(&supported(server, self.minor)).is_empty() {
             return Err(Status::Attrnotsupp.into());
         }
-        let attr = node.attr(&self.cx(), needed(&want))?;
-        let described = self.describe(&node, &attr, &want)?;
-        let same = described.attributes(self.turn.server, self.minor, &want) == *given;
+        let attr = node.attr(&cx, needed(&want))?;
+        let described = Described::new(server, &cx, &node, &attr, &want)?;
+        let same = described.attributes(server, self.minor, &want) == *given;
         // VERIFY goes on if they are the same, NVERIFY if they are not.
         match same == (otherwise == Status::NotSame) {
             true => Ok(()),
@@ -298,51 +332,20 @@ fn allowed_bits(minor: u32) -> u32 {
     if minor >= 2 { 0x1ff } else { 0x3f }
 }
 
-/// What `attributes` are to the source, and which of them that sets.
-pub(super) fn to_set(minor: u32, attributes: &Attributes<'_>) -> Result<(SetAttr, Bitmap), Status> {
-    let set = attributes.set();
-    if attributes.unknown || !set.without(&supported(minor)).is_empty() {
-        return Err(Status::Attrnotsupp);
+/// What an ACL cannot be set for.
+fn acl_status(errno: Errno) -> Status {
+    match errno {
+        Errno::EOPNOTSUPP => Status::Attrnotsupp,
+        errno => errno.into(),
     }
-    if !set.without(&SETTABLE).is_empty() {
-        return Err(Status::Inval);
-    }
-    let id = |who: Option<Who<'_>>| match who {
-        Some(Who::Number(id)) => Ok(Some(id)),
-        Some(Who::Name(b"")) => Err(Status::Inval),
-        Some(Who::Name(_)) => Err(Status::Badowner),
-        None => Ok(None),
+}
+
+/// `node`'s ACLs; nothing if it has none.
+fn acls(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Option<Acls>, Errno> {
+    let access = match server::acl::access(cx, node, attr) {
+        Err(Errno::EOPNOTSUPP) => return Ok(None),
+        access => access?,
     };
-    let time = |time: Option<SetTime>| match time {
-        Some(SetTime::Server) => Ok(Some(vfs::SetTime::Now)),
-        Some(SetTime::Client(time)) if time.nseconds > 999_999_999 => Err(Status::Inval),
-        Some(SetTime::Client(time)) => Ok(Some(vfs::SetTime::At(time.into()))),
-        None => Ok(None),
-    };
-    if attributes
-        .size
-        .is_some_and(|size| i64::try_from(size).is_err())
-    {
-        return Err(Status::Fbig);
-    }
-    let mode = attributes
-        .mode
-        .or(attributes.mode_umask.map(|m| m.mode & !m.umask));
-    if mode.is_some_and(|mode| mode > 0o7777) {
-        return Err(Status::Inval);
-    }
-    let changes = SetAttr {
-        mode,
-        uid: id(attributes.owner)?,
-        gid: id(attributes.group)?,
-        size: attributes.size,
-        atime: time(attributes.set_accessed)?,
-        mtime: time(attributes.set_modified)?,
-        // As a local truncation or chown does, unless the mode is set as well.
-        kill_priv: attributes.size.is_some()
-            || attributes.owner.is_some()
-            || attributes.group.is_some(),
-        ..SetAttr::default()
-    };
-    Ok((changes, set))
+    let default = server::acl::default(cx, node)?;
+    Ok(Some(Acls { access, default }))
 }

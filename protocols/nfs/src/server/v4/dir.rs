@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
+use vfs::{Cx, DirEntry, DirSink, Errno, Kind, Node, OpenFlags, Plus, Sink as _, Want};
 use wire::Xdr;
 
 use super::attr::{Described, WRITE_ONLY, supported};
@@ -52,7 +52,7 @@ impl Compound<'_, '_> {
             .checked_sub(AROUND)
             .ok_or(Status::Toosmall)?;
         self.reply.value(&[0u8; 8]);
-        let want = op.attributes.and(&supported(self.minor));
+        let want = op.attributes.and(&supported(self.turn.server, self.minor));
         let device = match want.has(n::FSID) {
             true => file.attr(&cx, Want::BASIC)?.device,
             false => 0,
@@ -66,6 +66,7 @@ impl Compound<'_, '_> {
             entries: Vec::with_capacity(most.min(64 << 10)),
             most,
             full: false,
+            failed: None,
         };
         const CHEAP: Bitmap = Bitmap::of(&[
             n::RDATTR_ERROR,
@@ -79,7 +80,15 @@ impl Compound<'_, '_> {
             false => Plus::Entries,
         };
         file.readdir(&cx, op.cookie.saturating_sub(RESERVED), plus, &mut listing)?;
-        let Listing { entries, full, .. } = listing;
+        let Listing {
+            entries,
+            full,
+            failed,
+            ..
+        } = listing;
+        if let Some(errno) = failed {
+            return Err(errno.into());
+        }
         if full && entries.is_empty() {
             return Err(Status::Toosmall.into());
         }
@@ -102,11 +111,13 @@ struct Listing<'a> {
     most: usize,
     /// Whether an entry did not fit.
     full: bool,
+    /// Why it is too early to tell an entry's attributes, if it is.
+    failed: Option<Errno>,
 }
 
 impl Listing<'_> {
     /// Writes the attributes of an entry.
-    fn attributes(&mut self, entry: &DirEntry<'_>) {
+    fn attributes(&mut self, entry: &DirEntry<'_>) -> Result<(), Errno> {
         let Some(found) = &entry.entry else {
             // Nobody asked for more than the directory itself has of it, as readdir(3) tells of what may be a
             // mount point; or it vanished meanwhile.
@@ -114,7 +125,7 @@ impl Listing<'_> {
                 major: self.device,
                 minor: 0,
             };
-            return Attributes {
+            Attributes {
                 read_error: self.want.has(n::RDATTR_ERROR).then_some(Status::Ok as u32),
                 kind: entry
                     .kind
@@ -126,25 +137,25 @@ impl Listing<'_> {
                 ..Attributes::default()
             }
             .put(&mut self.entries);
+            return Ok(());
         };
         let node: &Arc<dyn Node> = &found.node;
-        let handle = match self.want.has(n::FILEHANDLE) {
-            true => self.server.handle(&self.cx, node).ok(),
-            false => None,
-        };
-        let mut want = self.want;
-        if handle.is_none() {
-            want = want.without(&Bitmap::of(&[n::FILEHANDLE]));
+        let described = Described::new(self.server, &self.cx, node, &found.attr, &self.want);
+        match described {
+            Ok(described) => described
+                .attributes(self.server, self.minor, &self.want)
+                .put(&mut self.entries),
+            Err(errno) if errno.is_signal() => return Err(errno),
+            Err(errno) => Attributes {
+                read_error: self
+                    .want
+                    .has(n::RDATTR_ERROR)
+                    .then_some(Status::from(errno) as u32),
+                ..Attributes::default()
+            }
+            .put(&mut self.entries),
         }
-        let described = Described {
-            node,
-            attr: &found.attr,
-            handle: handle.map(|handle| handle.bytes()),
-            figures: None,
-        };
-        described
-            .attributes(self.server, self.minor, &want)
-            .put(&mut self.entries);
+        Ok(())
     }
 }
 
@@ -154,7 +165,10 @@ impl DirSink for Listing<'_> {
         true.put(&mut self.entries);
         entry.cookie.wrapping_add(RESERVED).put(&mut self.entries);
         entry.name.put(&mut self.entries);
-        self.attributes(&entry);
+        if let Err(errno) = self.attributes(&entry) {
+            self.failed = Some(errno);
+            return false;
+        }
         if self.entries.len() > self.most {
             self.entries.truncate(start);
             self.full = true;

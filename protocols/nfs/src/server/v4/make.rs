@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use vfs::{Errno, Kind, Make, Mode, Node, RenameFlags, SetAttr, Want};
 
-use super::attr::to_set;
 use super::place::name;
+use super::set::{Change, to_set};
 use super::{Bad, Compound, Done};
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap};
@@ -48,24 +48,31 @@ impl Compound<'_, '_> {
             CreateWhat::Fifo => Make::Fifo,
             CreateWhat::Directory => Make::Directory,
         };
-        let (mode, rest, set) = self.attributes_of_new(&op.attributes)?;
+        let kind = match what {
+            Make::Directory => Kind::Directory,
+            Make::Symlink(_) => Kind::Symlink,
+            _ => Kind::File,
+        };
+        let (mode, rest) = self.attributes_of_new(&op.attributes, kind)?;
         let before = self.change(&directory)?;
         let cx = self.cx();
         let made = directory.make(&cx, child, what, mode)?;
         self.affected();
-        let set = self.finish_new(&made.node, &rest, set);
+        let set = self.finish_new(&made.node, &rest);
         let change = self.change_since(before, &directory);
         self.go_to(made.node);
         self.reply.value(&Created { change, set });
         Ok(())
     }
 
-    /// The mode of something to make, what is to be set of it afterwards, and which attributes that is.
+    /// The mode of something of this kind to make, and what is to be set of it afterwards.
     pub(super) fn attributes_of_new(
         &self,
         attributes: &Attributes<'_>,
-    ) -> Result<(Mode, SetAttr, Bitmap), Bad> {
-        let (mut rest, set) = to_set(self.minor, attributes)?;
+        kind: Kind,
+    ) -> Result<(Mode, Change), Bad> {
+        let mut change = to_set(self.turn.server, self.minor, attributes, kind)?;
+        let rest = &mut change.set;
         let mode = match attributes.mode_umask {
             Some(both) => Mode {
                 bits: both.mode & 0o7777,
@@ -80,16 +87,24 @@ impl Compound<'_, '_> {
         rest.uid = rest.uid.filter(|&uid| uid != caller.uid);
         rest.gid = rest.gid.filter(|&gid| gid != caller.gid);
         rest.size = rest.size.filter(|&size| size != 0);
-        Ok((mode, rest, set))
+        Ok((mode, change))
     }
 
     /// Sets the rest of what was wanted of something new. It stays, even if that fails.
-    pub(super) fn finish_new(&self, node: &Arc<dyn Node>, rest: &SetAttr, set: Bitmap) -> Bitmap {
-        if *rest == SetAttr::default() || node.setattr(&self.cx(), rest).is_ok() {
-            return set;
-        }
+    pub(super) fn finish_new(&self, node: &Arc<dyn Node>, rest: &Change) -> Bitmap {
         use crate::v4::attr::number as n;
-        set.and(&Bitmap::of(&[n::MODE, n::MODE_UMASK]))
+        const WITH_ACLS: Bitmap = Bitmap::of(&[n::ACL]);
+        const MADE_WITH: Bitmap = Bitmap::of(&[n::MODE, n::MODE_UMASK]);
+        let mut done = rest.done;
+        if rest.set != SetAttr::default() && node.setattr(&self.cx(), &rest.set).is_err() {
+            done = done.and(&MADE_WITH.or(&WITH_ACLS));
+        }
+        if let Some(acls) = &rest.acls
+            && self.set_acls(node, acls).is_err()
+        {
+            done = done.without(&WITH_ACLS);
+        }
+        done
     }
 
     pub(super) fn remove(&mut self, bytes: &[u8]) -> Done {

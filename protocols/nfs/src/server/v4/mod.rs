@@ -14,6 +14,7 @@ mod open;
 mod place;
 mod read_plus;
 mod reply;
+mod set;
 mod sparse;
 pub mod state;
 #[cfg(test)]

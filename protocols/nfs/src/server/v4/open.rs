@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Entry, Errno, File, Mode, Node, OpenFlags, SetAttr, Time, Want};
+use vfs::{Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Time, Want};
 
-use super::attr::{NOT_EXCLUSIVE, to_set};
 use super::place::name;
+use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
 use crate::v4::Status;
-use crate::v4::attr::{Attributes, Bitmap, number as n};
+use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
 use crate::v4::op::{Claim, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow};
 use crate::v4::reply::{Delegation, Opened};
 use crate::v4::types::{ChangeInfo, Verifier};
@@ -21,6 +21,20 @@ mod flag {
     /// Locks are those of fcntl(2).
     pub(super) const LOCKTYPE_POSIX: u32 = 0x4;
 }
+
+/// What OPEN takes, by the numbers of its arguments.
+pub(super) const TAKES: OpenArguments = OpenArguments {
+    // Reading, writing, both.
+    share_access: Bitmap::of(&[1, 2, 3]),
+    // Nothing as well.
+    share_deny: Bitmap::of(&[0, 1, 2, 3]),
+    // No delegation.
+    share_access_want: Bitmap::of(&[4]),
+    // A name, what was open before a restart, a handle.
+    open_claim: Bitmap::of(&[0, 1, 4]),
+    // All that there are.
+    create_mode: Bitmap::of(&[0, 1, 2, 3]),
+};
 
 /// What is opened, and what came of the name.
 struct Found {
@@ -175,19 +189,19 @@ impl Compound<'_, '_> {
         if verifier.is_some() && !attributes.set().and(&NOT_EXCLUSIVE).is_empty() {
             return Err(Status::Inval.into());
         }
-        let (mode, mut rest, mut set) = match matches!(how, CreateHow::Exclusive(_)) {
-            true => (Mode::exactly(0o600), SetAttr::default(), Bitmap::default()),
-            false => self.attributes_of_new(attributes)?,
+        let (mode, mut rest) = match matches!(how, CreateHow::Exclusive(_)) {
+            true => (Mode::exactly(0o600), Change::default()),
+            false => self.attributes_of_new(attributes, Kind::File)?,
         };
         if let Some(verifier) = &verifier {
             let [atime, mtime] = kept_in(verifier);
-            rest.atime = Some(vfs::SetTime::At(atime));
-            rest.mtime = Some(vfs::SetTime::At(mtime));
+            rest.set.atime = Some(vfs::SetTime::At(atime));
+            rest.set.mtime = Some(vfs::SetTime::At(mtime));
         }
         match directory.create(&cx, child, flags(access) | OpenFlags::EXCL, mode) {
             Ok((Entry { node, .. }, file)) => {
                 self.affected();
-                set = self.finish_new(&node, &rest, set);
+                let mut set = self.finish_new(&node, &rest);
                 if verifier.is_some() {
                     // The client sets them as they should be.
                     set = set.or(&VERIFIER);
@@ -212,7 +226,7 @@ impl Compound<'_, '_> {
                     (_, Some(verifier))
                         if is_kept_in(&found.node.attr(&cx, Want::STAT)?, &verifier) =>
                     {
-                        found.set = set.or(&VERIFIER);
+                        found.set = rest.done.or(&VERIFIER);
                     }
                     _ => return Err(Status::Exist.into()),
                 }
@@ -225,7 +239,7 @@ impl Compound<'_, '_> {
     /// Whether a file that is there is to be cut to nothing, and which attributes that sets: of those to
     /// create it with, none else counts.
     fn cuts(&self, attributes: &Attributes<'_>) -> Result<(bool, Bitmap), Status> {
-        to_set(self.minor, attributes)?;
+        to_set(self.turn.server, self.minor, attributes, Kind::File)?;
         Ok(match attributes.size {
             Some(0) => (true, Bitmap::of(&[n::SIZE])),
             _ => (false, Bitmap::default()),
@@ -235,8 +249,8 @@ impl Compound<'_, '_> {
     /// Only regular files are opened.
     fn check_opened(&self, node: &Arc<dyn Node>) -> Result<(), Status> {
         match node.kind() {
-            vfs::Kind::Symlink => Err(Status::Symlink),
-            vfs::Kind::File | vfs::Kind::Directory => self.check_regular(node),
+            Kind::Symlink => Err(Status::Symlink),
+            Kind::File | Kind::Directory => self.check_regular(node),
             // RFC 7530 section 16.16.6 knows links and everything else.
             _ if self.minor == 0 => Err(Status::Symlink),
             _ => self.check_regular(node),

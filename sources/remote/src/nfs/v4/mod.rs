@@ -40,6 +40,7 @@ pub(super) struct V4 {
     tree: Tree,
     limits: Limits,
     xattr: bool,
+    clone: bool,
     /// Whether holes may be left out of what is read.
     plus: AtomicBool,
     _keeper: Keeper,
@@ -51,6 +52,7 @@ pub(super) struct Traits {
     pub(super) limits: Limits,
     pub(super) lease: Duration,
     pub(super) xattr: bool,
+    pub(super) clone: bool,
 }
 
 impl V4 {
@@ -61,6 +63,7 @@ impl V4 {
             tree: traits.tree,
             limits,
             xattr: traits.xattr && core.minor >= 2,
+            clone: traits.clone && core.minor >= 2,
             plus: AtomicBool::new(plus && core.minor >= 2),
             core,
             _keeper: keeper,
@@ -220,7 +223,11 @@ impl Version for V4 {
             holes: since(2, Level::Native),
             // Whether a server has them is known when it is asked.
             copy: since(2, Level::Native),
-            clone: Level::None,
+            clone: if self.clone {
+                Level::Native
+            } else {
+                Level::None
+            },
             tmpfile: Level::None,
             devices: Level::Native,
             owners: Level::Native,

@@ -99,6 +99,34 @@ fn rfc7530_16_32_5_setattr_of_what_is_too_long_or_of_nobody() {
 }
 
 #[test]
+fn rfc9754_4_what_open_takes_is_told_by_4_2() {
+    for minor in [1, 2] {
+        let mut client = Client41::new(&World::new(), b"client");
+        client.net.minor = minor;
+        let asked = Bitmap::of(&[n::OPEN_ARGUMENTS]);
+        let reply = client.send(&[Op::Putrootfh, Op::Getattr(asked)]).done();
+        let () = reply.ok();
+        let got: Attributes<'_> = reply.ok();
+        let wants = got.open_arguments.map(|takes| takes.share_access_want);
+        let no_delegation = Bitmap::of(&[4]);
+        assert_eq!(wants, (minor == 2).then_some(no_delegation));
+        let verify = Op::Verify(got);
+        client.send(&[Op::Putrootfh, verify]).done();
+    }
+}
+
+#[test]
+fn rfc8881_5_8_the_limits_of_names_and_links_are_the_file_system_s() {
+    let net = World::new().net(0);
+    let asked = Bitmap::of(&[n::MAXLINK, n::MAXNAME]);
+    let reply = net.send(&[Op::Putrootfh, Op::Getattr(asked)]).done();
+    let () = reply.ok();
+    let got: Attributes<'_> = reply.ok();
+    // Memory says that it is a tmpfs.
+    assert_eq!((got.max_link, got.max_name), (Some(u32::MAX), Some(255)));
+}
+
+#[test]
 fn the_mode_of_a_link_is_whatever_it_is() {
     let net = World::new().net(0);
     let link = Op::Create(Create {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memory::Memory;
-use vfs::{Call, Export};
+use vfs::{Call, Export, FileSystem};
 use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Session as _, Xdr, XdrReader};
 
@@ -22,8 +22,19 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> World {
-        let export = Arc::new(Export::new("", Memory::new(clock())));
-        let server = Server::new(export, Options::new(7, Arc::new(|| Duration::ZERO)));
+        World::over(Memory::new(clock()))
+    }
+
+    pub(super) fn over(fs: Arc<dyn FileSystem>) -> World {
+        World::at(fs, || Duration::ZERO)
+    }
+
+    pub(super) fn at(
+        fs: Arc<dyn FileSystem>,
+        clock: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> World {
+        let export = Arc::new(Export::new("", fs));
+        let server = Server::new(export, Options::new(7, Arc::new(clock)));
         World { server }
     }
 

@@ -1,0 +1,73 @@
+//! ACLs of nodes, as v4 and v3's NFS_ACL program read and set them: the source keeps POSIX ones, and goes by them.
+
+use std::sync::Arc;
+
+use vfs::acl::{ACCESS, DEFAULT};
+use vfs::{Acl, Attr, Cx, Errno, Kind, Node, Result, Want, XattrFlags};
+
+use super::Server;
+
+/// Who may do what with `node`, whose attributes are `attr`. `EOPNOTSUPP` where there are no ACLs, as with links.
+pub(super) fn access(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Acl> {
+    Ok(read(cx, node, ACCESS)?.unwrap_or_else(|| Acl::of_mode(attr.mode)))
+}
+
+/// Who may do what with what is made in `node`, if that is a directory and has a say in it.
+pub(super) fn default(cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<Option<Acl>> {
+    match node.kind() {
+        Kind::Directory => read(cx, node, DEFAULT),
+        _ => Ok(None),
+    }
+}
+
+fn read(cx: &Cx<'_>, node: &Arc<dyn Node>, name: &[u8]) -> Result<Option<Acl>> {
+    if node.kind() == Kind::Symlink {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    match node.xattr(cx, name) {
+        Ok(value) => Ok(Some(Acl::read(&value)?)),
+        Err(Errno::ENODATA) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// What is to become of an ACL.
+pub(super) enum Becomes<'a> {
+    /// It stays.
+    Kept,
+    /// It is this one, or goes.
+    Set(Option<&'a Acl>),
+}
+
+impl Server {
+    /// Sets the ACLs of `node`. Waits, for there is no way back between the two.
+    pub(super) fn set_acls(
+        &self,
+        cx: &Cx<'_>,
+        node: &Arc<dyn Node>,
+        access: Becomes<'_>,
+        default: Becomes<'_>,
+    ) -> Result<()> {
+        cx.may_wait()?;
+        if node.kind() == Kind::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let set = |name: &[u8], to: Becomes<'_>| match to {
+            Becomes::Kept => Ok(()),
+            Becomes::Set(Some(acl)) => node.set_xattr(cx, name, &acl.value(), XattrFlags::empty()),
+            Becomes::Set(None) => match node.remove_xattr(cx, name) {
+                Err(Errno::ENODATA) => Ok(()),
+                done => done,
+            },
+        };
+        set(ACCESS, access)?;
+        // Others may be allowed less now, as with another mode.
+        let owner = node.attr(cx, Want::BASIC)?.uid;
+        self.files.forget_strangers(node.id(), owner);
+        match (node.kind(), default) {
+            (Kind::Directory, default) => set(DEFAULT, default),
+            (_, Becomes::Set(Some(_))) => Err(Errno::EACCES),
+            (_, Becomes::Kept | Becomes::Set(None)) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The NFS_ACL program: ACLs for clients of v3. Where the source has none there is no such program.
+
+use vfs::{Level, Want};
+
+use super::Answered;
+use crate::rpc::Refusal;
+use crate::server::acl::{Becomes, access, default};
+use crate::server::{Stop, Turn};
+use crate::v3::{
+    AclItem, AclList, AclProcedure, Attributes, GetAclArgs, GetAclOk, SetAclArgs, Status, acl_mask,
+};
+
+/// Answers a call of NFS_ACL.
+pub(crate) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
+    if turn.server.capabilities.acl == Level::None {
+        return Err(Refusal::ProgramUnavailable.into());
+    }
+    let procedure = AclProcedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
+    match procedure {
+        AclProcedure::Null => Ok(()),
+        AclProcedure::GetAcl => turn.answer(Turn::get_acl),
+        AclProcedure::SetAcl => turn.answer(Turn::set_acl),
+    }
+}
+
+impl Turn<'_> {
+    fn get_acl(&self, args: GetAclArgs) -> Answered<GetAclOk, Option<Attributes>> {
+        self.with(self.object(&args.object), |node| {
+            if args.mask & !acl_mask::ALL != 0 {
+                return Err(Status::Inval.into());
+            }
+            let cx = self.cx();
+            let attr = node.attr(&cx, Want::STAT)?;
+            let wants = |bits| args.mask & bits != 0;
+            let mut found = GetAclOk {
+                attributes: Some((&attr).into()),
+                mask: args.mask,
+                access: AclList::default(),
+                default: AclList::default(),
+            };
+            if wants(acl_mask::ACCESS | acl_mask::ACCESS_COUNT) {
+                let acl = access(&cx, node, &attr)?;
+                found.access = AclList::new(&acl, &attr, wants(acl_mask::ACCESS), 0);
+            }
+            if wants(acl_mask::DEFAULT | acl_mask::DEFAULT_COUNT)
+                && let Some(acl) = default(&cx, node)?
+            {
+                let told = wants(acl_mask::DEFAULT);
+                found.default = AclList::new(&acl, &attr, told, AclItem::DEFAULT);
+            }
+            Ok(found)
+        })
+    }
+
+    fn set_acl(&self, args: SetAclArgs) -> Answered<Option<Attributes>, Option<Attributes>> {
+        self.with(self.object(&args.object), |node| {
+            let given = |bit, list: &AclList| match args.mask & bit {
+                0 => Ok(None),
+                _ => list.acl().map(Some).ok_or(Status::Inval),
+            };
+            let access = given(acl_mask::ACCESS, &args.access)?;
+            let default = given(acl_mask::DEFAULT, &args.default)?;
+            let becomes = |acl| match acl {
+                &None => Becomes::Kept,
+                Some(acl) => Becomes::Set(Option::as_ref(acl)),
+            };
+            let (access, default) = (becomes(&access), becomes(&default));
+            self.server.set_acls(&self.cx(), node, access, default)?;
+            Ok(self.attributes(node))
+        })
+    }
+}

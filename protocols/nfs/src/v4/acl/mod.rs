@@ -1,0 +1,371 @@
+//! NFSv4's ACLs (RFC 8881 section 6) as POSIX has them, and back, as Linux's server does it (`fs/nfsd/nfs4acl.c`, after
+//! draft-ietf-nfsv4-acl-mapping).
+//!
+//! A POSIX ACL loses nothing on its way there and back but what its mask takes away. What an ACL of v4 says beyond POSIX is forgotten where that is no
+//! more than finer shades of read, write and execute; types and inheritance that POSIX has no idea of are refused.
+
+#[cfg(test)]
+mod tests;
+
+use vfs::{Access, Acl, AclEntry, Whose};
+
+use super::Status;
+use super::attr::{Ace, Who};
+
+/// `ACL4_SUPPORT_ALLOW_ACL` and `ACL4_SUPPORT_DENY_ACL`.
+pub(crate) const SUPPORT: u32 = 1 | 2;
+
+/// The most entries of a list that is taken: more than the 64 KiB have room for that Linux keeps an ACL in.
+const MOST: usize = 4096;
+
+/// Types of entries.
+const ALLOW: u32 = 0;
+const DENY: u32 = 1;
+
+/// Flags of entries.
+mod flag {
+    pub(super) const FILE_INHERIT: u32 = 0x01;
+    pub(super) const DIRECTORY_INHERIT: u32 = 0x02;
+    pub(super) const INHERIT_ONLY: u32 = 0x08;
+    /// `who` is a group.
+    pub(super) const GROUP: u32 = 0x40;
+    /// Any kind of inheritance that POSIX has an idea of.
+    pub(super) const INHERITED: u32 = FILE_INHERIT | DIRECTORY_INHERIT | INHERIT_ONLY;
+}
+
+/// What entries allow and deny.
+mod mask {
+    pub(super) const READ: u32 = 0x1;
+    pub(super) const WRITE: u32 = 0x2 | 0x4;
+    pub(super) const EXECUTE: u32 = 0x20;
+    pub(super) const DELETE_CHILD: u32 = 0x40;
+    /// What anybody may whatever the permissions: read attributes and ACL, and synchronize.
+    pub(super) const ANYBODY: u32 = 0x80 | 0x2_0000 | 0x10_0000;
+    /// What the owner may besides: write attributes and ACL.
+    pub(super) const OWNER: u32 = 0x100 | 0x4_0000;
+}
+
+const OWNER: Who<'static> = Who::Name(b"OWNER@");
+const GROUP: Who<'static> = Who::Name(b"GROUP@");
+const EVERYONE: Who<'static> = Who::Name(b"EVERYONE@");
+
+/// A node's ACLs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Acls {
+    /// Who may do what with it.
+    pub(crate) access: Acl,
+    /// Who may do what with what is made in it, if that is a directory and has a say in it.
+    pub(crate) default: Option<Acl>,
+}
+
+impl Acls {
+    /// As v4 has them.
+    pub(crate) fn to_v4(&self, directory: bool) -> Vec<Ace<'static>> {
+        let mut aces = Vec::new();
+        spell_out(&self.access, 0, directory, &mut aces);
+        if let Some(default) = &self.default {
+            spell_out(default, flag::INHERITED, directory, &mut aces);
+        }
+        aces
+    }
+
+    /// What `aces` are to POSIX: `ATTRNOTSUPP` if they are nothing, `BADOWNER` for users and groups that are no numbers.
+    pub(crate) fn from_v4(aces: &[Ace<'_>], directory: bool) -> Result<Acls, Status> {
+        if aces.len() > MOST {
+            return Err(Status::Fbig);
+        }
+        let (mut access, mut default) = (Collected::default(), Collected::default());
+        for ace in aces {
+            if !matches!(ace.kind, ALLOW | DENY) || ace.flag & !(flag::INHERITED | flag::GROUP) != 0
+            {
+                return Err(Status::Attrnotsupp);
+            }
+            let inherited = ace.flag & flag::INHERITED;
+            if inherited != 0 && !directory {
+                return Err(Status::Attrnotsupp);
+            }
+            if inherited != 0 {
+                default.take(ace)?;
+            }
+            if inherited & flag::INHERIT_ONLY == 0 {
+                access.take(ace)?;
+            }
+        }
+        // As setfacl(1) does with what a default ACL says nothing of.
+        default.complete_from(&access);
+        Ok(Acls {
+            access: access.acl(directory),
+            default: default.mentioned.any().then(|| default.acl(directory)),
+        })
+    }
+}
+
+/// Puts the entries of `acl` as v4 has them behind `aces`. Where someone may do less than those who are looked at later, what he
+/// may not is denied before that.
+fn spell_out(acl: &Acl, flags: u32, directory: bool, aces: &mut Vec<Ace<'static>>) {
+    let all = |is: fn(Whose) -> bool| {
+        let entries = acl.0.iter().filter(move |entry| is(entry.whose));
+        entries.fold(Access::empty(), |all, entry| all | entry.may)
+    };
+    let limit = match acl.0.iter().find(|entry| entry.whose == Whose::Mask) {
+        Some(mask) => mask.may,
+        None => Access::all(),
+    };
+    let owner = all(|whose| whose == Whose::Owner);
+    let users = limit & all(|whose| matches!(whose, Whose::User(_)));
+    let group = limit & all(|whose| whose == Whose::OwningGroup);
+    let groups = limit & all(|whose| matches!(whose, Whose::Group(_)));
+    let others = all(|whose| whose == Whose::Others);
+
+    let mut put = |kind, flag, may, always, who| {
+        aces.push(Ace {
+            kind,
+            flag: flags | flag,
+            mask: mask_of(may, directory) | always,
+            who,
+        });
+    };
+    let deny = |may: Access, later: Access| Some(later - may).filter(|deny| !deny.is_empty());
+
+    if let Some(deny) = deny(owner, users | group | groups | others) {
+        put(DENY, 0, deny, 0, OWNER);
+    }
+    put(ALLOW, 0, owner, mask::ANYBODY | mask::OWNER, OWNER);
+    for entry in &acl.0 {
+        let Whose::User(id) = entry.whose else {
+            continue;
+        };
+        let may = entry.may & limit;
+        if let Some(deny) = deny(may, group | groups | others) {
+            put(DENY, 0, deny, 0, Who::Number(id));
+        }
+        put(ALLOW, 0, may, mask::ANYBODY, Who::Number(id));
+    }
+    // Whoever is in several groups may do what any of them may: all that is allowed comes before all that is denied.
+    let of_groups: Vec<_> = acl
+        .0
+        .iter()
+        .filter_map(|entry| match entry.whose {
+            Whose::OwningGroup => Some((0, GROUP, entry.may & limit)),
+            Whose::Group(id) => Some((flag::GROUP, Who::Number(id), entry.may & limit)),
+            _ => None,
+        })
+        .collect();
+    for &(flag, who, may) in &of_groups {
+        put(ALLOW, flag, may, mask::ANYBODY, who);
+    }
+    for &(flag, who, may) in &of_groups {
+        if let Some(deny) = deny(may, others) {
+            put(DENY, flag, deny, 0, who);
+        }
+    }
+    put(ALLOW, 0, others, mask::ANYBODY, EVERYONE);
+}
+
+fn mask_of(may: Access, directory: bool) -> u32 {
+    let bits = [
+        (Access::READ, mask::READ),
+        (Access::WRITE, write_mask(directory)),
+        (Access::EXEC, mask::EXECUTE),
+    ];
+    let bits = bits.into_iter().filter(|(access, _)| may.contains(*access));
+    bits.fold(0, |all, (_, bit)| all | bit)
+}
+
+fn access_of(mask: u32, directory: bool) -> Access {
+    let bits = [
+        (Access::READ, mask::READ),
+        (Access::WRITE, write_mask(directory)),
+        (Access::EXEC, mask::EXECUTE),
+    ];
+    let bits = bits.into_iter().filter(|(_, bits)| mask & bits == *bits);
+    bits.fold(Access::empty(), |all, (access, _)| all | access)
+}
+
+/// Who writes a directory removes what is in it.
+fn write_mask(directory: bool) -> u32 {
+    match directory {
+        true => mask::WRITE | mask::DELETE_CHILD,
+        false => mask::WRITE,
+    }
+}
+
+/// What entries so far allow and deny someone: what comes first counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bits {
+    allow: u32,
+    deny: u32,
+}
+
+impl Bits {
+    fn allow(&mut self, mask: u32) {
+        self.allow |= mask & !self.deny;
+    }
+
+    fn deny(&mut self, mask: u32) {
+        self.deny |= mask & !self.allow;
+    }
+}
+
+/// Of whom entries have spoken that every POSIX ACL speaks of, or of anybody.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mentioned {
+    owner: bool,
+    group: bool,
+    others: bool,
+    named: bool,
+}
+
+impl Mentioned {
+    fn any(self) -> bool {
+        self.owner || self.group || self.others || self.named
+    }
+}
+
+/// What entries come to for all of whom they speak.
+#[derive(Debug, Default)]
+struct Collected {
+    owner: Bits,
+    users: Vec<(u32, Bits)>,
+    group: Bits,
+    groups: Vec<(u32, Bits)>,
+    others: Bits,
+    /// Whoever has not been spoken of yet.
+    everyone: Bits,
+    mentioned: Mentioned,
+}
+
+impl Collected {
+    /// Adds an entry. One that denies something to some group denies it to all who may be in that.
+    fn take(&mut self, ace: &Ace<'_>) -> Result<(), Status> {
+        let allows = ace.kind == ALLOW;
+        let everyone = self.everyone;
+        match ace.who {
+            OWNER => {
+                self.mentioned.owner = true;
+                match allows {
+                    true => self.owner.allow(ace.mask),
+                    false => self.owner.deny(ace.mask),
+                }
+            }
+            GROUP => {
+                self.mentioned.group = true;
+                match allows {
+                    true => self.group.allow(ace.mask),
+                    false => {
+                        self.group.deny(ace.mask);
+                        let denied = self.group.deny;
+                        self.deny_members(denied);
+                    }
+                }
+            }
+            EVERYONE => {
+                self.mentioned.others = true;
+                for bits in self.all() {
+                    match allows {
+                        true => bits.allow(ace.mask),
+                        false => bits.deny(ace.mask),
+                    }
+                }
+            }
+            Who::Number(id) if ace.flag & flag::GROUP == 0 => {
+                self.mentioned.named = true;
+                let user = of(&mut self.users, id, everyone);
+                match allows {
+                    true => user.allow(ace.mask),
+                    false => {
+                        user.deny(ace.mask);
+                        let denied = user.deny;
+                        self.owner.deny(denied);
+                    }
+                }
+            }
+            Who::Number(id) => {
+                self.mentioned.named = true;
+                let group = of(&mut self.groups, id, everyone);
+                match allows {
+                    true => group.allow(ace.mask),
+                    false => {
+                        group.deny(ace.mask);
+                        let denied = group.deny;
+                        self.group.deny(denied);
+                        self.deny_members(denied);
+                    }
+                }
+            }
+            Who::Name(_) => return Err(Status::Badowner),
+        }
+        Ok(())
+    }
+
+    /// Denies `mask` to whoever may be in a group that it was denied to.
+    fn deny_members(&mut self, mask: u32) {
+        self.owner.deny(mask);
+        self.everyone.deny(mask);
+        for (_, bits) in self.users.iter_mut().chain(&mut self.groups) {
+            bits.deny(mask);
+        }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Bits> {
+        let named = self.users.iter_mut().chain(&mut self.groups);
+        [
+            &mut self.owner,
+            &mut self.group,
+            &mut self.others,
+            &mut self.everyone,
+        ]
+        .into_iter()
+        .chain(named.map(|(_, bits)| bits))
+    }
+
+    /// Takes what it says nothing of from `other`, if it says anything.
+    fn complete_from(&mut self, other: &Collected) {
+        if !self.mentioned.any() {
+            return;
+        }
+        if !self.mentioned.owner {
+            self.owner = other.owner;
+        }
+        if !self.mentioned.group {
+            self.group = other.group;
+        }
+        if !self.mentioned.others {
+            self.others = other.others;
+        }
+    }
+
+    fn acl(mut self, directory: bool) -> Acl {
+        let entry = |whose, bits: Bits| AclEntry {
+            whose,
+            may: access_of(bits.allow, directory),
+        };
+        self.users.sort_unstable_by_key(|(id, _)| *id);
+        self.groups.sort_unstable_by_key(|(id, _)| *id);
+        let users = self.users.iter();
+        let groups = self.groups.iter();
+        let mut entries = vec![entry(Whose::Owner, self.owner)];
+        entries.extend(users.map(|&(id, bits)| entry(Whose::User(id), bits)));
+        entries.push(entry(Whose::OwningGroup, self.group));
+        entries.extend(groups.map(|&(id, bits)| entry(Whose::Group(id), bits)));
+        if !self.users.is_empty() || !self.groups.is_empty() {
+            let of_group = entries[1..].iter();
+            entries.push(AclEntry {
+                whose: Whose::Mask,
+                may: of_group.fold(Access::empty(), |all, entry| all | entry.may),
+            });
+        }
+        entries.push(entry(Whose::Others, self.others));
+        Acl(entries)
+    }
+}
+
+/// The bits of `id` in `list`, where it begins with `bits`.
+fn of(list: &mut Vec<(u32, Bits)>, id: u32, bits: Bits) -> &mut Bits {
+    let at = list.iter().position(|(known, _)| *known == id);
+    let at = at.unwrap_or_else(|| {
+        list.push((id, bits));
+        list.len() - 1
+    });
+    &mut list[at].1
+}

@@ -1,0 +1,160 @@
+//! POSIX ACLs (acl(5)), as the attributes have them that sources keep them in: the values of [`ACCESS`] and [`DEFAULT`].
+
+use crate::{Access, Errno, Result};
+
+/// The attribute that says who may do what.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+
+/// The attribute of a directory that says who may do what with what is made in it.
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Whether an extended attribute of this name is an ACL.
+pub fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
+/// Whom an entry is about, in the order that entries stand in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Whose {
+    Owner,
+    /// A user, by number.
+    User(u32),
+    OwningGroup,
+    /// A group, by number.
+    Group(u32),
+    /// What users, owning group and groups may do at most. There is one if there are users or groups.
+    Mask,
+    Others,
+}
+
+/// An entry of an ACL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AclEntry {
+    /// Whom it is about.
+    pub whose: Whose,
+    /// What those may do.
+    pub may: Access,
+}
+
+/// An ACL. Whether its entries make sense together is the source's to say when it is set: `EINVAL`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acl(pub Vec<AclEntry>);
+
+/// What stands in front of the entries (`POSIX_ACL_XATTR_VERSION`).
+const VERSION: u32 = 2;
+
+/// The id of an entry that is about nobody in particular (`ACL_UNDEFINED_ID`).
+const NO_ID: u32 = u32::MAX;
+
+impl Acl {
+    /// The ACL that is no more than a mode's lowest nine bits.
+    pub fn of_mode(mode: u32) -> Acl {
+        let entry = |whose, shift: u32| AclEntry {
+            whose,
+            may: Access::from_bits_truncate(mode >> shift),
+        };
+        Acl(vec![
+            entry(Whose::Owner, 6),
+            entry(Whose::OwningGroup, 3),
+            entry(Whose::Others, 0),
+        ])
+    }
+
+    /// Reads an attribute's value (`include/uapi/linux/posix_acl_xattr.h`): 4 bytes of version, then entries of 2 bytes
+    /// tag, 2 bytes permissions and 4 bytes id, all little-endian. `EINVAL` for what is none.
+    pub fn read(value: &[u8]) -> Result<Acl> {
+        let (version, entries) = value.split_first_chunk().ok_or(Errno::EINVAL)?;
+        if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let entries = entries.chunks_exact(8).map(|entry| {
+            let half = |at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
+            let id = u32::from(half(6)) << 16 | u32::from(half(4));
+            let whose = Whose::of_tag(half(0).into(), id).ok_or(Errno::EINVAL)?;
+            let may = Access::from_bits(half(2).into()).ok_or(Errno::EINVAL)?;
+            Ok(AclEntry { whose, may })
+        });
+        Ok(Acl(entries.collect::<Result<_>>()?))
+    }
+
+    /// The attribute's value.
+    pub fn value(&self) -> Vec<u8> {
+        let mut value = Vec::with_capacity(4 + 8 * self.0.len());
+        value.extend(VERSION.to_le_bytes());
+        for entry in &self.0 {
+            let (tag, id) = entry.whose.tag();
+            value.extend((tag as u16).to_le_bytes());
+            value.extend((entry.may.bits() as u16).to_le_bytes());
+            value.extend(id.unwrap_or(NO_ID).to_le_bytes());
+        }
+        value
+    }
+}
+
+impl Whose {
+    /// Whom an entry with this tag is about (`include/uapi/linux/posix_acl.h`), `id` if that is a user or a group; nothing
+    /// for a tag that there is not.
+    pub const fn of_tag(tag: u32, id: u32) -> Option<Whose> {
+        Some(match tag {
+            0x01 => Whose::Owner,
+            0x02 => Whose::User(id),
+            0x04 => Whose::OwningGroup,
+            0x08 => Whose::Group(id),
+            0x10 => Whose::Mask,
+            0x20 => Whose::Others,
+            _ => return None,
+        })
+    }
+
+    /// The tag, and the user's or group's id.
+    pub const fn tag(self) -> (u32, Option<u32>) {
+        match self {
+            Whose::Owner => (0x01, None),
+            Whose::User(id) => (0x02, Some(id)),
+            Whose::OwningGroup => (0x04, None),
+            Whose::Group(id) => (0x08, Some(id)),
+            Whose::Mask => (0x10, None),
+            Whose::Others => (0x20, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acl_is_read_as_it_is_written() {
+        let entry = |whose, may| AclEntry { whose, may };
+        let acl = Acl(vec![
+            entry(Whose::Owner, Access::all()),
+            entry(Whose::User(0x0102_0304), Access::READ),
+            entry(Whose::OwningGroup, Access::empty()),
+            entry(Whose::Group(7), Access::WRITE),
+            entry(Whose::Mask, Access::READ | Access::EXEC),
+            entry(Whose::Others, Access::EXEC),
+        ]);
+        let value = acl.value();
+        let want = b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x04\0\x04\x03\x02\x01";
+        assert_eq!(value[..want.len()], want[..]);
+        assert_eq!(Acl::read(&value), Ok(acl));
+        for len in (0..value.len()).filter(|len| len % 8 != 4) {
+            assert_eq!(Acl::read(&value[..len]), Err(Errno::EINVAL), "{len} bytes");
+        }
+        for (at, byte) in [(0, 3), (4, 3), (6, 8)] {
+            let mut value = value.clone();
+            value[at] = byte;
+            assert_eq!(Acl::read(&value), Err(Errno::EINVAL), "{byte} at {at}");
+        }
+    }
+
+    #[test]
+    fn a_mode_is_an_acl_of_three() {
+        let may: Vec<_> = Acl::of_mode(0o4751).0.iter().map(|e| e.may).collect();
+        assert_eq!(
+            may,
+            [Access::all(), Access::READ | Access::EXEC, Access::EXEC]
+        );
+    }
+}
