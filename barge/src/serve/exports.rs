@@ -1,10 +1,12 @@
 //! Sources behind layers, under names.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use layers::squash::Whom;
-use layers::{Bundle, ReadOnly, Trace, stack};
+use layers::{Bundle, Clients, ReadOnly, Trace, stack};
+use nfs::server::Listed;
 use vfs::{Export, FileSystem, Level};
 
 use super::plan::{Layers, Plan};
@@ -17,6 +19,31 @@ pub(super) struct Exports {
     pub(super) each: Vec<Arc<Export>>,
     /// What clients get that name none: the only source, or all of them as directories of one tree.
     pub(super) whole: Arc<Export>,
+    /// What clients of NFS are told may be mounted.
+    pub(super) listed: Vec<Listed>,
+}
+
+/// A line of exports(5), with a source's name for the path: who may use it.
+#[derive(Clone, Debug)]
+pub(super) struct ClientList {
+    name: String,
+    clients: Arc<Clients>,
+}
+
+impl FromStr for ClientList {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<ClientList, String> {
+        let line = line.trim();
+        let (name, clients) = line
+            .split_once(char::is_whitespace)
+            .ok_or_else(|| format!("expected NAME CLIENT(OPTIONS), got '{line}'"))?;
+        let clients: Clients = clients.parse().map_err(|error| format!("{error}"))?;
+        Ok(ClientList {
+            name: name.trim_start_matches('/').into(),
+            clients: Arc::new(clients),
+        })
+    }
 }
 
 impl Exports {
@@ -40,11 +67,59 @@ pub(super) fn open(plan: &Plan) -> Result<Exports, Failure> {
             Arc::new(Export::new("", bundle))
         }
     };
-    Ok(Exports { each, whole })
+    let listed = listed(&each, &plan.lists);
+    Ok(Exports {
+        each,
+        whole,
+        listed,
+    })
+}
+
+/// Each source, and the tree of all of them, which is for everybody.
+fn listed(each: &[Arc<Export>], lists: &[ClientList]) -> Vec<Listed> {
+    let whole = (each.len() > 1).then(|| Listed {
+        path: "/".into(),
+        clients: Vec::new(),
+    });
+    let each = each.iter().map(|export| Listed {
+        path: format!("/{}", export.name),
+        clients: of(lists, &export.name)
+            .iter()
+            .flat_map(|list| list.entries())
+            .map(|entry| entry.pattern.to_string())
+            .collect(),
+    });
+    whole.into_iter().chain(each).collect()
+}
+
+fn of<'a>(lists: &'a [ClientList], name: &str) -> Option<&'a Arc<Clients>> {
+    let list = lists.iter().find(|list| list.name == name);
+    list.map(|list| &list.clients)
+}
+
+/// Each list is a source's, and each source has one at most.
+fn check(lists: &[ClientList], names: &[String]) -> Result<(), Failure> {
+    for (at, ClientList { name, .. }) in lists.iter().enumerate() {
+        if !names.contains(name) {
+            let known = names.iter().map(|name| format!("'/{name}'"));
+            let known: Vec<_> = known.collect();
+            return Err(Failure::usage(format!(
+                "--export: expected {}, got '/{name}'",
+                known.join(" or ")
+            )));
+        }
+        if of(&lists[..at], name).is_some() {
+            return Err(Failure::usage(format!(
+                "--export: expected one line for '/{name}', got two"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn open_each(plan: &Plan) -> Result<Vec<Arc<Export>>, Failure> {
     let names = names(&plan.sources)?;
+    check(&plan.lists, &names)?;
     let share = usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX);
     let options = hostdir::Options {
         descriptors: Some(share / plan.sources.len()),
@@ -60,12 +135,18 @@ fn open_each(plan: &Plan) -> Result<Vec<Arc<Export>>, Failure> {
                     "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
                 )));
             }
-            Ok(Arc::new(Export::new(name, wrap(fs, &plan.layers))))
+            let clients = of(&plan.lists, &name);
+            let fs = wrap(fs, &plan.layers, clients);
+            Ok(Arc::new(Export::new(name, fs)))
         })
         .collect()
 }
 
-fn wrap(mut fs: Arc<dyn FileSystem>, layers: &Layers) -> Arc<dyn FileSystem> {
+fn wrap(
+    mut fs: Arc<dyn FileSystem>,
+    layers: &Layers,
+    clients: Option<&Arc<Clients>>,
+) -> Arc<dyn FileSystem> {
     for ids in &layers.ids {
         fs = stack(fs, ids.clone());
     }
@@ -78,6 +159,9 @@ fn wrap(mut fs: Arc<dyn FileSystem>, layers: &Layers) -> Arc<dyn FileSystem> {
     }
     if layers.read_only {
         fs = stack(fs, ReadOnly);
+    }
+    if let Some(clients) = clients {
+        fs = stack(fs, clients.clone());
     }
     if tracing::enabled!(tracing::Level::TRACE) {
         let start = Instant::now();

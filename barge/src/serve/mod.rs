@@ -45,7 +45,7 @@ fn serve(plan: &Plan) -> Done {
         None => Vec::new(),
     };
     let nfs = match &plan.nfs {
-        Some(nfs) => nfs::place(&exports.whole, nfs, unnamed)?,
+        Some(nfs) => nfs::place(&exports, nfs, unnamed)?,
         None => None,
     };
     let addrs = Addrs {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use engine::{Engine, Service};
 use nfs::server::{Options, Ports, Server};
 use transports::{Addr, Datagrams, Listener};
-use vfs::Export;
 
+use super::exports::Exports;
 use super::plan::Nfs;
 use super::recovery::Recovery;
 use crate::Failure;
@@ -25,11 +25,7 @@ pub(super) struct Place {
 
 /// Opens the sockets of `plan`; with nothing named and no other protocol asked for (`alone`), the usual place if it is
 /// free.
-pub(super) fn place(
-    export: &Arc<Export>,
-    plan: &Nfs,
-    alone: bool,
-) -> Result<Option<Place>, Failure> {
+pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option<Place>, Failure> {
     let listeners = match plan.addrs.as_slice() {
         [] if alone => usual_listener().into_iter().collect(),
         addrs => addrs.iter().map(super::listen).collect::<Result<_, _>>()?,
@@ -43,6 +39,7 @@ pub(super) fn place(
         name: recovery.name,
         stable: recovery.stable,
         lease: plan.lease,
+        listed: exports.listed.clone(),
         ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
     };
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
@@ -75,7 +72,7 @@ pub(super) fn place(
         });
     }
     Ok(Some(Place {
-        server: Server::new(export.clone(), options),
+        server: Server::new(exports.whole.clone(), options),
         listeners,
         portmap,
         datagrams,

@@ -42,6 +42,8 @@ pub struct Options {
     pub max_files: usize,
     /// Whom to take a caller for that does not say who it is: user and group.
     pub anonymous: (u32, u32),
+    /// What MOUNT lists.
+    pub listed: Vec<Listed>,
     /// Where a portmapper says that everything is; nothing is no portmapper.
     pub ports: Option<Ports>,
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
@@ -67,6 +69,10 @@ impl Options {
             max_nodes: 1 << 16,
             max_files: 1 << 10,
             anonymous: (65534, 65534),
+            listed: vec![Listed {
+                path: "/".into(),
+                clients: Vec::new(),
+            }],
             ports: None,
             boot,
             name: format!("barge-{boot:08x}"),
@@ -75,6 +81,15 @@ impl Options {
             clock,
         }
     }
+}
+
+/// What may be mounted, as clients are told; who is let in is the source's to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Where.
+    pub path: String,
+    /// Whom it is for, as exports(5) writes them; nobody named is everybody.
+    pub clients: Vec<String>,
 }
 
 /// Ports where all programs are served alike; 0 where none is.

@@ -5,6 +5,7 @@
 
 mod data;
 mod dirs;
+mod exports;
 mod locks;
 mod make;
 mod messages;

@@ -17,7 +17,7 @@ mod waiting;
 use std::sync::Arc;
 
 use vfs::lock::{Lock, LockKind, Owner, Space};
-use vfs::{Access, Errno, Node, Want};
+use vfs::{Access, Call, Caller, Cx, Errno, Node, Want};
 
 pub(super) use self::clients::Clients;
 pub(super) use self::waiting::Waiting;
@@ -255,9 +255,12 @@ impl Turn<'_> {
         };
         tracing::info!(client = %name.escape_ascii(), "restarted: its locks are free");
         self.server.waiting.cancel_all_of(client);
+        // Whoever says so: it may be another address of the client's, which may do less.
+        let call = Call::detached();
         for node in nodes {
             let locks = &self.server.export.locks;
-            locks.release(&self.cx(), &*node, |owner| owner.client == client);
+            let cx = Cx::new(&Caller::ROOT, &call);
+            locks.release(&cx, &*node, |owner| owner.client == client);
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod state;
 mod tests;
 mod xattr;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use vfs::{Caller, Cx, Errno, File, Node, Patience, Sink as _};
@@ -38,6 +39,8 @@ use crate::v4::{StateId, Status};
 pub(crate) struct Files {
     file: Arc<dyn File>,
     caller: Caller,
+    /// Where he called from.
+    addr: Option<IpAddr>,
 }
 
 /// Answers a call of v4.

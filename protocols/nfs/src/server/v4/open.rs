@@ -245,8 +245,11 @@ impl Compound<'_, '_> {
 
     /// A file that the caller has opened.
     fn opened(&self, file: Arc<dyn File>) -> Files {
-        let caller = self.turn.caller.clone();
-        Files { file, caller }
+        Files {
+            file,
+            caller: self.turn.caller.clone(),
+            addr: self.turn.call.addr(),
+        }
     }
 
     /// Whether the caller could open `node` for `access`.

@@ -1,6 +1,7 @@
 //! The server by compounds, each test named by what it holds the server to: RFC 7530 for v4.0, RFC 8881 for v4.1.
 
 mod attributes;
+mod exports;
 mod locks;
 mod names;
 mod net;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memory::Memory;
-use vfs::{Call, Export};
+use vfs::{Call, Export, FileSystem, Peer};
 use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Session as _, Xdr, XdrReader};
 
@@ -22,7 +22,12 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> World {
-        let export = Arc::new(Export::new("", Memory::new(clock())));
+        World::serving(Memory::new(clock()))
+    }
+
+    /// A server of `tree`.
+    pub(super) fn serving(tree: Arc<dyn FileSystem>) -> World {
+        let export = Arc::new(Export::new("", tree));
         let server = Server::new(export, Options::new(7, Arc::new(|| Duration::ZERO)));
         World { server }
     }
@@ -33,7 +38,17 @@ impl World {
             session: self.server.session(),
             minor,
             uid: Cell::new(0),
+            peer: None,
             xid: Cell::new(1),
+        }
+    }
+
+    /// A connection of the super-user's from `addr`.
+    pub(super) fn net_from(&self, minor: u32, addr: &str) -> Net {
+        let addr = addr.parse().expect("an address");
+        Net {
+            peer: Some(Arc::new(Peer::new(Some(addr)))),
+            ..self.net(minor)
         }
     }
 }
@@ -44,6 +59,8 @@ pub(super) struct Net {
     pub(super) minor: u32,
     /// Who calls.
     pub(super) uid: Cell<u32>,
+    /// From where.
+    peer: Option<Arc<Peer>>,
     xid: Cell<u32>,
 }
 
@@ -84,7 +101,10 @@ impl Net {
     pub(super) fn again(&self, message: &[u8]) -> Reply {
         const MOST: usize = 2 << 20;
         assert_eq!(self.session.frame(message), Ok(Some(message.len())));
-        let call = Call::detached();
+        let call = match &self.peer {
+            Some(peer) => Call::detached().coming_from(peer.clone()),
+            None => Call::detached(),
+        };
         let served = session::serve_patiently(&self.session, &call, &Message::new(message), MOST);
         match served {
             Ok((Answer::Done, bytes)) => Reply::new(bytes),
