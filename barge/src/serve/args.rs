@@ -15,8 +15,8 @@ use crate::source::{Named, Source};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET or
-    /// nfs://HOST[:PORT]/PATH; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
+    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
+    /// nfs://HOST[:PORT]/PATH, or refer:/PATH@HOST[+HOST], to which clients of NFS v4 are sent; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
     /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,

@@ -40,6 +40,7 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
         stable: recovery.stable,
         lease: plan.lease,
         listed: exports.listed.clone(),
+        referrals: exports.referrals.clone(),
         ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
     };
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
@@ -93,12 +94,21 @@ fn first_tcp(listeners: &[Listener]) -> Option<Addr> {
     addrs.find(|addr| matches!(addr, Addr::Tcp { .. }))
 }
 
-/// Nobody asked for it: then it is no failure if it cannot be.
-fn usual_listener() -> Option<Listener> {
-    let addr = Addr::Tcp {
+/// The address that a server of `plan` is known by, before any is listened at.
+pub(super) fn known_addr(plan: &Nfs, alone: bool) -> Option<Addr> {
+    plan.addrs.first().cloned().or(alone.then(usual_addr))
+}
+
+fn usual_addr() -> Addr {
+    Addr::Tcp {
         host: "127.0.0.1".into(),
         port: 2049,
-    };
+    }
+}
+
+/// Nobody asked for it: then it is no failure if it cannot be.
+fn usual_listener() -> Option<Listener> {
+    let addr = usual_addr();
     match Listener::bind(&addr) {
         Ok(listener) => Some(listener),
         Err(error) => {

@@ -35,8 +35,7 @@ impl Recovery {
         if matches!(addr, Addr::Tcp { port: 0, .. } | Addr::Fd(_)) {
             return Ok(Recovery::in_memory());
         }
-        let file = file_name(addr);
-        let usual = || usual_dir(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
+        let file = format!("{}.redb", file_name(addr));
         let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
             tracing::warn!("NFS clients lose their locks at a restart: no home for --state-dir");
             return Ok(Recovery::in_memory());
@@ -74,6 +73,21 @@ impl Recovery {
     }
 }
 
+/// Where the server at `addr` may record, of the source called `name`, what its handles need after a restart: in `dir` or
+/// else in the usual place. Nowhere if the address is chosen anew at each start, or the place cannot be had.
+pub(super) fn names_file(dir: Option<&Path>, addr: &Addr, name: &str) -> Option<PathBuf> {
+    if matches!(addr, Addr::Tcp { port: 0, .. } | Addr::Fd(_)) {
+        return None;
+    }
+    let dir = dir.map(Path::to_owned).or_else(usual)?;
+    make_dir(&dir).ok()?;
+    Some(dir.join(format!("{}-{name}.names", file_name(addr))))
+}
+
+fn usual() -> Option<PathBuf> {
+    usual_dir(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+}
+
 /// What systemd made for us; else what is every program's of its user.
 fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if let Some(dirs) = var("STATE_DIRECTORY") {
@@ -90,7 +104,7 @@ fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 /// What tells servers of one host apart, as a name: a slash is `%2F`.
 fn file_name(addr: &Addr) -> String {
     let addr = addr.to_string().replace('%', "%25").replace('/', "%2F");
-    format!("nfs-{addr}.redb")
+    format!("nfs-{addr}")
 }
 
 fn random() -> u64 {

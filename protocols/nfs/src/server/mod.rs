@@ -28,6 +28,8 @@ use self::cache::Cache;
 use self::files::Files;
 use self::handle::FileHandle;
 use self::replay::Replays;
+pub use self::v4::referral::Referral;
+use self::v4::referral::Referrals;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
 use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
 
@@ -44,6 +46,8 @@ pub struct Options {
     pub anonymous: (u32, u32),
     /// What MOUNT lists.
     pub listed: Vec<Listed>,
+    /// What is elsewhere, for v4.
+    pub referrals: Vec<Referral>,
     /// Where a portmapper says that everything is; nothing is no portmapper.
     pub ports: Option<Ports>,
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
@@ -73,6 +77,7 @@ impl Options {
                 path: "/".into(),
                 clients: Vec::new(),
             }],
+            referrals: Vec::new(),
             ports: None,
             boot,
             name: format!("barge-{boot:08x}"),
@@ -108,6 +113,7 @@ pub struct Server {
     nodes: Cache<FileHandle, Arc<dyn Node>>,
     files: Files,
     replays: Replays,
+    referrals: Referrals,
     clients: nlm::Clients,
     waiting: nlm::Waiting,
     /// How often unstable writes may have been lost.
@@ -134,6 +140,7 @@ impl Server {
             nodes: Cache::new(options.max_nodes),
             files: Files::new(options.max_files),
             replays: Replays::default(),
+            referrals: Referrals::new(&export, &options.referrals),
             clients: nlm::Clients::default(),
             waiting: nlm::Waiting::default(),
             losses: AtomicU32::new(0),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vfs::{Access, Attr, Errno, Kind, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
+use super::referral::{self, Referral};
 use super::{Compound, Done};
 use crate::server::Server;
 use crate::v4::Status;
@@ -74,12 +75,18 @@ pub(super) struct Described<'a> {
     pub(super) handle: Option<Vec<u8>>,
     /// Figures of its file system, if they are wanted.
     pub(super) figures: Option<StatFs>,
+    /// Where it is, if that is elsewhere: then little is told.
+    pub(super) referral: Option<&'a Referral>,
 }
 
 impl Described<'_> {
     /// Those of its attributes that are in `want`, which a minor version supports.
     pub(super) fn attributes(&self, server: &Server, minor: u32, want: &Bitmap) -> Attributes<'_> {
         let attr = self.attr;
+        let want = match self.referral {
+            Some(_) => &want.and(&referral::TOLD),
+            None => want,
+        };
         let figures = self.figures.unwrap_or_default();
         let blocks = |count: u64| count.saturating_mul(figures.bsize.into());
         let max_io = server.options.max_io.into();
@@ -105,7 +112,7 @@ impl Described<'_> {
             FSID fsid: FsId { major: attr.device, minor: 0 },
             UNIQUE_HANDLES unique_handles: true,
             LEASE_TIME lease_time: server.options.lease.as_secs() as u32,
-            RDATTR_ERROR read_error: Status::Ok as u32,
+            RDATTR_ERROR read_error: self.referral.map_or(Status::Ok, |_| Status::Moved) as u32,
             ACLSUPPORT acl_support: 0,
             CANSETTIME can_set_time: true,
             CASE_INSENSITIVE case_insensitive: false,
@@ -116,6 +123,7 @@ impl Described<'_> {
             FILES_AVAIL files_available: figures.ffree,
             FILES_FREE files_free: figures.ffree,
             FILES_TOTAL files_total: figures.files,
+            FS_LOCATIONS locations: self.referral.map(Referral::locations).unwrap_or_default(),
             HOMOGENEOUS homogeneous: true,
             MAXFILESIZE max_file_size: i64::MAX as u64,
             MAXLINK max_link: 32000,
@@ -157,14 +165,17 @@ pub(super) fn needed(want: &Bitmap) -> Want {
     needed
 }
 
-impl Compound<'_, '_> {
+impl<'t> Compound<'t, '_> {
     /// `node`, with what else there is to tell of it for `want`.
     fn describe<'a>(
         &self,
         node: &'a Arc<dyn Node>,
         attr: &'a Attr,
         want: &Bitmap,
-    ) -> Result<Described<'a>, Errno> {
+    ) -> Result<Described<'a>, Errno>
+    where
+        't: 'a,
+    {
         let cx = self.cx();
         let handle = match want.has(n::FILEHANDLE) {
             true => Some(self.turn.server.handle(&cx, node)?.bytes()),
@@ -179,6 +190,7 @@ impl Compound<'_, '_> {
             attr,
             handle,
             figures,
+            referral: self.turn.server.referrals.of(node),
         })
     }
 
@@ -188,6 +200,12 @@ impl Compound<'_, '_> {
             return Err(Status::Inval.into());
         }
         let want = want.and(&supported(self.minor));
+        if self.turn.server.referrals.of(&node).is_some()
+            && !want.without(&referral::TOLD).is_empty()
+            && want.and(&referral::KNOWS).is_empty()
+        {
+            return Err(Status::Moved.into());
+        }
         let attr = node.attr(&self.cx(), needed(&want))?;
         let described = self.describe(&node, &attr, &want)?;
         let attributes = described.attributes(self.turn.server, self.minor, &want);

@@ -6,6 +6,7 @@ use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
 use wire::Xdr;
 
 use super::attr::{Described, WRITE_ONLY, supported};
+use super::referral::KNOWS;
 use super::{Compound, Done};
 use crate::server::Server;
 use crate::v4::Status;
@@ -66,6 +67,7 @@ impl Compound<'_, '_> {
             entries: Vec::with_capacity(most.min(64 << 10)),
             most,
             full: false,
+            moved: false,
         };
         const CHEAP: Bitmap = Bitmap::of(&[
             n::RDATTR_ERROR,
@@ -79,7 +81,15 @@ impl Compound<'_, '_> {
             false => Plus::Entries,
         };
         file.readdir(&cx, op.cookie.saturating_sub(RESERVED), plus, &mut listing)?;
-        let Listing { entries, full, .. } = listing;
+        let Listing {
+            entries,
+            full,
+            moved,
+            ..
+        } = listing;
+        if moved {
+            return Err(Status::Moved.into());
+        }
         if full && entries.is_empty() {
             return Err(Status::Toosmall.into());
         }
@@ -102,6 +112,8 @@ struct Listing<'a> {
     most: usize,
     /// Whether an entry did not fit.
     full: bool,
+    /// Whether one is elsewhere, which whoever asks does not know of.
+    moved: bool,
 }
 
 impl Listing<'_> {
@@ -141,7 +153,11 @@ impl Listing<'_> {
             attr: &found.attr,
             handle: handle.map(|handle| handle.bytes()),
             figures: None,
+            referral: self.server.referrals.of(node),
         };
+        if described.referral.is_some() && want.and(&KNOWS).is_empty() {
+            self.moved = true;
+        }
         described
             .attributes(self.server, self.minor, &want)
             .put(&mut self.entries);
@@ -155,6 +171,9 @@ impl DirSink for Listing<'_> {
         entry.cookie.wrapping_add(RESERVED).put(&mut self.entries);
         entry.name.put(&mut self.entries);
         self.attributes(&entry);
+        if self.moved {
+            return false;
+        }
         if self.entries.len() > self.most {
             self.entries.truncate(start);
             self.full = true;

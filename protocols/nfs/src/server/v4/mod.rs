@@ -12,6 +12,7 @@ mod lock;
 mod make;
 mod open;
 mod place;
+pub(super) mod referral;
 mod reply;
 mod sparse;
 pub mod state;
@@ -353,6 +354,12 @@ impl<'t, 'a> Compound<'t, 'a> {
                 Err(what) => return Err(what.into()),
             };
             tracing::trace!(?op);
+            if let Some(place) = &self.current
+                && self.turn.server.referrals.of(&place.node).is_some()
+                && !referral::is_elsewhere(number)
+            {
+                return Err(Status::Moved.into());
+            }
             if let Op::Sequence(op) = op {
                 before = !self.sequence(op, count)?;
                 return Ok(());

@@ -7,6 +7,7 @@ mod names;
 mod net;
 mod opens;
 mod owners;
+mod referrals;
 mod sessions;
 mod sparse;
 

@@ -27,8 +27,15 @@ impl World {
 
     /// A server of `tree`.
     pub(super) fn serving(tree: Arc<dyn FileSystem>) -> World {
+        World::with(tree, |_| {})
+    }
+
+    /// A server of `tree`, with some options.
+    pub(super) fn with(tree: Arc<dyn FileSystem>, set: impl FnOnce(&mut Options)) -> World {
         let export = Arc::new(Export::new("", tree));
-        let server = Server::new(export, Options::new(7, Arc::new(|| Duration::ZERO)));
+        let mut options = Options::new(7, Arc::new(|| Duration::ZERO));
+        set(&mut options);
+        let server = Server::new(export, options);
         World { server }
     }
 
