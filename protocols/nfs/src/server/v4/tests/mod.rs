@@ -2,6 +2,7 @@
 
 mod attributes;
 mod exports;
+mod hostile;
 mod locks;
 mod names;
 mod net;
