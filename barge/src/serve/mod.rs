@@ -5,6 +5,7 @@ mod announce;
 mod args;
 mod exports;
 mod nfs;
+mod notify;
 mod plan;
 mod recovery;
 mod run;

@@ -10,6 +10,7 @@ use nfs::server::{Options, Ports, Server};
 use transports::{Addr, Datagrams, Listener};
 
 use super::exports::Exports;
+use super::notify;
 use super::plan::Nfs;
 use super::recovery::Recovery;
 use crate::Failure;
@@ -38,6 +39,7 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
     let mut options = Options {
         name: recovery.name,
         stable: recovery.stable,
+        monitored: recovery.monitored,
         lease: plan.lease,
         listed: exports.listed.clone(),
         referrals: exports.referrals.clone(),
@@ -133,6 +135,7 @@ impl Place {
     /// Serves the clients that come, until the engine stops.
     pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Tending, Failure> {
         let tending = Tending::start(&self.server).map_err(Failure::new)?;
+        notify::start(&self.server).map_err(Failure::new)?;
         for datagrams in self.datagrams {
             let session = Box::new(self.server.datagrams());
             engine.answer(datagrams, session).map_err(Failure::new)?;

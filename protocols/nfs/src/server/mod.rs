@@ -27,6 +27,7 @@ use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader
 use self::cache::Cache;
 use self::files::Files;
 use self::handle::FileHandle;
+pub use self::nlm::Monitored;
 use self::replay::Replays;
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
@@ -58,6 +59,8 @@ pub struct Options {
     pub name: String,
     /// Which of v4's clients may reclaim after a restart.
     pub stable: Arc<dyn Stable>,
+    /// Which of NLM's clients are to be told of a restart.
+    pub monitored: Arc<dyn Stable>,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -82,6 +85,7 @@ impl Options {
             boot,
             name: format!("barge-{boot:08x}"),
             stable: Arc::new(InMemory::default()),
+            monitored: Arc::new(InMemory::default()),
             lease: Duration::from_secs(90),
             clock,
         }
@@ -116,6 +120,7 @@ pub struct Server {
     referrals: Referrals,
     clients: nlm::Clients,
     waiting: nlm::Waiting,
+    recovery: nlm::Recovery,
     /// How often unstable writes may have been lost.
     losses: AtomicU32,
     connections: AtomicU64,
@@ -143,6 +148,7 @@ impl Server {
             referrals: Referrals::new(&export, &options.referrals),
             clients: nlm::Clients::default(),
             waiting: nlm::Waiting::default(),
+            recovery: nlm::Recovery::new(options.monitored.clone(), (options.clock)()),
             losses: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             export,
@@ -172,6 +178,7 @@ impl Server {
     /// Does what time asks for. To be called about once a second.
     pub fn tend(&self) {
         self.tend_files();
+        self.tend_monitored();
         self.state.reap();
     }
 

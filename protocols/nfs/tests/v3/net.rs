@@ -36,6 +36,11 @@ impl Host {
 
     /// A server of `tree`.
     pub(crate) fn serving(tree: Arc<dyn FileSystem>) -> Host {
+        Host::with(tree, |_| {})
+    }
+
+    /// A server of `tree`, with some options.
+    pub(crate) fn with(tree: Arc<dyn FileSystem>, set: impl FnOnce(&mut Options)) -> Host {
         let seconds = Arc::new(AtomicU64::new(1000));
         let time = seconds.clone();
         let clock_of = Arc::new(move || Duration::from_secs(time.load(Ordering::Relaxed)));
@@ -48,6 +53,7 @@ impl Host {
             path: "/data".into(),
             clients: vec!["10.0.0.0/8".into(), "*".into()],
         }];
+        set(&mut options);
         let server = Server::new(Arc::new(Export::new("data", tree)), options);
         Host { server, seconds }
     }

@@ -8,10 +8,13 @@
 //! two minutes, and then is `BLOCKED`: Linux asks again half a minute later. So what waits a short time is granted when it
 //! can be, and signals reach the client's process when the reply does.
 //!
-//! What it lacks on purpose: calls to clients, therefore the procedures that are answered by one (`*_MSG`), and word of the
-//! server's own restart; share reservations, which nobody but DOS asks v3 for.
+//! After a restart of its own the server has its clients told, by whoever drives it (`recovery`).
+//!
+//! What it lacks on purpose: calls to clients, therefore the procedures that are answered by one (`*_MSG`); share
+//! reservations, which nobody but DOS asks v3 for.
 
 mod clients;
+mod recovery;
 mod waiting;
 
 use std::sync::Arc;
@@ -20,6 +23,8 @@ use vfs::lock::{Lock, LockKind, Owner, Space};
 use vfs::{Access, Call, Caller, Cx, Errno, Node, Want};
 
 pub(super) use self::clients::Clients;
+pub use self::recovery::Monitored;
+pub(super) use self::recovery::Recovery;
 pub(super) use self::waiting::Waiting;
 use super::handle::FileHandle;
 use super::{Stop, Turn};
@@ -36,7 +41,8 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     match procedure {
         Procedure::Null => Ok(()),
         Procedure::Test => turn.test(),
-        Procedure::Lock | Procedure::NmLock => turn.lock(),
+        Procedure::Lock => turn.lock(true),
+        Procedure::NmLock => turn.lock(false),
         Procedure::Cancel => turn.cancel(),
         Procedure::Unlock => turn.unlock(),
         Procedure::Granted => Err(Refusal::ProcedureUnavailable.into()),
@@ -75,7 +81,11 @@ struct Asked {
 impl Turn<'_> {
     fn test(&mut self) -> Result<(), Stop> {
         let args: TestArgs<'_> = self.take()?;
-        let holder = self.asked(&args.lock, args.exclusive).and_then(|asked| {
+        let asked = match self.is_time(false) {
+            true => self.asked(&args.lock, args.exclusive),
+            false => Err(Fault::Status(Status::DeniedGracePeriod)),
+        };
+        let holder = asked.and_then(|asked| {
             let locks = &self.server.export.locks;
             Ok(locks.holder(&self.cx(), &*asked.node, &asked.lock)?)
         });
@@ -100,10 +110,18 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn lock(&mut self) -> Result<(), Stop> {
+    /// The client of a LOCK that is `monitored` is told when this server restarts.
+    fn lock(&mut self, monitored: bool) -> Result<(), Stop> {
         let args: LockArgs<'_> = self.take()?;
-        let status = match self.asked(&args.lock, args.exclusive) {
+        let asked = match self.is_time(args.reclaim) {
+            true => self.asked(&args.lock, args.exclusive),
+            false => Err(Fault::Status(Status::DeniedGracePeriod)),
+        };
+        let status = match asked {
             Ok(asked) => {
+                if monitored {
+                    self.monitor(args.lock.caller)?;
+                }
                 let client = asked.lock.owner.client;
                 self.server.clients.hold(client, &asked.node);
                 let status = match args.block {
