@@ -40,6 +40,7 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
         name: recovery.name,
         stable: recovery.stable,
         monitored: recovery.monitored,
+        call_back: notify::caller().map_err(Failure::new)?,
         lease: plan.lease,
         listed: exports.listed.clone(),
         referrals: exports.referrals.clone(),

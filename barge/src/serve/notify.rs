@@ -1,14 +1,17 @@
-//! Tells NLM's clients that the server has restarted: by datagrams to the NSM that their portmapper names, as statd does.
+//! Calls to NLM's clients, by datagrams to where their portmapper says: word of the server's restart, as statd has it, and
+//! answers to calls that are answered by one.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use nfs::client::v3::{GetPort, Notify};
+use nfs::client::v3::{GetPort, NlmCall, Notify};
 use nfs::client::{Ask, Body, Calls, Credentials, Received};
+use nfs::nlm::Procedure;
 use nfs::portmap;
-use nfs::server::{Monitored, Server};
+use nfs::server::{CallBack, Monitored, Server};
 use vfs::Caller;
 
 /// How many are told at once: most of those who do not answer would keep the others waiting.
@@ -68,19 +71,7 @@ fn tell_all(server: &Weak<Server>, clients: &Mutex<Vec<Monitored>>, state: i32, 
 
 /// Tells whose portmapper is at this address, once.
 fn tell(portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
-    let addr = portmapper.ip();
-    let any: IpAddr = match addr {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
-    socket.set_read_timeout(Some(ANSWER))?;
-    socket.connect(portmapper)?;
-    let port = ask(&socket, name, &GetPort::NSM, |port| port)?;
-    if port == 0 {
-        return Err(waited());
-    }
-    socket.connect((addr, port))?;
+    let socket = connect(portmapper, name, &GetPort::NSM)?;
     let name_of = name.as_bytes();
     ask(
         &socket,
@@ -91,6 +82,72 @@ fn tell(portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
         },
         |()| (),
     )
+}
+
+/// A socket that leads to where the portmapper says that a program is.
+fn connect(portmapper: SocketAddr, machine: &str, program: &GetPort) -> io::Result<UdpSocket> {
+    let addr = portmapper.ip();
+    let any: IpAddr = match addr {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.set_read_timeout(Some(ANSWER))?;
+    socket.connect(portmapper)?;
+    let port = ask(&socket, machine, program, |port| port)?;
+    if port == 0 {
+        return Err(waited());
+    }
+    socket.connect((addr, port))?;
+    Ok(socket)
+}
+
+/// How many calls to clients wait at most: who gets none asks again.
+const CALLS: usize = 1024;
+
+/// What makes calls of NLM to clients, in threads of their own that end with it.
+pub(super) fn caller() -> io::Result<Arc<dyn Fn(CallBack) + Send + Sync>> {
+    const THREADS: usize = 4;
+    let (send, calls) = sync_channel::<CallBack>(CALLS);
+    let calls = Arc::new(Mutex::new(calls));
+    for _ in 0..THREADS {
+        let calls = calls.clone();
+        std::thread::Builder::new()
+            .name("barge-nlm".into())
+            .spawn(move || {
+                let next = || calls.lock().expect("no panic holds it").recv();
+                while let Ok(call) = next() {
+                    let portmapper = SocketAddr::new(call.addr, portmap::PORT);
+                    if let Err(error) = make(portmapper, &call) {
+                        tracing::debug!(addr = %call.addr, "not called: {error}");
+                    }
+                }
+            })?;
+    }
+    Ok(Arc::new(move |call| drop(send.try_send(call))))
+}
+
+/// Makes a call to whose portmapper is at this address.
+fn make(portmapper: SocketAddr, call: &CallBack) -> io::Result<()> {
+    let machine = "";
+    let socket = connect(portmapper, machine, &GetPort::NLM)?;
+    let arguments = &call.arguments;
+    macro_rules! by {
+        ($procedure:ident) => {
+            ask(
+                &socket,
+                machine,
+                &NlmCall::<{ Procedure::$procedure as u32 }>(arguments),
+                |()| (),
+            )
+        };
+    }
+    match call.procedure {
+        Procedure::TestRes => by!(TestRes),
+        Procedure::LockRes => by!(LockRes),
+        Procedure::CancelRes => by!(CancelRes),
+        _ => by!(UnlockRes),
+    }
 }
 
 /// Asks by a datagram, and waits for the answer.
@@ -162,6 +219,26 @@ mod tests {
         let name = [&word(6)[..], b"server\0\0", &word(7)].concat();
         assert!(told.ends_with(&name), "{told:?}");
         assert!(telling.join().expect("no panic").is_ok());
+    }
+
+    #[test]
+    fn an_answer_by_a_call_arrives_as_it_was_given() {
+        let [portmapper, nlm] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bound"));
+        let at = portmapper.local_addr().expect("an address");
+        let port = u32::from(nlm.local_addr().expect("an address").port());
+        let call = CallBack {
+            addr: at.ip(),
+            procedure: Procedure::LockRes,
+            arguments: b"results!".to_vec(),
+        };
+        let calling = std::thread::spawn(move || make(at, &call));
+        let word = |number: u32| number.to_be_bytes();
+        let asked = answer(&portmapper, &word(port));
+        assert!(asked.ends_with(&[word(100_021), word(4), word(17), word(0)].concat()));
+        let called = answer(&nlm, &[]);
+        assert_eq!(called[..12], [word(100_021), word(4), word(12)].concat());
+        assert!(called.ends_with(b"results!"), "{called:?}");
+        assert!(calling.join().expect("no panic").is_ok());
     }
 
     #[test]

@@ -27,7 +27,7 @@ use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader
 use self::cache::Cache;
 use self::files::Files;
 use self::handle::FileHandle;
-pub use self::nlm::Monitored;
+pub use self::nlm::{CallBack, Monitored};
 use self::replay::Replays;
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
@@ -61,6 +61,8 @@ pub struct Options {
     pub stable: Arc<dyn Stable>,
     /// Which of NLM's clients are to be told of a restart.
     pub monitored: Arc<dyn Stable>,
+    /// Makes calls to NLM's clients, or drops them: it must not wait.
+    pub call_back: Arc<dyn Fn(CallBack) + Send + Sync>,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -86,6 +88,7 @@ impl Options {
             name: format!("barge-{boot:08x}"),
             stable: Arc::new(InMemory::default()),
             monitored: Arc::new(InMemory::default()),
+            call_back: Arc::new(drop),
             lease: Duration::from_secs(90),
             clock,
         }

@@ -1,17 +1,19 @@
 //! NLM, and NSM's word of a restart.
 
 use nfs::nlm::{
-    CancelArgs, FreeArgs, Lock, LockArgs, LockResult, Status, TestArgs, TestResult, Tested,
-    UnlockArgs,
+    CancelArgs, FreeArgs, Lock, LockArgs, LockResult, Procedure, Status, TestArgs, TestResult,
+    Tested, UnlockArgs,
 };
 use std::sync::Arc;
 
 use memory::Memory;
 use nfs::nsm::Changed;
+use nfs::server::CallBack;
 use nfs::server::v4::state::{InMemory, Stable};
 use nfs::v3::Handle;
 use vfs_testkit::clock;
 use vfs_testkit::session::Came;
+use wire::Xdr;
 
 use crate::net::{Host, NLM, NSM, Net, Replied, whole};
 
@@ -255,4 +257,83 @@ fn who_cannot_be_told_is_not_waited_for() {
     let other = Net::from(&host, "127.0.0.1");
     assert_eq!(exclusive(&other, lock(&file, 3, 0, 10)), Status::Granted);
     assert_eq!(stable.list().len(), 0);
+}
+
+#[test]
+fn rfc1813_ii_what_is_sent_as_a_message_is_answered_by_a_call() {
+    let (send, called) = std::sync::mpsc::channel();
+    let host = Host::with(Memory::new(clock()), |options| {
+        options.call_back = Arc::new(move |call| send.send(call).expect("heard"));
+    });
+    let net = Net::from(&host, "10.0.0.1");
+    let file = net.file(b"f", 0o644);
+    let result = |procedure: u32, answer: Procedure, arguments: &[u8]| {
+        assert_eq!(net.call((NLM, 4, procedure), &Raw(arguments)), Ok(&b""[..]));
+        let CallBack {
+            addr,
+            procedure,
+            arguments,
+        } = called.try_recv().expect("a call");
+        assert_eq!(
+            (addr, procedure),
+            ("10.0.0.1".parse().expect("one"), answer)
+        );
+        arguments.leak()
+    };
+    let put = |arguments: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        arguments(&mut bytes);
+        bytes
+    };
+    let (mine, others) = (lock(&file, 1, 0, 10), lock(&file, 2, 0, 10));
+    let cookie = b"biscuit";
+    let ask = put(&|to| args(mine, true, false).put(to));
+    let granted = result(7, Procedure::LockRes, &ask);
+    assert_eq!(status(Ok(granted)), Status::Granted);
+    let ask = put(&|to| {
+        TestArgs {
+            cookie,
+            exclusive: true,
+            lock: others,
+        }
+        .put(to)
+    });
+    let tested: TestResult<'_> = whole(result(6, Procedure::TestRes, &ask));
+    assert!(matches!(tested.tested, Tested::Denied(_)), "{tested:?}");
+    let ask = put(&|to| {
+        CancelArgs {
+            cookie,
+            block: true,
+            exclusive: true,
+            lock: others,
+        }
+        .put(to)
+    });
+    assert_eq!(
+        status(Ok(result(8, Procedure::CancelRes, &ask))),
+        Status::Granted
+    );
+    let ask = put(&|to| UnlockArgs { cookie, lock: mine }.put(to));
+    assert_eq!(
+        status(Ok(result(9, Procedure::UnlockRes, &ask))),
+        Status::Granted
+    );
+    // Who cannot be called is told so, and nobody answers what was not asked.
+    let nowhere = Net::on(&host);
+    assert_eq!(nowhere.call((NLM, 4, 9), &Raw(&ask)), Err(3));
+    assert_eq!(net.call((NLM, 4, 12), &Raw(&ask)), Err(3));
+    assert!(called.try_recv().is_err());
+}
+
+/// Arguments that are bytes already.
+struct Raw<'a>(&'a [u8]);
+
+impl Xdr<'_> for Raw<'_> {
+    fn get(_: &mut wire::XdrReader<'_>) -> Result<Self, wire::Malformed> {
+        Err(wire::Malformed::new("they are only sent"))
+    }
+
+    fn put(&self, to: &mut impl wire::Put) {
+        wire::Put::put(to, self.0);
+    }
 }

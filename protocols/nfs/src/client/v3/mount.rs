@@ -1,4 +1,4 @@
-//! MOUNT, the portmapper that says where it is (RFC 1833), and what NSM is told.
+//! MOUNT, the portmapper that says where it is (RFC 1833), and what NSM and NLM of a client are told.
 
 use vfs::Errno;
 use wire::{Xdr, XdrReader};
@@ -65,6 +65,13 @@ impl GetPort {
         protocol: portmap::TCP,
     };
 
+    /// That of NLM by UDP.
+    pub const NLM: GetPort = GetPort {
+        program: program::NLM,
+        version: 4,
+        protocol: portmap::UDP,
+    };
+
     /// That of NSM by UDP.
     pub const NSM: GetPort = GetPort {
         program: program::NSM,
@@ -95,6 +102,27 @@ impl Ask for GetPort {
     fn answer(&self, results: &[u8]) -> Result<u16, Failure> {
         let port = XdrReader::new(results).u32()?;
         Ok(port.try_into().unwrap_or(0))
+    }
+}
+
+/// A procedure of NLM v4 that answers nothing, whose arguments are bytes already.
+pub struct NlmCall<'a, const PROCEDURE: u32>(pub &'a [u8]);
+
+impl<const PROCEDURE: u32> Ask for NlmCall<'_, PROCEDURE> {
+    type Answer<'r> = ();
+
+    const PROCEDURE: Procedure = Procedure {
+        program: program::NLM,
+        version: 4,
+        number: PROCEDURE,
+    };
+
+    fn put(&self, to: &mut Vec<u8>) {
+        to.extend(self.0);
+    }
+
+    fn answer(&self, _: &[u8]) -> Result<(), Failure> {
+        Ok(())
     }
 }
 
