@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use layers::{ReadOnly, stack};
 use rustix::process::{getgid, getuid};
 use vfs::{FileSystem, Time};
 
@@ -20,6 +21,8 @@ pub(crate) enum Source {
     Memory,
     /// `9p://…`, `9p+unix:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`
     Remote(remote::Url),
+    /// `refer:/PATH@HOST+HOST…`: another NFS server's, whom clients are sent to
+    Referral { path: String, hosts: Vec<String> },
 }
 
 /// `NAME=SOURCE`, or a SOURCE alone.
@@ -37,6 +40,9 @@ impl FromStr for Source {
             Some(("dir", path)) if !path.is_empty() => Ok(Source::HostDir(path.into())),
             Some(("dir", _)) => Err("expected dir:PATH".into()),
             Some(("mem", "")) => Ok(Source::Memory),
+            Some(("refer", place)) => referral(place).ok_or_else(|| {
+                format!("expected refer:/PATH@HOST or refer:/PATH@HOST+HOST, got '{text}'")
+            }),
             Some(("mem", _)) => Err("expected mem: and nothing behind it".into()),
             Some((scheme, _)) if remote::Url::SCHEMES.contains(&scheme) => text
                 .parse()
@@ -53,6 +59,17 @@ impl FromStr for Source {
     }
 }
 
+/// As exports(5) has it behind `refer=`.
+fn referral(text: &str) -> Option<Source> {
+    let (path, hosts) = text.rsplit_once('@')?;
+    let hosts: Vec<String> = hosts.split('+').map(str::to_owned).collect();
+    let good = path.starts_with('/') && !hosts.iter().any(String::is_empty);
+    good.then(|| Source::Referral {
+        path: path.into(),
+        hosts,
+    })
+}
+
 /// Whether the text is a URL rather than a path with a colon in it.
 fn is_scheme(text: &str, scheme: &str) -> bool {
     let known = ["image", "s3", "http", "https"];
@@ -65,6 +82,7 @@ impl fmt::Display for Source {
             Source::HostDir(path) => path.display().fmt(f),
             Source::Memory => f.write_str("mem:"),
             Source::Remote(url) => url.fmt(f),
+            Source::Referral { path, hosts } => write!(f, "refer:{path}@{}", hosts.join("+")),
         }
     }
 }
@@ -115,6 +133,8 @@ impl Source {
                 },
             )),
             Source::Remote(url) => url.open().map_err(|error| failed(&error)),
+            // What is shown in its place to those who cannot be sent.
+            Source::Referral { .. } => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }
     }
 }
@@ -142,6 +162,7 @@ mod tests {
             ("a:b", "a:b"),
             ("./x=y", "./x=y"),
             ("mem:", "mem:"),
+            ("refer:/a/b@h1+10.0.0.1", "refer:/a/b@h1+10.0.0.1"),
         ] {
             let named: Named = text.parse().expect(text);
             assert_eq!(
@@ -156,7 +177,17 @@ mod tests {
 
     #[test]
     fn what_is_no_source_says_what_was_expected() {
-        for text in ["", "dir:", "mem:x", "ftp://h/x", "name=mem:x"] {
+        for text in [
+            "",
+            "dir:",
+            "mem:x",
+            "ftp://h/x",
+            "name=mem:x",
+            "refer:a@h",
+            "refer:/a",
+            "refer:/a@",
+            "refer:/a@h+",
+        ] {
             assert!(
                 text.parse::<Named>().expect_err(text).contains("expected"),
                 "{text}"

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use transports::{Datagrams, Frame, Outbox};
-use vfs::{Call, Patience};
+use vfs::{Call, Patience, Peer};
 use wire::{Answer, Session};
 
 use crate::Engine;
@@ -30,7 +30,7 @@ fn answer(datagrams: &Datagrams, session: &dyn Session, stop: BorrowedFd<'_>) ->
     let mut message = vec![0; Datagrams::MOST];
     let mut out = Outbox::default();
     while let Some((len, from)) = datagrams.receive(&mut message, stop)? {
-        let call = Call::detached();
+        let call = Call::detached().coming_from(Arc::new(Peer::new(Some(from.ip()))));
         let message = Frame(&message[..len]);
         out.clear();
         match session.serve(&call, Patience::Full, &message, out.begin()) {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use transports::{Frame, Interest, Outbox, Poller, Ready};
-use vfs::Call;
 use wire::{Answer, Role};
 
 use crate::input::Input;
@@ -112,11 +111,10 @@ impl<'a> Own<'a> {
         };
         lane.check_unused(id)?;
         let message = &self.input.buffer[start..start + len];
-        static INLINE: Call = Call::detached();
         let patience = self.pace.patience();
         match lane
             .session
-            .serve(&INLINE, patience, &Frame(message), self.out.begin())
+            .serve(&lane.inline, patience, &Frame(message), self.out.begin())
         {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::WouldBlock | Answer::Parked) => {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
-use vfs::Patience;
+use vfs::{Call, Patience, Peer};
 use wire::{Answer, Malformed, Session};
 
 use crate::drive::Own;
@@ -25,6 +25,9 @@ pub(crate) struct Lane {
     pub(crate) session: Box<dyn Session>,
     pub(crate) workers: Arc<Workers>,
     pub(crate) link: Box<dyn Link>,
+    peer: Arc<Peer>,
+    /// Of requests that are answered at once, which nobody can cancel.
+    pub(crate) inline: Call,
     output: Mutex<Output>,
     flights: Mutex<Flights>,
     /// How many requests are in flight. Only the lane's own thread adds.
@@ -103,6 +106,10 @@ impl Job for Message {
     fn workers(&self) -> &Arc<Workers> {
         &self.lane.workers
     }
+
+    fn peer(&self) -> Option<&Arc<Peer>> {
+        Some(&self.lane.peer)
+    }
 }
 
 struct Flight {
@@ -127,10 +134,13 @@ impl Lane {
         tuning: Tuning,
         member: Member,
     ) -> io::Result<Arc<Lane>> {
+        let peer = Arc::new(Peer::new(link.peer_addr()));
         Ok(Arc::new(Lane {
             session,
             workers,
             link,
+            inline: Call::detached().coming_from(peer.clone()),
+            peer,
             output: Mutex::default(),
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),

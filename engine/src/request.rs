@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use transports::Outbox;
-use vfs::Call;
+use vfs::{Call, Peer};
 
 use crate::workers::Workers;
 
@@ -29,6 +29,11 @@ pub(crate) trait Job: Send + Sync + Sized + 'static {
     fn leave_worker(&self);
 
     fn workers(&self) -> &Arc<Workers>;
+
+    /// Who asked for it, if that came over a connection.
+    fn peer(&self) -> Option<&Arc<Peer>> {
+        None
+    }
 }
 
 /// What became of a request that a worker ran.
@@ -58,10 +63,17 @@ const PARKED: u8 = 3;
 
 impl<J: Job> Request<J> {
     pub(crate) fn new(job: J) -> Arc<Request<J>> {
-        Arc::new_cyclic(|request: &Weak<Request<J>>| Request {
-            job,
-            call: Call::parkable(Waker::from(Arc::new(Wakes(request.clone())))),
-            state: AtomicU8::new(QUEUED),
+        Arc::new_cyclic(|request: &Weak<Request<J>>| {
+            let call = Call::parkable(Waker::from(Arc::new(Wakes(request.clone()))));
+            let call = match job.peer() {
+                Some(peer) => call.coming_from(peer.clone()),
+                None => call,
+            };
+            Request {
+                job,
+                call,
+                state: AtomicU8::new(QUEUED),
+            }
         })
     }
 

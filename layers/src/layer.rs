@@ -166,6 +166,13 @@ macro_rules! layer_method {
             inner.$method(&cx.on_behalf_of(&who), $($arg),*)
         }
     };
+    // What the layer's method `choose` chooses for the context does it, on behalf of whom it says.
+    ([to $choose:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            let (layer, who) = self.$choose(cx)?;
+            layer.$name(inner, &cx.on_behalf_of(&who), $($arg),*)
+        }
+    };
     // A shared layer does it.
     ([shared] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         #[inline]
@@ -178,12 +185,14 @@ macro_rules! layer_method {
 /// Writes methods of a [`Layer`] that leave their operation as it is:
 /// - `forward! { lookup attr … }`: what is below does it; `id` and `above`: nodes are where they are.
 /// - `forward! { by WHO: … }`: what is below does it for the caller that `self.WHO(caller)` answers.
+/// - `forward! { to CHOOSE: … }`: the layer and the caller that `self.CHOOSE(cx)` answers; its error is the operation's.
 /// - `forward! { with RUN: … }`: `self.RUN(op, node, cx, run)` decides whether and when `run()`
 ///   has it done below.
 #[macro_export]
 macro_rules! forward {
     (with $with:ident: $($op:ident)*) => { $($crate::operation! { [with $with] $op })* };
     (by $who:ident: $($op:ident)*) => { $($crate::operation! { [by $who] $op })* };
+    (to $choose:ident: $($op:ident)*) => { $($crate::operation! { [to $choose] $op })* };
     (shared: $($op:ident)*) => { $($crate::operation! { [shared] $op })* };
     (declare: $($op:ident)*) => { $($crate::operation! { [declare] $op })* };
     ($($op:ident)*) => { $($crate::operation! { [] $op })* };

@@ -17,6 +17,7 @@ extern crate self as layers;
 
 mod bad_map;
 pub mod bundle;
+pub mod clients;
 mod existing;
 pub mod fault;
 pub mod idmap;
@@ -29,6 +30,7 @@ pub mod xattrmap;
 
 pub use bad_map::BadMap;
 pub use bundle::Bundle;
+pub use clients::Clients;
 pub use fault::Fault;
 pub use idmap::{IdMap, IdRange, MapIds, Translation};
 pub use layer::{Below, Layer, Opened};

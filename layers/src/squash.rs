@@ -6,6 +6,8 @@
 //! user, so that programs that restore owners work on what they made. Where only the super-user
 //! is, requests are the source's to refuse. The ids inside POSIX ACLs are left alone.
 
+use std::borrow::Cow;
+
 use vfs::{Caller, Capabilities, Cx, Groups, Node, Result, SetAttr};
 
 use crate::{Layer, Opened, forward};
@@ -22,7 +24,7 @@ pub enum Whom {
 }
 
 /// The layer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squash {
     /// Who is made anonymous.
     pub whom: Whom,
@@ -45,10 +47,11 @@ impl Squash {
         }
     }
 
-    fn caller(&self, caller: &Caller) -> Caller {
+    /// Whom it makes of `caller`.
+    pub(crate) fn caller<'a>(&self, caller: &'a Caller) -> Cow<'a, Caller> {
         let group = |gid| if gid == 0 { self.gid } else { gid };
-        match self.whom {
-            Whom::None => caller.clone(),
+        Cow::Owned(match self.whom {
+            Whom::None => return Cow::Borrowed(caller),
             Whom::All => Caller {
                 uid: self.uid,
                 gid: self.gid,
@@ -70,10 +73,11 @@ impl Squash {
                     groups => groups.clone(),
                 },
             },
-        }
+        })
     }
 
-    fn request(&self, set: &SetAttr) -> SetAttr {
+    /// What it makes of the owners that `set` asks for.
+    pub(crate) fn request(&self, set: &SetAttr) -> SetAttr {
         match self.whom {
             Whom::None | Whom::Root => *set,
             Whom::All => SetAttr {

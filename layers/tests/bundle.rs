@@ -402,3 +402,18 @@ fn each_waits_for_the_other() {
         assert!(two.bundle.locks.is_empty() && two.member.locks.is_empty());
     }
 }
+
+#[test]
+fn devices_and_handles_are_the_same_whatever_the_order_and_whoever_is_beside() {
+    let [a, b, c] = ["a", "b", "c"].map(member);
+    let known = |members: &[&Arc<Export>]| {
+        let a = ok(root(&bundle(members)).lookup("a"));
+        let handle = ok(run(&Caller::ROOT, |cx| a.node.handle(cx)));
+        (a.attr().device, a.node.id(), handle)
+    };
+    let first = known(&[&a, &b]);
+    assert_eq!(known(&[&b, &a]), first);
+    assert_eq!(known(&[&c, &a]), first);
+    let b = ok(root(&bundle(&[&a, &b])).lookup("b"));
+    assert_ne!(b.attr().device, first.0);
+}

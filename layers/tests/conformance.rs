@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
 use layers::squash::{NOBODY, Squash, Whom};
-use layers::{Bundle, IdMap, IdRange, Layer, MapIds, Trace, XattrMap, stack};
+use layers::{Bundle, Clients, IdMap, IdRange, Layer, MapIds, Trace, XattrMap, stack};
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
 use vfs_testkit::{Profile, Subject, clock};
@@ -120,6 +120,16 @@ mod trace {
 
     fn subject() -> Subject {
         over(Trace::new(still()))
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod clients {
+    use super::*;
+
+    fn subject() -> Subject {
+        over("10.0.0.1(ro)".parse::<Clients>().expect("a list"))
     }
 
     vfs_testkit::conformance!(subject);

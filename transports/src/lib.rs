@@ -14,6 +14,7 @@ mod link;
 mod listener;
 mod outbox;
 mod poll;
+mod reserved;
 mod ring;
 
 pub use addr::{Addr, BadAddr};
@@ -23,4 +24,5 @@ pub use link::{Interest, Link, Ready, StreamLink, pair};
 pub use listener::{Listener, dial};
 pub use outbox::Outbox;
 pub use poll::Poller;
+pub use reserved::dial_from_reserved;
 pub use ring::{Exchange, Ring};

@@ -1,4 +1,5 @@
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -53,6 +54,9 @@ pub trait Link: Send + Sync {
 
     /// Who is at the other end, for logs.
     fn peer(&self) -> &str;
+
+    /// The address of the other end, where it has one.
+    fn peer_addr(&self) -> Option<IpAddr>;
 }
 
 /// What [`Link::wait`] waits for.
@@ -86,6 +90,7 @@ pub struct StreamLink {
     /// Whether it is us who ended the input: then that says nothing of the peer.
     ended: AtomicBool,
     peer: String,
+    addr: Option<IpAddr>,
 }
 
 enum Kind {
@@ -111,6 +116,7 @@ impl StreamLink {
             Err(_) => other(&[fd.as_fd()])?,
         };
         Ok(StreamLink {
+            addr: peer_addr(fd.as_fd()),
             input: fd,
             output: None,
             kind,
@@ -133,6 +139,7 @@ impl StreamLink {
             kind,
             ended: AtomicBool::new(false),
             peer: peer.into(),
+            addr: None,
         })
     }
 
@@ -291,6 +298,22 @@ impl Link for StreamLink {
     fn peer(&self) -> &str {
         &self.peer
     }
+
+    fn peer_addr(&self) -> Option<IpAddr> {
+        self.addr
+    }
+}
+
+/// The address at the other end of `fd`, if it is a socket that has addresses. Of a connection that has ended before
+/// anybody asked it is [`Ipv4Addr::UNSPECIFIED`], which is nobody's: what had been sent by then can still be read.
+fn peer_addr(fd: BorrowedFd<'_>) -> Option<IpAddr> {
+    let domain = sockopt::socket_domain(fd).ok()?;
+    if ![AddressFamily::INET, AddressFamily::INET6].contains(&domain) {
+        return None;
+    }
+    let peer = rustix::net::getpeername(fd).ok().flatten();
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    Some(peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip()))
 }
 
 /// Makes a socket's buffers large and its small messages leave at once. Neither is owed: a
@@ -369,6 +392,18 @@ mod tests {
                 assert!(got == pieces.concat());
             });
         }
+    }
+
+    #[test]
+    fn only_a_socket_of_the_network_has_an_address_and_keeps_it() {
+        assert_eq!(pair().expect("a pair").0.peer_addr(), None);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let at = listener.local_addr().expect("an address");
+        let client = std::net::TcpStream::connect(at).expect("connected");
+        let (server, _) = listener.accept().expect("accepted");
+        let link = StreamLink::new(server.into(), "tcp").expect("a link");
+        drop(client);
+        assert_eq!(link.peer_addr(), Some(Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]

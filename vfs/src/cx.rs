@@ -2,10 +2,11 @@
 
 use core::task::Waker;
 use core::time::Duration;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::{Errno, Result};
+use crate::{Errno, Peer, Result};
 
 /// What every operation is given.
 #[derive(Clone, Copy)]
@@ -108,6 +109,7 @@ pub struct Call {
     waker: Option<Waker>,
     on_cancel: Mutex<Vec<Waker>>,
     wake_within_ms: AtomicU32,
+    peer: Option<Arc<Peer>>,
 }
 
 impl Call {
@@ -118,6 +120,7 @@ impl Call {
             waker: None,
             on_cancel: Mutex::new(Vec::new()),
             wake_within_ms: AtomicU32::new(0),
+            peer: None,
         }
     }
 
@@ -127,6 +130,24 @@ impl Call {
             waker: Some(waker),
             ..Call::detached()
         }
+    }
+
+    /// The same request, by the connection to `peer`.
+    pub fn coming_from(self, peer: Arc<Peer>) -> Call {
+        Call {
+            peer: Some(peer),
+            ..self
+        }
+    }
+
+    /// Who asked for it over a connection; nobody for what this program does of its own, or for a guest by its queues.
+    pub fn peer(&self) -> Option<&Peer> {
+        self.peer.as_deref()
+    }
+
+    /// The address that it came from, if it came from any.
+    pub fn addr(&self) -> Option<IpAddr> {
+        self.peer.as_ref()?.addr()
     }
 
     /// Cancels: every operation that waits gives up with `EINTR`. Idempotent; says whether it was the first time.

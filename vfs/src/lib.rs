@@ -20,6 +20,7 @@ pub mod name;
 pub mod node;
 pub mod op;
 pub mod payload;
+pub mod peer;
 pub mod ranges;
 pub mod sip;
 
@@ -35,6 +36,7 @@ pub use node::{
 };
 pub use op::Op;
 pub use payload::{Payload, Sink};
+pub use peer::Peer;
 pub use ranges::Ranges;
 
 /// What every operation answers: a value or a Linux errno.

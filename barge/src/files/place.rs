@@ -52,6 +52,9 @@ impl Place {
                 let (tree, path) = url.find().map_err(|error| failed(&error))?;
                 (tree, path.into_bytes())
             }
+            Source::Referral { .. } => {
+                return Err(failed(&"only a server refers its clients"));
+            }
             other => (other.open(hostdir::Options::default())?, Vec::new()),
         };
         Ok((Tree::new(fs), path))
@@ -61,7 +64,7 @@ impl Place {
     pub(super) fn name(&self) -> Option<Vec<u8>> {
         let shown = match &self.source {
             Source::HostDir(path) => path.as_os_str().as_bytes(),
-            Source::Memory => b"",
+            Source::Memory | Source::Referral { .. } => b"",
             Source::Remote(url) => url.path(),
         };
         let name = shown

@@ -7,6 +7,7 @@ use layers::squash::{NOBODY, Whom};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use transports::Addr;
 
+use super::exports::ClientList;
 use super::plan::{Layers, Nfs, Nine, Plan, Virtiofs};
 use super::virtiofs::{Affinity, Cache, Share, Tag};
 use crate::Failure;
@@ -14,8 +15,8 @@ use crate::source::{Named, Source};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET or
-    /// nfs://HOST[:PORT]/PATH; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
+    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
+    /// nfs://HOST[:PORT]/PATH, or refer:/PATH@HOST[+HOST], to which clients of NFS v4 are sent; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
     /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
@@ -65,6 +66,12 @@ pub(crate) struct ServeArgs {
     /// The group that may connect to virtiofs sockets
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
+    /// Who may use a source by NFS or 9P, and how, as a line of exports(5): NAME CLIENT(OPTION,...)... CLIENT is
+    /// an address, a network as 10.0.0.0/8, localhost (and whoever comes by a Unix socket) or *; OPTION is ro, rw,
+    /// root_squash, no_root_squash, all_squash, anonuid=UID or anongid=GID [default: ro,root_squash]. NAME is / for
+    /// the only source without one. A source that no line names is for everybody; may be repeated
+    #[arg(long, value_name = "LINE")]
+    export: Vec<ClientList>,
     /// Let clients change nothing
     #[arg(long)]
     read_only: bool,
@@ -165,6 +172,7 @@ impl ServeArgs {
                 squash: self.squash(),
                 read_only,
             },
+            lists: self.export.clone(),
             nine: Some(Nine {
                 addrs: self.nine.clone(),
                 max_msize: self.msize,

@@ -1,15 +1,19 @@
 //! Sources behind layers, under names.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ::nfs::server::{Listed, Referral};
 use layers::squash::Whom;
-use layers::{Bundle, ReadOnly, Trace, stack};
+use layers::{Bundle, Clients, ReadOnly, Trace, stack};
 use vfs::{Export, FileSystem, Level};
 
+use super::nfs;
 use super::plan::{Layers, Plan};
+use super::recovery::names_file;
 use crate::Failure;
-use crate::source::{self, Named};
+use crate::source::{self, Named, Source};
 
 /// What is served.
 pub(super) struct Exports {
@@ -17,55 +21,163 @@ pub(super) struct Exports {
     pub(super) each: Vec<Arc<Export>>,
     /// What clients get that name none: the only source, or all of them as directories of one tree.
     pub(super) whole: Arc<Export>,
+    /// What clients of NFS are told may be mounted.
+    pub(super) listed: Vec<Listed>,
+    /// What is elsewhere.
+    pub(super) referrals: Vec<Referral>,
+}
+
+/// A line of exports(5), with a source's name for the path: who may use it.
+#[derive(Clone, Debug)]
+pub(super) struct ClientList {
+    name: String,
+    clients: Arc<Clients>,
+}
+
+impl FromStr for ClientList {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<ClientList, String> {
+        let line = line.trim();
+        let (name, clients) = line
+            .split_once(char::is_whitespace)
+            .ok_or_else(|| format!("expected NAME CLIENT(OPTIONS), got '{line}'"))?;
+        let clients: Clients = clients.parse().map_err(|error| format!("{error}"))?;
+        Ok(ClientList {
+            name: name.trim_start_matches('/').into(),
+            clients: Arc::new(clients),
+        })
+    }
 }
 
 impl Exports {
     /// Whatever has a name of its own, the empty one included: the last is for clients that name none.
     pub(super) fn list(&self) -> Vec<Arc<Export>> {
         let mut list = self.each.clone();
-        if list.len() > 1 {
+        if list.len() > 1 || !self.referrals.is_empty() {
             list.push(self.whole.clone());
         }
         list
     }
 }
 
-/// Opens what `plan` names.
-pub(super) fn open(plan: &Plan) -> Result<Exports, Failure> {
-    let each = open_each(plan)?;
+/// Opens what `plan` names; nobody said where to serve it if `unnamed`.
+pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
+    let each = open_each(plan, unnamed)?;
+    let referrals = referrals(&plan.sources);
     let whole = match each.as_slice() {
-        [only] => only.clone(),
+        // A referral is told of by the directory that it is in.
+        [only] if referrals.is_empty() => only.clone(),
         several => {
             let bundle = Bundle::new(several, source::now()).map_err(Failure::usage)?;
             Arc::new(Export::new("", bundle))
         }
     };
-    Ok(Exports { each, whole })
+    let listed = listed(&each, &whole, &plan.lists);
+    Ok(Exports {
+        each,
+        whole,
+        listed,
+        referrals,
+    })
 }
 
-fn open_each(plan: &Plan) -> Result<Vec<Arc<Export>>, Failure> {
+fn referrals(sources: &[Named]) -> Vec<Referral> {
+    let referral = |named: &Named| match &named.source {
+        Source::Referral { path, hosts } => Some(Referral {
+            name: named.name.clone()?,
+            path: path.clone(),
+            hosts: hosts.clone(),
+        }),
+        _ => None,
+    };
+    sources.iter().filter_map(referral).collect()
+}
+
+/// Each source, and the tree of all of them, which is for everybody.
+fn listed(each: &[Arc<Export>], whole: &Arc<Export>, lists: &[ClientList]) -> Vec<Listed> {
+    let several = !each.iter().any(|export| Arc::ptr_eq(export, whole));
+    let whole = several.then(|| Listed {
+        path: "/".into(),
+        clients: Vec::new(),
+    });
+    let each = each.iter().map(|export| Listed {
+        path: format!("/{}", export.name),
+        clients: of(lists, &export.name)
+            .iter()
+            .flat_map(|list| list.entries())
+            .map(|entry| entry.pattern.to_string())
+            .collect(),
+    });
+    whole.into_iter().chain(each).collect()
+}
+
+fn of<'a>(lists: &'a [ClientList], name: &str) -> Option<&'a Arc<Clients>> {
+    let list = lists.iter().find(|list| list.name == name);
+    list.map(|list| &list.clients)
+}
+
+/// Each list is a source's, and each source has one at most.
+fn check(lists: &[ClientList], names: &[String]) -> Result<(), Failure> {
+    for (at, ClientList { name, .. }) in lists.iter().enumerate() {
+        if !names.contains(name) {
+            let known = names.iter().map(|name| format!("'/{name}'"));
+            let known: Vec<_> = known.collect();
+            return Err(Failure::usage(format!(
+                "--export: expected {}, got '/{name}'",
+                known.join(" or ")
+            )));
+        }
+        if of(&lists[..at], name).is_some() {
+            return Err(Failure::usage(format!(
+                "--export: expected one line for '/{name}', got two"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn open_each(plan: &Plan, unnamed: bool) -> Result<Vec<Arc<Export>>, Failure> {
     let names = names(&plan.sources)?;
+    check(&plan.lists, &names)?;
     let share = usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX);
     let options = hostdir::Options {
         descriptors: Some(share / plan.sources.len()),
         ..plan.hostdir.clone()
     };
+    let nfs = plan.nfs.as_ref();
+    let known_by = nfs.and_then(|nfs| Some((nfs, nfs::known_addr(nfs, unnamed)?)));
     names
         .into_iter()
         .zip(&plan.sources)
         .map(|(name, Named { source, .. })| {
-            let fs = source.open(options.clone())?;
+            let names = match (source, &known_by) {
+                (Source::HostDir(_), Some((nfs, addr))) => {
+                    names_file(nfs.state_dir.as_deref(), addr, &name)
+                }
+                _ => None,
+            };
+            let fs = source.open(hostdir::Options {
+                names,
+                ..options.clone()
+            })?;
             if plan.kernel_handles && fs.capabilities().handles != Level::Native {
                 return Err(Failure::usage(format!(
                     "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
                 )));
             }
-            Ok(Arc::new(Export::new(name, wrap(fs, &plan.layers))))
+            let clients = of(&plan.lists, &name);
+            let fs = wrap(fs, &plan.layers, clients);
+            Ok(Arc::new(Export::new(name, fs)))
         })
         .collect()
 }
 
-fn wrap(mut fs: Arc<dyn FileSystem>, layers: &Layers) -> Arc<dyn FileSystem> {
+fn wrap(
+    mut fs: Arc<dyn FileSystem>,
+    layers: &Layers,
+    clients: Option<&Arc<Clients>>,
+) -> Arc<dyn FileSystem> {
     for ids in &layers.ids {
         fs = stack(fs, ids.clone());
     }
@@ -78,6 +190,9 @@ fn wrap(mut fs: Arc<dyn FileSystem>, layers: &Layers) -> Arc<dyn FileSystem> {
     }
     if layers.read_only {
         fs = stack(fs, ReadOnly);
+    }
+    if let Some(clients) = clients {
+        fs = stack(fs, clients.clone());
     }
     if tracing::enabled!(tracing::Level::TRACE) {
         let start = Instant::now();
@@ -92,10 +207,12 @@ fn names(sources: &[Named]) -> Result<Vec<String>, Failure> {
     for source in sources {
         let name = match &source.name {
             Some(name) => name.clone(),
-            None if sources.len() == 1 => String::new(),
+            None if sources.len() == 1 && !matches!(source.source, Source::Referral { .. }) => {
+                String::new()
+            }
             None => {
                 return Err(Failure::usage(format!(
-                    "several sources need names: expected NAME={0}, got {0}",
+                    "several sources, and referrals, need names: expected NAME={0}, got {0}",
                     source.source
                 )));
             }

@@ -5,6 +5,7 @@ mod announce;
 mod args;
 mod exports;
 mod nfs;
+mod notify;
 mod plan;
 mod recovery;
 mod run;
@@ -33,19 +34,19 @@ pub(crate) fn run(args: &ServeArgs) -> Done {
 
 /// Serves until told to stop, or until nobody can come any more.
 fn serve(plan: &Plan) -> Done {
-    let exports = exports::open(plan)?;
     // What is served if nothing is asked for: 9P and NFS at their usual places.
     let unnamed = plan.virtiofs.shares.is_empty()
         && plan.nfs.as_ref().is_none_or(|nfs| nfs.addrs.is_empty())
         && plan.nine.as_ref().is_some_and(|nine| nine.addrs.is_empty())
         && !activation::is_activated();
+    let exports = exports::open(plan, unnamed)?;
     let engine = Engine::new(plan.tuning).map_err(Failure::new)?;
     let listeners = match &plan.nine {
         Some(nine) => nine_listeners(nine, unnamed)?,
         None => Vec::new(),
     };
     let nfs = match &plan.nfs {
-        Some(nfs) => nfs::place(&exports.whole, nfs, unnamed)?,
+        Some(nfs) => nfs::place(&exports, nfs, unnamed)?,
         None => None,
     };
     let addrs = Addrs {

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use engine::{Engine, Service};
 use nfs::server::{Options, Ports, Server};
 use transports::{Addr, Datagrams, Listener};
-use vfs::Export;
 
+use super::exports::Exports;
+use super::notify;
 use super::plan::Nfs;
 use super::recovery::Recovery;
 use crate::Failure;
@@ -25,11 +26,7 @@ pub(super) struct Place {
 
 /// Opens the sockets of `plan`; with nothing named and no other protocol asked for (`alone`), the usual place if it is
 /// free.
-pub(super) fn place(
-    export: &Arc<Export>,
-    plan: &Nfs,
-    alone: bool,
-) -> Result<Option<Place>, Failure> {
+pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option<Place>, Failure> {
     let listeners = match plan.addrs.as_slice() {
         [] if alone => usual_listener().into_iter().collect(),
         addrs => addrs.iter().map(super::listen).collect::<Result<_, _>>()?,
@@ -42,8 +39,12 @@ pub(super) fn place(
     let mut options = Options {
         name: recovery.name,
         stable: recovery.stable,
+        monitored: recovery.monitored,
+        call_back: notify::caller().map_err(Failure::new)?,
         lease: plan.lease,
         read_plus: plan.read_plus,
+        listed: exports.listed.clone(),
+        referrals: exports.referrals.clone(),
         ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
     };
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
@@ -76,7 +77,7 @@ pub(super) fn place(
         });
     }
     Ok(Some(Place {
-        server: Server::new(export.clone(), options),
+        server: Server::new(exports.whole.clone(), options),
         listeners,
         portmap,
         datagrams,
@@ -97,12 +98,21 @@ fn first_tcp(listeners: &[Listener]) -> Option<Addr> {
     addrs.find(|addr| matches!(addr, Addr::Tcp { .. }))
 }
 
-/// Nobody asked for it: then it is no failure if it cannot be.
-fn usual_listener() -> Option<Listener> {
-    let addr = Addr::Tcp {
+/// The address that a server of `plan` is known by, before any is listened at.
+pub(super) fn known_addr(plan: &Nfs, alone: bool) -> Option<Addr> {
+    plan.addrs.first().cloned().or(alone.then(usual_addr))
+}
+
+fn usual_addr() -> Addr {
+    Addr::Tcp {
         host: "127.0.0.1".into(),
         port: 2049,
-    };
+    }
+}
+
+/// Nobody asked for it: then it is no failure if it cannot be.
+fn usual_listener() -> Option<Listener> {
+    let addr = usual_addr();
     match Listener::bind(&addr) {
         Ok(listener) => Some(listener),
         Err(error) => {
@@ -127,6 +137,7 @@ impl Place {
     /// Serves the clients that come, until the engine stops.
     pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Tending, Failure> {
         let tending = Tending::start(&self.server).map_err(Failure::new)?;
+        notify::start(&self.server).map_err(Failure::new)?;
         for datagrams in self.datagrams {
             let session = Box::new(self.server.datagrams());
             engine.answer(datagrams, session).map_err(Failure::new)?;

@@ -7,6 +7,7 @@ use engine::Tuning;
 use layers::{MapIds, Squash, XattrMap};
 use transports::Addr;
 
+use super::exports::ClientList;
 use super::virtiofs::{Affinity, Share, Tag};
 use crate::source::Named;
 
@@ -17,6 +18,8 @@ pub(super) struct Plan {
     /// Directories have to have handles of the kernel's.
     pub(super) kernel_handles: bool,
     pub(super) layers: Layers,
+    /// Who is let in; a source that none names is for everybody.
+    pub(super) lists: Vec<ClientList>,
     /// 9P, if that is served at all.
     pub(super) nine: Option<Nine>,
     /// NFS, if that is served at all.

@@ -26,6 +26,8 @@ pub(super) struct Recovery {
     /// Another after each restart.
     pub(super) boot: u32,
     pub(super) stable: Arc<dyn Stable>,
+    /// NLM's clients that are to be told of a restart.
+    pub(super) monitored: Arc<dyn Stable>,
 }
 
 impl Recovery {
@@ -35,8 +37,7 @@ impl Recovery {
         if matches!(addr, Addr::Tcp { port: 0, .. } | Addr::Fd(_)) {
             return Ok(Recovery::in_memory());
         }
-        let file = file_name(addr);
-        let usual = || usual_dir(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
+        let file = format!("{}.redb", file_name(addr));
         let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
             tracing::warn!("NFS clients lose their locks at a restart: no home for --state-dir");
             return Ok(Recovery::in_memory());
@@ -46,7 +47,8 @@ impl Recovery {
             Ok((records, name, boot)) => Ok(Recovery {
                 name,
                 boot,
-                stable: Arc::new(records),
+                stable: records.table(CLIENTS),
+                monitored: records.table(MONITORED),
             }),
             Err(Trouble::InUse) => Err(Failure::new(format!(
                 "{}: another server uses it (--state-dir names another place)",
@@ -70,8 +72,24 @@ impl Recovery {
             name: new_name(),
             boot: as_boot(random() as u32),
             stable: Arc::new(InMemory::default()),
+            monitored: Arc::new(InMemory::default()),
         }
     }
+}
+
+/// Where the server at `addr` may record, of the source called `name`, what its handles need after a restart: in `dir` or
+/// else in the usual place. Nowhere if the address is chosen anew at each start, or the place cannot be had.
+pub(super) fn names_file(dir: Option<&Path>, addr: &Addr, name: &str) -> Option<PathBuf> {
+    if matches!(addr, Addr::Tcp { port: 0, .. } | Addr::Fd(_)) {
+        return None;
+    }
+    let dir = dir.map(Path::to_owned).or_else(usual)?;
+    make_dir(&dir).ok()?;
+    Some(dir.join(format!("{}-{name}.names", file_name(addr))))
+}
+
+fn usual() -> Option<PathBuf> {
+    usual_dir(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 
 /// What systemd made for us; else what is every program's of its user.
@@ -90,7 +108,7 @@ fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 /// What tells servers of one host apart, as a name: a slash is `%2F`.
 fn file_name(addr: &Addr) -> String {
     let addr = addr.to_string().replace('%', "%25").replace('/', "%2F");
-    format!("nfs-{addr}.redb")
+    format!("nfs-{addr}")
 }
 
 fn random() -> u64 {
@@ -117,13 +135,24 @@ fn as_boot(number: u32) -> u32 {
 const SERVER: TableDefinition<'_, (), (&str, u32)> = TableDefinition::new("server");
 
 /// Who may reclaim.
-const CLIENTS: TableDefinition<'_, &[u8], ()> = TableDefinition::new("clients");
+const CLIENTS: Table = TableDefinition::new("clients");
+
+/// Whom to tell of a restart.
+const MONITORED: Table = TableDefinition::new("monitored");
+
+type Table = TableDefinition<'static, &'static [u8], ()>;
 
 /// All records of a thousand clients are a tenth of this.
 const CACHE: usize = 1 << 20;
 
 /// A file of records. Nobody else opens it meanwhile.
-struct Records(Database);
+struct Records(Arc<Database>);
+
+/// The records of one table.
+struct Kept {
+    file: Arc<Database>,
+    table: Table,
+}
 
 enum Trouble {
     InUse,
@@ -144,13 +173,14 @@ impl Records {
     fn open(path: &Path) -> Result<(Records, String, u32), Trouble> {
         let made = path.parent().map_or(Ok(()), make_dir);
         made.map_err(redb::Error::Io)?;
-        let records = Records(Builder::new().set_cache_size(CACHE).create(path)?);
+        let records = Records(Arc::new(Builder::new().set_cache_size(CACHE).create(path)?));
         let sync = |dir: &Path| File::open(dir)?.sync_all();
         path.parent()
             .map_or(Ok(()), sync)
             .map_err(redb::Error::Io)?;
         let start = records.0.begin_write()?;
         start.open_table(CLIENTS)?;
+        start.open_table(MONITORED)?;
         let (name, boot) = {
             let mut server = start.open_table(SERVER)?;
             let (name, last) = match server.get(())? {
@@ -165,17 +195,24 @@ impl Records {
         Ok((records, name, boot))
     }
 
+    fn table(&self, table: Table) -> Arc<dyn Stable> {
+        let file = self.0.clone();
+        Arc::new(Kept { file, table })
+    }
+}
+
+impl Kept {
     fn read(&self) -> Result<Vec<Box<[u8]>>, redb::Error> {
-        let clients = self.0.begin_read()?.open_table(CLIENTS)?;
+        let clients = self.file.begin_read()?.open_table(self.table)?;
         let keys = clients.iter()?;
         keys.map(|entry| Ok(entry?.0.value().into())).collect()
     }
 
     fn change(&self, record: &[u8], keep: bool) -> vfs::Result<()> {
         let change = || -> Result<(), redb::Error> {
-            let change = self.0.begin_write()?;
+            let change = self.file.begin_write()?;
             {
-                let mut clients = change.open_table(CLIENTS)?;
+                let mut clients = change.open_table(self.table)?;
                 match keep {
                     true => clients.insert(record, ())?,
                     false => clients.remove(record)?,
@@ -195,7 +232,7 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-impl Stable for Records {
+impl Stable for Kept {
     fn list(&self) -> Vec<Box<[u8]>> {
         self.read().unwrap_or_else(|error| {
             tracing::warn!("nobody may reclaim: {error}");

@@ -1,6 +1,7 @@
 //! The program itself: its options, what started it, and clients that are not ours.
 
 mod bundle;
+mod exports;
 mod foreign;
 mod layers;
 mod locks;

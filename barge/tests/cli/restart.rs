@@ -5,8 +5,6 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
-use vfs::{FileSystem, Level};
-
 use crate::served::{BARGE, Served};
 
 const NFS: u32 = 100_003;
@@ -76,25 +74,30 @@ fn field(result: &[u8]) -> Vec<u8> {
     result[..(4 + u32::from_be_bytes(*len) as usize).next_multiple_of(4)].to_vec()
 }
 
+/// A server of `share` on `port`, run by what `command` is.
+fn serve(mut command: Command, port: u16, share: &Path, state: &Path) -> Served {
+    command
+        .arg("serve")
+        .arg(share)
+        .arg("--state-dir")
+        .arg(state);
+    command.args(["--nfs", &format!("tcp:127.0.0.1:{port}")]);
+    Served::run(command)
+}
+
+fn free_port() -> u16 {
+    let free = TcpListener::bind("127.0.0.1:0").expect("bound");
+    free.local_addr().expect("bound").port()
+}
+
 #[test]
-fn handles_outlive_a_killed_server_where_the_kernel_has_them_and_verifiers_do_not() {
+fn handles_outlive_a_killed_server_and_verifiers_do_not() {
     let dir = tempfile::tempdir().expect("a directory");
     let [share, state] = ["share", "state"].map(|name| dir.path().join(name));
     std::fs::create_dir(&share).expect("made");
     std::fs::write(share.join("f"), "hello").expect("written");
-    let free = TcpListener::bind("127.0.0.1:0").expect("bound");
-    let port = free.local_addr().expect("bound").port();
-    drop(free);
-    let serve = || {
-        let mut command = Command::new(BARGE);
-        command
-            .arg("serve")
-            .arg(&share)
-            .arg("--state-dir")
-            .arg(&state);
-        command.args(["--nfs", &format!("tcp:127.0.0.1:{port}")]);
-        Served::run(command)
-    };
+    let port = free_port();
+    let serve = || serve(Command::new(BARGE), port, &share, &state);
 
     let served = serve();
     let mut client = Client::connect(port);
@@ -106,16 +109,51 @@ fn handles_outlive_a_killed_server_where_the_kernel_has_them_and_verifiers_do_no
 
     let _served = serve();
     let mut client = Client::connect(port);
-    assert_eq!(client.call(NFS, 1, &[&handle]).0, expected(&share));
+    assert_eq!(client.call(NFS, 1, &[&handle]).0, OK);
     let again = client.handle();
     assert_ne!(client.write(&again), verifier);
 }
 
-/// What a handle of before is answered.
-fn expected(share: &Path) -> u32 {
-    let fs = hostdir::HostDir::open(share, hostdir::Options::default()).expect("opened");
-    match fs.capabilities().handles {
-        Level::Native => OK,
-        _ => STALE,
+#[test]
+fn handles_outlive_a_killed_server_that_has_no_privileges() {
+    let nobody = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", BARGE]);
+        command
+    };
+    let runs = nobody().arg("--version").output();
+    if !runs.is_ok_and(|output| output.status.success()) {
+        return eprintln!(
+            "skipped: becoming another needs root, setpriv, and a program that others may run"
+        );
     }
+    let dir = tempfile::tempdir().expect("a directory");
+    let [share, state] = ["share", "state"].map(|name| dir.path().join(name));
+    for dir in [dir.path(), &share, &state] {
+        std::fs::create_dir_all(dir).expect("made");
+        std::os::unix::fs::chown(dir, Some(65534), Some(65534)).expect("given");
+    }
+    for name in ["f", "g"] {
+        std::fs::write(share.join(name), name).expect("written");
+    }
+    let port = free_port();
+    let served = serve(nobody(), port, &share, &state);
+    let mut client = Client::connect(port);
+    let handle = client.handle();
+    let root = {
+        let (status, root) = client.call(MOUNT, 1, &[&opaque(b"/")]);
+        assert_eq!(status, OK);
+        field(&root)
+    };
+    // RENAME f into h.
+    let names = [&root[..], &opaque(b"f"), &root, &opaque(b"h")];
+    assert_eq!(client.call(NFS, 14, &names).0, OK);
+    drop(served);
+    let served = serve(nobody(), port, &share, &state);
+    let mut client = Client::connect(port);
+    assert_eq!(client.call(NFS, 1, &[&handle]).0, OK);
+    std::fs::remove_file(share.join("h")).expect("removed");
+    drop(served);
+    let _served = serve(nobody(), port, &share, &state);
+    assert_eq!(Client::connect(port).call(NFS, 1, &[&handle]).0, STALE);
 }

@@ -253,8 +253,8 @@ impl File for Dir {
         Err(Errno::EBADF)
     }
 
-    /// A member's entry has the number of its place, as a mount point's has that of what is beneath. One that cannot be
-    /// reached is there nevertheless, of no kind that could be told.
+    /// A member's entry has the number of its place, as a mount point's has that of what is beneath. One that the caller
+    /// is not let into is not there; one that cannot be reached is, of no kind that could be told.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
         let children = self.this().children.iter().zip(1..);
         for ((name, place), next) in children.skip_while(|(_, next)| *next <= cookie) {
@@ -267,6 +267,7 @@ impl File for Dir {
             let (kind, entry) = match told {
                 Ok((kind, entry)) => (Some(kind), entry),
                 Err(errno) if errno.is_signal() || errno == Errno::EINTR => return Err(errno),
+                Err(Errno::EACCES) => continue,
                 Err(_) => (None, None),
             };
             let taken = sink.entry(DirEntry {

@@ -10,6 +10,7 @@ pub const MAX_OBJECT: usize = 1024;
 
 xdr_enum! {
     /// The procedures. Those that end in `Msg` are answered by a call of their own in the other direction.
+    #[allow(missing_docs)]
     pub enum Procedure {
         /// Nothing.
         Null = 0,
@@ -23,6 +24,16 @@ xdr_enum! {
         Unlock = 4,
         /// A server's call to its client: [`TestArgs`] to [`LockResult`].
         Granted = 5,
+        /// The arguments of [`Procedure::Test`] to nothing, and so on.
+        TestMsg = 6,
+        LockMsg = 7,
+        CancelMsg = 8,
+        UnlockMsg = 9,
+        /// The results of [`Procedure::Test`] to nothing, and so on.
+        TestRes = 11,
+        LockRes = 12,
+        CancelRes = 13,
+        UnlockRes = 14,
         /// [`ShareArgs`] to [`ShareResult`].
         Share = 20,
         /// [`ShareArgs`] to [`ShareResult`].

@@ -15,12 +15,13 @@
 //! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
 //! | `table`, `fds` | one node per object; the budget of descriptors |
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |
-//! | `resolve` | handles, the directory above |
+//! | `resolve`, `book` | handles, the directory above; where nodes were that have no handle of the kernel's |
 //! | [`identity`] | on whose behalf a thread works |
 //! | [`mapped`] | owners, permissions and kinds in extended attributes |
 //! | `tree` | what all of these share; the lock order |
 
 mod attr;
+mod book;
 mod copy;
 mod device;
 mod dir;
@@ -49,7 +50,7 @@ mod xattr;
 use std::any::Any;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
@@ -78,6 +79,9 @@ pub struct Options {
     pub key: Option<[u8; 16]>,
     /// Goes without kernel handles, even where they are permitted.
     pub no_kernel_handles: bool,
+    /// A file where it is recorded where nodes are that handles were given out of: without kernel handles, handles
+    /// outlive a restart by that. It is made if there is none; nobody else may record there meanwhile.
+    pub names: Option<PathBuf>,
 }
 
 /// On whose behalf the host's file system is used.
@@ -154,7 +158,13 @@ impl HostDir {
                 "expected a file system with user.* extended attributes, to keep owners in",
             ));
         }
-        let limits = limits::lines(&root, &capabilities);
+        let mut limits = Vec::new();
+        if let Some(names) = options.names.filter(|_| root.device().mount().is_none())
+            && let Err(error) = tree.book.record_at(&names)
+        {
+            limits.push(format!("{}: {error}", names.display()));
+        }
+        limits.extend(limits::lines(&root, &capabilities));
         Ok(Arc::new(HostDir {
             tree,
             root,

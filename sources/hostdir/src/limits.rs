@@ -164,8 +164,15 @@ pub(crate) fn lines(root: &HostNode, can: &Capabilities) -> Vec<String> {
         can.owners == Level::None,
         "works as the process's own user: callers are not told apart, owners cannot be changed",
     );
+    let by_name = root.device().mount().is_none();
+    let recorded = root.device().tree.book.is_recorded();
     say(
-        root.device().mount().is_none(),
+        by_name && recorded,
+        "no kernel file handles: what outsiders rename is lost to handles when descriptors are short, \
+         and at a restart",
+    );
+    say(
+        by_name && !recorded,
         "no kernel file handles: handles do not survive a restart, and a node that outsiders \
          rename while descriptors are short is lost",
     );

@@ -438,11 +438,13 @@ impl HostNode {
         if device::dev_of(&stx) != self.device().dev {
             return;
         }
-        if let Some(node) = self.device().tree.table.get(self.device().id(stx.stx_ino))
+        let (tree, id) = (&self.device().tree, self.device().id(stx.stx_ino));
+        if let Some(node) = tree.table.get(id)
             && let Some(record) = self.record_for(&node, name)
         {
             node.relocate(&record);
         }
+        tree.book.moved(id, self, name.bytes());
     }
 
     fn record_for(&self, node: &HostNode, name: Name<'_>) -> Option<Box<Record>> {

@@ -8,11 +8,10 @@
 //! 2 | prefix u16 | 0              | number u64 | life u64                      | stamp u64
 //! ```
 //! The second form is for where kernel handles are not permitted: it leads to nodes that live, and
-//! to those that the [`Book`] still knows the name of, but not into the next run of the program.
+//! to those that the [`crate::book::Book`] knows the name of, also into the next run of the program if that is recorded.
 
-use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use sys::handle::FileHandle;
@@ -189,74 +188,6 @@ fn by_name(tree: &Arc<Tree>, cx: &Cx<'_>, id: NodeId, life: u64) -> Result<Arc<H
 
 /// Directories deeper than this are no tree.
 const DEEPEST: usize = 1 << 16;
-
-/// How many nodes can be found again by name after they were dropped: some 30 MiB.
-const PAGES: usize = 1 << 18;
-
-/// Where the nodes were that handles were given out of, where the kernel gives none. The oldest
-/// go when it is full; their handles are stale then, unless the node lives.
-#[derive(Default)]
-pub(crate) struct Book(Mutex<Pages>);
-
-#[derive(Default)]
-struct Pages {
-    by_id: HashMap<NodeId, Page>,
-    order: VecDeque<NodeId>,
-}
-
-#[derive(Clone)]
-struct Page {
-    parent: NodeId,
-    name: Box<[u8]>,
-    life: u64,
-}
-
-impl Book {
-    /// Notes where `node` is, and those above it.
-    fn note(&self, node: &HostNode, life: u64) {
-        let (mut id, mut life) = (node.number(), Some(life));
-        let mut record = node.record();
-        while let Some(here) = record {
-            let parent = here.parent;
-            record = parent.record();
-            let Some(its_life) = life else { return };
-            let page = Page {
-                parent: parent.number(),
-                name: here.name,
-                life: its_life,
-            };
-            if !self.insert(id, page) {
-                return;
-            }
-            id = parent.number();
-            life = parent.fd(Patience::Full).ok().map(|fd| life_of(fd.as_fd()));
-        }
-    }
-
-    /// Says whether that was news.
-    fn insert(&self, id: NodeId, page: Page) -> bool {
-        let mut pages = self.0.lock().expect("no panic holds it");
-        if let Some(known) = pages.by_id.get_mut(&id) {
-            let news =
-                (known.parent, &known.name, known.life) != (page.parent, &page.name, page.life);
-            *known = page;
-            return news;
-        }
-        if pages.order.len() >= PAGES
-            && let Some(oldest) = pages.order.pop_front()
-        {
-            pages.by_id.remove(&oldest);
-        }
-        pages.order.push_back(id);
-        pages.by_id.insert(id, page);
-        true
-    }
-
-    fn page(&self, id: NodeId) -> Option<Page> {
-        let pages = self.0.lock().expect("no panic holds it");
-        pages.by_id.get(&id).cloned()
-    }
-}
 
 /// The directory above `node`, proven to be at or below the root: `ESTALE` if not.
 pub(crate) fn parent(node: &HostNode, cx: &Cx<'_>) -> Result<(Arc<HostNode>, Attr)> {

@@ -16,6 +16,7 @@ use vfs::sip::Key;
 use vfs::{Attr, Caller, Cx, Errno, Result};
 
 use crate::attr;
+use crate::book::Book;
 use crate::device::{self, Device};
 use crate::fds::{Budget, Fd};
 use crate::identity::{self, Switch};
@@ -24,7 +25,6 @@ use crate::listings::Listings;
 use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
 use crate::opened::Opened;
-use crate::resolve::Book;
 use crate::table::{self, Found, Table};
 
 pub(crate) struct Tree {

@@ -94,6 +94,7 @@ impl VirtiofsdArgs {
                 squash: Squash::new(Whom::None),
                 read_only: self.readonly,
             },
+            lists: Vec::new(),
             nine: None,
             nfs: None,
             virtiofs: Virtiofs {

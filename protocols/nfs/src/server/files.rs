@@ -4,6 +4,7 @@
 //! A file is closed when nobody has used it for [`AGE`], and when it is removed. Who had it opened keeps what it
 //! was opened for until then.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ type NodeFiles = Mutex<Vec<Open>>;
 
 struct Open {
     caller: Caller,
+    /// Where he called from: exports tell callers apart by that, too.
+    addr: Option<IpAddr>,
     flags: OpenFlags,
     file: Arc<dyn File>,
     used: Duration,
@@ -44,16 +47,17 @@ impl Files {
 
     fn get(
         &self,
+        cx: &Cx<'_>,
         node: NodeId,
-        caller: &Caller,
         flags: OpenFlags,
         now: Duration,
     ) -> Option<Arc<dyn File>> {
         let files = self.nodes.get(&node)?;
         let mut open = files.lock().expect("no panic holds it");
-        let found = open
-            .iter_mut()
-            .find(|open| open.flags.contains(flags) && open.caller == *caller)?;
+        let addr = cx.call.addr();
+        let found = open.iter_mut().find(|open| {
+            open.flags.contains(flags) && open.caller == *cx.caller && open.addr == addr
+        })?;
         found.used = now;
         Some(found.file.clone())
     }
@@ -112,24 +116,25 @@ impl Server {
         flags: OpenFlags,
     ) -> Result<Arc<dyn File>> {
         let now = (self.options.clock)();
-        if let Some(file) = self.files.get(node.id(), cx.caller, flags, now) {
+        if let Some(file) = self.files.get(cx, node.id(), flags, now) {
             return Ok(file);
         }
         let file = open(cx, node, flags)?;
-        self.keep_file(node.id(), cx.caller, flags, file.clone());
+        self.keep_file(cx, node.id(), flags, file.clone());
         Ok(file)
     }
 
-    /// Keeps `file` at hand, which `caller` has opened.
+    /// Keeps `file` at hand, which the caller has opened.
     pub(super) fn keep_file(
         &self,
+        cx: &Cx<'_>,
         node: NodeId,
-        caller: &Caller,
         flags: OpenFlags,
         file: Arc<dyn File>,
     ) {
         let new = Open {
-            caller: caller.clone(),
+            caller: cx.caller.clone(),
+            addr: cx.call.addr(),
             flags,
             file,
             used: (self.options.clock)(),

@@ -28,7 +28,10 @@ use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader
 use self::cache::Cache;
 use self::files::Files;
 use self::handle::FileHandle;
+pub use self::nlm::{CallBack, Monitored};
 use self::replay::Replays;
+pub use self::v4::referral::Referral;
+use self::v4::referral::Referrals;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
 use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
 
@@ -43,6 +46,10 @@ pub struct Options {
     pub max_files: usize,
     /// Whom to take a caller for that does not say who it is: user and group.
     pub anonymous: (u32, u32),
+    /// What MOUNT lists.
+    pub listed: Vec<Listed>,
+    /// What is elsewhere, for v4.
+    pub referrals: Vec<Referral>,
     /// Where a portmapper says that everything is; nothing is no portmapper.
     pub ports: Option<Ports>,
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
@@ -55,6 +62,10 @@ pub struct Options {
     pub stable: Arc<dyn Stable>,
     /// Whether READ_PLUS is there (v4.2), which tells of holes instead of sending them.
     pub read_plus: bool,
+    /// Which of NLM's clients are to be told of a restart.
+    pub monitored: Arc<dyn Stable>,
+    /// Makes calls to NLM's clients, or drops them: it must not wait.
+    pub call_back: Arc<dyn Fn(CallBack) + Send + Sync>,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -70,15 +81,31 @@ impl Options {
             max_nodes: 1 << 16,
             max_files: 1 << 10,
             anonymous: (65534, 65534),
+            listed: vec![Listed {
+                path: "/".into(),
+                clients: Vec::new(),
+            }],
+            referrals: Vec::new(),
             ports: None,
             boot,
             name: format!("barge-{boot:08x}"),
             stable: Arc::new(InMemory::default()),
             read_plus: true,
+            monitored: Arc::new(InMemory::default()),
+            call_back: Arc::new(drop),
             lease: Duration::from_secs(90),
             clock,
         }
     }
+}
+
+/// What may be mounted, as clients are told; who is let in is the source's to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Where.
+    pub path: String,
+    /// Whom it is for, as exports(5) writes them; nobody named is everybody.
+    pub clients: Vec<String>,
 }
 
 /// Ports where all programs are served alike; 0 where none is.
@@ -97,8 +124,10 @@ pub struct Server {
     nodes: Cache<FileHandle, Arc<dyn Node>>,
     files: Files,
     replays: Replays,
+    referrals: Referrals,
     clients: nlm::Clients,
     waiting: nlm::Waiting,
+    recovery: nlm::Recovery,
     /// How often unstable writes may have been lost.
     losses: AtomicU32,
     connections: AtomicU64,
@@ -123,8 +152,10 @@ impl Server {
             nodes: Cache::new(options.max_nodes),
             files: Files::new(options.max_files),
             replays: Replays::default(),
+            referrals: Referrals::new(&export, &options.referrals),
             clients: nlm::Clients::default(),
             waiting: nlm::Waiting::default(),
+            recovery: nlm::Recovery::new(options.monitored.clone(), (options.clock)()),
             losses: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             export,
@@ -154,6 +185,7 @@ impl Server {
     /// Does what time asks for. To be called about once a second.
     pub fn tend(&self) {
         self.tend_files();
+        self.tend_monitored();
         self.state.reap();
     }
 

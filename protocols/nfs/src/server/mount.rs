@@ -21,11 +21,12 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
         }
         Procedure::Umnt => turn.answer(|_, _: Path<'_>| Ok(())),
         Procedure::Export => {
-            let path = ["/", &turn.server.export.name].concat();
-            turn.reply(&List(vec![Export {
-                path: path.as_bytes(),
-                groups: List(Vec::new()),
-            }]));
+            let server = turn.server.clone();
+            let exports = server.options.listed.iter().map(|listed| Export {
+                path: listed.path.as_bytes(),
+                groups: List(listed.clients.iter().map(|name| name.as_bytes()).collect()),
+            });
+            turn.reply(&List(exports.collect()));
             Ok(())
         }
     }

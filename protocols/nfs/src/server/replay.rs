@@ -1,8 +1,8 @@
 //! What calls were answered that must not be carried out twice: v3 and v4.0 have no sessions (RFC 1813 section 4.6,
 //! RFC 7530 section 3.1.1).
 //!
-//! A client whose connection broke sends the same call again, byte for byte, by another. So a call is known by all its
-//! bytes: its id, who calls, and what for.
+//! A client whose connection broke sends the same call again, byte for byte, by another. So a call is known by the address
+//! that it came from and all its bytes: its id, who calls, and what for.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -21,7 +21,7 @@ pub(super) struct Replays {
     calls: Mutex<Calls>,
 }
 
-/// A call: its id and a keyed hash of its bytes.
+/// A call: its id and a keyed hash of the rest.
 type Key = (u32, u64);
 
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl Turn<'_> {
         let server = self.server.clone();
         let replays = &server.replays;
         let bytes = self.record.bytes();
-        let key = (self.xid, replays.hasher.hash_one(bytes));
+        let key = (self.xid, replays.hasher.hash_one((self.call.addr(), bytes)));
         let mut calls = replays.calls();
         match calls.answers.get(&key) {
             Some(Some(answer)) => {

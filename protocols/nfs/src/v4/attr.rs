@@ -158,6 +158,22 @@ xdr_struct! {
         pub(crate) create_mode: Bitmap,
     }
 
+    /// Where a file system is (`fs_locations4`, RFC 8881 section 11.16).
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct FsLocations<'a> {
+        /// Its path here: names.
+        pub(crate) root: Vec<&'a [u8]>,
+        pub(crate) locations: Vec<FsLocation<'a>>,
+    }
+
+    /// Servers that have it at the same path (`fs_location4`).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub(crate) struct FsLocation<'a> {
+        pub(crate) servers: Vec<&'a [u8]>,
+        /// Its path there: names.
+        pub(crate) path: Vec<&'a [u8]>,
+    }
+
     /// An entry of an access control list (`nfsace4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub(crate) struct Ace<'a> {
@@ -307,6 +323,7 @@ attributes! {
     21 files_available FILES_AVAIL: u64,
     22 files_free FILES_FREE: u64,
     23 files_total FILES_TOTAL: u64,
+    24 locations FS_LOCATIONS: FsLocations<'a>,
     26 homogeneous HOMOGENEOUS: bool,
     27 max_file_size MAXFILESIZE: u64,
     28 max_link MAXLINK: u32,

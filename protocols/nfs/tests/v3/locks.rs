@@ -1,14 +1,21 @@
 //! NLM, and NSM's word of a restart.
 
 use nfs::nlm::{
-    CancelArgs, FreeArgs, Lock, LockArgs, LockResult, Status, TestArgs, TestResult, Tested,
-    UnlockArgs,
+    CancelArgs, FreeArgs, Lock, LockArgs, LockResult, Procedure, Status, TestArgs, TestResult,
+    Tested, UnlockArgs,
 };
-use nfs::nsm::Changed;
-use nfs::v3::Handle;
-use vfs_testkit::session::Came;
+use std::sync::Arc;
 
-use crate::net::{NLM, NSM, Net, Replied, whole};
+use memory::Memory;
+use nfs::nsm::Changed;
+use nfs::server::CallBack;
+use nfs::server::v4::state::{InMemory, Stable};
+use nfs::v3::Handle;
+use vfs_testkit::clock;
+use vfs_testkit::session::Came;
+use wire::Xdr;
+
+use crate::net::{Host, NLM, NSM, Net, Replied, whole};
 
 fn lock(file: &Handle, process: i32, offset: u64, len: u64) -> Lock<'_> {
     Lock {
@@ -167,4 +174,166 @@ fn what_cannot_be_locked_is_said() {
     assert_eq!(exclusive(&net, stranger), Status::StaleFh);
     let other = net.of_user(1000);
     assert_eq!(exclusive(&other, lock(&file, 1, 0, 0)), Status::Failed);
+}
+
+#[test]
+fn xnfs_11_who_had_locks_has_them_again_after_a_restart_before_anybody_else() {
+    let tree = Memory::new(clock());
+    let stable: Arc<dyn Stable> = Arc::new(InMemory::default());
+    let start = || Host::with(tree.clone(), |options| options.monitored = stable.clone());
+    let host = start();
+    let net = Net::from(&host, "10.0.0.1");
+    let file = net.file(b"f", 0o644);
+    assert_eq!(exclusive(&net, lock(&file, 1, 0, 10)), Status::Granted);
+    assert_eq!(host.server.to_notify(), [], "nobody was there before");
+    // From here, and of who tells nobody of his own restarts: not on record.
+    for (addr, procedure) in [("127.0.0.1", 2), ("10.0.0.2", 22)] {
+        let other = Lock {
+            caller: b"other",
+            ..lock(&file, 2, 20, 10)
+        };
+        let near = Net::from(&host, addr);
+        let args = args(other, true, false);
+        assert_eq!(
+            status(near.call((NLM, 4, procedure), &args)),
+            Status::Granted
+        );
+        near.call(
+            (NLM, 4, 23),
+            &FreeArgs {
+                caller: b"other",
+                state: 0,
+            },
+        )
+        .expect("freed");
+    }
+    assert_eq!(stable.list().len(), 1);
+    unlock(&net, lock(&file, 1, 0, 10));
+
+    let host = start();
+    let [told] = &host.server.to_notify()[..] else {
+        panic!("expected one")
+    };
+    assert_eq!(
+        (&*told.name, told.addr),
+        (&b"guest"[..], "10.0.0.1".parse().expect("one"))
+    );
+    let [net, other] = ["10.0.0.1", "10.0.0.2"].map(|addr| Net::from(&host, addr));
+    let grace = Status::DeniedGracePeriod;
+    assert_eq!(exclusive(&other, lock(&file, 3, 0, 10)), grace);
+    let test = TestArgs {
+        cookie: b"biscuit",
+        exclusive: true,
+        lock: lock(&file, 3, 0, 10),
+    };
+    let tested: TestResult<'_> = whole(other.call((NLM, 4, 1), &test).expect("results"));
+    assert_eq!(tested.tested, Tested::Other(grace));
+    host.server.notified();
+    host.later(89);
+    assert_eq!(exclusive(&other, lock(&file, 3, 0, 10)), grace);
+    let again = LockArgs {
+        reclaim: true,
+        ..args(lock(&file, 1, 0, 10), true, false)
+    };
+    assert_eq!(status(net.call((NLM, 4, 2), &again)), Status::Granted);
+    host.later(2);
+    let other_file = lock(&file, 3, 0, 10);
+    assert_eq!(exclusive(&other, other_file), Status::Denied);
+    assert_eq!(status(net.call((NLM, 4, 2), &again)), grace, "it is over");
+    assert_eq!(exclusive(&net, lock(&file, 1, 10, 10)), Status::Granted);
+}
+
+#[test]
+fn who_cannot_be_told_is_not_waited_for() {
+    let tree = Memory::new(clock());
+    let stable: Arc<dyn Stable> = Arc::new(InMemory::default());
+    let start = || Host::with(tree.clone(), |options| options.monitored = stable.clone());
+    let net = Net::from(&start(), "10.0.0.1");
+    let file = net.file(b"f", 0o644);
+    assert_eq!(exclusive(&net, lock(&file, 1, 0, 10)), Status::Granted);
+    unlock(&net, lock(&file, 1, 0, 10));
+    let host = start();
+    host.later(11);
+    let other = Net::from(&host, "127.0.0.1");
+    assert_eq!(exclusive(&other, lock(&file, 3, 0, 10)), Status::Granted);
+    assert_eq!(stable.list().len(), 0);
+}
+
+#[test]
+fn rfc1813_ii_what_is_sent_as_a_message_is_answered_by_a_call() {
+    let (send, called) = std::sync::mpsc::channel();
+    let host = Host::with(Memory::new(clock()), |options| {
+        options.call_back = Arc::new(move |call| send.send(call).expect("heard"));
+    });
+    let net = Net::from(&host, "10.0.0.1");
+    let file = net.file(b"f", 0o644);
+    let result = |procedure: u32, answer: Procedure, arguments: &[u8]| {
+        assert_eq!(net.call((NLM, 4, procedure), &Raw(arguments)), Ok(&b""[..]));
+        let CallBack {
+            addr,
+            procedure,
+            arguments,
+        } = called.try_recv().expect("a call");
+        assert_eq!(
+            (addr, procedure),
+            ("10.0.0.1".parse().expect("one"), answer)
+        );
+        arguments.leak()
+    };
+    let put = |arguments: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        arguments(&mut bytes);
+        bytes
+    };
+    let (mine, others) = (lock(&file, 1, 0, 10), lock(&file, 2, 0, 10));
+    let cookie = b"biscuit";
+    let ask = put(&|to| args(mine, true, false).put(to));
+    let granted = result(7, Procedure::LockRes, &ask);
+    assert_eq!(status(Ok(granted)), Status::Granted);
+    let ask = put(&|to| {
+        TestArgs {
+            cookie,
+            exclusive: true,
+            lock: others,
+        }
+        .put(to)
+    });
+    let tested: TestResult<'_> = whole(result(6, Procedure::TestRes, &ask));
+    assert!(matches!(tested.tested, Tested::Denied(_)), "{tested:?}");
+    let ask = put(&|to| {
+        CancelArgs {
+            cookie,
+            block: true,
+            exclusive: true,
+            lock: others,
+        }
+        .put(to)
+    });
+    assert_eq!(
+        status(Ok(result(8, Procedure::CancelRes, &ask))),
+        Status::Granted
+    );
+    let ask = put(&|to| UnlockArgs { cookie, lock: mine }.put(to));
+    assert_eq!(
+        status(Ok(result(9, Procedure::UnlockRes, &ask))),
+        Status::Granted
+    );
+    // Who cannot be called is told so, and nobody answers what was not asked.
+    let nowhere = Net::on(&host);
+    assert_eq!(nowhere.call((NLM, 4, 9), &Raw(&ask)), Err(3));
+    assert_eq!(net.call((NLM, 4, 12), &Raw(&ask)), Err(3));
+    assert!(called.try_recv().is_err());
+}
+
+/// Arguments that are bytes already.
+struct Raw<'a>(&'a [u8]);
+
+impl Xdr<'_> for Raw<'_> {
+    fn get(_: &mut wire::XdrReader<'_>) -> Result<Self, wire::Malformed> {
+        Err(wire::Malformed::new("they are only sent"))
+    }
+
+    fn put(&self, to: &mut impl wire::Put) {
+        wire::Put::put(to, self.0);
+    }
 }

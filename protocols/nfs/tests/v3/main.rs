@@ -6,6 +6,7 @@
 mod acls;
 mod data;
 mod dirs;
+mod exports;
 mod locks;
 mod make;
 mod messages;

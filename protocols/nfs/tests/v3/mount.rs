@@ -57,6 +57,7 @@ fn exports_are_listed_and_mounts_are_not_kept() {
     let net = Net::new();
     let listed: List<Export<'_>> = whole(net.call((MOUNT, 3, 5), &()).expect("results"));
     assert_eq!(listed.0[0].path, b"/data");
+    assert_eq!(listed.0[0].groups.0, [&b"10.0.0.0/8"[..], b"*"]);
     assert_eq!(net.call((MOUNT, 3, 2), &()), Ok(&[0; 4][..]));
     for (procedure, results) in [(0, &b""[..]), (4, b"")] {
         assert_eq!(net.call((MOUNT, 3, procedure), &()), Ok(results));

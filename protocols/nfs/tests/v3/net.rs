@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use memory::Memory;
 use nfs::mount::{self, Mounted};
-use nfs::server::{Connection, Options, Ports, Server};
+use nfs::server::{Connection, Listed, Options, Ports, Server};
 use nfs::v3::*;
-use vfs::{Call, Export, FileSystem, Patience};
+use vfs::{Call, Export, FileSystem, Patience, Peer};
 use vfs_testkit::session::{self, Came, Parked};
 use vfs_testkit::{Message, clock};
 use wire::{Answer, Session, Xdr, XdrReader};
@@ -35,7 +35,13 @@ impl Host {
         Host::over(Memory::new(clock()))
     }
 
+    /// A server of `tree`.
     pub(crate) fn over(tree: Arc<dyn FileSystem>) -> Host {
+        Host::with(tree, |_| {})
+    }
+
+    /// A server of `tree`, with some options.
+    pub(crate) fn with(tree: Arc<dyn FileSystem>, set: impl FnOnce(&mut Options)) -> Host {
         let seconds = Arc::new(AtomicU64::new(1000));
         let time = seconds.clone();
         let clock_of = Arc::new(move || Duration::from_secs(time.load(Ordering::Relaxed)));
@@ -44,6 +50,11 @@ impl Host {
             tcp: 2049,
             udp: 2050,
         });
+        options.listed = vec![Listed {
+            path: "/data".into(),
+            clients: vec!["10.0.0.0/8".into(), "*".into()],
+        }];
+        set(&mut options);
         let server = Server::new(Arc::new(Export::new("data", tree)), options);
         Host { server, seconds }
     }
@@ -61,6 +72,8 @@ pub(crate) struct Net {
     pub(crate) session: Connection,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// From where.
+    peer: Option<Arc<Peer>>,
     xid: AtomicU32,
 }
 
@@ -140,7 +153,17 @@ impl Net {
             host: host.clone(),
             uid: 0,
             gid: 0,
+            peer: None,
             xid: AtomicU32::new(1),
+        }
+    }
+
+    /// The super-user's connection from `addr`.
+    pub(crate) fn from(host: &Host, addr: &str) -> Net {
+        let addr = addr.parse().expect("an address");
+        Net {
+            peer: Some(Arc::new(Peer::new(Some(addr)))),
+            ..Net::on(host)
         }
     }
 
@@ -166,7 +189,11 @@ impl Net {
     pub(crate) fn exchange(&self, record: &[u8]) -> Replied {
         assert_eq!(self.session.frame(record), Ok(Some(record.len())));
         let message = Message::new(record);
-        let served = session::serve_patiently(&self.session, &Call::detached(), &message, 2 << 20);
+        let call = match &self.peer {
+            Some(peer) => Call::detached().coming_from(peer.clone()),
+            None => Call::detached(),
+        };
+        let served = session::serve_patiently(&self.session, &call, &message, 2 << 20);
         match served.expect("a call") {
             (Answer::Done, reply) => open(reply),
             other => panic!("{other:?}"),

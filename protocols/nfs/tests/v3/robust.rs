@@ -16,7 +16,7 @@ fn what_is_not_served_is_said_so() {
     assert_eq!(net.call((NFS, 2, 0), &()), Err(2), "no such version");
     assert_eq!(net.call((NFS, 3, 22), &()), Err(3), "no such procedure");
     assert_eq!(net.call((NLM, 3, 0), &()), Err(2));
-    assert_eq!(net.call((NLM, 4, 7), &()), Err(3), "answered by a call");
+    assert_eq!(net.call((NLM, 4, 5), &()), Err(3), "a client's");
     assert_eq!(net.call((NSM, 1, 2), &()), Err(3));
 }
 

@@ -112,3 +112,93 @@ fn generations_tell_two_lives_of_a_number_apart() {
         bed.root.unlink(&root(), name("f"), false).expect("unlinks");
     }
 }
+
+/// The export of `bed` as another run of the program has it that was told where `names` are.
+fn restarted(bed: &Bed, names: &std::path::Path) -> std::sync::Arc<HostDir> {
+    // As a process that is killed leaves them.
+    let left = names.with_extension("left");
+    std::fs::copy(names, &left).expect("copied");
+    bed.outside(|dir| HostDir::open(dir, by_name(&left)).expect("exports"))
+}
+
+fn by_name(names: &std::path::Path) -> Options {
+    Options {
+        identity: Identity::Fixed,
+        no_kernel_handles: true,
+        key: Some([7; 16]),
+        names: Some(names.into()),
+        ..Options::default()
+    }
+}
+
+#[test]
+fn recorded_names_outlive_the_export() {
+    let state = tempfile::tempdir().expect("a directory");
+    let names = state.path().join("names");
+    let bed = Bed::new(by_name(&names));
+    bed.outside(|dir| {
+        std::fs::create_dir_all(dir.join("a/b")).expect("makes");
+        for file in ["a/b/f", "a/b/g", "a/b/h", "a/b/i"] {
+            std::fs::write(dir.join(file), file).expect("writes");
+        }
+    });
+    let handle = |path: &str| {
+        let node = bed.lookup(path).expect("there").node;
+        (node.id(), node.handle(&root()).expect("a handle"))
+    };
+    let paths = ["", "a", "a/b", "a/b/f", "a/b/g", "a/b/h", "a/b/i"];
+    let given = paths.map(handle);
+    let found = |fs: &HostDir| {
+        given.map(|(id, handle)| {
+            let found = fs.resolve(&root(), &handle);
+            if let Ok(node) = &found {
+                assert_eq!(node.id(), id);
+            }
+            found.is_ok()
+        })
+    };
+    assert_eq!(found(&restarted(&bed, &names)), [true; 7]);
+
+    let rename = |from: &str, name_of: &str, to: &str, new: &str| {
+        let dir = |path: &str| bed.lookup(path).expect("there").node;
+        let flags = vfs::RenameFlags::empty();
+        dir(from)
+            .rename(&root(), name(name_of), &*dir(to), name(new), flags)
+            .expect("renames");
+    };
+    // A file, twice, and what it is in; over one that is lost by that.
+    rename("a/b", "f", "", "moved");
+    rename("", "moved", "a", "h");
+    rename("a/b", "i", "a/b", "h");
+    rename("", "a", "", "z");
+    bed.outside(|dir| {
+        std::fs::remove_file(dir.join("z/b/g")).expect("removes");
+        std::fs::write(dir.join("z/b/g"), "another").expect("writes");
+    });
+    let again = restarted(&bed, &names);
+    assert_eq!(found(&again), [true, true, true, true, false, false, true]);
+    let file = again.resolve(&root(), &given[3].1).expect("resolves");
+    let size = file.attr(&root(), Want::SIZE).expect("attributes").size;
+    assert_eq!(size, "a/b/f".len() as u64);
+    // Another key is another export.
+    drop(again);
+    let other = Options {
+        key: Some([8; 16]),
+        ..by_name(&names.with_extension("left"))
+    };
+    let other = bed.outside(|dir| HostDir::open(dir, other).expect("exports"));
+    assert_eq!(found(&other), [false; 7]);
+}
+
+#[test]
+fn names_that_cannot_be_recorded_are_told_of() {
+    let bed = Bed::new(by_name("/nonexistent/names".as_ref()));
+    let limits = bed.fs.limits();
+    assert!(limits[0].contains("/nonexistent/names"), "{limits:?}");
+    assert!(
+        limits
+            .iter()
+            .any(|line| line.contains("do not survive a restart")),
+        "{limits:?}"
+    );
+}

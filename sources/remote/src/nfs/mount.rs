@@ -214,7 +214,7 @@ fn tree_of(root: &Attr, limits: Limits) -> Tree {
 }
 
 fn portmapper(cx: &Cx<'_>, conn: Conn) -> Result<u16> {
-    match v3::call(&conn, cx, &GetPort, |port| port)? {
+    match v3::call(&conn, cx, &GetPort::MOUNT, |port| port)? {
         0 => Err(EPROTONOSUPPORT),
         port => Ok(port),
     }

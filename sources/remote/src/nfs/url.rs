@@ -14,7 +14,7 @@ use crate::url::{BadUrl, decode, host_and_port};
 
 /// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. Behind a question mark
 /// may stand, separated by `&`, `vers=` 3, 4, 4.0, 4.1 or 4.2, `mountport=`, `uid=` and `gid=` as whom everyone
-/// acts, and `noreadplus`. `%` and two hexadecimal digits stand for a byte.
+/// acts, `noreadplus`, and `resvport` to come from a reserved port. `%` and two hexadecimal digits stand for a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Where the server listens.
@@ -42,11 +42,15 @@ impl Url {
 
     fn mount(&self, whole: bool) -> Result<(Arc<dyn FileSystem>, String), ConnectError> {
         let addr = self.addr.clone();
-        let dial = move |port| match (&addr, port) {
-            (Addr::Tcp { host, .. }, Some(port)) => {
-                let host = host.clone();
-                transports::dial(&Addr::Tcp { host, port })
+        let reserved = self.options.reserved_port;
+        let dial = move |at: Option<u16>| match &addr {
+            Addr::Tcp { host, port } if reserved => {
+                transports::dial_from_reserved(host, at.unwrap_or(*port))
             }
+            Addr::Tcp { host, port } => transports::dial(&Addr::Tcp {
+                host: host.clone(),
+                port: at.unwrap_or(*port),
+            }),
             _ => transports::dial(&addr),
         };
         mount(&Mount {
@@ -86,10 +90,11 @@ impl Url {
                 "uid" => uid = Some(id("uid", &value)?),
                 "gid" => gid = Some(id("gid", &value)?),
                 "noreadplus" => url.options.no_read_plus = true,
+                "resvport" => url.options.reserved_port = true,
                 "path" => url.path = value,
                 _ => {
                     return Err(format!(
-                        "vers=, mountport=, uid=, gid=, noreadplus or path=, not '{name}'"
+                        "vers=, mountport=, uid=, gid=, noreadplus, resvport or path=, not '{name}'"
                     ));
                 }
             }
@@ -170,12 +175,13 @@ mod tests {
             (plain.path.as_str(), plain.options),
             ("", Options::default())
         );
-        let full = url("nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus");
+        let full = url("nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus&resvport");
         let want = Options {
             version: Some((3, 0)),
             mount_port: Some(20491),
             act_as: Some((7, 7)),
             no_read_plus: true,
+            reserved_port: true,
         };
         assert_eq!((full.path.as_str(), full.options), ("a b/c", want));
         assert_eq!(url("nfs://h/?vers=4.1").options.version, Some((4, 1)));

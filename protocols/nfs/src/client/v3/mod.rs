@@ -14,7 +14,7 @@ pub use data::{Commit, Read, Write};
 pub use dir::ReadDir;
 pub(in crate::client) use fs::MAGIC;
 pub use fs::{FsInfo, FsStat, PathConf};
-pub use mount::{GetPort, Mount};
+pub use mount::{GetPort, Mount, NlmCall, Notify};
 pub use name::{Create, Link, Lookup, Make, ReadLink, Remove, Rename};
 
 use vfs::{Attr, Errno};

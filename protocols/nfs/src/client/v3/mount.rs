@@ -1,10 +1,11 @@
-//! MOUNT, and the portmapper that says where it is (RFC 1833).
+//! MOUNT, the portmapper that says where it is (RFC 1833), and what NSM and NLM of a client are told.
 
 use vfs::Errno;
 use wire::{Xdr, XdrReader};
 
 use crate::client::{Ask, Failure, Procedure};
 use crate::mount::{Mounted, Procedure as P, Status};
+use crate::nsm;
 use crate::portmap;
 use crate::rpc::program;
 
@@ -46,8 +47,38 @@ impl Ask for Mount<'_> {
     }
 }
 
-/// The TCP port of MOUNT; 0 if there is none.
-pub struct GetPort;
+/// The port of a program; 0 if there is none.
+pub struct GetPort {
+    /// Which program.
+    pub program: u32,
+    /// Of which version.
+    pub version: u32,
+    /// [`portmap::TCP`] or [`portmap::UDP`].
+    pub protocol: u32,
+}
+
+impl GetPort {
+    /// That of MOUNT by TCP.
+    pub const MOUNT: GetPort = GetPort {
+        program: MOUNT.program,
+        version: MOUNT.version,
+        protocol: portmap::TCP,
+    };
+
+    /// That of NLM by UDP.
+    pub const NLM: GetPort = GetPort {
+        program: program::NLM,
+        version: 4,
+        protocol: portmap::UDP,
+    };
+
+    /// That of NSM by UDP.
+    pub const NSM: GetPort = GetPort {
+        program: program::NSM,
+        version: 1,
+        protocol: portmap::UDP,
+    };
+}
 
 impl Ask for GetPort {
     type Answer<'r> = u16;
@@ -60,9 +91,9 @@ impl Ask for GetPort {
 
     fn put(&self, to: &mut Vec<u8>) {
         let mapping = portmap::Mapping {
-            program: MOUNT.program,
-            version: MOUNT.version,
-            protocol: portmap::TCP,
+            program: self.program,
+            version: self.version,
+            protocol: self.protocol,
             port: 0,
         };
         mapping.put(to);
@@ -71,5 +102,56 @@ impl Ask for GetPort {
     fn answer(&self, results: &[u8]) -> Result<u16, Failure> {
         let port = XdrReader::new(results).u32()?;
         Ok(port.try_into().unwrap_or(0))
+    }
+}
+
+/// A procedure of NLM v4 that answers nothing, whose arguments are bytes already.
+pub struct NlmCall<'a, const PROCEDURE: u32>(pub &'a [u8]);
+
+impl<const PROCEDURE: u32> Ask for NlmCall<'_, PROCEDURE> {
+    type Answer<'r> = ();
+
+    const PROCEDURE: Procedure = Procedure {
+        program: program::NLM,
+        version: 4,
+        number: PROCEDURE,
+    };
+
+    fn put(&self, to: &mut Vec<u8>) {
+        to.extend(self.0);
+    }
+
+    fn answer(&self, _: &[u8]) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Tells that a server has restarted (SM_NOTIFY).
+pub struct Notify<'a> {
+    /// The server's name.
+    pub name: &'a [u8],
+    /// Which of its lives this is.
+    pub state: i32,
+}
+
+impl Ask for Notify<'_> {
+    type Answer<'r> = ();
+
+    const PROCEDURE: Procedure = Procedure {
+        program: program::NSM,
+        version: 1,
+        number: nsm::Procedure::Notify as u32,
+    };
+
+    fn put(&self, to: &mut Vec<u8>) {
+        let changed = nsm::Changed {
+            name: self.name,
+            state: self.state,
+        };
+        changed.put(to);
+    }
+
+    fn answer(&self, _: &[u8]) -> Result<(), Failure> {
+        Ok(())
     }
 }

@@ -42,6 +42,14 @@ impl Clients {
         Some(number)
     }
 
+    /// Whether the client of this name may have locked anything.
+    pub(super) fn holds(&self, name: &[u8]) -> bool {
+        let clients = self.lock();
+        clients
+            .get(name)
+            .is_some_and(|client| !client.locked.is_empty())
+    }
+
     /// The client is about to lock `node`.
     pub(super) fn hold(&self, number: u64, node: &Arc<dyn Node>) {
         if let Some(client) = by_number(&mut self.lock(), number) {

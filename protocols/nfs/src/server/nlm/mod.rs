@@ -8,18 +8,26 @@
 //! two minutes, and then is `BLOCKED`: Linux asks again half a minute later. So what waits a short time is granted when it
 //! can be, and signals reach the client's process when the reply does.
 //!
-//! What it lacks on purpose: calls to clients, therefore the procedures that are answered by one (`*_MSG`), and word of the
-//! server's own restart; share reservations, which nobody but DOS asks v3 for.
+//! After a restart of its own the server has its clients told, by whoever drives it (`recovery`).
+//!
+//! The procedures that are answered by a call in the other direction (`*_MSG`, macOS's) have that made by the same.
+//!
+//! What it lacks on purpose: GRANTED, as said above; share reservations, which nobody but DOS asks v3 for.
 
 mod clients;
+mod recovery;
 mod waiting;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use vfs::lock::{Lock, LockKind, Owner, Space};
-use vfs::{Access, Errno, Node, Want};
+use vfs::{Access, Call, Caller, Cx, Errno, Node, Want};
+use wire::Xdr;
 
 pub(super) use self::clients::Clients;
+pub use self::recovery::Monitored;
+pub(super) use self::recovery::Recovery;
 pub(super) use self::waiting::Waiting;
 use super::handle::FileHandle;
 use super::{Stop, Turn};
@@ -30,28 +38,74 @@ use crate::nlm::{
 use crate::nsm;
 use crate::rpc::Refusal;
 
+/// A call of NLM v4 to a client: the answer to one that it made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallBack {
+    /// Where the client is. Its portmapper knows the rest.
+    pub addr: IpAddr,
+    /// Which procedure.
+    pub procedure: Procedure,
+    /// Its arguments, as they travel.
+    pub arguments: Vec<u8>,
+}
+
 /// Answers a call of NLM.
 pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
-    let procedure = Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
-    match procedure {
-        Procedure::Null => Ok(()),
-        Procedure::Test => turn.test(),
-        Procedure::Lock | Procedure::NmLock => turn.lock(),
-        Procedure::Cancel => turn.cancel(),
-        Procedure::Unlock => turn.unlock(),
-        Procedure::Granted => Err(Refusal::ProcedureUnavailable.into()),
-        Procedure::Share | Procedure::Unshare => turn.answer(|_, args: ShareArgs<'_>| {
-            Ok(ShareResult {
-                cookie: args.cookie,
-                status: Status::Failed,
-                sequence: 0,
-            })
-        }),
-        Procedure::FreeAll => turn.answer(|turn, args: FreeArgs<'_>| {
-            turn.restarted(args.caller);
-            Ok(())
+    use Procedure as P;
+    let procedure = P::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
+    let addr = turn.call.addr();
+    if addr.is_none() && (P::TestMsg as u32..=P::UnlockMsg as u32).contains(&(procedure as u32)) {
+        // Whoever has no address is not called.
+        return Err(Refusal::ProcedureUnavailable.into());
+    }
+    let (answer, call) = match procedure {
+        P::Null => return Ok(()),
+        P::Test => (turn.test()?, None),
+        P::TestMsg => (turn.test()?, Some(P::TestRes)),
+        P::Lock => (turn.lock(true)?, None),
+        P::LockMsg => (turn.lock(true)?, Some(P::LockRes)),
+        P::NmLock => (turn.lock(false)?, None),
+        P::Cancel => (turn.cancel()?, None),
+        P::CancelMsg => (turn.cancel()?, Some(P::CancelRes)),
+        P::Unlock => (turn.unlock()?, None),
+        P::UnlockMsg => (turn.unlock()?, Some(P::UnlockRes)),
+        P::Granted | P::TestRes | P::LockRes | P::CancelRes | P::UnlockRes => {
+            return Err(Refusal::ProcedureUnavailable.into());
+        }
+        P::Share | P::Unshare => {
+            return turn.answer(|_, args: ShareArgs<'_>| {
+                Ok(ShareResult {
+                    cookie: args.cookie,
+                    status: Status::Failed,
+                    sequence: 0,
+                })
+            });
+        }
+        P::FreeAll => {
+            return turn.answer(|turn, args: FreeArgs<'_>| {
+                turn.restarted(args.caller);
+                Ok(())
+            });
+        }
+    };
+    match call.zip(addr) {
+        None => turn.out.bytes(&answer),
+        Some((procedure, addr)) => (turn.server.options.call_back)(CallBack {
+            addr,
+            procedure,
+            arguments: answer,
         }),
     }
+    Ok(())
+}
+
+/// Results as they travel.
+type Answer = Result<Vec<u8>, Stop>;
+
+fn bytes<'a>(results: &impl Xdr<'a>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    results.put(&mut bytes);
+    bytes
 }
 
 /// Answers a call of NSM.
@@ -73,9 +127,13 @@ struct Asked {
 }
 
 impl Turn<'_> {
-    fn test(&mut self) -> Result<(), Stop> {
+    fn test(&mut self) -> Answer {
         let args: TestArgs<'_> = self.take()?;
-        let holder = self.asked(&args.lock, args.exclusive).and_then(|asked| {
+        let asked = match self.is_time(false) {
+            true => self.asked(&args.lock, args.exclusive),
+            false => Err(Fault::Status(Status::DeniedGracePeriod)),
+        };
+        let holder = asked.and_then(|asked| {
             let locks = &self.server.export.locks;
             Ok(locks.holder(&self.cx(), &*asked.node, &asked.lock)?)
         });
@@ -93,17 +151,24 @@ impl Turn<'_> {
             }),
             Err(fault) => Tested::Other(fault.status()?),
         };
-        self.reply(&TestResult {
+        Ok(bytes(&TestResult {
             cookie: args.cookie,
             tested,
-        });
-        Ok(())
+        }))
     }
 
-    fn lock(&mut self) -> Result<(), Stop> {
+    /// The client of a LOCK that is `monitored` is told when this server restarts.
+    fn lock(&mut self, monitored: bool) -> Answer {
         let args: LockArgs<'_> = self.take()?;
-        let status = match self.asked(&args.lock, args.exclusive) {
+        let asked = match self.is_time(args.reclaim) {
+            true => self.asked(&args.lock, args.exclusive),
+            false => Err(Fault::Status(Status::DeniedGracePeriod)),
+        };
+        let status = match asked {
             Ok(asked) => {
+                if monitored {
+                    self.monitor(args.lock.caller)?;
+                }
                 let client = asked.lock.owner.client;
                 self.server.clients.hold(client, &asked.node);
                 let status = match args.block {
@@ -115,11 +180,10 @@ impl Turn<'_> {
             }
             Err(fault) => fault.status()?,
         };
-        self.reply(&LockResult {
+        Ok(bytes(&LockResult {
             cookie: args.cookie,
             status,
-        });
-        Ok(())
+        }))
     }
 
     /// Locks, or answers that it would have to wait; with `wait`, does.
@@ -144,7 +208,7 @@ impl Turn<'_> {
         Ok(Status::Granted)
     }
 
-    fn cancel(&mut self) -> Result<(), Stop> {
+    fn cancel(&mut self) -> Answer {
         let args: CancelArgs<'_> = self.take()?;
         let status = match self.asked(&args.lock, args.exclusive) {
             Ok(asked) => {
@@ -154,14 +218,13 @@ impl Turn<'_> {
             }
             Err(fault) => fault.status()?,
         };
-        self.reply(&LockResult {
+        Ok(bytes(&LockResult {
             cookie: args.cookie,
             status,
-        });
-        Ok(())
+        }))
     }
 
-    fn unlock(&mut self) -> Result<(), Stop> {
+    fn unlock(&mut self) -> Answer {
         let args: UnlockArgs<'_> = self.take()?;
         let status = match self.asked(&args.lock, false) {
             Ok(asked) => {
@@ -173,11 +236,10 @@ impl Turn<'_> {
             }
             Err(fault) => fault.status()?,
         };
-        self.reply(&LockResult {
+        Ok(bytes(&LockResult {
             cookie: args.cookie,
             status,
-        });
-        Ok(())
+        }))
     }
 
     /// The lock that a client means.
@@ -255,9 +317,12 @@ impl Turn<'_> {
         };
         tracing::info!(client = %name.escape_ascii(), "restarted: its locks are free");
         self.server.waiting.cancel_all_of(client);
+        // Whoever says so: it may be another address of the client's, which may do less.
+        let call = Call::detached();
         for node in nodes {
             let locks = &self.server.export.locks;
-            locks.release(&self.cx(), &*node, |owner| owner.client == client);
+            let cx = Cx::new(&Caller::ROOT, &call);
+            locks.release(&cx, &*node, |owner| owner.client == client);
         }
     }
 }

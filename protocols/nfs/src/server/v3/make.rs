@@ -113,7 +113,7 @@ impl Turn<'_> {
             entry.attr = file.setattr(&self.patient(), &rest)?;
         }
         let id = entry.node.id();
-        self.server.keep_file(id, &self.caller, flags, file);
+        self.server.keep_file(&self.cx(), id, flags, file);
         Ok(entry)
     }
 

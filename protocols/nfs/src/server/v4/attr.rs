@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vfs::{Access, Attr, Cx, Errno, Kind, Level, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
+use super::referral::{self, Referral};
 use super::set::{Change, NOT_EXCLUSIVE, SETTABLE, to_set};
 use super::{Bad, Compound, Done, open};
 use crate::server::acl::Becomes;
@@ -71,12 +72,14 @@ pub(super) struct Described<'a> {
     figures: Option<StatFs>,
     /// Its ACLs, if they are wanted and it has any.
     acls: Option<Acls>,
+    /// Where it is, if that is elsewhere: then little is told.
+    referral: Option<&'a Referral>,
 }
 
 impl<'a> Described<'a> {
     /// `node`, with what else there is to tell of it for `want`.
     pub(super) fn new(
-        server: &Server,
+        server: &'a Server,
         cx: &Cx<'_>,
         node: &'a Arc<dyn Node>,
         attr: &'a Attr,
@@ -88,7 +91,11 @@ impl<'a> Described<'a> {
             handle: None,
             figures: None,
             acls: None,
+            referral: server.referrals.of(node),
         };
+        if described.referral.is_some() {
+            return Ok(described);
+        }
         if want.has(n::FILEHANDLE) {
             described.handle = Some(server.handle(cx, node)?.bytes());
         }
@@ -104,6 +111,10 @@ impl<'a> Described<'a> {
     /// Those of its attributes that are in `want`, which a minor version supports.
     pub(super) fn attributes(&self, server: &Server, minor: u32, want: &Bitmap) -> Attributes<'_> {
         let attr = self.attr;
+        let want = match self.referral {
+            Some(_) => &want.and(&referral::TOLD),
+            None => want,
+        };
         let figures = self.figures.unwrap_or_default();
         let blocks = |count: u64| count.saturating_mul(figures.bsize.into());
         let max_io = server.options.max_io.into();
@@ -132,7 +143,7 @@ impl<'a> Described<'a> {
             FSID fsid: FsId { major: attr.device, minor: 0 },
             UNIQUE_HANDLES unique_handles: true,
             LEASE_TIME lease_time: server.options.lease.as_secs() as u32,
-            RDATTR_ERROR read_error: Status::Ok as u32,
+            RDATTR_ERROR read_error: self.referral.map_or(Status::Ok, |_| Status::Moved) as u32,
             ACLSUPPORT acl_support: if can.acl == Level::None { 0 } else { acl::SUPPORT },
             CANSETTIME can_set_time: true,
             CASE_INSENSITIVE case_insensitive: false,
@@ -143,6 +154,7 @@ impl<'a> Described<'a> {
             FILES_AVAIL files_available: figures.ffree,
             FILES_FREE files_free: figures.ffree,
             FILES_TOTAL files_total: figures.files,
+            FS_LOCATIONS locations: self.referral.map(Referral::locations).unwrap_or_default(),
             HOMOGENEOUS homogeneous: true,
             MAXFILESIZE max_file_size: i64::MAX as u64,
             MAXLINK max_link: figures.link_max(),
@@ -197,6 +209,12 @@ impl Compound<'_, '_> {
         }
         let (server, cx) = (self.turn.server, self.cx());
         let want = want.and(&supported(server, self.minor));
+        if server.referrals.of(&node).is_some()
+            && !want.without(&referral::TOLD).is_empty()
+            && want.and(&referral::KNOWS).is_empty()
+        {
+            return Err(Status::Moved.into());
+        }
         let attr = node.attr(&cx, needed(&want))?;
         let described = Described::new(server, &cx, &node, &attr, &want)?;
         let attributes = described.attributes(server, self.minor, &want);

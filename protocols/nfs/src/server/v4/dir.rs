@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, DirEntry, DirSink, Errno, Kind, Node, OpenFlags, Plus, Sink as _, Want};
+use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
 use wire::Xdr;
 
 use super::attr::{Described, WRITE_ONLY, supported};
-use super::{Compound, Done};
+use super::referral::KNOWS;
+use super::{Bad, Compound, Done};
 use crate::server::Server;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, FileType, FsId, number as n};
@@ -86,8 +87,8 @@ impl Compound<'_, '_> {
             failed,
             ..
         } = listing;
-        if let Some(errno) = failed {
-            return Err(errno.into());
+        if let Some(bad) = failed {
+            return Err(bad);
         }
         if full && entries.is_empty() {
             return Err(Status::Toosmall.into());
@@ -111,13 +112,14 @@ struct Listing<'a> {
     most: usize,
     /// Whether an entry did not fit.
     full: bool,
-    /// Why it is too early to tell an entry's attributes, if it is.
-    failed: Option<Errno>,
+    /// Why an entry's attributes cannot be told, if they cannot: it is too early, or it is elsewhere, and whoever asks does not
+    /// know of such.
+    failed: Option<Bad>,
 }
 
 impl Listing<'_> {
     /// Writes the attributes of an entry.
-    fn attributes(&mut self, entry: &DirEntry<'_>) -> Result<(), Errno> {
+    fn attributes(&mut self, entry: &DirEntry<'_>) -> Done {
         let Some(found) = &entry.entry else {
             // Nobody asked for more than the directory itself has of it, as readdir(3) tells of what may be a
             // mount point; or it vanished meanwhile.
@@ -140,12 +142,15 @@ impl Listing<'_> {
             return Ok(());
         };
         let node: &Arc<dyn Node> = &found.node;
+        if self.server.referrals.of(node).is_some() && self.want.and(&KNOWS).is_empty() {
+            return Err(Status::Moved.into());
+        }
         let described = Described::new(self.server, &self.cx, node, &found.attr, &self.want);
         match described {
             Ok(described) => described
                 .attributes(self.server, self.minor, &self.want)
                 .put(&mut self.entries),
-            Err(errno) if errno.is_signal() => return Err(errno),
+            Err(errno) if errno.is_signal() => return Err(errno.into()),
             Err(errno) => Attributes {
                 read_error: self
                     .want
@@ -165,8 +170,8 @@ impl DirSink for Listing<'_> {
         true.put(&mut self.entries);
         entry.cookie.wrapping_add(RESERVED).put(&mut self.entries);
         entry.name.put(&mut self.entries);
-        if let Err(errno) = self.attributes(&entry) {
-            self.failed = Some(errno);
+        if let Err(bad) = self.attributes(&entry) {
+            self.failed = Some(bad);
             return false;
         }
         if self.entries.len() > self.most {

@@ -45,9 +45,13 @@ impl Compound<'_, '_> {
     }
 
     /// Whether the caller may use what is open by a stateid, which is no secret: if he opened it himself, if he could
-    /// open it now, or if it is his, as its mode may have been set since.
+    /// open it now, or if it is his, as its mode may have been set since. From another address he may be another to the
+    /// export: then only what he could open now.
     fn check_user(&self, open: &Files, node: &Arc<dyn Node>, share: Share) -> Done {
         let caller = self.turn.caller;
+        if open.addr != self.turn.call.addr() {
+            return self.check_access(node, share);
+        }
         if open.caller == *caller || node.attr(&self.cx(), Want::BASIC)?.uid == caller.uid {
             return Ok(());
         }

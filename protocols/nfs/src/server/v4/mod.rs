@@ -13,6 +13,7 @@ mod make;
 mod open;
 mod place;
 mod read_plus;
+pub(super) mod referral;
 mod reply;
 mod set;
 mod sparse;
@@ -21,6 +22,7 @@ pub mod state;
 mod tests;
 mod xattr;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use vfs::{Caller, Cx, Errno, File, Node, Patience, Sink as _};
@@ -42,6 +44,8 @@ pub(crate) struct Files {
     file: Arc<dyn File>,
     caller: Caller,
     solid: Arc<Solid>,
+    /// Where he called from.
+    addr: Option<IpAddr>,
 }
 
 /// Answers a call of v4.
@@ -354,6 +358,12 @@ impl<'t, 'a> Compound<'t, 'a> {
                 Err(what) => return Err(what.into()),
             };
             tracing::trace!(?op);
+            if let Some(place) = &self.current
+                && self.turn.server.referrals.of(&place.node).is_some()
+                && !referral::is_elsewhere(number)
+            {
+                return Err(Status::Moved.into());
+            }
             if let Op::Sequence(op) = op {
                 before = !self.sequence(op, count)?;
                 return Ok(());

@@ -259,11 +259,11 @@ impl Compound<'_, '_> {
 
     /// A file that the caller has opened.
     fn opened(&self, file: Arc<dyn File>) -> Files {
-        let caller = self.turn.caller.clone();
         Files {
             file,
-            caller,
+            caller: self.turn.caller.clone(),
             solid: Arc::default(),
+            addr: self.turn.call.addr(),
         }
     }
 

@@ -3,11 +3,14 @@
 mod acls;
 mod attributes;
 mod copies;
+mod exports;
+mod hostile;
 mod locks;
 mod names;
 mod net;
 mod opens;
 mod owners;
+mod referrals;
 mod sessions;
 mod sparse;
 

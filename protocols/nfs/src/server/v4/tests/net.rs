@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memory::Memory;
-use vfs::{Call, Export, FileSystem};
+use vfs::{Call, Export, FileSystem, Peer};
 use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Session as _, Xdr, XdrReader};
 
@@ -25,16 +25,25 @@ impl World {
         World::over(Memory::new(clock()))
     }
 
-    pub(super) fn over(fs: Arc<dyn FileSystem>) -> World {
-        World::at(fs, || Duration::ZERO)
+    /// A server of `tree`.
+    pub(super) fn over(tree: Arc<dyn FileSystem>) -> World {
+        World::with(tree, |_| {})
     }
 
+    /// A server of `tree` whose time `clock` tells.
     pub(super) fn at(
-        fs: Arc<dyn FileSystem>,
+        tree: Arc<dyn FileSystem>,
         clock: impl Fn() -> Duration + Send + Sync + 'static,
     ) -> World {
-        let export = Arc::new(Export::new("", fs));
-        let server = Server::new(export, Options::new(7, Arc::new(clock)));
+        World::with(tree, |options| options.clock = Arc::new(clock))
+    }
+
+    /// A server of `tree`, with some options.
+    pub(super) fn with(tree: Arc<dyn FileSystem>, set: impl FnOnce(&mut Options)) -> World {
+        let export = Arc::new(Export::new("", tree));
+        let mut options = Options::new(7, Arc::new(|| Duration::ZERO));
+        set(&mut options);
+        let server = Server::new(export, options);
         World { server }
     }
 
@@ -44,7 +53,17 @@ impl World {
             session: self.server.session(),
             minor,
             uid: Cell::new(0),
+            peer: None,
             xid: Cell::new(1),
+        }
+    }
+
+    /// A connection of the super-user's from `addr`.
+    pub(super) fn net_from(&self, minor: u32, addr: &str) -> Net {
+        let addr = addr.parse().expect("an address");
+        Net {
+            peer: Some(Arc::new(Peer::new(Some(addr)))),
+            ..self.net(minor)
         }
     }
 }
@@ -55,6 +74,8 @@ pub(super) struct Net {
     pub(super) minor: u32,
     /// Who calls.
     pub(super) uid: Cell<u32>,
+    /// From where.
+    peer: Option<Arc<Peer>>,
     xid: Cell<u32>,
 }
 
@@ -95,7 +116,10 @@ impl Net {
     pub(super) fn again(&self, message: &[u8]) -> Reply {
         const MOST: usize = 2 << 20;
         assert_eq!(self.session.frame(message), Ok(Some(message.len())));
-        let call = Call::detached();
+        let call = match &self.peer {
+            Some(peer) => Call::detached().coming_from(peer.clone()),
+            None => Call::detached(),
+        };
         let served = session::serve_patiently(&self.session, &call, &Message::new(message), MOST);
         match served {
             Ok((Answer::Done, bytes)) => Reply::new(bytes),

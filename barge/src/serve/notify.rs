@@ -1,0 +1,254 @@
+//! Calls to NLM's clients, by datagrams to where their portmapper says: word of the server's restart, as statd has it, and
+//! answers to calls that are answered by one.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use nfs::client::v3::{GetPort, NlmCall, Notify};
+use nfs::client::{Ask, Body, Calls, Credentials, Received};
+use nfs::nlm::Procedure;
+use nfs::portmap;
+use nfs::server::{CallBack, Monitored, Server};
+use vfs::Caller;
+
+/// How many are told at once: most of those who do not answer would keep the others waiting.
+const THREADS: usize = 16;
+
+/// How long an answer is waited for.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// How often somebody is tried.
+const TRIES: usize = 5;
+
+/// Behind that nobody is waited for any more.
+const WHILE: Duration = Duration::from_secs(60);
+
+/// Tells those that `server` names, in threads of their own.
+pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
+    let clients = server.to_notify();
+    if clients.is_empty() {
+        return Ok(());
+    }
+    let threads = THREADS.min(clients.len());
+    let clients = Arc::new(Mutex::new(clients));
+    let state = server.nsm_state();
+    let end = Instant::now() + WHILE;
+    for _ in 0..threads {
+        let (server, clients) = (Arc::downgrade(server), clients.clone());
+        std::thread::Builder::new()
+            .name("barge-nsm".into())
+            .spawn(move || tell_all(&server, &clients, state, end))?;
+    }
+    Ok(())
+}
+
+fn tell_all(server: &Weak<Server>, clients: &Mutex<Vec<Monitored>>, state: i32, end: Instant) {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let next = || clients.lock().expect("no panic holds it").pop();
+    while let Some(client) = next()
+        && Instant::now() < end
+    {
+        let portmapper = SocketAddr::new(client.addr, portmap::PORT);
+        let told = (0..TRIES).find_map(|_| tell(portmapper, name.trim(), state).ok());
+        let Some(server) = server.upgrade() else {
+            return;
+        };
+        let shown = client.name.escape_ascii();
+        match told {
+            Some(()) => {
+                tracing::info!(client = %shown, addr = %client.addr, "told of the restart");
+                server.notified();
+            }
+            None => {
+                tracing::warn!(client = %shown, addr = %client.addr, "its NSM does not answer: it loses its locks");
+            }
+        }
+    }
+}
+
+/// Tells whose portmapper is at this address, once.
+fn tell(portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
+    let socket = connect(portmapper, name, &GetPort::NSM)?;
+    let name_of = name.as_bytes();
+    ask(
+        &socket,
+        name,
+        &Notify {
+            name: name_of,
+            state,
+        },
+        |()| (),
+    )
+}
+
+/// A socket that leads to where the portmapper says that a program is.
+fn connect(portmapper: SocketAddr, machine: &str, program: &GetPort) -> io::Result<UdpSocket> {
+    let addr = portmapper.ip();
+    let any: IpAddr = match addr {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.set_read_timeout(Some(ANSWER))?;
+    socket.connect(portmapper)?;
+    let port = ask(&socket, machine, program, |port| port)?;
+    if port == 0 {
+        return Err(waited());
+    }
+    socket.connect((addr, port))?;
+    Ok(socket)
+}
+
+/// How many calls to clients wait at most: who gets none asks again.
+const CALLS: usize = 1024;
+
+/// What makes calls of NLM to clients, in threads of their own that end with it.
+pub(super) fn caller() -> io::Result<Arc<dyn Fn(CallBack) + Send + Sync>> {
+    const THREADS: usize = 4;
+    let (send, calls) = sync_channel::<CallBack>(CALLS);
+    let calls = Arc::new(Mutex::new(calls));
+    for _ in 0..THREADS {
+        let calls = calls.clone();
+        std::thread::Builder::new()
+            .name("barge-nlm".into())
+            .spawn(move || {
+                let next = || calls.lock().expect("no panic holds it").recv();
+                while let Ok(call) = next() {
+                    let portmapper = SocketAddr::new(call.addr, portmap::PORT);
+                    if let Err(error) = make(portmapper, &call) {
+                        tracing::debug!(addr = %call.addr, "not called: {error}");
+                    }
+                }
+            })?;
+    }
+    Ok(Arc::new(move |call| drop(send.try_send(call))))
+}
+
+/// Makes a call to whose portmapper is at this address.
+fn make(portmapper: SocketAddr, call: &CallBack) -> io::Result<()> {
+    let machine = "";
+    let socket = connect(portmapper, machine, &GetPort::NLM)?;
+    let arguments = &call.arguments;
+    macro_rules! by {
+        ($procedure:ident) => {
+            ask(
+                &socket,
+                machine,
+                &NlmCall::<{ Procedure::$procedure as u32 }>(arguments),
+                |()| (),
+            )
+        };
+    }
+    match call.procedure {
+        Procedure::TestRes => by!(TestRes),
+        Procedure::LockRes => by!(LockRes),
+        Procedure::CancelRes => by!(CancelRes),
+        _ => by!(UnlockRes),
+    }
+}
+
+/// Asks by a datagram, and waits for the answer.
+fn ask<A: Ask, T>(
+    socket: &UdpSocket,
+    machine: &str,
+    ask: &A,
+    read: impl Fn(A::Answer<'_>) -> T,
+) -> io::Result<T> {
+    const MARK: usize = 4;
+    let failed = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let mut calls = Calls::new(Credentials::new(machine), 1 << 16);
+    let mut call = Vec::new();
+    // Who sends the same again is answered again.
+    calls
+        .call(std::process::id(), &Caller::ROOT, ask, &mut call)
+        .map_err(|errno| failed(errno.to_string()))?;
+    // In a stream it would have a mark.
+    let sent = socket.send(&call[MARK..]);
+    sent.inspect_err(|_| std::thread::sleep(ANSWER))?;
+    let mut reply = [0; MARK + 1024];
+    let len = socket.recv(&mut reply[MARK..]).inspect_err(|error| {
+        // Nobody is there: soon somebody may be.
+        if error.kind() == io::ErrorKind::ConnectionRefused {
+            std::thread::sleep(ANSWER);
+        }
+    })?;
+    reply[..MARK].copy_from_slice(&(len as u32 | 1 << 31).to_be_bytes());
+    let reply = &reply[..MARK + len];
+    match calls.receive(reply) {
+        Ok(Received::Answer { result: Ok(()), .. }) => {}
+        other => return Err(failed(format!("expected an answer, got {other:?}"))),
+    }
+    let body = Body::of(reply).map_err(|what| failed(what.to_string()))?;
+    let answer = ask.answer(body.bytes());
+    answer.map(read).map_err(|why| failed(format!("{why:?}")))
+}
+
+fn waited() -> io::Error {
+    std::thread::sleep(ANSWER);
+    io::ErrorKind::NotFound.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers the next call with `results`, and says what was asked, from the program's number on.
+    fn answer(socket: &UdpSocket, results: &[u8]) -> Vec<u8> {
+        let mut call = [0; 1024];
+        let (len, from) = socket.recv_from(&mut call).expect("a call");
+        let head = [&call[..4], &[0, 0, 0, 1], &[0; 16], results].concat();
+        socket.send_to(&head, from).expect("sent");
+        call[12..len].to_vec()
+    }
+
+    #[test]
+    fn a_portmapper_says_where_and_that_is_told_the_name_and_the_state() {
+        let [portmapper, nsm] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bound"));
+        let at = portmapper.local_addr().expect("an address");
+        let port = u32::from(nsm.local_addr().expect("an address").port());
+        let telling = std::thread::spawn(move || tell(at, "server", 7));
+        let asked = answer(&portmapper, &port.to_be_bytes());
+        let word = |number: u32| number.to_be_bytes();
+        assert_eq!(asked[..12], [word(100_000), word(2), word(3)].concat());
+        assert!(asked.ends_with(&[word(100_024), word(1), word(17), word(0)].concat()));
+        let told = answer(&nsm, &[]);
+        assert_eq!(told[..12], [word(100_024), word(1), word(6)].concat());
+        let name = [&word(6)[..], b"server\0\0", &word(7)].concat();
+        assert!(told.ends_with(&name), "{told:?}");
+        assert!(telling.join().expect("no panic").is_ok());
+    }
+
+    #[test]
+    fn an_answer_by_a_call_arrives_as_it_was_given() {
+        let [portmapper, nlm] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bound"));
+        let at = portmapper.local_addr().expect("an address");
+        let port = u32::from(nlm.local_addr().expect("an address").port());
+        let call = CallBack {
+            addr: at.ip(),
+            procedure: Procedure::LockRes,
+            arguments: b"results!".to_vec(),
+        };
+        let calling = std::thread::spawn(move || make(at, &call));
+        let word = |number: u32| number.to_be_bytes();
+        let asked = answer(&portmapper, &word(port));
+        assert!(asked.ends_with(&[word(100_021), word(4), word(17), word(0)].concat()));
+        let called = answer(&nlm, &[]);
+        assert_eq!(called[..12], [word(100_021), word(4), word(12)].concat());
+        assert!(called.ends_with(b"results!"), "{called:?}");
+        assert!(calling.join().expect("no panic").is_ok());
+    }
+
+    #[test]
+    fn who_is_not_there_or_has_no_nsm_is_not_told() {
+        let portmapper = UdpSocket::bind("127.0.0.1:0").expect("bound");
+        let at = portmapper.local_addr().expect("an address");
+        let telling = std::thread::spawn(move || tell(at, "server", 7));
+        answer(&portmapper, &[0; 4]);
+        assert!(telling.join().expect("no panic").is_err());
+        drop(portmapper);
+        assert!(tell(at, "server", 7).is_err());
+    }
+}

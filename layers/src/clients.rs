@@ -1,0 +1,155 @@
+//! Lets in who is listed, each as the list says: what a line of exports(5) does.
+//!
+//! Whoever comes over a connection ([`vfs::Call::peer`]) is a client, and the first entry that he matches counts: an
+//! address before a network, a longer prefix before a shorter one, everybody last. Who matches none gets `EACCES` for
+//! everything, also by a handle or a file that somebody else was given. Which entry that is is found once for each
+//! connection. What this program does of its own, and a guest by its queues, has no connection and is let through.
+//!
+//! What it lacks on purpose: host names and netgroups, which somebody else can make up.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use vfs::{Caller, Capabilities, Cx, Errno, Node, Result, SetAttr};
+
+use crate::squash::Whom;
+use crate::{Layer, Opened, ReadOnly, Squash, forward};
+
+mod parse;
+mod pattern;
+
+pub use self::parse::BadList;
+pub use self::pattern::Pattern;
+
+/// Which clients are let in, and as what. From text as in exports(5): `10.0.0.0/8(rw,no_root_squash) *(ro)`.
+#[derive(Debug)]
+pub struct Clients {
+    /// What counts first stands first.
+    entries: Vec<Entry>,
+    /// Under which [`vfs::Peer::choice`] is kept.
+    matter: usize,
+}
+
+/// Some clients, and as what they are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Which.
+    pub pattern: Pattern,
+    /// Whether they can change nothing.
+    pub read_only: bool,
+    /// Who of them becomes anonymous.
+    pub squash: Squash,
+}
+
+impl Entry {
+    /// What exports(5) has where nothing else is said: `ro,root_squash`.
+    fn new(pattern: Pattern) -> Entry {
+        Entry {
+            pattern,
+            read_only: true,
+            squash: Squash::new(Whom::Root),
+        }
+    }
+}
+
+impl Clients {
+    /// The most entries of a list.
+    pub const MOST: usize = 250;
+
+    fn new(mut entries: Vec<Entry>) -> Clients {
+        static LISTS: AtomicUsize = AtomicUsize::new(0);
+        entries.sort_by_key(|entry| entry.pattern);
+        Clients {
+            entries,
+            matter: LISTS.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// The entries, in the order that they count.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// As what a client at `addr` is let in; nothing if he is not.
+    pub fn entry(&self, addr: Option<IpAddr>) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.pattern.has(addr))
+    }
+
+    /// The entry of the client whose call it is, if a client's it is.
+    fn of(&self, cx: &Cx<'_>) -> Result<Option<&Entry>> {
+        let Some(peer) = cx.call.peer() else {
+            return Ok(None);
+        };
+        let at = peer.choice(self.matter, || {
+            let mut patterns = self.entries.iter().map(|entry| entry.pattern);
+            let at = patterns.position(|pattern| pattern.has(peer.addr()));
+            at.unwrap_or(self.entries.len()) as u8
+        });
+        self.entries
+            .get(usize::from(at))
+            .map(Some)
+            .ok_or(Errno::EACCES)
+    }
+
+    fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
+        Ok(match self.of(cx)? {
+            None => (&Open, Cow::Borrowed(cx.caller)),
+            Some(entry) => {
+                let layer: &dyn Layer = if entry.read_only { &ReadOnly } else { &Open };
+                (layer, entry.squash.caller(cx.caller))
+            }
+        })
+    }
+
+    /// The owners that a client's request asks for.
+    fn request(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<SetAttr> {
+        let entry = self.of(cx)?;
+        Ok(entry.map_or(*set, |entry| entry.squash.request(set)))
+    }
+}
+
+impl Layer for Clients {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        Capabilities {
+            read_only: inner.read_only || self.entries.iter().all(|entry| entry.read_only),
+            ..inner
+        }
+    }
+
+    fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<vfs::Attr> {
+        let (layer, who) = self.choose(cx)?;
+        layer.setattr(inner, &cx.on_behalf_of(&who), &self.request(cx, set)?)
+    }
+
+    fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<vfs::Attr> {
+        let (layer, who) = self.choose(cx)?;
+        layer.file_setattr(inner, &cx.on_behalf_of(&who), &self.request(cx, set)?)
+    }
+
+    forward! { id above }
+
+    forward! { to choose:
+        root resolve sync
+        handle attr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr read write readdir fsync flush allocate seek extents copy
+    }
+}
+
+/// What is below, as it is.
+struct Open;
+
+impl Layer for Open {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    forward! {
+        id above
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+    }
+}

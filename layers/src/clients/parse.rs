@@ -1,0 +1,161 @@
+//! Lists of clients as text.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Clients, Entry, Pattern};
+use crate::squash::Whom;
+
+/// A list that is none: what was expected, and what came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadList(String);
+
+impl fmt::Display for BadList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadList {}
+
+/// `CLIENT(OPTION,…)`, any number of them with blanks between, as behind the path in a line of exports(5).
+impl FromStr for Clients {
+    type Err = BadList;
+
+    fn from_str(text: &str) -> Result<Clients, BadList> {
+        let mut entries: Vec<Entry> = Vec::new();
+        for word in text.split_whitespace() {
+            let entry = entry(word).map_err(BadList)?;
+            if entries.iter().any(|other| other.pattern == entry.pattern) {
+                return Err(BadList(format!("'{}' is there twice", entry.pattern)));
+            }
+            entries.push(entry);
+        }
+        match entries.len() {
+            0 => Err(BadList("expected CLIENT(OPTIONS), got none".into())),
+            1..=Clients::MOST => Ok(Clients::new(entries)),
+            many => Err(BadList(format!(
+                "expected at most {} clients, got {many}",
+                Clients::MOST
+            ))),
+        }
+    }
+}
+
+fn entry(word: &str) -> Result<Entry, String> {
+    let (pattern, options) = match word.split_once('(') {
+        None => (word, ""),
+        Some((pattern, rest)) => {
+            let options = rest.strip_suffix(')');
+            (
+                pattern,
+                options.ok_or_else(|| format!("expected CLIENT(OPTIONS), got '{word}'"))?,
+            )
+        }
+    };
+    // exports(5) has `(ro)` alone for everybody.
+    let pattern = match pattern {
+        "" => Pattern::All,
+        pattern => pattern.parse()?,
+    };
+    let mut entry = Entry::new(pattern);
+    let (mut root, mut all) = (true, false);
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option {
+            "ro" => entry.read_only = true,
+            "rw" => entry.read_only = false,
+            "root_squash" => root = true,
+            "no_root_squash" => root = false,
+            "all_squash" => all = true,
+            "no_all_squash" => all = false,
+            _ => number(&mut entry, option)?,
+        }
+    }
+    entry.squash.whom = match (all, root) {
+        (true, _) => Whom::All,
+        (false, true) => Whom::Root,
+        (false, false) => Whom::None,
+    };
+    Ok(entry)
+}
+
+fn number(entry: &mut Entry, option: &str) -> Result<(), String> {
+    let (field, id) = match option.split_once('=') {
+        Some(("anonuid", id)) => (&mut entry.squash.uid, id),
+        Some(("anongid", id)) => (&mut entry.squash.gid, id),
+        // What there is no other way for here.
+        None if ["sync", "no_subtree_check", "insecure"].contains(&option) => return Ok(()),
+        _ => {
+            return Err(format!(
+                "expected ro, rw, root_squash, no_root_squash, all_squash, anonuid=UID or anongid=GID, got '{option}'"
+            ));
+        }
+    };
+    *field = id
+        .parse()
+        .map_err(|_| format!("expected a number, got '{option}'"))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::squash::{NOBODY, Squash};
+
+    fn parse(text: &str) -> Result<Clients, BadList> {
+        text.parse()
+    }
+
+    #[test]
+    fn what_counts_first_stands_first_and_the_rest_is_as_exports_has_it() {
+        let list = parse(
+            "(ro) 10.0.0.0/8(rw,sync) 10.1.0.0/16(rw,no_root_squash)\t localhost 10.1.1.1(all_squash,anonuid=7,anongid=8)",
+        );
+        let list = list.expect("a list");
+        let squash = |whom, uid, gid| Squash { whom, uid, gid };
+        let seen: Vec<_> = list
+            .entries()
+            .iter()
+            .map(|entry| (entry.pattern.to_string(), entry.read_only, entry.squash))
+            .collect();
+        let expected = [
+            ("localhost", true, squash(Whom::Root, NOBODY, NOBODY)),
+            ("10.1.1.1", true, squash(Whom::All, 7, 8)),
+            ("10.1.0.0/16", false, squash(Whom::None, NOBODY, NOBODY)),
+            ("10.0.0.0/8", false, squash(Whom::Root, NOBODY, NOBODY)),
+            ("*", true, squash(Whom::Root, NOBODY, NOBODY)),
+        ];
+        assert_eq!(
+            seen,
+            expected.map(|(name, ro, who)| (name.to_owned(), ro, who))
+        );
+    }
+
+    #[test]
+    fn what_is_no_list_says_what_was_expected() {
+        let many: Vec<String> = (0..=Clients::MOST)
+            .map(|i| format!("10.0.{}.{}", i / 256, i % 256))
+            .collect();
+        for text in [
+            "",
+            " ",
+            "host(rw)",
+            "*(rw",
+            "*(rw)x",
+            "*(rx)",
+            "*(anonuid)",
+            "*(anonuid=x)",
+            "*(anonuid=-1)",
+            "*(sec=krb5)",
+            "* (rw)",
+            "* *",
+            &many.join(" "),
+        ] {
+            let why = parse(text).expect_err(text).to_string();
+            assert!(
+                why.contains("expected") || why.contains("twice"),
+                "{text}: {why}"
+            );
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The server's own restart (X/Open XNFS chapter 11): who has locks is on record, and is told by whoever drives the server
+//! ([`Server::to_notify`]). A client that was told says again what it had locked, and until it has had time for that nobody
+//! gets anything else. Without anybody who can be told there is no such time of grace.
+//!
+//! Who comes from this host, or from no address, is not on record: to call it would be to call ourselves, or the host's side
+//! of a virtual machine's network.
+//!
+//! Lock order: the one mutex here, then the clients'; held across writing a record.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use vfs::Errno;
+
+use super::Clients;
+use crate::server::v4::state::Stable;
+use crate::server::{Server, Stop, Turn};
+
+/// A client that had locks when the server was there last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Monitored {
+    /// What it calls itself.
+    pub name: Box<[u8]>,
+    /// Where it was.
+    pub addr: IpAddr,
+}
+
+impl Monitored {
+    /// Its record: an address of IPv6, and the name.
+    fn record(&self) -> Box<[u8]> {
+        let addr = match self.addr {
+            IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+            IpAddr::V6(addr) => addr,
+        };
+        [&addr.octets()[..], &self.name].concat().into()
+    }
+
+    fn read(record: &[u8]) -> Option<Monitored> {
+        let (addr, name) = record.split_first_chunk::<16>()?;
+        Some(Monitored {
+            name: name.into(),
+            addr: IpAddr::V6(Ipv6Addr::from(*addr)).to_canonical(),
+        })
+    }
+}
+
+/// Who is on record.
+pub(in crate::server) struct Recovery {
+    stable: Arc<dyn Stable>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// By name: where, and when it last locked something.
+    now: HashMap<Box<[u8]>, (IpAddr, Duration)>,
+    /// Of an earlier start, and not forgotten yet.
+    earlier: Vec<Monitored>,
+    /// When grace is over.
+    grace: Duration,
+}
+
+impl Recovery {
+    /// For how long those who may be told are waited for: several tries of a second each.
+    const TELLING: Duration = Duration::from_secs(10);
+
+    /// How long a client without locks stays on record: it often locks again.
+    const IDLE: Duration = Duration::from_secs(300);
+
+    /// How many records are forgotten at a time: each is a commit to a disk.
+    const AT_ONCE: usize = 16;
+
+    /// Goes on with what `stable` has.
+    pub(in crate::server) fn new(stable: Arc<dyn Stable>, now: Duration) -> Recovery {
+        let records = stable.list();
+        let earlier: Vec<_> = records
+            .iter()
+            .filter_map(|it| Monitored::read(it))
+            .collect();
+        let grace = match earlier.is_empty() {
+            true => Duration::ZERO,
+            false => now + Recovery::TELLING,
+        };
+        Recovery {
+            stable,
+            kept: Mutex::new(Kept {
+                earlier,
+                grace,
+                ..Kept::default()
+            }),
+        }
+    }
+
+    /// Whether only what was had before can be had now.
+    fn is_grace(&self, now: Duration) -> bool {
+        now < self.kept().grace
+    }
+
+    /// Puts a client on record, which may take a disk's time: `WOULD_BLOCK` unless there is patience for that.
+    fn record(&self, client: Monitored, now: Duration, may_wait: bool) -> vfs::Result<()> {
+        let mut kept = self.kept();
+        let old = kept.now.get_mut(&client.name).map(|(addr, last)| {
+            *last = now;
+            *addr
+        });
+        if old == Some(client.addr) {
+            return Ok(());
+        }
+        if !may_wait {
+            return Err(Errno::WOULD_BLOCK);
+        }
+        // What cannot be written is said by whoever writes, and cannot be reclaimed.
+        if self.stable.put(&client.record()).is_ok() {
+            if let Some(addr) = old {
+                let name = client.name.clone();
+                let _ = self.stable.remove(&Monitored { name, addr }.record());
+            }
+            kept.earlier.retain(|earlier| *earlier != client);
+            kept.now.insert(client.name, (client.addr, now));
+        }
+        Ok(())
+    }
+
+    /// Forgets who has had nothing for a while, and who did not come back.
+    fn tend(&self, clients: &Clients, now: Duration) {
+        let mut kept = self.kept();
+        let idle = kept
+            .now
+            .iter()
+            .filter(|(name, (_, last))| *last + Recovery::IDLE <= now && !clients.holds(name));
+        let mut gone: Vec<Monitored> = idle
+            .take(Recovery::AT_ONCE)
+            .map(|(name, (addr, _))| Monitored {
+                name: name.clone(),
+                addr: *addr,
+            })
+            .collect();
+        for client in &gone {
+            kept.now.remove(&client.name);
+        }
+        if now >= kept.grace {
+            let left = kept.earlier.len().saturating_sub(Recovery::AT_ONCE);
+            gone.extend(kept.earlier.split_off(left));
+        }
+        for client in gone {
+            let _ = self.stable.remove(&client.record());
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().expect("no panic holds it")
+    }
+}
+
+impl Server {
+    /// NLM's clients that had locks at an earlier start: to be told of this one, by SM_NOTIFY of [`Server::nsm_state`].
+    pub fn to_notify(&self) -> Vec<Monitored> {
+        self.recovery.kept().earlier.clone()
+    }
+
+    /// A client has been told: it is given a lease's time to say what it had.
+    pub fn notified(&self) {
+        let until = (self.options.clock)() + self.options.lease;
+        let mut kept = self.recovery.kept();
+        kept.grace = kept.grace.max(until);
+    }
+
+    /// Which of its lives this is, as NSM counts them: odd while it lives.
+    pub fn nsm_state(&self) -> i32 {
+        (self.options.boot << 1 | 1) as i32
+    }
+
+    /// Does what time asks for of NLM's records.
+    pub(in crate::server) fn tend_monitored(&self) {
+        self.recovery.tend(&self.clients, (self.options.clock)());
+    }
+}
+
+impl Turn<'_> {
+    /// Whether a lock of an earlier start can be had again, or any other.
+    pub(super) fn is_time(&self, reclaim: bool) -> bool {
+        self.server.recovery.is_grace((self.server.options.clock)()) == reclaim
+    }
+
+    /// Puts the client `name` on record, before it has any lock.
+    pub(super) fn monitor(&self, name: &[u8]) -> Result<(), Stop> {
+        let addr = self.call.addr().filter(|addr| !addr.is_loopback());
+        let Some(addr) = addr else {
+            return Ok(());
+        };
+        let client = Monitored {
+            name: name.into(),
+            addr,
+        };
+        let now = (self.server.options.clock)();
+        let may_wait = self.cx().may_wait().is_ok();
+        let recorded = self.server.recovery.record(client, now, may_wait);
+        match recorded.map_err(Stop::later) {
+            Err(Some(stop)) => Err(stop),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::v4::state::InMemory;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn client(name: &str, addr: &str) -> Monitored {
+        Monitored {
+            name: name.as_bytes().into(),
+            addr: addr.parse().expect("an address"),
+        }
+    }
+
+    #[test]
+    fn records_are_read_as_they_were_written() {
+        for client in [client("", "10.0.0.1"), client("name", "fd00::1")] {
+            assert_eq!(Monitored::read(&client.record()), Some(client));
+        }
+        assert_eq!(Monitored::read(&[0; 15]), None);
+    }
+
+    #[test]
+    fn who_locks_is_on_record_and_is_forgotten_when_it_has_nothing() {
+        let stable = Arc::new(InMemory::default());
+        let recovery = Recovery::new(stable.clone(), SECOND);
+        assert!(!recovery.is_grace(SECOND));
+        let one = client("one", "10.0.0.1");
+        let would_block = Err(Errno::WOULD_BLOCK);
+        assert_eq!(recovery.record(one.clone(), SECOND, false), would_block);
+        assert_eq!(recovery.record(one.clone(), SECOND, true), Ok(()));
+        assert_eq!(
+            recovery.record(one.clone(), SECOND, false),
+            Ok(()),
+            "it is there"
+        );
+        let moved = client("one", "10.0.0.2");
+        assert_eq!(recovery.record(moved.clone(), SECOND, true), Ok(()));
+        assert_eq!(stable.list(), [moved.record()]);
+        let clients = Clients::default();
+        recovery.tend(&clients, SECOND * 100);
+        assert_eq!(stable.list().len(), 1);
+        recovery.tend(&clients, SECOND * 400);
+        assert_eq!(stable.list().len(), 0);
+    }
+
+    #[test]
+    fn grace_is_for_those_of_before_and_they_are_forgotten_behind_it() {
+        let stable = Arc::new(InMemory::default());
+        let [one, two] = [client("one", "10.0.0.1"), client("two", "10.0.0.2")];
+        for client in [&one, &two] {
+            stable.put(&client.record()).expect("kept");
+        }
+        let recovery = Recovery::new(stable.clone(), SECOND);
+        assert!(recovery.is_grace(SECOND * 10) && !recovery.is_grace(SECOND * 11));
+        assert_eq!(recovery.record(one.clone(), SECOND, true), Ok(()));
+        assert_eq!(recovery.kept().earlier, [two]);
+        let clients = Clients::default();
+        recovery.tend(&clients, SECOND * 2);
+        assert_eq!(stable.list().len(), 2);
+        recovery.tend(&clients, SECOND * 11);
+        assert_eq!(stable.list(), [one.record()]);
+    }
+}

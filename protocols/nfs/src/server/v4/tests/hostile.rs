@@ -1,0 +1,196 @@
+//! Clients that go wrong on purpose: each gets the protocol's error, and no other client notices.
+
+use std::sync::Arc;
+
+use layers::Bundle;
+use memory::Memory;
+use vfs::{Export, Time};
+use vfs_testkit::clock;
+
+use super::*;
+use crate::v4::attr::{Bitmap, number as n};
+use crate::v4::op::{Close, Create, CreateWhat, Read, Write};
+use crate::v4::reply::Created;
+use crate::v4::types::{Data, Stable};
+
+/// A directory `name` in the root.
+fn mkdir(name: &[u8]) -> Op<'_> {
+    Op::Create(Create {
+        what: CreateWhat::Directory,
+        name,
+        attributes: Attributes::default(),
+    })
+}
+
+/// A new file `name` in the root, opened by `client`: its handle, and its stateid.
+fn file(client: &Client41, name: &[u8]) -> (Vec<u8>, StateId) {
+    let how = OpenHow::Create(CreateHow::Guarded(Attributes::default()));
+    let open = client.open(BOTH, how, Claim::Null(name));
+    let made = client.send(&[Op::Putrootfh, open, Op::Getfh]).done();
+    let () = made.ok();
+    let Opened { state, .. } = made.ok();
+    let handle: &[u8] = made.ok();
+    (handle.to_vec(), state)
+}
+
+#[test]
+fn rfc8881_15_1_a_compound_of_thousands_is_refused_before_it_begins() {
+    const MANY: usize = 4000;
+    let world = World::new();
+    let net = world.net(0);
+    let mut ops = vec![Op::Putrootfh, mkdir(b"made")];
+    ops.resize(MANY, Op::Getfh);
+    let refused = net.send(&ops);
+    assert_eq!((refused.status, refused.count), (Status::Resource, 0));
+    let client = Client41::new(&world, b"client");
+    let refused = client.net.again(&client.message(&ops, false));
+    assert_eq!(refused.status, Status::TooManyOps);
+    // Its SEQUENCE has not been either.
+    client.sequence.set(client.sequence.get() - 1);
+    let there = client.send(&[Op::Putrootfh, Op::Lookup(b"made")]);
+    assert_eq!(there.status, Status::Noent);
+    // One that says that it has thousands and has none.
+    for count in [MANY as u32, u32::MAX] {
+        let refused = net.again(&net.message_of(count, &[]));
+        assert_eq!((refused.status, refused.count), (Status::Resource, 0));
+    }
+}
+
+#[test]
+fn rfc8881_18_46_wrong_slots_and_numbers_do_nothing() {
+    let world = World::new();
+    let client = Client41::new(&world, b"client");
+    let send = |session, slot, sequence| {
+        let sequence = Op::Sequence(Sequence {
+            session,
+            sequence,
+            slot,
+            highest_slot: 0,
+            cache_this: false,
+        });
+        client
+            .net
+            .send(&[sequence, Op::Putrootfh, mkdir(b"made")])
+            .status
+    };
+    let next = client.sequence.get() + 1;
+    for slot in [1, 99, u32::MAX] {
+        assert_eq!(send(client.session, slot, next), Status::Badslot, "{slot}");
+    }
+    for sequence in [next + 1, next + 1000, next.wrapping_sub(3), u32::MAX] {
+        assert_eq!(
+            send(client.session, 0, sequence),
+            Status::SeqMisordered,
+            "{sequence}"
+        );
+    }
+    for at in 0..16 {
+        let mut forged = client.session;
+        forged[at] ^= 0x80;
+        assert_eq!(send(forged, 0, next), Status::Badsession, "{at}");
+    }
+    let there = client.send(&[Op::Putrootfh, Op::Lookup(b"made")]);
+    assert_eq!(there.status, Status::Noent);
+}
+
+#[test]
+fn rfc8881_2_10_6_1_3_a_number_used_again_does_nothing_new() {
+    let world = World::new();
+    let client = Client41::new(&world, b"client");
+    let message = client.message(&[Op::Putrootfh, mkdir(b"first")], true);
+    let first = client.net.again(&message).done();
+    client.sequence.set(client.sequence.get() - 1);
+    let other = client.message(&[Op::Putrootfh, Op::Remove(b"first")], true);
+    let answer = client.net.again(&other);
+    assert!(
+        answer.status == Status::SeqFalseRetry || answer.len() == first.len(),
+        "{answer:?}"
+    );
+    client.send(&[Op::Putrootfh, Op::Lookup(b"first")]).done();
+}
+
+#[test]
+fn rfc8881_8_2_4_a_stateid_is_its_clients_alone() {
+    let world = World::new();
+    let [owner, thief] = [&b"owner"[..], b"thief"].map(|name| Client41::new(&world, name));
+    let (handle, state) = file(&owner, b"file");
+    let (own, own_state) = file(&thief, b"own");
+    let read = |state| {
+        Op::Read(Read {
+            state,
+            offset: 0,
+            count: 4,
+        })
+    };
+    let write = |state| {
+        Op::Write(Write {
+            state,
+            offset: 0,
+            stable: Stable::File,
+            data: Data(b"x"),
+        })
+    };
+    let close = |state| Op::Close(Close { seqid: 0, state });
+    for op in [read(state), write(state), close(state)] {
+        for handle in [&handle, &own] {
+            let refused = thief.send(&[Op::Putfh(handle), op.clone()]);
+            assert_eq!(refused.status, Status::BadStateid, "{op:?}");
+        }
+    }
+    // His own, of another file; and any that are nobody's.
+    for forged in 0..12 {
+        let mut state = own_state;
+        state.other[forged] ^= 0x80;
+        let refused = thief.send(&[Op::Putfh(&own), read(state)]).status;
+        let expected = [Status::BadStateid, Status::StaleStateid];
+        assert!(expected.contains(&refused), "{forged}: {refused:?}");
+    }
+    let refused = thief.send(&[Op::Putfh(&handle), write(own_state)]);
+    assert_eq!(refused.status, Status::BadStateid);
+    owner
+        .send(&[Op::Putfh(&handle), write(state), close(state)])
+        .done();
+}
+
+#[test]
+fn rfc8881_4_2_3_handles_that_nobody_was_given_lead_nowhere() {
+    let members = ["a", "b"].map(|name| Arc::new(Export::new(name, Memory::new(clock()))));
+    let made = Time { sec: 1, nsec: 0 };
+    let world = World::over(Bundle::new(&members, made).expect("a tree"));
+    let net = world.net(0);
+    let handles = [&b"a"[..], b"b"].map(|name| {
+        let found = net.send(&[Op::Putrootfh, Op::Lookup(name), mkdir(b"dir"), Op::Getfh]);
+        let found = found.done();
+        let ((), ()) = (found.ok(), found.ok());
+        let _: Created = found.ok();
+        let handle: &[u8] = found.ok();
+        handle.to_vec()
+    });
+    let get = |handle: &[u8]| {
+        let get = Op::Getattr(Bitmap::of(&[n::TYPE]));
+        net.send(&[Op::Putfh(handle), get]).status
+    };
+    assert_eq!(get(&handles[0]), Status::Ok);
+    let bad = |handle: &[u8]| {
+        let status = get(handle);
+        [Status::Stale, Status::Badhandle, Status::Badxdr].contains(&status)
+    };
+    for len in 0..handles[0].len() {
+        assert!(bad(&handles[0][..len]), "{len}");
+    }
+    assert!(bad(&[&handles[0][..], &[0; 8]].concat()));
+    assert!(bad(&[0xff; 128]) && bad(&[0; 64]));
+    // The form and the place of one, the rest of the other.
+    const PLACE: usize = 1 + 8;
+    for (one, other) in [(0, 1), (1, 0)] {
+        let mixed = [&handles[one][..PLACE], &handles[other][PLACE..]].concat();
+        assert!(bad(&mixed), "{one}");
+    }
+    // Another server's.
+    let other = Client41::new(&World::new(), b"client");
+    let refused = other.send(&[Op::Putfh(&handles[0])]).status;
+    assert!(
+        [Status::Stale, Status::Badhandle].contains(&refused),
+        "{refused:?}"
+    );
+}

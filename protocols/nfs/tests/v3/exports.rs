@@ -1,0 +1,123 @@
+//! Who is let in (RFC 1813 sections 2.6 and 4.4, appendix I): exports with lists of clients, as exports(5) has them.
+
+use std::sync::Arc;
+
+use layers::{Bundle, Clients, stack};
+use memory::Memory;
+use nfs::mount;
+use nfs::v3::*;
+use vfs::{Export, Time};
+use vfs_testkit::clock;
+
+use crate::net::{Host, Net, nothing};
+
+/// `a`, which some are let into, and `b`, which everybody is.
+fn host() -> Host {
+    let lists = "10.0.0.1(rw,no_root_squash) 10.0.0.2(ro,no_root_squash) 10.0.0.3(rw)";
+    let lists: Clients = lists.parse().expect("a list");
+    let a = stack(Memory::new(clock()), lists);
+    let members = [("a", a), ("b", Memory::new(clock()) as _)];
+    let members = members.map(|(name, fs)| Arc::new(Export::new(name, fs)));
+    Host::over(Bundle::new(&members, Time { sec: 1, nsec: 0 }).expect("a tree"))
+}
+
+fn names(net: &Net) -> Vec<Vec<u8>> {
+    let args = ReadDirArgs {
+        dir: net.root(),
+        cookie: 0,
+        verifier: [0; 8],
+        count: 4096,
+    };
+    let listed: Result<ReadDirOk<'_>, (Status, Option<Attributes>)> =
+        net.v3(Procedure::ReadDir, &args);
+    let entries = listed.expect("a listing").entries.0;
+    let names = entries.iter().map(|entry| entry.name.to_vec());
+    names.filter(|name| !name.starts_with(b".")).collect()
+}
+
+/// A file in `a`, which only its owner, the super-user, may read.
+fn secret(net: &Net) -> Handle {
+    let set = SetAttributes {
+        mode: Some(0o600),
+        ..nothing()
+    };
+    let root = net.mounted(b"/a").expect("let in");
+    let made = net.create(root, b"secret", CreateHow::Guarded(set));
+    let file = made.expect("made").object.expect("a handle");
+    net.write(file, 0, b"data", Stable::FileSync)
+        .expect("written");
+    file
+}
+
+#[test]
+fn rfc1813_i_who_is_not_listed_mounts_nothing_and_sees_nothing_of_it() {
+    let host = host();
+    let [listed, stranger] = ["10.0.0.1", "10.0.0.9"].map(|addr| Net::from(&host, addr));
+    assert_eq!(names(&listed), [b"a", b"b"]);
+    assert_eq!(names(&stranger), [b"b"]);
+    assert_eq!(stranger.mounted(b"/a"), Err(mount::Status::Acces));
+    assert!(stranger.mounted(b"/b").is_ok());
+    let refused = stranger.lookup(stranger.root(), b"a");
+    assert_eq!(refused.expect_err("refused").0, Status::Acces);
+}
+
+#[test]
+fn rfc1813_2_6_a_handle_lets_nobody_in() {
+    let host = host();
+    let listed = Net::from(&host, "10.0.0.1");
+    let file = secret(&listed);
+    let root = listed.mounted(b"/a").expect("let in");
+    let stranger = Net::from(&host, "10.0.0.9");
+    let acces = Status::Acces;
+    assert_eq!(
+        stranger.read(file, 0, 4).expect_err("refused"),
+        (acces, None)
+    );
+    let refused = stranger.write(file, 0, b"x", Stable::FileSync);
+    assert_eq!(refused.expect_err("refused"), (acces, Wcc::default()));
+    let refused = stranger.lookup(root, b"secret");
+    assert_eq!(refused.expect_err("refused"), (acces, None));
+    let refused = stranger.create(root, b"new", CreateHow::Unchecked(nothing()));
+    assert_eq!(refused.expect_err("refused").0, acces);
+    let refused: Result<Attributes, (Status, ())> = stranger.v3(Procedure::GetAttr, &file);
+    assert_eq!(refused.expect_err("refused").0, acces);
+}
+
+#[test]
+fn rfc1813_2_6_each_is_let_in_as_its_line_says() {
+    let host = host();
+    let [full, reader, squashed] =
+        ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|addr| Net::from(&host, addr));
+    let file = secret(&full);
+    assert_eq!(full.read(file, 0, 4).expect("read").data, b"data");
+    assert_eq!(reader.read(file, 0, 4).expect("read").data, b"data");
+    let refused = reader.write(file, 0, b"x", Stable::FileSync);
+    assert_eq!(refused.expect_err("refused").0, Status::Rofs);
+    // Though another super-user has just had it open, and the file's owner has its number.
+    for _ in 0..2 {
+        let refused = squashed.read(file, 0, 4);
+        assert_eq!(refused.expect_err("refused").0, Status::Acces);
+        full.read(file, 0, 4).expect("read");
+    }
+}
+
+#[test]
+fn what_was_answered_to_one_address_is_no_answer_to_another() {
+    let host = host();
+    let [full, stranger] = ["10.0.0.1", "10.0.0.9"].map(|addr| Net::from(&host, addr));
+    let root = full.mounted(b"/a").expect("let in");
+    let set = NameArgs {
+        dir: root,
+        name: b"dir",
+    };
+    let make = MkDirArgs {
+        place: set,
+        attributes: nothing(),
+    };
+    let call = full.bytes((crate::net::NFS, 3, Procedure::MkDir as u32), &make);
+    let made = full.exchange(&call).expect("results");
+    assert_eq!(full.exchange(&call), Ok(made), "the same answer again");
+    let refused = stranger.exchange(&call).expect("results");
+    assert_eq!(refused[..4], (Status::Acces as u32).to_be_bytes());
+    assert!(refused.len() < made.len());
+}

@@ -1,0 +1,260 @@
+//! Where the nodes were that handles were given out of, where the kernel gives no handles.
+//!
+//! A page is a node's number, its parent's, its name there, and what tells its life. It is believed only as far as it proves
+//! true: whoever goes by it opens the name and compares the life. With a [`Log`] the book outlives the program.
+//!
+//! Lock order: the pages' mutex last, also while the log is written to.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+
+use vfs::{NodeId, Patience};
+
+use crate::node::{HostNode, life_of};
+
+mod log;
+
+use self::log::Log;
+
+/// How many nodes can be found again by name after they were dropped: some 30 MiB.
+const PAGES: usize = 1 << 18;
+
+/// Where nodes were. The oldest pages go when it is full; their handles are stale then, unless the node lives.
+#[derive(Default)]
+pub(crate) struct Book(Mutex<Pages>);
+
+#[derive(Default)]
+struct Pages {
+    by_id: HashMap<NodeId, Page>,
+    order: VecDeque<NodeId>,
+    log: Option<Log>,
+}
+
+/// Where a node was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub(crate) parent: NodeId,
+    pub(crate) name: Box<[u8]>,
+    pub(crate) life: u64,
+}
+
+impl Book {
+    /// Goes on with what was recorded at `path`, and records there from now on.
+    pub(crate) fn record_at(&self, path: &Path) -> io::Result<()> {
+        let (log, recorded) = Log::open(path)?;
+        let mut pages = self.pages();
+        for (id, page) in recorded {
+            pages.insert(id, page);
+        }
+        pages.log = Some(log);
+        // What was written over and over is written once.
+        pages.tidy();
+        Ok(())
+    }
+
+    /// Whether it outlives the program.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.pages().log.is_some()
+    }
+
+    /// Notes where `node` is, and those above it.
+    pub(crate) fn note(&self, node: &HostNode, life: u64) {
+        let mut news = Vec::new();
+        let (mut id, mut life) = (node.number(), Some(life));
+        let mut record = node.record();
+        while let Some(here) = record {
+            let parent = here.parent;
+            record = parent.record();
+            let Some(its_life) = life else { break };
+            let page = Page {
+                parent: parent.number(),
+                name: here.name,
+                life: its_life,
+            };
+            if !self.pages().insert(id, page.clone()) {
+                break;
+            }
+            news.push((id, page));
+            id = parent.number();
+            life = parent.fd(Patience::Full).ok().map(|fd| life_of(fd.as_fd()));
+        }
+        self.pages().record(&news);
+    }
+
+    /// A node came to be called `name` in `parent`, which may not be at hand: if there is a page of it, it is there now.
+    pub(crate) fn moved(&self, id: NodeId, parent: &HostNode, name: &[u8]) {
+        let Some(old) = self.page(id) else {
+            return;
+        };
+        let known = self.page(parent.number()).is_some();
+        if let Ok(fd) = parent.fd(Patience::Full)
+            && !known
+        {
+            self.note(parent, life_of(fd.as_fd()));
+        }
+        let page = Page {
+            parent: parent.number(),
+            name: name.into(),
+            life: old.life,
+        };
+        let mut pages = self.pages();
+        if pages.insert(id, page.clone()) {
+            pages.record(&[(id, page)]);
+        }
+    }
+
+    pub(crate) fn page(&self, id: NodeId) -> Option<Page> {
+        self.pages().by_id.get(&id).cloned()
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().expect("no panic holds it")
+    }
+}
+
+impl Pages {
+    /// Says whether that was news.
+    fn insert(&mut self, id: NodeId, page: Page) -> bool {
+        if let Some(known) = self.by_id.get_mut(&id) {
+            let news = *known != page;
+            *known = page;
+            return news;
+        }
+        if self.order.len() >= PAGES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_id.remove(&oldest);
+        }
+        self.order.push_back(id);
+        self.by_id.insert(id, page);
+        true
+    }
+
+    /// Writes what is new behind the rest. A log that cannot be written to is given up.
+    fn record(&mut self, news: &[(NodeId, Page)]) {
+        let Some(log) = &mut self.log else {
+            return;
+        };
+        if news.is_empty() {
+            return;
+        }
+        if log
+            .append(news.iter().map(|(id, page)| (*id, page)))
+            .is_err()
+        {
+            self.log = None;
+            return;
+        }
+        self.tidy();
+    }
+
+    /// Writes the log anew when most of it has been written over, or is of pages that are gone.
+    fn tidy(&mut self) {
+        let live = self.order.len();
+        let Some(log) = &mut self.log else {
+            return;
+        };
+        if log.records() <= 2 * live.max(PAGES / 64) {
+            return;
+        }
+        let by_id = &self.by_id;
+        let pages = self
+            .order
+            .iter()
+            .filter_map(|id| Some((*id, by_id.get(id)?)));
+        if log.rewrite(pages).is_err() {
+            self.log = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(parent: NodeId, name: &str) -> Page {
+        Page {
+            parent,
+            name: name.as_bytes().into(),
+            life: 7,
+        }
+    }
+
+    fn put(book: &Book, id: NodeId, page: Page) {
+        let mut pages = book.pages();
+        pages.insert(id, page.clone());
+        pages.record(&[(id, page)]);
+    }
+
+    fn open(path: &Path) -> Book {
+        let book = Book::default();
+        book.record_at(path).expect("opens");
+        book
+    }
+
+    #[test]
+    fn what_was_recorded_is_there_again_and_the_last_word_counts() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("names");
+        let book = open(&path);
+        put(&book, 1, page(9, "a"));
+        put(&book, 2, page(1, "b"));
+        put(&book, 1, page(9, "c"));
+        // As a process that is killed leaves it: nothing is said at the end.
+        std::fs::copy(&path, dir.path().join("left")).expect("copied");
+        for name in ["left", "left"] {
+            let again = open(&dir.path().join(name));
+            assert_eq!(again.page(1), Some(page(9, "c")));
+            assert_eq!(again.page(2), Some(page(1, "b")));
+            assert_eq!(again.page(3), None);
+        }
+        assert!(Book::default().record_at(&path).is_err(), "it is in use");
+    }
+
+    #[test]
+    fn a_log_of_old_words_is_written_anew() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("names");
+        let book = open(&path);
+        for turn in 0..PAGES / 16 {
+            put(&book, 1 + turn as u64 % 2, page(9, &format!("name {turn}")));
+        }
+        let size = std::fs::metadata(&path).expect("there").len();
+        assert!(size < (PAGES / 16 * 40) as u64, "{size}");
+        let last = book.page(2);
+        drop(book);
+        let again = open(&path);
+        assert_eq!(again.page(2), last);
+        put(&again, 3, page(1, "new"));
+        drop(again);
+        assert_eq!(open(&path).page(3), Some(page(1, "new")));
+    }
+
+    #[test]
+    fn of_a_torn_log_what_is_whole_counts() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("names");
+        let book = open(&path);
+        put(&book, 1, page(9, "a"));
+        let whole = std::fs::metadata(&path).expect("there").len() as usize;
+        put(&book, 2, page(1, "bcd"));
+        drop(book);
+        let bytes = std::fs::read(&path).expect("read");
+        for len in 0..bytes.len() {
+            std::fs::write(&path, &bytes[..len]).expect("written");
+            let again = open(&path);
+            assert_eq!(again.page(1).is_some(), len >= whole, "{len}");
+            assert_eq!(again.page(2), None);
+            put(&again, 3, page(1, "e"));
+            drop(again);
+            assert_eq!(open(&path).page(3), Some(page(1, "e")), "{len}");
+        }
+        let mut flipped = bytes.clone();
+        flipped[whole + 9] ^= 1;
+        std::fs::write(&path, &flipped).expect("written");
+        assert_eq!(open(&path).page(2), None);
+    }
+}

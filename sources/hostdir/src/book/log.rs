@@ -1,0 +1,152 @@
+//! A book's pages in a file, each behind the one before: written when they are new, never synchronized. A program that is
+//! killed loses nothing, for the kernel has it; a machine that loses power may lose what its kernel had not written yet,
+//! and what is torn then is not believed.
+//!
+//! ```text
+//! "barge names 1\n" | records: len u16 | number u64 | parent u64 | life u64 | name, len bytes | sum u32
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use vfs::{NodeId, sip};
+
+use super::Page;
+
+/// The file, locked: nobody else records there.
+pub(super) struct Log {
+    file: File,
+    path: PathBuf,
+    records: usize,
+}
+
+const MAGIC: &[u8] = b"barge names 1\n";
+
+/// Any will do: the sum is against accidents.
+const KEY: sip::Key = *b"barge names sum ";
+
+const HEAD: usize = 2 + 3 * 8;
+const SUM: usize = 4;
+
+impl Log {
+    /// The log at `path` and what stands in it, from the oldest to the newest. What is no log is begun anew.
+    pub(super) fn open(path: &Path) -> io::Result<(Log, Vec<(NodeId, Page)>)> {
+        let mut file = open(path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let (pages, whole) = read(&bytes);
+        file.set_len(whole as u64)?;
+        file.seek(io::SeekFrom::End(0))?;
+        if whole == 0 {
+            file.write_all(MAGIC)?;
+        }
+        let log = Log {
+            file,
+            path: path.into(),
+            records: pages.len(),
+        };
+        Ok((log, pages))
+    }
+
+    /// How many records stand in it.
+    pub(super) fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Writes pages behind the rest.
+    pub(super) fn append<'a>(
+        &mut self,
+        pages: impl Iterator<Item = (NodeId, &'a Page)>,
+    ) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        self.records += put(&mut bytes, pages);
+        self.file.write_all(&bytes)
+    }
+
+    /// Has these pages and no others stand in it.
+    pub(super) fn rewrite<'a>(
+        &mut self,
+        pages: impl Iterator<Item = (NodeId, &'a Page)>,
+    ) -> io::Result<()> {
+        let new = self.path.with_extension("new");
+        let _ = std::fs::remove_file(&new);
+        let mut file = open(&new)?;
+        let mut bytes = MAGIC.to_vec();
+        let records = put(&mut bytes, pages);
+        file.write_all(&bytes)?;
+        std::fs::rename(&new, &self.path)?;
+        (self.file, self.records) = (file, records);
+        Ok(())
+    }
+}
+
+/// The file at `path`, locked.
+fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    // Whoever had it before may have put another in its place.
+    match std::fs::metadata(path)?.ino() == file.metadata()?.ino() {
+        true => Ok(file),
+        false => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+fn put<'a>(bytes: &mut Vec<u8>, pages: impl Iterator<Item = (NodeId, &'a Page)>) -> usize {
+    let mut count = 0;
+    for (id, page) in pages {
+        let start = bytes.len();
+        bytes.extend((page.name.len() as u16).to_le_bytes());
+        for number in [id, page.parent, page.life] {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&page.name);
+        let sum = sum(&bytes[start..]);
+        bytes.extend(sum);
+        count += 1;
+    }
+    count
+}
+
+fn sum(record: &[u8]) -> [u8; SUM] {
+    (sip::hash(&KEY, record) as u32).to_le_bytes()
+}
+
+/// What stands in `bytes`, and how many of them are whole.
+fn read(bytes: &[u8]) -> (Vec<(NodeId, Page)>, usize) {
+    let mut pages = Vec::new();
+    let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
+        return (pages, 0);
+    };
+    while let Some((page, behind)) = record(rest) {
+        pages.push(page);
+        rest = behind;
+    }
+    (pages, bytes.len() - rest.len())
+}
+
+fn record(bytes: &[u8]) -> Option<((NodeId, Page), &[u8])> {
+    let len = u16::from_le_bytes(*bytes.first_chunk()?);
+    let (body, rest) = bytes.split_at_checked(HEAD + usize::from(len))?;
+    let (found, rest) = rest.split_first_chunk::<SUM>()?;
+    let (head, name) = body.split_at(HEAD);
+    if *found != sum(body) {
+        return None;
+    }
+    let mut numbers = head[2..].chunks_exact(8).map(|bytes| {
+        let bytes = bytes.try_into().expect("eight");
+        u64::from_le_bytes(bytes)
+    });
+    let mut next = || numbers.next().expect("three");
+    let (id, parent, life) = (next(), next(), next());
+    let name = name.into();
+    Some(((id, Page { parent, name, life }), rest))
+}

@@ -1,0 +1,78 @@
+//! Connections from ports that only the super-user has, which servers take for a sign of trust (`secure` of exports(5)).
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::StreamLink;
+
+/// Linux's clients use these: below stand too many ports of services.
+const PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
+
+/// Connects to a TCP port from a reserved one, which takes the privilege to bind it.
+pub fn dial_from_reserved(host: &str, port: u16) -> io::Result<StreamLink> {
+    let mut why = io::Error::from(io::ErrorKind::NotFound);
+    for to in (host, port).to_socket_addrs()? {
+        match connect(to) {
+            Ok(fd) => return StreamLink::new(fd, format!("tcp:{host}:{port}")),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+fn connect(to: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    for port in PORTS.rev() {
+        let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // A port whose last connection went elsewhere can be had at once.
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        let from = match to {
+            SocketAddr::V4(_) => SocketAddr::from(([0; 4], port)),
+            SocketAddr::V6(_) => SocketAddr::from(([0; 16], port)),
+        };
+        match rustix::net::bind(&fd, &from).and_then(|()| rustix::net::connect(&fd, &to)) {
+            Ok(()) => return Ok(fd),
+            // Somebody has it, or had it with this very server a moment ago.
+            Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) => {}
+            Err(error @ (Errno::ACCESS | Errno::PERM)) => {
+                let why = format!(
+                    "{}: a reserved port takes privileges",
+                    io::Error::from(error)
+                );
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::AddrInUse,
+        "all reserved ports are in use",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_end_sees_reserved_ports_and_each_connection_has_its_own() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: reserved ports need root");
+        }
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = listener.local_addr().expect("an address").port();
+        let links = [(); 2].map(|()| dial_from_reserved("127.0.0.1", port).expect("connected"));
+        let from = links
+            .each_ref()
+            .map(|_| listener.accept().expect("one").1.port());
+        assert!(from.iter().all(|port| PORTS.contains(port)), "{from:?}");
+        assert_ne!(from[0], from[1]);
+    }
+}
