@@ -421,6 +421,41 @@ mod tests {
     }
 
     #[test]
+    fn an_acl_and_what_open_takes_go_there_and_back() {
+        let ace = |flag, who| Ace {
+            kind: 1,
+            flag,
+            mask: 0x0010_0081,
+            who,
+        };
+        let acl = Attributes {
+            acl: Some(vec![
+                ace(0, Who::Name(b"OWNER@")),
+                ace(0x40, Who::Number(77)),
+            ]),
+            ..Default::default()
+        };
+        let mut bytes = Vec::new();
+        acl.put(&mut bytes);
+        let want: &[u8] = b"\0\0\0\x01\0\0\x10\0\0\0\0\x30\0\0\0\x02\
+            \0\0\0\x01\0\0\0\0\0\x10\0\x81\0\0\0\x06OWNER@\0\0\
+            \0\0\0\x01\0\0\0\x40\0\x10\0\x81\0\0\0\x0277\0\0";
+        assert_eq!(bytes, want);
+        there_and_back(&acl);
+        let set = Bitmap::of(&[0, 4]);
+        there_and_back(&Attributes {
+            open_arguments: Some(OpenArguments {
+                share_access: set,
+                share_deny: set,
+                share_access_want: set,
+                open_claim: set,
+                create_mode: set,
+            }),
+            ..Default::default()
+        });
+    }
+
+    #[test]
     fn attributes_that_nobody_knows_hide_the_others() {
         let archive = [0, 0, 0, 1, 0, 0, 0x40, 0x10, 0, 0, 0, 4, 0, 0, 0, 1];
         let far = [
