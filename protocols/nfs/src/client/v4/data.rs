@@ -219,6 +219,9 @@ impl Steps for Commit<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
     use crate::client::Ask;
     use crate::client::v4::Compound;
@@ -304,6 +307,50 @@ mod tests {
         ] {
             let got = read_plus(&pieces);
             assert!(matches!(got, Err(Failure::Malformed(_))), "{got:?}");
+        }
+    }
+
+    /// A segment that begins `off` from where the one before ends.
+    fn segment() -> impl Strategy<Value = (i8, bool, u64)> {
+        let off = prop_oneof![9 => Just(0), 1 => -3..3i8];
+        let len = prop_oneof![9 => 0..30u64, 1 => any::<u64>()];
+        (off, any::<bool>(), len)
+    }
+
+    proptest! {
+        #[test]
+        fn any_segments_are_read_as_told_or_refused(segments in vec(segment(), 0..6)) {
+            let (mut at, mut told, mut pieces) = (100, Some(Vec::new()), Vec::new());
+            for (number, (off, is_hole, len)) in segments.into_iter().enumerate() {
+                let offset = at + u64::from(off.unsigned_abs());
+                let offset = if off < 0 { at - u64::from(off.unsigned_abs()) } else { offset };
+                let covers = is_hole && at == 100 && off < 0 && told.as_ref().is_some_and(Vec::is_empty);
+                told = told.filter(|_| off == 0 || covers);
+                let (bytes, next) = if is_hole {
+                    pieces.push(hole(offset, len));
+                    let next = offset.saturating_add(len).clamp(at, at.max(150));
+                    (vec![0; (next - at) as usize], next)
+                } else {
+                    let bytes = vec![number as u8 + 1; len.min(60) as usize];
+                    pieces.push(data(offset, &bytes));
+                    let next = at + bytes.len() as u64;
+                    (bytes, next)
+                };
+                at = next;
+                told.iter_mut().for_each(|told| told.extend_from_slice(&bytes));
+            }
+            match (read_plus(&pieces), told.filter(|told| told.len() <= 50)) {
+                (Err(Failure::Malformed(_)), None) => {}
+                (Ok((got, true)), Some(told)) => {
+                    let bytes = |piece: Piece<'_>| match piece {
+                        Piece::Data(data) => data.to_vec(),
+                        Piece::Hole(len) => vec![0; len],
+                    };
+                    let got: Vec<u8> = got.into_iter().flat_map(bytes).collect();
+                    prop_assert_eq!(got, told);
+                }
+                (got, told) => prop_assert!(false, "{:?} of {:?}", got, told),
+            }
         }
     }
 
