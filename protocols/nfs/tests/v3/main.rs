@@ -14,3 +14,4 @@ mod net;
 mod nodes;
 mod portmap;
 mod robust;
+mod security;

@@ -31,6 +31,11 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new() -> Host {
+        Host::with(|_| {})
+    }
+
+    /// One with some option changed.
+    pub(crate) fn with(change: impl FnOnce(&mut Options)) -> Host {
         let seconds = Arc::new(AtomicU64::new(1000));
         let time = seconds.clone();
         let clock_of = Arc::new(move || Duration::from_secs(time.load(Ordering::Relaxed)));
@@ -39,6 +44,7 @@ impl Host {
             tcp: 2049,
             udp: 2050,
         });
+        change(&mut options);
         let tree = Memory::new(clock());
         let server = Server::new(Arc::new(Export::new("data", tree)), options);
         Host { server, seconds }
@@ -207,7 +213,7 @@ impl Net {
         match answer {
             Answer::Parked => Came::Parked(parked),
             Answer::Done => Came::Reply(open(reply)),
-            Answer::WouldBlock => panic!("full patience is too short for it"),
+            other => panic!("{other:?} with full patience"),
         }
     }
 
