@@ -8,6 +8,7 @@ mod nfs;
 mod plan;
 mod recovery;
 mod run;
+mod secure;
 mod signals;
 mod users;
 mod virtiofs;
@@ -53,7 +54,8 @@ fn serve(plan: &Plan) -> Done {
         nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),
     };
     let places = virtiofs::places(&exports, &plan.virtiofs)?;
-    let signals = signals::stop_on_signal(engine.clone())?;
+    let acceptor = nfs.as_ref().and_then(nfs::Place::acceptor);
+    let signals = signals::stop_on_signal(engine.clone(), acceptor)?;
     if let Some(nine) = &plan.nine {
         let service = Arc::new(NineService::new(&exports, nine));
         for listener in listeners {

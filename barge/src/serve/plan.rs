@@ -7,6 +7,7 @@ use engine::Tuning;
 use layers::{MapIds, Squash, XattrMap};
 use transports::Addr;
 
+use super::secure::Tls;
 use super::virtiofs::{Affinity, Share, Tag};
 use crate::source::Named;
 
@@ -52,6 +53,8 @@ pub(super) struct Nfs {
     pub(super) lease: Duration,
     /// Where is kept what its clients need after a restart, if not in the usual place.
     pub(super) state_dir: Option<PathBuf>,
+    /// With what it is secured, if that is offered.
+    pub(super) tls: Option<Tls>,
 }
 
 /// How virtiofs is served.

@@ -1,11 +1,12 @@
-//! SIGTERM and SIGINT: stop cleanly; a second one: at once.
+//! SIGTERM and SIGINT: stop cleanly; a second one: at once. SIGHUP: read certificates again.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use engine::Engine;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
+use tls::Acceptor;
 
 use crate::Failure;
 
@@ -15,15 +16,28 @@ pub(super) struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Has the first signal stop `engine`, and the second end the process as signals do.
-pub(super) fn stop_on_signal(engine: Arc<Engine>) -> Result<Watch, Failure> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::new)?;
+/// Has the first signal stop `engine`, and the second end the process as signals do. If there is an `acceptor`, SIGHUP
+/// has it read its files.
+pub(super) fn stop_on_signal(
+    engine: Arc<Engine>,
+    acceptor: Option<Arc<Acceptor>>,
+) -> Result<Watch, Failure> {
+    let reload = acceptor.as_ref().map(|_| SIGHUP);
+    let watched = [SIGINT, SIGTERM].into_iter().chain(reload);
+    let mut signals = Signals::new(watched).map_err(Failure::new)?;
     let handle = signals.handle();
     let thread = std::thread::Builder::new()
         .name("barge-signals".into())
         .spawn(move || {
             let mut stopping = false;
             for signal in signals.forever() {
+                if let (SIGHUP, Some(acceptor)) = (signal, &acceptor) {
+                    match acceptor.reload() {
+                        Ok(()) => tracing::info!("certificates are read again"),
+                        Err(why) => tracing::error!("certificates stay as they were: {why}"),
+                    }
+                    continue;
+                }
                 if stopping {
                     // Answers only if the signal could not be raised: then go on as before.
                     let _ = signal_hook::low_level::emulate_default_handler(signal);

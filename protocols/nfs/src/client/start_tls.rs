@@ -11,12 +11,22 @@ const MOST: usize = 1 << 10;
 
 /// The call that asks, of `version` of NFS, with id `xid`.
 pub fn ask(xid: u32, version: u32) -> Vec<u8> {
+    null(xid, version, flavor::TLS)
+}
+
+/// A call that asks for nothing, to be made over TLS: a client's handshake ends before the server has looked at what it
+/// shows, so the reply is the first word of that.
+pub fn look(xid: u32, version: u32) -> Vec<u8> {
+    null(xid, version, flavor::NONE)
+}
+
+fn null(xid: u32, version: u32, credential: u32) -> Vec<u8> {
     const NULL: u32 = 0;
     let mut call = vec![0; MARK];
     for word in [xid, CALL, VERSION, program::NFS, version, NULL] {
         word.put(&mut call);
     }
-    for flavor in [flavor::TLS, flavor::NONE] {
+    for flavor in [credential, flavor::NONE] {
         OpaqueAuth { flavor, body: &[] }.put(&mut call);
     }
     let mark = (call.len() - MARK) as u32 | LAST;

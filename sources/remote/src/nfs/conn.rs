@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ::nfs::client::{Ask, Body, Calls, Credentials, Failure, Received};
-use transports::StreamLink;
+use transports::Link;
 use vfs::{Caller, Cx, Errno, Result};
 use wire::Malformed;
 
@@ -54,7 +54,7 @@ impl Half for Calls {
 }
 
 /// Makes a connection.
-pub type Dial = Box<dyn Fn() -> io::Result<StreamLink> + Send + Sync>;
+pub type Dial = Box<dyn Fn() -> io::Result<Box<dyn Link>> + Send + Sync>;
 
 /// As whom everyone acts, if not each as itself.
 pub(super) type As = Option<(u32, u32)>;

@@ -5,3 +5,4 @@ mod direct;
 mod ganesha;
 mod net;
 mod restart;
+mod secure;
