@@ -26,6 +26,7 @@ mod meeting;
 mod modules;
 pub mod run;
 pub mod server;
+pub mod tlshd;
 pub mod tools;
 mod ways;
 
