@@ -27,7 +27,7 @@ mod version;
 pub use self::conn::{Dial, Flight};
 pub use self::direct::{Compounds, Procedures};
 pub use self::fs::Options;
-pub use self::mount::{Mount, mount};
+pub use self::mount::{Dialled, Mount, mount};
 pub use self::secure::{Secure, secured};
 pub use self::url::Url;
 pub use self::v4::Turn;

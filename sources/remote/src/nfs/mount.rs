@@ -16,10 +16,13 @@ use super::v4::{Core, NOWHERE, Traits, V4};
 use super::version::{Found, Handle, Version};
 use crate::ConnectError;
 
+/// A connection, or why there is none.
+pub type Dialled = std::io::Result<Box<dyn Link>>;
+
 /// What to mount, and where.
 pub struct Mount<'a> {
     /// Makes a connection to the server: at the port named, or its own.
-    pub dial: Arc<dyn Fn(Option<u16>) -> std::io::Result<Box<dyn Link>> + Send + Sync>,
+    pub dial: Arc<dyn Fn(Option<u16>) -> Dialled + Send + Sync>,
     /// The path from the server's root.
     pub path: &'a str,
     /// Whether that has to be there as a whole. Otherwise as much of its beginning is mounted as need be, and

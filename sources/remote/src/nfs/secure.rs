@@ -7,6 +7,8 @@ use ::nfs::client::start_tls;
 use tls::{Connector, Files, TlsLink};
 use transports::{Link, StreamLink};
 
+use super::mount::Dialled;
+
 /// How a connection is secured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Secure {
@@ -33,11 +35,7 @@ impl Secure {
 
 /// `link`, on which nothing has been said yet, once the server has agreed to secure it and both have. `version` is the
 /// one of NFS that will be spoken.
-pub fn secured(
-    link: StreamLink,
-    connector: &Arc<Connector>,
-    version: u32,
-) -> io::Result<Box<dyn Link>> {
+pub fn secured(link: StreamLink, connector: &Arc<Connector>, version: u32) -> Dialled {
     /// Nothing else is in flight.
     const XID: u32 = 1;
     let link = TlsLink::client(link, connector.clone());

@@ -1,16 +1,15 @@
 //! What NFS server to connect to, as a URL.
 
 use std::fmt;
-use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use tls::{Connector, Files};
-use transports::{Addr, Link};
+use transports::Addr;
 use vfs::{Errno, FileSystem};
 
 use super::fs::Options;
-use super::mount::{Mount, mount};
+use super::mount::{Dialled, Mount, mount};
 use super::secure::{Secure, secured};
 use crate::ConnectError;
 use crate::url::{BadUrl, decode, host_and_port};
@@ -57,7 +56,7 @@ impl Url {
         };
         let connector = self.connector()?;
         let version = self.options.version.map_or(4, |(major, _)| major);
-        let dial = move |port: Option<u16>| -> io::Result<Box<dyn Link>> {
+        let dial = move |port: Option<u16>| -> Dialled {
             let link = dial(port)?;
             match &connector {
                 // Another port is MOUNT's or the portmapper's, which know no TLS.
