@@ -1,11 +1,14 @@
-//! SIGTERM and SIGINT: stop cleanly; a second one: at once.
+//! SIGTERM and SIGINT: stop cleanly; a second one: at once. SIGHUP: what was read from files is read again.
 
 use std::thread::JoinHandle;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::Failure;
+
+/// What reads files again.
+pub(crate) type Reload = Box<dyn Fn() + Send>;
 
 /// Watches for signals until dropped.
 pub(crate) struct Watch {
@@ -13,15 +16,24 @@ pub(crate) struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Has the first signal call `stop`, and the second end the process as signals do.
-pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<Watch, Failure> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::new)?;
+/// Has the first signal call `stop`, and the second end the process as signals do. SIGHUP calls `reload`, if there is that.
+pub(crate) fn on_signal(
+    stop: impl Fn() + Send + 'static,
+    reload: Option<Reload>,
+) -> Result<Watch, Failure> {
+    let hangup = reload.as_ref().map(|_| SIGHUP);
+    let watched = [SIGINT, SIGTERM].into_iter().chain(hangup);
+    let mut signals = Signals::new(watched).map_err(Failure::new)?;
     let handle = signals.handle();
     let thread = std::thread::Builder::new()
         .name("barge-signals".into())
         .spawn(move || {
             let mut stopping = false;
             for signal in signals.forever() {
+                if let (SIGHUP, Some(reload)) = (signal, &reload) {
+                    reload();
+                    continue;
+                }
                 if stopping {
                     // Answers only if the signal could not be raised: then go on as before.
                     let _ = signal_hook::low_level::emulate_default_handler(signal);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use transports::{Frame, Interest, Outbox, Poller, Ready};
-use wire::{Answer, Role};
+use wire::{Answer, Malformed, Role};
 
 use crate::input::Input;
 use crate::lane::{Lane, invalid};
@@ -117,6 +117,7 @@ impl<'a> Own<'a> {
             .serve(&lane.inline, patience, &Frame(message), self.out.begin())
         {
             Ok(Answer::Done) => Ok(()),
+            Ok(Answer::Secure) => self.secure(start + len),
             Ok(Answer::WouldBlock | Answer::Parked) => {
                 if !lane.has_room(len) {
                     self.flush()?;
@@ -128,6 +129,20 @@ impl<'a> Own<'a> {
             }
             Err(malformed) => Err(invalid(malformed)),
         }
+    }
+
+    /// Has the link secure all that comes behind `end`, where the request for that ends. What has come already was
+    /// sent by whoever could read and change the connection.
+    fn secure(&mut self, end: usize) -> io::Result<()> {
+        if end < self.input.end {
+            let early = "expected nothing before the connection is secured";
+            return Err(invalid(Malformed::new(early)));
+        }
+        self.flush()?;
+        self.lane.await_quiet()?;
+        let peer = self.lane.link.secure()?;
+        self.lane.session.secured(peer);
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -89,6 +89,9 @@ impl Job for Message {
             Ok(Answer::Done) => {}
             Ok(Answer::Parked) => return Ran::Parked,
             Ok(Answer::WouldBlock) => lane.fail(&"a request would block where it may wait"),
+            Ok(Answer::Secure) => {
+                lane.fail(&"a request to secure the connection was not answered at once")
+            }
             Err(malformed) => lane.fail(&malformed),
         }
         lane.complete(request, out);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Link, Listener, Poller};
+use transports::{Link, Listener, Poller, StreamLink};
 use wire::Session;
 
 use crate::lane::Lane;
@@ -18,6 +18,11 @@ use crate::workers::Workers;
 pub trait Service: Send + Sync {
     /// The session of a client that has just connected.
     fn session(&self) -> Box<dyn Session>;
+
+    /// What carries its connection.
+    fn link(&self, link: StreamLink) -> Box<dyn Link> {
+        Box::new(link)
+    }
 }
 
 /// How much of what the engine may use.
@@ -220,7 +225,7 @@ impl Engine {
             match listener.accept(self.stop.as_fd()) {
                 Ok(Some(link)) => {
                     let peer = link.peer().to_owned();
-                    if let Err(error) = self.connect(Box::new(link), service) {
+                    if let Err(error) = self.connect(service.link(link), service) {
                         tracing::warn!(peer, "connection refused: {error}");
                     }
                 }

@@ -76,6 +76,6 @@ fn answer(session: &impl Session, unique: u64, opcode: u32, node: u64, args: &[u
             assert!(error == 0 || reply.len() == 16);
         }
         Answer::Done | Answer::Parked => assert!(reply.is_empty()),
-        Answer::WouldBlock => panic!("with all patience"),
+        Answer::WouldBlock | Answer::Secure => panic!("{answer:?} with all patience"),
     }
 }

@@ -189,6 +189,7 @@ impl Client {
         .ok()?;
         match answer {
             Answer::Done => {}
+            Answer::Secure => panic!("no TLS is offered"),
             Answer::Parked => return None,
             Answer::WouldBlock => panic!("with all patience"),
         }

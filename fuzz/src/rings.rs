@@ -148,7 +148,7 @@ fn serve(ring: &dyn Ring, session: &impl Session, held: &mut Vec<Box<dyn Exchang
         let room = out.room();
         match session.serve(&Call::detached(), Patience::Full, message, out) {
             Ok(Answer::Parked) => held.push(exchange),
-            Ok(Answer::WouldBlock) => panic!("with all patience"),
+            Ok(other @ (Answer::WouldBlock | Answer::Secure)) => panic!("{other:?} with all patience"),
             Ok(Answer::Done) | Err(_) => {
                 assert!(out.len() <= room && out.room() == room - out.len());
                 ring.give(exchange);

@@ -10,6 +10,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
     sockopt,
 };
+use wire::Certified;
 
 /// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
 /// called from several threads at once.
@@ -51,6 +52,13 @@ pub trait Link: Send + Sync {
 
     /// Ends the connection both ways: whoever waits gives up.
     fn hang_up(&self);
+
+    /// Agrees with the peer on keys, and makes all that is sent and received from now on unreadable to others; waits
+    /// as long as that takes, within bounds. Nothing else may be sent or received meanwhile. `Unsupported` if the
+    /// connection cannot.
+    fn secure(&self) -> io::Result<Certified> {
+        Err(ErrorKind::Unsupported.into())
+    }
 
     /// Who is at the other end, for logs.
     fn peer(&self) -> &str;

@@ -31,6 +31,17 @@ pub trait Session: Send + Sync {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed>;
+
+    /// The connection has been secured, as [`Answer::Secure`] asked, and `peer` is at its other end.
+    fn secured(&self, _peer: Certified) {}
+}
+
+/// Who is at the other end of a connection that nobody else can read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Certified {
+    /// The names in the certificate by which it has shown who it is, as `email:alice@example.org`,
+    /// `DNS:host.example.org` or `URI:spiffe://example.org/x`; nothing if it has shown none.
+    pub names: Option<Vec<String>>,
 }
 
 /// A whole message as it came. The transport lends what it carries to a file without showing
@@ -79,6 +90,9 @@ pub enum Role {
 pub enum Answer {
     /// The reply stands in `out`.
     Done,
+    /// The same, and all that follows it on this connection is to be secured (STARTTLS). Nothing else may be in
+    /// flight, and nothing may have come behind the request.
+    Secure,
     /// It needs more patience.
     WouldBlock,
     /// It waits: serve it again when its call is woken.

@@ -79,11 +79,9 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         failed(error)
     })?;
     let (tell, told) = channel();
-    let signals = signals::on_signal({
-        let tell = tell.clone();
-        // It fails when all is over anyway.
-        move || drop(tell.send(Event::Stop))
-    })?;
+    let stop = tell.clone();
+    // It fails when all is over anyway.
+    let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
     std::thread::spawn(move || {
         channels.into_iter().for_each(Driven::wait);
         tell.send(Event::Unmounted)

@@ -3,6 +3,7 @@
 use std::io::{Write, stdout};
 use std::path::Path;
 
+use nfs::server::Transports;
 use transports::Addr;
 
 use super::Addrs;
@@ -22,9 +23,15 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
             }
         }
     }
-    let has_portmapper = plan.nfs.as_ref().is_some_and(|nfs| nfs.rpcbind.is_some());
-    for addr in &addrs.nfs {
-        text.push_str(&nfs_mount_commands(addr, has_portmapper));
+    if let Some(nfs) = &plan.nfs {
+        let security = nfs.tls.as_ref().map_or("", |tls| match tls.transports {
+            Transports { none: true, .. } => "",
+            Transports { tls: true, .. } => ",xprtsec=tls",
+            Transports { .. } => ",xprtsec=mtls",
+        });
+        for addr in &addrs.nfs {
+            text.push_str(&nfs_mount_commands(addr, nfs.rpcbind.is_some(), security));
+        }
     }
     for share in &plan.virtiofs.shares {
         if let Addr::Unix(socket) = &share.at {
@@ -58,8 +65,8 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
     format!("mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt")
 }
 
-/// For v4, and for v3, whose locks need a portmapper. Linux mounts by TCP alone.
-fn nfs_mount_commands(addr: &Addr, locks: bool) -> String {
+/// For v4, and for v3, whose locks need a portmapper, with what the connection has to be. Linux mounts by TCP alone.
+fn nfs_mount_commands(addr: &Addr, locks: bool, security: &str) -> String {
     let Addr::Tcp { host, port } = addr else {
         return String::new();
     };
@@ -69,8 +76,8 @@ fn nfs_mount_commands(addr: &Addr, locks: bool) -> String {
     };
     let nolock = if locks { "" } else { ",nolock" };
     format!(
-        "mount -t nfs -o vers=4.2,tcp,port={port} {host}:/ /mnt\n\
-         mount -t nfs -o vers=3,tcp,port={port},mountport={port}{nolock} {host}:/ /mnt\n"
+        "mount -t nfs -o vers=4.2,tcp,port={port}{security} {host}:/ /mnt\n\
+         mount -t nfs -o vers=3,tcp,port={port},mountport={port}{nolock}{security} {host}:/ /mnt\n"
     )
 }
 
@@ -100,7 +107,10 @@ mod tests {
             mount_command(&unix, "data", 8192),
             "mount -t 9p -o trans=unix,version=9p2000.L,msize=8192,aname=data /run/b /mnt"
         );
-        let nfs = nfs_mount_commands(&"tcp:[::1]:2049".parse().expect("an address"), false);
+        let local = "tcp:[::1]:2049".parse().expect("an address");
+        let secured = nfs_mount_commands(&local, true, ",xprtsec=tls");
+        assert!(secured.contains("port=2049,xprtsec=tls [::1]:/"));
+        let nfs = nfs_mount_commands(&local, false, "");
         assert_eq!(
             nfs.lines().collect::<Vec<_>>(),
             [

@@ -9,6 +9,7 @@ use transports::Addr;
 
 use super::exports::ClientList;
 use super::plan::{Layers, Nfs, Nine, Plan, Virtiofs};
+use super::secure::TlsArgs;
 use super::virtiofs::{Affinity, Cache, Share, Tag};
 use crate::Failure;
 use crate::source::{Named, Source};
@@ -42,6 +43,8 @@ pub(crate) struct ServeArgs {
     /// /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
     /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
@@ -184,6 +187,7 @@ impl ServeArgs {
                 lease: Duration::from_secs(self.nfs_lease.into()),
                 read_plus: !self.no_read_plus,
                 state_dir: self.state_dir.clone(),
+                tls: self.tls.plan()?,
             }),
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),

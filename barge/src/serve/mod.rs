@@ -9,6 +9,7 @@ mod notify;
 mod plan;
 mod recovery;
 mod run;
+mod secure;
 mod users;
 mod virtiofs;
 pub(crate) mod virtiofsd;
@@ -55,7 +56,9 @@ fn serve(plan: &Plan) -> Done {
     };
     let places = virtiofs::places(&exports, &plan.virtiofs)?;
     let stopped = engine.clone();
-    let signals = signals::on_signal(move || stopped.stop())?;
+    let acceptor = nfs.as_ref().and_then(nfs::Place::acceptor);
+    let reload = acceptor.map(secure::reload);
+    let signals = signals::on_signal(move || stopped.stop(), reload)?;
     if let Some(nine) = &plan.nine {
         let service = Arc::new(NineService::new(&exports, nine));
         for listener in listeners {

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use engine::{Engine, Service};
 use nfs::server::{Options, Ports, Server};
-use transports::{Addr, Datagrams, Listener};
+use tls::{Acceptor, TlsLink};
+use transports::{Addr, Datagrams, Link, Listener, StreamLink};
 
 use super::exports::Exports;
 use super::notify;
 use super::plan::Nfs;
 use super::recovery::Recovery;
+use super::secure::Tls;
 use crate::Failure;
 
 /// Where NFS is served, and what is found there.
@@ -22,6 +24,7 @@ pub(super) struct Place {
     portmap: Vec<Listener>,
     datagrams: Vec<Datagrams>,
     server: Arc<Server>,
+    acceptor: Option<Arc<Acceptor>>,
 }
 
 /// Opens the sockets of `plan`; with nothing named and no other protocol asked for (`alone`), the usual place if it is
@@ -47,6 +50,11 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
         referrals: exports.referrals.clone(),
         ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
     };
+    let acceptor = plan.tls.as_ref().map(Tls::acceptor).transpose()?;
+    if let Some(tls) = &plan.tls {
+        options.transports = tls.transports;
+        options.users = tls.users.clone();
+    }
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
     if let Some(at) = &plan.rpcbind {
         let Some(Addr::Tcp { host, port }) = first_tcp(&listeners) else {
@@ -81,6 +89,7 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
         listeners,
         portmap,
         datagrams,
+        acceptor,
     }))
 }
 
@@ -134,6 +143,11 @@ impl Place {
         self.listeners.iter().map(|at| at.addr().clone()).collect()
     }
 
+    /// What its connections are secured with, if they can be.
+    pub(super) fn acceptor(&self) -> Option<Arc<Acceptor>> {
+        self.acceptor.clone()
+    }
+
     /// Serves the clients that come, until the engine stops.
     pub(super) fn serve(self, engine: &Arc<Engine>) -> Result<Tending, Failure> {
         let tending = Tending::start(&self.server).map_err(Failure::new)?;
@@ -142,7 +156,10 @@ impl Place {
             let session = Box::new(self.server.datagrams());
             engine.answer(datagrams, session).map_err(Failure::new)?;
         }
-        let service = Arc::new(NfsService(self.server));
+        let service = Arc::new(NfsService {
+            server: self.server,
+            acceptor: self.acceptor,
+        });
         for listener in self.listeners.into_iter().chain(self.portmap) {
             engine
                 .listen(listener, service.clone())
@@ -153,11 +170,21 @@ impl Place {
 }
 
 /// NFS, as the engine sees it.
-struct NfsService(Arc<Server>);
+struct NfsService {
+    server: Arc<Server>,
+    acceptor: Option<Arc<Acceptor>>,
+}
 
 impl Service for NfsService {
     fn session(&self) -> Box<dyn wire::Session> {
-        Box::new(self.0.session())
+        Box::new(self.server.session())
+    }
+
+    fn link(&self, link: StreamLink) -> Box<dyn Link> {
+        match &self.acceptor {
+            None => Box::new(link),
+            Some(acceptor) => Box::new(TlsLink::server(link, acceptor.clone())),
+        }
     }
 }
 

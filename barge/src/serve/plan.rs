@@ -8,6 +8,7 @@ use layers::{MapIds, Squash, XattrMap};
 use transports::Addr;
 
 use super::exports::ClientList;
+use super::secure::Tls;
 use super::virtiofs::{Affinity, Share, Tag};
 use crate::source::Named;
 
@@ -57,6 +58,8 @@ pub(super) struct Nfs {
     pub(super) read_plus: bool,
     /// Where is kept what its clients need after a restart, if not in the usual place.
     pub(super) state_dir: Option<PathBuf>,
+    /// With what it is secured, if that is offered.
+    pub(super) tls: Option<Tls>,
 }
 
 /// How virtiofs is served.

@@ -10,5 +10,6 @@ mod nfs;
 mod restart;
 mod served;
 mod service;
+mod tls;
 mod virtiofs;
 mod virtiofsd;

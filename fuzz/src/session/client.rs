@@ -99,7 +99,7 @@ impl Client {
             return self.close();
         }
         match self.serve(&Call::detached(), Patience::Brief, &message) {
-            Some(Answer::Done) | None => {}
+            Some(Answer::Done | Answer::Secure) | None => {}
             Some(Answer::WouldBlock | Answer::Parked) => {
                 let request = Parked::new(message);
                 self.run(Flight { id, request });
@@ -110,7 +110,7 @@ impl Client {
     fn run(&mut self, flight: Flight) {
         match self.serve_fully(&flight) {
             Some(Answer::Parked) => self.parked.push(flight),
-            Some(Answer::Done) | None => {}
+            Some(Answer::Done | Answer::Secure) | None => {}
             Some(Answer::WouldBlock) => panic!("would block where it may wait"),
         }
     }

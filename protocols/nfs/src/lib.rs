@@ -14,3 +14,6 @@ mod rpc;
 pub mod server;
 pub mod v3;
 pub mod v4;
+
+/// What RPC is called inside TLS (ALPN; RFC 9289 section 8.2).
+pub const ALPN: &[u8] = b"sunrpc";

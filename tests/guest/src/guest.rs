@@ -78,6 +78,8 @@ pub struct Spec {
     pub path: String,
     /// The directory of the scripts, as `$BARGE_SCRIPTS`.
     pub scripts: String,
+    /// The directory of tlshd, which runs if the mount is secured.
+    pub tls: String,
 }
 
 /// How one case ended.

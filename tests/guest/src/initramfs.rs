@@ -74,6 +74,7 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
         ("CASE_TIMEOUT", &spec.case_timeout.as_secs().to_string()),
         ("PATH", &format!("/run/barge/bin:{}", spec.path)),
         ("BARGE_SCRIPTS", &spec.scripts),
+        ("TLSHD", &spec.tls),
     ]
     .map(|(name, value)| format!("{name}={}\n", quote(value)));
     archive.file("barge/env", 0o644, assignments.concat().as_bytes());
@@ -100,7 +101,7 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
 /// What a mount of this type needs beyond what every guest has.
 fn modules_of(kind: &str) -> &'static [&'static str] {
     match kind {
-        "nfs" | "nfs4" => &["nfsv3", "nfsv4"],
+        "nfs" | "nfs4" => &["nfsv3", "nfsv4", "tls", "gcm", "ghash_generic"],
         "erofs" => &["erofs", "virtio_blk"],
         _ => &[],
     }

@@ -25,9 +25,12 @@ const WANTED: &[&str] = &[
     "9pnet_fd",
     "9pnet_virtio",
     "erofs",
+    "gcm",
+    "ghash_generic",
     "nfsv3",
     "nfsv4",
     "overlay",
+    "tls",
     "virtio_blk",
     "virtio_console",
     "virtio_net",
@@ -53,9 +56,7 @@ impl Kernel {
             let known: Vec<_> = LINES.iter().map(|(name, _)| *name).collect();
             bail!("no kernel {line:?}: expected one of {}", known.join(", "));
         };
-        fs::create_dir_all(cache)?;
-        let lock = fs::File::create(cache.join("lock"))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+        let _lock = lock(cache)?;
 
         let dir = cache.join(format!("kernel-{line}"));
         // The stamp names what was asked for, so that a longer list of modules makes a new cache.
@@ -66,7 +67,7 @@ impl Kernel {
             fs::create_dir_all(fresh.join("modules"))?;
             let apt = Apt::new(cache, suite, mirror)?;
             let package = apt.kernel_package(line)?;
-            let tree = apt.unpack(&package)?;
+            let tree = apt.unpack(&[&package])?;
             keep(&tree, &fresh)?;
             fs::remove_dir_all(tree)?;
             fs::write(fresh.join("stamp"), stamp)?;
@@ -122,15 +123,21 @@ pub fn busybox(cache: &Path, mirror: Option<&str>) -> Result<Vec<u8>> {
             _ => continue,
         }
     }
-    fs::create_dir_all(cache)?;
-    let lock = fs::File::create(cache.join("lock"))?;
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
-    let tree = Apt::new(cache, LINES[0].1, mirror)?.unpack("busybox-static")?;
+    let _lock = lock(cache)?;
+    let tree = Apt::new(cache, LINES[0].1, mirror)?.unpack(&["busybox-static"])?;
     let bytes = fs::read(tree.join("bin/busybox"))?;
     fs::remove_dir_all(tree)?;
     fs::write(cache.join("busybox.new"), &bytes)?;
     fs::rename(cache.join("busybox.new"), cache.join("busybox"))?;
     Ok(bytes)
+}
+
+/// Keeps others from making what is in the cache, until it is dropped.
+pub(crate) fn lock(cache: &Path) -> Result<fs::File> {
+    fs::create_dir_all(cache)?;
+    let lock = fs::File::create(cache.join("lock"))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(lock)
 }
 
 /// Copies the image and the wanted modules of an unpacked package.
@@ -223,12 +230,12 @@ fn missing_is_fine(error: std::io::Error) -> std::io::Result<()> {
 }
 
 /// apt with a state directory of its own.
-struct Apt {
+pub(crate) struct Apt {
     state: PathBuf,
 }
 
 impl Apt {
-    fn new(cache: &Path, suite: &str, mirror: Option<&str>) -> Result<Self> {
+    pub(crate) fn new(cache: &Path, suite: &str, mirror: Option<&str>) -> Result<Self> {
         let mirror = match mirror {
             Some(mirror) => mirror.into(),
             None => system_mirror()?,
@@ -291,11 +298,15 @@ impl Apt {
             .with_context(|| format!("the mirror has no linux-image-amd64 of version {line}"))
     }
 
-    /// Downloads a package and unpacks it into a directory which the caller removes.
-    fn unpack(&self, package: &str) -> Result<PathBuf> {
+    /// Downloads packages and unpacks them into a directory which the caller removes.
+    pub(crate) fn unpack(&self, packages: &[&str]) -> Result<PathBuf> {
         let tree = self.state.join("tree");
         fs::remove_dir_all(&tree).or_else(missing_is_fine)?;
-        command_output(self.command("apt-get").args(["-qq", "download", package]))?;
+        command_output(
+            self.command("apt-get")
+                .args(["-qq", "download"])
+                .args(packages),
+        )?;
         for entry in fs::read_dir(&self.state)? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "deb") {

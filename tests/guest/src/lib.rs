@@ -27,6 +27,7 @@ mod modules;
 pub mod readplus;
 pub mod run;
 pub mod server;
+pub mod tlshd;
 pub mod tools;
 mod ways;
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use barge_guest::guest::{Case, Mount, Seat};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::run::Plan;
-use barge_guest::{Dirs, TimedOut, Unavailable, bench, local, matrix, readplus, run, tools};
+use barge_guest::{Dirs, TimedOut, Unavailable, bench, local, matrix, readplus, run, tlshd, tools};
 use clap::{Args, Parser, Subcommand};
 
 /// Boots a Linux guest on a served tree and runs scripts in it.
@@ -343,6 +343,8 @@ fn fetch(args: FetchArgs) -> Result<u8> {
     }
     kernel::busybox(&dirs.cache, args.mirror.as_deref())?;
     println!("busybox");
+    tlshd::get(&dirs.cache, args.mirror.as_deref())?;
+    println!("tlshd");
     tools::install(&dirs)?;
     println!("tools");
     Ok(0)

@@ -15,9 +15,9 @@ use crate::guest::{self, Broken, Case, CaseResult, Guest, Mount, Outcome, Seat, 
 use crate::kernel::{self, Kernel};
 use crate::meeting::Meeting;
 use crate::server::{Address, Server};
-use crate::{Dirs, quote};
+use crate::{Dirs, quote, tlshd};
 
-/// What to run. Templates may name `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}` and `{run}`.
+/// What to run. Templates may name `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}`, `{run}` and `{tls}`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The kernel line.
@@ -62,7 +62,12 @@ pub fn run<W: Write + Send + 'static>(
         None => scratch.share()?,
     };
 
-    let address = Address::choose(&share, &scratch.dir)?;
+    let secure = |seat: &Seat| seat.mount.options.contains("xprtsec=");
+    let tls = match plan.seats.iter().any(secure) {
+        true => tlshd::get(&dirs.cache, plan.mirror.as_deref())?,
+        false => tlshd::place(&dirs.cache),
+    };
+    let address = Address::choose(&share, &scratch.dir, &tls)?;
     let host = Arc::new(Host {
         share,
         run: scratch.dir.clone(),
@@ -92,6 +97,7 @@ pub fn run<W: Write + Send + 'static>(
             accel: plan.accel.clone(),
             path: dirs.path(),
             scripts: dirs.scripts.display().to_string(),
+            tls: tls.display().to_string(),
         };
         guests.push(Guest::boot(&spec, &kernel, &busybox, &dir, &host, sink())?);
     }

@@ -16,6 +16,9 @@ use crate::{fill, tail};
 /// How long a server may take to accept, and to stop when told to.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Where QEMU's user network shows the host's loopback.
+pub(crate) const HOST: &str = "10.0.2.2";
+
 /// A running server.
 pub struct Server {
     child: Child,
@@ -32,12 +35,12 @@ const PORTS: [&str; 2] = ["port", "port2"];
 const SOCKETS: [&str; 2] = ["socket", "socket2"];
 
 impl Address {
-    /// Free loopback ports, and names for sockets below the directory `run` of a run.
-    pub fn choose(share: &Path, run: &Path) -> Result<Self> {
+    /// Free loopback ports, and names for sockets below the directory `run` of a run. In `tls` are certificates, if there are any.
+    pub fn choose(share: &Path, run: &Path, tls: &Path) -> Result<Self> {
         let mut values = vec![
             ("share", share.display().to_string()),
-            // QEMU's user network shows the host's loopback under this address.
-            ("host", "10.0.2.2".into()),
+            ("host", HOST.into()),
+            ("tls", tls.display().to_string()),
             ("run", run.display().to_string()),
         ];
         // Held until both are known, lest they be the same.
@@ -53,7 +56,7 @@ impl Address {
         Ok(Self { values })
     }
 
-    /// A template with `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}` and `{run}` replaced.
+    /// A template with `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}`, `{run}` and `{tls}` replaced.
     pub fn fill(&self, template: &str) -> String {
         fill(template, &self.values)
     }

@@ -40,7 +40,21 @@ case $MOUNT_TYPE,$MOUNT_OPTIONS, in
     nfs,*vers=3,*) rpcbind && rpc.statd || finish "fault rpc.statd" ;;
 esac
 
-error=$(/run/barge/busybox mount -i -t "$MOUNT_TYPE" -o "$MOUNT_OPTIONS" "$MOUNT_DEVICE" /mnt 2>&1) || finish "fault mount: ${error:-failed}"
+# The kernel has tlshd shake hands; until that listens, it mounts nothing.
+tries=1
+case ,$MOUNT_OPTIONS, in
+    *,xprtsec=*)
+        libs=$TLSHD/usr/lib/x86_64-linux-gnu
+        "$libs/ld-linux-x86-64.so.2" --library-path "$libs" "$TLSHD/usr/sbin/tlshd" -s -c "$TLSHD/tlshd.conf" >/run/tlshd.log 2>&1 &
+        tries=20
+        ;;
+esac
+
+while ! error=$(/run/barge/busybox mount -i -t "$MOUNT_TYPE" -o "$MOUNT_OPTIONS" "$MOUNT_DEVICE" /mnt 2>&1); do
+    tries=$((tries - 1))
+    [ $tries -gt 0 ] || finish "fault mount: ${error:-failed} $(tail -n 3 /run/tlshd.log 2>/dev/null | tr '\n' ' ')"
+    sleep 0.5
+done
 
 say ready
 while read -r name dir; do

@@ -21,6 +21,8 @@ pub(crate) enum Protocol {
         version: &'static str,
         /// v3 with locks, for which the host's port 111 has to be free: one run at a time.
         rpcbind: bool,
+        /// What the connection has to be (`xprtsec=`), if not plain.
+        security: Option<&'static str>,
     },
 }
 
@@ -40,10 +42,25 @@ pub(crate) const WAYS: &[Way] = &[
     way("nfs4.0", nfs("4.0", false), "auto"),
     way("nfs4.1", nfs("4.1", false), "auto"),
     way("nfs4.2", nfs("4.2", false), "auto"),
+    way("nfs3-tls", secured("3", "tls"), "auto"),
+    way("nfs4.2-tls", secured("4.2", "tls"), "auto"),
+    way("nfs4.2-mtls", secured("4.2", "mtls"), "auto"),
 ];
 
 const fn nfs(version: &'static str, rpcbind: bool) -> Protocol {
-    Nfs { version, rpcbind }
+    Nfs {
+        version,
+        rpcbind,
+        security: None,
+    }
+}
+
+const fn secured(version: &'static str, security: &'static str) -> Protocol {
+    Nfs {
+        version,
+        rpcbind: false,
+        security: Some(security),
+    }
 }
 
 const fn way(name: &'static str, protocol: Protocol, cache: &'static str) -> Way {
@@ -61,6 +78,17 @@ impl Way {
         found.expect("the matrix names ways that there are")
     }
 
+    /// Whether this kernel knows it: TLS came with 6.5.
+    pub(crate) fn fits(&self, kernel: &str) -> bool {
+        !matches!(
+            self.protocol,
+            Nfs {
+                security: Some(_),
+                ..
+            }
+        ) || kernel != "6.1"
+    }
+
     /// Where barge serves it.
     pub(crate) fn address(&self) -> &'static str {
         match self.protocol {
@@ -76,7 +104,13 @@ impl Way {
         match self.protocol {
             NineP => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
-            Nfs { .. } => "--state-dir {run}/state".into(),
+            Nfs { security: None, .. } => "--state-dir {run}/state".into(),
+            Nfs {
+                security: Some(security),
+                ..
+            } => format!(
+                "--state-dir {{run}}/state --nfs-tls-cert {{tls}}/server.pem --nfs-tls-key {{tls}}/server.key --nfs-tls-ca {{tls}}/ca.pem --nfs-xprtsec {security}"
+            ),
         }
     }
 
@@ -99,6 +133,7 @@ impl Way {
             Nfs {
                 version: "3",
                 rpcbind: false,
+                ..
             } => &[NONE, BARE, RENAMED, SOLID, ("HOST_LOCKS", "no")],
             Nfs { version: "3", .. } => &[NONE, BARE, RENAMED, SOLID],
             // RFC 8275 is for 4.2.
@@ -111,7 +146,14 @@ impl Way {
         let usual = match self.protocol {
             NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
-            Nfs { version, rpcbind } => vec![nfs_options(version, rpcbind), "actimeo=1".into()],
+            Nfs {
+                version,
+                rpcbind,
+                security,
+            } => [nfs_options(version, rpcbind), "actimeo=1".into()]
+                .into_iter()
+                .chain(security.map(|security| format!("xprtsec={security}")))
+                .collect(),
         };
         let options = [&usual, further].concat();
         Seat {

@@ -67,8 +67,13 @@ impl Server {
 
     /// Serves `fs` within these bounds.
     pub fn with(via: Via, fs: Arc<dyn FileSystem>, options: Options, tuning: Tuning) -> Server {
+        Server::of(via, tuning, Arc::new(nine(fs, options)))
+    }
+
+    /// Serves whatever `service` is.
+    pub fn of(via: Via, tuning: Tuning, service: Arc<dyn Service>) -> Server {
         Server::at(via, tuning, |engine, listener| {
-            engine.listen(listener, Arc::new(nine(fs, options)))
+            engine.listen(listener, service)
         })
     }
 

@@ -1,4 +1,5 @@
-//! The table `nfs`: barge and nfs-ganesha on the same directory over loopback TCP, driven by the same client.
+//! The table `nfs`: barge and nfs-ganesha on the same directory over loopback TCP, and barge over TLS, driven by the same
+//! client.
 
 mod calls;
 pub(super) mod network;
@@ -70,6 +71,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         network.as_ref(),
         &["--poll-us", "0"],
     )?);
+    match servers::secure(&place, network.as_ref())? {
+        Some(secure) => servers.push(secure),
+        None => notes.push("TLS: openssl is missing, which makes the certificate".into()),
+    }
     let cells = cells(args);
     let mut rows = alternate(args, &servers, &cells)?;
     if !count_calls(&servers, &cells, &mut rows, &place.run.join("strace"))? {

@@ -122,7 +122,8 @@ impl Prepared {
         let cx = &self.cx();
         match &self.link {
             Link::Three(_) => {
-                let mount = Procedures::open(server.dial(true)).map_err(|error| error.errno())?;
+                let mount =
+                    Procedures::open(server.dial(true, 3)).map_err(|error| error.errno())?;
                 let path = server.path.as_bytes();
                 mount.call(cx, &v3::Mount { path }, |root| root)
             }

@@ -1,9 +1,11 @@
 //! The servers of NFS, each on the same directory.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
-use remote::nfs::Dial;
+use remote::nfs::{Dial, secured};
+use tls::{Connector, Files};
 use transports::{Addr, dial};
 
 use super::super::place::Place;
@@ -22,17 +24,29 @@ pub(in crate::bench) struct Server {
     /// What it is called in v4's root, if it is not that.
     pub(super) name: Option<&'static str>,
     pub(in crate::bench) process: Process,
+    /// What NFS is spoken over, if not a plain connection.
+    secure: Option<Arc<Connector>>,
 }
 
 impl Server {
-    /// Connects to NFS, or to MOUNT.
-    pub(in crate::bench) fn dial(&self, mount: bool) -> Dial {
+    /// Connects to NFS in `version`, or to MOUNT.
+    pub(in crate::bench) fn dial(&self, mount: bool, version: u32) -> Dial {
         let port = if mount { self.mount_port } else { self.port };
         let addr = loopback(port);
+        if let Some(connector) = self.secure.clone().filter(|_| !mount) {
+            let network = self.network.clone();
+            return Box::new(move || {
+                let link = match &network {
+                    Some(network) => network.within(|| dial(&addr))??,
+                    None => dial(&addr)?,
+                };
+                secured(link, &connector, version)
+            });
+        }
         let Some(network) = self.network.clone() else {
-            return Box::new(move || dial(&addr));
+            return Box::new(move || Ok(Box::new(dial(&addr)?)));
         };
-        Box::new(move || network.within(|| dial(&addr))?)
+        Box::new(move || Ok(Box::new(network.within(|| dial(&addr))??)))
     }
 }
 
@@ -45,10 +59,62 @@ fn loopback(port: u16) -> Addr {
 
 /// This very program, serving a directory with `options`, and another directory for what it keeps.
 pub(in crate::bench) fn barge(
-    (share, run): (&Path, &Path),
+    dirs: (&Path, &Path),
     network: Option<&Arc<Network>>,
     options: &[&str],
 ) -> Result<(String, Server), Failure> {
+    let server = start(dirs, network, options, None)?;
+    Ok(([&["barge"], options].concat().join(" "), server))
+}
+
+/// It again, which is spoken to over TLS only, with a certificate made here; nothing without openssl, which makes it.
+pub(super) fn secure(
+    place: &Place,
+    network: Option<&Arc<Network>>,
+) -> Result<Option<(String, Server)>, Failure> {
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| place.run.join(name));
+    let mut openssl = Command::new("openssl");
+    openssl
+        .args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "1"])
+        .args(["-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args([
+            "-subj",
+            "/CN=bench",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&cert);
+    if !openssl.output().is_ok_and(|done| done.status.success()) {
+        return Ok(None);
+    }
+    let files = Files {
+        ca: Some(cert.clone()),
+        ..Files::default()
+    };
+    let connector = Connector::open(&files, "127.0.0.1", nfs::ALPN).map_err(Failure::new)?;
+    let [cert, key] = [cert, key].map(|path| path.display().to_string());
+    let options = [
+        "--nfs-xprtsec",
+        "tls",
+        "--nfs-tls-cert",
+        &cert,
+        "--nfs-tls-key",
+        &key,
+    ];
+    let dirs = (&*place.share, &*place.run);
+    let server = start(dirs, network, &options, Some(Arc::new(connector)))?;
+    Ok(Some(("barge over TLS".into(), server)))
+}
+
+fn start(
+    (share, run): (&Path, &Path),
+    network: Option<&Arc<Network>>,
+    options: &[&str],
+    secure: Option<Arc<Connector>>,
+) -> Result<Server, Failure> {
     let port = free_port()?;
     let addr = loopback(port).to_string();
     let state = run.join(format!("state-{port}")).display().to_string();
@@ -58,15 +124,15 @@ pub(in crate::bench) fn barge(
         Some(network) => network.within(start).map_err(Failure::new)?,
         None => start(),
     };
-    let server = Server {
+    Ok(Server {
         network: network.cloned(),
         port,
         mount_port: port,
         path: "/".into(),
         name: None,
         process: process?,
-    };
-    Ok(([&["barge"], options].concat().join(" "), server))
+        secure,
+    })
 }
 
 const PORT: u16 = 2049;
@@ -107,6 +173,7 @@ pub(super) fn ganesha(
         path: place.share.display().to_string(),
         name: Some(NAME),
         process,
+        secure: None,
     };
     if !network.listens(PORT) || !network.listens(MOUNT_PORT) {
         return Err(Failure::new("nfs-ganesha did not get ready within 30 s"));

@@ -91,8 +91,8 @@ impl Client {
         number: usize,
     ) -> std::result::Result<Client, String> {
         let link = match version {
-            Version::Three => Procedures::open(server.dial(false)).map(Link::Three),
-            Version::Four(minor) => Compounds::open(server.dial(false), minor).map(Link::Four),
+            Version::Three => Procedures::open(server.dial(false, 3)).map(Link::Three),
+            Version::Four(minor) => Compounds::open(server.dial(false, 4), minor).map(Link::Four),
         };
         let link = link.map_err(|error| error.to_string())?;
         let prepared = Prepared::new(link, server, work, number);

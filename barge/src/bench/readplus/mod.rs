@@ -125,7 +125,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
 
 fn columns(server: &Server, disk: &Disk) -> Result<Vec<(String, Column)>, Failure> {
     let column = |(name, version, plus): (&str, (u32, u32), bool)| {
-        let [nfs, other] = [false, true].map(|mount| server.dial(mount));
+        let [nfs, other] = [false, true].map(|mount| server.dial(mount, version.0));
         let (tree, _) = mount(&Mount {
             dial: Arc::new(move |port| port.map_or_else(&nfs, |_| other())),
             path: "",

@@ -11,6 +11,7 @@
 mod answer;
 mod calls;
 mod credential;
+pub mod start_tls;
 pub mod v3;
 pub mod v4;
 

@@ -11,6 +11,8 @@ pub(crate) mod flavor {
     pub(crate) const NONE: u32 = 0;
     /// AUTH_SYS.
     pub(crate) const SYS: u32 = 1;
+    /// AUTH_TLS (RFC 9289 section 4.1): nobody calls, the connection is to be secured.
+    pub(crate) const TLS: u32 = 7;
 }
 
 xdr_enum! {
@@ -19,6 +21,8 @@ xdr_enum! {
     pub(crate) enum AuthStat {
         /// What it shows cannot be read.
         BadCred = 1,
+        /// The verifier cannot be read.
+        BadVerf = 3,
         /// It shows too little.
         TooWeak = 5,
     }

@@ -3,7 +3,7 @@
 use wire::{Buffered, Malformed, Outgoing, Xdr, XdrReader, xdr_struct};
 
 use super::MARK;
-use super::auth::{AuthStat, OpaqueAuth};
+use super::auth::{AuthStat, OpaqueAuth, flavor};
 
 /// The message type of a call.
 pub(crate) const CALL: u32 = 0;
@@ -11,7 +11,10 @@ pub(crate) const CALL: u32 = 0;
 pub(crate) const REPLY: u32 = 1;
 
 /// The version of RPC itself.
-const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 2;
+
+/// The status of a reply to a call that was not denied.
+const ACCEPTED: u32 = 0;
 
 xdr_struct! {
     /// What a call begins with, behind its id and type.
@@ -70,9 +73,26 @@ pub(crate) fn begin_reply(xid: u32, marked: bool, out: &mut dyn Outgoing) {
     out.bytes(if marked { &head } else { &head[MARK..] });
 }
 
+/// The verifier by which a server says that the connection may be secured (RFC 9289 section 4.1).
+pub(crate) const STARTTLS: OpaqueAuth<'static> = OpaqueAuth {
+    flavor: flavor::NONE,
+    body: b"STARTTLS",
+};
+
+/// Writes the reply to call `xid`, which asks for a secured connection, but for its mark.
+pub(crate) fn start_tls(xid: u32, out: &mut dyn Outgoing) {
+    const SUCCESS: u32 = 0;
+    let to = &mut Buffered::new(out);
+    [0; MARK].put(to);
+    for word in [xid, REPLY, ACCEPTED] {
+        word.put(to);
+    }
+    STARTTLS.put(to);
+    SUCCESS.put(to);
+}
+
 /// Writes the reply to call `xid`, which is refused, but for its mark, to be patched if it is `marked`.
 pub(crate) fn refuse(xid: u32, marked: bool, why: Refusal, out: &mut dyn Outgoing) {
-    const ACCEPTED: u32 = 0;
     const DENIED: u32 = 1;
     let to = &mut Buffered::new(out);
     if marked {

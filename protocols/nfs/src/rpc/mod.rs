@@ -5,7 +5,9 @@ mod call;
 mod record;
 
 pub(crate) use auth::{AuthStat, Credential, OpaqueAuth, SysCredential, flavor};
-pub(crate) use call::{CALL, Call, REPLY, Refusal, begin_reply, refuse};
+pub(crate) use call::{
+    CALL, Call, REPLY, Refusal, STARTTLS, VERSION, begin_reply, refuse, start_tls,
+};
 pub(crate) use record::{LAST, MARK, Record, frame};
 
 /// The programs spoken here, by their numbers.

@@ -15,21 +15,24 @@ mod mount;
 mod nlm;
 mod portmap;
 mod replay;
+mod security;
 mod v3;
 pub mod v4;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
-use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader};
+use wire::{Answer, Buffered, Certified, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader};
 
 use self::cache::Cache;
 use self::files::Files;
 use self::handle::FileHandle;
 pub use self::nlm::{CallBack, Monitored};
 use self::replay::Replays;
+use self::security::Secured;
+pub use self::security::{CertifiedUser, Transports};
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
@@ -50,6 +53,10 @@ pub struct Options {
     pub listed: Vec<Listed>,
     /// What is elsewhere, for v4.
     pub referrals: Vec<Referral>,
+    /// By which connections NFS may be asked for. Whoever moves the bytes can secure them if that is offered.
+    pub transports: Transports,
+    /// As whom the owners of certificates call.
+    pub users: Arc<[CertifiedUser]>,
     /// Where a portmapper says that everything is; nothing is no portmapper.
     pub ports: Option<Ports>,
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
@@ -86,6 +93,8 @@ impl Options {
                 clients: Vec::new(),
             }],
             referrals: Vec::new(),
+            transports: Transports::PLAIN,
+            users: Arc::default(),
             ports: None,
             boot,
             name: format!("barge-{boot:08x}"),
@@ -179,6 +188,7 @@ impl Server {
             marked,
             id: self.connections.fetch_add(1, Ordering::Relaxed),
             calls: AtomicU64::new(0),
+            secured: OnceLock::new(),
         }
     }
 
@@ -213,6 +223,7 @@ pub struct Connection {
     marked: bool,
     id: u64,
     calls: AtomicU64,
+    secured: OnceLock<Secured>,
 }
 
 impl wire::Session for Connection {
@@ -249,6 +260,14 @@ impl wire::Session for Connection {
         let done = rpc::Call::read(&mut arguments)
             .map_err(Stop::Refused)
             .and_then(|head| {
+                let good = match self.marked {
+                    true => self.server.options.transports,
+                    false => Transports::PLAIN,
+                };
+                if security::look_at(&head, self.secured.get(), good)? {
+                    rpc::start_tls(xid, out);
+                    return Ok(Answer::Secure);
+                }
                 let caller = self.caller(&head)?;
                 rpc::begin_reply(xid, self.marked, out);
                 let mut turn = Turn {
@@ -268,13 +287,15 @@ impl wire::Session for Connection {
                     return Err(Refusal::ProgramUnavailable.into());
                 }
                 turn.run(head.program, head.version, head.procedure)
+                    .map(|()| Answer::Done)
             });
-        match done {
-            Ok(()) => {}
+        let answer = match done {
+            Ok(answer) => answer,
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
                 rpc::refuse(xid, self.marked, why, out);
+                Answer::Done
             }
             Err(Stop::Later(answer)) => {
                 out.truncate(0);
@@ -284,12 +305,20 @@ impl wire::Session for Connection {
                 out.truncate(0);
                 return Ok(Answer::Done);
             }
-        }
+        };
         if self.marked {
             let mark = (out.len() - MARK) as u32 | LAST;
             out.patch(0, &mark.to_be_bytes());
         }
-        Ok(Answer::Done)
+        Ok(answer)
+    }
+
+    fn secured(&self, peer: Certified) {
+        tracing::debug!(connection = self.id, ?peer, "secured");
+        // Once: no second request for it is granted.
+        let _ = self
+            .secured
+            .set(Secured::by(&peer, &self.server.options.users));
     }
 }
 
@@ -303,6 +332,9 @@ impl Connection {
     fn caller(&self, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
         let credential = Credential::of(&head.credential)
             .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;
+        if let Some(certified) = self.secured.get().and_then(|by| by.caller.as_ref()) {
+            return Ok(certified.clone());
+        }
         Ok(match credential {
             Credential::Sys(sys) => sys.caller,
             Credential::None => {

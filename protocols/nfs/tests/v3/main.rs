@@ -16,3 +16,4 @@ mod net;
 mod nodes;
 mod portmap;
 mod robust;
+mod security;

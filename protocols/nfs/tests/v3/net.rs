@@ -238,7 +238,7 @@ impl Net {
         match answer {
             Answer::Parked => Came::Parked(parked),
             Answer::Done => Came::Reply(open(reply)),
-            Answer::WouldBlock => panic!("full patience is too short for it"),
+            other => panic!("{other:?} with full patience"),
         }
     }
 

@@ -3,16 +3,15 @@
 //!
 //! Lock order: the connection's mutex, held while it is made anew.
 
-use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ::nfs::client::{Ask, Body, Calls, Credentials, Failure, Received};
-use transports::StreamLink;
 use vfs::{Caller, Cx, Errno, Result};
 use wire::Malformed;
 
+use super::mount::Dialled;
 use crate::ConnectError;
 use crate::pipe::{self, Half, Kept, Pipe, Reply, Shape, error_text};
 
@@ -54,7 +53,7 @@ impl Half for Calls {
 }
 
 /// Makes a connection.
-pub type Dial = Box<dyn Fn() -> io::Result<StreamLink> + Send + Sync>;
+pub type Dial = Box<dyn Fn() -> Dialled + Send + Sync>;
 
 /// As whom everyone acts, if not each as itself.
 pub(super) type As = Option<(u32, u32)>;

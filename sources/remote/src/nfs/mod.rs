@@ -3,6 +3,7 @@
 //! - `conn` makes calls, and makes them again over another connection where the first is lost.
 //! - `version` is what the file-system traits ask of a version of the protocol; `v3` and `v4` are those.
 //! - `direct` is for a program that asks in the protocol's own words.
+//! - `secure` has a connection secured before it is used.
 //! - `fs` mounts; `node`, `file`, `dir` and `locks` are the file-system traits on top; `dirty` knows what was
 //!   written and is not durable yet.
 //!
@@ -17,6 +18,7 @@ mod fs;
 mod locks;
 mod mount;
 mod node;
+mod secure;
 mod url;
 mod v3;
 mod v4;
@@ -25,6 +27,7 @@ mod version;
 pub use self::conn::{Dial, Flight};
 pub use self::direct::{Compounds, Procedures};
 pub use self::fs::Options;
-pub use self::mount::{Mount, mount};
+pub use self::mount::{Dialled, Mount, mount};
+pub use self::secure::{Secure, secured};
 pub use self::url::Url;
 pub use self::v4::Turn;

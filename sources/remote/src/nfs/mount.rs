@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::nfs::client::v3::{FsInfo, GetAttr, GetPort, Mount as AskMount};
 use ::nfs::client::v4::{GetAttr as GetAttr4, Lookup, Root, Traits as AskTraits};
 use ::nfs::client::{Limits, Tree};
-use transports::StreamLink;
+use transports::Link;
 use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
 
 use super::conn::{As, Conn, machine, own};
@@ -16,10 +16,13 @@ use super::v4::{Core, NOWHERE, Traits, V4};
 use super::version::{Found, Handle, Version};
 use crate::ConnectError;
 
+/// A connection, or why there is none.
+pub type Dialled = std::io::Result<Box<dyn Link>>;
+
 /// What to mount, and where.
 pub struct Mount<'a> {
     /// Makes a connection to the server: at the port named, or its own.
-    pub dial: Arc<dyn Fn(Option<u16>) -> std::io::Result<StreamLink> + Send + Sync>,
+    pub dial: Arc<dyn Fn(Option<u16>) -> Dialled + Send + Sync>,
     /// The path from the server's root.
     pub path: &'a str,
     /// Whether that has to be there as a whole. Otherwise as much of its beginning is mounted as need be, and

@@ -4,23 +4,29 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use tls::{Connector, Files};
 use transports::Addr;
-use vfs::FileSystem;
+use vfs::{Errno, FileSystem};
 
 use super::fs::Options;
-use super::mount::{Mount, mount};
+use super::mount::{Dialled, Mount, mount};
+use super::secure::{Secure, secured};
 use crate::ConnectError;
 use crate::url::{BadUrl, decode, host_and_port};
 
 /// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. Behind a question mark
 /// may stand, separated by `&`, `vers=` 3, 4, 4.0, 4.1 or 4.2, `mountport=`, `uid=` and `gid=` as whom everyone
-/// acts, `noreadplus`, and `resvport` to come from a reserved port. `%` and two hexadecimal digits stand for a byte.
+/// acts, `noreadplus`, and `resvport` to come from a reserved port. `xprtsec=tls` or `mtls` (nfs(5)) has the connection
+/// secured: `tlsca=` names a file with the authorities whose certificates are trusted instead of the system's, `tlscert=` and
+/// `tlskey=` what is shown with `mtls`. `%` and two hexadecimal digits stand for a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Where the server listens.
     pub addr: Addr,
     /// How it is spoken to.
     pub options: Options,
+    /// How the connection is secured, if it is.
+    pub secure: Option<Secure>,
     /// The path from its root, without slashes around it.
     pub path: String,
 }
@@ -53,6 +59,16 @@ impl Url {
             }),
             _ => transports::dial(&addr),
         };
+        let connector = self.connector()?;
+        let version = self.options.version.map_or(4, |(major, _)| major);
+        let dial = move |port: Option<u16>| -> Dialled {
+            let link = dial(port)?;
+            match &connector {
+                // Another port is MOUNT's or the portmapper's, which know no TLS.
+                Some(connector) if port.is_none() => secured(link, connector, version),
+                _ => Ok(Box::new(link)),
+            }
+        };
         mount(&Mount {
             dial: Arc::new(dial),
             path: &self.path,
@@ -62,11 +78,21 @@ impl Url {
         .map_err(|error| ConnectError::new(error.errno(), format!("{}: {error}", self.addr)))
     }
 
+    fn connector(&self) -> Result<Option<Arc<Connector>>, ConnectError> {
+        let (Some(secure), Addr::Tcp { host, .. }) = (&self.secure, &self.addr) else {
+            return Ok(None);
+        };
+        let opened = Connector::open(&secure.files, host, ::nfs::ALPN);
+        let opened = opened.map_err(|why| ConnectError::new(Errno::EINVAL, format!("TLS: {why}")));
+        opened.map(|connector| Some(Arc::new(connector)))
+    }
+
     fn parse(text: &str) -> Result<Url, String> {
         let (place, query) = text.split_once('?').unwrap_or((text, ""));
         let mut url = Url {
             addr: Addr::Fd(0),
             options: Options::default(),
+            secure: None,
             path: String::new(),
         };
         if let Some(rest) = place.strip_prefix("nfs://") {
@@ -81,6 +107,7 @@ impl Url {
             return Err("nfs://HOST[:PORT]/PATH or nfs+unix:SOCKET".into());
         }
         let (mut uid, mut gid) = (None, None);
+        let (mut security, mut files) = (String::new(), Files::default());
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let value = decode(value)?;
@@ -92,12 +119,20 @@ impl Url {
                 "noreadplus" => url.options.no_read_plus = true,
                 "resvport" => url.options.reserved_port = true,
                 "path" => url.path = value,
+                "xprtsec" => security = value,
+                "tlsca" => files.ca = Some(value.into()),
+                "tlscert" => files.cert = Some(value.into()),
+                "tlskey" => files.key = Some(value.into()),
                 _ => {
                     return Err(format!(
-                        "vers=, mountport=, uid=, gid=, noreadplus, resvport or path=, not '{name}'"
+                        "vers=, mountport=, uid=, gid=, noreadplus, resvport, xprtsec=, tlsca=, tlscert=, tlskey= or path=, not '{name}'"
                     ));
                 }
             }
+        }
+        url.secure = Secure::asked(&security, files)?;
+        if url.secure.is_some() && !matches!(url.addr, Addr::Tcp { .. }) {
+            return Err("nfs://HOST for xprtsec=: a certificate is for a host".into());
         }
         url.options.act_as = match (uid, gid) {
             (None, None) => None,
@@ -185,6 +220,14 @@ mod tests {
         };
         assert_eq!((full.path.as_str(), full.options), ("a b/c", want));
         assert_eq!(url("nfs://h/?vers=4.1").options.version, Some((4, 1)));
+        let secure = url("nfs://h/?xprtsec=mtls&tlsca=/a&tlscert=/c&tlskey=/k").secure;
+        let files = Files {
+            ca: Some("/a".into()),
+            cert: Some("/c".into()),
+            key: Some("/k".into()),
+        };
+        assert_eq!(secure, Some(Secure { files }));
+        assert_eq!(url("nfs://h/?xprtsec=none").secure, None);
         let socket = url("nfs+unix:/run/s?path=/x/y");
         assert_eq!(socket.addr, Addr::Unix("/run/s".into()));
         assert_eq!(socket.path, "x/y");
@@ -214,6 +257,10 @@ mod tests {
             ("nfs://h/?uid=me", "uid="),
             ("nfs://h/?mountport=x", "mountport="),
             ("nfs://h/?soft", "not 'soft'"),
+            ("nfs://h/?xprtsec=ssl", "xprtsec=none, tls or mtls"),
+            ("nfs://h/?xprtsec=mtls", "tlscert= and tlskey="),
+            ("nfs://h/?tlsca=/ca", "xprtsec="),
+            ("nfs+unix:/s?xprtsec=tls", "nfs://HOST"),
         ] {
             let error = text.parse::<Url>().expect_err(text).to_string();
             assert!(error.contains(expected), "{error}");

@@ -93,7 +93,7 @@ impl Pipe {
         client.hello(&mut hello);
         greet(&link, &mut client, &hello)?;
         let most = client.msize() as usize;
-        Pipe::over(link, client, most)
+        Pipe::over(Box::new(link), client, most)
     }
 
     /// What is spoken.

@@ -137,7 +137,7 @@ impl<H: Half> Pipe<H> {
 
     /// A pipe over `link`, on which what has to be said first has been said. Messages have up to `most` bytes.
     pub(crate) fn over(
-        link: impl Link + 'static,
+        link: Box<dyn Link>,
         half: H,
         most: usize,
     ) -> std::result::Result<Arc<Pipe<H>>, ConnectError> {
@@ -146,7 +146,7 @@ impl<H: Half> Pipe<H> {
         })?;
         let reading = half.reading();
         Ok(Arc::new_cyclic(|this| Pipe {
-            link: Box::new(link),
+            link,
             reading,
             state: Mutex::new(State {
                 half,

@@ -153,11 +153,13 @@ fn pairs(options: &Options) -> Vec<(&'static str, &'static Way)> {
         .iter()
         .flat_map(|(kernel, _)| WAYS.iter().map(|way| (*kernel, way)));
     let narrowed = !options.kernels.is_empty() || !options.ways.is_empty();
-    all.filter(|(kernel, way)| match options.quick && !narrowed {
-        true => QUICK.contains(&(*kernel, way.name)),
-        false => chosen(&options.kernels, kernel) && chosen(&options.ways, way.name),
-    })
-    .collect()
+    let known = all.filter(|(kernel, way)| way.fits(kernel));
+    known
+        .filter(|(kernel, way)| match options.quick && !narrowed {
+            true => QUICK.contains(&(*kernel, way.name)),
+            false => chosen(&options.kernels, kernel) && chosen(&options.ways, way.name),
+        })
+        .collect()
 }
 
 fn chosen(names: &[String], name: &str) -> bool {

@@ -10,6 +10,7 @@ mod monitor;
 mod names;
 mod race;
 mod rings;
+mod secure;
 mod slow;
 mod tags;
 

@@ -25,7 +25,7 @@ fn any(more: &[(&'static str, &'static str)]) -> Profile {
     }
 }
 
-pub(super) fn v3() -> Profile {
+pub(crate) fn v3() -> Profile {
     let profile = any(&[
         (
             "permissions::an_open_file_outlasts_its_permissions",
@@ -68,7 +68,7 @@ pub(super) fn v4_0() -> Profile {
     v4(&[])
 }
 
-pub(super) fn v4_1() -> Profile {
+pub(crate) fn v4_1() -> Profile {
     v4(&[(
         "permissions::extended_attributes_are_guarded",
         "NFS has the attributes of users only",

@@ -11,7 +11,7 @@ use super::net::Served;
 
 fn dial(served: &Arc<Served>) -> Dial {
     let served = served.clone();
-    Box::new(move || Ok(served.link()))
+    Box::new(move || Ok(Box::new(served.link())))
 }
 
 fn with_cx(work: impl FnOnce(&Cx<'_>)) {

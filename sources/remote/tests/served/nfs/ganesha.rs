@@ -141,7 +141,7 @@ impl Ganesha {
         let (tree, _) = mount(&Mount {
             dial: Arc::new(move |port| {
                 let socket = if port.is_some() { "mount" } else { "nfs" };
-                dial(&Addr::Unix(dir.join(socket)))
+                Ok(Box::new(dial(&Addr::Unix(dir.join(socket)))?))
             }),
             path: &path,
             whole: true,

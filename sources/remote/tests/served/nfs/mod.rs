@@ -5,4 +5,5 @@ mod direct;
 mod ganesha;
 mod net;
 mod restart;
+mod secure;
 mod sparse;

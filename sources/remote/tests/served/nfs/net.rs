@@ -3,19 +3,27 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use engine::{Engine, Tuning};
+use engine::{Engine, Service as _, Tuning};
 use memory::Memory;
 use nfs::server::v4::state::{InMemory, Stable};
-use nfs::server::{Options, Server};
+use nfs::server::{Options, Server, Transports};
 use remote::nfs::{Mount, Options as Asked, mount};
-use transports::StreamLink;
+use tls::{Acceptor, TlsLink};
+use transports::{Link, StreamLink};
 use vfs::{Export, FileSystem};
 
-struct Service(Arc<Server>);
+struct Service(Arc<Server>, Option<Arc<Acceptor>>);
 
 impl engine::Service for Service {
     fn session(&self) -> Box<dyn wire::Session> {
         Box::new(self.0.session())
+    }
+
+    fn link(&self, link: StreamLink) -> Box<dyn Link> {
+        match &self.1 {
+            None => Box::new(link),
+            Some(acceptor) => Box::new(TlsLink::server(link, acceptor.clone())),
+        }
     }
 }
 
@@ -26,6 +34,7 @@ pub(crate) struct Served {
     /// What survives a restart.
     stable: Arc<dyn Stable>,
     lease: Duration,
+    acceptor: Option<Arc<Acceptor>>,
 }
 
 struct Running {
@@ -40,6 +49,7 @@ impl Running {
         stable: &Arc<dyn Stable>,
         lease: Duration,
         boot: u32,
+        acceptor: Option<&Arc<Acceptor>>,
     ) -> Running {
         // Nobody holds a lock.
         let export = Arc::new(Export::new("", fs.clone()));
@@ -48,11 +58,19 @@ impl Running {
             name: "served".into(),
             stable: stable.clone(),
             lease,
+            transports: match acceptor {
+                None => Transports::PLAIN,
+                Some(_) => Transports {
+                    none: false,
+                    tls: true,
+                    mtls: true,
+                },
+            },
             ..Options::new(boot, Arc::new(move || start.elapsed()))
         };
         Running {
             engine: Engine::new(Tuning::default()).expect("an engine"),
-            service: Service(Server::new(export, options)),
+            service: Service(Server::new(export, options), acceptor.cloned()),
             boot,
         }
     }
@@ -65,21 +83,32 @@ impl Served {
 
     /// A server whose clients may be silent for so long.
     pub(crate) fn with_lease(lease: Duration) -> Arc<Served> {
-        Served::start(Memory::new(vfs_testkit::clock()), lease)
+        Served::start(Memory::new(vfs_testkit::clock()), lease, None)
     }
 
     /// A server of `fs`.
     pub(crate) fn over(fs: Arc<dyn FileSystem>) -> Arc<Served> {
-        Served::start(fs, Duration::from_secs(90))
+        Served::start(fs, Duration::from_secs(90), None)
     }
 
-    fn start(fs: Arc<dyn FileSystem>, lease: Duration) -> Arc<Served> {
+    /// A server that is only spoken to over TLS.
+    pub(crate) fn secure(acceptor: Arc<Acceptor>) -> Arc<Served> {
+        let fs = Memory::new(vfs_testkit::clock());
+        Served::start(fs, Duration::from_secs(90), Some(acceptor))
+    }
+
+    fn start(
+        fs: Arc<dyn FileSystem>,
+        lease: Duration,
+        acceptor: Option<Arc<Acceptor>>,
+    ) -> Arc<Served> {
         let stable: Arc<dyn Stable> = Arc::new(InMemory::default());
         Arc::new(Served {
-            running: Mutex::new(Running::start(&fs, &stable, lease, 100)),
+            running: Mutex::new(Running::start(&fs, &stable, lease, 100, acceptor.as_ref())),
             fs,
             stable,
             lease,
+            acceptor,
         })
     }
 
@@ -98,7 +127,8 @@ impl Served {
     pub(crate) fn restart(&self) {
         let mut running = self.running();
         running.engine.stop();
-        *running = Running::start(&self.fs, &self.stable, self.lease, running.boot + 1);
+        let (boot, acceptor) = (running.boot + 1, self.acceptor.as_ref());
+        *running = Running::start(&self.fs, &self.stable, self.lease, boot, acceptor);
     }
 
     pub(crate) fn link(&self) -> StreamLink {
@@ -106,7 +136,7 @@ impl Served {
         let running = self.running();
         running
             .engine
-            .connect(Box::new(theirs), &running.service)
+            .connect(running.service.link(theirs), &running.service)
             .expect("connected");
         ours
     }
@@ -114,7 +144,7 @@ impl Served {
     pub(crate) fn mount(self: &Arc<Self>, options: Asked) -> Arc<dyn FileSystem> {
         let served = self.clone();
         let (tree, _) = mount(&Mount {
-            dial: Arc::new(move |_| Ok(served.link())),
+            dial: Arc::new(move |_| Ok(Box::new(served.link()))),
             path: "",
             whole: true,
             options,

@@ -257,7 +257,11 @@ impl Meddled {
 
     fn asker(&self) -> Asker {
         let served = self.served.clone();
-        Asker::new(Box::new(move || Ok(served.link())), b"meddled", 2 << 20)
+        Asker::new(
+            Box::new(move || Ok(Box::new(served.link()))),
+            b"meddled",
+            2 << 20,
+        )
     }
 }
 

@@ -34,7 +34,7 @@ impl Subject {
     fn new(connect: Connect, path: String, is_barge: bool, keep: Box<dyn Any>) -> Subject {
         let dial = connect.clone();
         let (tree, _) = mount(&Mount {
-            dial: Arc::new(move |_| dial()),
+            dial: Arc::new(move |_| Ok(Box::new(dial()?))),
             path: &path,
             whole: true,
             options: Options {
@@ -70,7 +70,7 @@ impl Subject {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("asker {} {next}", std::process::id());
         let connect = self.connect.clone();
-        let dial: Dial = Box::new(move || connect());
+        let dial: Dial = Box::new(move || Ok(Box::new(connect()?)));
         Asker::new(dial, name.as_bytes(), most)
     }
 

@@ -1,0 +1,177 @@
+//! TLS for NFS: its options, and what they come to.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::Args;
+use nfs::server::{CertifiedUser, Transports};
+use tls::{Acceptor, Demand, Files};
+
+use crate::Failure;
+use crate::signals::Reload;
+
+/// What reads the files of `acceptor` again.
+pub(super) fn reload(acceptor: Arc<Acceptor>) -> Reload {
+    Box::new(move || match acceptor.reload() {
+        Ok(()) => tracing::info!("certificates are read again"),
+        Err(why) => tracing::error!("certificates stay as they were: {why}"),
+    })
+}
+
+#[derive(Args)]
+pub(crate) struct TlsArgs {
+    /// Offer TLS to NFS clients (RFC 9289, mount option xprtsec=tls): the server's certificate and those between it
+    /// and its authority, PEM. Read again on SIGHUP, with the other files
+    #[arg(long, value_name = "FILE", requires_all = ["nfs", "nfs_tls_key"])]
+    nfs_tls_cert: Option<PathBuf>,
+    /// The private key of that certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
+    nfs_tls_key: Option<PathBuf>,
+    /// Ask NFS clients for certificates (xprtsec=mtls), by these authorities, PEM
+    #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
+    nfs_tls_ca: Option<PathBuf>,
+    /// Which connections may ask for NFS, as xprtsec= of exports(5): none, tls and mtls, with colons between them
+    /// [default: all that can be had]
+    #[arg(long, value_name = "LIST", requires = "nfs_tls_cert")]
+    nfs_xprtsec: Option<Xprtsec>,
+    /// Take clients whose certificate has this name (email:…, DNS:… or URI:…) for this user, whatever they say; may be
+    /// repeated
+    #[arg(long, value_name = "NAME=UID:GID", requires = "nfs_tls_ca")]
+    nfs_tls_user: Vec<User>,
+}
+
+impl TlsArgs {
+    /// What was asked for, if anything was.
+    pub(super) fn plan(&self) -> Result<Option<Tls>, Failure> {
+        if self.nfs_tls_cert.is_none() {
+            return Ok(None);
+        }
+        let certified = self.nfs_tls_ca.is_some();
+        let transports = match self.nfs_xprtsec {
+            Some(Xprtsec(asked)) if asked.mtls && !certified => {
+                let why = "--nfs-xprtsec with mtls: expected --nfs-tls-ca";
+                return Err(Failure::usage(why));
+            }
+            Some(Xprtsec(asked)) => asked,
+            None => Transports {
+                none: true,
+                tls: true,
+                mtls: certified,
+            },
+        };
+        Ok(Some(Tls {
+            files: Files {
+                cert: self.nfs_tls_cert.clone(),
+                key: self.nfs_tls_key.clone(),
+                ca: self.nfs_tls_ca.clone(),
+            },
+            transports,
+            users: self
+                .nfs_tls_user
+                .iter()
+                .map(|user| user.0.clone())
+                .collect(),
+        }))
+    }
+}
+
+/// How NFS is secured.
+pub(super) struct Tls {
+    files: Files,
+    pub(super) transports: Transports,
+    pub(super) users: Arc<[CertifiedUser]>,
+}
+
+impl Tls {
+    /// What connections are secured with.
+    pub(super) fn acceptor(&self) -> Result<Arc<Acceptor>, Failure> {
+        let Transports { none, tls, mtls } = self.transports;
+        let demand = match mtls && !tls {
+            true => Demand::Certificate,
+            false => Demand::Optional,
+        };
+        tracing::debug!(none, tls, mtls, "NFS with TLS");
+        Acceptor::open(self.files.clone(), demand, nfs::ALPN)
+            .map(Arc::new)
+            .map_err(|why| Failure::new(format!("TLS: {why}")))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Xprtsec(Transports);
+
+impl FromStr for Xprtsec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Xprtsec, String> {
+        let mut asked = Transports {
+            none: false,
+            tls: false,
+            mtls: false,
+        };
+        for word in text.split(':') {
+            match word {
+                "none" => asked.none = true,
+                "tls" => asked.tls = true,
+                "mtls" => asked.mtls = true,
+                _ => return Err(format!("expected none, tls or mtls, got '{word}'")),
+            }
+        }
+        match asked.offers_tls() {
+            true => Ok(Xprtsec(asked)),
+            false => Err("expected tls or mtls besides none".into()),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct User(CertifiedUser);
+
+impl FromStr for User {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<User, String> {
+        let bad = || "expected NAME=UID:GID, NAME as email:…, DNS:… or URI:…".to_owned();
+        let (name, ids) = text.rsplit_once('=').ok_or_else(bad)?;
+        let known = ["email:", "DNS:", "URI:"];
+        if !known.iter().any(|kind| name.starts_with(kind)) {
+            return Err(bad());
+        }
+        let (uid, gid) = ids.split_once(':').ok_or_else(bad)?;
+        let id = |text: &str| text.parse().map_err(|_| bad());
+        Ok(User(CertifiedUser {
+            name: name.to_owned(),
+            uid: id(uid)?,
+            gid: id(gid)?,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_users_are_read_and_what_is_none_says_so() {
+        let list = |text: &str| {
+            text.parse()
+                .map(|Xprtsec(all)| (all.none, all.tls, all.mtls))
+        };
+        assert_eq!(list("none:tls:mtls"), Ok((true, true, true)));
+        assert_eq!(list("mtls"), Ok((false, false, true)));
+        for bad in ["", "none", "tls,mtls", "tls:"] {
+            assert!(list(bad).expect_err(bad).contains("expected"), "{bad}");
+        }
+        let user = |text: &str| {
+            text.parse()
+                .map(|User(user)| (user.name, user.uid, user.gid))
+        };
+        let alice = ("email:alice@example.org".to_owned(), 1000, 100);
+        assert_eq!(user("email:alice@example.org=1000:100"), Ok(alice));
+        assert_eq!(user("URI:a=b=1:2"), Ok(("URI:a=b".to_owned(), 1, 2)));
+        for bad in ["alice=1:2", "email:a", "email:a=1", "email:a=x:1"] {
+            assert!(user(bad).expect_err(bad).contains("NAME=UID:GID"), "{bad}");
+        }
+    }
+}

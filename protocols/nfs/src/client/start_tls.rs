@@ -1,0 +1,82 @@
+//! How a client asks for TLS (RFC 9289 section 4.1): one call and its reply, before all others of a connection.
+
+use wire::{Malformed, Xdr, XdrReader};
+
+use crate::rpc::{
+    self, CALL, LAST, MARK, OpaqueAuth, REPLY, Record, STARTTLS, VERSION, flavor, program,
+};
+
+/// The most bytes of a reply.
+const MOST: usize = 1 << 10;
+
+/// The call that asks, of `version` of NFS, with id `xid`.
+pub fn ask(xid: u32, version: u32) -> Vec<u8> {
+    null(xid, version, flavor::TLS)
+}
+
+/// A call that asks for nothing, to be made over TLS: a client's handshake ends before the server has looked at what it
+/// shows, so the reply is the first word of that.
+pub fn look(xid: u32, version: u32) -> Vec<u8> {
+    null(xid, version, flavor::NONE)
+}
+
+fn null(xid: u32, version: u32, credential: u32) -> Vec<u8> {
+    const NULL: u32 = 0;
+    let mut call = vec![0; MARK];
+    for word in [xid, CALL, VERSION, program::NFS, version, NULL] {
+        word.put(&mut call);
+    }
+    for flavor in [credential, flavor::NONE] {
+        OpaqueAuth { flavor, body: &[] }.put(&mut call);
+    }
+    let mark = (call.len() - MARK) as u32 | LAST;
+    call[..MARK].copy_from_slice(&mark.to_be_bytes());
+    call
+}
+
+/// How long the reply is that `head` begins with; nothing as long as too little has come to tell.
+pub fn frame(head: &[u8]) -> Result<Option<usize>, Malformed> {
+    rpc::frame(head, MOST)
+}
+
+/// Whether `reply`, which is whole, says that the connection may be secured.
+pub fn is_granted(xid: u32, reply: &[u8]) -> Result<bool, Malformed> {
+    let record = Record::new(reply)?;
+    let mut from = XdrReader::new(record.bytes());
+    if (from.u32()?, from.u32()?) != (xid, REPLY) {
+        return Err(Malformed::new("expected the reply to a request for TLS"));
+    }
+    if from.u32()? != 0 {
+        return Ok(false);
+    }
+    let verifier = OpaqueAuth::get(&mut from)?;
+    let status = from.u32()?;
+    let said = (verifier.flavor, verifier.body, status);
+    Ok(said == (STARTTLS.flavor, STARTTLS.body, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc9289_4_1_the_question_and_the_answer() {
+        let asked = ask(7, 4);
+        let words: Vec<u32> = asked
+            .chunks(4)
+            .map(|word| u32::from_be_bytes(word.try_into().expect("4 bytes")))
+            .collect();
+        assert_eq!(words, [1 << 31 | 40, 7, 0, 2, 100_003, 4, 0, 7, 0, 0, 0]);
+        let granted = b"\x80\0\0\x20\0\0\0\x07\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\x08STARTTLS\0\0\0\0";
+        assert_eq!(frame(granted), Ok(Some(granted.len())));
+        assert_eq!(is_granted(7, granted), Ok(true));
+        assert!(is_granted(8, granted).is_err());
+        for len in 0..granted.len() {
+            assert!(is_granted(7, &granted[..len]).is_err(), "{len}");
+        }
+        let plain = b"\x80\0\0\x18\0\0\0\x07\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        assert_eq!(is_granted(7, plain), Ok(false));
+        let refused = b"\x80\0\0\x14\0\0\0\x07\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x05";
+        assert_eq!(is_granted(7, refused), Ok(false));
+    }
+}

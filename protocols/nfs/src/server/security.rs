@@ -1,0 +1,94 @@
+//! By what connections NFS may be asked for, and as whom a certificate's owner calls (RFC 9289).
+//!
+//! The rule is NFS's alone: Linux's MOUNT and NLM speak no TLS, whatever a mount says, and what MOUNT gives is of no use
+//! without NFS.
+
+use vfs::{Caller, Groups};
+use wire::Certified;
+
+use crate::rpc::{self, AuthStat, Refusal, flavor, program};
+
+/// Which connections are good enough, as `xprtsec=` of exports(5) has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transports {
+    /// Plain ones.
+    pub none: bool,
+    /// Those under TLS.
+    pub tls: bool,
+    /// Those under TLS whose clients have shown a certificate.
+    pub mtls: bool,
+}
+
+impl Transports {
+    /// Plain ones only: no others are offered.
+    pub const PLAIN: Transports = Transports {
+        none: true,
+        tls: false,
+        mtls: false,
+    };
+
+    /// Whether TLS is offered.
+    pub fn offers_tls(self) -> bool {
+        self.tls || self.mtls
+    }
+}
+
+/// As whom the owner of a certificate calls, whatever it says itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertifiedUser {
+    /// A name in the certificate, as [`Certified`] has it.
+    pub name: String,
+    /// The user's id.
+    pub uid: u32,
+    /// Its group's.
+    pub gid: u32,
+}
+
+/// What a connection has become by being secured.
+pub(super) struct Secured {
+    certified: bool,
+    pub(super) caller: Option<Caller>,
+}
+
+impl Secured {
+    pub(super) fn by(peer: &Certified, users: &[CertifiedUser]) -> Secured {
+        let names = peer.names.as_deref().unwrap_or_default();
+        let user = users.iter().find(|user| names.contains(&user.name));
+        Secured {
+            certified: peer.names.is_some(),
+            caller: user.map(|user| Caller {
+                uid: user.uid,
+                gid: user.gid,
+                groups: Groups::Unknown,
+            }),
+        }
+    }
+}
+
+/// What `call` asks of a connection that is `secured` or not: whether to secure it, if it may be answered at all.
+pub(super) fn look_at(
+    call: &rpc::Call<'_>,
+    secured: Option<&Secured>,
+    good: Transports,
+) -> Result<bool, Refusal> {
+    const NULL: u32 = 0;
+    if call.credential.flavor == flavor::TLS {
+        // Section 4.1.
+        let asks = call.procedure == NULL && call.credential.body.is_empty();
+        if !asks || secured.is_some() || !good.offers_tls() {
+            return Err(Refusal::Auth(AuthStat::BadCred));
+        }
+        if call.verifier.flavor != flavor::NONE || !call.verifier.body.is_empty() {
+            return Err(Refusal::Auth(AuthStat::BadVerf));
+        }
+        return Ok(true);
+    }
+    let good_enough = match secured {
+        None => good.none,
+        Some(Secured { certified, .. }) => good.tls || (good.mtls && *certified),
+    };
+    match call.program != program::NFS || call.procedure == NULL || good_enough {
+        true => Ok(false),
+        false => Err(Refusal::Auth(AuthStat::TooWeak)),
+    }
+}

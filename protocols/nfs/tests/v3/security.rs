@@ -1,0 +1,156 @@
+//! RPC-with-TLS (RFC 9289): who asks for it, and what is refused without it.
+
+use memory::Memory;
+use nfs::client::start_tls;
+use nfs::server::{CertifiedUser, Transports};
+use nfs::v3::*;
+use vfs::{Call, Patience};
+use vfs_testkit::{Message, clock, session};
+use wire::{Answer, Certified, Session};
+
+use crate::net::{Host, MOUNT, NFS, Net, nothing};
+
+/// `denied` and `auth_stat`, as a reply has them.
+const BAD_CRED: u32 = 1;
+const BAD_VERF: u32 = 3;
+const TOO_WEAK: u32 = 5;
+
+fn host(none: bool, tls: bool, mtls: bool) -> Host {
+    Host::with(Memory::new(clock()), |options| {
+        options.transports = Transports { none, tls, mtls };
+        options.users = [CertifiedUser {
+            name: "email:alice@example.org".into(),
+            uid: 1000,
+            gid: 100,
+        }]
+        .into();
+    })
+}
+
+fn served(net: &Net, record: &[u8]) -> (Answer, Vec<u8>) {
+    let message = Message::new(record);
+    let call = Call::detached();
+    session::serve(&net.session, &call, Patience::Full, &message, 1 << 16).expect("a call")
+}
+
+/// The last two words of a reply that is denied: why.
+fn denied(reply: &[u8]) -> u32 {
+    let words: Vec<u32> = reply[4..]
+        .chunks(4)
+        .map(|word| u32::from_be_bytes(word.try_into().expect("4 bytes")))
+        .collect();
+    assert_eq!(
+        (words[1], words[2], words[3]),
+        (1, 1, 1),
+        "denied: {words:?}"
+    );
+    words[4]
+}
+
+/// Whether a call of NFS is answered.
+fn may(net: &Net, procedure: u32) -> bool {
+    let (answer, reply) = served(net, &net.bytes((NFS, 3, procedure), &()));
+    assert_eq!(answer, Answer::Done);
+    match reply[4 + 11] {
+        0 => true,
+        _ => {
+            assert_eq!(denied(&reply), TOO_WEAK);
+            false
+        }
+    }
+}
+
+fn peer(names: Option<&[&str]>) -> Certified {
+    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    Certified {
+        names: names.map(owned),
+    }
+}
+
+#[test]
+fn rfc9289_4_1_who_asks_for_tls_is_told_to_start() {
+    let net = Net::on(&host(true, true, true));
+    for version in [3, 4] {
+        let (answer, reply) = served(&net, &start_tls::ask(7, version));
+        assert_eq!(answer, Answer::Secure);
+        assert_eq!(start_tls::frame(&reply), Ok(Some(reply.len())));
+        assert_eq!(start_tls::is_granted(7, &reply), Ok(true));
+    }
+}
+
+#[test]
+fn rfc9289_4_1_who_asks_wrongly_is_refused() {
+    let net = Net::on(&host(true, true, true));
+    let refused = |net: &Net, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut asked = start_tls::ask(7, 3);
+        change(&mut asked);
+        let (answer, reply) = served(net, &asked);
+        assert_eq!(answer, Answer::Done);
+        assert!(!start_tls::is_granted(7, &reply).expect("a reply"));
+        denied(&reply)
+    };
+    assert_eq!(refused(&net, &|asked| asked[27] = 1), BAD_CRED, "no NULL");
+    let body = |asked: &mut Vec<u8>, at: usize| {
+        asked[at + 3] = 4;
+        asked.splice(at + 4..at + 4, [0; 4]);
+        asked[3] += 4;
+    };
+    assert_eq!(refused(&net, &|asked| body(asked, 32)), BAD_CRED);
+    assert_eq!(refused(&net, &|asked| body(asked, 40)), BAD_VERF);
+    assert_eq!(refused(&net, &|asked| asked[39] = 1), BAD_VERF);
+    net.session.secured(peer(None));
+    assert_eq!(refused(&net, &|_| {}), BAD_CRED, "it is under TLS already");
+    let plain = Net::new();
+    assert_eq!(refused(&plain, &|_| {}), BAD_CRED, "not offered");
+}
+
+#[test]
+fn nfs_is_refused_by_connections_that_are_not_good_enough() {
+    const GETATTR: u32 = Procedure::GetAttr as u32;
+    let reach = |none, tls, mtls| {
+        let host = host(none, tls, mtls);
+        [None, Some(peer(None)), Some(peer(Some(&[])))].map(|by| {
+            let net = Net::on(&host);
+            if let Some(by) = by {
+                net.session.secured(by);
+            }
+            assert!(may(&net, 0), "NULL is always answered");
+            may(&net, GETATTR)
+        })
+    };
+    assert_eq!(reach(true, true, true), [true, true, true]);
+    assert_eq!(reach(true, false, false), [true, false, false]);
+    assert_eq!(reach(false, true, true), [false, true, true]);
+    assert_eq!(reach(false, false, true), [false, false, true]);
+    assert_eq!(reach(false, true, false), [false, true, true]);
+}
+
+#[test]
+fn what_is_not_nfs_is_answered_to_all() {
+    let net = Net::on(&host(false, false, true));
+    assert_eq!(net.call((MOUNT, 3, 0), &()), Ok(&b""[..]));
+    net.root();
+    let four = served(&net, &net.bytes((NFS, 4, 1), &()));
+    assert_eq!(denied(&four.1), TOO_WEAK);
+}
+
+#[test]
+fn who_has_a_certificate_calls_as_whom_it_names() {
+    let host = host(true, true, true);
+    let made_by = |names: Option<&[&str]>| {
+        let net = Net::on(&host);
+        net.session.secured(peer(names));
+        // The super-user, as the call says.
+        let file = net.file(format!("by-{names:?}").as_bytes(), 0o644);
+        net.getattr(file).uid
+    };
+    let net = Net::on(&host);
+    let everyones = SetAttributes {
+        mode: Some(0o777),
+        ..nothing()
+    };
+    net.setattr(net.root(), everyones, None).expect("set");
+    assert_eq!(made_by(None), 0);
+    assert_eq!(made_by(Some(&["DNS:alice@example.org"])), 0);
+    assert_eq!(made_by(Some(&["DNS:x", "email:alice@example.org"])), 1000);
+}

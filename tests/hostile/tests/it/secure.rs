@@ -1,0 +1,254 @@
+//! Clients of NFS over TLS that misbehave: before, in and behind the handshake. Theirs alone is the connection that ends.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostile::server::{Server, Via, tree, tuning};
+use nfs::client::start_tls;
+use nfs::server::{Options, Transports};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use remote::nfs::{Mount, mount, secured};
+use tempfile::TempDir;
+use tls::{Acceptor, Connector, Demand, Files, TlsLink};
+use transports::{Addr, Link, StreamLink};
+use vfs::{Call, Caller, Cx, Export, FileSystem};
+
+struct Nfs(Arc<nfs::server::Server>, Arc<Acceptor>);
+
+impl engine::Service for Nfs {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.0.session())
+    }
+
+    fn link(&self, link: StreamLink) -> Box<dyn Link> {
+        Box::new(TlsLink::server(link, self.1.clone()))
+    }
+}
+
+/// A server that NFS may be asked of over TLS only, and a client that behaves.
+struct Rig {
+    server: Server,
+    connector: Arc<Connector>,
+    bystander: Arc<dyn FileSystem>,
+    _files: TempDir,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig::with(tuning())
+    }
+
+    fn with(tuning: engine::Tuning) -> Rig {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let (cert, key) = (dir.path().join("cert"), dir.path().join("key"));
+        std::fs::write(&cert, made.cert.pem()).expect("written");
+        std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+        let files = |shown: bool| Files {
+            cert: shown.then(|| cert.clone()),
+            key: shown.then(|| key.clone()),
+            ca: Some(cert.clone()),
+        };
+        let acceptor = Acceptor::open(files(true), Demand::Optional, nfs::ALPN);
+        let connector = Connector::open(&files(false), "localhost", nfs::ALPN);
+        let connector = Arc::new(connector.expect("good files"));
+        let mut options = Options::new(7, Arc::new(|| Duration::from_secs(1)));
+        options.transports = Transports {
+            none: false,
+            tls: true,
+            mtls: true,
+        };
+        let nfs = nfs::server::Server::new(Arc::new(Export::new("", tree())), options);
+        let service = Nfs(nfs, acceptor.expect("good files").into());
+        let server = Server::of(Via::Tcp, tuning, Arc::new(service));
+        let (addr, asks) = (server.addr.clone(), connector.clone());
+        let (bystander, _) = mount(&Mount {
+            dial: Arc::new(move |_| secured(transports::dial(&addr)?, &asks, 4)),
+            path: "",
+            whole: true,
+            options: remote::nfs::Options::default(),
+        })
+        .expect("mounted");
+        Rig {
+            server,
+            connector,
+            bystander,
+            _files: dir,
+        }
+    }
+
+    fn assert_well(&self) {
+        let call = Call::detached();
+        let cx = Cx::new(&Caller::ROOT, &call);
+        let root = self.bystander.root(&cx).expect("a root");
+        root.attr(&cx, vfs::Want::STAT).expect("attributes");
+    }
+
+    fn connect(&self) -> TcpStream {
+        let Addr::Tcp { host, port } = &self.server.addr else {
+            panic!("{}", self.server.addr);
+        };
+        let stream = TcpStream::connect((host.as_str(), *port)).expect("connected");
+        // Far more than any machine takes.
+        let patience = Some(Duration::from_secs(60));
+        stream.set_read_timeout(patience).expect("a timeout");
+        stream
+    }
+
+    /// A connection whose server waits for a handshake.
+    fn asked(&self) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(&start_tls::ask(1, 3)).expect("sent");
+        let mut reply = [0; 36];
+        stream.read_exact(&mut reply).expect("a reply");
+        assert_eq!(start_tls::is_granted(1, &reply), Ok(true));
+        stream
+    }
+
+    /// A connection under TLS, and its socket.
+    fn secured(&self) -> (TlsLink, TcpStream) {
+        let stream = self.asked();
+        let socket = stream.try_clone().expect("another");
+        let link = StreamLink::new(stream.into(), "server").expect("a link");
+        let link = TlsLink::client(link, self.connector.clone());
+        link.secure().expect("secured");
+        (link, socket)
+    }
+}
+
+/// Sends what it takes; the server ends the connection, whether or not it said why.
+fn ends(mut stream: TcpStream, bytes: &[u8]) {
+    // It may end while this is sent.
+    let _ = stream.write_all(bytes);
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+}
+
+#[test]
+fn garbage_in_place_of_a_handshake() {
+    let rig = Rig::new();
+    for bytes in [
+        &[0x80, 0, 0, 40, 0, 0, 0, 1][..],
+        b"GET / HTTP/1.1\r\n\r\n",
+        // More than a record holds, and a kind that there is not.
+        &[22, 3, 1, 0xff, 0xff, 1],
+        &[99, 3, 3, 0, 1, 0],
+        &start_tls::ask(2, 3),
+    ] {
+        ends(rig.asked(), bytes);
+        rig.assert_well();
+    }
+}
+
+#[test]
+fn half_a_handshake_and_gone() {
+    let rig = Rig::new();
+    for bytes in [&b""[..], &[22, 3, 1, 1, 0, 1, 0, 0, 0xfc]] {
+        let mut stream = rig.asked();
+        stream.write_all(bytes).expect("sent");
+        drop(stream);
+        rig.assert_well();
+    }
+}
+
+#[test]
+fn what_comes_right_behind_the_request_could_be_anybodys() {
+    let rig = Rig::new();
+    let early = [&start_tls::ask(1, 3)[..], &start_tls::ask(2, 3)].concat();
+    ends(rig.connect(), &early);
+    rig.assert_well();
+}
+
+#[test]
+fn a_handshake_that_never_ends_is_ended() {
+    let rig = Rig::new();
+    let waiting: Vec<_> = (0..50).map(|_| rig.asked()).collect();
+    rig.assert_well();
+    for stream in waiting {
+        ends(stream, b"");
+    }
+    rig.assert_well();
+}
+
+#[test]
+fn handshakes_count_as_connections() {
+    let rig = Rig::with(engine::Tuning {
+        connections: 2,
+        ..tuning()
+    });
+    let _waiting = rig.asked();
+    ends(rig.connect(), b"");
+    rig.assert_well();
+}
+
+#[test]
+fn plain_bytes_behind_a_handshake() {
+    let rig = Rig::new();
+    for bytes in [
+        &start_tls::ask(2, 3)[..],
+        // Sealed by nobody, and larger than there are.
+        &[
+            23, 3, 3, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ],
+        &[23, 3, 3, 0xff, 0xff],
+        // A handshake anew.
+        &[22, 3, 3, 0, 4, 1, 0, 0, 0],
+    ] {
+        let (_link, socket) = rig.secured();
+        ends(socket, bytes);
+        rig.assert_well();
+    }
+}
+
+#[test]
+fn tls_within_tls_is_not_granted() {
+    let rig = Rig::new();
+    let (link, _socket) = rig.secured();
+    link.send(&start_tls::ask(9, 3), true).expect("sent");
+    let mut reply = [0; 24];
+    let got = link.recv(&mut reply, true).expect("a reply");
+    assert_eq!(start_tls::is_granted(9, &reply[..got]), Ok(false));
+}
+
+#[test]
+fn who_does_not_read_sealed_replies_is_not_heard() {
+    let rig = Rig::new();
+    let (link, _socket) = rig.secured();
+    let ask = start_tls::look(3, 3);
+    let mut asked = 0;
+    while asked < 1_000_000 {
+        match link.send(&ask.repeat(1000), false) {
+            Ok(_) => asked += 1000,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    assert!(asked < 1_000_000, "no bound");
+    rig.assert_well();
+}
+
+#[test]
+fn any_bytes_in_place_of_records() {
+    let rig = Rig::new();
+    let bytes = prop::collection::vec(any::<u8>(), 5..200);
+    let done = TestRunner::default().run(&(bytes, any::<bool>()), |(bytes, behind)| {
+        let mut socket = match behind {
+            true => rig.secured().1,
+            false => rig.asked(),
+        };
+        // The server may be ahead.
+        let _ = socket.write_all(&bytes);
+        rig.assert_well();
+        Ok(())
+    });
+    done.expect("all is well");
+}

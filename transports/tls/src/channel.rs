@@ -1,0 +1,252 @@
+//! A connection's keys, and what is on its way through them.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::sync::{Mutex, MutexGuard};
+
+use rustls::Connection;
+use transports::Link;
+
+/// A connection under TLS, in the middle of its handshake or behind it.
+pub(crate) struct Channel {
+    input: Mutex<Input>,
+    output: Mutex<Output>,
+    keys: Mutex<Connection>,
+}
+
+/// What has come and is sealed.
+#[derive(Default)]
+struct Input {
+    raw: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Whether more can be had without receiving anything.
+    more: bool,
+}
+
+/// What goes out.
+#[derive(Default)]
+struct Output {
+    /// How many bytes at the beginning of what is sent next are sealed already: they have not left as a whole, so that
+    /// whoever sent them has not been told that they have.
+    owed: usize,
+    /// Sealed bytes that the link did not take at once, when someone waited for that.
+    late: Vec<u8>,
+}
+
+/// How much is received at once: some records.
+const MANY: usize = 128 << 10;
+
+/// How much is received at once at first: a record of the largest size.
+const FEW: usize = 17 << 10;
+
+/// How much is sealed before it is sent: eight records.
+const SEALED: usize = 128 << 10;
+
+/// How often the connection is fed before it looks at what it was fed: it takes 4 KiB at a time.
+const FEEDS: usize = 4;
+
+impl Channel {
+    pub(crate) fn new(mut keys: Connection) -> Channel {
+        // What is sealed is sent before there is more: SEALED is the bound.
+        keys.set_buffer_limit(None);
+        Channel {
+            input: Mutex::default(),
+            output: Mutex::default(),
+            keys: Mutex::new(keys),
+        }
+    }
+
+    pub(crate) fn keys(&self) -> MutexGuard<'_, Connection> {
+        self.keys.lock().expect("no panic holds it")
+    }
+
+    /// [`Link::recv`], of what stands in the records.
+    pub(crate) fn recv(&self, link: &dyn Link, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+        let mut input = self.input.lock().expect("no panic holds it");
+        loop {
+            if input.more || input.start < input.end {
+                let (got, ended) = input.open(&mut self.keys(), buf)?;
+                if got > 0 || ended {
+                    return Ok(got);
+                }
+            }
+            if input.receive(link, wait)? == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Takes one more piece of a handshake, without waiting. False if the peer has ended.
+    pub(crate) fn advance(&self, link: &dyn Link) -> io::Result<bool> {
+        let mut input = self.input.lock().expect("no panic holds it");
+        let got = input.receive(link, false)?;
+        let mut keys = self.keys();
+        while input.start < input.end && keys.is_handshaking() {
+            input.feed(&mut keys)?;
+        }
+        // Some of what comes right behind the handshake may be there.
+        input.more = true;
+        Ok(got > 0)
+    }
+
+    /// Whether [`Channel::recv`] has something without waiting for the link.
+    pub(crate) fn has_more(&self) -> bool {
+        self.input.lock().expect("no panic holds it").more
+    }
+
+    /// [`Link::send_vectored`], in records. What `WouldBlock` or a short count leaves has to be sent again as it was.
+    pub(crate) fn send(
+        &self,
+        link: &dyn Link,
+        pieces: &[IoSlice<'_>],
+        wait: bool,
+    ) -> io::Result<usize> {
+        let mut output = self.output.lock().expect("no panic holds it");
+        let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut done = 0;
+        loop {
+            match self.flush(&mut output, link, wait) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && done > 0 => return Ok(done),
+                flushed => flushed?,
+            }
+            let gone = output.owed.min(whole - done);
+            output.owed -= gone;
+            done += gone;
+            if done == whole {
+                return Ok(done);
+            }
+            output.owed = self.seal(pieces, done)?;
+        }
+    }
+
+    /// Sends what is sealed. `WouldBlock` without `wait` if not all of it goes at once.
+    fn flush(&self, output: &mut Output, link: &dyn Link, wait: bool) -> io::Result<()> {
+        let mut keys = self.keys();
+        while keys.wants_write() {
+            match keys.write_tls(&mut Direct(link)) {
+                Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
+                    while keys.wants_write() {
+                        keys.write_tls(&mut output.late)?;
+                    }
+                    drop(keys);
+                    let sent = link.send(&output.late, true);
+                    output.late = Vec::new();
+                    return sent.map(drop);
+                }
+                sent => drop(sent?),
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Channel::send`] of nothing: what a handshake or an alert has to say.
+    pub(crate) fn flush_now(&self, link: &dyn Link) -> io::Result<()> {
+        let mut output = self.output.lock().expect("no panic holds it");
+        self.flush(&mut output, link, false)
+    }
+
+    /// Seals some of what stands behind the first `done` bytes of `pieces`, and says how much.
+    fn seal(&self, pieces: &[IoSlice<'_>], done: usize) -> io::Result<usize> {
+        let mut keys = self.keys();
+        let (mut skip, mut sealed) = (done, 0);
+        for piece in pieces {
+            let gone = piece.len().min(skip);
+            skip -= gone;
+            let rest = &piece[gone..];
+            let rest = &rest[..rest.len().min(SEALED - sealed)];
+            keys.writer().write_all(rest)?;
+            sealed += rest.len();
+        }
+        Ok(sealed)
+    }
+
+    /// Says goodbye, if that goes at once and nobody is in the middle of something.
+    pub(crate) fn close(&self, link: &dyn Link) {
+        let (Ok(mut output), Ok(mut keys)) = (self.output.try_lock(), self.keys.try_lock()) else {
+            return;
+        };
+        if !keys.is_handshaking() {
+            keys.send_close_notify();
+        }
+        drop(keys);
+        let _ = self.flush(&mut output, link, false);
+    }
+
+    /// Gives back memory that only a busy connection needs.
+    pub(crate) fn rest(&self) {
+        if let Ok(mut input) = self.input.try_lock()
+            && input.start == input.end
+        {
+            input.raw = Vec::new();
+            (input.start, input.end) = (0, 0);
+        }
+    }
+}
+
+impl Input {
+    /// Opens what has come into `buf`: how much it was, and whether the peer has said that it was all.
+    fn open(&mut self, keys: &mut Connection, buf: &mut [u8]) -> io::Result<(usize, bool)> {
+        let mut filled = 0;
+        loop {
+            match keys.reader().read(&mut buf[filled..]) {
+                Ok(0) if filled < buf.len() => return Ok((filled, true)),
+                Ok(got) => filled += got,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            self.more = filled == buf.len();
+            if self.more || self.start == self.end {
+                return Ok((filled, false));
+            }
+            self.feed(keys)?;
+        }
+    }
+
+    /// Has the connection take a record or so.
+    fn feed(&mut self, keys: &mut Connection) -> io::Result<()> {
+        let mut rest = &self.raw[self.start..self.end];
+        for _ in 0..FEEDS {
+            // It errs when it is full: then it has enough to look at.
+            if rest.is_empty() || !matches!(keys.read_tls(&mut rest), Ok(1..)) {
+                break;
+            }
+        }
+        self.start = self.end - rest.len();
+        keys.process_new_packets().map(drop).map_err(bad)
+    }
+
+    /// Receives more. All that has come before has been fed.
+    fn receive(&mut self, link: &dyn Link, wait: bool) -> io::Result<usize> {
+        let was_full = self.end == self.raw.len();
+        let size = match (self.raw.len(), was_full) {
+            (0, _) => FEW,
+            (_, true) => MANY,
+            (have, false) => have,
+        };
+        self.raw.resize(size, 0);
+        (self.start, self.end) = (0, 0);
+        self.end = link.recv(&mut self.raw, wait)?;
+        Ok(self.end)
+    }
+}
+
+/// A link, as what does not wait.
+struct Direct<'a>(&'a dyn Link);
+
+impl Write for Direct<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(bytes, false)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.send_vectored(pieces, false)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn bad(error: rustls::Error) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("TLS: {error}"))
+}

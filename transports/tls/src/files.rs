@@ -1,0 +1,209 @@
+//! What a side shows and whom it trusts, from PEM files.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+/// PEM files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// The certificate to show, and behind it those between it and its authority.
+    pub cert: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+    /// The authorities whose certificates are trusted.
+    pub ca: Option<PathBuf>,
+}
+
+/// What is asked of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// It may show a certificate, which has to be good.
+    Optional,
+    /// It has to.
+    Certificate,
+}
+
+/// Files that cannot be used: says which, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFiles(String);
+
+impl fmt::Display for BadFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadFiles {}
+
+impl BadFiles {
+    fn at(path: &Path, why: impl fmt::Display) -> BadFiles {
+        BadFiles(format!("{}: {why}", path.display()))
+    }
+}
+
+/// A server's side: clients of each connection get what the files held when they were last read.
+pub struct Acceptor {
+    files: Files,
+    demand: Demand,
+    protocol: &'static [u8],
+    config: Mutex<Arc<ServerConfig>>,
+}
+
+impl Acceptor {
+    /// Reads `files`: the certificate and its key are needed. Without authorities no certificate of a client's is
+    /// trusted, and none asked for. `protocol` is the name (ALPN) of what is spoken inside: a client that names
+    /// others is refused.
+    pub fn open(
+        files: Files,
+        demand: Demand,
+        protocol: &'static [u8],
+    ) -> Result<Acceptor, BadFiles> {
+        let config = Mutex::new(server(&files, demand, protocol)?);
+        Ok(Acceptor {
+            files,
+            demand,
+            protocol,
+            config,
+        })
+    }
+
+    /// Reads the files again, for connections to come. What cannot be used changes nothing.
+    pub fn reload(&self) -> Result<(), BadFiles> {
+        let config = server(&self.files, self.demand, self.protocol)?;
+        *self.config.lock().expect("no panic holds it") = config;
+        Ok(())
+    }
+
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.config.lock().expect("no panic holds it").clone()
+    }
+}
+
+/// A client's side, for one server.
+pub struct Connector {
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) name: ServerName<'static>,
+}
+
+impl Connector {
+    /// For the server that has a certificate for `host`, a name or an address, by one of the authorities in `files`
+    /// or, if none are named, of the system's. A certificate with its key is shown to a server that asks for one.
+    /// `protocol` is as [`Acceptor::open`]'s.
+    pub fn open(files: &Files, host: &str, protocol: &[u8]) -> Result<Connector, BadFiles> {
+        let name = ServerName::try_from(host)
+            .map_err(|why| BadFiles(format!("{host}: {why}")))?
+            .to_owned();
+        let roots = match &files.ca {
+            Some(ca) => roots(ca)?,
+            None => system_roots()?,
+        };
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|why| BadFiles(why.to_string()))?
+            .with_root_certificates(roots);
+        let mut config = match shown(files)? {
+            None => builder.with_no_client_auth(),
+            Some((cert, chain, key)) => builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|why| BadFiles::at(cert, why))?,
+        };
+        config.alpn_protocols = vec![protocol.to_vec()];
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(Connector {
+            config: Arc::new(config),
+            name,
+        })
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn server(files: &Files, demand: Demand, protocol: &[u8]) -> Result<Arc<ServerConfig>, BadFiles> {
+    let (cert, chain, key) =
+        shown(files)?.ok_or_else(|| BadFiles("expected a certificate and its key".into()))?;
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|why| BadFiles(why.to_string()))?;
+    let builder = match &files.ca {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let clients =
+                WebPkiClientVerifier::builder_with_provider(roots(ca)?.into(), provider());
+            let clients = match demand {
+                Demand::Optional => clients.allow_unauthenticated(),
+                Demand::Certificate => clients,
+            };
+            let clients = clients.build().map_err(|why| BadFiles::at(ca, why))?;
+            builder.with_client_cert_verifier(clients)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|why| BadFiles::at(cert, why))?;
+    config.alpn_protocols = vec![protocol.to_vec()];
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+type Shown<'a> = (
+    &'a Path,
+    Vec<CertificateDer<'static>>,
+    PrivateKeyDer<'static>,
+);
+
+/// What is shown, and the file that the certificate is from.
+fn shown(files: &Files) -> Result<Option<Shown<'_>>, BadFiles> {
+    match (&files.cert, &files.key) {
+        (None, None) => Ok(None),
+        (Some(cert), Some(key)) => {
+            let chain = certificates(cert)?;
+            let key = PrivateKeyDer::from_pem_file(key)
+                .map_err(|why| BadFiles::at(key, format!("expected a private key: {why}")))?;
+            Ok(Some((cert, chain, key)))
+        }
+        (Some(one), None) | (None, Some(one)) => Err(BadFiles::at(
+            one,
+            "expected a certificate and its key, got one of them",
+        )),
+    }
+}
+
+fn roots(ca: &Path) -> Result<RootCertStore, BadFiles> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        roots
+            .add(certificate)
+            .map_err(|why| BadFiles::at(ca, why))?;
+    }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadFiles> {
+    let none = |why: &dyn fmt::Display| BadFiles::at(path, format!("expected certificates: {why}"));
+    let all: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|why| none(&why))?;
+    match all.is_empty() {
+        true => Err(none(&"there are none")),
+        false => Ok(all),
+    }
+}
+
+fn system_roots() -> Result<RootCertStore, BadFiles> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    match roots.is_empty() {
+        true => Err(BadFiles("this system trusts no authority: name one".into())),
+        false => Ok(roots),
+    }
+}

@@ -1,0 +1,181 @@
+//! A link that can become a secured one.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustls::{ClientConnection, Connection, ServerConnection};
+use transports::{Interest, Link, Ready};
+use wire::Certified;
+
+use crate::channel::Channel;
+use crate::names;
+use crate::{Acceptor, Connector};
+
+/// A link around another: as that one until [`Link::secure`], and under TLS from then on.
+pub struct TlsLink {
+    link: Box<dyn Link>,
+    side: Side,
+    /// From the beginning of the handshake on.
+    channel: OnceLock<Channel>,
+}
+
+enum Side {
+    Server(Arc<Acceptor>),
+    Client(Arc<Connector>),
+}
+
+impl TlsLink {
+    /// How long a handshake may take.
+    pub const HANDSHAKE: Duration = Duration::from_secs(10);
+
+    /// A server's end.
+    pub fn server(link: impl Link + 'static, acceptor: Arc<Acceptor>) -> TlsLink {
+        TlsLink::new(Box::new(link), Side::Server(acceptor))
+    }
+
+    /// A client's end.
+    pub fn client(link: impl Link + 'static, connector: Arc<Connector>) -> TlsLink {
+        TlsLink::new(Box::new(link), Side::Client(connector))
+    }
+
+    fn new(link: Box<dyn Link>, side: Side) -> TlsLink {
+        TlsLink {
+            link,
+            side,
+            channel: OnceLock::new(),
+        }
+    }
+
+    fn shake_hands(&self, channel: &Channel) -> io::Result<()> {
+        let never = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let until = Instant::now() + TlsLink::HANDSHAKE;
+        loop {
+            let stuck = match channel.flush_now(&*self.link) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => true,
+                done => {
+                    done?;
+                    false
+                }
+            };
+            if !stuck && !channel.keys().is_handshaking() {
+                return Ok(());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            let interest = Interest {
+                read: !stuck,
+                write: stuck,
+            };
+            let ready = self.link.wait(interest, never.as_fd(), Some(left))?;
+            if !ready.read && !ready.hung_up {
+                continue;
+            }
+            match channel.advance(&*self.link) {
+                Ok(true) => {}
+                Ok(false) => return Err(ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    // Why: the peer may be told, but is not waited for.
+                    let _ = channel.flush_now(&*self.link);
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+impl Link for TlsLink {
+    fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+        match self.channel.get() {
+            None => self.link.recv(buf, wait),
+            Some(channel) => channel.recv(&*self.link, buf, wait),
+        }
+    }
+
+    fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {
+        match self.channel.get() {
+            None => self.link.send(bytes, wait),
+            Some(channel) => channel.send(&*self.link, &[IoSlice::new(bytes)], wait),
+        }
+    }
+
+    fn send_vectored(&self, pieces: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        match self.channel.get() {
+            None => self.link.send_vectored(pieces, wait),
+            Some(channel) => channel.send(&*self.link, pieces, wait),
+        }
+    }
+
+    fn wait(
+        &self,
+        interest: Interest,
+        wake: BorrowedFd<'_>,
+        time: Option<Duration>,
+    ) -> io::Result<Ready> {
+        let channel = self.channel.get();
+        let more = interest.read && channel.is_some_and(Channel::has_more);
+        let time = if more { Some(Duration::ZERO) } else { time };
+        let mut ready = self.link.wait(interest, wake, time)?;
+        ready.read |= more;
+        if let Some(channel) = channel
+            && interest.read
+            && ready == Ready::default()
+        {
+            channel.rest();
+        }
+        Ok(ready)
+    }
+
+    fn end_input(&self) {
+        self.link.end_input();
+    }
+
+    fn hang_up(&self) {
+        if let Some(channel) = self.channel.get() {
+            channel.close(&*self.link);
+        }
+        self.link.hang_up();
+    }
+
+    fn secure(&self) -> io::Result<Certified> {
+        let keys = match &self.side {
+            Side::Server(acceptor) => {
+                ServerConnection::new(acceptor.config()).map(Connection::Server)
+            }
+            Side::Client(connector) => {
+                ClientConnection::new(connector.config.clone(), connector.name.clone())
+                    .map(Connection::Client)
+            }
+        };
+        let channel = Channel::new(keys.map_err(io::Error::other)?);
+        let mut fresh = false;
+        let channel = self.channel.get_or_init(|| {
+            fresh = true;
+            channel
+        });
+        if !fresh {
+            return Err(ErrorKind::Unsupported.into());
+        }
+        self.shake_hands(channel)
+            .map_err(|error| io::Error::new(error.kind(), format!("TLS handshake: {error}")))?;
+        let keys = channel.keys();
+        let shown = keys.peer_certificates().and_then(<[_]>::first);
+        Ok(Certified {
+            names: shown.map(|certificate| names::of(certificate)),
+        })
+    }
+
+    fn peer(&self) -> &str {
+        self.link.peer()
+    }
+
+    fn peer_addr(&self) -> Option<IpAddr> {
+        self.link.peer_addr()
+    }
+}

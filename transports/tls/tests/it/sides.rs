@@ -1,0 +1,118 @@
+//! Two ends of a connection, and what they show each other.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use tempfile::TempDir;
+use tls::{Acceptor, Connector, Demand, Files, TlsLink};
+use transports::{Link, StreamLink, pair};
+use wire::Certified;
+
+pub(crate) const PROTOCOL: &[u8] = b"test";
+
+/// An authority, and files that it has signed.
+pub(crate) struct Authority {
+    dir: TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Authority {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let cert = params.self_signed(&key).expect("signed");
+        std::fs::write(dir.path().join("ca.pem"), cert.pem()).expect("written");
+        let issuer = Issuer::new(params, key);
+        Authority { dir, issuer }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Files with a certificate for `names`, which trust this authority.
+    pub(crate) fn files(&self, name: &str, names: Vec<SanType>) -> Files {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.subject_alt_names = names;
+        let key = KeyPair::generate().expect("a key");
+        let cert = params.signed_by(&key, &self.issuer).expect("signed");
+        let write = |end: &str, text: String| {
+            let path = self.path(&format!("{name}.{end}"));
+            std::fs::write(&path, text).expect("written");
+            Some(path)
+        };
+        Files {
+            cert: write("pem", cert.pem()),
+            key: write("key", key.serialize_pem()),
+            ca: Some(self.path("ca.pem")),
+        }
+    }
+
+    /// Files of a server called `localhost`.
+    pub(crate) fn server(&self) -> Files {
+        let name = SanType::DnsName("localhost".try_into().expect("a name"));
+        self.files("server", vec![name])
+    }
+
+    /// Files of a client that shows nothing.
+    pub(crate) fn nobody(&self) -> Files {
+        trusting(&self.path("ca.pem"))
+    }
+}
+
+pub(crate) fn trusting(ca: &Path) -> Files {
+    Files {
+        ca: Some(ca.to_owned()),
+        ..Files::default()
+    }
+}
+
+pub(crate) fn acceptor(files: &Files, demand: Demand) -> Arc<Acceptor> {
+    Arc::new(Acceptor::open(files.clone(), demand, PROTOCOL).expect("good files"))
+}
+
+pub(crate) fn connector(files: &Files) -> Arc<Connector> {
+    Arc::new(Connector::open(files, "localhost", PROTOCOL).expect("good files"))
+}
+
+/// A client and a server that have shaken hands, or why they have not.
+pub(crate) type Met = (
+    io::Result<(TlsLink, Certified)>,
+    io::Result<(TlsLink, Certified)>,
+);
+
+pub(crate) fn meet(acceptor: Arc<Acceptor>, connector: Arc<Connector>) -> Met {
+    let (one, other) = pair().expect("a pair");
+    let secured = |link: TlsLink| {
+        let peer = link.secure();
+        if peer.is_err() {
+            link.hang_up();
+        }
+        peer.map(|peer| (link, peer))
+    };
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| secured(TlsLink::server(other, acceptor)));
+        let client = secured(TlsLink::client(one, connector));
+        (client, server.join().expect("no panic"))
+    })
+}
+
+/// A client and a server over TLS.
+pub(crate) fn links() -> (TlsLink, TlsLink) {
+    let authority = Authority::new();
+    let acceptor = acceptor(&authority.server(), Demand::Optional);
+    let (client, server) = meet(acceptor, connector(&authority.nobody()));
+    (client.expect("secured").0, server.expect("secured").0)
+}
+
+/// A server that is about to shake hands, and what is at its other end.
+pub(crate) fn half() -> (StreamLink, TlsLink) {
+    let authority = Authority::new();
+    let (one, other) = pair().expect("a pair");
+    let acceptor = acceptor(&authority.server(), Demand::Optional);
+    (one, TlsLink::server(other, acceptor))
+}
