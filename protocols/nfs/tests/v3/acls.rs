@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use nfs::portmap::{Mapping, TCP};
 use nfs::v3::*;
 use vfs::{Access, Acl, AclEntry, Capabilities, Errno, Level, Op, Whose};
 use vfs_testkit::script::{Answer, Script};
 
-use crate::net::{Host, NFS_ACL, Net, whole};
+use crate::net::{Host, NFS_ACL, Net, PORTMAP, whole};
 
 fn script() -> Arc<Script> {
     let script = Script::new();
@@ -133,4 +134,12 @@ fn a_source_without_acls_has_no_such_program() {
     assert_eq!(net.call((NFS_ACL, 3, 0), &()), Ok(&b""[..]));
     assert_eq!(net.call((NFS_ACL, 2, 0), &()), Err(1));
     assert_eq!(net.call((NFS_ACL, 3, 3), &()), Err(3));
+    let asked = Mapping {
+        program: NFS_ACL,
+        version: 3,
+        protocol: TCP,
+        port: 0,
+    };
+    let port: u32 = whole(net.call((PORTMAP, 2, 3), &asked).expect("results"));
+    assert_eq!(port, 2049, "and the portmapper knows where");
 }
