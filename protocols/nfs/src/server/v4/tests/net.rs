@@ -22,8 +22,15 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> World {
+        World::with(|_| ())
+    }
+
+    /// One with other options.
+    pub(super) fn with(change: impl FnOnce(&mut Options)) -> World {
         let export = Arc::new(Export::new("", Memory::new(clock())));
-        let server = Server::new(export, Options::new(7, Arc::new(|| Duration::ZERO)));
+        let mut options = Options::new(7, Arc::new(|| Duration::ZERO));
+        change(&mut options);
+        let server = Server::new(export, options);
         World { server }
     }
 
