@@ -149,6 +149,20 @@ fn rfc7862_15_10_nothing_is_behind_the_end() {
 }
 
 #[test]
+fn rfc7862_15_10_read_plus_may_be_refused() {
+    let world = World::with(Memory::new(clock()), |options| options.read_plus = false);
+    let mut client = Client41::on(&world, b"client", CHANNEL);
+    client.net.minor = 2;
+    let read = Op::ReadPlus(Read {
+        state: StateId::ANONYMOUS,
+        offset: 0,
+        count: 10,
+    });
+    let reply = client.send(&[Op::Putrootfh, read]);
+    assert_eq!(reply.status, Status::Notsupp);
+}
+
+#[test]
 fn rfc7862_15_11_seek_finds_what_read_plus_tells() {
     let (client, handle) = sparse(&[0, 32]);
     for (offset, what, want) in [

@@ -85,7 +85,7 @@ impl Ask for Operations<'_> {
         (1 << 20) + 8192
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Vec<u8>, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut from = XdrReader::new(results);
         from.u32()?;
         from.opaque(0)?;

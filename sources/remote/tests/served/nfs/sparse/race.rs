@@ -251,7 +251,7 @@ impl Meddled {
         }
     }
 
-    fn from_now_on(&self, change: impl FnMut() + Send + 'static) {
+    fn begin(&self, change: impl FnMut() + Send + 'static) {
         *self.meddle.0.lock().expect("no panic holds it") = Some(Box::new(change));
     }
 
@@ -272,7 +272,7 @@ fn no_byte_is_wrong_where_each_step_sees_another_file() {
     cut(&*node, BLOCKS * BLOCK);
     let blocks: Arc<[Versions]> = (0..BLOCKS).map(|_| Versions::default()).collect();
     let (theirs, mut random) = (blocks.clone(), Random::new(5));
-    meddled.from_now_on(move || {
+    meddled.begin(move || {
         for _ in 0..10 {
             change(&*file, &theirs, 0..BLOCKS, &mut random);
         }
@@ -299,7 +299,7 @@ fn no_hole_is_told_where_each_step_sees_a_longer_file() {
     write(&*file, 0, &bytes);
     let mut size = bytes.len() as u64;
     let mut random = Random::new(3);
-    meddled.from_now_on(move || {
+    meddled.begin(move || {
         // Now and then nothing, lest the end be never seen.
         if random.below(2) == 0 {
             write(&*file, size, &bytes);

@@ -113,10 +113,7 @@ pub(super) fn rfc7862_15_11_seek_and_read_agree(subject: &Subject) {
     let made = Made::new(subject.tree(), |name| subject.handle(name), "agree", layout);
     let open = asker.open(&made.handle, 1);
     let (mut at, mut what, mut steps) = (0, HOLE, 0);
-    loop {
-        let Ok((_, next)) = asker.seek(&made.handle, &open, at, what) else {
-            break;
-        };
+    while let Ok((_, next)) = asker.seek(&made.handle, &open, at, what) {
         if next >= made.layout.size {
             break;
         }
