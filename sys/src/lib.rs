@@ -14,6 +14,7 @@ pub mod dir;
 pub mod fiemap;
 pub mod handle;
 pub mod inherit;
+pub mod lease;
 pub mod limits;
 pub mod lock;
 pub mod net;

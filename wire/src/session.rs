@@ -1,4 +1,5 @@
 use std::ops::Range;
+use std::sync::Arc;
 
 use vfs::{Call, Patience, Payload, Result as Answered};
 
@@ -31,6 +32,17 @@ pub trait Session: Send + Sync {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed>;
+
+    /// The peer can be spoken to from now on: called once, before its first message, where the transport carries what
+    /// nobody asked for. Most protocols have nothing of the kind.
+    fn can_speak(&self, _voice: Arc<dyn Voice>) {}
+}
+
+/// What a session says to its peer that is no reply. Whoever keeps one keeps no connection alive.
+pub trait Voice: Send + Sync {
+    /// Sends a whole message, behind what is being sent, from any thread, and does not wait: what the link does not take
+    /// goes with whatever the connection does next. Not (`false`) if the peer is gone, or leaves what it was sent lying.
+    fn say(&self, message: &[u8]) -> bool;
 }
 
 /// A whole message as it came. The transport lends what it carries to a file without showing

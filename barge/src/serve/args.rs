@@ -34,6 +34,10 @@ pub(crate) struct ServeArgs {
     /// How long an NFS v4 client may be silent before others may get what it has open or locked, seconds: its lease
     #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = clap::value_parser!(u16).range(10..=3600))]
     nfs_lease: u16,
+    /// Give NFS v4.1 and v4.2 clients no delegations: they then ask the server for each open of a file, and keep what
+    /// they know of it no longer than they do anyway
+    #[arg(long)]
+    no_delegations: bool,
     /// Where to keep what NFS v4 clients need to go on after a restart [default: $STATE_DIRECTORY, else
     /// /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
     #[arg(long, value_name = "DIR")]
@@ -171,6 +175,7 @@ impl ServeArgs {
                 addrs: self.nfs.clone(),
                 rpcbind: self.rpcbind.clone(),
                 lease: Duration::from_secs(self.nfs_lease.into()),
+                delegations: !self.no_delegations,
                 state_dir: self.state_dir.clone(),
             }),
             virtiofs: Virtiofs {

@@ -43,6 +43,7 @@ pub(super) fn place(
         name: recovery.name,
         stable: recovery.stable,
         lease: plan.lease,
+        delegations: plan.delegations,
         ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
     };
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());

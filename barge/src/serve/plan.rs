@@ -50,6 +50,8 @@ pub(super) struct Nfs {
     /// Whether there is a portmapper, and where, if not at the usual port of the first address.
     pub(super) rpcbind: Option<Option<Addr>>,
     pub(super) lease: Duration,
+    /// Whether clients of v4.1 and later may be given files to keep to themselves for a while.
+    pub(super) delegations: bool,
     /// Where is kept what its clients need after a restart, if not in the usual place.
     pub(super) state_dir: Option<PathBuf>,
 }

@@ -17,19 +17,20 @@ mod replay;
 mod v3;
 pub mod v4;
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
-use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader};
+use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Voice, Xdr, XdrReader};
 
 use self::cache::Cache;
 use self::files::Files;
 use self::handle::FileHandle;
 use self::replay::Replays;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
-use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
+use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, REPLY, Record, Refusal, program};
 
 /// How much a client may ask for, and as whom.
 #[derive(Clone)]
@@ -52,6 +53,8 @@ pub struct Options {
     pub name: String,
     /// Which of v4's clients may reclaim after a restart.
     pub stable: Arc<dyn Stable>,
+    /// Whether clients of v4.1 may be given files to keep to themselves until others want them.
+    pub delegations: bool,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -71,6 +74,7 @@ impl Options {
             boot,
             name: format!("barge-{boot:08x}"),
             stable: Arc::new(InMemory::default()),
+            delegations: true,
             lease: Duration::from_secs(90),
             clock,
         }
@@ -98,8 +102,13 @@ pub struct Server {
     /// How often unstable writes may have been lost.
     losses: AtomicU32,
     connections: AtomicU64,
-    state: State<v4::Files, Arc<dyn Node>>,
+    state: State<v4::Files, Tree>,
+    /// By which clients are called, by their connections.
+    voices: Mutex<HashMap<u64, Arc<dyn Voice>>>,
 }
+
+/// What states of v4 know nodes by.
+type Tree = Arc<dyn Node>;
 
 impl Server {
     /// Serves `export`.
@@ -123,6 +132,7 @@ impl Server {
             waiting: nlm::Waiting::default(),
             losses: AtomicU32::new(0),
             connections: AtomicU64::new(0),
+            voices: Mutex::default(),
             export,
             options,
         })
@@ -150,7 +160,17 @@ impl Server {
     /// Does what time asks for. To be called about once a second.
     pub fn tend(&self) {
         self.tend_files();
+        self.tend_delegations();
         self.state.reap();
+    }
+
+    /// What `connection` is spoken to by.
+    fn voice(&self, connection: u64) -> Option<Arc<dyn Voice>> {
+        self.voices().get(&connection).cloned()
+    }
+
+    fn voices(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
+        self.voices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The largest record: a WRITE and what stands around it.
@@ -208,6 +228,10 @@ impl wire::Session for Connection {
         let xid = arguments.u32()?;
         match arguments.u32()? {
             CALL => {}
+            REPLY => {
+                self.server.called_back(self.id, xid, &mut arguments);
+                return Ok(Answer::Done);
+            }
             other => return Err(Malformed::new(format!("expected a call, got {other}"))),
         }
         let done = rpc::Call::read(&mut arguments)
@@ -255,11 +279,18 @@ impl wire::Session for Connection {
         }
         Ok(Answer::Done)
     }
+
+    fn can_speak(&self, voice: Arc<dyn Voice>) {
+        self.server.voices().insert(self.id, voice);
+    }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.server.state.disconnected(self.id);
+        self.server.voices().remove(&self.id);
+        for client in self.server.state.disconnected(self.id) {
+            self.server.call_back(client);
+        }
     }
 }
 

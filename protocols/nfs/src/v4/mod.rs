@@ -2,6 +2,7 @@
 //! attributes (RFC 8276), as both halves have them.
 
 pub(crate) mod attr;
+pub(crate) mod callback;
 pub(crate) mod op;
 pub(crate) mod reply;
 mod status;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vfs::{Access, Attr, Errno, Kind, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
+use super::state::Share;
 use super::{Compound, Done};
 use crate::server::Server;
 use crate::v4::Status;
@@ -213,7 +214,10 @@ impl Compound<'_, '_> {
                 self.check_regular(&node)?;
                 self.file_of(&op.state, &node, vfs::OpenFlags::WRITE)?
             }
-            None => None,
+            // Its own delegation shall not be in its way.
+            None => self
+                .delegated_to_caller(&node, Share::WRITE)
+                .map(|delegated| delegated.file),
         };
         if set != SetAttr::default() {
             let attr = match file {

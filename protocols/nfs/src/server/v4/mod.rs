@@ -5,7 +5,9 @@
 //! patience, for there is no way back.
 
 mod attr;
+mod callback;
 mod client;
+mod delegation;
 mod dir;
 mod io;
 mod lock;
@@ -19,9 +21,10 @@ pub mod state;
 mod tests;
 mod xattr;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::task::Waker;
 
-use vfs::{Caller, Cx, Errno, File, Node, Patience, Sink as _};
+use vfs::{Call, Caller, Cx, Errno, File, Node, Patience, Sink as _};
 use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 
 use self::place::Place;
@@ -38,6 +41,8 @@ use crate::v4::{StateId, Status};
 pub(crate) struct Files {
     file: Arc<dyn File>,
     caller: Caller,
+    /// A delegation's.
+    _lease: Option<Arc<dyn vfs::Lease>>,
 }
 
 /// Answers a call of v4.
@@ -107,8 +112,8 @@ mod number {
         REMOVEXATTR,
     ];
 
-    /// OPEN's: stateid, change, flags, attributes, delegation.
-    pub(super) const MOST_OF_A_CHANGE: usize = 16 + 20 + 4 + 16 + 8;
+    /// OPEN's: stateid, change, flags, attributes, and a delegation with its stateid, limit and permissions.
+    pub(super) const MOST_OF_A_CHANGE: usize = 16 + 20 + 4 + 16 + 4 + 16 + 4 + 12 + 16;
 }
 
 /// The bytes of an operation that failed: its number, its status and, of SETATTR, that it set nothing.
@@ -237,6 +242,10 @@ impl From<Status> for Bad {
 
 impl From<Errno> for Bad {
     fn from(errno: Errno) -> Bad {
+        if errno == Errno::PARKED {
+            // Whoever is in the way may be this very client, and its answer behind this one.
+            return Bad::Status(Status::Delay);
+        }
         match Stop::later(errno) {
             Some(stop) => Bad::Stop(stop),
             None => Bad::Status(errno.into()),
@@ -255,7 +264,7 @@ type Done = Result<(), Bad>;
 
 /// What a compound has of its call.
 struct Given<'a> {
-    server: &'a super::Server,
+    server: &'a Arc<super::Server>,
     connection: u64,
     call: &'a vfs::Call,
     patience: Patience,
@@ -477,8 +486,7 @@ impl<'t, 'a> Compound<'t, 'a> {
             Op::ReclaimComplete(one) => self.reclaim_complete(one),
             Op::FreeStateId(state) => self.free_stateid(state),
             Op::TestStateId(states) => self.test_stateids(&states),
-            // Nobody has any.
-            Op::DelegReturn(_) => Err(Status::BadStateid.into()),
+            Op::DelegReturn(state) => self.delegation_return(state),
             // Every copy is done when it is answered.
             Op::OffloadCancel(_) | Op::OffloadStatus(_) => Err(Status::BadStateid.into()),
             Op::Sequence(_) => Err(Status::SequencePos.into()),
@@ -518,11 +526,15 @@ impl<'t, 'a> Compound<'t, 'a> {
 
     /// The context of calls of the source.
     fn cx(&self) -> Cx<'t> {
+        /// One that is woken by nobody: what would wait for another client is told to come again instead.
+        static NEVER_WAITS: LazyLock<Call> =
+            LazyLock::new(|| Call::parkable(Waker::noop().clone()));
         let turn: &'t Given<'t> = self.turn;
+        let waits = turn.call.waker().is_some();
         Cx {
             caller: turn.caller,
             patience: self.patience,
-            call: turn.call,
+            call: if waits { turn.call } else { &NEVER_WAITS },
         }
     }
 

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use vfs::{Access, Entry, Errno, File, Mode, Node, OpenFlags, SetAttr, Time, Want};
 
 use super::attr::{NOT_EXCLUSIVE, to_set};
+use super::delegation::Asked;
 use super::place::name;
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, number as n};
-use crate::v4::op::{Claim, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow};
+use crate::v4::op::{
+    Claim, ClaimDelegated, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow,
+};
 use crate::v4::reply::{Delegation, Opened};
 use crate::v4::types::{ChangeInfo, Verifier};
 
@@ -75,16 +78,25 @@ impl Compound<'_, '_> {
             Claim::Null(bytes) => self.find(bytes, &op.how, access)?,
             Claim::Handle if self.minor > 0 => self.found_here(&op.how)?,
             Claim::Previous(_) => self.found_here(&OpenHow::NoCreate)?,
-            // There are none.
-            Claim::DelegateCurrent(_) | Claim::DelegateCurrentHandle(_) => {
-                return Err(Status::BadStateid.into());
+            Claim::DelegateCurrent(claim) => self.find(claim.name, &OpenHow::NoCreate, access)?,
+            Claim::DelegateCurrentHandle(_) if self.minor > 0 => {
+                self.found_here(&OpenHow::NoCreate)?
             }
             _ => return Err(Status::Notsupp.into()),
         };
         self.check_opened(&found.node)?;
+        let key = self.key(&found.node);
+        let delegated = match &op.claim {
+            Claim::DelegateCurrent(ClaimDelegated { state: given, .. })
+            | Claim::DelegateCurrentHandle(given) => {
+                let delegated = state.delegated(client, given, key, access)?;
+                Some(self.opened(delegated.file))
+            }
+            _ => self.delegated(client, key, access),
+        };
         let ask = OpenAsk {
             owner: op.owner.name,
-            key: self.key(&found.node),
+            key,
             node: found.node.clone(),
             access,
             deny,
@@ -98,15 +110,20 @@ impl Compound<'_, '_> {
             }
             opening => opening?,
         };
-        let file = match (found.file, opening.held()) {
+        // What is delegated is not opened again: that would break the lease.
+        let held = opening.held().cloned().or(delegated);
+        let file = match (found.file, held) {
             (Some(file), _) => self.opened(file),
             (None, Some(held)) => {
                 self.check_access(&found.node, access)?;
-                held.clone()
+                held
             }
             (None, None) if reclaim => {
                 let server = self.turn.server;
-                self.opened(server.file(&self.cx(), &found.node, flags(access))?)
+                let file = server.file(&self.cx(), &found.node, flags(access))?;
+                // It may come to be leased, and others shall not use it then.
+                server.files.forget(found.node.id());
+                self.opened(file)
             }
             (None, None) => self.opened(found.node.open(&self.cx(), flags(access))?),
         };
@@ -122,7 +139,24 @@ impl Compound<'_, '_> {
             };
         }
         self.affected();
-        let opened = opening.commit(file)?;
+        let opened = opening.commit(file.clone())?;
+        let delegation = match &op.claim {
+            Claim::DelegateCurrent(_) | Claim::DelegateCurrentHandle(_) => Delegation::None,
+            claim => {
+                let again = matches!(claim, Claim::Previous(kind) if *kind != 0);
+                let asked = Asked {
+                    access: op.access,
+                    share: access,
+                    again,
+                };
+                match claim {
+                    Claim::Previous(0) => Delegation::None,
+                    // Its maker sets what the verifier stands in for.
+                    _ if is_exclusive(&op.how) => Delegation::None,
+                    _ => self.delegation(client, &found.node, &file, &asked),
+                }
+            }
+        };
         self.go_to(found.node);
         self.state = Some(opened.stateid);
         let confirm = if opened.confirm { flag::CONFIRM } else { 0 };
@@ -131,7 +165,7 @@ impl Compound<'_, '_> {
             change: found.change,
             flags: flag::LOCKTYPE_POSIX | confirm,
             set: found.set,
-            delegation: not_delegated(op.access),
+            delegation,
         });
         Ok(())
     }
@@ -244,9 +278,13 @@ impl Compound<'_, '_> {
     }
 
     /// A file that the caller has opened.
-    fn opened(&self, file: Arc<dyn File>) -> Files {
+    pub(super) fn opened(&self, file: Arc<dyn File>) -> Files {
         let caller = self.turn.caller.clone();
-        Files { file, caller }
+        Files {
+            file,
+            caller,
+            _lease: None,
+        }
     }
 
     /// Whether the caller could open `node` for `access`.
@@ -301,16 +339,12 @@ impl Compound<'_, '_> {
 /// Where an exclusive create keeps its verifier.
 const VERIFIER: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET]);
 
-/// What the client is told of a delegation, of which there are none: why, if it did not want one (RFC 8881 section
-/// 18.16.3).
-fn not_delegated(access: u32) -> Delegation<'static> {
-    const WANT: u32 = 0xff00;
-    const NONE: u32 = 0x400;
-    const NOT_WANTED: u32 = 0;
-    match access & WANT {
-        NONE => Delegation::NoneBecause(NOT_WANTED),
-        _ => Delegation::None,
-    }
+/// Whether a file is made with a verifier, if it is made.
+fn is_exclusive(how: &OpenHow<'_>) -> bool {
+    matches!(
+        how,
+        OpenHow::Create(CreateHow::Exclusive(_) | CreateHow::Exclusive41(_))
+    )
 }
 
 /// What OPEN and OPEN_DOWNGRADE share and deny. What a v4.1 client wants of delegations besides does not

@@ -1,6 +1,7 @@
 //! The server by compounds, each test named by what it holds the server to: RFC 7530 for v4.0, RFC 8881 for v4.1.
 
 mod attributes;
+mod delegations;
 mod locks;
 mod names;
 mod net;
@@ -23,6 +24,9 @@ const READ: u32 = 1;
 const WRITE: u32 = 2;
 
 const BOTH: u32 = 3;
+
+/// CREATE_SESSION4_FLAG_CONN_BACK_CHAN.
+const BACKCHANNEL: u32 = 2;
 
 /// A connection of v4.0, and its client, confirmed.
 struct Client40 {
@@ -138,7 +142,19 @@ impl Client41 {
         client
     }
 
+    /// One that can be called.
+    fn called(world: &World, name: &[u8]) -> Client41 {
+        let client = Client41::with_flags(world, name, CHANNEL, BACKCHANNEL);
+        client.send(&[Op::ReclaimComplete(false)]).done();
+        client
+    }
+
     fn without_session(world: &World, name: &[u8], fore: Channel) -> Client41 {
+        Client41::with_flags(world, name, fore, 0)
+    }
+
+    /// By CREATE_SESSION with these flags, and nothing reclaimed.
+    fn with_flags(world: &World, name: &[u8], fore: Channel, flags: u32) -> Client41 {
         let net = world.net(1);
         let exchanged = net.send(&[exchange_id(name)]).done();
         let Exchanged {
@@ -148,10 +164,10 @@ impl Client41 {
             .send(&[Op::CreateSession(CreateSession {
                 client,
                 sequence,
-                flags: 0,
+                flags,
                 fore,
                 back: CHANNEL,
-                program: 0,
+                program: 0x4000_0000,
                 security: Vec::new(),
             })])
             .done();

@@ -2,35 +2,68 @@
 
 use std::cell::Cell;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hostdir::HostDir;
 use memory::Memory;
-use vfs::{Call, Export};
+use vfs::{Call, Export, FileSystem};
 use vfs_testkit::{Message, clock, session};
-use wire::{Answer, Session as _, Xdr, XdrReader};
+use wire::{Answer, Session as _, Voice, Xdr, XdrReader};
 
 use crate::rpc::{self, flavor, program};
 use crate::server::{Connection, Options, Server};
 use crate::v4::Status;
 use crate::v4::op::Op;
 
-/// A server over a tree in memory.
+/// A server, on a clock that the test turns.
 pub(super) struct World {
-    server: Arc<Server>,
+    pub(super) server: Arc<Server>,
+    clock: Arc<AtomicU64>,
 }
 
 impl World {
+    /// Over a tree in memory.
     pub(super) fn new() -> World {
-        let export = Arc::new(Export::new("", Memory::new(clock())));
-        let server = Server::new(export, Options::new(7, Arc::new(|| Duration::ZERO)));
-        World { server }
+        World::over(Memory::new(clock()), |_| {})
+    }
+
+    /// Over a directory of the host, with these options.
+    pub(super) fn on_host(directory: &Path, options: impl FnOnce(&mut Options)) -> World {
+        let source = HostDir::open(directory, hostdir::Options::default()).expect("exported");
+        World::over(source, options)
+    }
+
+    fn over(source: Arc<dyn FileSystem>, options: impl FnOnce(&mut Options)) -> World {
+        let export = Arc::new(Export::new("", source));
+        let clock = Arc::new(AtomicU64::new(0));
+        let time = clock.clone();
+        let now = move || Duration::from_secs(time.load(Ordering::SeqCst));
+        let mut all = Options::new(7, Arc::new(now));
+        options(&mut all);
+        World {
+            server: Server::new(export, all),
+            clock,
+        }
+    }
+
+    /// So many seconds pass, and what they ask for is done.
+    pub(super) fn pass(&self, seconds: u64) {
+        self.clock.fetch_add(seconds, Ordering::SeqCst);
+        self.server.tend();
     }
 
     /// A connection of the super-user's.
     pub(super) fn net(&self, minor: u32) -> Net {
+        let session = self.server.session();
+        let (say, heard) = channel();
+        session.can_speak(Arc::new(Said(Mutex::new(say))));
         Net {
-            session: self.server.session(),
+            session,
+            heard,
             minor,
             uid: Cell::new(0),
             xid: Cell::new(1),
@@ -38,9 +71,21 @@ impl World {
     }
 }
 
+/// Hands on what the server says of its own accord.
+struct Said(Mutex<Sender<Vec<u8>>>);
+
+impl Voice for Said {
+    fn say(&self, message: &[u8]) -> bool {
+        let to = self.0.lock().expect("no panic holds it");
+        to.send(message.to_vec()).is_ok()
+    }
+}
+
 /// A connection.
 pub(super) struct Net {
     session: Connection,
+    /// What the server says of its own accord.
+    pub(super) heard: Receiver<Vec<u8>>,
     pub(super) minor: u32,
     /// Who calls.
     pub(super) uid: Cell<u32>,
@@ -78,6 +123,13 @@ impl Net {
         let mark = (message.len() - rpc::MARK) as u32 | rpc::LAST;
         message[..rpc::MARK].copy_from_slice(&mark.to_be_bytes());
         message
+    }
+
+    /// Sends what is no call.
+    pub(super) fn tell(&self, message: &[u8]) {
+        let call = Call::detached();
+        let served = session::serve_patiently(&self.session, &call, &Message::new(message), 0);
+        assert_eq!(served, Ok((Answer::Done, Vec::new())));
     }
 
     /// Sends a message, perhaps one that was sent before.

@@ -291,7 +291,7 @@ fn check_holdings(
     holdings: &Holdings<File, u64>,
     mut each: impl FnMut(u32, NodeKey, Share, Share),
 ) -> usize {
-    let (mut opens, mut locks, mut revoked, mut files) = (0, 0, 0, 0);
+    let (mut opens, mut locks, mut delegations, mut revoked, mut files) = (0, 0, 0, 0, 0);
     for (&serial, held) in holdings.all() {
         match held {
             Held::Open(open) => {
@@ -314,12 +314,21 @@ fn check_holdings(
                 assert!(owner.states.contains(&serial));
             }
             Held::Closed(_) => {}
-            Held::Revoked => revoked += 1,
+            Held::Delegation(_) => {
+                delegations += 1;
+                files += 1;
+            }
+            Held::Revoked | Held::RevokedDelegation => revoked += 1,
         }
     }
     assert_eq!(
-        (opens, locks, revoked),
-        (holdings.opens, holdings.locks, holdings.revoked)
+        (opens, locks, delegations, revoked),
+        (
+            holdings.opens,
+            holdings.locks,
+            holdings.delegations,
+            holdings.revoked
+        )
     );
     assert_eq!(
         holdings.lock_owners.which(|owner| owner.states.is_empty()),
