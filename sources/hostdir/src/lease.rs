@@ -190,6 +190,15 @@ impl Leases {
         }
     }
 
+    /// What `node` is leased for, if it is, and an open file that is.
+    pub(crate) fn leased(&self, node: NodeId) -> Option<(Kind, Arc<Fd>)> {
+        if self.is_empty() {
+            return None;
+        }
+        let posts = self.known()?.of(node);
+        posts.first().map(|post| (post.kind, post.fd.clone()))
+    }
+
     /// Whether there are none.
     fn is_empty(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0

@@ -1,5 +1,6 @@
 //! Leases, and what breaks them.
 
+use std::os::fd::AsFd as _;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
@@ -175,4 +176,40 @@ fn an_open_file_has_one_lease_and_another_after_it() {
     assert_eq!(opened.map(drop), Err(Errno::WOULD_BLOCK));
     told.recv().expect("told");
     assert!(second.expect("readers share it").is_broken());
+}
+
+#[test]
+fn locks_break_no_lease_and_outlive_it() {
+    use vfs::lock::{HostLock, Space};
+    for (kind, flags, lock) in [
+        (LeaseKind::Read, OpenFlags::READ, HostLock::Shared),
+        (
+            LeaseKind::Write,
+            OpenFlags::READ | OpenFlags::WRITE,
+            HostLock::Exclusive,
+        ),
+    ] {
+        let world = World::new();
+        let file = world.open(flags);
+        let lease = lease(&file, kind).0.expect("nobody else has it open");
+        let node = world.node();
+        let set = |start, state| node.host_lock(&brief(), Space::Posix, start, start, state);
+        assert_eq!(set(0, lock), Ok(()));
+        assert!(!lease.is_broken());
+        drop(lease);
+        // Once somebody may write, so does the mirror.
+        assert_eq!(set(1, HostLock::Exclusive), Ok(()));
+        let outside = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(world.path())
+            .expect("opens");
+        for at in [0, 1] {
+            let taken = sys::lock::set(outside.as_fd(), at, at, sys::lock::Kind::Exclusive);
+            assert_eq!(taken, Err(rustix::io::Errno::AGAIN), "{kind:?} {at}");
+        }
+        assert_eq!(set(0, HostLock::Unlocked), Ok(()));
+        assert_eq!(set(1, HostLock::Unlocked), Ok(()));
+        sys::lock::set(outside.as_fd(), 0, 1, sys::lock::Kind::Exclusive).expect("free");
+    }
 }
