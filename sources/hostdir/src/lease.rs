@@ -70,7 +70,8 @@ struct HostLease {
     post: Arc<Post>,
 }
 
-/// The most leases of an export: inotify has a bound of its own, and each keeps a descriptor.
+/// The most leases of an export, and no more than a quarter of its descriptors, for each keeps one. inotify has a bound of
+/// its own.
 const MOST: usize = 1 << 14;
 
 /// The least time after which the kernel takes a lease away from whoever does not give it back, seconds: enough for
@@ -115,7 +116,8 @@ pub(crate) fn take(
     let mut posts = watch.posts();
     let number = fd.as_fd().as_raw_fd();
     // One of an open file: a second would be given back with the first.
-    if posts.by_fd.len() >= MOST || posts.by_fd.contains_key(&number) {
+    let most = MOST.min(tree.most_descriptors() / 4);
+    if posts.by_fd.len() >= most || posts.by_fd.contains_key(&number) {
         return Err(Errno::EAGAIN);
     }
     // Before the lease, so that whoever comes from now on waits or is told of.

@@ -151,6 +151,11 @@ impl Tree {
         false
     }
 
+    /// How many descriptors nodes and files may have.
+    pub(crate) fn most_descriptors(&self) -> usize {
+        self.budget.most()
+    }
+
     /// How many descriptors nodes and files have.
     pub(crate) fn open_descriptors(&self) -> usize {
         self.budget.open()

@@ -14,9 +14,9 @@ use vfs::{Errno, LeaseKind, Node};
 
 use super::state::{ClientRef, NoDelegation, NodeKey, Share};
 use super::{Compound, Done, Files};
-use crate::v4::StateId;
 use crate::v4::attr::Ace;
 use crate::v4::reply::{Delegation, ReadDelegation, SpaceLimit, WhyNone, WriteDelegation};
+use crate::v4::{StateId, Status};
 
 /// What a client wants of delegations (`OPEN4_SHARE_ACCESS_WANT_*`).
 mod want {
@@ -59,12 +59,12 @@ impl Compound<'_, '_> {
         match self.delegate(client, node, file, kind, asked.again) {
             Ok(state) if kind == Share::READ => Delegation::Read(ReadDelegation {
                 state,
-                recall: false,
+                recall: asked.again,
                 permissions: NOBODY,
             }),
             Ok(state) => Delegation::Write(WriteDelegation {
                 state,
-                recall: false,
+                recall: asked.again,
                 limit: SpaceLimit::Size(0),
                 permissions: NOBODY,
             }),
@@ -111,7 +111,10 @@ impl Compound<'_, '_> {
             .state
             .delegate(client, key, node.clone(), kind, leased)
             .map_err(|_| NoDelegation::Resource)?;
-        if lease.is_broken() {
+        if again {
+            // What programs of the host did while there was no server nobody has seen.
+            server.state.recall(key);
+        } else if lease.is_broken() {
             // Before there was anything to recall.
             server.recall(key);
         }
@@ -136,7 +139,26 @@ impl Compound<'_, '_> {
         state.delegated_file(&client, self.key(node), access)
     }
 
+    /// An OPEN that denies others something waits for those who could open the file by themselves.
+    pub(super) fn clear_of_delegations(
+        &self,
+        client: &ClientRef<Files, Arc<dyn Node>>,
+        key: NodeKey,
+        deny: Share,
+    ) -> Done {
+        let server = self.turn.server;
+        if deny.is_empty() || !server.state.is_delegated(client, key, deny) {
+            return Ok(());
+        }
+        server.recall(key);
+        Err(Status::Delay.into())
+    }
+
     pub(super) fn delegation_return(&mut self, given: StateId) -> Done {
+        if self.minor == 0 {
+            // Which has none.
+            return Err(Status::BadStateid.into());
+        }
         let key = self.key(&self.node()?);
         let client = self.session_client()?;
         let given = self.current_of(&given)?;

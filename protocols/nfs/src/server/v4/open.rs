@@ -94,6 +94,7 @@ impl Compound<'_, '_> {
             }
             _ => self.delegated(client, key, access),
         };
+        self.clear_of_delegations(client, key, deny)?;
         let ask = OpenAsk {
             owner: op.owner.name,
             key,

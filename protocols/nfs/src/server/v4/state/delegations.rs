@@ -148,6 +148,9 @@ impl<F: Clone, N: Clone> State<F, N> {
         {
             return Err(NoDelegation::Resource);
         }
+        if self.shares.denier(key, Share::all()).is_some() {
+            return Err(NoDelegation::Contention);
+        }
         let was_wanted = {
             let mut recent = lock(&self.delegations.recent);
             recent.turn(self.now());
@@ -233,6 +236,19 @@ impl<F: Clone, N: Clone> State<F, N> {
         }
         self.release(gone);
         Ok(())
+    }
+
+    /// Whether others than `client` may do by themselves some of what is to be denied.
+    pub fn is_delegated(&self, client: &ClientRef<F, N>, key: NodeKey, deny: Share) -> bool {
+        let all = self.delegations.of(key);
+        let mut others = all.into_iter().filter(|one| one.0 != client.0.id);
+        others.any(|(id, serial)| {
+            let other = self.clients.get(&id);
+            other.is_some_and(|other| match lock(&other.holdings).get(serial) {
+                Some(Held::Delegation(delegation)) => delegation.kind.intersects(deny),
+                _ => false,
+            })
+        })
     }
 
     /// The file of the delegation `stateid` of `key`, for an OPEN that the client has done by itself (`CLAIM_DELEGATE_CUR`):

@@ -366,6 +366,29 @@ fn rfc8881_10_4_who_writes_has_a_file_to_itself() {
 }
 
 #[test]
+fn rfc8881_10_4_1_who_denies_others_waits_for_those_who_open_by_themselves() {
+    let scene = Scene::new();
+    let client = Client41::called(&scene.world, b"client");
+    let other = Client41::called(&scene.world, b"other");
+    let (handle, state) = delegated(&client);
+    let denying = |deny| {
+        let open = other.open(READ, OpenHow::NoCreate, Claim::Null(b"f"));
+        let Op::Open(open) = open else {
+            panic!("an OPEN");
+        };
+        let open = Op::Open(Open { deny, ..open });
+        other.send(&[Op::Putrootfh, open]).status
+    };
+    assert_eq!(denying(WRITE), Status::Ok);
+    assert_eq!(denying(READ), Status::Delay);
+    Heard::on(&client.net).answer(&client.net, Status::Ok);
+    give_back(&client, &handle, state);
+    // It has the file open to read himself.
+    assert_eq!(denying(READ), Status::ShareDenied);
+    assert_eq!(open(&client, READ).2, Delegation::None);
+}
+
+#[test]
 fn rfc8881_10_2_1_a_delegation_comes_back_after_a_restart() {
     let scene = Scene::new();
     let stable = Arc::new(InMemory::default());
@@ -386,8 +409,13 @@ fn rfc8881_10_2_1_a_delegation_comes_back_after_a_restart() {
     let reply = client.send(&[Op::Putfh(&handle), claim]).done();
     let () = reply.ok();
     let opened: Opened<'_> = reply.ok();
-    assert!(
-        matches!(opened.delegation, Delegation::Read(_)),
-        "{opened:?}"
-    );
+    // But what programs of the host did meanwhile nobody has seen.
+    let Delegation::Read(given) = opened.delegation else {
+        panic!("expected a delegation, got {:?}", opened.delegation);
+    };
+    assert!(given.recall);
+    world.pass(1);
+    let heard = Heard::on(&client.net);
+    assert_eq!(heard.state, given.state);
+    give_back(&client, &handle, given.state);
 }
