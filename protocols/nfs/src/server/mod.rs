@@ -160,7 +160,7 @@ impl Server {
     /// Does what time asks for. To be called about once a second.
     pub fn tend(&self) {
         self.tend_files();
-        self.tend_delegations();
+        self.tend_callbacks();
         self.state.reap();
     }
 

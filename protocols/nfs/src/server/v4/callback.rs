@@ -5,14 +5,14 @@
 use vfs::{Call, Caller, Cx};
 use wire::{Xdr as _, XdrReader};
 
-use super::state::{CallAs, CallHow, Calling, NodeKey};
+use super::state::{CallAs, CallHow, Calling, NodeKey, What};
 use crate::rpc::{self, CALL, OpaqueAuth, flavor};
 use crate::server::{Server, Tree};
 use crate::v4::ClientId;
 use crate::v4::callback::{
-    COMPOUND, CallbackHead, CallbackOp, CallbackSequence, CalledBack, Recall, VERSION,
+    COMPOUND, CallbackHead, CallbackOp, CallbackSequence, CalledBack, NotifyLock, Recall, VERSION,
 };
-use crate::v4::types::CallbackSecurity;
+use crate::v4::types::{CallbackSecurity, Owner};
 
 impl Server {
     /// Somebody wants `key`, which clients may have delegations of.
@@ -26,7 +26,7 @@ impl Server {
     pub(in crate::server) fn call_back(&self, client: ClientId) {
         for calling in self.state.callbacks(client) {
             let xid = calling.xid;
-            tracing::debug!(client, xid, state = ?calling.recall.stateid, "recalled");
+            tracing::debug!(client, xid, what = ?calling.what, "called");
             if !self.say(&calling) {
                 self.state.not_called(xid);
             }
@@ -39,7 +39,7 @@ impl Server {
         };
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
-        match self.handle(&cx, &calling.recall.node) {
+        match self.handle(&cx, &calling.node) {
             Ok(handle) => voice.say(&message(calling, &handle.bytes())),
             Err(_) => false,
         }
@@ -59,8 +59,8 @@ impl Server {
     }
 
     /// Revokes what was not given back, and calls again.
-    pub(in crate::server) fn tend_delegations(&self) {
-        for client in self.state.tend_delegations() {
+    pub(in crate::server) fn tend_callbacks(&self) {
+        for client in self.state.tend_callbacks() {
             self.call_back(client);
         }
     }
@@ -121,12 +121,22 @@ fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
         referring: 0,
     });
     sequence.put(&mut message);
-    let recall = CallbackOp::Recall(Recall {
-        state: calling.recall.stateid,
-        truncate: false,
-        handle,
-    });
-    recall.put(&mut message);
+    let what = match &calling.what {
+        What::Recall(state) => CallbackOp::Recall(Recall {
+            state: *state,
+            truncate: false,
+            handle,
+        }),
+        What::MayLock(owner) => CallbackOp::NotifyLock(NotifyLock {
+            handle,
+            // Sessions alone are told, whose clients know themselves.
+            owner: Owner {
+                client: 0,
+                name: owner,
+            },
+        }),
+    };
+    what.put(&mut message);
     let mark = (message.len() - rpc::MARK) as u32 | rpc::LAST;
     message[..rpc::MARK].copy_from_slice(&mark.to_be_bytes());
     message

@@ -183,6 +183,7 @@ fn carry_out<'t>(
         minor,
         start,
         number: 0,
+        body: 0,
         slot: None,
         current: None,
         saved: None,
@@ -307,6 +308,8 @@ struct Compound<'t, 'a> {
     start: usize,
     /// The number of the operation that is being carried out.
     number: u32,
+    /// Where its own results begin, behind number and status.
+    body: usize,
     /// The session's slot that it came by (v4.1).
     slot: Option<SlotTurn<Files, Arc<dyn Node>>>,
     /// The current file handle.
@@ -348,7 +351,7 @@ impl<'t, 'a> Compound<'t, 'a> {
         self.reply.value(&Status::Ok);
         let body = self.reply.len();
         let mut before = false;
-        self.number = number;
+        (self.number, self.body) = (number, body);
         let done = self.may_stand_here(number, at, count).and_then(|()| {
             if number::CHANGES.contains(&number) && self.reply.room() < number::MOST_OF_A_CHANGE {
                 return Err(self.too_big().into());

@@ -23,6 +23,8 @@ mod flag {
     pub(super) const CONFIRM: u32 = 0x2;
     /// Locks are those of fcntl(2).
     pub(super) const LOCKTYPE_POSIX: u32 = 0x4;
+    /// Who waits for a lock is told when it may be had (v4.1).
+    pub(super) const MAY_NOTIFY_LOCK: u32 = 0x20;
 }
 
 /// What is opened, and what came of the name.
@@ -161,10 +163,15 @@ impl Compound<'_, '_> {
         self.go_to(found.node);
         self.state = Some(opened.stateid);
         let confirm = if opened.confirm { flag::CONFIRM } else { 0 };
+        let notify = if state.may_tell(client) {
+            flag::MAY_NOTIFY_LOCK
+        } else {
+            0
+        };
         self.reply.value(&Opened {
             state: opened.stateid,
             change: found.change,
-            flags: flag::LOCKTYPE_POSIX | confirm,
+            flags: flag::LOCKTYPE_POSIX | confirm | notify,
             set: found.set,
             delegation,
         });

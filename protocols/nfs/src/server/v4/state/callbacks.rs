@@ -55,17 +55,19 @@ pub struct Calling<N> {
     pub sequence: u32,
     /// The highest slot that is ever used.
     pub highest_slot: u32,
-    /// What is to be given back.
-    pub recall: Recalling<N>,
+    /// Which file it is about.
+    pub node: N,
+    /// What is asked, or told.
+    pub what: What,
 }
 
-/// A delegation that is to be given back.
-#[derive(Clone, Debug)]
-pub struct Recalling<N> {
-    /// Which delegation.
-    pub stateid: StateId,
-    /// Of which file.
-    pub node: N,
+/// What a client is asked, or told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// To give a delegation back.
+    Recall(StateId),
+    /// That this lock owner may get what it waits for.
+    MayLock(Arc<[u8]>),
 }
 
 /// The most slots of a backchannel in use.
@@ -100,7 +102,8 @@ struct Flight {
     session: SessionId,
     slot: u32,
     connection: u64,
-    serial: u32,
+    /// The delegation that it is about; of anything else nothing is lost with the call.
+    serial: Option<u32>,
 }
 
 impl Calls {
@@ -148,11 +151,13 @@ impl<F, N: Clone> State<F, N> {
         let Some(client) = self.clients.get(&client) else {
             return calling;
         };
-        while let Some((serial, recall)) = self.next_recall(&client) {
-            match self.fly(&client, serial, recall) {
+        while let Some((serial, node, what)) = self.next_call(&client) {
+            match self.fly(&client, serial, node, what) {
                 Some(call) => calling.push(call),
                 None => {
-                    self.recall_again(&client, serial, true);
+                    if let Some(serial) = serial {
+                        self.recall_again(&client, serial, true);
+                    }
                     break;
                 }
             }
@@ -160,8 +165,23 @@ impl<F, N: Clone> State<F, N> {
         calling
     }
 
-    /// A call to `client` about its delegation `serial`, if there is a way.
-    fn fly(&self, client: &Client<F, N>, serial: u32, recall: Recalling<N>) -> Option<Calling<N>> {
+    /// The next thing to call `client` for.
+    fn next_call(&self, client: &Client<F, N>) -> Option<(Option<u32>, N, What)> {
+        if let Some((serial, node, stateid)) = self.next_recall(client) {
+            return Some((Some(serial), node, What::Recall(stateid)));
+        }
+        let (node, owner) = lock(&client.holdings).to_tell.pop_front()?;
+        Some((None, node, What::MayLock(owner)))
+    }
+
+    /// A call to `client`, if there is a way.
+    fn fly(
+        &self,
+        client: &Client<F, N>,
+        serial: Option<u32>,
+        node: N,
+        what: What,
+    ) -> Option<Calling<N>> {
         let sessions = lock(&client.holdings).sessions.clone();
         let sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
         for session in sessions {
@@ -198,7 +218,8 @@ impl<F, N: Clone> State<F, N> {
                 slot,
                 sequence,
                 highest_slot: calls.slots.len() as u32 - 1,
-                recall,
+                node,
+                what,
             });
         }
         None
@@ -264,8 +285,8 @@ impl<F, N: Clone> State<F, N> {
     /// A call has come to nothing: it is to be made again, `now` or when the next second begins.
     fn land(&self, flight: &Flight, again: bool, now: bool) {
         self.landed(flight, again);
-        if let Some(client) = self.clients.get(&flight.client) {
-            self.recall_again(&client, flight.serial, now);
+        if let (Some(client), Some(serial)) = (self.clients.get(&flight.client), flight.serial) {
+            self.recall_again(&client, serial, now);
         }
     }
 }

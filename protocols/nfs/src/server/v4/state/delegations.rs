@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::v4::{ClientId, StateId, Status};
 
-use super::callbacks::Recalling;
 use super::client::{Client, ClientRef, Minor};
 use super::gone::{Gone, NodeKey};
 use super::holdings::{Held, Holdings, Share};
@@ -291,16 +290,13 @@ impl<F: Clone, N: Clone> State<F, N> {
 
 impl<F, N: Clone> State<F, N> {
     /// The next delegation that `client` is to be asked for.
-    pub(super) fn next_recall(&self, client: &Client<F, N>) -> Option<(u32, Recalling<N>)> {
+    pub(super) fn next_recall(&self, client: &Client<F, N>) -> Option<(u32, N, StateId)> {
         let mut holdings = lock(&client.holdings);
         loop {
             let serial = holdings.to_recall.pop_front()?;
             if let Some(Held::Delegation(delegation)) = holdings.get(serial) {
-                let recall = Recalling {
-                    stateid: stateid::stateid(client.id, serial, SEQID),
-                    node: delegation.node.clone(),
-                };
-                return Some((serial, recall));
+                let stateid = stateid::stateid(client.id, serial, SEQID);
+                return Some((serial, delegation.node.clone(), stateid));
             }
         }
     }
@@ -316,17 +312,15 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Takes from clients what they should have given back, and says whom to call again. To be called about once a
-    /// second.
-    pub fn tend_delegations(&self) -> Vec<ClientId> {
+    /// Takes from clients what they should have given back, and says whom to call, or to call again. To be called about
+    /// once a second.
+    pub fn tend_callbacks(&self) -> Vec<ClientId> {
         let now = self.now();
         let in_time = self.lease.min(PATIENCE);
         let mut gone = Gone::default();
         let mut whom = Vec::new();
-        if self.delegations.count.load(Ordering::Relaxed) == 0 {
-            return whom;
-        }
         for client in self.clients.all() {
+            let tells = self.tell_unseen(&client);
             let is_expired = self.is_expired(&client);
             let mut holdings = lock(&client.holdings);
             for serial in holdings.recalled.clone() {
@@ -340,7 +334,7 @@ impl<F, N: Clone> State<F, N> {
                     holdings.to_recall.push_back(serial);
                 }
             }
-            if !holdings.to_recall.is_empty() {
+            if tells || !holdings.to_recall.is_empty() {
                 whom.push(client.id);
             }
         }

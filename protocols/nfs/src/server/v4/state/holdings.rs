@@ -13,6 +13,7 @@ use super::delegations::{Delegation, Delegations};
 use super::gone::{Gone, NodeKey, Unlock};
 use super::owners::{LockOwner, OpenOwner, Owners};
 use super::shares::Shares;
+use super::waiting::Waiting;
 
 bitflags! {
     /// What an open is for, or denies others: `OPEN4_SHARE_ACCESS_*` and `OPEN4_SHARE_DENY_*` by the
@@ -44,6 +45,10 @@ pub(super) struct Holdings<F, N> {
     pub(super) recalled: Vec<u32>,
     /// Those of them that it is to be asked for now.
     pub(super) to_recall: VecDeque<u32>,
+    /// Who waits for locks.
+    pub(super) waiting: Waiting<N>,
+    /// Lock owners that are to be told that they may get what they wait for, and of which file.
+    pub(super) to_tell: VecDeque<(N, Arc<[u8]>)>,
 }
 
 impl<F, N> Default for Holdings<F, N> {
@@ -62,6 +67,8 @@ impl<F, N> Default for Holdings<F, N> {
             lost: 0,
             recalled: Vec::new(),
             to_recall: VecDeque::new(),
+            waiting: Waiting::default(),
+            to_tell: VecDeque::new(),
         }
     }
 }
@@ -346,6 +353,14 @@ impl<F, N: Clone> Holdings<F, N> {
             self.end_delegation(client, serial, delegations, gone);
         }
         self.to_recall.clear();
+        self.to_tell.clear();
+        for ((key, name), waits) in self.waiting.drain() {
+            gone.locks.push(Unlock {
+                key,
+                node: waits.node,
+                owner: client.lock_owner(name),
+            });
+        }
         let serials: Vec<u32> = self.states.keys().copied().collect();
         let is_open = |state: &Held<F, N>| matches!(state, Held::Open(_));
         let (opens, locks): (Vec<u32>, Vec<u32>) = serials

@@ -45,6 +45,7 @@ mod stateid;
 mod table;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -62,7 +63,7 @@ use self::shares::Shares;
 use self::slots::Budget;
 use self::table::Table;
 
-pub use self::callbacks::{CallAs, CallHow, Calling, Recalling};
+pub use self::callbacks::{CallAs, CallHow, Calling, What};
 pub use self::client::{ClientRef, Minor};
 pub use self::connections::Direction;
 pub use self::delegations::NoDelegation;
@@ -77,6 +78,7 @@ pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotT
 pub use self::setclientid::{Callback, SetClientId, SetClientIdError};
 pub use self::stable::{InMemory, Stable};
 pub use self::stateid::{Special, special};
+pub use self::waiting::{Parked, Waiter};
 
 /// How a [`State`] is made.
 pub struct Config<F, N> {

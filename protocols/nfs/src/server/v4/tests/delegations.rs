@@ -1,16 +1,13 @@
 //! Delegations, over a directory of the host: whose kernel sees who else comes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::*;
-use crate::rpc;
 use crate::server::v4::state::{InMemory, status_flags};
-use crate::v4::callback::{CallbackHead, CallbackOp, CallbackSequence, Recall, reply};
+use crate::v4::callback::{CallbackOp, CallbackSequence, Recall};
 use crate::v4::op::{BindConnToSession, Commit, Setattr, Write};
 use crate::v4::reply::{Delegation, ReadDelegation, SpaceLimit, WhyNone, WriteDelegation};
 use crate::v4::types::{Data, Stable};
-use wire::{Xdr, XdrReader};
 
 const WANT_READ: u32 = 0x100;
 
@@ -92,7 +89,7 @@ fn delegated_to_write(client: &Client41) -> (Vec<u8>, StateId) {
 
 /// A CB_RECALL as it came.
 struct Heard {
-    xid: u32,
+    call: Called,
     sequence: CallbackSequence,
     state: StateId,
     handle: Vec<u8>,
@@ -101,37 +98,21 @@ struct Heard {
 impl Heard {
     /// The next thing that the server says on a connection.
     fn on(net: &Net) -> Heard {
-        let message = net
-            .heard
-            .recv_timeout(Duration::from_secs(20))
-            .expect("the server calls");
-        let mut from = XdrReader::new(&message[rpc::MARK..]);
-        let xid = from.u32().expect("an id");
-        assert_eq!(from.u32(), Ok(rpc::CALL));
-        let call = rpc::Call::read(&mut from).expect("a call");
-        assert_eq!((call.program, call.version), (0x4000_0000, 1));
-        let head = CallbackHead::get(&mut from).expect("a head");
-        assert_eq!((head.minor, head.count), (1, 2));
-        let CallbackOp::Sequence(sequence) = CallbackOp::get(&mut from).expect("an operation")
-        else {
-            panic!("not in sequence");
-        };
-        let CallbackOp::Recall(Recall { state, handle, .. }) =
-            CallbackOp::get(&mut from).expect("an operation")
-        else {
+        let call = Called::on(net);
+        let (sequence, CallbackOp::Recall(Recall { state, handle, .. })) = call.read() else {
             panic!("no recall");
         };
-        from.end().expect("nothing behind it");
+        let handle = handle.to_vec();
         Heard {
-            xid,
             sequence,
             state,
-            handle: handle.to_vec(),
+            handle,
+            call,
         }
     }
 
     fn answer(&self, net: &Net, status: Status) {
-        net.tell(&reply(self.xid, &self.sequence, 4, status));
+        self.call.answer(net, status);
     }
 }
 

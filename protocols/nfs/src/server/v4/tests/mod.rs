@@ -10,7 +10,7 @@ mod owners;
 mod sessions;
 mod sparse;
 
-use self::net::{Net, Reply, World};
+use self::net::{Called, Net, Reply, World};
 use crate::v4::attr::Attributes;
 use crate::v4::op::{
     Claim, CreateHow, CreateSession, ExchangeId, Op, Open, OpenConfirm, OpenHow, Protect, Sequence,

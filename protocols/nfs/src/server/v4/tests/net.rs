@@ -17,6 +17,7 @@ use wire::{Answer, Session as _, Voice, Xdr, XdrReader};
 use crate::rpc::{self, flavor, program};
 use crate::server::{Connection, Options, Server};
 use crate::v4::Status;
+use crate::v4::callback::{self, CallbackHead, CallbackOp, CallbackSequence};
 use crate::v4::op::Op;
 
 /// A server, on a clock that the test turns.
@@ -142,6 +143,49 @@ impl Net {
             Ok((Answer::Done, bytes)) => Reply::new(bytes),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// A call of the server's to a client: CB_SEQUENCE and one operation.
+pub(super) struct Called(Vec<u8>);
+
+impl Called {
+    /// The next thing that the server says on a connection.
+    #[track_caller]
+    pub(super) fn on(net: &Net) -> Called {
+        let said = net.heard.recv_timeout(Duration::from_secs(20));
+        Called(said.expect("the server calls"))
+    }
+
+    /// What it asks.
+    #[track_caller]
+    pub(super) fn read(&self) -> (CallbackSequence, CallbackOp<'_>) {
+        let mut from = XdrReader::new(&self.0[rpc::MARK + 4..]);
+        assert_eq!(from.u32(), Ok(rpc::CALL));
+        let call = rpc::Call::read(&mut from).expect("a call");
+        assert_eq!((call.program, call.version), (0x4000_0000, 1));
+        let head = CallbackHead::get(&mut from).expect("a head");
+        assert_eq!((head.minor, head.count), (1, 2));
+        let sequence = CallbackOp::get(&mut from).expect("an operation");
+        let CallbackOp::Sequence(sequence) = sequence else {
+            panic!("expected CB_SEQUENCE, got {sequence:?}");
+        };
+        let op = CallbackOp::get(&mut from).expect("an operation");
+        from.end().expect("nothing behind it");
+        (sequence, op)
+    }
+
+    /// Answers it: the operation behind CB_SEQUENCE ended so.
+    pub(super) fn answer(&self, net: &Net, status: Status) {
+        let mut from = XdrReader::new(&self.0[rpc::MARK..]);
+        let xid = from.u32().expect("an id");
+        let (sequence, op) = self.read();
+        let number = match op {
+            CallbackOp::Recall(_) => 4,
+            CallbackOp::Sequence(_) => 11,
+            CallbackOp::NotifyLock(_) => 13,
+        };
+        net.tell(&callback::reply(xid, &sequence, number, status));
     }
 }
 
