@@ -125,6 +125,16 @@ impl Delegations {
         self.part(&key).get(&key).cloned().unwrap_or_default()
     }
 
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        let count =
+            |part: &Mutex<HashMap<_, Vec<_>>>| lock(part).values().map(Vec::len).sum::<usize>();
+        let counted: usize = self.parts.iter().map(count).sum::<usize>();
+        assert_eq!(self.count.load(Ordering::SeqCst), counted);
+        counted
+    }
+
     fn part(&self, key: &NodeKey) -> MutexGuard<'_, HashMap<NodeKey, Vec<(ClientId, u32)>>> {
         lock(&self.parts[self.hash.hash_one(key) as usize % PARTS])
     }
