@@ -39,7 +39,7 @@ delegated() { # FILE
 }
 
 for round in $(seq "${ROUNDS:-5}"); do
-    host "for each in rewrite append cut replace mode rename remove link; do echo old-\$each >\$each$round; done"
+    host "for each in rewrite append cut replace mode rename remove link; do echo old-\$each >\${each}$round; done"
 
     delegated "rewrite$round"
     host "printf 'new-rewrite\n' | dd of=rewrite$round conv=notrunc status=none"

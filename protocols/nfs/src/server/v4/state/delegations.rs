@@ -51,10 +51,13 @@ pub enum NoDelegation {
 /// Which clients have delegations of which files.
 pub(super) struct Delegations {
     hash: RandomState,
-    parts: [Mutex<HashMap<NodeKey, Vec<(ClientId, u32)>>>; PARTS],
+    parts: [Mutex<Part>; PARTS],
     count: AtomicUsize,
     recent: Mutex<Recent>,
 }
+
+/// Whose delegations there are of a file, by their serial numbers.
+type Part = HashMap<NodeKey, Vec<(ClientId, u32)>>;
 
 /// More than threads open files at once.
 const PARTS: usize = 64;
@@ -128,14 +131,13 @@ impl Delegations {
     /// How many there are.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let count =
-            |part: &Mutex<HashMap<_, Vec<_>>>| lock(part).values().map(Vec::len).sum::<usize>();
+        let count = |part: &Mutex<Part>| lock(part).values().map(Vec::len).sum::<usize>();
         let counted: usize = self.parts.iter().map(count).sum::<usize>();
         assert_eq!(self.count.load(Ordering::SeqCst), counted);
         counted
     }
 
-    fn part(&self, key: &NodeKey) -> MutexGuard<'_, HashMap<NodeKey, Vec<(ClientId, u32)>>> {
+    fn part(&self, key: &NodeKey) -> MutexGuard<'_, Part> {
         lock(&self.parts[self.hash.hash_one(key) as usize % PARTS])
     }
 }
