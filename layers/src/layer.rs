@@ -207,8 +207,7 @@ pub trait Layer: Send + Sync + 'static {
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
-        lease
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
     }
 }
 
@@ -223,7 +222,6 @@ impl<L: Layer + ?Sized> Layer for Arc<L> {
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
-        lease
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
     }
 }
