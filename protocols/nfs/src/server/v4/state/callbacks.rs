@@ -142,6 +142,7 @@ impl<F, N: Clone> State<F, N> {
     pub fn set_callback(&self, session: &SessionId, how: CallHow) -> Result<(), Status> {
         let session = self.sessions.get(session).ok_or(Status::Badsession)?;
         lock(&session.calls).how = how;
+        session.forgive();
         Ok(())
     }
 
@@ -292,7 +293,7 @@ impl<F, N: Clone> State<F, N> {
 }
 
 impl<F, N> Session<F, N> {
-    /// A connection has become a backchannel: whatever was wrong before may be right.
+    /// A connection has become a backchannel, or the client is called otherwise: what was wrong may be right.
     pub(super) fn forgive(&self) {
         lock(&self.calls).faulty = false;
     }
