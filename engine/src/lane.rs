@@ -6,12 +6,13 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
 use vfs::{Call, Patience, Peer};
-use wire::{Answer, Malformed, Session};
+use wire::{Answer, Malformed, Session, Voice};
 
 use crate::drive::Own;
 use crate::request::{Job, Ran, Request};
@@ -55,6 +56,15 @@ struct Output {
 impl Output {
     fn is_clogged(&self) -> bool {
         self.backlog.len() - self.sent > Lane::BACKLOG
+    }
+}
+
+/// What a session says of its own accord.
+struct LaneVoice(Weak<Lane>);
+
+impl Voice for LaneVoice {
+    fn say(&self, message: &[u8]) -> bool {
+        self.0.upgrade().is_some_and(|lane| lane.say(message))
     }
 }
 
@@ -138,7 +148,7 @@ impl Lane {
         member: Member,
     ) -> io::Result<Arc<Lane>> {
         let peer = Arc::new(Peer::new(link.peer_addr()));
-        Ok(Arc::new(Lane {
+        let lane = Arc::new(Lane {
             session,
             workers,
             link,
@@ -153,7 +163,10 @@ impl Lane {
             gone: AtomicBool::new(false),
             tuning,
             member,
-        }))
+        });
+        let voice = LaneVoice(Arc::downgrade(&lane));
+        lane.session.can_speak(Arc::new(voice));
+        Ok(lane)
     }
 
     /// Errs if request `id` is in flight.
@@ -359,6 +372,44 @@ impl Lane {
             self.ring();
         }
         Ok(output.is_clogged())
+    }
+
+    /// [`Voice::say`].
+    fn say(&self, message: &[u8]) -> bool {
+        // Whoever sends holds it for microseconds, unless he waits for the peer.
+        const TRIES: u32 = 20;
+        const PAUSE: Duration = Duration::from_micros(100);
+        let mut output = None;
+        for _ in 0..TRIES {
+            match self.output.try_lock() {
+                Ok(free) => {
+                    output = Some(free);
+                    break;
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                Err(TryLockError::Poisoned(_)) => return false,
+            }
+        }
+        let Some(mut output) = output else {
+            return false;
+        };
+        if self.is_gone() || output.is_clogged() {
+            return false;
+        }
+        let mut sent = 0;
+        if output.backlog.is_empty() {
+            sent = match self.link.send(message, false) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+                Err(_) => return false,
+                Ok(sent) => sent,
+            };
+        }
+        add(&self.stats().sent, message.len());
+        if sent < message.len() {
+            output.backlog.extend_from_slice(&message[sent..]);
+            self.ring();
+        }
+        true
     }
 
     fn send_backlog(&self) -> io::Result<()> {

@@ -11,7 +11,7 @@ use memory::Memory;
 use nfs::server::{Options, Server};
 use vfs::{Call, Export, Patience};
 use vfs_testkit::{Message, clock, session};
-use wire::{Answer, Session, Xdr, XdrReader};
+use wire::{Answer, Session, Voice, Xdr, XdrReader};
 
 use crate::ROOM;
 
@@ -42,6 +42,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
         sequence: 0,
         id: [0; 16],
     };
+    client.session.can_speak(Arc::new(Unheard));
     client.greet();
     while !input.is_empty() {
         match input.arbitrary::<u8>()? {
@@ -55,6 +56,12 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
                 let procedure = u32::from(input.arbitrary::<u8>()? % 24);
                 let arguments = piece(input)?;
                 client.call(program, procedure, arguments);
+            }
+            // What answers a call of the server's, if there is one of this id.
+            96..=103 => {
+                let id = u32::from(input.arbitrary::<u8>()? % 4);
+                let reply = piece(input)?;
+                client.reply(id, reply);
             }
             number => {
                 let minor = u32::from(number % 3);
@@ -75,6 +82,15 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
 fn piece<'a>(input: &mut Unstructured<'a>) -> Result<&'a [u8]> {
     let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
     input.bytes(len)
+}
+
+/// Takes whatever the server says of its own accord.
+struct Unheard;
+
+impl Voice for Unheard {
+    fn say(&self, _message: &[u8]) -> bool {
+        true
+    }
 }
 
 struct Client {
@@ -100,7 +116,8 @@ impl Client {
         CREATE_SESSION.put(&mut create);
         client.put(&mut create);
         sequence.put(&mut create);
-        0u32.put(&mut create);
+        // It can be called back.
+        2u32.put(&mut create);
         for _ in 0..2 {
             [0, 1 << 20, 1 << 20, 8192, 32, 8, 0]
                 .iter()
@@ -154,6 +171,17 @@ impl Client {
         let answered = reply.u32().expect("a count");
         assert!(answered <= count + before);
         assert!(status != 0 || answered == count + before);
+    }
+
+    /// Answers call `id` of the server's, which is answered by nothing.
+    fn reply(&mut self, id: u32, body: &[u8]) {
+        let mut reply = ((body.len() + 8) as u32 | 1 << 31).to_be_bytes().to_vec();
+        [id, 1].iter().for_each(|word| word.put(&mut reply));
+        reply.extend_from_slice(body);
+        let message = Message::apart(&reply, reply.len());
+        let call = Call::detached();
+        let served = session::serve(&self.session, &call, Patience::Full, &message, ROOM);
+        assert_eq!(served, Ok((Answer::Done, Vec::new())));
     }
 
     /// Has a call answered. Nothing where the connection would be closed.

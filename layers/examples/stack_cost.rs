@@ -45,7 +45,7 @@ impl Layer for Host {
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr write readdir fsync flush allocate seek extents copy
+        file_attr file_setattr write readdir fsync flush allocate seek extents copy lease
     }
 }
 
@@ -62,7 +62,7 @@ impl Layer for Empty {
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
     }
 }
 

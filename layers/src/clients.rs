@@ -133,7 +133,7 @@ impl Layer for Clients {
         root resolve sync
         handle attr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr read write readdir fsync flush allocate seek extents copy
+        file_attr read write readdir fsync flush allocate seek extents copy lease
     }
 }
 
@@ -150,6 +150,6 @@ impl Layer for Open {
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
     }
 }

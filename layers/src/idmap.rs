@@ -229,7 +229,7 @@ impl Layer for MapIds {
         root resolve sync
         handle access statfs open readlink unlink rename xattrs remove_xattr host_lock
         host_lock_holder
-        read write fsync flush allocate seek extents copy
+        read write fsync flush allocate seek extents copy lease
     }
 }
 

@@ -134,6 +134,7 @@ macro_rules! operation {
     ($how:tt seek) => { $crate::layer_method! { $how Seek seek [layers::Opened<'_>] seek(offset: u64, what: vfs::Seek) -> u64 } };
     ($how:tt extents) => { $crate::layer_method! { $how Extents extents [layers::Opened<'_>] extents(offset: u64, len: u64, each: &mut dyn FnMut(vfs::Extent) -> bool) -> () } };
     ($how:tt copy) => { $crate::layer_method! { $how Copy copy [layers::Opened<'_>] copy(offset: u64, to: &dyn vfs::File, to_offset: u64, len: u64, how: vfs::CopyHow) -> u64 } };
+    ($how:tt lease) => { $crate::layer_method! { $how Lease lease [layers::Opened<'_>] lease(kind: vfs::LeaseKind, broken: &vfs::Broken) -> Box<dyn vfs::Lease> } };
 }
 
 /// A method of [`Layer`] from a row of the table.
@@ -215,7 +216,7 @@ pub trait Layer: Send + Sync + 'static {
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
     }
 }
 
@@ -230,6 +231,6 @@ impl<L: Layer + ?Sized> Layer for Arc<L> {
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
     }
 }

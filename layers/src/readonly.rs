@@ -101,6 +101,6 @@ impl Layer for ReadOnly {
         id above
         root resolve sync
         handle attr statfs readlink lookup parent xattr xattrs host_lock host_lock_holder
-        file_attr read readdir fsync flush seek extents
+        file_attr read readdir fsync flush seek extents lease
     }
 }

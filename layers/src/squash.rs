@@ -110,6 +110,6 @@ impl Layer for Squash {
         root resolve sync
         handle attr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr read write readdir fsync flush allocate seek extents copy
+        file_attr read write readdir fsync flush allocate seek extents copy lease
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
 use vfs::{
-    Access, Allocate, Attr, Capabilities, CopyHow, Cx, DirEntry, DirSink, Entry, Errno, Extent,
-    File, FileSystem, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags, Payload, Plus,
-    RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want, XattrFlags,
+    Access, Allocate, Attr, Broken, Capabilities, CopyHow, Cx, DirEntry, DirSink, Entry, Errno,
+    Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node, NodeId,
+    OpenFlags, Payload, Plus, RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want, XattrFlags,
 };
 
 use crate::{Layer, Opened};
@@ -322,6 +322,10 @@ impl<L: Layer> File for LayeredFile<L> {
         };
         self.layer
             .copy(self.opened(), cx, offset, to, to_offset, len, how)
+    }
+
+    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
+        self.layer.lease(self.opened(), cx, kind, broken)
     }
 }
 

@@ -166,6 +166,6 @@ impl Layer for Trace {
 
     forward! { with trace:
         handle attr access statfs readlink lookup parent xattr xattrs host_lock_holder
-        file_attr readdir seek extents
+        file_attr readdir seek extents lease
     }
 }

@@ -241,6 +241,6 @@ impl Layer for XattrMap {
         root resolve sync
         handle attr access statfs readlink lookup parent make tmpfile link unlink rename
         host_lock host_lock_holder
-        file_attr read readdir fsync flush seek extents copy
+        file_attr read readdir fsync flush seek extents copy lease
     }
 }

@@ -51,7 +51,7 @@ impl Layer for Recorder {
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
     }
 }
 
@@ -125,6 +125,10 @@ fn call(op: Op, top: &Top, cx: &Cx<'_>) -> Result<()> {
         Op::Seek => file.seek(cx, 0, Seek::Data).map(drop),
         Op::Extents => file.extents(cx, 0, 1, &mut |_| true),
         Op::Copy => file.copy(cx, 0, &**file, 5, 1, CopyHow::Any).map(drop),
+        Op::Lease => {
+            let broken: vfs::Broken = std::sync::Arc::new(|| {});
+            file.lease(cx, vfs::LeaseKind::Read, &broken).map(drop)
+        }
     }
 }
 

@@ -15,6 +15,7 @@ pub mod fiemap;
 pub mod fuse;
 pub mod handle;
 pub mod inherit;
+pub mod lease;
 pub mod limits;
 pub mod lock;
 pub mod net;

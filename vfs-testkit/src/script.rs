@@ -16,10 +16,10 @@ use std::task::Waker;
 
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
 use vfs::{
-    Access, Allocate, Attr, Call, Caller, Capabilities, CopyHow, Cx, Device, DirEntry, DirSink,
-    Entry, Errno, Extent, File, FileSystem, Handle, Kind, Make, Mode, Name, Node, NodeId, Op,
-    OpenFlags, Patience, Payload, Plus, RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Time,
-    Want, XattrFlags,
+    Access, Allocate, Attr, Broken, Call, Caller, Capabilities, CopyHow, Cx, Device, DirEntry,
+    DirSink, Entry, Errno, Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode,
+    Name, Node, NodeId, Op, OpenFlags, Patience, Payload, Plus, RenameFlags, Result, Seek, SetAttr,
+    Sink, StatFs, Time, Want, XattrFlags,
 };
 
 /// What a call answers.
@@ -696,5 +696,20 @@ impl File for ScriptFile {
         let to = to.ok_or(Errno::EXDEV)?;
         let what = format!("{offset} {} {to_offset} {len} {how:?}", to.id);
         self.script.count(Op::Copy, cx, self.id, what, len)
+    }
+
+    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+        self.script
+            .done(Op::Lease, cx, self.id, format!("{kind:?}"))?;
+        Ok(Box::new(Unbroken))
+    }
+}
+
+/// A lease that nobody breaks.
+struct Unbroken;
+
+impl Lease for Unbroken {
+    fn is_broken(&self) -> bool {
+        false
     }
 }

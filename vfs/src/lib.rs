@@ -15,6 +15,7 @@ pub mod attr;
 pub mod cx;
 pub mod errno;
 pub mod export;
+pub mod lease;
 pub mod lock;
 pub mod name;
 pub mod node;
@@ -29,6 +30,7 @@ pub use attr::{Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Want};
 pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;
 pub use export::{Capabilities, Export, FileSystem, Handle, Level};
+pub use lease::{Broken, Lease, LeaseKind};
 pub use name::Name;
 pub use node::{
     Access, Allocate, CopyHow, DirEntry, DirSink, Entry, Extent, File, Make, Mode, Node, NodeId,

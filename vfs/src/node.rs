@@ -9,7 +9,10 @@ use std::sync::Arc;
 use bitflags::bitflags;
 
 use crate::lock::{HostLock, LockKind, Outsider, Space};
-use crate::{Attr, Cx, Device, Handle, Kind, Name, Payload, Result, SetAttr, Sink, StatFs, Want};
+use crate::{
+    Attr, Broken, Cx, Device, Handle, Kind, Lease, LeaseKind, Name, Payload, Result, SetAttr, Sink,
+    StatFs, Want,
+};
 
 /// A node's number: unique and stable within a file system, the devices below it included.
 /// Never 0.
@@ -188,6 +191,16 @@ pub trait File: Send + Sync {
         len: u64,
         how: CopyHow,
     ) -> Result<u64>;
+
+    /// A lease of the file, which tells `broken` who may no longer keep things. It sees everybody: other clients,
+    /// other protocols, programs of the host. Who wants to change contents or open in conflict waits until it is
+    /// given back ([`crate::Errno::PARKED`], for a source that is asked to wait); but whoever breaks it for too long, a
+    /// minute or so, has lost it. So do those who change a name or attributes, if they come by barge; of others'
+    /// changes of these it tells right behind them.
+    ///
+    /// [`LeaseKind::Read`] of a file open for reading only, [`LeaseKind::Write`] of one open for both. `EAGAIN` if
+    /// somebody has the file open in a way that conflicts; `EOPNOTSUPP` where the source cannot see everybody.
+    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>>;
 }
 
 /// A node as a directory has it: with the attributes that came along.

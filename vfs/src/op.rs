@@ -64,6 +64,7 @@ ops! {
     Seek "seek",
     Extents "extents",
     Copy "copy",
+    Lease "lease",
 }
 
 impl fmt::Display for Op {

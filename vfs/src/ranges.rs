@@ -11,6 +11,11 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// The ranges, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().copied()
+    }
+
     /// Adds `start..=end`.
     pub fn insert(&mut self, mut start: u64, mut end: u64) {
         self.0.retain(|&(from, to)| {

@@ -1,4 +1,5 @@
 use std::ops::Range;
+use std::sync::Arc;
 
 use vfs::{Call, Patience, Payload, Result as Answered};
 
@@ -34,6 +35,10 @@ pub trait Session: Send + Sync {
 
     /// The connection has been secured, as [`Answer::Secure`] asked, and `peer` is at its other end.
     fn secured(&self, _peer: Certified) {}
+
+    /// The peer can be spoken to from now on: called once, before its first message, where the transport carries what
+    /// nobody asked for. Most protocols have nothing of the kind.
+    fn can_speak(&self, _voice: Arc<dyn Voice>) {}
 }
 
 /// Who is at the other end of a connection that nobody else can read.
@@ -42,6 +47,13 @@ pub struct Certified {
     /// The names in the certificate by which it has shown who it is, as `email:alice@example.org`,
     /// `DNS:host.example.org` or `URI:spiffe://example.org/x`; nothing if it has shown none.
     pub names: Option<Vec<String>>,
+}
+
+/// What a session says to its peer that is no reply. Whoever keeps one keeps no connection alive.
+pub trait Voice: Send + Sync {
+    /// Sends a whole message, behind what is being sent, from any thread, and does not wait: what the link does not take
+    /// goes with whatever the connection does next. Not (`false`) if the peer is gone, or leaves what it was sent lying.
+    fn say(&self, message: &[u8]) -> bool;
 }
 
 /// A whole message as it came. The transport lends what it carries to a file without showing

@@ -48,6 +48,7 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
         read_plus: plan.read_plus,
         listed: exports.listed.clone(),
         referrals: exports.referrals.clone(),
+        delegations: plan.delegations,
         ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
     };
     let acceptor = plan.tls.as_ref().map(Tls::acceptor).transpose()?;

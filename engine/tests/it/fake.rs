@@ -9,7 +9,7 @@ use std::time::Duration;
 use engine::{Engine, Service, Tuning};
 use transports::{StreamLink, pair};
 use vfs::{Call, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
+use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session, Voice};
 
 /// Messages are `len[1] id[1] what[1] more…`; a reply repeats its message.
 #[derive(Default)]
@@ -20,6 +20,8 @@ pub(crate) struct Fake {
     opened: Condvar,
     pub(crate) sessions: AtomicUsize,
     pub(crate) served: AtomicUsize,
+    /// Of each connection.
+    pub(crate) voices: Mutex<Vec<Arc<dyn Voice>>>,
 }
 
 #[derive(Default)]
@@ -152,6 +154,10 @@ impl Session for FakeSession {
         }
         out.bytes(message);
         Ok(Answer::Done)
+    }
+
+    fn can_speak(&self, voice: Arc<dyn Voice>) {
+        self.0.voices.lock().expect("no panic holds it").push(voice);
     }
 }
 

@@ -43,6 +43,48 @@ fn quick_requests_are_answered_in_order_inline() {
 }
 
 #[test]
+fn a_session_says_something_of_its_own_while_its_lane_waits() {
+    let rig = Rig::new(Tuning::default());
+    let link = rig.connect();
+    let other = rig.connect();
+    send(&other, &[b"\x01e"]);
+    assert_eq!(reply(&other), b"\x01e");
+    let voices = std::mem::take(&mut *rig.fake.voices.lock().expect("no panic holds it"));
+    for _ in 0..2 {
+        assert!(voices[0].say(b"\x05said"));
+        assert_eq!(reply(&link), b"said");
+        send(&link, &[b"\x02w", b"\x03e"]);
+        assert!(voices[1].say(b"\x05also"));
+        assert_eq!(reply(&other), b"also");
+        assert_eq!(reply(&link), b"\x03e");
+        rig.fake.open(2);
+        assert_eq!(reply(&link), b"\x02w");
+    }
+    drop(link);
+    while voices[0].say(b"\x05gone") {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn nothing_is_said_to_a_client_that_leaves_it_lying() {
+    let rig = Rig::new(Tuning::default());
+    let link = rig.connect();
+    send(&link, &[b"\x01e"]);
+    assert_eq!(reply(&link), b"\x01e");
+    let voice = rig.fake.voices.lock().expect("no panic holds it")[0].clone();
+    let message = [0xff; 0xff];
+    let said = (0..1 << 16).take_while(|_| voice.say(&message)).count();
+    assert!(said < 1 << 16, "it is bounded");
+    // What was said comes, and what is asked afterwards behind it.
+    send(&link, &[b"\x02e"]);
+    for _ in 0..said {
+        assert_eq!(reply(&link), &message[1..]);
+    }
+    assert_eq!(reply(&link), b"\x02e");
+}
+
+#[test]
 fn a_request_that_blocks_stops_no_other() {
     let rig = Rig::new(Tuning::default());
     let link = rig.connect();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
 use vfs::{
-    Access, Allocate, Attr, CopyHow, Cx, Device, DirEntry, DirSink, Entry, Errno, Extent, File,
-    Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags, Payload, Plus, RenameFlags, Result,
-    Seek, SetAttr, Sink, StatFs, Want, XattrFlags,
+    Access, Allocate, Attr, Broken, CopyHow, Cx, Device, DirEntry, DirSink, Entry, Errno, Extent,
+    File, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node, NodeId, OpenFlags, Payload, Plus,
+    RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want, XattrFlags,
 };
 
 use super::{Directory, Place, Tree, numbers};
@@ -305,6 +305,10 @@ impl File for Dir {
     }
 
     fn copy(&self, _: &Cx<'_>, _: u64, _: &dyn File, _: u64, _: u64, _: CopyHow) -> Result<u64> {
+        Err(Errno::EISDIR)
+    }
+
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EISDIR)
     }
 }

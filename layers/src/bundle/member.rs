@@ -208,7 +208,7 @@ impl Layer for Member {
     forward! {
         root resolve sync
         access statfs open readlink unlink rename xattr xattrs set_xattr remove_xattr
-        read write fsync flush allocate seek extents copy
+        read write fsync flush allocate seek extents copy lease
     }
 }
 

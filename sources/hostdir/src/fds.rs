@@ -40,6 +40,11 @@ impl Budget {
         self.open() > self.limit
     }
 
+    /// How many may be open.
+    pub(crate) fn most(&self) -> usize {
+        self.limit
+    }
+
     /// How many are open.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, OFlags};
 use sys::errno;
 use vfs::{
-    Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, OpenFlags, Patience, Payload,
-    Plus, Result, Seek, SetAttr, Sink, Want,
+    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease, LeaseKind,
+    OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use crate::attr::{self, Target};
@@ -16,7 +16,7 @@ use crate::dir::Stream;
 use crate::fds::Fd;
 use crate::node::HostNode;
 use crate::opened::OpenFile;
-use crate::{copy, direct, extents};
+use crate::{copy, direct, extents, lease};
 
 /// A file or directory that a client has open. It has a descriptor of its own, so it works on after
 /// unlink, rename and chmod.
@@ -46,6 +46,11 @@ impl HostFile {
         self.opened.node()
     }
 
+    /// What it was opened for.
+    pub(crate) fn flags(&self) -> OpenFlags {
+        self.flags
+    }
+
     /// `to` as a file of the same export, `EXDEV` if it is another's.
     pub(crate) fn sibling<'f>(&self, to: &'f dyn File) -> Result<&'f HostFile> {
         let to = to.as_any().downcast_ref::<HostFile>();
@@ -73,6 +78,8 @@ impl File for HostFile {
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         let fd = self.fd(cx.patience)?;
+        let leases = &self.node().device().tree.leases;
+        leases.clear(cx, self.node().number(), Some(&fd))?;
         attr::set(self.node().device(), cx, Target::Open(fd.as_fd()), set)
     }
 
@@ -185,6 +192,10 @@ impl File for HostFile {
             CopyHow::Any => copy::any(self, cx, offset, to, to_offset, len),
             CopyHow::Clone => copy::clone(self, cx, offset, to, to_offset, len),
         }
+    }
+
+    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
+        lease::take(self, cx, kind, broken)
     }
 }
 

@@ -6,12 +6,13 @@
 //! decides: with [`Identity::Switch`] each operation runs as its caller.
 //!
 //! What it lacks on purpose: write-behind and caches of its own (the host's page cache is that),
-//! watching for changes, and a lock table ([`vfs::lock::LockTable`] is that).
+//! and a lock table ([`vfs::lock::LockTable`] is that).
 //!
 //! | file | what |
 //! |---|---|
 //! | [`node`], `ops` | an object and how it is got hold of; what it does |
 //! | [`mod@file`], `dir`, `open`, `copy`, `direct`, `extents` | open files and directories |
+//! | `lease` | who is told when others want a file |
 //! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
 //! | `table`, `fds` | one node per object; the budget of descriptors |
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |
@@ -31,6 +32,7 @@ mod fds;
 pub mod file;
 pub mod identity;
 mod ids;
+mod lease;
 mod limits;
 mod listings;
 mod locks;

@@ -41,8 +41,10 @@ struct Mirror {
 }
 
 struct Open {
-    fd: Fd,
+    fd: Arc<Fd>,
     writable: bool,
+    /// Whether it is not writable because the file was leased.
+    leased: bool,
 }
 
 impl Drop for Open {
@@ -120,6 +122,9 @@ impl Mirror {
             }
             self.ranges = open(node, cx)?;
         }
+        if state == HostLock::Exclusive {
+            self.become_writable(node, cx)?;
+        }
         let Some(open) = &self.ranges else {
             return Ok(());
         };
@@ -145,6 +150,22 @@ impl Mirror {
             self.ranges = None;
         }
         locked
+    }
+
+    /// What was opened to read only, because of a lease, is opened to write if that may be by now: with all that is
+    /// locked, which is locked to share.
+    fn become_writable(&mut self, node: &HostNode, cx: &Cx<'_>) -> Result<()> {
+        if !self.ranges.as_ref().is_some_and(|open| open.leased) {
+            return Ok(());
+        }
+        let Some(open) = open(node, cx)? else {
+            return Ok(());
+        };
+        for (start, end) in self.held.iter() {
+            sys::lock::set(open.fd.as_fd(), start, end, Ofd::Shared).map_err(errno)?;
+        }
+        self.ranges = Some(open);
+        Ok(())
     }
 
     fn set_whole(&mut self, node: &HostNode, cx: &Cx<'_>, state: HostLock) -> Result<()> {
@@ -190,6 +211,8 @@ impl Mirror {
         let opened;
         let open = match &self.ranges {
             Some(open) => open,
+            // Then nobody outside has it open.
+            None if is_leased_to_write(node) => return Ok(None),
             None => match open(node, cx)? {
                 Some(open) => {
                     opened = open;
@@ -228,7 +251,7 @@ impl Mirror {
             Some(HostLock::Shared) => kind == LockKind::Exclusive,
             Some(_) => true,
         };
-        if ours_conflicts {
+        if ours_conflicts || is_leased_to_write(node) {
             return Ok(None);
         }
         let Some(open) = open(node, cx)? else {
@@ -261,10 +284,26 @@ fn operation(state: HostLock) -> FlockOperation {
     }
 }
 
-/// Opens a mirror, if the server can.
+fn is_leased_to_write(node: &HostNode) -> bool {
+    let leased = node.device().tree.leases.leased(node.number());
+    matches!(leased, Some((sys::lease::Kind::Write, _)))
+}
+
+/// Opens a mirror, if the server can. That breaks no lease: of a file that is leased to be written, the mirror is what
+/// has the lease; one that is leased to be read is opened for that.
 fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
+    let leased = node.device().tree.leases.leased(node.number());
+    if let Some((sys::lease::Kind::Write, fd)) = leased {
+        return Ok(Some(Open {
+            fd,
+            writable: true,
+            leased: false,
+        }));
+    }
+    let leased = leased.is_some();
     let flags = match node.what() {
-        Kind::File => [OFlags::RDWR, OFlags::RDONLY].as_slice(),
+        Kind::File if leased => [OFlags::RDONLY].as_slice(),
+        Kind::File => &[OFlags::RDWR, OFlags::RDONLY],
         Kind::Directory => &[OFlags::RDONLY],
         _ => return Ok(None),
     };
@@ -275,7 +314,11 @@ fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
         match tree.open(|| tree.reopen(fd.as_fd(), flags | OFlags::NONBLOCK)) {
             Ok(fd) => {
                 let writable = flags == OFlags::RDWR;
-                return Ok(Some(Open { fd, writable }));
+                return Ok(Some(Open {
+                    fd: Arc::new(fd),
+                    writable,
+                    leased,
+                }));
             }
             Err(Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY) => {}
             Err(error) => return Err(error),

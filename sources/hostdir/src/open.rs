@@ -5,9 +5,10 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{Access as RawAccess, Mode, OFlags};
 use rustix::io::Errno as Raw;
 use sys::errno;
-use vfs::{Access, Errno, Kind, OpenFlags, Patience, Result};
+use vfs::{Access, Cx, Errno, Kind, OpenFlags, Patience, Result};
 
 use crate::fds::Fd;
+use crate::lease;
 use crate::tree::Tree;
 
 /// Opens the file or directory that `path` is open on, as whom the thread is, and says with which flags.
@@ -16,7 +17,7 @@ pub(crate) fn file(
     kind: Kind,
     path: BorrowedFd<'_>,
     flags: OpenFlags,
-    patience: Patience,
+    cx: &Cx<'_>,
 ) -> Result<(Fd, OFlags)> {
     let mut raw = raw_flags(flags)?;
     if flags.contains(OpenFlags::EXEC) {
@@ -36,7 +37,8 @@ pub(crate) fn file(
             opened => return opened.map(|fd| (fd, raw)),
         }
     }
-    if patience == Patience::Full {
+    let parks = lease::parks(cx);
+    if cx.patience == Patience::Full && !parks {
         // Which would otherwise refuse a file that another has a lease on, instead of waiting.
         raw -= OFlags::NONBLOCK;
     }
@@ -44,7 +46,8 @@ pub(crate) fn file(
         match tree.open(|| tree.reopen(path, raw)) {
             // The file system has no way past its cache.
             Err(Errno::EINVAL) if raw.contains(OFlags::DIRECT) => raw -= OFlags::DIRECT,
-            Err(Errno::EAGAIN) if patience < Patience::Full => return Err(Errno::WOULD_BLOCK),
+            Err(Errno::EAGAIN) if parks => return lease::wait(cx, || Ok(None)),
+            Err(Errno::EAGAIN) if cx.patience < Patience::Full => return Err(Errno::WOULD_BLOCK),
             opened => return opened.map(|fd| (fd, raw)),
         }
     }

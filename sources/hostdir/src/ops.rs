@@ -50,6 +50,7 @@ impl Node for HostNode {
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         self.device().brief(cx.patience)?;
+        self.device().tree.leases.clear(cx, self.number(), None)?;
         let fd = self.fd(cx.patience)?;
         attr::set(self.device(), cx, Target::Path(fd.as_fd()), set)
     }
@@ -130,6 +131,7 @@ impl Node for HostNode {
         self.device().brief(cx.patience)?;
         let tree = &self.device().tree;
         let fd = self.fd(cx.patience)?;
+        tree.leases.clear_named(cx, self.device(), &fd, name)?;
         let _kept = tree.opened.keep(self, fd.as_fd(), name)?;
         tree.act(cx)?;
         let flags = if dir {
@@ -153,6 +155,9 @@ impl Node for HostNode {
         let from_fd = self.fd(cx.patience)?;
         let to_fd = to.fd(cx.patience)?;
         let tree = &self.device().tree;
+        let leases = &tree.leases;
+        leases.clear_named(cx, self.device(), &from_fd, name)?;
+        leases.clear_named(cx, to.device(), &to_fd, to_name)?;
         let kept = tree.opened.keep(to, to_fd.as_fd(), to_name)?;
         tree.act(cx)?;
         let raw = RawRename::from_bits_retain(flags.bits());
@@ -180,12 +185,14 @@ impl Node for HostNode {
 
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         self.device().brief(cx.patience)?;
+        self.device().tree.leases.clear(cx, self.number(), None)?;
         let fd = self.fd(cx.patience)?;
         xattr::set(&self.device().tree, cx, fd.as_fd(), name, value, flags)
     }
 
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         self.device().brief(cx.patience)?;
+        self.device().tree.leases.clear(cx, self.number(), None)?;
         let fd = self.fd(cx.patience)?;
         xattr::remove(&self.device().tree, cx, fd.as_fd(), name)
     }
@@ -283,13 +290,7 @@ impl HostNode {
         let node = self.shared().ok_or(Errno::ESTALE)?;
         let fd = self.fd(cx.patience)?;
         self.device().tree.act(cx)?;
-        let (file, raw) = open::file(
-            &self.device().tree,
-            self.what(),
-            fd.as_fd(),
-            flags,
-            cx.patience,
-        )?;
+        let (file, raw) = open::file(&self.device().tree, self.what(), fd.as_fd(), flags, cx)?;
         Ok(HostFile::new(node, Arc::new(file), flags, raw))
     }
 
@@ -396,6 +397,7 @@ impl HostNode {
         let target = self.sibling(target)?;
         let tree = &self.device().tree;
         self.device().brief(cx.patience)?;
+        tree.leases.clear(cx, target.number(), None)?;
         let dir = self.fd(cx.patience)?;
         let target_fd = target.fd(cx.patience)?;
         tree.act(cx)?;

@@ -21,6 +21,7 @@ use crate::device::{self, Device};
 use crate::fds::{Budget, Fd};
 use crate::identity::{self, Switch};
 use crate::ids::{DeviceKey, Prefix, Prefixes};
+use crate::lease::Leases;
 use crate::listings::Listings;
 use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
@@ -35,6 +36,7 @@ pub(crate) struct Tree {
     pub(crate) table: Table,
     pub(crate) mirrors: Mirrors,
     pub(crate) listings: Listings,
+    pub(crate) leases: Leases,
     pub(crate) opened: Opened,
     pub(crate) book: Book,
     budget: Arc<Budget>,
@@ -71,6 +73,7 @@ impl Tree {
             table: Table::new(),
             mirrors: Mirrors::default(),
             listings: Listings::default(),
+            leases: Leases::default(),
             opened: Opened::default(),
             book: Book::default(),
             budget: Budget::new(budget),
@@ -146,6 +149,11 @@ impl Tree {
             }
         }
         false
+    }
+
+    /// How many descriptors nodes and files may have.
+    pub(crate) fn most_descriptors(&self) -> usize {
+        self.budget.most()
     }
 
     /// How many descriptors nodes and files have.

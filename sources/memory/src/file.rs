@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use vfs::{
-    Allocate, Attr, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Kind, OpenFlags, Payload,
-    Plus, Result, Seek, SetAttr, Sink, Want,
+    Allocate, Attr, Broken, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Kind, Lease,
+    LeaseKind, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use crate::node::MemNode;
@@ -283,6 +283,11 @@ impl File for OpenFile {
             }
             CopyHow::Clone => self.clone_range(cx, offset, to, to_offset, len),
         }
+    }
+
+    /// Who changes what is looked up by nobody here.
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+        Err(Errno::EOPNOTSUPP)
     }
 }
 

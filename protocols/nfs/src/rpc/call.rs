@@ -53,6 +53,23 @@ impl From<Malformed> for Refusal {
 }
 
 impl<'a> Call<'a> {
+    /// What a call by `credential` begins with.
+    pub(crate) fn of(
+        program: u32,
+        version: u32,
+        procedure: u32,
+        credential: OpaqueAuth<'a>,
+    ) -> Call<'a> {
+        Call {
+            rpc_version: VERSION,
+            program,
+            version,
+            procedure,
+            credential,
+            verifier: OpaqueAuth::NONE,
+        }
+    }
+
     /// The call that stands in `from`, behind its id and type.
     pub(crate) fn read(from: &mut XdrReader<'a>) -> Result<Call<'a>, Refusal> {
         let mut version = *from;

@@ -62,10 +62,15 @@ impl Server {
         Ok(written)
     }
 
-    /// `node`, opened to be made durable: by whatever way there is, for what it is open for makes no difference.
-    pub(super) fn file_to_sync(&self, cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<Arc<dyn File>> {
-        match self.file(cx, node, OpenFlags::WRITE) {
-            Err(Errno::EACCES) => self.file(cx, node, OpenFlags::READ),
+    /// `node`, opened to be made durable: in the one way or the other, for what it is open for makes no difference.
+    pub(super) fn file_to_sync(
+        &self,
+        cx: &Cx<'_>,
+        node: &Arc<dyn Node>,
+        [one, other]: [OpenFlags; 2],
+    ) -> Result<Arc<dyn File>> {
+        match self.file(cx, node, one) {
+            Err(Errno::EACCES) => self.file(cx, node, other),
             done => done,
         }
     }

@@ -19,12 +19,15 @@ mod security;
 mod v3;
 pub mod v4;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
-use wire::{Answer, Buffered, Certified, Incoming, Malformed, Outgoing, Role, Xdr, XdrReader};
+use wire::{
+    Answer, Buffered, Certified, Incoming, Malformed, Outgoing, Role, Voice, Xdr, XdrReader,
+};
 
 use self::cache::Cache;
 use self::files::Files;
@@ -36,7 +39,7 @@ pub use self::security::{CertifiedUser, Transports};
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
-use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, Record, Refusal, program};
+use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, REPLY, Record, Refusal, program};
 
 /// How much a client may ask for, and as whom.
 #[derive(Clone)]
@@ -73,6 +76,8 @@ pub struct Options {
     pub monitored: Arc<dyn Stable>,
     /// Makes calls to NLM's clients, or drops them: it must not wait.
     pub call_back: Arc<dyn Fn(CallBack) + Send + Sync>,
+    /// Whether clients of v4.1 may be given files to keep to themselves until others want them.
+    pub delegations: bool,
     /// How long a client of v4 may be silent before it may lose what it has.
     pub lease: Duration,
     /// How much time has passed since some moment.
@@ -102,6 +107,7 @@ impl Options {
             read_plus: true,
             monitored: Arc::new(InMemory::default()),
             call_back: Arc::new(drop),
+            delegations: true,
             lease: Duration::from_secs(90),
             clock,
         }
@@ -140,8 +146,13 @@ pub struct Server {
     /// How often unstable writes may have been lost.
     losses: AtomicU32,
     connections: AtomicU64,
-    state: State<v4::Files, Arc<dyn Node>>,
+    state: State<v4::Files, Tree>,
+    /// By which clients are called, by their connections.
+    voices: Mutex<HashMap<u64, Arc<dyn Voice>>>,
 }
+
+/// What states of v4 know nodes by.
+type Tree = Arc<dyn Node>;
 
 impl Server {
     /// Serves `export`.
@@ -167,6 +178,7 @@ impl Server {
             recovery: nlm::Recovery::new(options.monitored.clone(), (options.clock)()),
             losses: AtomicU32::new(0),
             connections: AtomicU64::new(0),
+            voices: Mutex::default(),
             export,
             options,
         })
@@ -196,7 +208,17 @@ impl Server {
     pub fn tend(&self) {
         self.tend_files();
         self.tend_monitored();
+        self.tend_callbacks();
         self.state.reap();
+    }
+
+    /// What `connection` is spoken to by.
+    fn voice(&self, connection: u64) -> Option<Arc<dyn Voice>> {
+        self.voices().get(&connection).cloned()
+    }
+
+    fn voices(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
+        self.voices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The largest record: a WRITE and what stands around it.
@@ -255,6 +277,10 @@ impl wire::Session for Connection {
         let xid = arguments.u32()?;
         match arguments.u32()? {
             CALL => {}
+            REPLY => {
+                self.server.called_back(self.id, xid, &mut arguments);
+                return Ok(Answer::Done);
+            }
             other => return Err(Malformed::new(format!("expected a call, got {other}"))),
         }
         let done = rpc::Call::read(&mut arguments)
@@ -320,11 +346,18 @@ impl wire::Session for Connection {
             .secured
             .set(Secured::by(&peer, &self.server.options.users));
     }
+
+    fn can_speak(&self, voice: Arc<dyn Voice>) {
+        self.server.voices().insert(self.id, voice);
+    }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.server.state.disconnected(self.id);
+        self.server.voices().remove(&self.id);
+        for client in self.server.state.disconnected(self.id) {
+            self.server.call_back(client);
+        }
     }
 }
 

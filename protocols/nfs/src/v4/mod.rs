@@ -3,6 +3,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod attr;
+pub(crate) mod callback;
 pub(crate) mod op;
 pub(crate) mod reply;
 mod status;

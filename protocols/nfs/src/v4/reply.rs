@@ -130,7 +130,21 @@ xdr_union! {
         Read(ReadDelegation<'a>) = 1,
         Write(WriteDelegation<'a>) = 2,
         /// Why none did (v4.1).
-        NoneBecause(u32) = 3,
+        NoneBecause(WhyNone) = 3,
+    }
+
+    /// Why there is none (`open_none_delegation4`), and whether one is offered once there is.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) enum WhyNone {
+        NotWanted = 0,
+        Contention(bool) = 1,
+        Resource(bool) = 2,
+        FileType = 3,
+        FileTypeToWrite = 4,
+        Upgrade = 5,
+        Downgrade = 6,
+        Cancelled = 7,
+        Directory = 8,
     }
 
     /// How far a file under a write delegation may grow (`nfs_space_limit4`).

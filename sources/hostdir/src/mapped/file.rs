@@ -4,8 +4,8 @@ use std::any::Any;
 use std::os::fd::AsFd;
 
 use vfs::{
-    Access, Allocate, Attr, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Kind, Payload,
-    Plus, Result, Seek, SetAttr, Sink, Want,
+    Access, Allocate, Attr, Broken, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Kind,
+    Lease, LeaseKind, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use super::node::{read_attr, set_attr};
@@ -126,6 +126,11 @@ impl File for MappedFile {
             to.lose_set_id(cx)?;
         }
         Ok(copied)
+    }
+
+    /// Owners and permissions change there in ways that no lease sees before.
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+        Err(Errno::EOPNOTSUPP)
     }
 }
 

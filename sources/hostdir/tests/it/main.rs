@@ -8,6 +8,7 @@ mod devices;
 mod escapes;
 mod files;
 mod handles;
+mod leases;
 mod locks;
 mod mapped;
 mod names;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ::nfs::client::Stable;
 use vfs::{
-    Access, Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Node, OpenFlags,
-    Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Access, Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
+    LeaseKind, Node, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use super::node::NfsNode;
@@ -356,6 +356,11 @@ impl<V: Version> File for NfsFile<V> {
                 .version()
                 .copy(cx, from, offset, into, to_offset, len, how),
         }
+    }
+
+    /// What other clients of the server do nobody tells.
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+        Err(Errno::EOPNOTSUPP)
     }
 }
 

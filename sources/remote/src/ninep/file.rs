@@ -7,8 +7,8 @@ use std::sync::Arc;
 use p9::client::ask;
 use p9::{Data, Datasync, Fid, Rmessage, Tmessage};
 use vfs::{
-    Access, Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Node, NodeId,
-    OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Access, Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
+    LeaseKind, Node, NodeId, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use super::dir::Listing;
@@ -349,6 +349,11 @@ impl File for RemoteFile {
         _len: u64,
         _how: CopyHow,
     ) -> Result<u64> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// What other clients of the server do nobody tells.
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 }

@@ -13,8 +13,8 @@ use fuse::layout::{
 };
 use fuse::numbers::{FSYNC_FDATASYNC, InitFlags, whence};
 use vfs::{
-    Allocate, Attr, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Node, OpenFlags, Payload,
-    Plus, Result, Seek, SetAttr, Sink, Want,
+    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease, LeaseKind,
+    Node, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use super::channel::{Answer, Flight, Room};
@@ -429,5 +429,10 @@ impl File for FuseFile {
         let room = Room::Fixed(WriteOut::SIZE);
         let answer = self.call(cx, &Request::CopyFileRange { args }, room)?;
         Ok(count(&answer)? as u64)
+    }
+
+    /// What others do with the share nobody tells.
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+        Err(Errno::EOPNOTSUPP)
     }
 }

@@ -77,6 +77,14 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "delegations",
+        file: "delegations.sh",
+        quick: &[("ROUNDS", "3")],
+        full: &[("ROUNDS", "50")],
+        ways: &["nfs4.1", "nfs4.2"],
+        ..PLAIN
+    },
+    Script {
         name: "randomops",
         file: "randomops.sh",
         quick: &[("OPS", "8000")],

@@ -118,7 +118,9 @@ impl Turn<'_> {
         let tried = self.object(&args.file).and_then(|node| {
             check_file(&node)?;
             let cx = self.cx();
-            let file = self.server.file_to_sync(&cx, &node)?;
+            let file = self
+                .server
+                .file_to_sync(&cx, &node, [OpenFlags::WRITE, OpenFlags::READ])?;
             let before = file.attr(&cx, Want::STAT)?;
             self.server.sync(&cx, &*file, false)?;
             wcc = self.file_wcc(&before, &file);

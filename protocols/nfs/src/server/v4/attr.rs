@@ -7,6 +7,7 @@ use wire::{Buffered, Outgoing as _};
 
 use super::referral::{self, Referral};
 use super::set::{Change, NOT_EXCLUSIVE, SETTABLE, to_set};
+use super::state::Share;
 use super::{Bad, Compound, Done, open};
 use crate::server::acl::Becomes;
 use crate::server::{self, Server};
@@ -244,8 +245,12 @@ impl Compound<'_, '_> {
             Some(_) => {
                 self.check_regular(&node)?;
                 self.file_of(&op.state, &node, vfs::OpenFlags::WRITE)?
+                    .map(|open| open.file)
             }
-            None => None,
+            // Its own delegation shall not be in its way.
+            None => self
+                .delegated_to_caller(&node, Share::WRITE)
+                .map(|delegated| delegated.file),
         };
         if acls.is_some() {
             // More than one step.
@@ -253,7 +258,7 @@ impl Compound<'_, '_> {
         }
         if set != SetAttr::default() {
             let attr = match file {
-                Some(open) => open.file.setattr(&cx, &set)?,
+                Some(file) => file.setattr(&cx, &set)?,
                 None => node.setattr(&cx, &set)?,
             };
             if set.changes_access() {

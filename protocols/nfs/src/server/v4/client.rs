@@ -7,6 +7,7 @@ use std::sync::Arc;
 use vfs::{Node, Sink as _};
 use wire::{Outgoing as _, Xdr as _};
 
+use super::callback::call_how;
 use super::state::{
     self, Begun, Callback, Channel, ClientRef, Direction, OwnerTurn, SetClientIdError,
 };
@@ -197,20 +198,18 @@ impl Compound<'_, '_> {
         if op.flags & !(PERSIST | BACKCHANNEL | RDMA) != 0 {
             return Err(Status::Inval.into());
         }
-        let created = self
-            .turn
-            .server
-            .state
-            .create_session(&state::CreateSession {
-                client: op.client,
-                sequence: op.sequence,
-                principal: &self.turn.principal(),
-                fore: channel(&op.fore),
-                back: channel(&op.back),
-                backchannel: op.flags & BACKCHANNEL != 0,
-                callback_program: op.program,
-                connection: self.turn.connection,
-            })?;
+        let how = call_how(op.program, self.minor, &op.security);
+        let server = self.turn.server;
+        let created = server.state.create_session(&state::CreateSession {
+            client: op.client,
+            sequence: op.sequence,
+            principal: &self.turn.principal(),
+            fore: channel(&op.fore),
+            back: channel(&op.back),
+            backchannel: op.flags & BACKCHANNEL != 0 && how.is_some(),
+            callback: how.unwrap_or_default(),
+            connection: self.turn.connection,
+        })?;
         self.reply.value(&SessionCreated {
             session: created.session,
             sequence: created.sequence,
@@ -218,6 +217,7 @@ impl Compound<'_, '_> {
             fore: told(&created.fore),
             back: told(&created.back),
         });
+        server.call_back(op.client);
         Ok(())
     }
 
@@ -233,8 +233,11 @@ impl Compound<'_, '_> {
             3 | 7 => Direction::Both,
             _ => return Err(Status::Inval.into()),
         };
-        let state = &self.turn.server.state;
-        let bound = state.bind_connection(&op.session, self.turn.connection, direction)?;
+        let server = self.turn.server;
+        let (bound, client) =
+            server
+                .state
+                .bind_connection(&op.session, self.turn.connection, direction)?;
         self.reply.value(&Bound {
             session: op.session,
             direction: match bound {
@@ -244,12 +247,15 @@ impl Compound<'_, '_> {
             },
             rdma: false,
         });
+        server.call_back(client);
         Ok(())
     }
 
-    pub(super) fn backchannel_ctl(&mut self, _: BackchannelCtl<'_>) -> Done {
-        self.session_client()?;
-        Ok(())
+    pub(super) fn backchannel_ctl(&mut self, op: BackchannelCtl<'_>) -> Done {
+        let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
+        let how = call_how(op.program, self.minor, &op.security).ok_or(Status::Inval)?;
+        let state = &self.turn.server.state;
+        Ok(state.set_callback(&slot.session(), how)?)
     }
 
     pub(super) fn destroy_client_id(&mut self, client: ClientId) -> Done {

@@ -139,7 +139,14 @@ impl Compound<'_, '_> {
             return Err(Status::Inval.into());
         }
         let cx = self.cx();
-        let file = self.turn.server.file_to_sync(&cx, &node)?;
+        let file = match self.delegated_to_caller(&node, Share::READ) {
+            Some(delegated) => delegated.file,
+            None => {
+                // For reading if that may be: one for writing would keep others from having it delegated.
+                let ways = [OpenFlags::READ, OpenFlags::WRITE];
+                self.turn.server.file_to_sync(&cx, &node, ways)?
+            }
+        };
         self.turn.server.sync(&cx, &*file, false)?;
         let verifier = self.turn.server.write_verifier();
         self.reply.value(&verifier);

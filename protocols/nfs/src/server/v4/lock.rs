@@ -1,12 +1,15 @@
 //! LOCK, LOCKT, LOCKU (RFC 8881 sections 18.10 to 18.12), RELEASE_LOCKOWNER (RFC 7530 section 16.37).
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
 
 use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space};
-use vfs::{Errno, Node};
+use vfs::{Call, Cx, Errno, Node};
+use wire::Outgoing as _;
 
-use super::state::{ClientRef, Locker};
+use super::state::{ClientRef, Locker, Parked, Waiter};
 use super::{Bad, Compound, Done, Files};
+use crate::server::Server;
 use crate::v4::Status;
 use crate::v4::op::{self, Lock, TestLock, Unlock};
 use crate::v4::types::{Denied, LockKind, Owner};
@@ -35,6 +38,7 @@ impl Compound<'_, '_> {
                 op::Locker::Old(_) => Locker::Known { lock: &given },
             };
             let kind = strength(op.kind);
+            let waits = matches!(op.kind, LockKind::ReadWait | LockKind::WriteWait);
             let state = &compound.turn.server.state;
             let locking = state.lock(client, locker, compound.key(&node), kind, op.reclaim)?;
             let lock = Range {
@@ -44,8 +48,17 @@ impl Compound<'_, '_> {
                 kind,
                 owner: locking.owner().clone(),
             };
-            compound.take(&node, &lock)?;
+            compound.take(&node, &lock).or_else(|bad| match bad {
+                Bad::Answered(Status::Denied) if waits => compound.wait(client, &node, &lock, bad),
+                bad => Err(bad),
+            })?;
             compound.affected();
+            let waiter = Waiter {
+                client: client.id(),
+                key: compound.key(&node),
+                owner: lock.owner.id.clone(),
+            };
+            compound.withdraw(&waiter, &node);
             let state = locking.granted(start, end)?;
             compound.changed(state);
             Ok(())
@@ -68,6 +81,63 @@ impl Compound<'_, '_> {
             if !server.state.expire_courteous_holder(holder.owner.client) {
                 return self.denied(&holder);
             }
+        }
+    }
+
+    /// A lock is denied, as stands in the reply: its owner is told when that may have changed, if its client can be
+    /// (RFC 8881 section 20.11).
+    fn wait(
+        &mut self,
+        client: &ClientRef<Files, Arc<dyn Node>>,
+        node: &Arc<dyn Node>,
+        lock: &Range,
+        denied: Bad,
+    ) -> Done {
+        let server = self.turn.server;
+        let waiter = Waiter {
+            client: client.id(),
+            key: self.key(node),
+            owner: lock.owner.id.clone(),
+        };
+        let told = Told {
+            server: Arc::downgrade(server),
+            waiter: waiter.clone(),
+        };
+        let make = || Call::parkable(Waker::from(Arc::new(told)));
+        let state = &server.state;
+        if !state.may_tell(client) {
+            return Err(denied);
+        }
+        let Some(call) = state.wait_for_lock(&waiter, node, lock, make) else {
+            // It waits for one thing at a time: from the next time on for this.
+            self.withdraw(&waiter, node);
+            return Err(denied);
+        };
+        let cx = Cx::new(self.turn.caller, &call);
+        match server.export.locks.lock(&cx, &**node, lock.clone(), true) {
+            // It went just now.
+            Ok(()) => {
+                self.reply.truncate(self.body);
+                Ok(())
+            }
+            Err(Errno::PARKED) => {
+                if call.take_wake_within().is_some() {
+                    state.waits_unseen(&waiter);
+                }
+                Err(denied)
+            }
+            Err(_) => Err(denied),
+        }
+    }
+
+    /// Whoever has got a lock of `node`, or waits for another, stands no longer in the lock table for what it waited for.
+    fn withdraw(&self, waiter: &Waiter, node: &Arc<dyn Node>) {
+        let server = self.turn.server;
+        if let Some(Parked { call, lock }) = server.state.waits_no_longer(waiter) {
+            call.cancel();
+            let cx = Cx::new(self.turn.caller, &call);
+            // Which finds that it was cancelled.
+            let _ = server.export.locks.lock(&cx, &**node, lock, true);
         }
     }
 
@@ -146,6 +216,21 @@ impl Compound<'_, '_> {
         let state = &self.turn.server.state;
         let client = state.client(owner.client)?;
         Ok(state.release_lock_owner(&client, owner.name)?)
+    }
+}
+
+/// Has a lock owner told that it may get what it waits for.
+struct Told {
+    server: Weak<Server>,
+    waiter: Waiter,
+}
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        if let Some(server) = self.server.upgrade() {
+            server.state.woken(&self.waiter);
+            server.call_back(self.waiter.client);
+        }
     }
 }
 

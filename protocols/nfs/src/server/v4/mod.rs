@@ -5,7 +5,9 @@
 //! patience, for there is no way back.
 
 mod attr;
+mod callback;
 mod client;
+mod delegation;
 mod dir;
 mod io;
 mod lock;
@@ -23,9 +25,10 @@ mod tests;
 mod xattr;
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::task::Waker;
 
-use vfs::{Caller, Cx, Errno, File, Node, Patience, Sink as _};
+use vfs::{Call, Caller, Cx, Errno, File, Node, Patience, Sink as _};
 use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 
 use self::place::Place;
@@ -46,6 +49,8 @@ pub(crate) struct Files {
     solid: Arc<Solid>,
     /// Where he called from.
     addr: Option<IpAddr>,
+    /// A delegation's.
+    _lease: Option<Arc<dyn vfs::Lease>>,
 }
 
 /// Answers a call of v4.
@@ -115,8 +120,8 @@ mod number {
         REMOVEXATTR,
     ];
 
-    /// OPEN's: stateid, change, flags, attributes, delegation.
-    pub(super) const MOST_OF_A_CHANGE: usize = 16 + 20 + 4 + 16 + 8;
+    /// OPEN's: stateid, change, flags, attributes, and a delegation with its stateid, limit and permissions.
+    pub(super) const MOST_OF_A_CHANGE: usize = 16 + 20 + 4 + 16 + 4 + 16 + 4 + 12 + 16;
 }
 
 /// The bytes of an operation that failed: its number, its status and, of SETATTR, that it set nothing.
@@ -186,6 +191,7 @@ fn carry_out<'t>(
         minor,
         start,
         number: 0,
+        body: 0,
         slot: None,
         current: None,
         saved: None,
@@ -245,6 +251,10 @@ impl From<Status> for Bad {
 
 impl From<Errno> for Bad {
     fn from(errno: Errno) -> Bad {
+        if errno == Errno::PARKED {
+            // Whoever is in the way may be this very client, and its answer behind this one.
+            return Bad::Status(Status::Delay);
+        }
         match Stop::later(errno) {
             Some(stop) => Bad::Stop(stop),
             None => Bad::Status(errno.into()),
@@ -263,7 +273,7 @@ type Done = Result<(), Bad>;
 
 /// What a compound has of its call.
 struct Given<'a> {
-    server: &'a super::Server,
+    server: &'a Arc<super::Server>,
     connection: u64,
     call: &'a vfs::Call,
     patience: Patience,
@@ -306,6 +316,8 @@ struct Compound<'t, 'a> {
     start: usize,
     /// The number of the operation that is being carried out.
     number: u32,
+    /// Where its own results begin, behind number and status.
+    body: usize,
     /// The session's slot that it came by (v4.1).
     slot: Option<SlotTurn<Files, Arc<dyn Node>>>,
     /// The current file handle.
@@ -347,7 +359,7 @@ impl<'t, 'a> Compound<'t, 'a> {
         self.reply.value(&Status::Ok);
         let body = self.reply.len();
         let mut before = false;
-        self.number = number;
+        (self.number, self.body) = (number, body);
         let done = self.may_stand_here(number, at, count).and_then(|()| {
             if number::CHANGES.contains(&number) && self.reply.room() < number::MOST_OF_A_CHANGE {
                 return Err(self.too_big().into());
@@ -493,8 +505,7 @@ impl<'t, 'a> Compound<'t, 'a> {
             Op::ReclaimComplete(one) => self.reclaim_complete(one),
             Op::FreeStateId(state) => self.free_stateid(state),
             Op::TestStateId(states) => self.test_stateids(&states),
-            // Nobody has any.
-            Op::DelegReturn(_) => Err(Status::BadStateid.into()),
+            Op::DelegReturn(state) => self.delegation_return(state),
             // Every copy is done when it is answered.
             Op::OffloadCancel(_) | Op::OffloadStatus(_) => Err(Status::BadStateid.into()),
             Op::Sequence(_) => Err(Status::SequencePos.into()),
@@ -534,11 +545,15 @@ impl<'t, 'a> Compound<'t, 'a> {
 
     /// The context of calls of the source.
     fn cx(&self) -> Cx<'t> {
+        /// One that is woken by nobody: what would wait for another client is told to come again instead.
+        static NEVER_WAITS: LazyLock<Call> =
+            LazyLock::new(|| Call::parkable(Waker::noop().clone()));
         let turn: &'t Given<'t> = self.turn;
+        let waits = turn.call.waker().is_some();
         Cx {
             caller: turn.caller,
             patience: self.patience,
-            call: turn.call,
+            call: if waits { turn.call } else { &NEVER_WAITS },
         }
     }
 

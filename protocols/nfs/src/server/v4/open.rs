@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use vfs::{Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Time, Want};
 
+use super::delegation::Asked;
 use super::place::name;
 use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
-use crate::v4::op::{Claim, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow};
+use crate::v4::op::{
+    Claim, ClaimDelegated, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow,
+};
 use crate::v4::reply::{Delegation, Opened};
 use crate::v4::types::{ChangeInfo, Verifier};
 
@@ -20,6 +23,8 @@ mod flag {
     pub(super) const CONFIRM: u32 = 0x2;
     /// Locks are those of fcntl(2).
     pub(super) const LOCKTYPE_POSIX: u32 = 0x4;
+    /// Who waits for a lock is told when it may be had (v4.1).
+    pub(super) const MAY_NOTIFY_LOCK: u32 = 0x20;
 }
 
 /// What OPEN takes, by the numbers of its arguments.
@@ -28,10 +33,10 @@ pub(super) const TAKES: OpenArguments = OpenArguments {
     share_access: Bitmap::of(&[1, 2, 3]),
     // Nothing as well.
     share_deny: Bitmap::of(&[0, 1, 2, 3]),
-    // No delegation.
-    share_access_want: Bitmap::of(&[4]),
-    // A name, what was open before a restart, a handle.
-    open_claim: Bitmap::of(&[0, 1, 4]),
+    // Any delegation, none.
+    share_access_want: Bitmap::of(&[3, 4]),
+    // A name, what was open before a restart, a handle; the first and the last with a delegation, too.
+    open_claim: Bitmap::of(&[0, 1, 2, 4, 5]),
     // All that there are.
     create_mode: Bitmap::of(&[0, 1, 2, 3]),
 };
@@ -89,16 +94,26 @@ impl Compound<'_, '_> {
             Claim::Null(bytes) => self.find(bytes, &op.how, access)?,
             Claim::Handle if self.minor > 0 => self.found_here(&op.how)?,
             Claim::Previous(_) => self.found_here(&OpenHow::NoCreate)?,
-            // There are none.
-            Claim::DelegateCurrent(_) | Claim::DelegateCurrentHandle(_) => {
-                return Err(Status::BadStateid.into());
+            Claim::DelegateCurrent(claim) => self.find(claim.name, &OpenHow::NoCreate, access)?,
+            Claim::DelegateCurrentHandle(_) if self.minor > 0 => {
+                self.found_here(&OpenHow::NoCreate)?
             }
             _ => return Err(Status::Notsupp.into()),
         };
         self.check_opened(&found.node)?;
+        let key = self.key(&found.node);
+        let delegated = match &op.claim {
+            Claim::DelegateCurrent(ClaimDelegated { state: given, .. })
+            | Claim::DelegateCurrentHandle(given) => {
+                let delegated = state.delegated(client, given, key, access)?;
+                Some(self.opened(delegated.file))
+            }
+            _ => self.delegated(client, key, access),
+        };
+        self.clear_of_delegations(client, key, deny)?;
         let ask = OpenAsk {
             owner: op.owner.name,
-            key: self.key(&found.node),
+            key,
             node: found.node.clone(),
             access,
             deny,
@@ -112,15 +127,20 @@ impl Compound<'_, '_> {
             }
             opening => opening?,
         };
-        let file = match (found.file, opening.held()) {
+        // What is delegated is not opened again: that would break the lease.
+        let held = opening.held().cloned().or(delegated);
+        let file = match (found.file, held) {
             (Some(file), _) => self.opened(file),
             (None, Some(held)) => {
                 self.check_access(&found.node, access)?;
-                held.clone()
+                held
             }
             (None, None) if reclaim => {
                 let server = self.turn.server;
-                self.opened(server.file(&self.cx(), &found.node, flags(access))?)
+                let file = server.file(&self.cx(), &found.node, flags(access))?;
+                // It may come to be leased, and others shall not use it then.
+                server.files.forget(found.node.id());
+                self.opened(file)
             }
             (None, None) => self.opened(found.node.open(&self.cx(), flags(access))?),
         };
@@ -136,16 +156,38 @@ impl Compound<'_, '_> {
             };
         }
         self.affected();
-        let opened = opening.commit(file)?;
+        let opened = opening.commit(file.clone())?;
+        let delegation = match &op.claim {
+            Claim::DelegateCurrent(_) | Claim::DelegateCurrentHandle(_) => Delegation::None,
+            claim => {
+                let again = matches!(claim, Claim::Previous(kind) if *kind != 0);
+                let asked = Asked {
+                    access: op.access,
+                    share: access,
+                    again,
+                };
+                match claim {
+                    Claim::Previous(0) => Delegation::None,
+                    // Its maker sets what the verifier stands in for.
+                    _ if is_exclusive(&op.how) => Delegation::None,
+                    _ => self.delegation(client, &found.node, &file, &asked),
+                }
+            }
+        };
         self.go_to(found.node);
         self.state = Some(opened.stateid);
         let confirm = if opened.confirm { flag::CONFIRM } else { 0 };
+        let notify = if state.may_tell(client) {
+            flag::MAY_NOTIFY_LOCK
+        } else {
+            0
+        };
         self.reply.value(&Opened {
             state: opened.stateid,
             change: found.change,
-            flags: flag::LOCKTYPE_POSIX | confirm,
+            flags: flag::LOCKTYPE_POSIX | confirm | notify,
             set: found.set,
-            delegation: not_delegated(op.access),
+            delegation,
         });
         Ok(())
     }
@@ -258,12 +300,13 @@ impl Compound<'_, '_> {
     }
 
     /// A file that the caller has opened.
-    fn opened(&self, file: Arc<dyn File>) -> Files {
+    pub(super) fn opened(&self, file: Arc<dyn File>) -> Files {
         Files {
             file,
             caller: self.turn.caller.clone(),
             solid: Arc::default(),
             addr: self.turn.call.addr(),
+            _lease: None,
         }
     }
 
@@ -319,16 +362,12 @@ impl Compound<'_, '_> {
 /// Where an exclusive create keeps its verifier.
 const VERIFIER: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET]);
 
-/// What the client is told of a delegation, of which there are none: why, if it did not want one (RFC 8881 section
-/// 18.16.3).
-fn not_delegated(access: u32) -> Delegation<'static> {
-    const WANT: u32 = 0xff00;
-    const NONE: u32 = 0x400;
-    const NOT_WANTED: u32 = 0;
-    match access & WANT {
-        NONE => Delegation::NoneBecause(NOT_WANTED),
-        _ => Delegation::None,
-    }
+/// Whether a file is made with a verifier, if it is made.
+fn is_exclusive(how: &OpenHow<'_>) -> bool {
+    matches!(
+        how,
+        OpenHow::Create(CreateHow::Exclusive(_) | CreateHow::Exclusive41(_))
+    )
 }
 
 /// What OPEN and OPEN_DOWNGRADE share and deny. What a v4.1 client wants of delegations besides does not

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::v4::{ClientId, SessionId, Status};
 
 use super::State;
-use super::sessions::{Channel, Session};
+use super::sessions::Session;
 use super::table::lock;
 
 /// What a connection is to a session.
@@ -17,19 +17,6 @@ pub enum Direction {
     Back,
     /// It carries both.
     Both,
-}
-
-/// A connection that carries a session's callbacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backchannel {
-    /// The session.
-    pub session: SessionId,
-    /// The connection.
-    pub connection: u64,
-    /// The RPC program of callbacks.
-    pub program: u32,
-    /// What callbacks may be.
-    pub channel: Channel,
 }
 
 /// A session's connections, the newest last.
@@ -64,13 +51,13 @@ impl Connections {
 
 impl<F, N: Clone> State<F, N> {
     /// BIND_CONN_TO_SESSION: whatever `direction` the client asked for or would also take
-    /// (`CDFC4_FORE_OR_BOTH`, `CDFC4_BACK_OR_BOTH`: [`Direction::Both`]).
+    /// (`CDFC4_FORE_OR_BOTH`, `CDFC4_BACK_OR_BOTH`: [`Direction::Both`]). Answers what it is, and whose session.
     pub fn bind_connection(
         &self,
         session: &SessionId,
         connection: u64,
         direction: Direction,
-    ) -> Result<Direction, Status> {
+    ) -> Result<(Direction, ClientId), Status> {
         let session = self.sessions.get(session).ok_or(Status::Badsession)?;
         let (fore, back) = match direction {
             Direction::Fore => (true, false),
@@ -79,13 +66,14 @@ impl<F, N: Clone> State<F, N> {
         };
         self.bind(&session, connection, fore, back);
         session.client.renew(self.now());
-        Ok(direction)
+        Ok((direction, session.client.id))
     }
 
     /// Binds a connection, beside what it is bound as already. Where there are too many, one that only
     /// carries requests is forgotten: it is bound again by its next one.
     pub(super) fn bind(&self, session: &Session<F, N>, connection: u64, fore: bool, back: bool) {
         if back {
+            session.forgive();
             session.wants_backchannel.store(true, Ordering::Release);
             session
                 .client
@@ -120,8 +108,8 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// A connection was closed.
-    pub fn disconnected(&self, connection: u64) {
+    /// A connection was closed. Whom to call again, by others.
+    pub fn disconnected(&self, connection: u64) -> Vec<ClientId> {
         let sessions = lock(&self.connections).remove(&connection);
         for session in sessions.into_iter().flatten() {
             if let Some(session) = self.sessions.get(&session) {
@@ -130,6 +118,7 @@ impl<F, N: Clone> State<F, N> {
                 });
             }
         }
+        self.calls_lost(connection)
     }
 
     /// Forgets all connections of a session that is no more.
@@ -147,20 +136,6 @@ impl<F, N: Clone> State<F, N> {
             .get(&connection)
             .cloned()
             .unwrap_or_default()
-    }
-
-    /// Where a client may be called back, the newest connection of each session first.
-    pub fn backchannels(&self, client: ClientId) -> Vec<Backchannel> {
-        let Some(client) = self.clients.get(&client) else {
-            return Vec::new();
-        };
-        let sessions = lock(&client.holdings).sessions.clone();
-        let sessions = sessions
-            .iter()
-            .filter_map(|session| self.sessions.get(session));
-        sessions
-            .flat_map(|session| session.backchannels())
-            .collect()
     }
 }
 
@@ -191,16 +166,10 @@ impl<F, N> Session<F, N> {
         changed
     }
 
-    fn backchannels(&self) -> Vec<Backchannel> {
+    /// The newest connection that carries the server's calls.
+    pub(super) fn newest_back(&self) -> Option<u64> {
         let inner = lock(&self.inner);
-        let backs = inner.connections.0.iter().rev().filter(|bound| bound.back);
-        backs
-            .map(|bound| Backchannel {
-                session: self.id,
-                connection: bound.connection,
-                program: self.callback_program,
-                channel: self.back,
-            })
-            .collect()
+        let newest = inner.connections.0.iter().rev().find(|bound| bound.back)?;
+        Some(newest.connection)
     }
 }

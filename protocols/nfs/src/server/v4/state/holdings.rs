@@ -1,7 +1,7 @@
 //! What one client holds: its owners, and its states by their serial numbers. One mutex.
 
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bitflags::bitflags;
@@ -9,9 +9,11 @@ use bitflags::bitflags;
 use crate::v4::{SessionId, Status};
 
 use super::client::{Client, Minor};
+use super::delegations::{Delegation, Delegations};
 use super::gone::{Gone, NodeKey, Unlock};
 use super::owners::{LockOwner, OpenOwner, Owners};
 use super::shares::Shares;
+use super::waiting::Waiting;
 
 bitflags! {
     /// What an open is for, or denies others: `OPEN4_SHARE_ACCESS_*` and `OPEN4_SHARE_DENY_*` by the
@@ -35,7 +37,18 @@ pub(super) struct Holdings<F, N> {
     last_serial: u32,
     pub(super) opens: usize,
     pub(super) locks: usize,
+    pub(super) delegations: usize,
     pub(super) revoked: usize,
+    /// Delegations that were revoked.
+    lost: usize,
+    /// Delegations that the client was, or is to be, asked for.
+    pub(super) recalled: Vec<u32>,
+    /// Those of them that it is to be asked for now.
+    pub(super) to_recall: VecDeque<u32>,
+    /// Who waits for locks.
+    pub(super) waiting: Waiting<N>,
+    /// Lock owners that are to be told that they may get what they wait for, and of which file.
+    pub(super) to_tell: VecDeque<(N, Arc<[u8]>)>,
 }
 
 impl<F, N> Default for Holdings<F, N> {
@@ -49,7 +62,13 @@ impl<F, N> Default for Holdings<F, N> {
             last_serial: 0,
             opens: 0,
             locks: 0,
+            delegations: 0,
             revoked: 0,
+            lost: 0,
+            recalled: Vec::new(),
+            to_recall: VecDeque::new(),
+            waiting: Waiting::default(),
+            to_tell: VecDeque::new(),
         }
     }
 }
@@ -58,10 +77,13 @@ impl<F, N> Default for Holdings<F, N> {
 pub(super) enum Held<F, N> {
     Open(Open<F, N>),
     Lock(LockState),
+    Delegation(Delegation<F, N>),
     /// v4.0: an open that was closed, by the open owner of this number: for a CLOSE sent again.
     Closed(u32),
     /// v4.1: what the client had and lost, until it says FREE_STATEID.
     Revoked,
+    /// A delegation that the client did not give back, until it says FREE_STATEID.
+    RevokedDelegation,
 }
 
 pub(super) struct Open<F, N> {
@@ -154,6 +176,10 @@ impl<F, N: Clone> Holdings<F, N> {
         self.states.get(&serial)
     }
 
+    pub(super) fn get_mut(&mut self, serial: u32) -> Option<&mut Held<F, N>> {
+        self.states.get_mut(&serial)
+    }
+
     #[cfg(test)]
     pub(super) fn all(&self) -> impl Iterator<Item = (&u32, &Held<F, N>)> {
         self.states.iter()
@@ -170,7 +196,9 @@ impl<F, N: Clone> Holdings<F, N> {
         match &state {
             Held::Open(_) => self.opens += 1,
             Held::Lock(_) => self.locks += 1,
+            Held::Delegation(_) => self.delegations += 1,
             Held::Revoked => self.revoked += 1,
+            Held::RevokedDelegation => self.lost += 1,
             Held::Closed(_) => {}
         }
         self.states.insert(self.last_serial, state);
@@ -182,10 +210,23 @@ impl<F, N: Clone> Holdings<F, N> {
         match &state {
             Held::Open(_) => self.opens -= 1,
             Held::Lock(_) => self.locks -= 1,
+            Held::Delegation(_) => self.delegations -= 1,
             Held::Revoked => self.revoked -= 1,
+            Held::RevokedDelegation => self.lost -= 1,
             Held::Closed(_) => {}
         }
         Some(state)
+    }
+
+    /// `serial` was a delegation, and was revoked.
+    pub(super) fn lost_delegation(&mut self, serial: u32) {
+        self.states.insert(serial, Held::RevokedDelegation);
+        self.lost += 1;
+    }
+
+    /// Whether no delegation was revoked that the client has not said FREE_STATEID of.
+    pub(super) fn lost_none(&self) -> bool {
+        self.lost == 0
     }
 
     /// v4.0: `serial` was an open of `owner`'s.
@@ -198,6 +239,7 @@ impl<F, N: Clone> Holdings<F, N> {
         match self.states.get(&serial) {
             Some(Held::Open(open)) => Ok(open),
             Some(Held::Revoked) => Err(Status::Expired),
+            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
@@ -206,6 +248,7 @@ impl<F, N: Clone> Holdings<F, N> {
         match self.states.get_mut(&serial) {
             Some(Held::Open(open)) => Ok(open),
             Some(Held::Revoked) => Err(Status::Expired),
+            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
@@ -215,6 +258,7 @@ impl<F, N: Clone> Holdings<F, N> {
         match self.states.get(&serial) {
             Some(Held::Lock(lock)) => Ok(lock),
             Some(Held::Revoked) => Err(Status::Expired),
+            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
@@ -223,6 +267,7 @@ impl<F, N: Clone> Holdings<F, N> {
         match self.states.get_mut(&serial) {
             Some(Held::Lock(lock)) => Ok(lock),
             Some(Held::Revoked) => Err(Status::Expired),
+            Some(Held::RevokedDelegation) => Err(Status::DelegRevoked),
             _ => Err(Status::BadStateid),
         }
     }
@@ -295,18 +340,38 @@ impl<F, N: Clone> Holdings<F, N> {
         client: &Client<F, N>,
         revoke: bool,
         shares: &Shares,
+        delegations: &Delegations,
         gone: &mut Gone<F, N>,
     ) {
+        let delegated: Vec<u32> = self
+            .states
+            .iter()
+            .filter(|(_, state)| matches!(state, Held::Delegation(_)))
+            .map(|(serial, _)| *serial)
+            .collect();
+        for &serial in &delegated {
+            self.end_delegation(client, serial, delegations, gone);
+        }
+        self.to_recall.clear();
+        self.to_tell.clear();
+        for ((key, name), waits) in self.waiting.drain() {
+            gone.locks.push(Unlock {
+                key,
+                node: waits.node,
+                owner: client.lock_owner(name),
+            });
+        }
         let serials: Vec<u32> = self.states.keys().copied().collect();
         let is_open = |state: &Held<F, N>| matches!(state, Held::Open(_));
         let (opens, locks): (Vec<u32>, Vec<u32>) = serials
             .iter()
-            .filter(|serial| !matches!(self.states[serial], Held::Revoked | Held::Closed(_)))
+            .filter(|serial| matches!(self.states[serial], Held::Open(_) | Held::Lock(_)))
             .partition(|serial| is_open(&self.states[*serial]));
         for &serial in &opens {
             self.close(client, serial, shares, gone);
         }
-        for serial in opens.into_iter().chain(locks).filter(|_| revoke) {
+        let all = opens.into_iter().chain(locks).chain(delegated);
+        for serial in all.filter(|_| revoke) {
             self.states.insert(serial, Held::Revoked);
             self.revoked += 1;
         }
@@ -314,7 +379,7 @@ impl<F, N: Clone> Holdings<F, N> {
         self.lock_owners.clear();
         if !revoke {
             self.states = HashMap::new();
-            self.revoked = 0;
+            (self.revoked, self.lost) = (0, 0);
         }
     }
 

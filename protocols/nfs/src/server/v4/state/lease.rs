@@ -89,7 +89,7 @@ impl<F, N: Clone> State<F, N> {
 
     fn revoke(&self, client: &Client<F, N>, gone: &mut Gone<F, N>) {
         let mut holdings = lock(&client.holdings);
-        holdings.clear(client, true, &self.shares, gone);
+        holdings.clear(client, true, &self.shares, &self.delegations, gone);
         if holdings.revoked > 0 {
             let flag = status_flags::EXPIRED_ALL_STATE_REVOKED;
             client.flags.fetch_or(flag, Ordering::AcqRel);

@@ -20,6 +20,10 @@ pub struct Limits {
     pub all_opens: usize,
     /// Lock stateids of a client.
     pub locks: usize,
+    /// Delegations of a client.
+    pub delegations: usize,
+    /// Delegations of all clients together, each of which is an open file.
+    pub all_delegations: usize,
     /// The largest request of a session's, in bytes.
     pub max_request: u32,
     /// The largest reply of a session's, in bytes.
@@ -45,6 +49,9 @@ impl Default for Limits {
             opens: 1 << 16,
             all_opens: 1 << 20,
             locks: 1 << 16,
+            // Linux gives some back by itself beyond 5,000.
+            delegations: 1 << 13,
+            all_delegations: 1 << 14,
             // 1 MiB of data and what stands around it.
             max_request: (1 << 20) + (64 << 10),
             max_response: (1 << 20) + (64 << 10),

@@ -189,6 +189,14 @@ impl<F: Clone, N: Clone> State<F, N> {
                 }
                 Ok(())
             }
+            Some(Held::Delegation(_)) => Err(Status::LocksHeld),
+            Some(Held::RevokedDelegation) => {
+                holdings.remove(serial);
+                if holdings.lost_none() {
+                    super::delegations::nothing_revoked(client);
+                }
+                Ok(())
+            }
             Some(Held::Closed(_)) | None => Err(Status::BadStateid),
         }
     }
@@ -201,7 +209,9 @@ impl<F: Clone, N: Clone> State<F, N> {
             let seqid = match holdings.get(serial) {
                 Some(Held::Open(open)) => open.seqid,
                 Some(Held::Lock(state)) => state.seqid,
+                Some(Held::Delegation(_)) => super::delegations::SEQID,
                 Some(Held::Revoked) => return Err(Status::Expired),
+                Some(Held::RevokedDelegation) => return Err(Status::DelegRevoked),
                 Some(Held::Closed(_)) | None => return Err(Status::BadStateid),
             };
             stateid::check(client, stateid.seqid, seqid)

@@ -17,12 +17,14 @@
 //! 3. a client's holdings: its owners, opens and locks;
 //! 4. a part of the share reservations; the sessions of connections;
 //! 5. a session: its slots and connections;
-//! 6. a part of the tables of clients and sessions.
+//! 6. a part of the tables of clients and sessions, of the delegations; calls to clients and their ids.
 //!
 //! SEQUENCE takes 5 and 6, I/O takes 3 and, in v4.0, 6.
 
+mod callbacks;
 mod client;
 mod connections;
+mod delegations;
 mod exchange_id;
 mod gone;
 mod grace;
@@ -43,6 +45,7 @@ mod stateid;
 mod table;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -50,7 +53,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::v4::{ClientId, SessionId};
 
+use self::callbacks::AllFlights;
 use self::client::Client;
+use self::delegations::Delegations;
 use self::grace::Grace;
 use self::registry::Registry;
 use self::sessions::Session;
@@ -58,8 +63,10 @@ use self::shares::Shares;
 use self::slots::Budget;
 use self::table::Table;
 
+pub use self::callbacks::{CallAs, CallHow, Calling, What};
 pub use self::client::{ClientRef, Minor};
-pub use self::connections::{Backchannel, Direction};
+pub use self::connections::Direction;
+pub use self::delegations::NoDelegation;
 pub use self::exchange_id::{ExchangeId, ExchangedId};
 pub use self::gone::{Gone, NodeKey, Release, Unlock};
 pub use self::holdings::Share;
@@ -71,6 +78,7 @@ pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotT
 pub use self::setclientid::{Callback, SetClientId, SetClientIdError};
 pub use self::stable::{InMemory, Stable};
 pub use self::stateid::{Special, special};
+pub use self::waiting::{Parked, Waiter};
 
 /// How a [`State`] is made.
 pub struct Config<F, N> {
@@ -103,6 +111,8 @@ pub struct State<F, N> {
     sessions: Table<SessionId, Arc<Session<F, N>>>,
     connections: Mutex<HashMap<u64, Vec<SessionId>>>,
     shares: Shares,
+    delegations: Delegations,
+    flights: AllFlights,
     slots: Arc<Budget>,
 }
 
@@ -121,10 +131,14 @@ pub mod status_flags {
     pub const CB_PATH_DOWN: u32 = 0x1;
     /// The lease expired, and the client lost all it had.
     pub const EXPIRED_ALL_STATE_REVOKED: u32 = 0x8;
+    /// A delegation was not given back in time, and the client has lost it.
+    pub const RECALLABLE_STATE_REVOKED: u32 = 0x40;
     /// The server was restarted, and the client may reclaim.
     pub const RESTART_RECLAIM_NEEDED: u32 = 0x100;
     /// This session, which had a backchannel, has none.
     pub const CB_PATH_DOWN_SESSION: u32 = 0x200;
+    /// The client does not take calls by this session's backchannel as they are.
+    pub const BACKCHANNEL_FAULT: u32 = 0x400;
 }
 
 impl<F, N> State<F, N> {
@@ -149,6 +163,8 @@ impl<F, N> State<F, N> {
             connections: Mutex::default(),
             limits: config.limits.clone(),
             shares: Shares::new(config.limits.all_opens),
+            delegations: Delegations::new(),
+            flights: AllFlights::default(),
         }
     }
 

@@ -225,6 +225,13 @@ impl<F: Clone, N: Clone> State<F, N> {
                 open.of(key)?;
                 open
             }
+            Some(Held::Delegation(_) | Held::RevokedDelegation) => {
+                let delegation = holdings.delegation(client, serial, stateid, key)?;
+                return match delegation.kind.contains(access) {
+                    true => Ok(delegation.file.clone()),
+                    false => Err(Status::Openmode),
+                };
+            }
             _ => {
                 let serial = self.confirmed_open(client, &holdings, stateid, key)?;
                 holdings.open(serial)?

@@ -222,7 +222,7 @@ impl<F, N: Clone> State<F, N> {
         let sessions = {
             let mut holdings = lock(&client.holdings);
             holdings.gone = true;
-            holdings.clear(client, false, &self.shares, gone);
+            holdings.clear(client, false, &self.shares, &self.delegations, gone);
             std::mem::take(&mut holdings.sessions)
         };
         for session in sessions {
@@ -269,7 +269,7 @@ impl<F, N: Clone> State<F, N> {
     /// Whether a client has anything that it would miss.
     pub(super) fn has_state(&self, client: &Client<F, N>) -> bool {
         let holdings = lock(&client.holdings);
-        holdings.opens + holdings.locks > 0
+        holdings.opens + holdings.locks + holdings.delegations > 0
     }
 
     /// Makes sure that the client may reclaim after a restart: before its first open is answered.

@@ -212,7 +212,10 @@ impl<F, N: Clone> State<F, N> {
                     None => Begun::New(turn(&client, Which::Lock(number), seqid)),
                 })
             }
-            Some(Held::Revoked) | None => Err(Status::BadStateid),
+            // Sessions alone have delegations.
+            Some(Held::Revoked | Held::Delegation(_) | Held::RevokedDelegation) | None => {
+                Err(Status::BadStateid)
+            }
         }
     }
 

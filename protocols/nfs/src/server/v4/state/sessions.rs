@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::v4::{ClientId, SessionId, Status};
 
+use super::callbacks::{CallHow, Calls};
 use super::client::{Client, ClientRef, Minor};
 use super::connections::Connections;
 use super::gone::Gone;
@@ -43,8 +44,8 @@ pub struct CreateSession<'a> {
     pub back: Channel,
     /// Whether the connection is to be a backchannel (`CREATE_SESSION4_FLAG_CONN_BACK_CHAN`).
     pub backchannel: bool,
-    /// The RPC program of callbacks.
-    pub callback_program: u32,
+    /// How the client is called back.
+    pub callback: CallHow,
     /// The connection that it came by.
     pub connection: u64,
 }
@@ -80,12 +81,12 @@ impl Creation {
 pub(super) struct Session<F, N> {
     pub(super) id: SessionId,
     pub(super) client: Arc<Client<F, N>>,
-    pub(super) callback_program: u32,
     fore: Channel,
-    pub(super) back: Channel,
     /// Whether the client has asked for a backchannel.
     pub(super) wants_backchannel: AtomicBool,
     pub(super) inner: Mutex<Inner>,
+    /// The server's calls.
+    pub(super) calls: Mutex<Calls>,
 }
 
 pub(super) struct Inner {
@@ -188,14 +189,13 @@ impl<F, N: Clone> State<F, N> {
         let session = Arc::new(Session {
             id,
             client: client.clone(),
-            callback_program: ask.callback_program,
             fore,
-            back,
             wants_backchannel: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 slots,
                 connections: Connections::default(),
             }),
+            calls: Mutex::new(Calls::new(ask.callback.clone(), back.max_requests)),
         });
         holdings.sessions.push(id);
         self.sessions.insert(id, session.clone());
@@ -330,6 +330,11 @@ impl<F, N> SlotTurn<F, N> {
         self.repeated
     }
 
+    /// Whose request it is of the client's sessions.
+    pub fn session(&self) -> SessionId {
+        self.session.id
+    }
+
     /// What was asked.
     pub fn request(&self) -> &Sequence {
         &self.request
@@ -361,6 +366,9 @@ impl<F, N> SlotTurn<F, N> {
             && !lock(&self.session.inner).connections.has_back()
         {
             flags |= status_flags::CB_PATH_DOWN_SESSION;
+        }
+        if self.session.is_faulty() {
+            flags |= status_flags::BACKCHANNEL_FAULT;
         }
         flags
     }

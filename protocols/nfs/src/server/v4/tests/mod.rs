@@ -3,6 +3,7 @@
 mod acls;
 mod attributes;
 mod copies;
+mod delegations;
 mod exports;
 mod hostile;
 mod locks;
@@ -14,7 +15,7 @@ mod referrals;
 mod sessions;
 mod sparse;
 
-use self::net::{Net, Reply, World};
+use self::net::{Called, Net, Reply, World};
 use crate::v4::attr::Attributes;
 use crate::v4::op::{
     Claim, CreateHow, CreateSession, ExchangeId, Op, Open, OpenConfirm, OpenHow, Protect, Sequence,
@@ -28,6 +29,9 @@ const READ: u32 = 1;
 const WRITE: u32 = 2;
 
 const BOTH: u32 = 3;
+
+/// CREATE_SESSION4_FLAG_CONN_BACK_CHAN.
+const BACKCHANNEL: u32 = 2;
 
 /// A connection of v4.0, and its client, confirmed.
 struct Client40 {
@@ -143,7 +147,19 @@ impl Client41 {
         client
     }
 
+    /// One that can be called.
+    fn called(world: &World, name: &[u8]) -> Client41 {
+        let client = Client41::with_flags(world, name, CHANNEL, BACKCHANNEL);
+        client.send(&[Op::ReclaimComplete(false)]).done();
+        client
+    }
+
     fn without_session(world: &World, name: &[u8], fore: Channel) -> Client41 {
+        Client41::with_flags(world, name, fore, 0)
+    }
+
+    /// By CREATE_SESSION with these flags, and nothing reclaimed.
+    fn with_flags(world: &World, name: &[u8], fore: Channel, flags: u32) -> Client41 {
         let net = world.net(1);
         let exchanged = net.send(&[exchange_id(name)]).done();
         let Exchanged {
@@ -153,10 +169,10 @@ impl Client41 {
             .send(&[Op::CreateSession(CreateSession {
                 client,
                 sequence,
-                flags: 0,
+                flags,
                 fore,
                 back: CHANNEL,
-                program: 0,
+                program: 0x4000_0000,
                 security: Vec::new(),
             })])
             .done();

@@ -2,27 +2,40 @@
 
 use std::cell::Cell;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hostdir::HostDir;
 use memory::Memory;
 use vfs::{Call, Export, FileSystem, Peer};
 use vfs_testkit::{Message, clock, session};
-use wire::{Answer, Session as _, Xdr, XdrReader};
+use wire::{Answer, Session as _, Voice, Xdr, XdrReader};
 
 use crate::rpc::{self, flavor, program};
 use crate::server::{Connection, Options, Server};
 use crate::v4::Status;
+use crate::v4::callback::{self, CallbackHead, CallbackOp, CallbackSequence};
 use crate::v4::op::Op;
 
-/// A server over a tree in memory.
+/// A server, on a clock that the test turns.
 pub(super) struct World {
-    server: Arc<Server>,
+    pub(super) server: Arc<Server>,
+    clock: Arc<AtomicU64>,
 }
 
 impl World {
+    /// Over a tree in memory.
     pub(super) fn new() -> World {
         World::over(Memory::new(clock()))
+    }
+
+    /// Over a directory of the host, with these options.
+    pub(super) fn on_host(directory: &Path, set: impl FnOnce(&mut Options)) -> World {
+        let source = HostDir::open(directory, hostdir::Options::default()).expect("exported");
+        World::with(source, set)
     }
 
     /// A server of `tree`.
@@ -41,16 +54,31 @@ impl World {
     /// A server of `tree`, with some options.
     pub(super) fn with(tree: Arc<dyn FileSystem>, set: impl FnOnce(&mut Options)) -> World {
         let export = Arc::new(Export::new("", tree));
-        let mut options = Options::new(7, Arc::new(|| Duration::ZERO));
+        let clock = Arc::new(AtomicU64::new(0));
+        let time = clock.clone();
+        let now = move || Duration::from_secs(time.load(Ordering::SeqCst));
+        let mut options = Options::new(7, Arc::new(now));
         set(&mut options);
-        let server = Server::new(export, options);
-        World { server }
+        World {
+            server: Server::new(export, options),
+            clock,
+        }
+    }
+
+    /// So many seconds pass, and what they ask for is done.
+    pub(super) fn pass(&self, seconds: u64) {
+        self.clock.fetch_add(seconds, Ordering::SeqCst);
+        self.server.tend();
     }
 
     /// A connection of the super-user's.
     pub(super) fn net(&self, minor: u32) -> Net {
+        let session = self.server.session();
+        let (say, heard) = channel();
+        session.can_speak(Arc::new(Said(Mutex::new(say))));
         Net {
-            session: self.server.session(),
+            session,
+            heard,
             minor,
             uid: Cell::new(0),
             peer: None,
@@ -68,9 +96,21 @@ impl World {
     }
 }
 
+/// Hands on what the server says of its own accord.
+struct Said(Mutex<Sender<Vec<u8>>>);
+
+impl Voice for Said {
+    fn say(&self, message: &[u8]) -> bool {
+        let to = self.0.lock().expect("no panic holds it");
+        to.send(message.to_vec()).is_ok()
+    }
+}
+
 /// A connection.
 pub(super) struct Net {
     session: Connection,
+    /// What the server says of its own accord.
+    pub(super) heard: Receiver<Vec<u8>>,
     pub(super) minor: u32,
     /// Who calls.
     pub(super) uid: Cell<u32>,
@@ -112,6 +152,13 @@ impl Net {
         message
     }
 
+    /// Sends what is no call.
+    pub(super) fn tell(&self, message: &[u8]) {
+        let call = Call::detached();
+        let served = session::serve_patiently(&self.session, &call, &Message::new(message), 0);
+        assert_eq!(served, Ok((Answer::Done, Vec::new())));
+    }
+
     /// Sends a message, perhaps one that was sent before.
     pub(super) fn again(&self, message: &[u8]) -> Reply {
         const MOST: usize = 2 << 20;
@@ -125,6 +172,49 @@ impl Net {
             Ok((Answer::Done, bytes)) => Reply::new(bytes),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// A call of the server's to a client: CB_SEQUENCE and one operation.
+pub(super) struct Called(Vec<u8>);
+
+impl Called {
+    /// The next thing that the server says on a connection.
+    #[track_caller]
+    pub(super) fn on(net: &Net) -> Called {
+        let said = net.heard.recv_timeout(Duration::from_secs(20));
+        Called(said.expect("the server calls"))
+    }
+
+    /// What it asks.
+    #[track_caller]
+    pub(super) fn read(&self) -> (CallbackSequence, CallbackOp<'_>) {
+        let mut from = XdrReader::new(&self.0[rpc::MARK + 4..]);
+        assert_eq!(from.u32(), Ok(rpc::CALL));
+        let call = rpc::Call::read(&mut from).expect("a call");
+        assert_eq!((call.program, call.version), (0x4000_0000, 1));
+        let head = CallbackHead::get(&mut from).expect("a head");
+        assert_eq!((head.minor, head.count), (1, 2));
+        let sequence = CallbackOp::get(&mut from).expect("an operation");
+        let CallbackOp::Sequence(sequence) = sequence else {
+            panic!("expected CB_SEQUENCE, got {sequence:?}");
+        };
+        let op = CallbackOp::get(&mut from).expect("an operation");
+        from.end().expect("nothing behind it");
+        (sequence, op)
+    }
+
+    /// Answers it: the operation behind CB_SEQUENCE ended so.
+    pub(super) fn answer(&self, net: &Net, status: Status) {
+        let mut from = XdrReader::new(&self.0[rpc::MARK..]);
+        let xid = from.u32().expect("an id");
+        let (sequence, op) = self.read();
+        let number = match op {
+            CallbackOp::Recall(_) => 4,
+            CallbackOp::Sequence(_) => 11,
+            CallbackOp::NotifyLock(_) => 13,
+        };
+        net.tell(&callback::reply(xid, &sequence, number, status));
     }
 }
 

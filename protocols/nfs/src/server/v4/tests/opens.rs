@@ -3,7 +3,7 @@
 use super::*;
 use crate::v4::attr::{Bitmap, SetTime, number as n};
 use crate::v4::op::Exclusive41;
-use crate::v4::reply::Delegation;
+use crate::v4::reply::{Delegation, WhyNone};
 
 #[test]
 fn rfc8881_18_16_3_who_wants_no_delegation_is_told_that_he_got_none_for_that() {
@@ -11,7 +11,10 @@ fn rfc8881_18_16_3_who_wants_no_delegation_is_told_that_he_got_none_for_that() {
     let client = Client41::new(&World::new(), b"client");
     for (access, want) in [
         (READ, Delegation::None),
-        (READ | WANT_NO_DELEG, Delegation::NoneBecause(0)),
+        (
+            READ | WANT_NO_DELEG,
+            Delegation::NoneBecause(WhyNone::NotWanted),
+        ),
     ] {
         let how = OpenHow::Create(CreateHow::Unchecked(Attributes::default()));
         let open = client.open(access, how, Claim::Null(b"file"));

@@ -1,5 +1,7 @@
 //! Holes: READ_PLUS and SEEK (RFC 7862 sections 15.10, 15.11).
 
+use memory::Memory;
+use vfs_testkit::clock;
 use wire::{xdr_struct, xdr_union};
 
 use super::*;

@@ -236,7 +236,7 @@ impl Layer for Meddle {
     forward! {
         id above root resolve sync handle attr setattr access statfs open readlink lookup parent create make tmpfile
         link unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder file_setattr write readdir
-        fsync flush allocate copy
+        fsync flush allocate copy lease
     }
 }
 

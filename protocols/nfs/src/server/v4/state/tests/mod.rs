@@ -234,7 +234,7 @@ fn create_session(known: ExchangedId, connection: u64) -> CreateSession<'static>
         fore: channel,
         back: channel,
         backchannel: false,
-        callback_program: 0x4000_0000,
+        callback: CallHow::default(),
         connection,
     }
 }

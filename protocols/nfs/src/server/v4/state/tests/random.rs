@@ -5,6 +5,7 @@ use vfs::lock::LockKind;
 
 use super::super::holdings::{Held, Holdings};
 use super::*;
+use crate::v4::callback::CalledBack;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -43,6 +44,20 @@ enum Step {
         state: usize,
         by: usize,
     },
+    Delegate {
+        client: usize,
+        node: u64,
+    },
+    Recall {
+        node: u64,
+        status: Status,
+    },
+    Return {
+        state: usize,
+    },
+    Disconnect {
+        client: usize,
+    },
     Restart {
         client: usize,
     },
@@ -55,6 +70,14 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let (client, owner, node, state) = (0..4usize, 0..2u8, 0..2u64, 0..12usize);
     prop_oneof![
+        3 => (client.clone(), node.clone())
+            .prop_map(|(client, node)| Step::Delegate { client, node }),
+        2 => (node.clone(), any::<bool>()).prop_map(|(node, knows)| Step::Recall {
+            node,
+            status: if knows { Status::Ok } else { Status::BadStateid },
+        }),
+        2 => state.clone().prop_map(|state| Step::Return { state }),
+        1 => client.clone().prop_map(|client| Step::Disconnect { client }),
         6 => (client.clone(), owner.clone(), node, 1..4u8, 0..4u8)
             .prop_map(|(client, owner, node, access, deny)| Step::Open {
                 client,
@@ -113,7 +136,10 @@ impl Run {
             return state.client(id).expect("known");
         }
         let known = state.exchange_id(&exchange_id(&name, self.boots, "root"));
-        let created = state.create_session(&create_session(known.expect("known"), number as u64));
+        let created = state.create_session(&CreateSession {
+            backchannel: true,
+            ..create_session(known.expect("known"), number as u64)
+        });
         let peer = Peer {
             client: known.expect("known").client,
             session: created.expect("created").session,
@@ -189,16 +215,59 @@ impl Run {
                     assert!(done.is_err() || by.id() == client.id(), "another's stateid");
                 }
             }
+            Step::Delegate { client, node } => {
+                let (client, key) = (self.clients[client].clone(), NodeKey { export: 0, node });
+                let state = &self.world.state;
+                if state.may_delegate(&client, key, false).is_ok() {
+                    let given = state.delegate(&client, key, node, R, self.file.clone());
+                    self.keep(client.id(), key, given.expect("it is alive"));
+                }
+            }
+            Step::Recall { node, status } => {
+                for client in self.world.state.recall(NodeKey { export: 0, node }) {
+                    self.call(client, status);
+                }
+            }
+            Step::Return { state } => {
+                if let Some((client, key, stateid)) = self.picked(state) {
+                    let _ = self.world.state.delegation_return(&client, &stateid, key);
+                }
+            }
+            Step::Disconnect { client } => {
+                for client in self.world.state.disconnected(client as u64) {
+                    self.call(client, Status::Ok);
+                }
+            }
             Step::Restart { client } => self.clients[client] = self.begin(client),
             Step::Pass { seconds, speaks } => {
                 self.world.pass(Duration::from_secs(seconds));
                 self.clients[speaks].0.renew(self.world.state.now());
+                for client in self.world.state.tend_callbacks() {
+                    self.call(client, Status::Ok);
+                }
                 self.world.state.reap();
                 for client in 0..self.clients.len() {
                     if lock(&self.clients[client].0.holdings).gone {
                         self.clients[client] = self.begin(client);
                     }
                 }
+            }
+        }
+    }
+
+    /// Calls a client for all that there is, and has every other call answered.
+    fn call(&self, client: ClientId, status: Status) {
+        let state = &self.world.state;
+        loop {
+            let calling = state.callbacks(client);
+            if calling.is_empty() {
+                return;
+            }
+            for call in calling.iter().filter(|call| call.xid % 2 == 0) {
+                let became = CalledBack::Answered(status);
+                let whose = state.called_back(call.connection, call.xid, became);
+                assert_eq!(whose, Some(client));
+                assert_eq!(state.called_back(call.connection, call.xid, became), None);
             }
         }
     }
@@ -259,13 +328,15 @@ impl Run {
         lock(&self.world.gone).clear();
         let state = &self.world.state;
         let mut opens: Vec<(ClientId, u32, NodeKey, Share, Share)> = Vec::new();
-        let mut files = 0;
+        let (mut files, mut delegations) = (0, 0);
         for client in state.clients.all() {
             let holdings = lock(&client.holdings);
             assert!(!holdings.gone);
             files += check_holdings(&holdings, |owner, key, access, deny| {
                 opens.push((client.id, owner, key, access, deny));
             });
+            delegations += holdings.delegations;
+            assert!(holdings.recalled.len() <= holdings.delegations);
             assert!(
                 holdings.opens == 0 || *lock(&client.recorded) != client::Recorded::Never,
                 "it could not reclaim"
@@ -281,6 +352,7 @@ impl Run {
             }
         }
         assert_eq!(state.shares.len(), opens.len());
+        assert_eq!(state.delegations.len(), delegations);
         // What was handed out and is not held any more has been dropped.
         assert_eq!(Arc::strong_count(&self.file), files + 1);
     }
@@ -291,7 +363,7 @@ fn check_holdings(
     holdings: &Holdings<File, u64>,
     mut each: impl FnMut(u32, NodeKey, Share, Share),
 ) -> usize {
-    let (mut opens, mut locks, mut revoked, mut files) = (0, 0, 0, 0);
+    let (mut opens, mut locks, mut delegations, mut revoked, mut files) = (0, 0, 0, 0, 0);
     for (&serial, held) in holdings.all() {
         match held {
             Held::Open(open) => {
@@ -314,12 +386,22 @@ fn check_holdings(
                 assert!(owner.states.contains(&serial));
             }
             Held::Closed(_) => {}
+            Held::Delegation(_) => {
+                delegations += 1;
+                files += 1;
+            }
             Held::Revoked => revoked += 1,
+            Held::RevokedDelegation => {}
         }
     }
     assert_eq!(
-        (opens, locks, revoked),
-        (holdings.opens, holdings.locks, holdings.revoked)
+        (opens, locks, delegations, revoked),
+        (
+            holdings.opens,
+            holdings.locks,
+            holdings.delegations,
+            holdings.revoked
+        )
     );
     assert_eq!(
         holdings.lock_owners.which(|owner| owner.states.is_empty()),

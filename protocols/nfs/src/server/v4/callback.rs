@@ -1,0 +1,143 @@
+//! Calls to clients, by the connections that their sessions are bound to (RFC 8881 sections 18.33 and 20).
+//!
+//! What is to be asked, and by which way, is the state's to say. Here it is written and sent, and replies are read.
+
+use vfs::{Call, Caller, Cx};
+use wire::{Xdr as _, XdrReader};
+
+use super::state::{CallAs, CallHow, Calling, NodeKey, What};
+use crate::rpc::{self, CALL, OpaqueAuth, flavor};
+use crate::server::{Server, Tree};
+use crate::v4::ClientId;
+use crate::v4::callback::{
+    COMPOUND, CallbackHead, CallbackOp, CallbackSequence, CalledBack, NotifyLock, Recall, VERSION,
+};
+use crate::v4::types::{CallbackSecurity, Owner};
+
+impl Server {
+    /// Somebody wants `key`, which clients may have delegations of.
+    pub(in crate::server) fn recall(&self, key: NodeKey) {
+        for client in self.state.recall(key) {
+            self.call_back(client);
+        }
+    }
+
+    /// Sends `client` what it is to be asked for, as far as it can be now.
+    pub(in crate::server) fn call_back(&self, client: ClientId) {
+        for calling in self.state.callbacks(client) {
+            let xid = calling.xid;
+            tracing::debug!(client, xid, what = ?calling.what, "called");
+            if !self.say(&calling) {
+                self.state.not_called(xid);
+            }
+        }
+    }
+
+    fn say(&self, calling: &Calling<Tree>) -> bool {
+        let Some(voice) = self.voice(calling.connection) else {
+            return false;
+        };
+        let call = Call::detached();
+        let cx = Cx::new(&Caller::ROOT, &call);
+        match self.handle(&cx, &calling.node) {
+            Ok(handle) => voice.say(&message(calling, &handle.bytes())),
+            Err(_) => false,
+        }
+    }
+
+    /// A client has answered call `xid` by `connection`, as stands in `from`.
+    pub(in crate::server) fn called_back(
+        &self,
+        connection: u64,
+        xid: u32,
+        from: &mut XdrReader<'_>,
+    ) {
+        let became = CalledBack::read(from).unwrap_or(CalledBack::Refused);
+        if let Some(client) = self.state.called_back(connection, xid, became) {
+            self.call_back(client);
+        }
+    }
+
+    /// Revokes what was not given back, and calls again.
+    pub(in crate::server) fn tend_callbacks(&self) {
+        for client in self.state.tend_callbacks() {
+            self.call_back(client);
+        }
+    }
+}
+
+/// How a client wants to be called, if it is known how to: the first way that is.
+pub(super) fn call_how(
+    program: u32,
+    minor: u32,
+    security: &[CallbackSecurity<'_>],
+) -> Option<CallHow> {
+    let known = security.iter().find_map(|way| match way {
+        CallbackSecurity::None => Some(CallAs::Nobody),
+        CallbackSecurity::Sys(sys) => {
+            let mut body = Vec::new();
+            sys.put(&mut body);
+            Some(CallAs::Sys(body.into()))
+        }
+        CallbackSecurity::Gss(_) => None,
+    });
+    let call_as = match known {
+        None if security.is_empty() => CallAs::Nobody,
+        known => known?,
+    };
+    Some(CallHow {
+        program,
+        minor,
+        call_as,
+    })
+}
+
+/// A call as it travels, about the file of `handle`.
+fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; rpc::MARK];
+    calling.xid.put(&mut message);
+    CALL.put(&mut message);
+    let credential = match &calling.how.call_as {
+        CallAs::Nobody => OpaqueAuth::NONE,
+        CallAs::Sys(body) => OpaqueAuth {
+            flavor: flavor::SYS,
+            body,
+        },
+    };
+    rpc::Call::of(calling.how.program, VERSION, COMPOUND, credential).put(&mut message);
+    let head = CallbackHead {
+        tag: b"",
+        minor: calling.how.minor,
+        ident: 0,
+        count: 2,
+    };
+    head.put(&mut message);
+    let sequence = CallbackOp::Sequence(CallbackSequence {
+        session: calling.session,
+        sequence: calling.sequence,
+        slot: calling.slot,
+        highest_slot: calling.highest_slot,
+        cache_this: false,
+        referring: 0,
+    });
+    sequence.put(&mut message);
+    let what = match &calling.what {
+        What::Recall(state) => CallbackOp::Recall(Recall {
+            state: *state,
+            truncate: false,
+            handle,
+        }),
+        What::MayLock(owner) => CallbackOp::NotifyLock(NotifyLock {
+            handle,
+            // Sessions alone are told, whose clients know themselves.
+            owner: Owner {
+                client: 0,
+                name: owner,
+            },
+        }),
+    };
+    what.put(&mut message);
+    let mark = (message.len() - rpc::MARK) as u32 | rpc::LAST;
+    message[..rpc::MARK].copy_from_slice(&mark.to_be_bytes());
+    message
+}

@@ -1,0 +1,121 @@
+//! What a server asks of its clients (RFC 8881 sections 16.2 and 20, RFC 7530 section 16.25).
+
+use wire::{Malformed, Xdr, XdrReader, xdr_struct, xdr_union};
+
+use super::types::Owner;
+use super::{SessionId, StateId, Status};
+
+/// The version of the callback program that sessions speak (RFC 8881 appendix: `NFS_CB`).
+pub(crate) const VERSION: u32 = 1;
+
+/// Its one procedure besides the empty one.
+pub(crate) const COMPOUND: u32 = 1;
+
+xdr_struct! {
+    /// What CB_COMPOUND says before its operations.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct CallbackHead<'a> {
+        pub(crate) tag: &'a [u8],
+        pub(crate) minor: u32,
+        /// Of v4.0 alone.
+        pub(crate) ident: u32,
+        /// How many operations follow.
+        pub(crate) count: u32,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct CallbackSequence {
+        pub(crate) session: SessionId,
+        pub(crate) sequence: u32,
+        pub(crate) slot: u32,
+        pub(crate) highest_slot: u32,
+        pub(crate) cache_this: bool,
+        /// How many lists of calls that this one has to do with follow: none is ever told.
+        pub(crate) referring: u32,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Recall<'a> {
+        pub(crate) state: StateId,
+        /// Whether the file is to be cut to nothing, so that there is no sense in writing it back.
+        pub(crate) truncate: bool,
+        pub(crate) handle: &'a [u8],
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct NotifyLock<'a> {
+        pub(crate) handle: &'a [u8],
+        pub(crate) owner: Owner<'a>,
+    }
+}
+
+xdr_union! {
+    /// An operation with its arguments, by its number.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) enum CallbackOp<'a> {
+        Recall(Recall<'a>) = 4,
+        Sequence(CallbackSequence) = 11,
+        NotifyLock(NotifyLock<'a>) = 13,
+    }
+}
+
+/// What became of a callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CalledBack {
+    /// The operation behind CB_SEQUENCE was answered.
+    Answered(Status),
+    /// CB_SEQUENCE itself failed.
+    NotInSequence(Status),
+    /// The client carries out nothing of the kind.
+    Refused,
+}
+
+impl CalledBack {
+    /// What the reply says that stands in `from`, behind its id and type.
+    pub(crate) fn read(from: &mut XdrReader<'_>) -> Result<CalledBack, Malformed> {
+        const ACCEPTED: u32 = 0;
+        const SUCCESS: u32 = 0;
+        if from.u32()? != ACCEPTED {
+            return Ok(CalledBack::Refused);
+        }
+        let (_flavor, _verifier) = (from.u32()?, from.opaque(400)?);
+        if from.u32()? != SUCCESS {
+            return Ok(CalledBack::Refused);
+        }
+        let status = Status::get(from)?;
+        let _tag = from.opaque(1024)?;
+        if from.u32()? == 0 {
+            return Ok(CalledBack::NotInSequence(status));
+        }
+        let _sequence = from.u32()?;
+        match Status::get(from)? {
+            Status::Ok => {}
+            failed => return Ok(CalledBack::NotInSequence(failed)),
+        }
+        Ok(CalledBack::Answered(status))
+    }
+}
+
+/// A client's reply to call `xid`: success, CB_SEQUENCE, and one operation.
+#[cfg(test)]
+pub(crate) fn reply(xid: u32, sequence: &CallbackSequence, number: u32, status: Status) -> Vec<u8> {
+    use crate::rpc::{LAST, MARK, REPLY};
+    let mut bytes = vec![0; MARK];
+    for word in [xid, REPLY, 0, 0, 0, 0] {
+        word.put(&mut bytes);
+    }
+    status.put(&mut bytes);
+    b"".as_slice().put(&mut bytes);
+    2u32.put(&mut bytes);
+    11u32.put(&mut bytes);
+    Status::Ok.put(&mut bytes);
+    sequence.session.put(&mut bytes);
+    for word in [sequence.sequence, sequence.slot, sequence.highest_slot, 0] {
+        word.put(&mut bytes);
+    }
+    number.put(&mut bytes);
+    status.put(&mut bytes);
+    let mark = (bytes.len() - MARK) as u32 | LAST;
+    bytes[..MARK].copy_from_slice(&mark.to_be_bytes());
+    bytes
+}

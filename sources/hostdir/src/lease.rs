@@ -1,0 +1,407 @@
+//! Leases: who is told when others want a file.
+//!
+//! The host's kernel holds whoever opens or cuts a leased file up, be it a program of the host or another client
+//! of ours, and tells by a signal. It knows nothing of names and attributes: for those that come by this export,
+//! [`Leases::clear`] does the same; for programs of the host inotify tells right behind the change. A thread of the
+//! export's waits for both. It begins with the first lease.
+//!
+//! Lock order: the watch; then the posts. Nobody is told anything under either.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno as Raw;
+use sys::errno;
+use sys::lease::{Kind, Listener, Told, Wanted};
+use vfs::{Broken, Cx, Errno, Lease, LeaseKind, Name, NodeId, OpenFlags, Patience, Result};
+
+use crate::device::{self, Device};
+use crate::fds::Fd;
+use crate::file::HostFile;
+use crate::limits;
+use crate::proc_path::ProcPath;
+use crate::tree::{self, Tree};
+
+/// The leases of a tree.
+#[derive(Default)]
+pub(crate) struct Leases {
+    /// How many there are: while there are none, nobody looks further.
+    count: AtomicUsize,
+    watch: Mutex<Option<Arc<Watch>>>,
+}
+
+/// What the thread waits for.
+struct Watch {
+    told: Told,
+    inotify: OwnedFd,
+    /// Readable when the thread is to end.
+    end: OwnedFd,
+    posts: Mutex<Posts>,
+}
+
+/// The leases, by all that they are found by.
+#[derive(Default)]
+struct Posts {
+    by_fd: HashMap<RawFd, Arc<Post>>,
+    by_node: HashMap<NodeId, Vec<RawFd>>,
+    by_watch: HashMap<i32, NodeId>,
+}
+
+/// A lease, as the thread knows it.
+struct Post {
+    fd: Arc<Fd>,
+    kind: Kind,
+    node: NodeId,
+    watched: i32,
+    is_broken: AtomicBool,
+    broken: Broken,
+}
+
+/// A lease, as whoever has it knows it.
+struct HostLease {
+    tree: Arc<Tree>,
+    watch: Arc<Watch>,
+    post: Arc<Post>,
+}
+
+/// The most leases of an export, and no more than a quarter of its descriptors, for each keeps one. inotify has a bound of
+/// its own.
+const MOST: usize = 1 << 14;
+
+/// The least time after which the kernel takes a lease away from whoever does not give it back, seconds: enough for
+/// a client to be given up. It is Linux's own choice.
+const BREAK_TIME: u64 = 45;
+
+/// How soon somebody who waits for a lease looks again.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// How often somebody looks again whom nobody wakes.
+const RETRIES: u32 = 100;
+
+/// Changes that the kernel's leases do not see.
+const CHANGES: WatchFlags = WatchFlags::ATTRIB
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::DELETE_SELF);
+
+/// A lease of `file`.
+pub(crate) fn take(
+    file: &HostFile,
+    cx: &Cx<'_>,
+    kind: LeaseKind,
+    broken: &Broken,
+) -> Result<Box<dyn Lease>> {
+    let device = file.node().device();
+    if !limits::FINE_TIMES.contains(&device.magic) || file.node().what() != vfs::Kind::File {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    device.brief(cx.patience)?;
+    let (kind, fits) = match kind {
+        LeaseKind::Read => (Kind::Read, OpenFlags::READ),
+        LeaseKind::Write => (Kind::Write, OpenFlags::READ | OpenFlags::WRITE),
+    };
+    if file.flags() & (OpenFlags::READ | OpenFlags::WRITE) != fits {
+        return Err(Errno::EBADF);
+    }
+    let fd = file.fd(cx.patience)?;
+    let tree = &device.tree;
+    tree.act_as_server()?;
+    let watch = tree.leases.watch()?;
+    let node = file.node().number();
+    let mut posts = watch.posts();
+    let number = fd.as_fd().as_raw_fd();
+    // One of an open file: a second would be given back with the first.
+    let most = MOST.min(tree.most_descriptors() / 4);
+    if posts.by_fd.len() >= most || posts.by_fd.contains_key(&number) {
+        return Err(Errno::EAGAIN);
+    }
+    // Before the lease, so that whoever comes from now on waits or is told of.
+    let path = ProcPath::of(fd.as_fd());
+    let watched = inotify::add_watch(&watch.inotify, path.as_c_str(), CHANGES).map_err(errno)?;
+    tree.leases.count.fetch_add(1, Ordering::SeqCst);
+    let post = Arc::new(Post {
+        fd,
+        kind,
+        node,
+        watched,
+        is_broken: AtomicBool::new(false),
+        broken: broken.clone(),
+    });
+    posts.by_fd.insert(number, post.clone());
+    posts.by_node.entry(node).or_default().push(number);
+    posts.by_watch.insert(watched, node);
+    let taken = sys::lease::take(post.fd.as_fd(), kind, watch.told);
+    drop(posts);
+    let lease = HostLease {
+        tree: tree.clone(),
+        watch,
+        post,
+    };
+    taken.map_err(errno)?;
+    Ok(Box::new(lease))
+}
+
+impl Leases {
+    /// Before names or attributes of `node` change: `WOULD_BLOCK`, and with more patience `PARKED`, as long as there
+    /// are leases of it, who are told. `own` is the descriptor whose lease is that of whoever changes it.
+    pub(crate) fn clear(&self, cx: &Cx<'_>, node: NodeId, own: Option<&Fd>) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let own = own.map(|fd| fd.as_fd().as_raw_fd());
+        let Some(watch) = self.known() else {
+            return Ok(());
+        };
+        let is_clear = || {
+            let posts = watch.of(node);
+            let others: Vec<_> = posts
+                .iter()
+                .filter(|post| Some(post.number()) != own)
+                .collect();
+            others.iter().for_each(|post| post.break_it());
+            others.is_empty()
+        };
+        match is_clear() {
+            true => Ok(()),
+            false => wait(cx, || Ok(is_clear().then_some(()))),
+        }
+    }
+
+    /// [`Leases::clear`] of what is called `name` in `dir`, a directory of `device`'s.
+    pub(crate) fn clear_named(
+        &self,
+        cx: &Cx<'_>,
+        device: &Device,
+        dir: &Fd,
+        name: Name<'_>,
+    ) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        match tree::stat_child(dir.as_fd(), name) {
+            // A mount point is nobody's to rename or remove.
+            Ok(stx) if device::dev_of(&stx) == device.dev => {
+                self.clear(cx, device.id(stx.stx_ino), None)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What `node` is leased for, if it is, and an open file that is.
+    pub(crate) fn leased(&self, node: NodeId) -> Option<(Kind, Arc<Fd>)> {
+        if self.is_empty() {
+            return None;
+        }
+        let posts = self.known()?.of(node);
+        posts.first().map(|post| (post.kind, post.fd.clone()))
+    }
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    fn known(&self) -> Option<Arc<Watch>> {
+        self.watch.lock().expect("no panic holds it").clone()
+    }
+
+    /// The watch, which begins if need be. `EOPNOTSUPP` where leases would not be kept for long enough.
+    fn watch(&self) -> Result<Arc<Watch>> {
+        let mut known = self.watch.lock().expect("no panic holds it");
+        if let Some(watch) = &*known {
+            return Ok(watch.clone());
+        }
+        let time = std::fs::read_to_string("/proc/sys/fs/lease-break-time");
+        let time = time.ok().and_then(|time| time.trim().parse::<u64>().ok());
+        if time.is_none_or(|time| time < BREAK_TIME) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let watch = Watch::start()?;
+        *known = Some(watch.clone());
+        Ok(watch)
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        if let Some(watch) = self.known() {
+            // Cannot fail: nobody else adds to it.
+            let _ = rustix::io::write(&watch.end, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Tries `again` until it answers something, as far as the caller's patience goes.
+pub(crate) fn wait<T>(cx: &Cx<'_>, again: impl Fn() -> Result<Option<T>>) -> Result<T> {
+    cx.may_wait()?;
+    if cx.call.waker().is_some() {
+        cx.call.wake_within(RETRY);
+        return Err(Errno::PARKED);
+    }
+    for _ in 0..RETRIES {
+        cx.call.check()?;
+        std::thread::sleep(RETRY);
+        if let Some(done) = again()? {
+            return Ok(done);
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+impl Watch {
+    fn start() -> Result<Arc<Watch>> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(errno)?;
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(errno)?;
+        let (tell, told) = std::sync::mpsc::channel();
+        let (ready, started) = std::sync::mpsc::channel::<Arc<Watch>>();
+        let thread = std::thread::Builder::new().name("barge-leases".into());
+        let spawned = thread.spawn(move || {
+            let listener = match Listener::here() {
+                Ok((listener, thread)) => {
+                    let _ = tell.send(Ok(thread));
+                    listener
+                }
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    return;
+                }
+            };
+            if let Ok(watch) = started.recv() {
+                watch.listen(&listener);
+            }
+        });
+        spawned.map_err(|_| Errno::EAGAIN)?;
+        let told = told.recv().map_err(|_| Errno::EIO)?.map_err(errno)?;
+        let watch = Arc::new(Watch {
+            told,
+            inotify,
+            end,
+            posts: Mutex::default(),
+        });
+        let _ = ready.send(watch.clone());
+        Ok(watch)
+    }
+
+    fn listen(&self, listener: &Listener) {
+        loop {
+            let mut fds = [
+                PollFd::new(listener, PollFlags::IN),
+                PollFd::new(&self.inotify, PollFlags::IN),
+                PollFd::new(&self.end, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Raw::INTR) => {}
+                Err(_) => return self.break_all(),
+            }
+            if !fds[2].revents().is_empty() {
+                return;
+            }
+            while let Ok(Some(wanted)) = listener.next() {
+                match wanted {
+                    Wanted::Of(fd) => {
+                        let post = self.posts().by_fd.get(&fd).cloned();
+                        post.iter().for_each(|post| post.break_if_wanted());
+                    }
+                    Wanted::Any => self.all().iter().for_each(|post| post.break_if_wanted()),
+                }
+            }
+            self.read_changes();
+        }
+    }
+
+    fn read_changes(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut changes = inotify::Reader::new(&self.inotify, &mut buffer);
+        loop {
+            let (watched, events) = match changes.next() {
+                Ok(change) => (change.wd(), change.events()),
+                Err(Raw::INTR) => continue,
+                Err(_) => return,
+            };
+            if events.contains(ReadFlags::QUEUE_OVERFLOW) {
+                self.break_all();
+            } else if !events.contains(ReadFlags::IGNORED) {
+                let node = self.posts().by_watch.get(&watched).copied();
+                let posts = node.map(|node| self.of(node)).unwrap_or_default();
+                posts.iter().for_each(|post| post.break_it());
+            }
+        }
+    }
+
+    fn break_all(&self) {
+        self.all().iter().for_each(|post| post.break_it());
+    }
+
+    fn all(&self) -> Vec<Arc<Post>> {
+        self.posts().by_fd.values().cloned().collect()
+    }
+
+    /// The leases of a node.
+    fn of(&self, node: NodeId) -> Vec<Arc<Post>> {
+        let posts = self.posts();
+        let fds = posts.by_node.get(&node).into_iter().flatten();
+        fds.filter_map(|fd| posts.by_fd.get(fd).cloned()).collect()
+    }
+
+    fn posts(&self) -> MutexGuard<'_, Posts> {
+        self.posts.lock().expect("no panic holds it")
+    }
+}
+
+impl Post {
+    fn break_if_wanted(&self) {
+        if sys::lease::is_wanted(self.fd.as_fd(), self.kind) != Ok(false) {
+            self.break_it();
+        }
+    }
+
+    fn number(&self) -> RawFd {
+        self.fd.as_fd().as_raw_fd()
+    }
+
+    fn break_it(&self) {
+        if !self.is_broken.swap(true, Ordering::SeqCst) {
+            (self.broken)();
+        }
+    }
+}
+
+impl Lease for HostLease {
+    fn is_broken(&self) -> bool {
+        self.post.is_broken.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for HostLease {
+    fn drop(&mut self) {
+        let Post {
+            fd, node, watched, ..
+        } = &*self.post;
+        let number = self.post.number();
+        let mut posts = self.watch.posts();
+        // Fails only if the kernel has taken it away.
+        let _ = sys::lease::give_back(fd.as_fd());
+        posts.by_fd.remove(&number);
+        if let Some(fds) = posts.by_node.get_mut(node) {
+            fds.retain(|&one| one != number);
+            if fds.is_empty() {
+                posts.by_node.remove(node);
+                posts.by_watch.remove(watched);
+                // Fails only if the file is no more.
+                let _ = inotify::remove_watch(&self.watch.inotify, *watched);
+            }
+        }
+        drop(posts);
+        self.tree.leases.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether who waits for a lease is to be woken, and not to wait here.
+pub(crate) fn parks(cx: &Cx<'_>) -> bool {
+    cx.patience == Patience::Full && cx.call.waker().is_some()
+}

@@ -1,0 +1,185 @@
+//! Leases of files: the kernel tells one thread by a signal who wants a file that another has leased.
+//!
+//! The signal is of that thread alone, where it is blocked and read as from a file; the rest of the process never
+//! sees it.
+
+use std::marker::PhantomData;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::{Errno, Result};
+
+/// What a lease is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nobody opens the file for writing, or cuts it (`F_RDLCK`).
+    Read,
+    /// Nobody opens it (`F_WRLCK`).
+    Write,
+}
+
+impl Kind {
+    fn raw(self) -> libc::c_int {
+        match self {
+            Kind::Read => libc::F_RDLCK,
+            Kind::Write => libc::F_WRLCK,
+        }
+    }
+}
+
+/// A thread that is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Told(libc::pid_t);
+
+/// What the thread that is told reads.
+pub struct Listener {
+    signals: OwnedFd,
+    /// Another thread would read its own signals.
+    _here: PhantomData<*const ()>,
+}
+
+/// What it was told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The lease of this descriptor, if it is still the one that it was.
+    Of(RawFd),
+    /// More at a time than the kernel keeps: any.
+    Any,
+}
+
+/// `fcntl.h`'s, which not every C library has.
+const F_SETSIG: libc::c_int = 10;
+const F_SETOWN_EX: libc::c_int = 15;
+const F_OWNER_TID: libc::c_int = 0;
+
+/// `struct f_owner_ex`.
+#[repr(C)]
+struct Owner {
+    kind: libc::c_int,
+    pid: libc::pid_t,
+}
+
+/// One that keeps the descriptor with it, and of which several may wait.
+fn signal() -> libc::c_int {
+    libc::SIGRTMIN() + 7
+}
+
+impl Listener {
+    /// Has the calling thread be told.
+    pub fn here() -> Result<(Listener, Told)> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: the calls fill in and read one signal set that lives here; none keeps it. rustix has neither.
+        #[allow(unsafe_code)]
+        let fd = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), signal());
+            // What comes where there is no room for another of the former.
+            libc::sigaddset(set.as_mut_ptr(), libc::SIGIO);
+            match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) {
+                0 => {}
+                error => return Err(Errno::from_raw_os_error(error)),
+            }
+            libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        };
+        let fd = crate::check(fd)?;
+        // SAFETY: the kernel has just made it, for nobody else.
+        #[allow(unsafe_code)]
+        let signals = unsafe { OwnedFd::from_raw_fd(fd) };
+        let listener = Listener {
+            signals,
+            _here: PhantomData,
+        };
+        let thread = rustix::thread::gettid();
+        Ok((listener, Told(thread.as_raw_nonzero().get())))
+    }
+
+    /// What the thread was told, if there is anything left of that.
+    pub fn next(&self) -> Result<Option<Wanted>> {
+        const LEN: usize = size_of::<libc::signalfd_siginfo>();
+        let mut bytes = [0; LEN];
+        match rustix::io::read(&self.signals, &mut bytes) {
+            Ok(LEN) => {}
+            Ok(_) | Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        // `ssi_signo` is the first field, `ssi_fd` the sixth (signalfd(2)).
+        let word = |at: usize| {
+            i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        Ok(Some(match word(0) == signal() {
+            true => Wanted::Of(word(20)),
+            false => Wanted::Any,
+        }))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signals.as_fd()
+    }
+}
+
+/// Has a lease of the file that `fd` is open on, which belongs to that open file, and of which `told` is told
+/// (`F_SETLEASE`, fcntl(2)). `EAGAIN` if it is open elsewhere in a way that conflicts, `EACCES` if it is another
+/// user's, `EINVAL` where the file system has no leases. For reading, `fd` must be open for that only.
+pub fn take(fd: BorrowedFd<'_>, kind: Kind, told: Told) -> Result<()> {
+    let owner = Owner {
+        kind: F_OWNER_TID,
+        pid: told.0,
+    };
+    // SAFETY: F_SETOWN_EX reads one `f_owner_ex` that outlives the call. rustix has none of these.
+    #[allow(unsafe_code)]
+    let owned = unsafe { libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, std::ptr::from_ref(&owner)) };
+    crate::check(owned)?;
+    control(fd, F_SETSIG, signal())?;
+    control(fd, libc::F_SETLEASE, kind.raw()).map(drop)
+}
+
+/// Gives the lease of `fd` back.
+pub fn give_back(fd: BorrowedFd<'_>) -> Result<()> {
+    control(fd, libc::F_SETLEASE, libc::F_UNLCK).map(drop)
+}
+
+/// Whether the lease of `fd`, which was of this `kind`, is to be given back, or is no more (`F_GETLEASE`).
+pub fn is_wanted(fd: BorrowedFd<'_>, kind: Kind) -> Result<bool> {
+    Ok(control(fd, libc::F_GETLEASE, 0)? != kind.raw())
+}
+
+fn control(fd: BorrowedFd<'_>, command: libc::c_int, value: libc::c_int) -> Result<libc::c_int> {
+    // SAFETY: these commands take a number.
+    #[allow(unsafe_code)]
+    let answer = unsafe { libc::fcntl(fd.as_raw_fd(), command, value) };
+    crate::check(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::fs::{Mode, OFlags, open};
+
+    #[test]
+    fn who_wants_to_write_is_told_of_and_waits() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let open = |flags| open(file.path(), flags | OFlags::NONBLOCK, Mode::empty());
+        let (listener, told) = Listener::here().expect("signals");
+        let reader = open(OFlags::RDONLY).expect("opens");
+        // The named file itself is open for writing.
+        assert_eq!(take(reader.as_fd(), Kind::Read, told), Err(Errno::AGAIN));
+        let path = file.into_temp_path();
+        let open = |flags| rustix::fs::open(&*path, flags | OFlags::NONBLOCK, Mode::empty());
+        take(reader.as_fd(), Kind::Read, told).expect("leased");
+        assert_eq!(is_wanted(reader.as_fd(), Kind::Read), Ok(false));
+        assert_eq!(listener.next(), Ok(None));
+
+        open(OFlags::RDONLY).expect("reads");
+        assert_eq!(open(OFlags::WRONLY).map(drop), Err(Errno::AGAIN));
+        poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).expect("told");
+        let reader_number = reader.as_raw_fd();
+        assert_eq!(listener.next(), Ok(Some(Wanted::Of(reader_number))));
+        assert_eq!(is_wanted(reader.as_fd(), Kind::Read), Ok(true));
+
+        give_back(reader.as_fd()).expect("given back");
+        open(OFlags::WRONLY).expect("writes");
+    }
+}
