@@ -143,9 +143,7 @@ impl Compound<'_, '_> {
         self.reply.patch(head + 4, &sent.to_be_bytes());
         Ok(())
     }
-}
 
-impl Compound<'_, '_> {
     /// Reads a piece of data, with no more than `patience`.
     fn piece(
         &mut self,
