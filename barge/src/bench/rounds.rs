@@ -88,7 +88,11 @@ pub(super) fn alternate<S, C: Cell<S>>(
     for round in 0..=args.runs() {
         for (cell, row) in cells.iter().zip(&mut rows) {
             let figures = row.runs.iter_mut().zip(&mut row.work);
-            for ((name, server), (runs, work)) in servers.iter().zip(figures) {
+            let mut turns: Vec<_> = servers.iter().zip(figures).collect();
+            // The first finds caches as another cell has left them: not always the same one.
+            let first = round % turns.len();
+            turns.rotate_left(first);
+            for ((name, server), (runs, work)) in turns {
                 let (rate, more) = measure(server, cell, args.time())
                     .map_err(|error| Failure::new(format!("{name}, {}: {error}", cell.name())))?;
                 // The first round warms up.

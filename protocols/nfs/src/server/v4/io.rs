@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{File, Node, OpenFlags, Sink as _, Want};
+use vfs::{Cx, File, Node, OpenFlags, Sink as _, Want};
 use wire::{Outgoing as _, padding};
 
 use super::state::{Share, SlotTurn, Special, special};
@@ -77,7 +77,7 @@ impl Compound<'_, '_> {
         let eof_at = self.reply.len();
         self.reply.value(&0u32);
         self.reply.value(&0u32);
-        let got = self.read_into(&file, op.offset, op.count)?;
+        let got = self.read_into(&self.cx(), &file, op.offset, op.count)?;
         // A source may give less than there is, and all that was asked for may be all there is.
         let size = file.attr(&self.cx(), Want::SIZE)?.size;
         let eof = got == 0 && op.count > 0 || op.offset.saturating_add(got as u64) >= size;
@@ -89,6 +89,7 @@ impl Compound<'_, '_> {
     /// Reads up to `count` bytes into the reply and pads them. Says how many they are.
     pub(super) fn read_into(
         &mut self,
+        cx: &Cx<'_>,
         file: &Arc<dyn File>,
         offset: u64,
         count: u32,
@@ -98,9 +99,8 @@ impl Compound<'_, '_> {
         if len == 0 && count > 0 {
             return Err(self.too_big().into());
         }
-        let cx = self.cx();
         let got = match i64::try_from(offset) {
-            Ok(_) if len > 0 => file.read(&cx, offset, len, &mut self.reply)?,
+            Ok(_) if len > 0 => file.read(cx, offset, len, &mut self.reply)?,
             _ => 0,
         };
         self.reply.bytes(&[0; 3][..padding(got)]);

@@ -8,18 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use vfs::{Cx, Errno, Extent, File, OpenFlags, Patience, Seek, Sink as _, Want};
-use wire::Outgoing as _;
+use wire::{Answer, Outgoing as _};
 
-use super::{Compound, Done};
+use super::super::Stop;
+use super::{Bad, Compound, Done};
 use crate::v4::op::Read;
 use crate::v4::types::Content;
 
 /// Holes shorter than this are sent as zeros: finding one and telling of it costs the two sides about as much.
 const SHORTEST_HOLE: u64 = 16 << 10;
-
-/// And these, where what is behind them has to be read off a disk: Linux reads ahead over them, 128 KiB at a time, if it
-/// is asked for all at once, and waits for each piece else.
-const SHORTEST_HOLE_ON_DISK: u64 = 128 << 10;
 
 /// How many holes an answer tells of at most, for the client makes room for each piece: as many as there are in the 1 MiB
 /// that Linux reads at most if they alternate with as much data.
@@ -102,7 +99,7 @@ impl Compound<'_, '_> {
         self.reply.value(&0u32);
         self.reply.value(&0u32);
         let (mut sent, mut at) = (0u32, walk.from);
-        while let Some(piece) = walk.next(&self.cx())? {
+        while let Some(mut piece) = walk.next(&self.cx())? {
             if sent > 0 && self.reply.room() <= PIECE_HEAD + 4 {
                 break;
             }
@@ -118,7 +115,17 @@ impl Compound<'_, '_> {
             self.reply.value(&Content::Data);
             self.reply.value(&piece.offset);
             self.reply.value(&0u32);
-            let got = self.read_into(file, piece.offset, piece.len as u32)?;
+            let got = match self.piece(file, &piece, Patience::Brief) {
+                // All at once: Linux reads ahead over holes, and would wait for each piece.
+                Err(Bad::Stop(Stop::Later(Answer::WouldBlock)))
+                    if self.cx().patience == Patience::Full =>
+                {
+                    piece = walk.give_up(&piece);
+                    at = piece.offset + piece.len;
+                    self.piece(file, &piece, Patience::Full)?
+                }
+                got => got?,
+            };
             let count = (got as u32).to_be_bytes();
             self.reply.patch(start + PIECE_HEAD - 4, &count);
             if got as u64 != piece.len {
@@ -135,6 +142,21 @@ impl Compound<'_, '_> {
         self.reply.patch(head, &u32::from(eof).to_be_bytes());
         self.reply.patch(head + 4, &sent.to_be_bytes());
         Ok(())
+    }
+
+    /// Reads a piece of data, with no more than `patience`.
+    fn piece(
+        &mut self,
+        file: &Arc<dyn File>,
+        piece: &Extent,
+        patience: Patience,
+    ) -> Result<usize, Bad> {
+        let cx = self.cx();
+        let cx = Cx {
+            patience: cx.patience.min(patience),
+            ..cx
+        };
+        self.read_into(&cx, file, piece.offset, piece.len as u32)
     }
 }
 
@@ -170,11 +192,6 @@ impl Walk<'_> {
             return Ok(Some(hole));
         }
         let start = self.at;
-        let shortest = match cx.patience {
-            // Somebody waits for a disk.
-            Patience::Full => SHORTEST_HOLE_ON_DISK,
-            Patience::None | Patience::Brief => SHORTEST_HOLE,
-        };
         while self.at < self.to {
             let at = self.at;
             if self.is_over() {
@@ -193,7 +210,7 @@ impl Walk<'_> {
                 }
                 Err(errno) => return Err(errno),
             };
-            if found - at >= shortest {
+            if found - at >= SHORTEST_HOLE {
                 self.holes += 1;
                 self.at = found;
                 let hole = Extent {
@@ -224,6 +241,13 @@ impl Walk<'_> {
             self.solid.learn(self.from, u64::MAX, READS_OF_SHORT);
         }
         Ok((start < self.to).then(|| data(start, self.to)))
+    }
+
+    /// The data that `piece` begins with, up to the end: nothing more is asked now, nor by the next reads.
+    fn give_up(&mut self, piece: &Extent) -> Extent {
+        self.solid.learn(piece.offset, u64::MAX, READS_OF_SHORT);
+        (self.at, self.hole) = (self.to, None);
+        data(piece.offset, self.to)
     }
 
     /// Whether nothing more is asked.
