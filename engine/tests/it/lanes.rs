@@ -50,15 +50,15 @@ fn a_session_says_something_of_its_own_while_its_lane_waits() {
     send(&other, &[b"\x01e"]);
     assert_eq!(reply(&other), b"\x01e");
     let voices = std::mem::take(&mut *rig.fake.voices.lock().expect("no panic holds it"));
-    for _ in 0..2 {
+    for waits in [2, 4] {
         assert!(voices[0].say(b"\x05said"));
         assert_eq!(reply(&link), b"said");
-        send(&link, &[b"\x02w", b"\x03e"]);
+        send(&link, &[&[waits, b'w'], &[waits + 1, b'e']]);
         assert!(voices[1].say(b"\x05also"));
         assert_eq!(reply(&other), b"also");
-        assert_eq!(reply(&link), b"\x03e");
-        rig.fake.open(2);
-        assert_eq!(reply(&link), b"\x02w");
+        assert_eq!(reply(&link), [waits + 1, b'e']);
+        rig.fake.open(waits);
+        assert_eq!(reply(&link), [waits, b'w']);
     }
     drop(link);
     while voices[0].say(b"\x05gone") {
