@@ -132,6 +132,14 @@ impl Call {
         }
     }
 
+    /// Another request by the same connection, which `waker` has run again.
+    pub fn woken_by(&self, waker: Waker) -> Call {
+        Call {
+            peer: self.peer.clone(),
+            ..Call::parkable(waker)
+        }
+    }
+
     /// The same request, by the connection to `peer`.
     pub fn coming_from(self, peer: Arc<Peer>) -> Call {
         Call {

@@ -103,7 +103,7 @@ impl Compound<'_, '_> {
             server: Arc::downgrade(server),
             waiter: waiter.clone(),
         };
-        let make = || Call::parkable(Waker::from(Arc::new(told)));
+        let make = || self.turn.call.woken_by(Waker::from(Arc::new(told)));
         let state = &server.state;
         if !state.may_tell(client) {
             return Err(denied);

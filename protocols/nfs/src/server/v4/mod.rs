@@ -25,7 +25,7 @@ mod tests;
 mod xattr;
 
 use std::net::IpAddr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::Waker;
 
 use vfs::{Call, Caller, Cx, Errno, File, Node, Patience, Sink as _};
@@ -276,6 +276,9 @@ struct Given<'a> {
     server: &'a Arc<super::Server>,
     connection: u64,
     call: &'a vfs::Call,
+    /// One in its place that is woken by nobody, if it cannot be parked: what would wait for another client is told to
+    /// come again instead.
+    stand_in: Option<Call>,
     patience: Patience,
     caller: &'a Caller,
     flavor: u32,
@@ -290,6 +293,10 @@ impl<'a> Given<'a> {
             server: turn.server,
             connection: turn.connection,
             call: turn.call,
+            stand_in: match turn.call.waker() {
+                Some(_) => None,
+                None => Some(turn.call.woken_by(Waker::noop().clone())),
+            },
             patience: turn.patience,
             caller: &turn.caller,
             flavor: turn.flavor,
@@ -545,15 +552,11 @@ impl<'t, 'a> Compound<'t, 'a> {
 
     /// The context of calls of the source.
     fn cx(&self) -> Cx<'t> {
-        /// One that is woken by nobody: what would wait for another client is told to come again instead.
-        static NEVER_WAITS: LazyLock<Call> =
-            LazyLock::new(|| Call::parkable(Waker::noop().clone()));
         let turn: &'t Given<'t> = self.turn;
-        let waits = turn.call.waker().is_some();
         Cx {
             caller: turn.caller,
             patience: self.patience,
-            call: if waits { turn.call } else { &NEVER_WAITS },
+            call: turn.stand_in.as_ref().unwrap_or(turn.call),
         }
     }
 
