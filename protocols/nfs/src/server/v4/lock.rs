@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space};
-use vfs::{Call, Cx, Errno, Node};
+use vfs::{Cx, Errno, Node};
 use wire::Outgoing as _;
 
 use super::state::{ClientRef, Locker, Parked, Waiter};
