@@ -1,7 +1,7 @@
 //! What a guest needs to mount over TLS: tlshd, which shakes hands for the kernel, and certificates.
 //!
 //! A suite of Debian that has it is newer than the guest's root may be, so it comes with the libraries it needs, and is run by its own loader. All of it is made once,
-//! below the cache: in `TLSHD/` the unpacked packages, `tlshd.conf`, and PEM files of an authority, a server at [`crate::server::HOST`] and a client.
+//! below the cache: in `TLSHD/` the unpacked packages, `tlshd.conf`, and PEM files of an authority, a server at `server::HOST` and a client.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
