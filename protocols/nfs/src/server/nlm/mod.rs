@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use vfs::lock::{Lock, LockKind, Owner, Space};
-use vfs::{Access, Call, Caller, Cx, Errno, Node, Want};
+use vfs::{Access, Call, Caller, Cx, Errno, Node, OpenFlags};
 use wire::Xdr;
 
 pub(super) use self::clients::Clients;
@@ -280,14 +280,17 @@ impl Turn<'_> {
         })
     }
 
-    /// Who may neither read nor write a file may not lock it.
+    /// Who may neither read nor write a file, nor owns it, may not lock it.
     fn check_access(&self, node: &Arc<dyn Node>) -> Result<(), Fault> {
         let cx = self.cx();
         let may = node.access(&cx, Access::READ | Access::WRITE)?;
-        if !may.is_empty() || node.attr(&cx, Want::BASIC)?.uid == cx.caller.uid {
+        if !may.is_empty() {
             return Ok(());
         }
-        Err(Fault::Status(Status::Failed))
+        match self.server.file(&cx, node, OpenFlags::READ) {
+            Err(Errno::EACCES) => Err(Fault::Status(Status::Failed)),
+            done => Ok(done.map(drop)?),
+        }
     }
 
     /// Forgets the node, if nobody holds any lock of it that is known of.
