@@ -129,10 +129,9 @@ struct Asked {
 impl Turn<'_> {
     fn test(&mut self) -> Answer {
         let args: TestArgs<'_> = self.take()?;
-        let asked = match self.is_time(false) {
-            true => self.asked(&args.lock, args.exclusive),
-            false => Err(Fault::Status(Status::DeniedGracePeriod)),
-        };
+        let may = self.may_lock(args.lock.caller, false);
+        let asked = may.map_err(Fault::Status);
+        let asked = asked.and_then(|()| self.asked(&args.lock, args.exclusive));
         let holder = asked.and_then(|asked| {
             let locks = &self.server.export.locks;
             Ok(locks.holder(&self.cx(), &*asked.node, &asked.lock)?)
@@ -160,10 +159,9 @@ impl Turn<'_> {
     /// The client of a LOCK that is `monitored` is told when this server restarts.
     fn lock(&mut self, monitored: bool) -> Answer {
         let args: LockArgs<'_> = self.take()?;
-        let asked = match self.is_time(args.reclaim) {
-            true => self.asked(&args.lock, args.exclusive),
-            false => Err(Fault::Status(Status::DeniedGracePeriod)),
-        };
+        let may = self.may_lock(args.lock.caller, args.reclaim);
+        let asked = may.map_err(Fault::Status);
+        let asked = asked.and_then(|()| self.asked(&args.lock, args.exclusive));
         let status = match asked {
             Ok(asked) => {
                 if monitored {
