@@ -9,6 +9,7 @@
 mod acl;
 mod cache;
 mod data;
+mod exclusive;
 mod files;
 mod handle;
 mod mount;
