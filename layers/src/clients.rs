@@ -97,7 +97,7 @@ impl Clients {
             None => (&Open, Cow::Borrowed(cx.caller)),
             Some(entry) => {
                 let layer: &dyn Layer = if entry.read_only { &ReadOnly } else { &Open };
-                (layer, entry.squash.caller(cx.caller))
+                (layer, entry.squash.caller(cx))
             }
         })
     }

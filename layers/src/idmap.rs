@@ -32,7 +32,11 @@ pub struct MapIds {
 }
 
 impl MapIds {
-    fn caller(&self, caller: &Caller) -> Caller {
+    fn caller(&self, cx: &Cx<'_>) -> Caller {
+        let caller = cx.caller;
+        if cx.call.is_ours() {
+            return caller.clone();
+        }
         let group = |gid: &u32| self.gids.to_host(*gid);
         Caller {
             uid: self.uids.to_host(caller.uid).unwrap_or(NOBODY),
@@ -85,23 +89,23 @@ impl Layer for MapIds {
     }
 
     fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         Ok(self.attr_out(inner.attr(&cx.on_behalf_of(&who), want)?))
     }
 
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         let set = self.request(set)?;
         Ok(self.attr_out(inner.setattr(&cx.on_behalf_of(&who), &set)?))
     }
 
     fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         Ok(self.entry_out(inner.lookup(&cx.on_behalf_of(&who), name)?))
     }
 
     fn parent(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Entry> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         Ok(self.entry_out(inner.parent(&cx.on_behalf_of(&who))?))
     }
 
@@ -113,7 +117,7 @@ impl Layer for MapIds {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         let inside = cx.on_behalf_of(&who);
         let opened = match self.may_make(cx.caller) {
             Ok(()) => inner.create(&inside, name, flags, mode)?,
@@ -134,7 +138,7 @@ impl Layer for MapIds {
         what: Make<'_>,
         mode: Mode,
     ) -> Result<Entry> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         let inside = cx.on_behalf_of(&who);
         if let Err(refused) = self.may_make(cx.caller) {
             return Err(existing::refuse(inner, &inside, name, refused));
@@ -150,7 +154,7 @@ impl Layer for MapIds {
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
         self.may_make(cx.caller)?;
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         Ok(self.both_out(inner.tmpfile(&cx.on_behalf_of(&who), flags, mode)?))
     }
 
@@ -161,12 +165,12 @@ impl Layer for MapIds {
         name: Name<'_>,
         target: &dyn Node,
     ) -> Result<Entry> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         Ok(self.entry_out(inner.link(&cx.on_behalf_of(&who), name, target)?))
     }
 
     fn xattr(&self, inner: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         let value = inner.xattr(&cx.on_behalf_of(&who), name)?;
         if !is_acl(name) {
             return Ok(value);
@@ -186,7 +190,7 @@ impl Layer for MapIds {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         let inside = cx.on_behalf_of(&who);
         if !is_acl(name) {
             return inner.set_xattr(&inside, name, value, flags);
@@ -200,12 +204,12 @@ impl Layer for MapIds {
     }
 
     fn file_attr(&self, inner: Opened<'_>, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         Ok(self.attr_out(inner.attr(&cx.on_behalf_of(&who), want)?))
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         let set = self.request(set)?;
         Ok(self.attr_out(inner.setattr(&cx.on_behalf_of(&who), &set)?))
     }
@@ -218,7 +222,7 @@ impl Layer for MapIds {
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         let mut mapping = Mapping { sink, map: self };
         inner.readdir(&cx.on_behalf_of(&who), cookie, plus, &mut mapping)
     }

@@ -163,7 +163,7 @@ macro_rules! layer_method {
     // What is below does it, for whom the layer's method `who` makes of the caller.
     ([by $who:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
-            let who = self.$who(cx.caller);
+            let who = self.$who(cx);
             inner.$method(&cx.on_behalf_of(&who), $($arg),*)
         }
     };
@@ -185,7 +185,7 @@ macro_rules! layer_method {
 
 /// Writes methods of a [`Layer`] that leave their operation as it is:
 /// - `forward! { lookup attr … }`: what is below does it; `id` and `above`: nodes are where they are.
-/// - `forward! { by WHO: … }`: what is below does it for the caller that `self.WHO(caller)` answers.
+/// - `forward! { by WHO: … }`: what is below does it for the caller that `self.WHO(cx)` answers.
 /// - `forward! { to CHOOSE: … }`: the layer and the caller that `self.CHOOSE(cx)` answers; its error is the operation's.
 /// - `forward! { with RUN: … }`: `self.RUN(op, node, cx, run)` decides whether and when `run()`
 ///   has it done below.

@@ -4,7 +4,8 @@
 //! Owners are shown as they are. An owner or group that a client asks for is squashed as its
 //! callers are: where everyone is anonymous, giving a file to anyone gives it to the anonymous
 //! user, so that programs that restore owners work on what they made. Where only the super-user
-//! is, requests are the source's to refuse. The ids inside POSIX ACLs are left alone.
+//! is, requests are the source's to refuse. The ids inside POSIX ACLs are left alone. What this
+//! program does of its own accord is ([`vfs::Call::of_ours`]), too.
 
 use std::borrow::Cow;
 
@@ -47,11 +48,13 @@ impl Squash {
         }
     }
 
-    /// Whom it makes of `caller`.
-    pub(crate) fn caller<'a>(&self, caller: &'a Caller) -> Cow<'a, Caller> {
+    /// Whom it makes of the caller.
+    pub(crate) fn caller<'a>(&self, cx: &Cx<'a>) -> Cow<'a, Caller> {
+        let caller = cx.caller;
         let group = |gid| if gid == 0 { self.gid } else { gid };
         Cow::Owned(match self.whom {
             Whom::None => return Cow::Borrowed(caller),
+            _ if cx.call.is_ours() => return Cow::Borrowed(caller),
             Whom::All => Caller {
                 uid: self.uid,
                 gid: self.gid,
@@ -95,12 +98,12 @@ impl Layer for Squash {
     }
 
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<vfs::Attr> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         inner.setattr(&cx.on_behalf_of(&who), &self.request(set))
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<vfs::Attr> {
-        let who = self.caller(cx.caller);
+        let who = self.caller(cx);
         inner.setattr(&cx.on_behalf_of(&who), &self.request(set))
     }
 

@@ -292,6 +292,70 @@ fn squash_makes_nobody_of_whom_it_says() {
 }
 
 #[test]
+fn what_is_ours_is_nobody_elses_but_goes_only_where_the_client_may() {
+    let uids = map(&["0:1000:10"]);
+    let ids = || MapIds {
+        uids: uids.clone(),
+        gids: uids.clone(),
+    };
+    let list: layers::Clients = "10.0.0.1(rw,all_squash)".parse().expect("a list");
+    let script = Script::new();
+    let mut fs: Arc<dyn FileSystem> = stack(script.clone(), ids());
+    fs = stack(fs, Squash::new(Whom::All));
+    fs = stack(fs, list);
+    let sync = |addr: &str| {
+        let peer = vfs::Peer::new(addr.parse().ok());
+        let theirs = Call::detached().coming_from(Arc::new(peer));
+        [theirs.of_ours(), theirs]
+            .map(|call| fs.sync(&vfs::Cx::new(&Caller::ROOT, &call)).map_err(drop))
+    };
+    assert_eq!(sync("10.0.0.1"), [Ok(()), Ok(())]);
+    let [ours, theirs] = [0, 1].map(|at| script.calls()[at].caller.clone());
+    assert_eq!((ours, theirs.uid), (Caller::ROOT, NOBODY));
+    assert_eq!(sync("10.0.0.2"), [Err(()), Err(())]);
+    assert_eq!(script.calls().len(), 2);
+}
+
+#[test]
+fn who_is_made_somebody_else_owns_what_that_one_owns() {
+    let below = tree();
+    let host = root(&below, &Caller::ROOT);
+    let files = [0, 1000, NOBODY].map(|uid| {
+        let file = ok(host.file(&format!("of{uid}"), b""));
+        ok(file.chmod(0o000));
+        ok(file.chown(Some(uid), None));
+        format!("of{uid}")
+    });
+    let owner = W | OpenFlags::OWNER;
+    for (whom, who, may) in [
+        (Whom::Root, Caller::ROOT, [false, false, true]),
+        (Whom::Root, ALICE, [false, true, false]),
+        (Whom::All, ALICE, [false, false, true]),
+        (Whom::All, Caller::ROOT, [false, false, true]),
+    ] {
+        let top = root(&stack(below.clone(), Squash::new(whom)), &who);
+        let opened = files.each_ref().map(|name| {
+            let file = ok(top.lookup(name));
+            file.open(owner).is_ok()
+        });
+        assert_eq!(opened, may, "{whom:?} {who:?}");
+    }
+    // The host's user 1000 is shown as nobody: that makes nobody no owner.
+    let ids = map(&["1000:100000:10", "65534:65534:1"]);
+    let map_ids = MapIds {
+        uids: ids.clone(),
+        gids: ids,
+    };
+    let fs = stack(below, map_ids);
+    let nobody = Caller::new(NOBODY, NOBODY);
+    let [zero, alices, own] = files.map(|name| ok(root(&fs, &nobody).lookup(&name)));
+    assert_eq!((zero.attr().uid, alices.attr().uid), (NOBODY, NOBODY));
+    refused(zero.open(owner), Errno::EACCES);
+    refused(alices.open(owner), Errno::EACCES);
+    ok(own.open(owner));
+}
+
+#[test]
 fn squash_all_gives_files_to_nobody_only() {
     let fs = stack(tree(), Squash::new(Whom::All));
     let file = ok(root(&fs, &ALICE).file("file", b""));

@@ -195,6 +195,7 @@ macro_rules! conformance {
             what_is_made_belongs_to_its_maker
             the_first_class_decides
             reading_and_writing_are_apart
+            an_owner_may_where_that_counts
             supplementary_groups_count
             the_super_user_overrides
             searching_and_listing_are_apart

@@ -110,6 +110,7 @@ pub struct Call {
     on_cancel: Mutex<Vec<Waker>>,
     wake_within_ms: AtomicU32,
     peer: Option<Arc<Peer>>,
+    ours: bool,
 }
 
 impl Call {
@@ -121,6 +122,7 @@ impl Call {
             on_cancel: Mutex::new(Vec::new()),
             wake_within_ms: AtomicU32::new(0),
             peer: None,
+            ours: false,
         }
     }
 
@@ -146,6 +148,22 @@ impl Call {
             peer: Some(peer),
             ..self
         }
+    }
+
+    /// What this program does of its own accord to answer this request: layers leave its caller as it is, while the
+    /// connection is let in, or not, as ever. It cannot be parked. For what the client has no part in but by being told
+    /// what came of it.
+    pub fn of_ours(&self) -> Call {
+        Call {
+            peer: self.peer.clone(),
+            ours: true,
+            ..Call::detached()
+        }
+    }
+
+    /// Whether its caller is this program itself ([`Call::of_ours`]), whom nobody makes somebody else.
+    pub fn is_ours(&self) -> bool {
+        self.ours
     }
 
     /// Who asked for it over a connection; nobody for what this program does of its own, or for a guest by its queues.
@@ -275,6 +293,16 @@ mod tests {
             Ok(rounds)
         });
         assert_eq!(answer, Ok(2));
+    }
+
+    #[test]
+    fn nothing_but_what_is_derived_as_such_is_ours() {
+        let peer = Arc::new(Peer::new("10.0.0.1".parse().ok()));
+        let call = Call::parkable(thread_waker()).coming_from(peer);
+        let ours = call.of_ours();
+        assert!(ours.is_ours() && ours.addr() == call.addr() && ours.waker().is_none());
+        let theirs = [&call, &ours].map(|call| call.woken_by(thread_waker()));
+        assert!(!theirs.iter().any(Call::is_ours) && !call.is_ours());
     }
 
     #[test]

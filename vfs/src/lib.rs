@@ -34,7 +34,7 @@ pub use lease::{Broken, Lease, LeaseKind};
 pub use name::Name;
 pub use node::{
     Access, Allocate, CopyHow, DirEntry, DirSink, Entry, Extent, File, Make, Mode, Node, NodeId,
-    OpenFlags, Plus, RenameFlags, Seek, XattrFlags,
+    OpenFlags, Plus, RenameFlags, Seek, XattrFlags, open_by_owner,
 };
 pub use op::Op;
 pub use payload::{Payload, Sink};

@@ -10,8 +10,8 @@ use bitflags::bitflags;
 
 use crate::lock::{HostLock, LockKind, Outsider, Space};
 use crate::{
-    Attr, Broken, Cx, Device, Handle, Kind, Lease, LeaseKind, Name, Payload, Result, SetAttr, Sink,
-    StatFs, Want,
+    Attr, Broken, Caller, Cx, Device, Errno, Handle, Kind, Lease, LeaseKind, Name, Payload, Result,
+    SetAttr, Sink, StatFs, Want,
 };
 
 /// A node's number: unique and stable within a file system, the devices below it included.
@@ -203,6 +203,25 @@ pub trait File: Send + Sync {
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>>;
 }
 
+/// Opens `node`, a source's own, by `open`, which knows nothing of [`OpenFlags::OWNER`].
+pub fn open_by_owner<T>(
+    node: &dyn Node,
+    cx: &Cx<'_>,
+    flags: OpenFlags,
+    open: impl Fn(&Cx<'_>, OpenFlags) -> Result<T>,
+) -> Result<T> {
+    let plain = flags - OpenFlags::OWNER;
+    match open(cx, plain) {
+        // Of directories, what their mode says counts for everybody.
+        Err(Errno::EACCES) if plain != flags && node.kind() == Kind::File => {}
+        done => return done,
+    }
+    match node.attr(cx, Want::BASIC)?.uid == cx.caller.uid {
+        true => open(&cx.on_behalf_of(&Caller::ROOT), plain),
+        false => Err(Errno::EACCES),
+    }
+}
+
 /// A node as a directory has it: with the attributes that came along.
 #[derive(Clone)]
 pub struct Entry {
@@ -266,6 +285,9 @@ bitflags! {
         const NOATIME = 256;
         /// To execute it: needs execute permission, grants reading.
         const EXEC = 512;
+        /// A file's owner may, whatever its mode says. It is the source that knows whether the caller owns it, for layers
+        /// make others of callers: [`open_by_owner`]. Not of [`Node::create`].
+        const OWNER = 1024;
     }
 
     /// What a caller wants to do, as in access(2).

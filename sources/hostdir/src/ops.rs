@@ -82,7 +82,8 @@ impl Node for HostNode {
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        Ok(Arc::new(self.open_file(cx, flags)?))
+        let opened = vfs::open_by_owner(self, cx, flags, |cx, flags| self.open_file(cx, flags));
+        Ok(Arc::new(opened?))
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {

@@ -225,6 +225,22 @@ impl MemNode {
         Ok(())
     }
 
+    fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        if flags.contains(OpenFlags::TRUNC) {
+            let now = self.shared.now();
+            let mut state = self.write();
+            self.open_flags_allowed(&state, cx.caller, flags)?;
+            if let Some(pages) = state.pages_mut() {
+                pages.resize(0);
+                state.modified(now);
+                state.drop_privileges(cx.caller);
+            }
+        } else {
+            self.open_flags_allowed(&self.read(), cx.caller, flags)?;
+        }
+        Ok(Arc::new(OpenFile::new(self.arc(), flags)))
+    }
+
     fn open_flags_allowed(&self, state: &State, caller: &Caller, flags: OpenFlags) -> Result<()> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
         match self.kind {
@@ -299,19 +315,7 @@ impl Node for MemNode {
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        if flags.contains(OpenFlags::TRUNC) {
-            let now = self.shared.now();
-            let mut state = self.write();
-            self.open_flags_allowed(&state, cx.caller, flags)?;
-            if let Some(pages) = state.pages_mut() {
-                pages.resize(0);
-                state.modified(now);
-                state.drop_privileges(cx.caller);
-            }
-        } else {
-            self.open_flags_allowed(&self.read(), cx.caller, flags)?;
-        }
-        Ok(Arc::new(OpenFile::new(self.arc(), flags)))
+        vfs::open_by_owner(self, cx, flags, |cx, flags| self.open_file(cx, flags))
     }
 
     fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {

@@ -82,6 +82,19 @@ pub fn reading_and_writing_are_apart(bed: &Bed) {
     assert_eq!(ok(file.by(&bed.profile.caller).content()), b"content");
 }
 
+/// [`OpenFlags::OWNER`] lets the owner in, and nobody else.
+pub fn an_owner_may_where_that_counts(bed: &Bed) {
+    needs!(bed.profile.identity, "callers that are told apart");
+    let (dir, file) = alices(bed, 0o000);
+    for flags in [R, W, RW] {
+        refused(file.open(flags), Errno::EACCES);
+        ok(file.open(flags | OpenFlags::OWNER));
+        refused(file.by(&BOB).open(flags | OpenFlags::OWNER), Errno::EACCES);
+    }
+    let closed = ok(dir.by(&ALICE).mkdir("closed", 0o000));
+    refused(closed.open(R | OpenFlags::OWNER), Errno::EACCES);
+}
+
 /// Supplementary groups count.
 pub fn supplementary_groups_count(bed: &Bed) {
     needs!(

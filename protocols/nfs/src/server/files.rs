@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use vfs::{Caller, Cx, Errno, File, Kind, Node, NodeId, OpenFlags, Result, Want};
+use vfs::{Caller, Cx, Errno, File, Kind, Node, NodeId, OpenFlags, Result};
 
 use super::Server;
 use super::cache::Cache;
@@ -151,16 +151,10 @@ impl Server {
 }
 
 fn open(cx: &Cx<'_>, node: &Arc<dyn Node>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-    match node.open(cx, flags) {
-        // Of directories, what their mode says counts for everybody.
-        Err(Errno::EACCES) if node.kind() == Kind::File => {}
-        done => return done,
-    }
-    if node.attr(cx, Want::BASIC)?.uid == cx.caller.uid {
-        return node.open(&cx.on_behalf_of(&Caller::ROOT), flags);
-    }
-    match flags {
-        OpenFlags::READ => node.open(cx, OpenFlags::EXEC),
-        _ => Err(Errno::EACCES),
+    match node.open(cx, flags | OpenFlags::OWNER) {
+        Err(Errno::EACCES) if node.kind() == Kind::File && flags == OpenFlags::READ => {
+            node.open(cx, OpenFlags::EXEC)
+        }
+        done => done,
     }
 }

@@ -9,6 +9,7 @@
 mod acl;
 mod cache;
 mod data;
+mod exclusive;
 mod files;
 mod handle;
 mod mount;
@@ -166,6 +167,10 @@ impl Server {
             stable: options.stable.clone(),
             release: Arc::new(move |gone| release(&locked, gone)),
         });
+        let recovery = nlm::Recovery::new(options.monitored.clone());
+        if recovery.is_needed() {
+            state.hold_locks(nlm::Recovery::TELLING);
+        }
         Arc::new(Server {
             state,
             capabilities: export.fs.capabilities(),
@@ -175,7 +180,7 @@ impl Server {
             referrals: Referrals::new(&export, &options.referrals),
             clients: nlm::Clients::default(),
             waiting: nlm::Waiting::default(),
-            recovery: nlm::Recovery::new(options.monitored.clone(), (options.clock)()),
+            recovery,
             losses: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             voices: Mutex::default(),

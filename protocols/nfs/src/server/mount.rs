@@ -2,7 +2,7 @@
 //!
 //! Who mounted what is not kept: clients come and go without a word, and nothing depends on it. DUMP lists nobody.
 
-use vfs::{Caller, Errno, Kind, Name};
+use vfs::{Caller, Cx, Errno, Kind, Name};
 
 use super::{Stop, Turn};
 use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};
@@ -49,14 +49,18 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The directory at `path`, whoever asks: it lets nobody do what its mode does not. The export's name may stand
-    /// before it. Links are not followed.
+    /// The directory at `path`, whoever of those who are let in asks: to know it lets nobody do what its mode does not, and
+    /// the way to it may be closed to him. The export's name may stand before it. Links are not followed.
     fn mounted(&self, path: &[u8]) -> vfs::Result<Handle> {
         if path.len() > MAX_PATH {
             return Err(Errno::ENAMETOOLONG);
         }
-        let caller = Caller::ROOT;
-        let cx = self.cx().on_behalf_of(&caller);
+        let call = self.call.of_ours();
+        let cx = Cx {
+            caller: &Caller::ROOT,
+            call: &call,
+            ..self.cx()
+        };
         let export = &self.server.export;
         let mut names = path
             .split(|&byte| byte == b'/')

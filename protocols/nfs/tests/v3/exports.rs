@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use layers::squash::{Squash, Whom};
 use layers::{Bundle, Clients, stack};
 use memory::Memory;
 use nfs::mount;
@@ -120,4 +121,81 @@ fn what_was_answered_to_one_address_is_no_answer_to_another() {
     let refused = stranger.exchange(&call).expect("results");
     assert_eq!(refused[..4], (Status::Acces as u32).to_be_bytes());
     assert!(refused.len() < made.len());
+}
+
+fn mode(mode: u32) -> SetAttributes {
+    SetAttributes {
+        mode: Some(mode),
+        ..nothing()
+    }
+}
+
+/// Hosts of one tree to which root is nobody: by a list, by which everyone is at 10.0.0.3, and in general.
+fn squashed(tree: &Arc<Memory>) -> [Host; 2] {
+    let list = "10.0.0.2(rw) 10.0.0.3(rw,all_squash)";
+    let list: Clients = list.parse().expect("a list");
+    let generally = Squash::new(Whom::Root);
+    [
+        Host::over(stack(tree.clone(), list)),
+        Host::over(stack(tree.clone(), generally)),
+    ]
+}
+
+#[test]
+fn rfc1813_4_4_owners_are_those_that_the_export_makes_of_callers() {
+    let tree = Memory::new(clock());
+    let unsquashed = Net::on(&Host::over(tree.clone()));
+    let everybodys = unsquashed.setattr(unsquashed.root(), mode(0o777), None);
+    everybodys.expect("set");
+    let roots = unsquashed.file(b"roots", 0o444);
+    let shorter = SetAttributes {
+        size: Some(1),
+        ..nothing()
+    };
+    let hosts = squashed(&tree);
+    for (host, name) in hosts.iter().zip([b"one", b"two"]) {
+        let root = Net::from(host, "10.0.0.2");
+        let alice = root.of_user(1000);
+        let hers = alice.file(name, 0o444);
+        // Past what is at hand for who made it.
+        host.later(60);
+        let written = alice.write(hers, 0, b"hers", Stable::Unstable);
+        written.expect("its owner");
+        alice.setattr(hers, shorter, None).expect("its owner");
+        let all = Net::from(&hosts[0], "10.0.0.3").of_user(1000);
+        for (who, file) in [(&alice, roots), (&root, roots), (&root, hers), (&all, hers)] {
+            let refused = who.write(file, 0, b"x", Stable::Unstable);
+            assert_eq!(refused.expect_err("no owner").0, Status::Acces);
+            let refused = who.setattr(file, shorter, None);
+            assert_eq!(refused.expect_err("no owner").0, Status::Acces);
+        }
+    }
+}
+
+#[test]
+fn rfc1813_i_a_path_may_lead_through_what_is_closed_for_who_is_let_in() {
+    let tree = Memory::new(clock());
+    let unsquashed = Net::on(&Host::over(tree.clone()));
+    let make = |dir, name, bits| {
+        let make = MkDirArgs {
+            place: NameArgs { dir, name },
+            attributes: mode(bits),
+        };
+        let made: Result<CreateOk, (Status, Wcc)> = unsquashed.v3(Procedure::MkDir, &make);
+        made.expect("made").object.expect("a handle")
+    };
+    let closed = make(unsquashed.root(), b"closed", 0o700);
+    let inside = make(closed, b"inside", 0o755);
+    let hosts = squashed(&tree);
+    for host in &hosts {
+        let net = Net::from(host, "10.0.0.2");
+        assert_eq!(net.mounted(b"/closed/inside"), Ok(inside));
+        assert_eq!(net.mounted(b"/closed/none"), Err(mount::Status::Noent));
+        let refused = net.lookup(closed, b"inside");
+        assert_eq!(refused.expect_err("it is closed").0, Status::Acces);
+    }
+    let stranger = Net::from(&hosts[0], "10.0.0.9");
+    for path in [&b"/closed/inside"[..], b"/closed/none"] {
+        assert_eq!(stranger.mounted(path), Err(mount::Status::Acces));
+    }
 }

@@ -236,11 +236,44 @@ fn xnfs_11_who_had_locks_has_them_again_after_a_restart_before_anybody_else() {
         ..args(lock(&file, 1, 0, 10), true, false)
     };
     assert_eq!(status(net.call((NLM, 4, 2), &again)), Status::Granted);
+    let stranger = LockArgs {
+        reclaim: true,
+        ..args(
+            Lock {
+                caller: b"stranger",
+                ..lock(&file, 1, 20, 10)
+            },
+            true,
+            false,
+        )
+    };
+    let not_on_record = status(other.call((NLM, 4, 2), &stranger));
+    assert_eq!(not_on_record, Status::Denied);
     host.later(2);
     let other_file = lock(&file, 3, 0, 10);
     assert_eq!(exclusive(&other, other_file), Status::Denied);
     assert_eq!(status(net.call((NLM, 4, 2), &again)), grace, "it is over");
     assert_eq!(exclusive(&net, lock(&file, 1, 10, 10)), Status::Granted);
+}
+
+#[test]
+fn rfc8881_8_4_2_while_clients_of_v4_reclaim_v3_has_no_locks_either() {
+    let stable = InMemory::default();
+    stable.put(b"\x01a client of v4.1").expect("kept");
+    let host = Host::with(Memory::new(clock()), |options| {
+        options.stable = Arc::new(stable);
+    });
+    let net = Net::on(&host);
+    let file = net.file(b"f", 0o644);
+    let mine = lock(&file, 1, 0, 10);
+    assert_eq!(exclusive(&net, mine), Status::DeniedGracePeriod);
+    let again = LockArgs {
+        reclaim: true,
+        ..args(mine, true, false)
+    };
+    assert_eq!(status(net.call((NLM, 4, 2), &again)), Status::Denied);
+    host.later(90);
+    assert_eq!(exclusive(&net, mine), Status::Granted);
 }
 
 #[test]

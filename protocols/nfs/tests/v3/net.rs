@@ -167,11 +167,12 @@ impl Net {
         }
     }
 
-    /// Another's connection to the same tree.
+    /// Another's connection to the same tree, from the same place.
     pub(crate) fn of_user(&self, uid: u32) -> Net {
         Net {
             uid,
             gid: uid,
+            peer: self.peer.clone(),
             ..Net::on(&self.host)
         }
     }

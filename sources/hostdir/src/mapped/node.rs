@@ -251,8 +251,10 @@ impl Node for MappedNode {
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        let attr = self.meta(cx, Want::STAT)?;
-        Ok(Arc::new(self.open_mapped(cx, flags, &attr)?))
+        let opened = vfs::open_by_owner(self, cx, flags, |cx, flags| {
+            self.open_mapped(cx, flags, &self.meta(cx, Want::STAT)?)
+        });
+        Ok(Arc::new(opened?))
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {

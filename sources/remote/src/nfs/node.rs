@@ -175,7 +175,9 @@ impl<V: Version> Node for NfsNode<V> {
         may_open(self.kind, flags)?;
         cx.may_wait()?;
         let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
-        NfsFile::open(node, cx, flags)
+        vfs::open_by_owner(self, cx, flags, |cx, flags| {
+            NfsFile::open(node.clone(), cx, flags)
+        })
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {

@@ -279,7 +279,9 @@ impl Node for RemoteNode {
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        RemoteFile::open(self, cx, flags)
+        vfs::open_by_owner(self, cx, flags, |cx, flags| {
+            RemoteFile::open(self, cx, flags)
+        })
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {

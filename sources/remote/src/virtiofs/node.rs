@@ -235,7 +235,7 @@ impl Node for FuseNode {
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        FuseFile::open(self, cx, flags)
+        vfs::open_by_owner(self, cx, flags, |cx, flags| FuseFile::open(self, cx, flags))
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {

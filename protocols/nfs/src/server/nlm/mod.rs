@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use vfs::lock::{Lock, LockKind, Owner, Space};
-use vfs::{Access, Call, Caller, Cx, Errno, Node, Want};
+use vfs::{Access, Call, Caller, Cx, Errno, Node, OpenFlags};
 use wire::Xdr;
 
 pub(super) use self::clients::Clients;
@@ -129,10 +129,9 @@ struct Asked {
 impl Turn<'_> {
     fn test(&mut self) -> Answer {
         let args: TestArgs<'_> = self.take()?;
-        let asked = match self.is_time(false) {
-            true => self.asked(&args.lock, args.exclusive),
-            false => Err(Fault::Status(Status::DeniedGracePeriod)),
-        };
+        let may = self.may_lock(args.lock.caller, false);
+        let asked = may.map_err(Fault::Status);
+        let asked = asked.and_then(|()| self.asked(&args.lock, args.exclusive));
         let holder = asked.and_then(|asked| {
             let locks = &self.server.export.locks;
             Ok(locks.holder(&self.cx(), &*asked.node, &asked.lock)?)
@@ -160,10 +159,9 @@ impl Turn<'_> {
     /// The client of a LOCK that is `monitored` is told when this server restarts.
     fn lock(&mut self, monitored: bool) -> Answer {
         let args: LockArgs<'_> = self.take()?;
-        let asked = match self.is_time(args.reclaim) {
-            true => self.asked(&args.lock, args.exclusive),
-            false => Err(Fault::Status(Status::DeniedGracePeriod)),
-        };
+        let may = self.may_lock(args.lock.caller, args.reclaim);
+        let asked = may.map_err(Fault::Status);
+        let asked = asked.and_then(|()| self.asked(&args.lock, args.exclusive));
         let status = match asked {
             Ok(asked) => {
                 if monitored {
@@ -280,14 +278,17 @@ impl Turn<'_> {
         })
     }
 
-    /// Who may neither read nor write a file may not lock it.
+    /// Who may neither read nor write a file, nor owns it, may not lock it.
     fn check_access(&self, node: &Arc<dyn Node>) -> Result<(), Fault> {
         let cx = self.cx();
         let may = node.access(&cx, Access::READ | Access::WRITE)?;
-        if !may.is_empty() || node.attr(&cx, Want::BASIC)?.uid == cx.caller.uid {
+        if !may.is_empty() {
             return Ok(());
         }
-        Err(Fault::Status(Status::Failed))
+        match self.server.file(&cx, node, OpenFlags::READ) {
+            Err(Errno::EACCES) => Err(Fault::Status(Status::Failed)),
+            done => Ok(done.map(drop)?),
+        }
     }
 
     /// Forgets the node, if nobody holds any lock of it that is known of.

@@ -1,13 +1,14 @@
 //! The server's own restart (X/Open XNFS chapter 11): who has locks is on record, and is told by whoever drives the server
 //! ([`Server::to_notify`]). A client that was told says again what it had locked, and until it has had time for that nobody
-//! gets anything else. Without anybody who can be told there is no such time of grace.
+//! gets anything else, be it by v4; nor does a client of v3 while those of v4 reclaim. Without anybody who can be told there
+//! is no such time of grace. Only who is on record reclaims: others may have got since what they had.
 //!
 //! Who comes from this host, or from no address, is not on record: to call it would be to call ourselves, or the host's side
 //! of a virtual machine's network.
 //!
 //! Lock order: the one mutex here, then the clients'; held across writing a record.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use vfs::Errno;
 
 use super::Clients;
+use crate::nlm::Status;
 use crate::server::v4::state::Stable;
 use crate::server::{Server, Stop, Turn};
 
@@ -49,6 +51,8 @@ impl Monitored {
 /// Who is on record.
 pub(in crate::server) struct Recovery {
     stable: Arc<dyn Stable>,
+    /// The names of those of an earlier start.
+    listed: HashSet<Box<[u8]>>,
     kept: Mutex<Kept>,
 }
 
@@ -58,13 +62,11 @@ struct Kept {
     now: HashMap<Box<[u8]>, (IpAddr, Duration)>,
     /// Of an earlier start, and not forgotten yet.
     earlier: Vec<Monitored>,
-    /// When grace is over.
-    grace: Duration,
 }
 
 impl Recovery {
     /// For how long those who may be told are waited for: several tries of a second each.
-    const TELLING: Duration = Duration::from_secs(10);
+    pub(in crate::server) const TELLING: Duration = Duration::from_secs(10);
 
     /// How long a client without locks stays on record: it often locks again.
     const IDLE: Duration = Duration::from_secs(300);
@@ -73,29 +75,25 @@ impl Recovery {
     const AT_ONCE: usize = 16;
 
     /// Goes on with what `stable` has.
-    pub(in crate::server) fn new(stable: Arc<dyn Stable>, now: Duration) -> Recovery {
+    pub(in crate::server) fn new(stable: Arc<dyn Stable>) -> Recovery {
         let records = stable.list();
         let earlier: Vec<_> = records
             .iter()
             .filter_map(|it| Monitored::read(it))
             .collect();
-        let grace = match earlier.is_empty() {
-            true => Duration::ZERO,
-            false => now + Recovery::TELLING,
-        };
         Recovery {
             stable,
+            listed: earlier.iter().map(|client| client.name.clone()).collect(),
             kept: Mutex::new(Kept {
                 earlier,
-                grace,
                 ..Kept::default()
             }),
         }
     }
 
-    /// Whether only what was had before can be had now.
-    fn is_grace(&self, now: Duration) -> bool {
-        now < self.kept().grace
+    /// Whether anybody has something to reclaim.
+    pub(in crate::server) fn is_needed(&self) -> bool {
+        !self.listed.is_empty()
     }
 
     /// Puts a client on record, which may take a disk's time: `WOULD_BLOCK` unless there is patience for that.
@@ -123,8 +121,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Forgets who has had nothing for a while, and who did not come back.
-    fn tend(&self, clients: &Clients, now: Duration) {
+    /// Forgets who has had nothing for a while and, when grace is over, who did not come back.
+    fn tend(&self, clients: &Clients, now: Duration, in_grace: bool) {
         let mut kept = self.kept();
         let idle = kept
             .now
@@ -140,7 +138,7 @@ impl Recovery {
         for client in &gone {
             kept.now.remove(&client.name);
         }
-        if now >= kept.grace {
+        if !in_grace {
             let left = kept.earlier.len().saturating_sub(Recovery::AT_ONCE);
             gone.extend(kept.earlier.split_off(left));
         }
@@ -162,9 +160,7 @@ impl Server {
 
     /// A client has been told: it is given a lease's time to say what it had.
     pub fn notified(&self) {
-        let until = (self.options.clock)() + self.options.lease;
-        let mut kept = self.recovery.kept();
-        kept.grace = kept.grace.max(until);
+        self.state.hold_locks(self.options.lease);
     }
 
     /// Which of its lives this is, as NSM counts them: odd while it lives.
@@ -174,14 +170,19 @@ impl Server {
 
     /// Does what time asks for of NLM's records.
     pub(in crate::server) fn tend_monitored(&self) {
-        self.recovery.tend(&self.clients, (self.options.clock)());
+        let (now, in_grace) = ((self.options.clock)(), self.state.locks_in_grace());
+        self.recovery.tend(&self.clients, now, in_grace);
     }
 }
 
 impl Turn<'_> {
-    /// Whether a lock of an earlier start can be had again, or any other.
-    pub(super) fn is_time(&self, reclaim: bool) -> bool {
-        self.server.recovery.is_grace((self.server.options.clock)()) == reclaim
+    /// Whether the client `name` may have a lock, as one that it had at an earlier start or not.
+    pub(super) fn may_lock(&self, name: &[u8], reclaim: bool) -> Result<(), Status> {
+        match (reclaim, self.server.state.locks_in_grace()) {
+            (true, true) if !self.server.recovery.listed.contains(name) => Err(Status::Denied),
+            (true, true) | (false, false) => Ok(()),
+            (true, false) | (false, true) => Err(Status::DeniedGracePeriod),
+        }
     }
 
     /// Puts the client `name` on record, before it has any lock.
@@ -229,8 +230,8 @@ mod tests {
     #[test]
     fn who_locks_is_on_record_and_is_forgotten_when_it_has_nothing() {
         let stable = Arc::new(InMemory::default());
-        let recovery = Recovery::new(stable.clone(), SECOND);
-        assert!(!recovery.is_grace(SECOND));
+        let recovery = Recovery::new(stable.clone());
+        assert!(!recovery.is_needed());
         let one = client("one", "10.0.0.1");
         let would_block = Err(Errno::WOULD_BLOCK);
         assert_eq!(recovery.record(one.clone(), SECOND, false), would_block);
@@ -244,9 +245,9 @@ mod tests {
         assert_eq!(recovery.record(moved.clone(), SECOND, true), Ok(()));
         assert_eq!(stable.list(), [moved.record()]);
         let clients = Clients::default();
-        recovery.tend(&clients, SECOND * 100);
+        recovery.tend(&clients, SECOND * 100, false);
         assert_eq!(stable.list().len(), 1);
-        recovery.tend(&clients, SECOND * 400);
+        recovery.tend(&clients, SECOND * 400, false);
         assert_eq!(stable.list().len(), 0);
     }
 
@@ -257,14 +258,14 @@ mod tests {
         for client in [&one, &two] {
             stable.put(&client.record()).expect("kept");
         }
-        let recovery = Recovery::new(stable.clone(), SECOND);
-        assert!(recovery.is_grace(SECOND * 10) && !recovery.is_grace(SECOND * 11));
+        let recovery = Recovery::new(stable.clone());
+        assert!(recovery.is_needed());
         assert_eq!(recovery.record(one.clone(), SECOND, true), Ok(()));
         assert_eq!(recovery.kept().earlier, [two]);
         let clients = Clients::default();
-        recovery.tend(&clients, SECOND * 2);
+        recovery.tend(&clients, SECOND * 2, true);
         assert_eq!(stable.list().len(), 2);
-        recovery.tend(&clients, SECOND * 11);
+        recovery.tend(&clients, SECOND * 11, false);
         assert_eq!(stable.list(), [one.record()]);
     }
 }

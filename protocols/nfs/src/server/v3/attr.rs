@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Attr, Caller, Errno, Kind, Node, SetAttr, Want};
+use vfs::{Access, Attr, Errno, Kind, Node, OpenFlags, SetAttr, Want};
 
 use super::{Answered, Tried, outcome};
 use crate::server::{Stop, Turn};
@@ -44,8 +44,9 @@ impl Turn<'_> {
         }
         let done = match node.setattr(&self.cx(), set) {
             // It may be open for writing, as with WRITE.
-            Err(Errno::EACCES) if set.size.is_some() && before.uid == self.caller.uid => {
-                node.setattr(&self.cx().on_behalf_of(&Caller::ROOT), set)
+            Err(Errno::EACCES) if set.size.is_some() => {
+                let file = self.server.file(&self.cx(), node, OpenFlags::WRITE)?;
+                file.setattr(&self.cx(), set)
             }
             done => done,
         };

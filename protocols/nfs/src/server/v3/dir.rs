@@ -8,10 +8,10 @@ use std::sync::Arc;
 use vfs::{Cx, DirEntry, DirSink, Errno, Node, OpenFlags, Plus, Want};
 use wire::{BEHIND_DOT, BEHIND_DOTS, Buffered, Outgoing, Xdr, cookie_of, offset_of, padding};
 
-use super::{Fault, Tried, outcome};
+use super::Tried;
 use crate::server::{Server, Stop, Turn};
 use crate::v3::{
-    Attributes, Entry, EntryPlus, Handle, Outcome, ReadDirArgs, ReadDirPlusArgs, Status, Verifier,
+    Attributes, Entry, EntryPlus, Handle, ReadDirArgs, ReadDirPlusArgs, Status, Verifier,
 };
 
 /// What a listing is asked for.
@@ -49,25 +49,8 @@ impl Turn<'_> {
     }
 
     fn list(&mut self, wanted: &Wanted) -> Result<(), Stop> {
-        let begin = self.out.len();
-        let node = match self.directory(&wanted.dir) {
-            Ok(node) => node,
-            Err(fault) => {
-                let failed: Outcome<(), Option<Attributes>> = outcome(Err(fault), || None)?;
-                self.reply(&failed);
-                return Ok(());
-            }
-        };
-        match self.list_into_reply(&node, wanted) {
-            Ok(()) => Ok(()),
-            Err(Fault::Status(status)) => {
-                self.out.truncate(begin);
-                let attributes = self.attributes(&node);
-                self.reply(&Outcome::<(), _>::Failed(status, attributes));
-                Ok(())
-            }
-            Err(Fault::Later(answer)) => Err(Stop::Later(answer)),
-        }
+        let dir = self.directory(&wanted.dir);
+        self.fill(dir, |turn, dir| turn.list_into_reply(dir, wanted))
     }
 
     fn list_into_reply(&mut self, node: &Arc<dyn Node>, wanted: &Wanted) -> Tried<()> {

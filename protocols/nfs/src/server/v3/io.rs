@@ -16,25 +16,8 @@ use crate::v3::{
 impl Turn<'_> {
     pub(super) fn read(&mut self) -> Result<(), Stop> {
         let args: ReadArgs = self.take()?;
-        let begin = self.out.len();
-        let node = match self.object(&args.file) {
-            Ok(node) => node,
-            Err(fault) => {
-                let failed: Outcome<(), Option<Attributes>> = outcome(Err(fault), || None)?;
-                self.reply(&failed);
-                return Ok(());
-            }
-        };
-        match self.read_into_reply(&node, &args) {
-            Ok(()) => Ok(()),
-            Err(Fault::Status(status)) => {
-                self.out.truncate(begin);
-                let attributes = self.attributes(&node);
-                self.reply(&Outcome::<(), _>::Failed(status, attributes));
-                Ok(())
-            }
-            Err(Fault::Later(answer)) => Err(Stop::Later(answer)),
-        }
+        let node = self.object(&args.file);
+        self.fill(node, |turn, node| turn.read_into_reply(node, &args))
     }
 
     /// The data goes where it belongs at once; what stands before it is known when it has come.

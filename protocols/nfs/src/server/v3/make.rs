@@ -5,10 +5,10 @@ use std::sync::Arc;
 use vfs::{Attr, Device, Entry, Errno, Kind, Make, Mode, Name, Node, OpenFlags, SetAttr, SetTime};
 
 use super::{Answered, Tried};
-use crate::server::{Stop, Turn};
+use crate::server::{Stop, Turn, exclusive};
 use crate::v3::{
     CreateArgs, CreateHow, CreateOk, DeviceData, MkDirArgs, MkNodArgs, MkNodData, NameArgs,
-    Outcome, SetAttributes, Status, SymlinkArgs, Time, Verifier, Wcc,
+    Outcome, SetAttributes, Status, SymlinkArgs, Verifier, Wcc,
 };
 
 impl Turn<'_> {
@@ -139,19 +139,18 @@ impl Turn<'_> {
         Ok(entry)
     }
 
-    /// The verifier is kept in the times of last use and change, until the client sets those: as Linux's server does,
-    /// in 31 bits each, for that is what every file system can keep.
     fn create_exclusive(
         &self,
         dir: &Arc<dyn Node>,
         name: Name<'_>,
         verifier: Verifier,
     ) -> Tried<Entry> {
-        let [atime, mtime] = times(verifier);
+        let [atime, mtime] =
+            exclusive::times(verifier).map(|time| crate::v3::SetTime::At(time.into()));
         let set = SetAttributes {
             mode: Some(0),
-            atime: crate::v3::SetTime::At(atime),
-            mtime: crate::v3::SetTime::At(mtime),
+            atime,
+            mtime,
             ..SetAttributes::default()
         };
         match self.create_new(dir, name, &set) {
@@ -160,32 +159,14 @@ impl Turn<'_> {
         }
         let entry = dir.lookup(&self.cx(), name)?;
         let attr = &entry.attr;
-        let is_it = attr.kind == Kind::File
-            && attr.size == 0
-            && Time::from(attr.atime) == atime
-            && Time::from(attr.mtime) == mtime;
+        let is_it =
+            attr.kind == Kind::File && attr.size == 0 && exclusive::is_made_with(attr, verifier);
         if is_it {
             Ok(entry)
         } else {
             Err(Status::Exist.into())
         }
     }
-}
-
-fn times(verifier: Verifier) -> [Time; 2] {
-    let number = |at: usize| {
-        let bytes = [
-            verifier[at],
-            verifier[at + 1],
-            verifier[at + 2],
-            verifier[at + 3],
-        ];
-        u32::from_be_bytes(bytes) & (u32::MAX >> 1)
-    };
-    [0, 4].map(|at| Time {
-        sec: number(at),
-        nsec: 0,
-    })
 }
 
 /// The client has taken its umask off already.

@@ -153,6 +153,27 @@ impl<'a> Turn<'a> {
         }
     }
 
+    /// Has `fill` write results of `found` into the reply, of which nothing is left if that fails: then its attributes are
+    /// told.
+    fn fill(
+        &mut self,
+        found: Tried<Arc<dyn Node>>,
+        fill: impl FnOnce(&mut Self, &Arc<dyn Node>) -> Tried<()>,
+    ) -> Result<(), Stop> {
+        let begin = self.out.len();
+        let (node, fault) = match found {
+            Err(fault) => (None, fault),
+            Ok(node) => match fill(self, &node) {
+                Err(fault) => (Some(node), fault),
+                Ok(()) => return Ok(()),
+            },
+        };
+        self.out.truncate(begin);
+        let failed: Outcome<(), _> = outcome(Err(fault), || self.attributes(node.as_ref()?))?;
+        self.reply(&failed);
+        Ok(())
+    }
+
     /// Does `what` with what `found` is, if it is anything, and says what it was before and is behind it.
     fn change<T>(
         &self,

@@ -84,7 +84,9 @@ impl Compound<'_, '_> {
     ) -> Result<StateId, NoDelegation> {
         let server = self.turn.server;
         let key = self.key(node);
-        if !server.options.delegations {
+        // A client with a delegation locks by itself.
+        let unsettled = !again && server.state.locks_in_grace();
+        if !server.options.delegations || unsettled {
             return Err(NoDelegation::Resource);
         }
         server.state.may_delegate(client, key, again)?;

@@ -170,7 +170,7 @@ impl Compound<'_, '_> {
         let node = self.regular()?;
         let (start, end) = range(op.offset, op.length)?;
         let state = &self.turn.server.state;
-        if state.in_grace() {
+        if state.locks_in_grace() {
             return Err(Status::Grace.into());
         }
         let client: ClientRef<Files, Arc<dyn Node>> = match self.minor {

@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Time, Want};
+use vfs::{Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Want};
 
 use super::delegation::Asked;
 use super::place::name;
 use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
+use crate::server::exclusive;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
 use crate::v4::op::{
     Claim, ClaimDelegated, Close, CreateHow, Open, OpenConfirm, OpenDowngrade, OpenHow,
 };
 use crate::v4::reply::{Delegation, Opened};
-use crate::v4::types::{ChangeInfo, Verifier};
+use crate::v4::types::ChangeInfo;
 
 /// Flags of OPEN's result.
 mod flag {
@@ -235,8 +236,8 @@ impl Compound<'_, '_> {
             true => (Mode::exactly(0o600), Change::default()),
             false => self.attributes_of_new(attributes, Kind::File)?,
         };
-        if let Some(verifier) = &verifier {
-            let [atime, mtime] = kept_in(verifier);
+        if let Some(verifier) = verifier {
+            let [atime, mtime] = exclusive::times(verifier);
             rest.set.atime = Some(vfs::SetTime::At(atime));
             rest.set.mtime = Some(vfs::SetTime::At(mtime));
         }
@@ -266,7 +267,10 @@ impl Compound<'_, '_> {
                     }
                     // The same request again, whose answer was lost.
                     (_, Some(verifier))
-                        if is_kept_in(&found.node.attr(&cx, Want::STAT)?, &verifier) =>
+                        if exclusive::is_made_with(
+                            &found.node.attr(&cx, Want::STAT)?,
+                            verifier,
+                        ) =>
                     {
                         found.set = rest.done.or(&VERIFIER);
                     }
@@ -389,22 +393,4 @@ fn flags(access: Share) -> OpenFlags {
     flags.set(OpenFlags::READ, access.contains(Share::READ));
     flags.set(OpenFlags::WRITE, access.contains(Share::WRITE));
     flags
-}
-
-/// An exclusive create's verifier as the times that it is kept in: each half is seconds, without the sign,
-/// which not every file system keeps.
-fn kept_in(verifier: &Verifier) -> [Time; 2] {
-    let half = |at: usize| {
-        let bytes = std::array::from_fn(|i| verifier[at + i]);
-        Time {
-            sec: i64::from(u32::from_be_bytes(bytes) & 0x7fff_ffff),
-            nsec: 0,
-        }
-    };
-    [half(0), half(4)]
-}
-
-/// Whether a file was made by an exclusive create with `verifier`.
-fn is_kept_in(attr: &vfs::Attr, verifier: &Verifier) -> bool {
-    [attr.atime, attr.mtime] == kept_in(verifier)
 }

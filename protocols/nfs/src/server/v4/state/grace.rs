@@ -1,7 +1,8 @@
 //! The time after a restart in which clients reclaim what they had, and nobody takes it from them (RFC
 //! 7530 section 9.6.2, RFC 8881 section 8.4.2).
 //!
-//! There is none unless the stable store knows of clients that had something.
+//! There is none unless the stable store knows of clients that had something. What v3's clients may reclaim are locks
+//! only (NLM, which says for how long): until then nobody gets another lock by any version, but files are opened.
 
 use core::time::Duration;
 use std::collections::HashSet;
@@ -21,6 +22,8 @@ pub(super) struct Grace {
     at_most: Duration,
     /// When somebody reclaimed, in milliseconds of the clock.
     reclaimed: AtomicU64,
+    /// Until when clients of v3 reclaim locks, in milliseconds of the clock.
+    locks_until: AtomicU64,
     /// Records of those who may reclaim.
     listed: HashSet<Box<[u8]>>,
     /// Those of them who have not said that they are done.
@@ -35,6 +38,7 @@ impl Grace {
             until: now + lease,
             at_most: now + lease * 2,
             reclaimed: AtomicU64::new(0),
+            locks_until: AtomicU64::new(0),
             waiting: Mutex::new(listed.clone()),
             listed,
         }
@@ -64,8 +68,29 @@ impl<F, N: Clone> State<F, N> {
         false
     }
 
-    /// Whether `client` may lock or open, as a reclaim or not.
+    /// Clients of v3 reclaim their locks for this long from now, at least.
+    pub fn hold_locks(&self, time: Duration) {
+        let until = (self.now() + time).as_millis() as u64;
+        self.grace.locks_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// Whether clients of any version may still reclaim locks.
+    pub fn locks_in_grace(&self) -> bool {
+        let until = self.grace.locks_until.load(Ordering::Relaxed);
+        self.now() < Duration::from_millis(until) || self.in_grace()
+    }
+
+    /// Whether `client` may lock, as a reclaim or not.
     pub(super) fn may_lock(&self, client: &Client<F, N>, reclaim: bool) -> Result<(), Status> {
+        self.may_open(client, reclaim)?;
+        match !reclaim && self.locks_in_grace() {
+            true => Err(Status::Grace),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether `client` may open, as a reclaim or not.
+    pub(super) fn may_open(&self, client: &Client<F, N>, reclaim: bool) -> Result<(), Status> {
         let reclaimed = client.reclaimed.load(Ordering::Acquire);
         match (reclaim, self.in_grace()) {
             (true, false) => Err(Status::NoGrace),

@@ -70,7 +70,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         if ask.access.is_empty() {
             return Err(Status::Inval);
         }
-        self.may_lock(client, ask.reclaim)?;
+        self.may_open(client, ask.reclaim)?;
         let owner: Arc<[u8]> = ask.owner.into();
         let held = {
             let holdings = lock(&client.holdings);

@@ -201,3 +201,27 @@ fn who_never_comes_back_keeps_others_waiting_for_a_lease_and_once() {
         *std::slice::from_ref(&client.0.record)
     );
 }
+
+#[test]
+fn xnfs_11_while_clients_of_v3_reclaim_nobody_gets_another_lock() {
+    let world = World::new();
+    let client = world.v41("a").client(&world);
+    let open = world.open(&client, "o", A, RW, NONE).expect("opened");
+    let lock = || {
+        let locker = Locker::New {
+            open: &open,
+            owner: b"l",
+            seqid: 0,
+        };
+        let kind = vfs::lock::LockKind::Exclusive;
+        world.state.lock(&client, locker, A, kind, false).err()
+    };
+    world.state.hold_locks(Duration::from_secs(10));
+    world.state.hold_locks(Duration::from_secs(1));
+    world.pass(Duration::from_secs(9));
+    assert_eq!(lock(), Some(Status::Grace));
+    assert!(world.state.locks_in_grace() && !world.state.in_grace());
+    assert!(world.open(&client, "o", B, RW, NONE).is_ok());
+    world.pass(Duration::from_secs(1));
+    assert_eq!(lock(), None);
+}
