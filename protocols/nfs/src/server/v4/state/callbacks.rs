@@ -171,8 +171,15 @@ impl<F, N: Clone> State<F, N> {
         if let Some((serial, node, stateid)) = self.next_recall(client) {
             return Some((Some(serial), node, What::Recall(stateid)));
         }
-        let (node, owner) = lock(&client.holdings).to_tell.pop_front()?;
-        Some((None, node, What::MayLock(owner)))
+        let mut holdings = lock(&client.holdings);
+        loop {
+            let place = holdings.to_tell.pop_front()?;
+            if let Some(waits) = holdings.waiting.get_mut(&place) {
+                waits.to_be_told = false;
+                let node = waits.node.clone();
+                return Some((None, node, What::MayLock(place.1)));
+            }
+        }
     }
 
     /// A call to `client`, if there is a way.

@@ -48,7 +48,7 @@ pub(super) struct Holdings<F, N> {
     /// Who waits for locks.
     pub(super) waiting: Waiting<N>,
     /// Lock owners that are to be told that they may get what they wait for, and of which file.
-    pub(super) to_tell: VecDeque<(N, Arc<[u8]>)>,
+    pub(super) to_tell: VecDeque<(NodeKey, Arc<[u8]>)>,
 }
 
 impl<F, N> Default for Holdings<F, N> {
