@@ -119,6 +119,13 @@ impl Woken {
         (woken, call)
     }
 
+    /// A call of a client that comes again when it likes.
+    fn polled() -> (Arc<Woken>, Call) {
+        let woken = Arc::new(Woken::default());
+        let call = Call::detached().polled(Waker::from(woken.clone()));
+        (woken, call)
+    }
+
     fn times(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
@@ -367,6 +374,97 @@ fn two_readers_that_both_want_to_write_do_not_wait_forever() {
     assert_eq!(bed.wait(&second, flock(2, Exclusive)), Ok(()));
     bed.release(2);
     assert_eq!(bed.wait(&first, flock(1, Exclusive)), Ok(()));
+}
+
+#[test]
+fn one_that_comes_when_it_likes_keeps_its_place() {
+    let bed = Bed::new();
+    let parked = Err(Errno::PARKED);
+    let wanted = |client| posix(client, Exclusive, 0, 9);
+    bed.lock(wanted(1)).expect("free");
+    let (first_woken, first) = Woken::polled();
+    let (second_woken, second) = Woken::polled();
+    let (third_woken, third) = Woken::call();
+    assert_eq!(bed.wait(&first, wanted(2)), parked);
+    assert_eq!(bed.wait(&second, wanted(3)), parked);
+    assert_eq!(bed.wait(&third, wanted(4)), parked);
+    assert_eq!(bed.wait(&first, wanted(2)), parked);
+    let woken = || [&first_woken, &second_woken, &third_woken].map(|one| one.times());
+    bed.release(1);
+    assert_eq!(woken(), [1, 0, 0], "the first is told");
+    assert_eq!(bed.wait(&third, wanted(4)), parked);
+    assert_eq!(bed.wait(&second, wanted(3)), parked);
+    let (_woken, late) = Woken::call();
+    assert_eq!(bed.wait(&late, wanted(5)), parked);
+    let next = bed.table.next(bed.node.id(), &wanted(5));
+    assert_eq!(next, Some(wanted(2)));
+    assert_eq!(bed.wait(&first, wanted(2)), Ok(()));
+    assert_eq!(woken(), [1, 0, 0]);
+    bed.release(2);
+    assert_eq!(woken(), [1, 1, 0]);
+    second.cancel();
+    bed.table.leave(bed.node.id(), &second);
+    assert_eq!(woken(), [1, 1, 1], "its place has gone to the next");
+    assert_eq!(bed.wait(&third, wanted(4)), Ok(()));
+    assert_eq!(bed.lock(wanted(5)), Err(Errno::EAGAIN));
+    late.cancel();
+    bed.table.leave(bed.node.id(), &late);
+    bed.release(4);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn one_that_waited_before_it_goes_before_it() {
+    let bed = Bed::new();
+    let wanted = |client| posix(client, Exclusive, 0, 9);
+    bed.lock(wanted(1)).expect("free");
+    let (first_woken, first) = Woken::call();
+    let (second_woken, second) = Woken::polled();
+    assert_eq!(bed.wait(&first, wanted(2)), Err(Errno::PARKED));
+    assert_eq!(bed.wait(&second, wanted(3)), Err(Errno::PARKED));
+    bed.release(1);
+    assert_eq!((first_woken.times(), second_woken.times()), (1, 1));
+    assert_eq!(bed.wait(&first, wanted(2)), Ok(()));
+    assert_eq!(bed.wait(&second, wanted(3)), Err(Errno::PARKED));
+    bed.release(2);
+    assert_eq!(second_woken.times(), 2);
+    bed.release(3);
+    assert!(bed.table.is_empty());
+}
+
+#[test]
+fn a_place_is_in_the_way_of_nobody_who_does_not_wait() {
+    let bed = Bed::new();
+    let wanted = |client| posix(client, Exclusive, 0, 9);
+    bed.lock(wanted(1)).expect("free");
+    let (woken, first) = Woken::polled();
+    assert_eq!(bed.wait(&first, wanted(2)), Err(Errno::PARKED));
+    bed.release(1);
+    assert_eq!(bed.holder(wanted(3)), None);
+    assert_eq!(bed.lock(wanted(3)), Ok(()));
+    assert_eq!(bed.wait(&first, wanted(2)), Err(Errno::PARKED));
+    bed.release(3);
+    assert_eq!(woken.times(), 2);
+}
+
+#[test]
+fn a_place_that_cannot_be_used_is_in_the_way_of_nobody() {
+    let bed = Bed::new();
+    bed.lock(posix(1, Exclusive, 0, 9)).expect("free");
+    let (_woken, first) = Woken::polled();
+    let (second_woken, second) = Woken::call();
+    let first_wants = posix(2, Exclusive, 0, 19);
+    let second_wants = posix(3, Exclusive, 10, 19);
+    assert_eq!(bed.wait(&first, first_wants.clone()), Err(Errno::PARKED));
+    bed.release(1);
+    assert_eq!(bed.wait(&second, second_wants.clone()), Err(Errno::PARKED));
+    bed.lock(posix(4, Exclusive, 0, 0))
+        .expect("it does not wait");
+    assert_eq!(second_woken.times(), 1);
+    assert_eq!(bed.wait(&second, second_wants), Ok(()));
+    let of_the_holder = posix(4, Exclusive, 5, 9);
+    let (_woken, call) = Woken::call();
+    assert_eq!(bed.wait(&call, of_the_holder), Ok(()), "or both would wait");
 }
 
 #[test]

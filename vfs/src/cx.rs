@@ -3,7 +3,7 @@
 use core::task::Waker;
 use core::time::Duration;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::{Errno, Peer, Result};
@@ -109,6 +109,9 @@ pub struct Call {
     waker: Option<Waker>,
     on_cancel: Mutex<Vec<Waker>>,
     wake_within_ms: AtomicU32,
+    /// 0 is none.
+    place: AtomicU64,
+    polls: bool,
     peer: Option<Arc<Peer>>,
     ours: bool,
 }
@@ -121,6 +124,8 @@ impl Call {
             waker: None,
             on_cancel: Mutex::new(Vec::new()),
             wake_within_ms: AtomicU32::new(0),
+            place: AtomicU64::new(0),
+            polls: false,
             peer: None,
             ours: false,
         }
@@ -140,6 +145,31 @@ impl Call {
             peer: self.peer.clone(),
             ..Call::parkable(waker)
         }
+    }
+
+    /// Another request by the same connection, of a client that comes again by itself, some time after `waker` was
+    /// woken or without that: until then, or until it is cancelled, a [`crate::lock::LockTable`] keeps its place. Whoever
+    /// makes it sees to it that one or the other happens.
+    pub fn polled(&self, waker: Waker) -> Call {
+        Call {
+            polls: true,
+            ..self.woken_by(waker)
+        }
+    }
+
+    /// Whether it is [`Call::polled`].
+    pub fn polls(&self) -> bool {
+        self.polls
+    }
+
+    /// Where it stands among those that wait for the same, if it has waited: the lower, the longer.
+    pub fn place(&self) -> Option<u64> {
+        Some(self.place.load(Ordering::Relaxed)).filter(|&place| place != 0)
+    }
+
+    /// It begins to wait, behind all that have a lower number; none is 0.
+    pub fn take_place(&self, place: u64) {
+        self.place.store(place, Ordering::Relaxed);
     }
 
     /// The same request, by the connection to `peer`.

@@ -5,6 +5,11 @@
 //! that has to wait is parked ([`Errno::PARKED`]) and tried again when a lock in its way goes:
 //! no thread waits. It has no deadlock detection: clients find the deadlocks among their own.
 //!
+//! Those that wait are woken in the order in which they came. One that comes again only when it likes
+//! ([`Call::polled`](crate::Call::polled)) would be late for ever: so it keeps its place, and while it could have its
+//! lock, whoever waits behind it leaves it that. Who does not wait is not held up by anybody's place, and one that could not
+//! be used yet holds up nobody, or two could wait for each other.
+//!
 //! Lock order: the table's mutex, held to find a node's locks only; then the node's, held across
 //! [`Node::host_lock`]. Nobody is woken while either is held. What a node does for `host_lock` may be to ask
 //! another table, whose locks come behind, and which wakes while this one's node is held: so a waker has the request
@@ -17,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
-use crate::{Cx, Errno, Node, NodeId, Patience, Result};
+use crate::{Call, Cx, Errno, Node, NodeId, Patience, Result};
 
 /// The two kinds of advisory locks of Linux, which do not see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,16 +128,49 @@ pub struct Outsider {
     pub pid: u32,
 }
 
+/// How a lock is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// `F_SETLK`: now or not at all.
+    No,
+    /// As one who waits asks, and leaves those their turn that are before it; but it is refused.
+    InTurn,
+    /// `F_SETLKW`: it is parked.
+    Yes,
+}
+
+impl From<bool> for Wait {
+    fn from(wait: bool) -> Wait {
+        match wait {
+            true => Wait::Yes,
+            false => Wait::No,
+        }
+    }
+}
+
 /// Who holds which lock on the nodes of one export.
 #[derive(Default)]
 pub struct LockTable {
     nodes: Mutex<HashMap<NodeId, Arc<Mutex<NodeLocks>>>>,
+    places: AtomicU64,
 }
 
 #[derive(Default)]
 struct NodeLocks {
     held: Vec<Lock>,
-    waiting: Vec<(Lock, Waker)>,
+    /// By their places.
+    waiting: Vec<Waiting>,
+}
+
+/// A request that waits.
+struct Waiting {
+    place: u64,
+    lock: Lock,
+    waker: Waker,
+    /// It stays here when it is woken, until it asks again or is cancelled.
+    stays: bool,
+    /// It stays, and was woken.
+    woken: bool,
 }
 
 impl LockTable {
@@ -145,24 +183,55 @@ impl LockTable {
     pub const MAX_HELD: usize = 4096;
 
     /// Locks, replacing what the same owner holds of the range. `EAGAIN` if another is in the way;
-    /// with `wait`, [`Errno::PARKED`] instead, and the caller asks again when woken. `EINVAL` for a
+    /// with [`Wait::Yes`], [`Errno::PARKED`] instead, and the caller asks again when woken. `EINVAL` for a
     /// range that ends before it starts.
     ///
     /// As with flock(2), a whole-file lock of another kind is given up before the new one is waited
     /// or refused for: two readers that both want to write would wait for each other forever.
-    pub fn lock(&self, cx: &Cx<'_>, node: &dyn Node, lock: Lock, wait: bool) -> Result<()> {
+    pub fn lock(
+        &self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        lock: Lock,
+        wait: impl Into<Wait>,
+    ) -> Result<()> {
         if lock.start > lock.end {
             return Err(Errno::EINVAL);
         }
         let locks = self.node(node.id());
         let mut woken = Vec::new();
-        let result = locks
-            .lock()
-            .expect("no panic holds it")
-            .lock(cx, node, lock, wait, &mut woken);
+        let result = locks.lock().expect("no panic holds it").lock(
+            cx,
+            node,
+            lock,
+            (wait.into(), &self.places),
+            &mut woken,
+        );
         self.forget_if_free(node.id(), locks);
         wake(woken);
         result
+    }
+
+    /// Takes `call` out of those that wait for a lock of `node`: it was cancelled, or asks no more.
+    pub fn leave(&self, node: NodeId, call: &Call) {
+        let Some(locks) = self.known(node) else {
+            return;
+        };
+        let mut woken = Vec::new();
+        locks
+            .lock()
+            .expect("no panic holds it")
+            .leave(call, &mut woken);
+        self.forget_if_free(node, locks);
+        wake(woken);
+    }
+
+    /// What somebody waits for who comes before whoever begins to wait for `lock`, and could have it.
+    pub fn next(&self, node: NodeId, lock: &Lock) -> Option<Lock> {
+        let locks = self.known(node)?;
+        let locks = locks.lock().expect("no panic holds it");
+        let next = locks.next(&locks.waiting, lock);
+        next.map(|next| next.lock.clone())
     }
 
     /// Takes `owner`'s locks off a range.
@@ -256,12 +325,19 @@ impl LockTable {
                 .filter(|lock| whose(&lock.owner))
                 .cloned()
                 .collect();
+            let waiting = locks.waiting.extract_if(.., |one| whose(&one.lock.owner));
+            let mut gone: Vec<Lock> = waiting
+                .map(|one| {
+                    woken.push(one.waker);
+                    one.lock
+                })
+                .collect();
             for lock in held {
                 let _ = locks.tell_host(&cx, node, &lock, None);
                 locks.replace(&lock, None);
-                locks.take_waiting(&mut woken, |waiting| lock.conflicts(waiting));
+                gone.push(lock);
             }
-            locks.take_waiting(&mut woken, |waiting| whose(&waiting.owner));
+            locks.wake(&gone, &mut woken);
         }
         self.forget_if_free(node.id(), locks);
         wake(woken);
@@ -330,23 +406,38 @@ fn in_the_way_of(held: &[Lock], waiting: &Lock) -> bool {
 }
 
 impl NodeLocks {
-    /// [`LockTable::lock`] of this node. Whoever it changes something for goes to `woken`.
+    /// [`LockTable::lock`] of this node; `places` is the last place that was taken. Whoever it changes something
+    /// for goes to `woken`.
     fn lock(
         &mut self,
         cx: &Cx<'_>,
         node: &dyn Node,
         lock: Lock,
-        wait: bool,
+        (wait, places): (Wait, &AtomicU64),
         woken: &mut Vec<Waker>,
     ) -> Result<()> {
-        // A request that was parked asks again. Two may wait for the same: what its waker points
-        // to tells them apart.
-        if let Some(mine) = cx.call.waker() {
-            self.waiting
-                .retain(|(waiting, waker)| *waiting != lock || waker.data() != mine.data());
+        let result = self.lock_or_park(cx, node, lock, (wait, places), woken);
+        match result {
+            Err(Errno::PARKED | Errno::WOULD_BLOCK) => {}
+            // What it has now is in the way of all that its place was in the way of.
+            Ok(()) => drop(self.take_own(cx.call)),
+            Err(_) => self.leave(cx.call, woken),
         }
+        result
+    }
+
+    fn lock_or_park(
+        &mut self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        lock: Lock,
+        (wait, places): (Wait, &AtomicU64),
+        woken: &mut Vec<Waker>,
+    ) -> Result<()> {
         cx.call.check()?;
-        let retry = if self.held.iter().any(|held| held.conflicts(&lock)) {
+        let is_barred = in_the_way_of(&self.held, &lock)
+            || wait != Wait::No && self.next(self.before(cx.call.place()), &lock).is_some();
+        let retry = if is_barred {
             None
         } else {
             // It may split one in two and come between.
@@ -362,21 +453,69 @@ impl NodeLocks {
                 Err(errno) => return Err(errno),
             }
         };
-        if wait {
+        if wait == Wait::Yes {
             cx.may_wait()?;
         }
         if lock.space == Space::Flock && self.own(&lock).iter().any(|own| own.kind != lock.kind) {
             self.unlock(cx, node, &lock, woken)?;
         }
-        if !wait {
+        if wait != Wait::Yes {
             return Err(Errno::EAGAIN);
         }
         let waker = cx.call.waker().ok_or(Errno::EAGAIN)?;
-        self.waiting.push((lock, waker.clone()));
+        self.park(cx.call, lock, waker.clone(), places);
         if let Some(retry) = retry {
             cx.call.wake_within(retry);
         }
         Err(Errno::PARKED)
+    }
+
+    /// `call` waits for `lock`, in the place that it has or the last.
+    fn park(&mut self, call: &Call, lock: Lock, waker: Waker, places: &AtomicU64) {
+        self.take_own(call);
+        let place = call.place().unwrap_or_else(|| {
+            let place = places.fetch_add(1, Ordering::Relaxed) + 1;
+            call.take_place(place);
+            place
+        });
+        let waiting = Waiting {
+            place,
+            lock,
+            waker,
+            stays: call.polls(),
+            woken: false,
+        };
+        let at = self.before(Some(place)).len();
+        self.waiting.insert(at, waiting);
+    }
+
+    /// Those that wait in places before `place`; before one who has none, all.
+    fn before(&self, place: Option<u64>) -> &[Waiting] {
+        let at = place.map_or(self.waiting.len(), |place| {
+            self.waiting.partition_point(|one| one.place < place)
+        });
+        &self.waiting[..at]
+    }
+
+    /// Who of those `before` it is to have what `lock` is in the way of, and could: whoever stays there, for of the others
+    /// one that could have it is on its way.
+    fn next<'a>(&self, before: &'a [Waiting], lock: &Lock) -> Option<&'a Waiting> {
+        before.iter().find(|one| {
+            one.stays && one.lock.conflicts(lock) && !in_the_way_of(&self.held, &one.lock)
+        })
+    }
+
+    fn take_own(&mut self, call: &Call) -> Option<Waiting> {
+        let place = call.place()?;
+        let at = self.waiting.binary_search_by_key(&place, |one| one.place);
+        Some(self.waiting.remove(at.ok()?))
+    }
+
+    /// [`LockTable::leave`] of this node.
+    fn leave(&mut self, call: &Call, woken: &mut Vec<Waker>) {
+        if let Some(own) = self.take_own(call) {
+            self.wake(&[own.lock], woken);
+        }
     }
 
     /// [`LockTable::unlock`] of this node. Whoever it changes something for goes to `woken`.
@@ -430,7 +569,18 @@ impl NodeLocks {
         let mut weakened = self.own(range);
         weakened.retain(|held| kind.is_none_or(|kind| held.kind > kind));
         self.replace(range, kind);
-        self.take_waiting(woken, |waiting| in_the_way_of(&weakened, waiting));
+        let mut gone = weakened;
+        if let Some(kind) = kind {
+            // Whoever stands behind a place that cannot be used any more may go on.
+            let taken = Lock {
+                kind,
+                ..range.clone()
+            };
+            let places = self.waiting.iter().filter(|one| one.stays);
+            let barred = places.filter(|one| one.lock.conflicts(&taken));
+            gone.extend(barred.map(|one| one.lock.clone()));
+        }
+        self.wake(&gone, woken);
     }
 
     /// What the owner of `range` holds of it.
@@ -448,11 +598,27 @@ impl NodeLocks {
         .collect()
     }
 
-    /// Moves the requests that `which` names to those to be woken: each asks again, and waits
-    /// again if it has to.
-    fn take_waiting(&mut self, woken: &mut Vec<Waker>, which: impl Fn(&Lock) -> bool) {
-        let taken = self.waiting.extract_if(.., |(lock, _)| which(lock));
-        woken.extend(taken.map(|(_, waker)| waker));
+    /// Moves the requests to those to be woken that one of `gone` was in the way of, be it as a lock or as a place, and
+    /// now nothing is: each asks again, and waits again if it has to.
+    fn wake(&mut self, gone: &[Lock], woken: &mut Vec<Waker>) {
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let one = &self.waiting[at];
+            let is_free = in_the_way_of(gone, &one.lock)
+                && !in_the_way_of(&self.held, &one.lock)
+                && self.next(&self.waiting[..at], &one.lock).is_none();
+            match is_free {
+                true if one.stays => {
+                    let one = &mut self.waiting[at];
+                    if !std::mem::replace(&mut one.woken, true) {
+                        woken.push(one.waker.clone());
+                    }
+                    at += 1;
+                }
+                true => woken.push(self.waiting.remove(at).waker),
+                false => at += 1,
+            }
+        }
     }
 
     /// Tells the host what the range becomes when `change`'s owner holds it as `kind`: stretch by

@@ -199,7 +199,7 @@ pub trait File: Send + Sync {
     /// changes of these it tells right behind them.
     ///
     /// [`LeaseKind::Read`] of a file open for reading only, [`LeaseKind::Write`] of one open for both. `EAGAIN` if
-    /// somebody has the file open in a way that conflicts; `EOPNOTSUPP` where the source cannot see everybody.
+    /// somebody has the file open in a way that conflicts; `ENFILE` if there are too many leases; `EOPNOTSUPP` where the source cannot see everybody.
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>>;
 }
 

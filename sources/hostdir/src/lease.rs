@@ -117,12 +117,19 @@ pub(crate) fn take(
     let number = fd.as_fd().as_raw_fd();
     // One of an open file: a second would be given back with the first.
     let most = MOST.min(tree.most_descriptors() / 4);
-    if posts.by_fd.len() >= most || posts.by_fd.contains_key(&number) {
+    if posts.by_fd.contains_key(&number) {
         return Err(Errno::EAGAIN);
+    }
+    if posts.by_fd.len() >= most {
+        return Err(Errno::ENFILE);
     }
     // Before the lease, so that whoever comes from now on waits or is told of.
     let path = ProcPath::of(fd.as_fd());
-    let watched = inotify::add_watch(&watch.inotify, path.as_c_str(), CHANGES).map_err(errno)?;
+    let watched = inotify::add_watch(&watch.inotify, path.as_c_str(), CHANGES);
+    let watched = watched.map_err(|raw| match raw {
+        Raw::NOSPC => Errno::ENFILE,
+        raw => errno(raw),
+    })?;
     tree.leases.count.fetch_add(1, Ordering::SeqCst);
     let post = Arc::new(Post {
         fd,

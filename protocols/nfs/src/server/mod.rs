@@ -213,6 +213,7 @@ impl Server {
     pub fn tend(&self) {
         self.tend_files();
         self.tend_monitored();
+        self.tend_places();
         self.tend_callbacks();
         self.state.reap();
     }

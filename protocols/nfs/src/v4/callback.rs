@@ -2,6 +2,7 @@
 
 use wire::{Malformed, Xdr, XdrReader, xdr_struct, xdr_union};
 
+use super::attr::Bitmap;
 use super::types::Owner;
 use super::{SessionId, StateId, Status};
 
@@ -42,6 +43,13 @@ xdr_struct! {
         pub(crate) handle: &'a [u8],
     }
 
+    /// To give back so many things of these kinds that no more than `keep` are left.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct RecallAny {
+        pub(crate) keep: u32,
+        pub(crate) kinds: Bitmap,
+    }
+
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct NotifyLock<'a> {
         pub(crate) handle: &'a [u8],
@@ -54,10 +62,14 @@ xdr_union! {
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) enum CallbackOp<'a> {
         Recall(Recall<'a>) = 4,
+        RecallAny(RecallAny) = 8,
         Sequence(CallbackSequence) = 11,
         NotifyLock(NotifyLock<'a>) = 13,
     }
 }
+
+/// What CB_RECALL_ANY is about: delegations to read, and to write (RFC 8881 section 20.6.1).
+pub(crate) const DELEGATIONS: Bitmap = Bitmap::of(&[0, 1]);
 
 /// What became of a callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

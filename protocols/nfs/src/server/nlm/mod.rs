@@ -21,7 +21,7 @@ mod waiting;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vfs::lock::{Lock, LockKind, Owner, Space};
+use vfs::lock::{Lock, LockKind, Owner, Space, Wait};
 use vfs::{Access, Call, Caller, Cx, Errno, Node, OpenFlags};
 use wire::Xdr;
 
@@ -171,7 +171,7 @@ impl Turn<'_> {
                 self.server.clients.hold(client, &asked.node);
                 let status = match args.block {
                     true => self.wait_for(&asked)?,
-                    false => self.try_lock(&asked, false).or_else(Fault::status)?,
+                    false => self.try_lock(&asked, Wait::No).or_else(Fault::status)?,
                 };
                 self.settle(&asked, status);
                 status
@@ -184,8 +184,8 @@ impl Turn<'_> {
         }))
     }
 
-    /// Locks, or answers that it would have to wait; with `wait`, does.
-    fn try_lock(&self, asked: &Asked, wait: bool) -> Result<Status, Fault> {
+    /// Locks, or answers that it would have to wait; with [`Wait::Yes`], does.
+    fn try_lock(&self, asked: &Asked, wait: Wait) -> Result<Status, Fault> {
         let locks = &self.server.export.locks;
         locks.lock(&self.cx(), &*asked.node, asked.lock.clone(), wait)?;
         Ok(Status::Granted)

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
-use vfs::lock::Owner;
+use vfs::lock::{Owner, Wait};
 use vfs::{Errno, Patience};
 
 use super::{Asked, Fault};
@@ -75,7 +75,7 @@ impl Turn<'_> {
     pub(super) fn wait_for(&self, asked: &Asked) -> Result<Status, Stop> {
         let waker = self.call.waker();
         // Whoever need not wait is done. One that has waited waits no more in the table either.
-        let tried = match self.try_lock(asked, false).or_else(Fault::status)? {
+        let tried = match self.try_lock(asked, Wait::InTurn).or_else(Fault::status)? {
             Status::Granted if self.is_cancelled(waker) => {
                 self.give_back(asked).or_else(Fault::status)?;
                 Status::Denied
@@ -102,7 +102,7 @@ impl Turn<'_> {
             }
             Stand::Doubled => return Err(Stop::Unanswered),
         };
-        match self.try_lock(asked, true) {
+        match self.try_lock(asked, Wait::Yes) {
             Err(Fault::Later(stop)) => {
                 let retry = self.call.take_wake_within();
                 self.call

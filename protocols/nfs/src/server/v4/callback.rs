@@ -10,7 +10,8 @@ use crate::rpc::{self, CALL, OpaqueAuth, flavor};
 use crate::server::{Server, Tree};
 use crate::v4::ClientId;
 use crate::v4::callback::{
-    COMPOUND, CallbackHead, CallbackOp, CallbackSequence, CalledBack, NotifyLock, Recall, VERSION,
+    COMPOUND, CallbackHead, CallbackOp, CallbackSequence, CalledBack, DELEGATIONS, NotifyLock,
+    Recall, RecallAny, VERSION,
 };
 use crate::v4::types::{CallbackSecurity, Owner};
 
@@ -39,8 +40,12 @@ impl Server {
         };
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
-        match self.handle(&cx, &calling.node) {
-            Ok(handle) => voice.say(&message(calling, &handle.bytes())),
+        let node = calling.node.as_ref();
+        match node.map(|node| self.handle(&cx, node)).transpose() {
+            Ok(handle) => {
+                let handle = handle.map(|handle| handle.bytes());
+                voice.say(&message(calling, &handle.unwrap_or_default()))
+            }
             Err(_) => false,
         }
     }
@@ -92,7 +97,7 @@ pub(super) fn call_how(
     })
 }
 
-/// A call as it travels, about the file of `handle`.
+/// A call as it travels, about the file of `handle` if it is about one.
 fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
     let mut message = vec![0; rpc::MARK];
     calling.xid.put(&mut message);
@@ -126,6 +131,10 @@ fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
             state: *state,
             truncate: false,
             handle,
+        }),
+        What::RecallAny(keep) => CallbackOp::RecallAny(RecallAny {
+            keep: *keep,
+            kinds: DELEGATIONS,
         }),
         What::MayLock(owner) => CallbackOp::NotifyLock(NotifyLock {
             handle,

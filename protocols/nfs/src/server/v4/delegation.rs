@@ -103,6 +103,10 @@ impl Compound<'_, '_> {
         let lease = file.file.lease(&self.cx(), lease_kind, &broken);
         let lease: Arc<dyn vfs::Lease> = Arc::from(lease.map_err(|errno| match errno {
             Errno::EAGAIN => NoDelegation::Contention,
+            Errno::ENFILE => {
+                server.state.no_room_for_delegations();
+                NoDelegation::Resource
+            }
             _ => NoDelegation::Resource,
         })?);
         let leased = Files {

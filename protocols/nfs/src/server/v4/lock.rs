@@ -3,16 +3,14 @@
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space};
-use vfs::{Cx, Errno, Node};
-use wire::Outgoing as _;
-
-use super::state::{ClientRef, Locker, Parked, Waiter};
+use super::state::{ClientRef, Locker, NodeKey, Waiter};
 use super::{Bad, Compound, Done, Files};
 use crate::server::Server;
 use crate::v4::Status;
 use crate::v4::op::{self, Lock, TestLock, Unlock};
 use crate::v4::types::{Denied, LockKind, Owner};
+use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space, Wait};
+use vfs::{Call, Cx, Errno, Node};
 
 impl Compound<'_, '_> {
     pub(super) fn lock(&mut self, op: Lock<'_>) -> Done {
@@ -48,17 +46,19 @@ impl Compound<'_, '_> {
                 kind,
                 owner: locking.owner().clone(),
             };
-            compound.take(&node, &lock).or_else(|bad| match bad {
-                Bad::Answered(Status::Denied) if waits => compound.wait(client, &node, &lock, bad),
-                bad => Err(bad),
-            })?;
-            compound.affected();
             let waiter = Waiter {
                 client: client.id(),
                 key: compound.key(&node),
                 owner: lock.owner.id.clone(),
             };
-            compound.withdraw(&waiter, &node);
+            match waits {
+                true => compound.take_in_turn(client, &waiter, &node, &lock)?,
+                false => compound.take(&node, &lock)?,
+            }
+            compound.affected();
+            if let Some(call) = state.waits_no_longer(&waiter) {
+                leave(compound.turn.server, waiter.key, &call);
+            }
             let state = locking.granted(start, end)?;
             compound.changed(state);
             Ok(())
@@ -84,60 +84,49 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// A lock is denied, as stands in the reply: its owner is told when that may have changed, if its client can be
-    /// (RFC 8881 section 20.11).
-    fn wait(
+    /// [`Compound::take`] for one who waits: not before those who have waited longer, and it has a place from now on.
+    fn take_in_turn(
         &mut self,
         client: &ClientRef<Files, Arc<dyn Node>>,
+        waiter: &Waiter,
         node: &Arc<dyn Node>,
         lock: &Range,
-        denied: Bad,
     ) -> Done {
         let server = self.turn.server;
-        let waiter = Waiter {
-            client: client.id(),
-            key: self.key(node),
-            owner: lock.owner.id.clone(),
-        };
+        let (state, locks) = (&server.state, &server.export.locks);
         let told = Told {
             server: Arc::downgrade(server),
             waiter: waiter.clone(),
         };
-        let make = || self.turn.call.woken_by(Waker::from(Arc::new(told)));
-        let state = &server.state;
-        if !state.may_tell(client) {
-            return Err(denied);
-        }
-        let Some(call) = state.wait_for_lock(&waiter, node, lock, make) else {
-            // It waits for one thing at a time: from the next time on for this.
-            self.withdraw(&waiter, node);
-            return Err(denied);
+        let make = || self.turn.call.polled(Waker::from(Arc::new(told)));
+        let Some(place) = state.wait_for_lock(client, waiter, (node, lock), make) else {
+            return self.take(node, lock);
         };
-        let cx = Cx::new(self.turn.caller, &call);
-        match server.export.locks.lock(&cx, &**node, lock.clone(), true) {
-            // It went just now.
-            Ok(()) => {
-                self.reply.truncate(self.body);
-                Ok(())
-            }
-            Err(Errno::PARKED) => {
-                if call.take_wake_within().is_some() {
-                    state.waits_unseen(&waiter);
-                }
-                Err(denied)
-            }
-            Err(_) => Err(denied),
+        if let Some(before) = place.before {
+            leave(server, waiter.key, &before);
         }
-    }
-
-    /// Whoever has got a lock of `node`, or waits for another, stands no longer in the lock table for what it waited for.
-    fn withdraw(&self, waiter: &Waiter, node: &Arc<dyn Node>) {
-        let server = self.turn.server;
-        if let Some(Parked { call, lock }) = server.state.waits_no_longer(waiter) {
-            call.cancel();
-            let cx = Cx::new(self.turn.caller, &call);
-            // Which finds that it was cancelled.
-            let _ = server.export.locks.lock(&cx, &**node, lock, true);
+        let cx = Cx {
+            call: &place.call,
+            ..self.cx()
+        };
+        loop {
+            match locks.lock(&cx, &**node, lock.clone(), Wait::Yes) {
+                Err(Errno::PARKED) => {}
+                // Its owner asks for another lock at the same time.
+                Err(Errno::EINTR) => return Err(Status::Delay.into()),
+                done => return Ok(done?),
+            }
+            if place.call.take_wake_within().is_some() {
+                state.waits_unseen(waiter);
+            }
+            let holder = locks.holder(&cx, &**node, lock)?;
+            let Some(holder) = holder.or_else(|| locks.next(node.id(), lock)) else {
+                // It went just now; or it is on its way.
+                return Err(Status::Delay.into());
+            };
+            if !state.expire_courteous_holder(holder.owner.client) {
+                return self.denied(&holder);
+            }
         }
     }
 
@@ -227,11 +216,27 @@ struct Told {
 
 impl Wake for Told {
     fn wake(self: Arc<Self>) {
-        if let Some(server) = self.server.upgrade() {
-            server.state.woken(&self.waiter);
+        if let Some(server) = self.server.upgrade()
+            && server.state.woken(&self.waiter)
+        {
             server.call_back(self.waiter.client);
         }
     }
+}
+
+impl Server {
+    /// Ends the places of those who have not come in time.
+    pub(in crate::server) fn tend_places(&self) {
+        for (key, call) in self.state.places_over() {
+            leave(self, key, &call);
+        }
+    }
+}
+
+/// Whoever stood in the lock table by `call` does so no longer.
+fn leave(server: &Server, key: NodeKey, call: &Call) {
+    call.cancel();
+    server.export.locks.leave(key.node, call);
 }
 
 fn strength(kind: LockKind) -> Strength {

@@ -55,8 +55,8 @@ pub struct Calling<N> {
     pub sequence: u32,
     /// The highest slot that is ever used.
     pub highest_slot: u32,
-    /// Which file it is about.
-    pub node: N,
+    /// Which file it is about, if it is about one.
+    pub node: Option<N>,
     /// What is asked, or told.
     pub what: What,
 }
@@ -66,6 +66,8 @@ pub struct Calling<N> {
 pub enum What {
     /// To give a delegation back.
     Recall(StateId),
+    /// To give back delegations that it does not use, so that no more than these are left.
+    RecallAny(u32),
     /// That this lock owner may get what it waits for.
     MayLock(Arc<[u8]>),
 }
@@ -167,12 +169,22 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// The next thing to call `client` for.
-    fn next_call(&self, client: &Client<F, N>) -> Option<(Option<u32>, N, What)> {
+    fn next_call(&self, client: &Client<F, N>) -> Option<(Option<u32>, Option<N>, What)> {
         if let Some((serial, node, stateid)) = self.next_recall(client) {
-            return Some((Some(serial), node, What::Recall(stateid)));
+            return Some((Some(serial), Some(node), What::Recall(stateid)));
         }
-        let (node, owner) = lock(&client.holdings).to_tell.pop_front()?;
-        Some((None, node, What::MayLock(owner)))
+        let mut holdings = lock(&client.holdings);
+        if let Some(keep) = holdings.keep.take() {
+            return Some((None, None, What::RecallAny(keep)));
+        }
+        loop {
+            let place = holdings.to_tell.pop_front()?;
+            if let Some(waits) = holdings.waiting.get_mut(&place) {
+                waits.to_be_told = false;
+                let node = waits.node.clone();
+                return Some((None, Some(node), What::MayLock(place.1)));
+            }
+        }
     }
 
     /// A call to `client`, if there is a way.
@@ -180,7 +192,7 @@ impl<F, N: Clone> State<F, N> {
         &self,
         client: &Client<F, N>,
         serial: Option<u32>,
-        node: N,
+        node: Option<N>,
         what: What,
     ) -> Option<Calling<N>> {
         let sessions = lock(&client.holdings).sessions.clone();

@@ -4,13 +4,16 @@
 //! What sees others come is the source's lease of the file ([`vfs::Lease`]), which an `F` here has with it: dropping
 //! that is giving back. A client that does not give back in time loses the delegation, and is told so.
 //!
+//! Where there is hardly room for more, clients are asked to give back what they do not use (RFC 8881 section 20.6). What
+//! they choose to keep they keep.
+//!
 //! Who was asked for a file is not given another delegation of it for a while: others want it.
 
 use core::hash::BuildHasher;
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::v4::{ClientId, StateId, Status};
@@ -53,6 +56,8 @@ pub(super) struct Delegations {
     hash: RandomState,
     parts: [Mutex<Part>; PARTS],
     count: AtomicUsize,
+    /// One was refused since it was last looked, because the source has room for no more.
+    refused: AtomicBool,
     recent: Mutex<Recent>,
 }
 
@@ -91,12 +96,21 @@ impl Recent {
 /// The longest time that a client has to give a delegation back: less than a host's kernel waits for a lease.
 const PATIENCE: Duration = Duration::from_secs(40);
 
+/// How often a client is asked to keep less, as Linux's server does it.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Whether there is hardly room for more.
+fn is_tight(count: usize, most: usize) -> bool {
+    count >= most - most / 8
+}
+
 impl Delegations {
     pub(super) fn new() -> Delegations {
         Delegations {
             hash: RandomState::new(),
             parts: std::array::from_fn(|_| Mutex::default()),
             count: AtomicUsize::new(0),
+            refused: AtomicBool::new(false),
             recent: Mutex::default(),
         }
     }
@@ -201,6 +215,11 @@ impl<F: Clone, N: Clone> State<F, N> {
         }));
         self.delegations.add(key, client.id, serial);
         Ok(stateid::stateid(client.id, serial, SEQID))
+    }
+
+    /// The source has no room for another.
+    pub fn no_room_for_delegations(&self) {
+        self.delegations.refused.store(true, Ordering::Relaxed);
     }
 
     /// Somebody wants `key`: its delegations are to be given back. Whom to call ([`State::callbacks`]).
@@ -329,6 +348,9 @@ impl<F, N: Clone> State<F, N> {
     pub fn tend_callbacks(&self) -> Vec<ClientId> {
         let now = self.now();
         let in_time = self.lease.min(PATIENCE);
+        let count = self.delegations.count.load(Ordering::Relaxed);
+        let refused = self.delegations.refused.swap(false, Ordering::Relaxed);
+        let all_tight = refused || is_tight(count, self.limits.all_delegations);
         let mut gone = Gone::default();
         let mut whom = Vec::new();
         for client in self.clients.all() {
@@ -346,7 +368,16 @@ impl<F, N: Clone> State<F, N> {
                     holdings.to_recall.push_back(serial);
                 }
             }
-            if tells || !holdings.to_recall.is_empty() {
+            let count = holdings.delegations;
+            let asked = holdings.asked_to_keep;
+            if count > 0
+                && (all_tight || is_tight(count, self.limits.delegations))
+                && asked.is_none_or(|asked| now.saturating_sub(asked) >= ASK_AGAIN)
+            {
+                holdings.asked_to_keep = Some(now);
+                holdings.keep = Some((count * 3 / 4) as u32);
+            }
+            if tells || holdings.keep.is_some() || !holdings.to_recall.is_empty() {
                 whom.push(client.id);
             }
         }

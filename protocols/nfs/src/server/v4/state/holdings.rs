@@ -45,10 +45,13 @@ pub(super) struct Holdings<F, N> {
     pub(super) recalled: Vec<u32>,
     /// Those of them that it is to be asked for now.
     pub(super) to_recall: VecDeque<u32>,
+    /// How many delegations it is to be asked to keep at most, and when it was asked for that last.
+    pub(super) keep: Option<u32>,
+    pub(super) asked_to_keep: Option<Duration>,
     /// Who waits for locks.
     pub(super) waiting: Waiting<N>,
     /// Lock owners that are to be told that they may get what they wait for, and of which file.
-    pub(super) to_tell: VecDeque<(N, Arc<[u8]>)>,
+    pub(super) to_tell: VecDeque<(NodeKey, Arc<[u8]>)>,
 }
 
 impl<F, N> Default for Holdings<F, N> {
@@ -67,6 +70,8 @@ impl<F, N> Default for Holdings<F, N> {
             lost: 0,
             recalled: Vec::new(),
             to_recall: VecDeque::new(),
+            keep: None,
+            asked_to_keep: None,
             waiting: Waiting::default(),
             to_tell: VecDeque::new(),
         }
@@ -353,6 +358,7 @@ impl<F, N: Clone> Holdings<F, N> {
             self.end_delegation(client, serial, delegations, gone);
         }
         self.to_recall.clear();
+        self.keep = None;
         self.to_tell.clear();
         for ((key, name), waits) in self.waiting.drain() {
             gone.locks.push(Unlock {

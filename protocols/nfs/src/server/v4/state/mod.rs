@@ -78,7 +78,7 @@ pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotT
 pub use self::setclientid::{Callback, SetClientId, SetClientIdError};
 pub use self::stable::{InMemory, Stable};
 pub use self::stateid::{Special, special};
-pub use self::waiting::{Parked, Waiter};
+pub use self::waiting::{Place, Waiter};
 
 /// How a [`State`] is made.
 pub struct Config<F, N> {

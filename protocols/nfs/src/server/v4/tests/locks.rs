@@ -47,6 +47,25 @@ fn opened(client: &Client41) -> (Vec<u8>, StateId, u32) {
     (handle.to_vec(), opened.state, opened.flags)
 }
 
+/// A LOCK of `open` that waits for 10 bytes from `offset`.
+fn wait_for(open: StateId, offset: u64) -> Op<'static> {
+    Op::Lock(Lock {
+        kind: LockKind::WriteWait,
+        reclaim: false,
+        offset,
+        length: 10,
+        locker: Locker::New(NewLocker {
+            open_seqid: 0,
+            open,
+            lock_seqid: 0,
+            owner: Owner {
+                client: 0,
+                name: b"lock owner",
+            },
+        }),
+    })
+}
+
 #[test]
 fn rfc8881_20_11_who_waits_for_a_lock_is_told_when_it_is_free() {
     const MAY_NOTIFY_LOCK: u32 = 0x20;
@@ -57,21 +76,7 @@ fn rfc8881_20_11_who_waits_for_a_lock_is_told_when_it_is_free() {
     let (_, waited, flags) = opened(&waiter);
     assert_eq!(flags & MAY_NOTIFY_LOCK, MAY_NOTIFY_LOCK);
     let lock = |client: &Client41, open, offset| {
-        let lock = Op::Lock(Lock {
-            kind: LockKind::WriteWait,
-            reclaim: false,
-            offset,
-            length: 10,
-            locker: Locker::New(NewLocker {
-                open_seqid: 0,
-                open,
-                lock_seqid: 0,
-                owner: Owner {
-                    client: 0,
-                    name: b"lock owner",
-                },
-            }),
-        });
+        let lock = wait_for(open, offset);
         client.send(&[Op::Putfh(&handle), lock])
     };
     let locked = lock(&holder, held, 0).done();
@@ -106,4 +111,163 @@ fn rfc8881_20_11_who_waits_for_a_lock_is_told_when_it_is_free() {
     // Beyond all courtesy.
     world.pass(90 * 961);
     assert!(world.server.export.locks.is_empty());
+}
+
+#[test]
+fn rfc8881_9_6_who_does_not_come_when_told_loses_its_place() {
+    let world = World::new();
+    let [holder, first, second] =
+        [b"holder", b"first.", b"second"].map(|name| Client41::called(&world, name.as_slice()));
+    let (handle, held, _) = opened(&holder);
+    let [(_, by_first, _), (_, by_second, _)] = [opened(&first), opened(&second)];
+    let lock = |client: &Client41, open| client.send(&[Op::Putfh(&handle), wait_for(open, 0)]);
+    let locked = lock(&holder, held).done();
+    let () = locked.ok();
+    let state: StateId = locked.ok();
+    assert_eq!(lock(&first, by_first).status, Status::Denied);
+    assert_eq!(lock(&second, by_second).status, Status::Denied);
+    // Of those who are told none need ask meanwhile.
+    world.pass(60);
+    let unlock = Op::Unlock(Unlock {
+        kind: LockKind::Write,
+        seqid: 0,
+        state,
+        offset: 0,
+        length: 10,
+    });
+    holder.send(&[Op::Putfh(&handle), unlock]).done();
+    Called::on(&first.net).answer(&first.net, Status::Ok);
+    assert_eq!(lock(&second, by_second).status, Status::Denied);
+    world.pass(3);
+    assert!(second.net.heard.try_recv().is_err(), "not its turn");
+    world.pass(1);
+    Called::on(&second.net).answer(&second.net, Status::Ok);
+    assert_eq!(lock(&first, by_first).status, Status::Denied);
+    lock(&second, by_second).done();
+}
+
+/// A client of v4.0 that has `file` open, and asks for a lock of it.
+struct Locking40 {
+    client: Client40,
+    handle: Vec<u8>,
+    open: StateId,
+    seqid: std::cell::Cell<u32>,
+}
+
+impl Locking40 {
+    fn new(world: &World, name: &[u8]) -> Locking40 {
+        let client = Client40::new(world, name);
+        let how = OpenHow::Create(CreateHow::Unchecked(Attributes::default()));
+        let open = client.opening(b"owner", 1, b"file", BOTH, how);
+        let opened = client.net.send(&[Op::Putrootfh, open, Op::Getfh]).done();
+        let () = opened.ok();
+        let Opened { state, .. } = opened.ok();
+        let handle: &[u8] = opened.ok();
+        let handle = handle.to_vec();
+        let confirm = Op::OpenConfirm(OpenConfirm { state, seqid: 2 });
+        let confirmed = client.net.send(&[Op::Putfh(&handle), confirm]).done();
+        let () = confirmed.ok();
+        let open = confirmed.ok();
+        let seqid = std::cell::Cell::new(3);
+        Locking40 {
+            client,
+            handle,
+            open,
+            seqid,
+        }
+    }
+
+    fn lock(&self, kind: LockKind) -> Result<StateId, Status> {
+        let lock = Op::Lock(Lock {
+            kind,
+            reclaim: false,
+            offset: 0,
+            length: 1,
+            locker: Locker::New(NewLocker {
+                open_seqid: self.seqid.get(),
+                open: self.open,
+                lock_seqid: 0,
+                owner: Owner {
+                    client: self.client.id,
+                    name: b"locker",
+                },
+            }),
+        });
+        self.seqid.set(self.seqid.get() + 1);
+        let reply = self.client.net.send(&[Op::Putfh(&self.handle), lock]);
+        if reply.status != Status::Ok {
+            return Err(reply.status);
+        }
+        let () = reply.ok();
+        Ok(reply.ok())
+    }
+
+    fn unlock(&self, state: StateId) {
+        let unlock = Op::Unlock(Unlock {
+            kind: LockKind::Write,
+            seqid: 1,
+            state,
+            offset: 0,
+            length: 1,
+        });
+        self.client
+            .net
+            .send(&[Op::Putfh(&self.handle), unlock])
+            .done();
+    }
+}
+
+#[test]
+fn rfc7530_16_10_5_who_waits_is_next() {
+    let world = World::new();
+    let [holder, first, second] =
+        [b"holder", b"first.", b"second"].map(|name| Locking40::new(&world, name.as_slice()));
+    let wait = LockKind::WriteWait;
+    let state = holder.lock(wait).expect("free");
+    assert_eq!(first.lock(wait), Err(Status::Denied));
+    assert_eq!(second.lock(wait), Err(Status::Denied));
+    world.pass(10);
+    assert_eq!(first.lock(wait), Err(Status::Denied));
+    world.pass(10);
+    holder.unlock(state);
+    assert_eq!(second.lock(wait), Err(Status::Denied), "before the first");
+    world.pass(10);
+    assert_eq!(second.lock(wait), Err(Status::Denied), "who asks each 10 s");
+    let state = first.lock(wait).expect("its turn");
+    first.unlock(state);
+    second.lock(wait).expect("its turn");
+}
+
+#[test]
+fn rfc7530_16_10_5_who_does_not_ask_again_is_not_waited_for() {
+    let world = World::new();
+    let [holder, dead, other, last] = [b"holder", b"dead..", b"other.", b"last.."]
+        .map(|name| Locking40::new(&world, name.as_slice()));
+    let state = holder.lock(LockKind::Write).expect("free");
+    assert_eq!(dead.lock(LockKind::WriteWait), Err(Status::Denied));
+    holder.unlock(state);
+    assert_eq!(other.lock(LockKind::WriteWait), Err(Status::Denied));
+    world.pass(4);
+    let state = other.lock(LockKind::WriteWait).expect("nobody before it");
+    // Nor is one waited for that was before a holder of long.
+    assert_eq!(dead.lock(LockKind::WriteWait), Err(Status::Denied));
+    world.pass(80);
+    world.pass(20);
+    other.unlock(state);
+    last.lock(LockKind::WriteWait).expect("nobody before it");
+}
+
+#[test]
+fn rfc7530_16_10_who_does_not_wait_has_no_place_and_heeds_none() {
+    let world = World::new();
+    let [holder, waiter, other] =
+        [b"holder", b"waiter", b"other."].map(|name| Locking40::new(&world, name.as_slice()));
+    let state = holder.lock(LockKind::Write).expect("free");
+    assert_eq!(other.lock(LockKind::Write), Err(Status::Denied));
+    assert_eq!(waiter.lock(LockKind::WriteWait), Err(Status::Denied));
+    holder.unlock(state);
+    let state = other.lock(LockKind::Write).expect("it is free");
+    assert_eq!(waiter.lock(LockKind::WriteWait), Err(Status::Denied));
+    other.unlock(state);
+    waiter.lock(LockKind::WriteWait).expect("its turn");
 }

@@ -211,6 +211,7 @@ impl Called {
         let (sequence, op) = self.read();
         let number = match op {
             CallbackOp::Recall(_) => 4,
+            CallbackOp::RecallAny(_) => 8,
             CallbackOp::Sequence(_) => 11,
             CallbackOp::NotifyLock(_) => 13,
         };

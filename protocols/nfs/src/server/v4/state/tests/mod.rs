@@ -1,6 +1,7 @@
 //! The state by itself, on a clock that the test turns.
 
 mod clients;
+mod delegations;
 mod grace;
 mod leases;
 mod locks;
