@@ -172,6 +172,14 @@ impl Call {
         self.place.store(place, Ordering::Relaxed);
     }
 
+    /// Another request by the same connection, that cannot be parked.
+    pub fn beside(&self) -> Call {
+        Call {
+            peer: self.peer.clone(),
+            ..Call::detached()
+        }
+    }
+
     /// The same request, by the connection to `peer`.
     pub fn coming_from(self, peer: Arc<Peer>) -> Call {
         Call {

@@ -13,6 +13,7 @@ mod secure;
 mod users;
 mod virtiofs;
 pub(crate) mod virtiofsd;
+mod work;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -15,6 +15,7 @@ use super::notify;
 use super::plan::Nfs;
 use super::recovery::Recovery;
 use super::secure::Tls;
+use super::work;
 use crate::Failure;
 
 /// Where NFS is served, and what is found there.
@@ -44,6 +45,7 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
         stable: recovery.stable,
         monitored: recovery.monitored,
         call_back: notify::caller().map_err(Failure::new)?,
+        run: Some(work::runner().map_err(Failure::new)?),
         lease: plan.lease,
         read_plus: plan.read_plus,
         listed: exports.listed.clone(),

@@ -77,6 +77,9 @@ pub struct Options {
     pub monitored: Arc<dyn Stable>,
     /// Makes calls to NLM's clients, or drops them: it must not wait.
     pub call_back: Arc<dyn Fn(CallBack) + Send + Sync>,
+    /// Takes work off the thread that serves a call, to be run soon on another: steps of copies that go on behind their
+    /// answers. It must not wait, nor run it itself. Without it none go on.
+    pub run: Option<Arc<dyn Fn(Work) + Send + Sync>>,
     /// Whether clients of v4.1 may be given files to keep to themselves until others want them.
     pub delegations: bool,
     /// How long a client of v4 may be silent before it may lose what it has.
@@ -108,12 +111,16 @@ impl Options {
             read_plus: true,
             monitored: Arc::new(InMemory::default()),
             call_back: Arc::new(drop),
+            run: None,
             delegations: true,
             lease: Duration::from_secs(90),
             clock,
         }
     }
 }
+
+/// Some work, of a second or so. Dropping it is ending it.
+pub type Work = Box<dyn FnOnce() + Send>;
 
 /// What may be mounted, as clients are told; who is let in is the source's to say.
 #[derive(Clone, Debug, PartialEq, Eq)]

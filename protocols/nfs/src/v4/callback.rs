@@ -1,9 +1,9 @@
-//! What a server asks of its clients (RFC 8881 sections 16.2 and 20, RFC 7530 section 16.25).
+//! What a server asks of its clients (RFC 8881 sections 16.2 and 20, RFC 7530 section 16.25, RFC 7862 section 16).
 
-use wire::{Malformed, Xdr, XdrReader, xdr_struct, xdr_union};
+use wire::{Malformed, Put, Xdr, XdrReader, xdr_struct, xdr_union};
 
 use super::attr::Bitmap;
-use super::types::Owner;
+use super::types::{Owner, WriteResponse};
 use super::{SessionId, StateId, Status};
 
 /// The version of the callback program that sessions speak (RFC 8881 appendix: `NFS_CB`).
@@ -55,6 +55,46 @@ xdr_struct! {
         pub(crate) handle: &'a [u8],
         pub(crate) owner: Owner<'a>,
     }
+
+    /// A copy has ended (RFC 7862 section 16.1).
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Offload<'a> {
+        /// The file that it wrote.
+        pub(crate) handle: &'a [u8],
+        pub(crate) state: StateId,
+        pub(crate) how: Offloaded,
+    }
+}
+
+/// How a copy ended (`offload_info4`).
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Offloaded {
+    /// So much is copied.
+    Done(WriteResponse),
+    /// It failed after so many bytes.
+    Failed(Status, u64),
+}
+
+impl<'a> Xdr<'a> for Offloaded {
+    fn get(from: &mut XdrReader<'a>) -> Result<Offloaded, Malformed> {
+        match Status::get(from)? {
+            Status::Ok => WriteResponse::get(from).map(Offloaded::Done),
+            status => Ok(Offloaded::Failed(status, from.u64()?)),
+        }
+    }
+
+    fn put(&self, to: &mut impl Put) {
+        match self {
+            Offloaded::Done(written) => {
+                Status::Ok.put(to);
+                written.put(to);
+            }
+            Offloaded::Failed(status, count) => {
+                status.put(to);
+                count.put(to);
+            }
+        }
+    }
 }
 
 xdr_union! {
@@ -65,6 +105,7 @@ xdr_union! {
         RecallAny(RecallAny) = 8,
         Sequence(CallbackSequence) = 11,
         NotifyLock(NotifyLock<'a>) = 13,
+        Offload(Offload<'a>) = 15,
     }
 }
 
@@ -130,4 +171,43 @@ pub(crate) fn reply(xid: u32, sequence: &CallbackSequence, number: u32, status: 
     let mark = (bytes.len() - MARK) as u32 | LAST;
     bytes[..MARK].copy_from_slice(&mark.to_be_bytes());
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v4::types::Stable;
+
+    #[test]
+    fn rfc7862_16_1_cb_offload_as_it_travels() {
+        let offload = |how| {
+            CallbackOp::Offload(Offload {
+                handle: b"file",
+                state: StateId {
+                    seqid: 1,
+                    other: [2; 12],
+                },
+                how,
+            })
+        };
+        let done = offload(Offloaded::Done(WriteResponse {
+            callback: Vec::new(),
+            count: 5,
+            committed: Stable::Unstable,
+            verifier: [6; 8],
+        }));
+        let failed = offload(Offloaded::Failed(Status::Nospc, 7));
+        let head =
+            b"\0\0\0\x0f\0\0\0\x04file\0\0\0\x01\x02\x02\x02\x02\x02\x02\x02\x02\x02\x02\x02\x02";
+        let written = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0\0\x06\x06\x06\x06\x06\x06\x06\x06";
+        for (op, tail) in [
+            (done, &written[..]),
+            (failed, b"\0\0\0\x1c\0\0\0\0\0\0\0\x07"),
+        ] {
+            let mut bytes = Vec::new();
+            op.put(&mut bytes);
+            assert_eq!(bytes, [&head[..], tail].concat());
+            assert_eq!(CallbackOp::get(&mut XdrReader::new(&bytes)), Ok(op));
+        }
+    }
 }

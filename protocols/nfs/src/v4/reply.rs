@@ -7,7 +7,7 @@ use super::Status;
 use super::attr::Bitmap;
 use super::types::{
     ChangeInfo, Channel, ClientId, Implementation, ServerOwner, SessionId, Stable, StateId,
-    Verifier,
+    Verifier, WriteResponse,
 };
 
 xdr_struct! {
@@ -92,11 +92,7 @@ xdr_struct! {
 
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Copied {
-        /// Names a copy that goes on; empty when it is done.
-        pub(crate) callback: Vec<StateId>,
-        pub(crate) count: u64,
-        pub(crate) committed: Stable,
-        pub(crate) verifier: Verifier,
+        pub(crate) written: WriteResponse,
         pub(crate) consecutive: bool,
         pub(crate) synchronous: bool,
     }

@@ -80,6 +80,16 @@ xdr_struct! {
         pub(crate) addr: &'a [u8],
     }
 
+    /// What a copy has written (`write_response4`, RFC 7862 section 4.9.4).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub(crate) struct WriteResponse {
+        /// Names a copy that goes on; empty when it is done.
+        pub(crate) callback: Vec<StateId>,
+        pub(crate) count: u64,
+        pub(crate) committed: Stable,
+        pub(crate) verifier: Verifier,
+    }
+
     /// What a program is called (`nfs_impl_id4`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Implementation<'a> {

@@ -150,7 +150,9 @@ impl Steps for Copy<'_> {
         from.take::<()>(SAVEFH)?;
         from.take::<()>(PUTFH)?;
         match self.how {
-            CopyHow::Any => from.take(COPY).map(|ok: Copied| ok.count.min(self.len)),
+            CopyHow::Any => from
+                .take(COPY)
+                .map(|ok: Copied| ok.written.count.min(self.len)),
             CopyHow::Clone => from.take::<()>(CLONE).map(|()| self.len),
         }
     }

@@ -1,4 +1,4 @@
-//! Calls to clients, by the connections that their sessions are bound to (RFC 8881 sections 18.33 and 20).
+//! Calls to clients, by the connections that their sessions are bound to (RFC 8881 sections 18.33 and 20, RFC 7862 section 16).
 //!
 //! What is to be asked, and by which way, is the state's to say. Here it is written and sent, and replies are read.
 
@@ -8,12 +8,12 @@ use wire::{Xdr as _, XdrReader};
 use super::state::{CallAs, CallHow, Calling, NodeKey, What};
 use crate::rpc::{self, CALL, OpaqueAuth, flavor};
 use crate::server::{Server, Tree};
-use crate::v4::ClientId;
 use crate::v4::callback::{
     COMPOUND, CallbackHead, CallbackOp, CallbackSequence, CalledBack, DELEGATIONS, NotifyLock,
-    Recall, RecallAny, VERSION,
+    Offload, Offloaded, Recall, RecallAny, VERSION,
 };
-use crate::v4::types::{CallbackSecurity, Owner};
+use crate::v4::types::{CallbackSecurity, Owner, Stable, WriteResponse};
+use crate::v4::{ClientId, Status};
 
 impl Server {
     /// Somebody wants `key`, which clients may have delegations of.
@@ -142,6 +142,19 @@ fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
             owner: Owner {
                 client: 0,
                 name: owner,
+            },
+        }),
+        What::Copied(state, ended) => CallbackOp::Offload(Offload {
+            handle,
+            state: *state,
+            how: match ended.status {
+                Status::Ok => Offloaded::Done(WriteResponse {
+                    callback: Vec::new(),
+                    count: ended.count,
+                    committed: Stable::Unstable,
+                    verifier: ended.verifier,
+                }),
+                failed => Offloaded::Failed(failed, ended.count),
             },
         }),
     };

@@ -7,6 +7,7 @@
 mod attr;
 mod callback;
 mod client;
+mod copy;
 mod delegation;
 mod dir;
 mod io;
@@ -513,8 +514,8 @@ impl<'t, 'a> Compound<'t, 'a> {
             Op::FreeStateId(state) => self.free_stateid(state),
             Op::TestStateId(states) => self.test_stateids(&states),
             Op::DelegReturn(state) => self.delegation_return(state),
-            // Every copy is done when it is answered.
-            Op::OffloadCancel(_) | Op::OffloadStatus(_) => Err(Status::BadStateid.into()),
+            Op::OffloadCancel(state) => self.offload_cancel(state),
+            Op::OffloadStatus(state) => self.offload_status(state),
             Op::Sequence(_) => Err(Status::SequencePos.into()),
         }
     }

@@ -1,23 +1,15 @@
-//! What finds, makes and moves ranges: SEEK, ALLOCATE, DEALLOCATE, COPY, CLONE, IO_ADVISE (RFC 7862 section 15).
+//! What finds, makes and shares ranges: SEEK, ALLOCATE, DEALLOCATE, CLONE, IO_ADVISE (RFC 7862 section 15).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use vfs::{Allocate, CopyHow, Errno, File, OpenFlags, Want};
 
 use super::{Bad, Compound, Done};
 use crate::v4::Status;
 use crate::v4::attr::Bitmap;
-use crate::v4::op::{Clone, Copy, IoAdvise, Seek, Space};
-use crate::v4::reply::{Copied, Sought};
-use crate::v4::types::{Content, Stable};
-
-/// How long a copy goes on before it is answered with what there is of it: the client asks again for the rest, and waits for
-/// no answer so long that it takes it for lost.
-const COPY_TIME: Duration = Duration::from_secs(1);
-
-/// How much is copied between two looks at the clock: a second's work of a slow disk.
-const COPY_STEP: u64 = 16 << 20;
+use crate::v4::op::{Clone, IoAdvise, Seek, Space};
+use crate::v4::reply::Sought;
+use crate::v4::types::Content;
 
 impl Compound<'_, '_> {
     pub(super) fn seek(&mut self, op: Seek) -> Done {
@@ -72,7 +64,7 @@ impl Compound<'_, '_> {
     }
 
     /// Source and target of a copy or clone.
-    fn two_files(
+    pub(super) fn two_files(
         &self,
         from: &crate::v4::StateId,
         to: &crate::v4::StateId,
@@ -84,56 +76,6 @@ impl Compound<'_, '_> {
             self.file(from, &source, OpenFlags::READ)?,
             self.file(to, &target, OpenFlags::WRITE)?,
         ])
-    }
-
-    pub(super) fn copy(&mut self, op: Copy<'_>) -> Done {
-        if !op.servers.is_empty() {
-            return Err(Status::Notsupp.into());
-        }
-        let [from, to] = self.two_files(&op.from, &op.to)?;
-        let cx = self.cx();
-        let size = from.attr(&cx, Want::SIZE)?.size;
-        let left = match op.count {
-            0 => size.checked_sub(op.from_offset).ok_or(Status::Inval)?,
-            count => match op.from_offset.checked_add(count) {
-                Some(end) if end <= size => count,
-                _ => return Err(Status::Inval.into()),
-            },
-        };
-        cx.may_wait()?;
-        // They would overlap, which no part of it shows.
-        let apart = op.from_offset.abs_diff(op.to_offset);
-        if self.saved_node()?.id() == self.node()?.id() && apart < left {
-            return Err(Status::Inval.into());
-        }
-        let clock = &self.turn.server.options.clock;
-        let began = clock();
-        let mut count = 0;
-        while count < left {
-            let step = (left - count).min(COPY_STEP);
-            let (at, to_at) = (op.from_offset + count, op.to_offset.saturating_add(count));
-            match from.copy(&cx, at, &*to, to_at, step, CopyHow::Any) {
-                Ok(0) => break,
-                Ok(more) => count += more,
-                Err(errno) if count == 0 => return Err(errno.into()),
-                // It comes again for the rest.
-                Err(_) => break,
-            }
-            if clock().saturating_sub(began) >= COPY_TIME {
-                break;
-            }
-        }
-        self.affected();
-        let verifier = self.turn.server.write_verifier();
-        self.reply.value(&Copied {
-            callback: Vec::new(),
-            count,
-            committed: Stable::Unstable,
-            verifier,
-            consecutive: true,
-            synchronous: true,
-        });
-        Ok(())
     }
 
     pub(super) fn clone_range(&mut self, op: Clone) -> Done {

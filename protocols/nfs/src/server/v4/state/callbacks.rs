@@ -14,7 +14,11 @@ use crate::v4::{ClientId, SessionId, StateId, Status};
 
 use super::State;
 use super::client::Client;
+use super::delegations::SEQID;
+use super::holdings::Held;
+use super::offloads::Ended;
 use super::sessions::Session;
+use super::stateid::stateid;
 use super::table::lock;
 
 /// As whom clients are called (`callback_sec_parms4`).
@@ -70,6 +74,18 @@ pub enum What {
     RecallAny(u32),
     /// That this lock owner may get what it waits for.
     MayLock(Arc<[u8]>),
+    /// That a copy has ended.
+    Copied(StateId, Ended),
+}
+
+impl What {
+    /// The first minor version that knows of it.
+    fn minor(&self) -> u32 {
+        match self {
+            What::Recall(_) | What::RecallAny(_) | What::MayLock(_) => 1,
+            What::Copied(..) => 2,
+        }
+    }
 }
 
 /// The most slots of a backchannel in use.
@@ -104,7 +120,7 @@ struct Flight {
     session: SessionId,
     slot: u32,
     connection: u64,
-    /// The delegation that it is about; of anything else nothing is lost with the call.
+    /// The delegation or copy that it is about; of anything else nothing is lost with the call.
     serial: Option<u32>,
 }
 
@@ -119,6 +135,11 @@ impl Calls {
 
     pub(super) fn is_faulty(&self) -> bool {
         self.faulty
+    }
+
+    /// Whether calls go by it that minor version `minor` has.
+    fn may_carry(&self, minor: u32) -> bool {
+        !self.faulty && self.how.minor >= minor
     }
 
     /// A free slot, with the number of its next call.
@@ -155,13 +176,17 @@ impl<F, N: Clone> State<F, N> {
             return calling;
         };
         while let Some((serial, node, what)) = self.next_call(&client) {
+            // Not every session that may be asked for a delegation may be told of a copy: that holds up nothing.
+            let can_wait = matches!(what, What::Copied(..));
             match self.fly(&client, serial, node, what) {
                 Some(call) => calling.push(call),
                 None => {
                     if let Some(serial) = serial {
-                        self.recall_again(&client, serial, true);
+                        self.call_again(&client, serial, !can_wait);
                     }
-                    break;
+                    if !can_wait {
+                        break;
+                    }
                 }
             }
         }
@@ -170,10 +195,19 @@ impl<F, N: Clone> State<F, N> {
 
     /// The next thing to call `client` for.
     fn next_call(&self, client: &Client<F, N>) -> Option<(Option<u32>, Option<N>, What)> {
-        if let Some((serial, node, stateid)) = self.next_recall(client) {
-            return Some((Some(serial), Some(node), What::Recall(stateid)));
-        }
         let mut holdings = lock(&client.holdings);
+        while let Some(serial) = holdings.to_call.pop_front() {
+            let state = stateid(client.id, serial, SEQID);
+            let (node, what) = match holdings.get(serial) {
+                Some(Held::Delegation(delegation)) => (&delegation.node, What::Recall(state)),
+                Some(Held::Copy(copy)) => match copy.ended() {
+                    Some(ended) => (&copy.node, What::Copied(state, ended)),
+                    None => continue,
+                },
+                _ => continue,
+            };
+            return Some((Some(serial), Some(node.clone()), what));
+        }
         if let Some(keep) = holdings.keep.take() {
             return Some((None, None, What::RecallAny(keep)));
         }
@@ -185,6 +219,28 @@ impl<F, N: Clone> State<F, N> {
                 return Some((None, Some(node), What::MayLock(place.1)));
             }
         }
+    }
+
+    /// `client` has not heard what it was called for about `serial`.
+    fn call_again(&self, client: &Client<F, N>, serial: u32, now: bool) {
+        let mut holdings = lock(&client.holdings);
+        let again = match holdings.get_mut(serial) {
+            Some(Held::Delegation(delegation)) => &mut delegation.again,
+            Some(Held::Copy(copy)) => &mut copy.again,
+            _ => return,
+        };
+        *again = !now;
+        if now {
+            holdings.to_call.push_front(serial);
+        }
+    }
+
+    /// Whether there is a way to call `client` for what minor version `minor` has.
+    pub(super) fn can_call(&self, client: &Client<F, N>, minor: u32) -> bool {
+        let sessions = lock(&client.holdings).sessions.clone();
+        let mut sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
+        sessions
+            .any(|session| session.newest_back().is_some() && lock(&session.calls).may_carry(minor))
     }
 
     /// A call to `client`, if there is a way.
@@ -202,7 +258,7 @@ impl<F, N: Clone> State<F, N> {
                 continue;
             };
             let mut calls = lock(&session.calls);
-            if calls.faulty {
+            if !calls.may_carry(what.minor()) {
                 continue;
             }
             let Some((slot, sequence)) = calls.take() else {
@@ -255,6 +311,9 @@ impl<F, N: Clone> State<F, N> {
             flights.by_xid.remove(&xid)?
         };
         tracing::debug!(client = flight.client, ?became, "called back");
+        if let (CalledBack::Answered(status), Some(serial)) = (became, flight.serial) {
+            self.copy_told(flight.client, serial, status);
+        }
         match became {
             CalledBack::Answered(Status::Ok) => self.landed(&flight, false),
             // It may have crossed the answer to its OPEN.
@@ -299,7 +358,7 @@ impl<F, N: Clone> State<F, N> {
     fn land(&self, flight: &Flight, again: bool, now: bool) {
         self.landed(flight, again);
         if let (Some(client), Some(serial)) = (self.clients.get(&flight.client), flight.serial) {
-            self.recall_again(&client, serial, now);
+            self.call_again(&client, serial, now);
         }
     }
 }

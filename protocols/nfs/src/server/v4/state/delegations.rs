@@ -28,7 +28,7 @@ use super::{State, status_flags};
 /// A delegation.
 pub(super) struct Delegation<F, N> {
     pub(super) key: NodeKey,
-    node: N,
+    pub(super) node: N,
     /// For reading, or for both.
     pub(super) kind: Share,
     /// The file, open for that, and its lease.
@@ -36,7 +36,7 @@ pub(super) struct Delegation<F, N> {
     /// When it was asked for.
     recalled: Option<Duration>,
     /// Whether it is to be asked for in the next second.
-    again: bool,
+    pub(super) again: bool,
 }
 
 /// The number of every delegation's one state.
@@ -241,7 +241,7 @@ impl<F: Clone, N: Clone> State<F, N> {
                 && delegation.recalled.is_none()
             {
                 delegation.recalled = Some(now);
-                holdings.to_recall.push_back(serial);
+                holdings.to_call.push_back(serial);
                 holdings.recalled.push(serial);
                 whom.push(id);
             }
@@ -320,29 +320,6 @@ impl<F: Clone, N: Clone> State<F, N> {
 }
 
 impl<F, N: Clone> State<F, N> {
-    /// The next delegation that `client` is to be asked for.
-    pub(super) fn next_recall(&self, client: &Client<F, N>) -> Option<(u32, N, StateId)> {
-        let mut holdings = lock(&client.holdings);
-        loop {
-            let serial = holdings.to_recall.pop_front()?;
-            if let Some(Held::Delegation(delegation)) = holdings.get(serial) {
-                let stateid = stateid::stateid(client.id, serial, SEQID);
-                return Some((serial, delegation.node.clone(), stateid));
-            }
-        }
-    }
-
-    /// `client` has not heard that it is to give `serial` back.
-    pub(super) fn recall_again(&self, client: &Client<F, N>, serial: u32, now: bool) {
-        let mut holdings = lock(&client.holdings);
-        if let Some(Held::Delegation(delegation)) = holdings.get_mut(serial) {
-            delegation.again = !now;
-            if now {
-                holdings.to_recall.push_front(serial);
-            }
-        }
-    }
-
     /// Takes from clients what they should have given back, and says whom to call, or to call again. To be called about
     /// once a second.
     pub fn tend_callbacks(&self) -> Vec<ClientId> {
@@ -365,9 +342,10 @@ impl<F, N: Clone> State<F, N> {
                 if is_expired || now.saturating_sub(since) > in_time {
                     self.revoke_delegation(&client, &mut holdings, serial, &mut gone);
                 } else if std::mem::take(&mut delegation.again) {
-                    holdings.to_recall.push_back(serial);
+                    holdings.to_call.push_back(serial);
                 }
             }
+            holdings.tend_copies(now, self.lease, is_expired);
             let count = holdings.delegations;
             let asked = holdings.asked_to_keep;
             if count > 0
@@ -377,7 +355,7 @@ impl<F, N: Clone> State<F, N> {
                 holdings.asked_to_keep = Some(now);
                 holdings.keep = Some((count * 3 / 4) as u32);
             }
-            if tells || holdings.keep.is_some() || !holdings.to_recall.is_empty() {
+            if tells || holdings.keep.is_some() || !holdings.to_call.is_empty() {
                 whom.push(client.id);
             }
         }

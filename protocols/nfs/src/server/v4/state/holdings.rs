@@ -11,6 +11,7 @@ use crate::v4::{SessionId, Status};
 use super::client::{Client, Minor};
 use super::delegations::{Delegation, Delegations};
 use super::gone::{Gone, NodeKey, Unlock};
+use super::offloads::Copying;
 use super::owners::{LockOwner, OpenOwner, Owners};
 use super::shares::Shares;
 use super::waiting::Waiting;
@@ -43,11 +44,13 @@ pub(super) struct Holdings<F, N> {
     lost: usize,
     /// Delegations that the client was, or is to be, asked for.
     pub(super) recalled: Vec<u32>,
-    /// Those of them that it is to be asked for now.
-    pub(super) to_recall: VecDeque<u32>,
     /// How many delegations it is to be asked to keep at most, and when it was asked for that last.
     pub(super) keep: Option<u32>,
     pub(super) asked_to_keep: Option<Duration>,
+    /// Copies that go on behind their answers, or have ended without the client knowing.
+    pub(super) offloads: Vec<u32>,
+    /// Which of both it is to be called for now: delegations and copies.
+    pub(super) to_call: VecDeque<u32>,
     /// Who waits for locks.
     pub(super) waiting: Waiting<N>,
     /// Lock owners that are to be told that they may get what they wait for, and of which file.
@@ -69,9 +72,10 @@ impl<F, N> Default for Holdings<F, N> {
             revoked: 0,
             lost: 0,
             recalled: Vec::new(),
-            to_recall: VecDeque::new(),
             keep: None,
             asked_to_keep: None,
+            offloads: Vec::new(),
+            to_call: VecDeque::new(),
             waiting: Waiting::default(),
             to_tell: VecDeque::new(),
         }
@@ -83,6 +87,8 @@ pub(super) enum Held<F, N> {
     Open(Open<F, N>),
     Lock(LockState),
     Delegation(Delegation<F, N>),
+    /// A copy that goes on behind its answer.
+    Copy(Copying<N>),
     /// v4.0: an open that was closed, by the open owner of this number: for a CLOSE sent again.
     Closed(u32),
     /// v4.1: what the client had and lost, until it says FREE_STATEID.
@@ -191,23 +197,32 @@ impl<F, N: Clone> Holdings<F, N> {
     }
 
     pub(super) fn insert(&mut self, state: Held<F, N>) -> u32 {
+        let serial = self.next_serial();
+        self.insert_as(serial, state);
+        serial
+    }
+
+    /// The number of the next state.
+    pub(super) fn next_serial(&mut self) -> u32 {
         loop {
             // Never 0; after four billion, those in use are left out.
             self.last_serial = self.last_serial.checked_add(1).unwrap_or(1);
             if !self.states.contains_key(&self.last_serial) {
-                break;
+                return self.last_serial;
             }
         }
+    }
+
+    pub(super) fn insert_as(&mut self, serial: u32, state: Held<F, N>) {
         match &state {
             Held::Open(_) => self.opens += 1,
             Held::Lock(_) => self.locks += 1,
             Held::Delegation(_) => self.delegations += 1,
             Held::Revoked => self.revoked += 1,
             Held::RevokedDelegation => self.lost += 1,
-            Held::Closed(_) => {}
+            Held::Copy(_) | Held::Closed(_) => {}
         }
-        self.states.insert(self.last_serial, state);
-        self.last_serial
+        self.states.insert(serial, state);
     }
 
     pub(super) fn remove(&mut self, serial: u32) -> Option<Held<F, N>> {
@@ -218,7 +233,7 @@ impl<F, N: Clone> Holdings<F, N> {
             Held::Delegation(_) => self.delegations -= 1,
             Held::Revoked => self.revoked -= 1,
             Held::RevokedDelegation => self.lost -= 1,
-            Held::Closed(_) => {}
+            Held::Copy(_) | Held::Closed(_) => {}
         }
         Some(state)
     }
@@ -357,7 +372,8 @@ impl<F, N: Clone> Holdings<F, N> {
         for &serial in &delegated {
             self.end_delegation(client, serial, delegations, gone);
         }
-        self.to_recall.clear();
+        self.end_copies();
+        self.to_call.clear();
         self.keep = None;
         self.to_tell.clear();
         for ((key, name), waits) in self.waiting.drain() {

@@ -24,6 +24,10 @@ pub struct Limits {
     pub delegations: usize,
     /// Delegations of all clients together, each of which is an open file.
     pub all_delegations: usize,
+    /// Copies of a client that go on behind their answers, or have ended without the client knowing.
+    pub offloads: usize,
+    /// Such copies of all clients together that go on, each of which is two open files.
+    pub all_offloads: usize,
     /// The largest request of a session's, in bytes.
     pub max_request: u32,
     /// The largest reply of a session's, in bytes.
@@ -52,6 +56,9 @@ impl Default for Limits {
             // Linux gives some back by itself beyond 5,000.
             delegations: 1 << 13,
             all_delegations: 1 << 14,
+            // A disk has one head; what is beyond is answered by the second.
+            offloads: 16,
+            all_offloads: 128,
             // 1 MiB of data and what stands around it.
             max_request: (1 << 20) + (64 << 10),
             max_response: (1 << 20) + (64 << 10),

@@ -189,7 +189,7 @@ impl<F: Clone, N: Clone> State<F, N> {
                 }
                 Ok(())
             }
-            Some(Held::Delegation(_)) => Err(Status::LocksHeld),
+            Some(Held::Delegation(_) | Held::Copy(_)) => Err(Status::LocksHeld),
             Some(Held::RevokedDelegation) => {
                 holdings.remove(serial);
                 if holdings.lost_none() {
@@ -209,7 +209,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             let seqid = match holdings.get(serial) {
                 Some(Held::Open(open)) => open.seqid,
                 Some(Held::Lock(state)) => state.seqid,
-                Some(Held::Delegation(_)) => super::delegations::SEQID,
+                Some(Held::Delegation(_) | Held::Copy(_)) => super::delegations::SEQID,
                 Some(Held::Revoked) => return Err(Status::Expired),
                 Some(Held::RevokedDelegation) => return Err(Status::DelegRevoked),
                 Some(Held::Closed(_)) | None => return Err(Status::BadStateid),

@@ -32,6 +32,7 @@ mod holdings;
 mod lease;
 mod limits;
 mod locks;
+mod offloads;
 mod opens;
 mod owners;
 mod registry;
@@ -49,6 +50,7 @@ mod waiting;
 
 use core::time::Duration;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use crate::v4::{ClientId, SessionId};
@@ -72,6 +74,7 @@ pub use self::gone::{Gone, NodeKey, Release, Unlock};
 pub use self::holdings::Share;
 pub use self::limits::Limits;
 pub use self::locks::{Locker, Locking, Unlocking};
+pub use self::offloads::{Ended, Offload, Offloading};
 pub use self::opens::{OpenAsk, Opened, Opening};
 pub use self::seqid::OwnerTurn;
 pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotTurn};
@@ -113,6 +116,8 @@ pub struct State<F, N> {
     shares: Shares,
     delegations: Delegations,
     flights: AllFlights,
+    /// How many copies go on.
+    offloads: AtomicUsize,
     slots: Arc<Budget>,
 }
 
@@ -165,6 +170,7 @@ impl<F, N> State<F, N> {
             shares: Shares::new(config.limits.all_opens),
             delegations: Delegations::new(),
             flights: AllFlights::default(),
+            offloads: AtomicUsize::new(0),
         }
     }
 

@@ -213,9 +213,8 @@ impl<F, N: Clone> State<F, N> {
                 })
             }
             // Sessions alone have delegations.
-            Some(Held::Revoked | Held::Delegation(_) | Held::RevokedDelegation) | None => {
-                Err(Status::BadStateid)
-            }
+            Some(Held::Revoked | Held::Delegation(_) | Held::RevokedDelegation | Held::Copy(_))
+            | None => Err(Status::BadStateid),
         }
     }
 

@@ -81,11 +81,9 @@ impl Slow {
         for _ in 0..5 {
             let () = reply.ok();
         }
-        let Copied {
-            count, synchronous, ..
-        } = reply.ok();
-        assert!(synchronous);
-        count
+        let copied: Copied = reply.ok();
+        assert!(copied.synchronous);
+        copied.written.count
     }
 }
 

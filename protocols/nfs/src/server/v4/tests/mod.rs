@@ -9,6 +9,7 @@ mod hostile;
 mod locks;
 mod names;
 mod net;
+mod offloads;
 mod opens;
 mod owners;
 mod referrals;
@@ -160,8 +161,22 @@ impl Client41 {
 
     /// By CREATE_SESSION with these flags, and nothing reclaimed.
     fn with_flags(world: &World, name: &[u8], fore: Channel, flags: u32) -> Client41 {
-        let net = world.net(1);
-        let exchanged = net.send(&[exchange_id(name)]).done();
+        Client41::by(world.net(1), name, fore, flags)
+    }
+
+    /// One of v4.2 that can be called.
+    fn called_by_4_2(world: &World, name: &[u8]) -> Client41 {
+        let client = Client41::by(world.net(2), name, CHANNEL, BACKCHANNEL);
+        client.send(&[Op::ReclaimComplete(false)]).done();
+        client
+    }
+
+    fn by(net: Net, name: &[u8], fore: Channel, flags: u32) -> Client41 {
+        Client41::by_exchange(net, exchange_id(name), fore, flags)
+    }
+
+    fn by_exchange(net: Net, exchange: Op<'_>, fore: Channel, flags: u32) -> Client41 {
+        let exchanged = net.send(&[exchange]).done();
         let Exchanged {
             client, sequence, ..
         } = exchanged.ok();

@@ -194,7 +194,7 @@ impl Called {
         let call = rpc::Call::read(&mut from).expect("a call");
         assert_eq!((call.program, call.version), (0x4000_0000, 1));
         let head = CallbackHead::get(&mut from).expect("a head");
-        assert_eq!((head.minor, head.count), (1, 2));
+        assert_eq!(head.count, 2);
         let sequence = CallbackOp::get(&mut from).expect("an operation");
         let CallbackOp::Sequence(sequence) = sequence else {
             panic!("expected CB_SEQUENCE, got {sequence:?}");
@@ -214,6 +214,7 @@ impl Called {
             CallbackOp::RecallAny(_) => 8,
             CallbackOp::Sequence(_) => 11,
             CallbackOp::NotifyLock(_) => 13,
+            CallbackOp::Offload(_) => 15,
         };
         net.tell(&callback::reply(xid, &sequence, number, status));
     }

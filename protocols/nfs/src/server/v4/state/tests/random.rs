@@ -385,7 +385,7 @@ fn check_holdings(
                 let owner = holdings.lock_owners.get(state.owner).expect("an owner");
                 assert!(owner.states.contains(&serial));
             }
-            Held::Closed(_) => {}
+            Held::Closed(_) | Held::Copy(_) => {}
             Held::Delegation(_) => {
                 delegations += 1;
                 files += 1;
