@@ -423,10 +423,8 @@ fn rfc8881_2_10_6_a_slot_answers_again_what_it_answered_before_it_was_sealed() {
     );
     let created = create(&machine);
     let SessionCreated { session, .. } = first(&created);
-    let mut sequence = 0;
-    for service in SERVICES {
+    for (sequence, service) in (1..).zip(SERVICES) {
         let alice = Client::new(&world, "alice", service);
-        sequence += 1;
         let ops = [
             Op::Sequence(Sequence {
                 session,
