@@ -8,6 +8,8 @@ use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use transports::Addr;
 
 use super::exports::ClientList;
+#[cfg(feature = "gss")]
+use super::gss::SecArgs;
 use super::plan::{Layers, Nfs, Nine, Plan, Virtiofs};
 use super::secure::TlsArgs;
 use super::virtiofs::{Affinity, Cache, Share, Tag};
@@ -49,6 +51,9 @@ pub(crate) struct ServeArgs {
     state_dir: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsArgs,
+    #[cfg(feature = "gss")]
+    #[command(flatten)]
+    sec: SecArgs,
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
     /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
@@ -193,6 +198,8 @@ impl ServeArgs {
                 delegations: !self.no_delegations,
                 state_dir: self.state_dir.clone(),
                 tls: self.tls.plan()?,
+                #[cfg(feature = "gss")]
+                security: self.sec.plan(),
             }),
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),

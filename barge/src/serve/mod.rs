@@ -4,6 +4,8 @@ mod activation;
 mod announce;
 mod args;
 mod exports;
+#[cfg(feature = "gss")]
+mod gss;
 mod nfs;
 mod notify;
 mod plan;

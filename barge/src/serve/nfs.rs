@@ -58,6 +58,11 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
         options.transports = tls.transports;
         options.users = tls.users.clone();
     }
+    #[cfg(feature = "gss")]
+    if let Some(security) = &plan.security {
+        options.flavors = security.flavors.clone();
+        options.mechanism = security.mechanism()?;
+    }
     let (mut portmap, mut datagrams) = (Vec::new(), Vec::new());
     if let Some(at) = &plan.rpcbind {
         let Some(Addr::Tcp { host, port }) = first_tcp(&listeners) else {

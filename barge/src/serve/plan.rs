@@ -8,6 +8,8 @@ use layers::{MapIds, Squash, XattrMap};
 use transports::Addr;
 
 use super::exports::ClientList;
+#[cfg(feature = "gss")]
+use super::gss::Security;
 use super::secure::Tls;
 use super::virtiofs::{Affinity, Share, Tag};
 use crate::source::Named;
@@ -62,6 +64,9 @@ pub(super) struct Nfs {
     pub(super) state_dir: Option<PathBuf>,
     /// With what it is secured, if that is offered.
     pub(super) tls: Option<Tls>,
+    /// How callers may say who they are, if by more than ids.
+    #[cfg(feature = "gss")]
+    pub(super) security: Option<Security>,
 }
 
 /// How virtiofs is served.

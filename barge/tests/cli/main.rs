@@ -3,6 +3,8 @@
 mod bundle;
 mod exports;
 mod foreign;
+#[cfg(feature = "gss")]
+mod gss;
 mod layers;
 mod locks;
 mod mount;

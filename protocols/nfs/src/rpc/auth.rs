@@ -11,6 +11,8 @@ pub(crate) mod flavor {
     pub(crate) const NONE: u32 = 0;
     /// AUTH_SYS.
     pub(crate) const SYS: u32 = 1;
+    /// RPCSEC_GSS (RFC 2203).
+    pub(crate) const GSS: u32 = 6;
     /// AUTH_TLS (RFC 9289 section 4.1): nobody calls, the connection is to be secured.
     pub(crate) const TLS: u32 = 7;
 }
@@ -25,6 +27,10 @@ xdr_enum! {
         BadVerf = 3,
         /// It shows too little.
         TooWeak = 5,
+        /// RPCSEC_GSS: no context of that name, or not its caller (RFC 2203 section 5.3.3.3).
+        CredProblem = 13,
+        /// RPCSEC_GSS: the context is used up (RFC 2203 section 5.3.3.3).
+        CtxProblem = 14,
     }
 }
 
@@ -38,7 +44,7 @@ xdr_struct! {
 
 impl OpaqueAuth<'_> {
     /// The longest body.
-    const MOST: usize = 400;
+    pub(crate) const MOST: usize = 400;
 
     /// AUTH_NONE.
     pub(crate) const NONE: OpaqueAuth<'static> = OpaqueAuth {

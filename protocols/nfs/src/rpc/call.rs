@@ -90,6 +90,25 @@ pub(crate) fn begin_reply(xid: u32, marked: bool, out: &mut dyn Outgoing) {
     out.bytes(if marked { &head } else { &head[MARK..] });
 }
 
+/// [`begin_reply`] with a server that shows by `verifier` who it is.
+pub(crate) fn begin_verified(
+    xid: u32,
+    marked: bool,
+    verifier: OpaqueAuth<'_>,
+    out: &mut dyn Outgoing,
+) {
+    const SUCCESS: u32 = 0;
+    let to = &mut Buffered::new(out);
+    if marked {
+        [0; MARK].put(to);
+    }
+    for word in [xid, REPLY, ACCEPTED] {
+        word.put(to);
+    }
+    verifier.put(to);
+    SUCCESS.put(to);
+}
+
 /// The verifier by which a server says that the connection may be secured (RFC 9289 section 4.1).
 pub(crate) const STARTTLS: OpaqueAuth<'static> = OpaqueAuth {
     flavor: flavor::NONE,
@@ -98,18 +117,18 @@ pub(crate) const STARTTLS: OpaqueAuth<'static> = OpaqueAuth {
 
 /// Writes the reply to call `xid`, which asks for a secured connection, but for its mark.
 pub(crate) fn start_tls(xid: u32, out: &mut dyn Outgoing) {
-    const SUCCESS: u32 = 0;
-    let to = &mut Buffered::new(out);
-    [0; MARK].put(to);
-    for word in [xid, REPLY, ACCEPTED] {
-        word.put(to);
-    }
-    STARTTLS.put(to);
-    SUCCESS.put(to);
+    begin_verified(xid, true, STARTTLS, out);
 }
 
-/// Writes the reply to call `xid`, which is refused, but for its mark, to be patched if it is `marked`.
-pub(crate) fn refuse(xid: u32, marked: bool, why: Refusal, out: &mut dyn Outgoing) {
+/// Writes the reply to call `xid`, which is refused, but for its mark, to be patched if it is `marked`. Of a caller that is
+/// known the server shows by `verifier` who it is itself.
+pub(crate) fn refuse(
+    xid: u32,
+    marked: bool,
+    why: Refusal,
+    verifier: OpaqueAuth<'_>,
+    out: &mut dyn Outgoing,
+) {
     const DENIED: u32 = 1;
     let to = &mut Buffered::new(out);
     if marked {
@@ -119,7 +138,7 @@ pub(crate) fn refuse(xid: u32, marked: bool, why: Refusal, out: &mut dyn Outgoin
     REPLY.put(to);
     let accepted = |status: u32, to: &mut Buffered<'_>| {
         ACCEPTED.put(to);
-        OpaqueAuth::NONE.put(to);
+        verifier.put(to);
         status.put(to);
     };
     match why {

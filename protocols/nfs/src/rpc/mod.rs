@@ -2,12 +2,14 @@
 
 mod auth;
 mod call;
+mod gss;
 mod record;
 
 pub(crate) use auth::{AuthStat, Credential, OpaqueAuth, SysCredential, flavor};
 pub(crate) use call::{
-    CALL, Call, REPLY, Refusal, STARTTLS, VERSION, begin_reply, refuse, start_tls,
+    CALL, Call, REPLY, Refusal, STARTTLS, VERSION, begin_reply, begin_verified, refuse, start_tls,
 };
+pub(crate) use gss::{GssCredential, GssProcedure, InitResult, Service};
 pub(crate) use record::{LAST, MARK, Record, frame};
 
 /// The programs spoken here, by their numbers.

@@ -4,13 +4,14 @@
 //! answers [`Answer::WouldBlock`] has left no trace but in the caches.
 //!
 //! What it lacks on purpose: the order of replies and cancellation (the driver's: RPC cancels nothing),
-//! the portmapper's own sockets, encryption (a transport's business).
+//! the portmapper's own sockets, encryption (a transport's business, or a mechanism's).
 
 mod acl;
 mod cache;
 mod data;
 mod exclusive;
 mod files;
+mod gss;
 mod handle;
 mod mount;
 mod nlm;
@@ -20,7 +21,7 @@ mod security;
 mod v3;
 pub mod v4;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -32,6 +33,8 @@ use wire::{
 
 use self::cache::Cache;
 use self::files::Files;
+pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
+use self::gss::{Gss, Shown};
 use self::handle::FileHandle;
 pub use self::nlm::{CallBack, Monitored};
 use self::replay::Replays;
@@ -40,7 +43,10 @@ pub use self::security::{CertifiedUser, Transports};
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
-use crate::rpc::{self, AuthStat, CALL, Credential, LAST, MARK, REPLY, Record, Refusal, program};
+use crate::rpc::{
+    self, AuthStat, CALL, Credential, LAST, MARK, OpaqueAuth, REPLY, Record, Refusal, flavor,
+    program,
+};
 
 /// How much a client may ask for, and as whom.
 #[derive(Clone)]
@@ -63,6 +69,10 @@ pub struct Options {
     pub users: Arc<[CertifiedUser]>,
     /// Where a portmapper says that everything is; nothing is no portmapper.
     pub ports: Option<Ports>,
+    /// What makes contexts of RPCSEC_GSS, if it is offered.
+    pub mechanism: Option<Arc<dyn Mechanism>>,
+    /// How callers of NFS may say who they are: the better ways first, for clients take the first that they know.
+    pub flavors: Arc<[Flavor]>,
     /// What tells this run of the server from others: unstable writes of an earlier one may be lost, and
     /// what v4's clients had then is theirs only if they reclaim it. Neither 0 nor [`u32::MAX`], of which
     /// stateids are special, nor 1, of which whoever makes stateids up makes them.
@@ -105,6 +115,8 @@ impl Options {
             transports: Transports::PLAIN,
             users: Arc::default(),
             ports: None,
+            mechanism: None,
+            flavors: [Flavor::Sys].into(),
             boot,
             name: format!("barge-{boot:08x}"),
             stable: Arc::new(InMemory::default()),
@@ -147,6 +159,7 @@ pub struct Server {
     nodes: Cache<FileHandle, Arc<dyn Node>>,
     files: Files,
     replays: Replays,
+    gss: Option<Gss>,
     referrals: Referrals,
     clients: nlm::Clients,
     waiting: nlm::Waiting,
@@ -184,6 +197,10 @@ impl Server {
             nodes: Cache::new(options.max_nodes),
             files: Files::new(options.max_files),
             replays: Replays::default(),
+            gss: options
+                .mechanism
+                .as_ref()
+                .map(|mechanism| Gss::new(mechanism.clone(), options.boot, options.clock.clone())),
             referrals: Referrals::new(&export, &options.referrals),
             clients: nlm::Clients::default(),
             waiting: nlm::Waiting::default(),
@@ -213,6 +230,7 @@ impl Server {
             id: self.connections.fetch_add(1, Ordering::Relaxed),
             calls: AtomicU64::new(0),
             secured: OnceLock::new(),
+            admitted: Mutex::default(),
         }
     }
 
@@ -222,6 +240,9 @@ impl Server {
         self.tend_monitored();
         self.tend_places();
         self.tend_callbacks();
+        if let Some(gss) = &self.gss {
+            gss.tend();
+        }
         self.state.reap();
     }
 
@@ -259,6 +280,8 @@ pub struct Connection {
     id: u64,
     calls: AtomicU64,
     secured: OnceLock<Secured>,
+    /// Calls in flight that are to be served again, by their contexts' and their own numbers.
+    admitted: Mutex<HashSet<(u32, u32)>>,
 }
 
 impl wire::Session for Connection {
@@ -307,33 +330,33 @@ impl wire::Session for Connection {
                     rpc::start_tls(xid, out);
                     return Ok(Answer::Secure);
                 }
-                let caller = self.caller(&head)?;
-                rpc::begin_reply(xid, self.marked, out);
-                let mut turn = Turn {
-                    server: &self.server,
-                    connection: self.id,
+                let asked = Asked {
                     xid,
                     call,
                     patience,
-                    caller,
-                    flavor: head.credential.flavor,
                     message,
                     record: &record,
+                    head: &head,
+                    same: [record.bytes(), &[]],
                     arguments,
-                    out,
                 };
-                if [program::NFS, program::NFS_ACL].contains(&head.program) && !self.marked {
-                    return Err(Refusal::ProgramUnavailable.into());
+                if let Some(gss) = &self.server.gss
+                    && head.credential.flavor == flavor::GSS
+                    && self.marked
+                {
+                    return self.serve_gss(gss, &asked, out);
                 }
-                turn.run(head.program, head.version, head.procedure)
-                    .map(|()| Answer::Done)
+                let caller = self.caller(&head)?;
+                rpc::begin_reply(xid, self.marked, out);
+                self.carry_out(&asked, caller, None, out)?;
+                Ok(Answer::Done)
             });
         let answer = match done {
             Ok(answer) => answer,
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
-                rpc::refuse(xid, self.marked, why, out);
+                rpc::refuse(xid, self.marked, why, OpaqueAuth::NONE, out);
                 Answer::Done
             }
             Err(Stop::Later(answer)) => {
@@ -374,7 +397,71 @@ impl Drop for Connection {
     }
 }
 
+/// A call whose head has been read.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    xid: u32,
+    call: &'a Call,
+    patience: Patience,
+    message: &'a dyn Incoming,
+    record: &'a Record<'a>,
+    head: &'a rpc::Call<'a>,
+    /// What it has in common with itself when it comes again.
+    same: [&'a [u8]; 2],
+    arguments: XdrReader<'a>,
+}
+
 impl Connection {
+    /// Carries out what is `asked` on behalf of `caller`, and puts the results behind what is in `out`.
+    fn carry_out(
+        &self,
+        asked: &Asked<'_>,
+        caller: Caller,
+        shown: Option<&Shown<'_>>,
+        out: &mut dyn Outgoing,
+    ) -> Result<(), Stop> {
+        let rpc::Call {
+            program,
+            version,
+            procedure,
+            ..
+        } = *asked.head;
+        if [program::NFS, program::NFS_ACL].contains(&program) && !self.marked {
+            return Err(Refusal::ProgramUnavailable.into());
+        }
+        if security::minds_flavors(program, version, procedure)
+            && !security::allows(&self.server.options.flavors, shown)
+        {
+            return Err(Refusal::Auth(AuthStat::TooWeak).into());
+        }
+        let mut turn = Turn {
+            server: &self.server,
+            connection: self.id,
+            xid: asked.xid,
+            call: asked.call,
+            patience: asked.patience,
+            caller,
+            flavor: asked.head.credential.flavor,
+            shown,
+            message: asked.message,
+            record: asked.record,
+            same: asked.same,
+            arguments: asked.arguments,
+            out,
+        };
+        turn.run(program, version, procedure)
+    }
+
+    /// Whom a call is taken to come from that does not say.
+    fn anonymous(&self) -> Caller {
+        let (uid, gid) = self.server.options.anonymous;
+        Caller {
+            uid,
+            gid,
+            groups: Groups::Known(Arc::default()),
+        }
+    }
+
     fn caller(&self, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
         let credential = Credential::of(&head.credential)
             .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;
@@ -383,14 +470,7 @@ impl Connection {
         }
         Ok(match credential {
             Credential::Sys(sys) => sys.caller,
-            Credential::None => {
-                let (uid, gid) = self.server.options.anonymous;
-                Caller {
-                    uid,
-                    gid,
-                    groups: Groups::Known(Arc::default()),
-                }
-            }
+            Credential::None => self.anonymous(),
         })
     }
 }
@@ -441,8 +521,12 @@ pub(crate) struct Turn<'a> {
     pub(crate) caller: Caller,
     /// How it says who it is.
     pub(crate) flavor: u32,
+    /// Who it has shown to be, if it has.
+    pub(crate) shown: Option<&'a Shown<'a>>,
     pub(crate) message: &'a dyn Incoming,
     pub(crate) record: &'a Record<'a>,
+    /// What it has in common with itself when it comes again.
+    pub(crate) same: [&'a [u8]; 2],
     /// What has not been read yet.
     pub(crate) arguments: XdrReader<'a>,
     /// The reply, whose head has been written.

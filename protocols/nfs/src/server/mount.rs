@@ -4,6 +4,7 @@
 
 use vfs::{Caller, Cx, Errno, Kind, Name};
 
+use super::gss::Flavor;
 use super::{Stop, Turn};
 use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};
 use crate::rpc::{Refusal, flavor};
@@ -37,7 +38,7 @@ impl<'a> Turn<'a> {
         match self.mounted(path.bytes) {
             Ok(root) => Ok(Mounted::Done(MountOk {
                 root,
-                flavors: vec![flavor::SYS, flavor::NONE],
+                flavors: self.mount_flavors(),
             })),
             Err(errno) => match Stop::later(errno) {
                 Some(stop) => Err(stop),
@@ -47,6 +48,15 @@ impl<'a> Turn<'a> {
                 }
             },
         }
+    }
+
+    fn mount_flavors(&self) -> Vec<u32> {
+        let flavors = &self.server.options.flavors;
+        let mut numbers: Vec<u32> = flavors.iter().map(|flavor| flavor.pseudo()).collect();
+        if flavors.contains(&Flavor::Sys) {
+            numbers.push(flavor::NONE);
+        }
+        numbers
     }
 
     /// The directory at `path`, whoever of those who are let in asks: to know it lets nobody do what its mode does not, and

@@ -2,7 +2,8 @@
 //! RFC 7530 section 3.1.1).
 //!
 //! A client whose connection broke sends the same call again, byte for byte, by another. So a call is known by the address
-//! that it came from and all its bytes: its id, who calls, and what for.
+//! that it came from and all its bytes: its id, who calls, and what for. What RPCSEC_GSS makes of those differs each time:
+//! there it is what was opened.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -76,8 +77,8 @@ impl Turn<'_> {
         const AGAIN: Duration = Duration::from_millis(20);
         let server = self.server.clone();
         let replays = &server.replays;
-        let bytes = self.record.bytes();
-        let key = (self.xid, replays.hasher.hash_one((self.call.addr(), bytes)));
+        let known_by = (self.call.addr(), self.same);
+        let key = (self.xid, replays.hasher.hash_one(known_by));
         let mut calls = replays.calls();
         match calls.answers.get(&key) {
             Some(Some(answer)) => {

@@ -1,4 +1,5 @@
-//! By what connections NFS may be asked for, and as whom a certificate's owner calls (RFC 9289).
+//! By what connections NFS may be asked for, as whom a certificate's owner calls (RFC 9289), and how callers may say who
+//! they are.
 //!
 //! The rule is NFS's alone: Linux's MOUNT and NLM speak no TLS, whatever a mount says, and what MOUNT gives is of no use
 //! without NFS.
@@ -6,6 +7,7 @@
 use vfs::{Caller, Groups};
 use wire::Certified;
 
+use super::gss::{Flavor, Shown};
 use crate::rpc::{self, AuthStat, Refusal, flavor, program};
 
 /// Which connections are good enough, as `xprtsec=` of exports(5) has them.
@@ -63,6 +65,18 @@ impl Secured {
             }),
         }
     }
+}
+
+/// Whether one of `flavors` is how a caller says who it is.
+pub(super) fn allows(flavors: &[Flavor], shown: Option<&Shown<'_>>) -> bool {
+    let by = shown.map(|shown| shown.service);
+    flavors.iter().any(|flavor| flavor.service() == by)
+}
+
+/// Whether such a call is for them alone. MOUNT, NLM and NULL are for everybody, as above; v4 asks for each operation.
+pub(super) fn minds_flavors(program: u32, version: u32, procedure: u32) -> bool {
+    let is_nfs = [program::NFS, program::NFS_ACL].contains(&program);
+    is_nfs && version == 3 && procedure != 0
 }
 
 /// What `call` asks of a connection that is `secured` or not: whether to secure it, if it may be answered at all.

@@ -131,6 +131,25 @@ xdr_struct! {
         pub(crate) from_server: &'a [u8],
         pub(crate) from_client: &'a [u8],
     }
+
+    /// A mechanism of RPCSEC_GSS (`rpcsec_gss_info`).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub(crate) struct GssInfo<'a> {
+        /// Its object identifier, as DER has what is in one.
+        pub(crate) oid: &'a [u8],
+        pub(crate) quality: u32,
+        pub(crate) service: u32,
+    }
+}
+
+xdr_union! {
+    /// A way to say who one is (`secinfo4`).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub(crate) enum SecInfo<'a> {
+        None = 0,
+        Sys = 1,
+        Gss(GssInfo<'a>) = 6,
+    }
 }
 
 xdr_union! {

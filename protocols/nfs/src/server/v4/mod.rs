@@ -25,6 +25,7 @@ pub mod state;
 mod tests;
 mod xattr;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Waker;
@@ -36,7 +37,8 @@ use self::place::Place;
 use self::read_plus::Solid;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
-use super::{Stop, Turn};
+use super::gss::Shown;
+use super::{Stop, Turn, security};
 use crate::rpc::Refusal;
 use crate::v4::attr::Bitmap;
 use crate::v4::op::Op;
@@ -77,29 +79,74 @@ mod number {
     pub(super) const LINK: u32 = 11;
     pub(super) const LOCK: u32 = 12;
     pub(super) const UNLOCK: u32 = 14;
+    pub(super) const LOOKUP: u32 = 15;
+    pub(super) const LOOKUPP: u32 = 16;
     pub(super) const OPEN: u32 = 18;
     pub(super) const OPEN_CONFIRM: u32 = 20;
     pub(super) const OPEN_DOWNGRADE: u32 = 21;
+    pub(super) const PUTFH: u32 = 22;
+    pub(super) const PUTPUBFH: u32 = 23;
+    pub(super) const PUTROOTFH: u32 = 24;
     pub(super) const REMOVE: u32 = 28;
     pub(super) const RENAME: u32 = 29;
     pub(super) const RENEW: u32 = 30;
+    pub(super) const RESTOREFH: u32 = 31;
+    pub(super) const SAVEFH: u32 = 32;
+    pub(super) const SECINFO: u32 = 33;
     pub(super) const SETATTR: u32 = 34;
     pub(super) const SETCLIENTID: u32 = 35;
     pub(super) const SETCLIENTID_CONFIRM: u32 = 36;
     pub(super) const WRITE: u32 = 38;
     pub(super) const RELEASE_LOCKOWNER: u32 = 39;
+    pub(super) const BACKCHANNEL_CTL: u32 = 40;
     pub(super) const BIND_CONN_TO_SESSION: u32 = 41;
     pub(super) const EXCHANGE_ID: u32 = 42;
     pub(super) const CREATE_SESSION: u32 = 43;
     pub(super) const DESTROY_SESSION: u32 = 44;
+    pub(super) const FREE_STATEID: u32 = 45;
+    pub(super) const SECINFO_NO_NAME: u32 = 52;
     pub(super) const SEQUENCE: u32 = 53;
+    pub(super) const TEST_STATEID: u32 = 55;
     pub(super) const DESTROY_CLIENTID: u32 = 57;
+    pub(super) const RECLAIM_COMPLETE: u32 = 58;
     pub(super) const COPY: u32 = 60;
     pub(super) const SETXATTR: u32 = 73;
     pub(super) const REMOVEXATTR: u32 = 75;
     pub(super) const ILLEGAL: u32 = 10044;
     /// The last of each minor version.
     pub(super) const LAST: [u32; 3] = [39, 58, 75];
+
+    /// Those that set the current file handle without a look at any directory.
+    pub(super) const SETS_HANDLE: [u32; 4] = [PUTFH, PUTPUBFH, PUTROOTFH, RESTOREFH];
+
+    /// Those that look up a name.
+    pub(super) const LOOKS_UP: [u32; 3] = [LOOKUP, LOOKUPP, OPEN];
+
+    /// Those that no file's contents, names and attributes can be learned or changed by: whoever cannot say well enough who
+    /// he is may use them.
+    pub(super) const FOR_ALL: [u32; 21] = [
+        PUTFH,
+        PUTPUBFH,
+        PUTROOTFH,
+        RENEW,
+        RESTOREFH,
+        SAVEFH,
+        SECINFO,
+        SETCLIENTID,
+        SETCLIENTID_CONFIRM,
+        RELEASE_LOCKOWNER,
+        BACKCHANNEL_CTL,
+        BIND_CONN_TO_SESSION,
+        EXCHANGE_ID,
+        CREATE_SESSION,
+        DESTROY_SESSION,
+        FREE_STATEID,
+        SECINFO_NO_NAME,
+        SEQUENCE,
+        TEST_STATEID,
+        DESTROY_CLIENTID,
+        RECLAIM_COMPLETE,
+    ];
 
     /// Those that change something and have something to say of it: at most [`MOST_OF_A_CHANGE`] bytes, unless they
     /// fail.
@@ -283,6 +330,7 @@ struct Given<'a> {
     patience: Patience,
     caller: &'a Caller,
     flavor: u32,
+    shown: Option<&'a Shown<'a>>,
     message: &'a dyn wire::Incoming,
     record: &'a crate::rpc::Record<'a>,
 }
@@ -301,6 +349,7 @@ impl<'a> Given<'a> {
             patience: turn.patience,
             caller: &turn.caller,
             flavor: turn.flavor,
+            shown: turn.shown,
             message: turn.message,
             record: turn.record,
         };
@@ -308,8 +357,14 @@ impl<'a> Given<'a> {
     }
 
     /// As whom RPC knows the caller: what tells whose a client is.
-    fn principal(&self) -> [u8; 8] {
-        (u64::from(self.flavor) << 32 | u64::from(self.caller.uid)).to_be_bytes()
+    fn principal(&self) -> Cow<'a, [u8]> {
+        match self.shown {
+            Some(shown) => Cow::Borrowed(shown.principal.as_bytes()),
+            None => {
+                let ids = u64::from(self.flavor) << 32 | u64::from(self.caller.uid);
+                Cow::Owned(ids.to_be_bytes().into())
+            }
+        }
     }
 }
 
@@ -384,6 +439,9 @@ impl<'t, 'a> Compound<'t, 'a> {
             {
                 return Err(Status::Moved.into());
             }
+            if !self.is_secure(number, at + 1 < count) {
+                return Err(Status::Wrongsec.into());
+            }
             if let Op::Sequence(op) = op {
                 before = !self.sequence(op, count)?;
                 return Ok(());
@@ -411,6 +469,21 @@ impl<'t, 'a> Compound<'t, 'a> {
         tracing::debug!(number, ?status, "refused");
         self.reply.patch(start + 4, &(status as u32).to_be_bytes());
         Ok(Some(status))
+    }
+
+    /// Whether the caller may ask for operation `number` in the way that it says who it is. What sets the current file
+    /// handle fails for what comes `next` then, unless that fails itself, or asks which ways there are (RFC 8881 section
+    /// 2.6.3.1.1).
+    fn is_secure(&self, number: u32, next: bool) -> bool {
+        let flavors = &self.turn.server.options.flavors;
+        if security::allows(flavors, self.turn.shown) {
+            return true;
+        }
+        let free = |number: u32| number::FOR_ALL.contains(&number);
+        let mut peek = self.arguments;
+        let next = peek.u32().ok().filter(|_| next);
+        let may_follow = |next: u32| free(next) || number::LOOKS_UP.contains(&next);
+        free(number) && (!number::SETS_HANDLE.contains(&number) || next.is_none_or(may_follow))
     }
 
     /// Whether operation `number` belongs to this minor version, and may be the `at`th of `count` (RFC 8881

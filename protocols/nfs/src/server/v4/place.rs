@@ -6,9 +6,10 @@ use std::sync::Arc;
 use vfs::{Errno, Kind, Name, Node};
 
 use super::{Bad, Compound, Done};
-use crate::rpc::flavor;
+use crate::server::gss::Flavor;
 use crate::server::handle::FileHandle;
 use crate::v4::Status;
+use crate::v4::types::{GssInfo, SecInfo};
 
 /// A node that a compound has come to.
 #[derive(Clone)]
@@ -166,7 +167,20 @@ impl Compound<'_, '_> {
 
     /// Answers how one may say who one is. From v4.1 on the file handle is used up by that.
     fn flavors(&mut self) {
-        self.reply.value(&vec![flavor::SYS, flavor::NONE]);
+        let flavors = &self.turn.server.options.flavors;
+        let info = |flavor: &Flavor| match flavor.service() {
+            None => SecInfo::Sys,
+            Some(service) => SecInfo::Gss(GssInfo {
+                oid: Flavor::KRB5,
+                quality: 0,
+                service: service as u32,
+            }),
+        };
+        let mut all: Vec<SecInfo<'_>> = flavors.iter().map(info).collect();
+        if flavors.contains(&Flavor::Sys) {
+            all.push(SecInfo::None);
+        }
+        self.reply.value(&all);
         if self.minor > 0 {
             self.current = None;
         }

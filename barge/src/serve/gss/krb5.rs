@@ -1,0 +1,175 @@
+//! Kerberos 5 by the system's GSS-API: keys from the keytab that `$KRB5_KTNAME` names, users from nsswitch.conf(5).
+//!
+//! A context is used by one thread at a time, as RFC 2743 has it.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use libgssapi::context::{SecurityContext, ServerCtx};
+use libgssapi::credential::{Cred, CredUsage};
+use libgssapi::error::{Error, MajorFlags};
+use libgssapi::name::Name;
+use libgssapi::oid::{GSS_MECH_KRB5, GSS_NT_HOSTBASED_SERVICE, OidSet};
+use nfs::server::{Accepted, Context, Mechanism, Principal};
+use sys::users;
+use transports::{Frame, Outbox};
+use vfs::{Caller, Groups};
+use wire::{Incoming, Outgoing};
+
+use super::User;
+
+/// The server's key, and whom principals are taken for.
+pub(super) struct Krb5 {
+    credential: Cred,
+    users: Arc<[User]>,
+}
+
+impl Krb5 {
+    /// With any key of the service nfs, whatever host it is for.
+    pub(super) fn open(users: Arc<[User]>) -> Result<Krb5, Error> {
+        let service = Name::new(b"nfs", Some(GSS_NT_HOSTBASED_SERVICE))?;
+        let mut mechanisms = OidSet::new();
+        mechanisms.add(GSS_MECH_KRB5)?;
+        let credential = Cred::acquire(Some(&service), None, CredUsage::Accept, Some(&mechanisms))?;
+        Ok(Krb5 { credential, users })
+    }
+}
+
+impl Mechanism for Krb5 {
+    fn begin(&self) -> Box<dyn Context> {
+        Box::new(Krb5Context {
+            context: ServerCtx::new(Some(self.credential.clone())),
+            users: self.users.clone(),
+        })
+    }
+
+    fn message(&self, bytes: &[u8], to: &mut dyn FnMut(&dyn Incoming)) {
+        to(&Frame(bytes));
+    }
+
+    fn draft(&self, write: &mut dyn FnMut(&mut dyn Outgoing) -> bool, then: &mut dyn FnMut(&[u8])) {
+        let mut outbox = Outbox::default();
+        if write(outbox.begin()) {
+            then(outbox.bytes());
+        }
+    }
+}
+
+struct Krb5Context {
+    context: ServerCtx,
+    users: Arc<[User]>,
+}
+
+impl Context for Krb5Context {
+    fn accept(&mut self, token: &[u8]) -> Accepted {
+        let step = self.context.step(token, None);
+        let done = step.and_then(|token| {
+            let token = token.map_or(Vec::new(), |token| token.to_vec());
+            match self.context.is_complete() {
+                true => Ok(Accepted::Complete(token, self.principal()?)),
+                false => Ok(Accepted::Continue(token)),
+            }
+        });
+        done.unwrap_or_else(|why| {
+            tracing::info!("RPCSEC_GSS: no context: {why}");
+            Accepted::Failed(why.major.bits(), why.minor)
+        })
+    }
+
+    fn verify_mic(&mut self, bytes: &[u8], mic: &[u8]) -> bool {
+        // RPCSEC_GSS has sequence numbers of its own: what only says that one of the mechanism's is out of order is good.
+        let order = MajorFlags::GSS_S_DUPLICATE_TOKEN
+            | MajorFlags::GSS_S_OLD_TOKEN
+            | MajorFlags::GSS_S_UNSEQ_TOKEN
+            | MajorFlags::GSS_S_GAP_TOKEN;
+        match self.context.verify_mic(bytes, mic) {
+            Ok(()) => true,
+            Err(why) => order.contains(why.major),
+        }
+    }
+
+    fn get_mic(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        usable(self.context.get_mic(bytes))
+    }
+
+    fn wrap(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        usable(self.context.wrap(true, bytes))
+    }
+
+    fn unwrap(&mut self, sealed: &[u8]) -> Option<Vec<u8>> {
+        // A token of RFC 4121 (section 4.2.6.2) says itself whether it is encrypted.
+        const SEALED: u8 = 2;
+        if let [5, 4, flags, ..] = sealed
+            && flags & SEALED == 0
+        {
+            return None;
+        }
+        usable(self.context.unwrap(sealed))
+    }
+}
+
+fn usable(made: Result<libgssapi::util::Buf, Error>) -> Option<Vec<u8>> {
+    match made {
+        Ok(bytes) => Some(bytes.to_vec()),
+        Err(why) => {
+            tracing::debug!("RPCSEC_GSS: {why}");
+            None
+        }
+    }
+}
+
+impl Krb5Context {
+    /// Whom the context is with.
+    fn principal(&self) -> Result<Principal, Error> {
+        let text = |name: Name| -> Result<String, Error> {
+            Ok(String::from_utf8_lossy(&name.display_name()?).into_owned())
+        };
+        let name = text(self.context.source_name()?)?;
+        let server = text(self.context.target_name()?)?;
+        let caller = match self.users.iter().find(|user| user.principal == name) {
+            Some(user) => Some((user.uid, user.gid)),
+            None => local_name(&name, &server).and_then(host_user),
+        };
+        Ok(Principal {
+            caller: caller.map(|(uid, gid)| Caller {
+                uid,
+                gid,
+                groups: Groups::Unknown,
+            }),
+            lifetime: self.context.lifetime()?,
+            name,
+        })
+    }
+}
+
+/// The name that the client `principal` has on this host, if it is of the realm of `server` and no service.
+fn local_name<'a>(principal: &'a str, server: &str) -> Option<&'a str> {
+    let (name, realm) = principal.rsplit_once('@')?;
+    let (_, ours) = server.rsplit_once('@')?;
+    (realm == ours && !name.contains(['/', '@', '\\'])).then_some(name)
+}
+
+fn host_user(name: &str) -> Option<(u32, u32)> {
+    let user = users::by_name(&CString::new(name).ok()?).ok()??;
+    Some((user.uid, user.gid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_users_of_the_servers_realm_have_names_here() {
+        let local = |principal| local_name(principal, "nfs/server.a.org@A.ORG");
+        assert_eq!(local("alice@A.ORG"), Some("alice"));
+        for other in [
+            "alice@B.ORG",
+            "alice",
+            "nfs/host@A.ORG",
+            "root/admin@A.ORG",
+            "a\\@b@A.ORG",
+        ] {
+            assert_eq!(local(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! How NFS clients say who they are: its options, and what they come to.
+
+mod krb5;
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::Args;
+use nfs::server::{Flavor, Mechanism};
+
+use crate::Failure;
+
+#[derive(Args)]
+pub(crate) struct SecArgs {
+    /// How NFS clients may say who they are, as sec= of exports(5): sys, krb5, krb5i and krb5p, with colons between them,
+    /// the better ways first. For Kerberos there has to be a key of nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab
+    /// [default: sys]
+    #[arg(long, value_name = "LIST", requires = "nfs")]
+    nfs_sec: Option<Sec>,
+    /// Take NFS clients of this principal, as nfs/host.example.org@EXAMPLE.ORG, for this user; may be repeated
+    /// [default: the user of the name before @, if the server's realm is behind it, else the anonymous user]
+    #[arg(long, value_name = "PRINCIPAL=UID:GID", requires = "nfs_sec")]
+    nfs_gss_user: Vec<User>,
+}
+
+impl SecArgs {
+    /// What was asked for, if anything was.
+    pub(in crate::serve) fn plan(&self) -> Option<Security> {
+        let Sec(flavors) = self.nfs_sec.clone()?;
+        Some(Security {
+            flavors,
+            users: self.nfs_gss_user.clone().into(),
+        })
+    }
+}
+
+/// How callers of NFS may say who they are.
+pub(in crate::serve) struct Security {
+    pub(in crate::serve) flavors: Arc<[Flavor]>,
+    users: Arc<[User]>,
+}
+
+impl Security {
+    /// What makes their contexts, if they need any.
+    pub(in crate::serve) fn mechanism(&self) -> Result<Option<Arc<dyn Mechanism>>, Failure> {
+        if *self.flavors == [Flavor::Sys] {
+            return Ok(None);
+        }
+        let krb5 = krb5::Krb5::open(self.users.clone())
+            .map_err(|why| Failure::new(format!("--nfs-sec: no key of nfs/HOST: {why}")))?;
+        Ok(Some(Arc::new(krb5)))
+    }
+}
+
+#[derive(Clone)]
+struct Sec(Arc<[Flavor]>);
+
+impl FromStr for Sec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sec, String> {
+        let mut flavors = Vec::new();
+        for word in text.split(':') {
+            let flavor = match word {
+                "sys" => Flavor::Sys,
+                "krb5" => Flavor::Krb5,
+                "krb5i" => Flavor::Krb5i,
+                "krb5p" => Flavor::Krb5p,
+                _ => return Err(format!("expected sys, krb5, krb5i or krb5p, got '{word}'")),
+            };
+            if flavors.contains(&flavor) {
+                return Err(format!("expected {word} once"));
+            }
+            flavors.push(flavor);
+        }
+        Ok(Sec(flavors.into()))
+    }
+}
+
+/// Whom a principal is taken for.
+#[derive(Clone)]
+struct User {
+    principal: String,
+    uid: u32,
+    gid: u32,
+}
+
+impl FromStr for User {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<User, String> {
+        let bad = || "expected PRINCIPAL=UID:GID, PRINCIPAL as alice@EXAMPLE.ORG".to_owned();
+        let (principal, ids) = text.rsplit_once('=').ok_or_else(bad)?;
+        if principal
+            .split_once('@')
+            .is_none_or(|(name, realm)| name.is_empty() || realm.is_empty())
+        {
+            return Err(bad());
+        }
+        let (uid, gid) = ids.split_once(':').ok_or_else(bad)?;
+        let id = |text: &str| text.parse().map_err(|_| bad());
+        Ok(User {
+            principal: principal.to_owned(),
+            uid: id(uid)?,
+            gid: id(gid)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_users_are_read_and_what_is_none_says_so() {
+        let list = |text: &str| text.parse().map(|Sec(flavors)| flavors.to_vec());
+        use Flavor::*;
+        assert_eq!(
+            list("krb5p:krb5i:krb5:sys"),
+            Ok(vec![Krb5p, Krb5i, Krb5, Sys])
+        );
+        assert_eq!(list("sys"), Ok(vec![Sys]));
+        for bad in ["", "none", "sys,krb5", "krb5:", "sys:sys"] {
+            assert!(list(bad).expect_err(bad).contains("expected"), "{bad}");
+        }
+        let user = |text: &str| {
+            text.parse()
+                .map(|user: User| (user.principal, user.uid, user.gid))
+        };
+        let machine = ("nfs/host@EXAMPLE.ORG".to_owned(), 0, 7);
+        assert_eq!(user("nfs/host@EXAMPLE.ORG=0:7"), Ok(machine));
+        for bad in [
+            "alice=1:2",
+            "alice@=1:2",
+            "@R=1:2",
+            "a@R",
+            "a@R=1",
+            "a@R=x:1",
+        ] {
+            assert!(user(bad).expect_err(bad).contains("PRINCIPAL"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! RPCSEC_GSS's messages (RFC 2203 section 5).
+
+use wire::{Malformed, Xdr, XdrReader, xdr_enum, xdr_struct};
+
+use super::auth::{AuthStat, OpaqueAuth};
+
+/// The version spoken here.
+const VERSION: u32 = 1;
+
+/// The highest sequence number (`MAXSEQ`).
+const MAX_SEQUENCE: u32 = 0x8000_0000;
+
+xdr_enum! {
+    /// What a call is to its context (`rpc_gss_proc_t`).
+    pub(crate) enum GssProcedure {
+        /// A call that makes use of it.
+        Data = 0,
+        /// It is asked for.
+        Init = 1,
+        /// It is asked for further.
+        ContinueInit = 2,
+        /// It is no longer needed.
+        Destroy = 3,
+    }
+
+    /// What becomes of arguments and results (`rpc_gss_service_t`).
+    pub(crate) enum Service {
+        /// They go as they are.
+        None = 1,
+        /// They are signed.
+        Integrity = 2,
+        /// They are encrypted.
+        Privacy = 3,
+    }
+}
+
+/// Who calls: the credential's body.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct GssCredential<'a> {
+    pub(crate) procedure: GssProcedure,
+    /// Undefined in calls that ask for a context, and so is the service.
+    pub(crate) sequence: u32,
+    pub(crate) service: Service,
+    pub(crate) handle: &'a [u8],
+}
+
+impl<'a> GssCredential<'a> {
+    /// The one in `auth`.
+    pub(crate) fn of(auth: &OpaqueAuth<'a>) -> Result<GssCredential<'a>, AuthStat> {
+        let read = || -> Result<_, Malformed> {
+            let mut body = XdrReader::new(auth.body);
+            let version = body.u32()?;
+            if version != VERSION {
+                return Err(Malformed::new(format!(
+                    "expected version {VERSION}, got {version}"
+                )));
+            }
+            let procedure = GssProcedure::get(&mut body)?;
+            let (sequence, service) = (body.u32()?, body.u32()?);
+            let makes = [GssProcedure::Init, GssProcedure::ContinueInit].contains(&procedure);
+            let credential = GssCredential {
+                procedure,
+                sequence: if makes { 0 } else { sequence },
+                service: match Service::from_number(service) {
+                    Some(service) => service,
+                    None if makes => Service::None,
+                    None => return Err(Malformed::new(format!("no service: {service}"))),
+                },
+                handle: body.opaque(OpaqueAuth::MOST)?,
+            };
+            body.end()?;
+            Ok(credential)
+        };
+        let credential = read().map_err(|_| AuthStat::BadCred)?;
+        match credential.sequence > MAX_SEQUENCE {
+            true => Err(AuthStat::CtxProblem),
+            false => Ok(credential),
+        }
+    }
+}
+
+xdr_struct! {
+    /// What a call for a context comes to (`rpc_gss_init_res`).
+    #[derive(Debug, PartialEq, Eq)]
+    pub(crate) struct InitResult<'a> {
+        pub(crate) handle: &'a [u8],
+        /// GSS-API's status codes.
+        pub(crate) major: u32,
+        pub(crate) minor: u32,
+        /// How many sequence numbers are told apart.
+        pub(crate) window: u32,
+        pub(crate) token: &'a [u8],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::flavor;
+
+    fn read(body: &[u8]) -> Result<GssCredential<'_>, AuthStat> {
+        GssCredential::of(&OpaqueAuth {
+            flavor: flavor::GSS,
+            body,
+        })
+    }
+
+    #[test]
+    fn rfc2203_5_3_3_3_what_is_no_credential_is_a_bad_one() {
+        let body = |words: [u32; 6]| words.map(u32::to_be_bytes).concat();
+        let good = body([1, 0, 9, 3, 4, 77]);
+        let credential = read(&good).expect("a credential");
+        assert_eq!(credential.procedure, GssProcedure::Data);
+        assert_eq!(credential.service, Service::Privacy);
+        assert_eq!((credential.sequence, credential.handle), (9, &good[20..]));
+        for len in 0..good.len() {
+            assert_eq!(read(&good[..len]), Err(AuthStat::BadCred), "{len}");
+        }
+        assert_eq!(read(&[&good[..], &[0; 4]].concat()), Err(AuthStat::BadCred));
+        for bad in [[2, 0, 9, 3, 4, 7], [1, 4, 9, 3, 4, 7], [1, 0, 9, 0, 4, 7]] {
+            assert_eq!(read(&body(bad)), Err(AuthStat::BadCred), "{bad:?}");
+        }
+        assert!(read(&body([1, 1, u32::MAX, 0, 4, 7])).is_ok(), "undefined");
+        let high = body([1, 0, MAX_SEQUENCE + 1, 3, 4, 7]);
+        assert_eq!(read(&high), Err(AuthStat::CtxProblem));
+    }
+}

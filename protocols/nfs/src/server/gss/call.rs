@@ -1,0 +1,341 @@
+//! Calls under RPCSEC_GSS: those that make contexts, and those that make use of them.
+
+use std::sync::MutexGuard;
+
+use vfs::Patience;
+use wire::{Answer, Buffered, Malformed, Outgoing, Xdr as _, XdrReader, padding};
+
+use super::super::{Asked, Connection, Stop};
+use super::table::Established;
+use super::window::Window;
+use super::{Accepted, Context, Gss, Shown};
+use crate::rpc::{
+    self, AuthStat, GssCredential, GssProcedure, InitResult, OpaqueAuth, Record, Refusal, Service,
+    flavor,
+};
+
+/// The procedure of a call that is to its context alone.
+const NULL: u32 = 0;
+
+impl Connection {
+    /// Answers a call under RPCSEC_GSS.
+    pub(in crate::server) fn serve_gss(
+        &self,
+        gss: &Gss,
+        asked: &Asked<'_>,
+        out: &mut dyn Outgoing,
+    ) -> Result<Answer, Stop> {
+        let credential = GssCredential::of(&asked.head.credential).map_err(refused)?;
+        let is_sealed = credential.service != Service::None;
+        let makes = match credential.procedure {
+            GssProcedure::Init | GssProcedure::ContinueInit => true,
+            GssProcedure::Destroy | GssProcedure::Data => false,
+        };
+        if (makes || is_sealed) && asked.patience < Patience::Full {
+            return Err(Stop::Later(Answer::WouldBlock));
+        }
+        if credential.procedure != GssProcedure::Data && asked.head.procedure != NULL {
+            return Err(refused(AuthStat::BadCred));
+        }
+        if makes {
+            return self.make_context(gss, asked, &credential, out);
+        }
+        let context = gss
+            .find(credential.handle)
+            .ok_or(refused(AuthStat::CredProblem))?;
+        let call = (context.number, credential.sequence);
+        let came_before = self.admitted().remove(&call);
+        verify(&context, asked)?;
+        if !came_before && !context.admit(credential.sequence) {
+            tracing::debug!(?call, "a sequence number that came before, or is too old");
+            return Err(Stop::Unanswered);
+        }
+        let sequence = credential.sequence.to_be_bytes();
+        let mic = context.context().get_mic(&sequence);
+        let mic = mic.ok_or(refused(AuthStat::CtxProblem))?;
+        let verifier = OpaqueAuth {
+            flavor: flavor::GSS,
+            body: &mic,
+        };
+        if credential.procedure == GssProcedure::Destroy {
+            gss.table.remove(context.number);
+            rpc::begin_verified(asked.xid, self.marked, verifier, out);
+            return Ok(Answer::Done);
+        }
+        let used = Used {
+            gss,
+            context: &context,
+            service: credential.service,
+            sequence: credential.sequence,
+            verifier: &mic,
+        };
+        match self.make_use(&used, asked, out) {
+            Ok(()) => {}
+            Err(Stop::Refused(why)) => {
+                tracing::debug!(connection = self.id, ?why, "refused");
+                out.truncate(0);
+                rpc::refuse(asked.xid, self.marked, why, verifier, out);
+            }
+            Err(stop) => {
+                if matches!(stop, Stop::Later(_)) {
+                    self.admitted().insert(call);
+                }
+                return Err(stop);
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    fn admitted(&self) -> MutexGuard<'_, std::collections::HashSet<(u32, u32)>> {
+        self.admitted.lock().expect("no panic holds it")
+    }
+
+    /// Section 5.2.
+    fn make_context(
+        &self,
+        gss: &Gss,
+        asked: &Asked<'_>,
+        credential: &GssCredential<'_>,
+        out: &mut dyn Outgoing,
+    ) -> Result<Answer, Stop> {
+        let mut arguments = asked.arguments;
+        let token = arguments.opaque(usize::MAX)?;
+        arguments.end()?;
+        let (number, mut context) = match credential.procedure {
+            GssProcedure::ContinueInit => {
+                let number = gss.numbered(credential.handle);
+                let begun = number.and_then(|number| Some((number, gss.table.begun(number)?)));
+                begun.ok_or(refused(AuthStat::CredProblem))?
+            }
+            _ => (gss.number(), gss.mechanism.begin()),
+        };
+        let now = (gss.clock)();
+        let handle = gss.handle(number);
+        let mut result = InitResult {
+            handle: &handle,
+            major: 0,
+            minor: 0,
+            window: Window::SIZE,
+            token: &[],
+        };
+        let (token, mic) = match context.accept(token) {
+            Accepted::Continue(token) => {
+                const CONTINUE_NEEDED: u32 = 1;
+                result.major = CONTINUE_NEEDED;
+                gss.table.wait(number, context, now);
+                (token, None)
+            }
+            Accepted::Complete(token, principal) => {
+                let mic = context.get_mic(&Window::SIZE.to_be_bytes());
+                let mic = mic.ok_or(refused(AuthStat::CtxProblem))?;
+                tracing::debug!(?principal, "a context of RPCSEC_GSS");
+                let made = Established::new(number, context, principal, now);
+                gss.table.add(made);
+                (token, Some(mic))
+            }
+            Accepted::Failed(major, minor) => {
+                (result.handle, result.major, result.minor) = (&[], major, minor);
+                (Vec::new(), None)
+            }
+        };
+        result.token = &token;
+        let verifier = match &mic {
+            None => OpaqueAuth::NONE,
+            Some(mic) => OpaqueAuth {
+                flavor: flavor::GSS,
+                body: mic,
+            },
+        };
+        rpc::begin_verified(asked.xid, self.marked, verifier, out);
+        result.put(&mut Buffered::new(out));
+        Ok(Answer::Done)
+    }
+
+    /// Carries out what is `asked` by a context: opens the arguments, and seals the results (section 5.3.3.4).
+    fn make_use(
+        &self,
+        used: &Used<'_>,
+        asked: &Asked<'_>,
+        out: &mut dyn Outgoing,
+    ) -> Result<(), Stop> {
+        let shown = Shown {
+            principal: &used.context.principal,
+            service: used.service,
+        };
+        let head = [
+            shown.principal.as_bytes(),
+            &[0],
+            &asked.head.program.to_be_bytes(),
+            &asked.head.version.to_be_bytes(),
+            &asked.head.procedure.to_be_bytes(),
+        ]
+        .concat();
+        let run = |asked: &Asked<'_>, out: &mut dyn Outgoing| {
+            let caller = used.context.caller.clone();
+            let asked = Asked {
+                same: [&head, asked.arguments.rest()],
+                ..*asked
+            };
+            let caller = caller.unwrap_or_else(|| self.anonymous());
+            self.carry_out(&asked, caller, Some(&shown), out)
+        };
+        match used.service {
+            Service::None => {
+                rpc::begin_verified(asked.xid, self.marked, used.verifier(), out);
+                run(asked, out)
+            }
+            Service::Integrity => {
+                let asked = Asked {
+                    arguments: used.open_signed(asked)?,
+                    ..*asked
+                };
+                self.seal(used, asked.xid, out, &mut |draft| run(&asked, draft))
+            }
+            Service::Privacy => {
+                let bytes = used.open_encrypted(asked)?;
+                let record = Record::unmarked(&bytes);
+                let arguments = used.numbered(&bytes)?;
+                self.seal(used, asked.xid, out, &mut |draft| {
+                    let mut done = Err(Stop::Unanswered);
+                    used.gss.mechanism.message(&bytes, &mut |message| {
+                        let asked = Asked {
+                            message,
+                            record: &record,
+                            arguments,
+                            ..*asked
+                        };
+                        done = run(&asked, draft);
+                    });
+                    done
+                })
+            }
+        }
+    }
+
+    /// Has `write` put the results together, and puts them into the reply `out`, signed or encrypted.
+    fn seal(
+        &self,
+        used: &Used<'_>,
+        xid: u32,
+        out: &mut dyn Outgoing,
+        write: &mut dyn FnMut(&mut dyn Outgoing) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        let mut written = Ok(());
+        let mut sealed = Ok(());
+        used.gss.mechanism.draft(
+            &mut |draft| {
+                draft.bytes(&used.sequence.to_be_bytes());
+                written = write(draft);
+                written.is_ok()
+            },
+            &mut |plain| {
+                rpc::begin_verified(xid, self.marked, used.verifier(), out);
+                let mut context = used.context.context();
+                sealed = seal(&mut **context, used.service, plain, out);
+            },
+        );
+        written?;
+        sealed.map_err(refused)
+    }
+}
+
+/// Puts `plain` into `out`, signed or encrypted.
+fn seal(
+    context: &mut dyn Context,
+    service: Service,
+    plain: &[u8],
+    out: &mut dyn Outgoing,
+) -> Result<(), AuthStat> {
+    let opaque = |bytes: &[u8], out: &mut dyn Outgoing| {
+        out.bytes(&(bytes.len() as u32).to_be_bytes());
+        out.bytes(bytes);
+        out.bytes(&[0; 3][..padding(bytes.len())]);
+    };
+    match service {
+        Service::Privacy => {
+            let sealed = context.wrap(plain).ok_or(AuthStat::CtxProblem)?;
+            opaque(&sealed, out);
+        }
+        _ => {
+            let mic = context.get_mic(plain).ok_or(AuthStat::CtxProblem)?;
+            opaque(plain, out);
+            opaque(&mic, out);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the head of a call is signed by whoever the context is with (section 5.3.1).
+fn verify(context: &Established, asked: &Asked<'_>) -> Result<(), Stop> {
+    let verifier = &asked.head.verifier;
+    if verifier.flavor != flavor::GSS {
+        return Err(refused(AuthStat::BadVerf));
+    }
+    // All that stands before the verifier.
+    let len = verifier.body.len();
+    let signed = asked.arguments.position() - 8 - len - padding(len);
+    let signed = &asked.record.bytes()[..signed];
+    match context.context().verify_mic(signed, verifier.body) {
+        true => Ok(()),
+        false => Err(refused(AuthStat::CredProblem)),
+    }
+}
+
+/// A context as a call makes use of it.
+struct Used<'a> {
+    gss: &'a Gss,
+    context: &'a Established,
+    service: Service,
+    sequence: u32,
+    /// By which the reply shows that it is the context's.
+    verifier: &'a [u8],
+}
+
+impl Used<'_> {
+    fn verifier(&self) -> OpaqueAuth<'_> {
+        OpaqueAuth {
+            flavor: flavor::GSS,
+            body: self.verifier,
+        }
+    }
+
+    /// The arguments of a call that signed them (`rpc_gss_integ_data`), where they stand in its record.
+    fn open_signed<'a>(&self, asked: &Asked<'a>) -> Result<XdrReader<'a>, Stop> {
+        let mut body = asked.arguments;
+        let signed = body.opaque(usize::MAX)?;
+        let end = body.position() - padding(signed.len());
+        let mic = body.opaque(usize::MAX)?;
+        body.end()?;
+        self.numbered(signed)?;
+        if !self.context.context().verify_mic(signed, mic) {
+            return Err(Malformed::new("the arguments are signed by somebody else").into());
+        }
+        let mut arguments = XdrReader::new(&asked.record.bytes()[..end]);
+        arguments.fixed(end - signed.len() + 4)?;
+        Ok(arguments)
+    }
+
+    /// The arguments of a call that encrypted them (`rpc_gss_priv_data`), behind the sequence number.
+    fn open_encrypted(&self, asked: &Asked<'_>) -> Result<Vec<u8>, Stop> {
+        let mut body = asked.arguments;
+        let sealed = body.opaque(usize::MAX)?;
+        body.end()?;
+        let opened = self.context.context().unwrap(sealed);
+        Ok(opened.ok_or(Malformed::new(
+            "the arguments are encrypted by somebody else",
+        ))?)
+    }
+
+    /// Arguments behind the number that stands before them, which must be the call's.
+    fn numbered<'a>(&self, bytes: &'a [u8]) -> Result<XdrReader<'a>, Malformed> {
+        let mut arguments = XdrReader::new(bytes);
+        match arguments.u32()? == self.sequence {
+            true => Ok(arguments),
+            false => Err(Malformed::new("the arguments are another call's")),
+        }
+    }
+}
+
+fn refused(why: AuthStat) -> Stop {
+    Stop::Refused(Refusal::Auth(why))
+}

@@ -1,0 +1,162 @@
+//! The contexts that there are, and the bounds of that.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use vfs::Caller;
+
+use super::Context;
+use super::window::Window;
+
+/// A context that a client may make use of.
+pub(super) struct Established {
+    pub(super) number: u32,
+    pub(super) principal: String,
+    pub(super) caller: Option<Caller>,
+    /// Until when.
+    pub(super) until: Duration,
+    pub(super) context: Mutex<Box<dyn Context>>,
+    pub(super) window: Mutex<Window>,
+    /// When it was used last, counted in uses.
+    used: AtomicU64,
+}
+
+impl Established {
+    pub(super) fn new(
+        number: u32,
+        context: Box<dyn Context>,
+        principal: super::Principal,
+        now: Duration,
+    ) -> Established {
+        Established {
+            number,
+            principal: principal.name,
+            caller: principal.caller,
+            until: now.saturating_add(principal.lifetime),
+            context: Mutex::new(context),
+            window: Mutex::new(Window::new()),
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// The mechanism's, which nobody else uses meanwhile.
+    pub(super) fn context(&self) -> MutexGuard<'_, Box<dyn Context>> {
+        self.context.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether `sequence` comes for the first time.
+    pub(super) fn admit(&self, sequence: u32) -> bool {
+        let mut window = self.window.lock().expect("no panic holds it");
+        window.admit(sequence)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Table {
+    contexts: Mutex<Contexts>,
+    uses: AtomicU64,
+}
+
+#[derive(Default)]
+struct Contexts {
+    established: HashMap<u32, Arc<Established>>,
+    /// Those that wait for another token, and since when.
+    begun: HashMap<u32, (Duration, Box<dyn Context>)>,
+}
+
+impl Table {
+    /// How many there are at most: of a few hundred clients, with some users each. One has about a KiB.
+    pub(super) const MOST: usize = 4096;
+
+    /// How many one principal has at most, so that none drives out the others': a client makes one for each service and
+    /// each time a ticket is renewed.
+    pub(super) const MOST_OF_ONE: usize = 256;
+
+    /// How many may be begun, by anybody. Kerberos needs no second token.
+    pub(super) const MOST_BEGUN: usize = 64;
+
+    /// How long a context that is begun waits for another token.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn contexts(&self) -> MutexGuard<'_, Contexts> {
+        self.contexts.lock().expect("no panic holds it")
+    }
+
+    fn use_now(&self, context: &Established) {
+        let use_ = self.uses.fetch_add(1, Ordering::Relaxed);
+        context.used.store(use_, Ordering::Relaxed);
+    }
+
+    /// The one of this number, if it is still good.
+    pub(super) fn find(&self, number: u32, now: Duration) -> Option<Arc<Established>> {
+        let found = self.contexts().established.get(&number)?.clone();
+        if found.until <= now {
+            return None;
+        }
+        self.use_now(&found);
+        Some(found)
+    }
+
+    /// Takes one in. Where there are too many, the one that has not been used for longest goes.
+    pub(super) fn add(&self, context: Established) -> Arc<Established> {
+        let context = Arc::new(context);
+        self.use_now(&context);
+        let mut contexts = self.contexts();
+        let of_one = |other: &Established| other.principal == context.principal;
+        contexts.make_room(Table::MOST_OF_ONE, "of one principal", of_one);
+        contexts.make_room(Table::MOST, "of all", |_| true);
+        contexts.established.insert(context.number, context.clone());
+        context
+    }
+
+    /// Lets go of one.
+    pub(super) fn remove(&self, number: u32) {
+        self.contexts().established.remove(&number);
+    }
+
+    /// Keeps one that waits for another token.
+    pub(super) fn wait(&self, number: u32, context: Box<dyn Context>, now: Duration) {
+        let mut contexts = self.contexts();
+        if contexts.begun.len() >= Table::MOST_BEGUN {
+            let oldest = contexts.begun.iter().min_by_key(|(_, (since, _))| *since);
+            if let Some(oldest) = oldest.map(|(number, _)| *number) {
+                tracing::debug!("{} contexts are begun: the oldest goes", Table::MOST_BEGUN);
+                contexts.begun.remove(&oldest);
+            }
+        }
+        contexts.begun.insert(number, (now, context));
+    }
+
+    /// The one of this number that waits for another token.
+    pub(super) fn begun(&self, number: u32) -> Option<Box<dyn Context>> {
+        let (_, context) = self.contexts().begun.remove(&number)?;
+        Some(context)
+    }
+
+    pub(super) fn expire(&self, now: Duration) {
+        let mut contexts = self.contexts();
+        contexts
+            .established
+            .retain(|_, context| context.until > now);
+        contexts
+            .begun
+            .retain(|_, (since, _)| *since + Table::PATIENCE > now);
+    }
+}
+
+impl Contexts {
+    /// Sees to it that there are fewer than `most` of those that `counts` takes.
+    fn make_room(&mut self, most: usize, whose: &str, counts: impl Fn(&Established) -> bool) {
+        let counted = self.established.values().filter(|context| counts(context));
+        if counted.clone().count() < most {
+            return;
+        }
+        let oldest = counted.min_by_key(|context| context.used.load(Ordering::Relaxed));
+        if let Some(oldest) = oldest.map(|context| context.number) {
+            tracing::warn!("{most} RPCSEC_GSS contexts {whose}: one that idles goes");
+            self.established.remove(&oldest);
+        }
+    }
+}

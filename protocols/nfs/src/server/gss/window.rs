@@ -1,0 +1,86 @@
+//! Which sequence numbers have come (RFC 2203 section 5.3.3.1).
+
+/// A context's: the highest so far, and which of those just below it have come.
+pub(super) struct Window {
+    top: u32,
+    /// A bit for each number, by its remainder.
+    come: [u64; Window::SIZE as usize / 64],
+}
+
+impl Window {
+    /// How many numbers are told apart: as many calls as several connections of a client may have in flight, for
+    /// workers take them up in any order.
+    pub(super) const SIZE: u32 = 2048;
+
+    pub(super) fn new() -> Window {
+        Window {
+            top: 0,
+            come: [0; Window::SIZE as usize / 64],
+        }
+    }
+
+    /// Takes `number` in: whether it is neither too old nor there already.
+    pub(super) fn admit(&mut self, number: u32) -> bool {
+        if number > self.top {
+            if number - self.top >= Window::SIZE {
+                self.come.fill(0);
+            } else {
+                for passed in self.top + 1..=number {
+                    let (word, bit) = Window::place(passed);
+                    self.come[word] &= !bit;
+                }
+            }
+            self.top = number;
+        } else if self.top - number >= Window::SIZE {
+            return false;
+        }
+        let (word, bit) = Window::place(number);
+        let is_new = self.come[word] & bit == 0;
+        self.come[word] |= bit;
+        is_new
+    }
+
+    fn place(number: u32) -> (usize, u64) {
+        let at = number % Window::SIZE;
+        (at as usize / 64, 1 << (at % 64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn rfc2203_5_3_3_1_each_number_counts_once_and_none_below_the_window() {
+        const SIZE: u32 = Window::SIZE;
+        let mut window = Window::new();
+        assert!(window.admit(5) && window.admit(3) && window.admit(0));
+        assert!(!window.admit(5) && !window.admit(3));
+        assert!(window.admit(SIZE + 4), "5 is the last of the window now");
+        assert!(!window.admit(4) && !window.admit(5) && window.admit(6));
+        assert!(window.admit(0x8000_0000), "all below has passed");
+        assert!(window.admit(0x8000_0000 - SIZE + 1));
+        assert!(!window.admit(0x8000_0000 - SIZE));
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_is_a_set_with_an_end(
+            steps in proptest::collection::vec((any::<bool>(), 0..3 * Window::SIZE), 0..400),
+        ) {
+            let mut window = Window::new();
+            let (mut come, mut top) = (HashSet::new(), 0u32);
+            for (up, by) in steps {
+                let number = if up { top + by } else { top.saturating_sub(by) };
+                let expected = number > top || (top - number < Window::SIZE && !come.contains(&number));
+                prop_assert_eq!(window.admit(number), expected, "{} at {}", number, top);
+                come.insert(number);
+                top = top.max(number);
+            }
+        }
+    }
+}
