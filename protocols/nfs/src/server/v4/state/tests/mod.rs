@@ -235,7 +235,10 @@ fn create_session(known: ExchangedId, connection: u64) -> CreateSession<'static>
         fore: channel,
         back: channel,
         backchannel: false,
-        callback: CallHow::default(),
+        callback: CallHow {
+            minor: 2,
+            ..CallHow::default()
+        },
         connection,
     }
 }
