@@ -1,6 +1,7 @@
 //! Delegations, over a directory of the host: whose kernel sees who else comes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
 use crate::server::v4::state::{InMemory, status_flags};
@@ -304,6 +305,16 @@ fn a_client_that_cannot_be_called_is_given_nothing() {
     });
     let client = Client41::called(&world, b"client");
     assert_eq!(open(&client, READ).2, Delegation::None);
+}
+
+#[test]
+fn while_clients_of_v3_reclaim_locks_nobody_locks_by_itself() {
+    let scene = Scene::new();
+    let client = Client41::called(&scene.world, b"client");
+    scene.world.server.state.hold_locks(Duration::from_secs(10));
+    assert_eq!(open(&client, READ).2, Delegation::None);
+    scene.world.pass(10);
+    delegated(&Client41::called(&scene.world, b"later!"));
 }
 
 #[test]
