@@ -46,6 +46,7 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
         call_back: notify::caller().map_err(Failure::new)?,
         lease: plan.lease,
         read_plus: plan.read_plus,
+        security_labels: plan.security_labels,
         listed: exports.listed.clone(),
         referrals: exports.referrals.clone(),
         delegations: plan.delegations,

@@ -10,6 +10,7 @@ mod client;
 mod delegation;
 mod dir;
 mod io;
+mod label;
 mod lock;
 mod make;
 mod open;
