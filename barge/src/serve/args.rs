@@ -41,6 +41,10 @@ pub(crate) struct ServeArgs {
     /// Refuse READ_PLUS, by which NFS v4.2 clients read holes without their zeros; they read as they do by v4.1 then
     #[arg(long)]
     no_read_plus: bool,
+    /// Let NFS v4.2 clients see and set the labels of SELinux, kept as security.selinux, as exports(5)'s security_label does;
+    /// which of them they go by is their kernel's. Setting them takes root here, and users that are not squashed
+    #[arg(long)]
+    nfs_security_label: bool,
     /// Give NFS v4.1 and v4.2 clients no delegations: they then ask the server for each open of a file, and keep what
     /// they know of it no longer than they do anyway
     #[arg(long)]
@@ -195,6 +199,7 @@ impl ServeArgs {
                 rpcbind: self.rpcbind.clone(),
                 lease: Duration::from_secs(self.nfs_lease.into()),
                 read_plus: !self.no_read_plus,
+                security_labels: self.nfs_security_label,
                 delegations: !self.no_delegations,
                 state_dir: self.state_dir.clone(),
                 tls: self.tls.plan()?,

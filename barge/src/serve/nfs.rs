@@ -48,6 +48,7 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
         run: Some(work::runner().map_err(Failure::new)?),
         lease: plan.lease,
         read_plus: plan.read_plus,
+        security_labels: plan.security_labels,
         listed: exports.listed.clone(),
         referrals: exports.referrals.clone(),
         delegations: plan.delegations,

@@ -58,6 +58,8 @@ pub(super) struct Nfs {
     pub(super) lease: Duration,
     /// Whether holes are told of.
     pub(super) read_plus: bool,
+    /// Whether labels of SELinux are told and set.
+    pub(super) security_labels: bool,
     /// Whether clients of v4.1 and later may be given files to keep to themselves for a while.
     pub(super) delegations: bool,
     /// Where is kept what its clients need after a restart, if not in the usual place.

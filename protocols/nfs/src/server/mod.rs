@@ -83,6 +83,8 @@ pub struct Options {
     pub stable: Arc<dyn Stable>,
     /// Whether READ_PLUS is there (v4.2), which tells of holes instead of sending them.
     pub read_plus: bool,
+    /// Whether clients of v4.2 see and set the labels of SELinux, where the source keeps extended attributes.
+    pub security_labels: bool,
     /// Which of NLM's clients are to be told of a restart.
     pub monitored: Arc<dyn Stable>,
     /// Makes calls to NLM's clients, or drops them: it must not wait.
@@ -121,6 +123,7 @@ impl Options {
             name: format!("barge-{boot:08x}"),
             stable: Arc::new(InMemory::default()),
             read_plus: true,
+            security_labels: false,
             monitored: Arc::new(InMemory::default()),
             call_back: Arc::new(drop),
             run: None,

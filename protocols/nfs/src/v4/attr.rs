@@ -147,6 +147,16 @@ xdr_struct! {
         pub(crate) umask: u32,
     }
 
+    /// A security label (`sec_label4`, RFC 7862 section 12.2.4).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct SecLabel<'a> {
+        /// By which security model it means something (RFC 7569); 0 is whichever both sides have.
+        pub(crate) format: u32,
+        /// By which of its policies.
+        pub(crate) policy: u32,
+        pub(crate) label: &'a [u8],
+    }
+
     /// What OPEN understands, as sets of the numbers that stand in its arguments (`open_arguments4`, RFC 9754 section 4).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct OpenArguments {
@@ -352,6 +362,7 @@ attributes! {
     75 supported_exclusive SUPPATTR_EXCLCREAT: Bitmap,
     77 clone_block CLONE_BLKSIZE: u32,
     79 change_type CHANGE_ATTR_TYPE: u32,
+    80 label SEC_LABEL: SecLabel<'a>,
     81 mode_umask MODE_UMASK: ModeUmask,
     82 xattr_support XATTR_SUPPORT: bool,
     86 open_arguments OPEN_ARGUMENTS: OpenArguments,

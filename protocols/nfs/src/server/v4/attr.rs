@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vfs::{Access, Attr, Cx, Errno, Kind, Level, Node, SetAttr, StatFs, Want};
 use wire::{Buffered, Outgoing as _};
 
+use super::label;
 use super::referral::{self, Referral};
 use super::set::{Change, NOT_EXCLUSIVE, SETTABLE, to_set};
 use super::state::Share;
@@ -20,6 +21,9 @@ use crate::v4::reply::Accessible;
 /// What can only be set.
 pub(super) const WRITE_ONLY: Bitmap =
     Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::MODE_UMASK]);
+
+/// What the source keeps as extended attributes.
+pub(super) const KEPT: Bitmap = Bitmap::of(&[n::ACL, n::SEC_LABEL]);
 
 /// What tells of the file system rather than of a node.
 const FILE_SYSTEM: Bitmap = Bitmap::of(&[
@@ -37,10 +41,12 @@ const FILE_SYSTEM: Bitmap = Bitmap::of(&[
 /// Which attributes a minor version has, of a source that has what those tell.
 pub(super) fn supported(server: &Server, minor: u32) -> Bitmap {
     const ACL: Bitmap = Bitmap::of(&[n::ACL]);
+    const LABEL: Bitmap = Bitmap::of(&[n::SEC_LABEL]);
     const OF_4_1: Bitmap = Bitmap::of(&[n::FS_LAYOUT_TYPES, n::SUPPATTR_EXCLCREAT]);
     const OF_4_2: Bitmap = Bitmap::of(&[
         n::CLONE_BLKSIZE,
         n::CHANGE_ATTR_TYPE,
+        n::SEC_LABEL,
         n::MODE_UMASK,
         n::XATTR_SUPPORT,
         n::OPEN_ARGUMENTS,
@@ -48,6 +54,10 @@ pub(super) fn supported(server: &Server, minor: u32) -> Bitmap {
     let all = match server.capabilities.acl {
         Level::None => Attributes::KNOWN.without(&ACL),
         Level::Emulated | Level::Native => Attributes::KNOWN,
+    };
+    let all = match server.options.security_labels && server.capabilities.xattr == Level::Native {
+        true => all,
+        false => all.without(&LABEL),
     };
     match minor {
         0 => all.without(&OF_4_2).without(&OF_4_1),
@@ -73,6 +83,8 @@ pub(super) struct Described<'a> {
     figures: Option<StatFs>,
     /// Its ACLs, if they are wanted and it has any.
     acls: Option<Acls>,
+    /// Its security label, if that is wanted and it has one.
+    label: Option<Vec<u8>>,
     /// Where it is, if that is elsewhere: then little is told.
     referral: Option<&'a Referral>,
 }
@@ -92,6 +104,7 @@ impl<'a> Described<'a> {
             handle: None,
             figures: None,
             acls: None,
+            label: None,
             referral: server.referrals.of(node),
         };
         if described.referral.is_some() {
@@ -105,6 +118,9 @@ impl<'a> Described<'a> {
         }
         if want.has(n::ACL) {
             described.acls = acls(cx, node, attr)?;
+        }
+        if want.has(n::SEC_LABEL) {
+            described.label = label::of(cx, node)?;
         }
         Ok(described)
     }
@@ -130,6 +146,7 @@ impl<'a> Described<'a> {
         }
         let directory = attr.kind == Kind::Directory;
         let acl = self.acls.as_ref().filter(|_| want.has(n::ACL));
+        let label = self.label.as_deref().filter(|_| want.has(n::SEC_LABEL));
         let created = attr.btime.filter(|_| want.has(n::TIME_CREATE));
         let always = given! {
             SUPPORTED supported: supported(server, minor),
@@ -188,6 +205,7 @@ impl<'a> Described<'a> {
         Attributes {
             acl: acl.map(|acls| acls.to_v4(directory)),
             created: created.map(NfsTime::from),
+            label: label.map(label::told),
             ..always
         }
     }
@@ -234,6 +252,7 @@ impl Compound<'_, '_> {
         let Change {
             mut set,
             acls,
+            label,
             done,
         } = to_set(server, self.minor, &op.attributes, node.kind())?;
         if node.kind() == Kind::Symlink {
@@ -252,7 +271,10 @@ impl Compound<'_, '_> {
                 .delegated_to_caller(&node, Share::WRITE)
                 .map(|delegated| delegated.file),
         };
-        if acls.is_some() {
+        if label.is_some() {
+            self.may_label(&node)?;
+        }
+        if acls.is_some() || label.is_some() {
             // More than one step.
             cx.may_wait()?;
         }
@@ -266,21 +288,34 @@ impl Compound<'_, '_> {
             }
         }
         self.affected();
-        let failed = acls.and_then(|acls| self.set_acls(&node, &acls).err());
-        match failed {
-            None => {
+        match self.set_kept(&node, acls.as_ref(), label.as_deref()) {
+            Ok(()) => {
                 self.reply.value(&done);
                 Ok(())
             }
-            Some(errno) => {
-                self.reply.value(&done.without(&Bitmap::of(&[n::ACL])));
-                Err(Bad::Answered(acl_status(errno)))
+            Err((left, errno)) => {
+                self.reply.value(&done.without(&left));
+                Err(Bad::Answered(kept_status(errno)))
             }
         }
     }
 
+    /// Sets what the source keeps as extended attributes, one by one; or tells what was left as it was, and why.
+    pub(super) fn set_kept(
+        &self,
+        node: &Arc<dyn Node>,
+        acls: Option<&Acls>,
+        label: Option<&[u8]>,
+    ) -> Result<(), (Bitmap, Errno)> {
+        const LABEL: Bitmap = Bitmap::of(&[n::SEC_LABEL]);
+        let acls = acls.map_or(Ok(()), |acls| self.set_acls(node, acls));
+        acls.map_err(|errno| (KEPT, errno))?;
+        let label = label.map_or(Ok(()), |label| self.set_label(node, label));
+        label.map_err(|errno| (LABEL, errno))
+    }
+
     /// Sets a node's ACLs, none that the list says nothing of is left.
-    pub(super) fn set_acls(&self, node: &Arc<dyn Node>, acls: &Acls) -> Result<(), Errno> {
+    fn set_acls(&self, node: &Arc<dyn Node>, acls: &Acls) -> Result<(), Errno> {
         let access = Becomes::Set(Some(&acls.access));
         let default = Becomes::Set(acls.default.as_ref());
         self.turn.server.set_acls(&self.cx(), node, access, default)
@@ -355,8 +390,8 @@ fn allowed_bits(minor: u32) -> u32 {
     if minor >= 2 { 0x1ff } else { 0x3f }
 }
 
-/// What an ACL cannot be set for.
-fn acl_status(errno: Errno) -> Status {
+/// What an ACL or a label cannot be set for.
+fn kept_status(errno: Errno) -> Status {
     match errno {
         Errno::EOPNOTSUPP => Status::Attrnotsupp,
         errno => errno.into(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use vfs::{Errno, Kind, Make, Mode, Node, RenameFlags, SetAttr, Want};
 
+use super::attr::KEPT;
 use super::place::name;
 use super::set::{Change, to_set};
 use super::{Bad, Compound, Done};
@@ -93,18 +94,15 @@ impl Compound<'_, '_> {
     /// Sets the rest of what was wanted of something new. It stays, even if that fails.
     pub(super) fn finish_new(&self, node: &Arc<dyn Node>, rest: &Change) -> Bitmap {
         use crate::v4::attr::number as n;
-        const WITH_ACLS: Bitmap = Bitmap::of(&[n::ACL]);
         const MADE_WITH: Bitmap = Bitmap::of(&[n::MODE, n::MODE_UMASK]);
         let mut done = rest.done;
         if rest.set != SetAttr::default() && node.setattr(&self.cx(), &rest.set).is_err() {
-            done = done.and(&MADE_WITH.or(&WITH_ACLS));
+            done = done.and(&MADE_WITH.or(&KEPT));
         }
-        if let Some(acls) = &rest.acls
-            && self.set_acls(node, acls).is_err()
-        {
-            done = done.without(&WITH_ACLS);
+        match self.set_kept(node, rest.acls.as_ref(), rest.label.as_deref()) {
+            Ok(()) => done,
+            Err((left, _)) => done.without(&left),
         }
-        done
     }
 
     pub(super) fn remove(&mut self, bytes: &[u8]) -> Done {

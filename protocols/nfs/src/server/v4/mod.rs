@@ -11,6 +11,7 @@ mod copy;
 mod delegation;
 mod dir;
 mod io;
+mod label;
 mod lock;
 mod make;
 mod open;

@@ -3,6 +3,7 @@
 use vfs::{Kind, SetAttr};
 
 use super::attr::supported;
+use super::label;
 use crate::server::Server;
 use crate::v4::Status;
 use crate::v4::acl::Acls;
@@ -12,6 +13,7 @@ use crate::v4::attr::{Attributes, Bitmap, SetTime, Who, number as n};
 pub(super) const SETTABLE: Bitmap = Bitmap::of(&[
     n::SIZE,
     n::ACL,
+    n::SEC_LABEL,
     n::MODE,
     n::OWNER,
     n::OWNER_GROUP,
@@ -29,6 +31,8 @@ pub(super) const NOT_EXCLUSIVE: Bitmap =
 pub(super) struct Change {
     pub(super) set: SetAttr,
     pub(super) acls: Option<Acls>,
+    /// The security label.
+    pub(super) label: Option<Vec<u8>>,
     /// Which attributes that sets.
     pub(super) done: Bitmap,
 }
@@ -86,9 +90,11 @@ pub(super) fn to_set(
     };
     let acls = attributes.acl.as_ref();
     let acls = acls.map(|aces| Acls::from_v4(aces, kind == Kind::Directory));
+    let label = attributes.label.as_ref().map(label::given).transpose()?;
     Ok(Change {
         set: changes,
         acls: acls.transpose()?,
+        label: label.map(<[u8]>::to_vec),
         done: set,
     })
 }

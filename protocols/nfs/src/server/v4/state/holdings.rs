@@ -377,6 +377,8 @@ impl<F, N: Clone> Holdings<F, N> {
         self.keep = None;
         self.to_tell.clear();
         for ((key, name), waits) in self.waiting.drain() {
+            // Or one that is just being asked for would take a place that nobody ends.
+            waits.call.cancel();
             gone.locks.push(Unlock {
                 key,
                 node: waits.node,

@@ -29,7 +29,7 @@ pub(super) type Waiting<N> = HashMap<(NodeKey, Arc<[u8]>), Waits<N>>;
 pub(super) struct Waits<N> {
     pub(super) node: N,
     /// What the lock table keeps its place by, and wakes.
-    call: Arc<Call>,
+    pub(super) call: Arc<Call>,
     lock: Lock,
     /// Its client is called when the lock is free.
     is_told: bool,

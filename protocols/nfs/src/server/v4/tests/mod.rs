@@ -6,6 +6,7 @@ mod copies;
 mod delegations;
 mod exports;
 mod hostile;
+mod labels;
 mod locks;
 mod names;
 mod net;

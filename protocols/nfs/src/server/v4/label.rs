@@ -1,0 +1,66 @@
+//! Security labels (RFC 7862 sections 9 and 12.2.4): those of SELinux, kept as the source's extended attributes.
+//!
+//! The server keeps and tells them; whose security module goes by them is its client's, as with labels of format and
+//! policy 0, the only ones that Linux's client has. A source's kernel lets nobody but itself set them, so the server does,
+//! for the owner of a file or the super-user.
+
+use std::sync::Arc;
+
+use vfs::{Caller, Cx, Errno, Node, Want, XattrFlags};
+
+use super::Compound;
+use crate::v4::Status;
+use crate::v4::attr::SecLabel;
+
+const NAME: &[u8] = b"security.selinux";
+
+/// The longest label, as Linux has it (`NFS4_MAXLABELLEN`).
+const LONGEST: usize = 2048;
+
+/// The format, and the policy.
+const WHICHEVER: u32 = 0;
+
+/// As the attribute tells a label.
+pub(super) fn told(label: &[u8]) -> SecLabel<'_> {
+    SecLabel {
+        format: WHICHEVER,
+        policy: WHICHEVER,
+        label,
+    }
+}
+
+/// The label that the attribute tells.
+pub(super) fn given<'a>(given: &SecLabel<'a>) -> Result<&'a [u8], Status> {
+    match given.label {
+        _ if given.format != WHICHEVER => Err(Status::WrongLfs),
+        label if label.is_empty() || label.len() > LONGEST => Err(Status::Badlabel),
+        label => Ok(label),
+    }
+}
+
+/// The label of `node`, if it has one.
+pub(super) fn of(cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<Option<Vec<u8>>, Errno> {
+    match node.xattr(&cx.on_behalf_of(&Caller::ROOT), NAME) {
+        Ok(label) => Ok(Some(label)),
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+impl Compound<'_, '_> {
+    /// Whether the caller may label `node`.
+    pub(super) fn may_label(&self, node: &Arc<dyn Node>) -> Result<(), Errno> {
+        let caller = self.turn.caller.uid;
+        match caller == Caller::ROOT.uid || caller == node.attr(&self.cx(), Want::BASIC)?.uid {
+            true => Ok(()),
+            false => Err(Errno::EPERM),
+        }
+    }
+
+    /// Labels `node`, as the server.
+    pub(super) fn set_label(&self, node: &Arc<dyn Node>, label: &[u8]) -> Result<(), Errno> {
+        let cx = self.cx();
+        let cx = cx.on_behalf_of(&Caller::ROOT);
+        node.set_xattr(&cx, NAME, label, XattrFlags::empty())
+    }
+}
