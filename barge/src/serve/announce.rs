@@ -8,6 +8,8 @@ use transports::Addr;
 
 use super::Addrs;
 use super::exports::Exports;
+#[cfg(feature = "gss")]
+use super::gss::Security;
 use super::plan::Plan;
 use crate::{Failure, service};
 
@@ -29,8 +31,13 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
             Transports { tls: true, .. } => ",xprtsec=tls",
             Transports { .. } => ",xprtsec=mtls",
         });
+        #[cfg(feature = "gss")]
+        let sec = nfs.security.as_ref().map_or("", Security::mount_option);
+        #[cfg(not(feature = "gss"))]
+        let sec = "";
+        let security = format!("{security}{sec}");
         for addr in &addrs.nfs {
-            text.push_str(&nfs_mount_commands(addr, nfs.rpcbind.is_some(), security));
+            text.push_str(&nfs_mount_commands(addr, nfs.rpcbind.is_some(), &security));
         }
     }
     for share in &plan.virtiofs.shares {

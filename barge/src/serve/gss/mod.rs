@@ -41,6 +41,17 @@ pub(in crate::serve) struct Security {
 }
 
 impl Security {
+    /// What a mount command has to say of it: the best way, unless it may be left out.
+    pub(in crate::serve) fn mount_option(&self) -> &'static str {
+        match self.flavors.first() {
+            _ if self.flavors.contains(&Flavor::Sys) => "",
+            Some(Flavor::Krb5) => ",sec=krb5",
+            Some(Flavor::Krb5i) => ",sec=krb5i",
+            Some(Flavor::Krb5p) => ",sec=krb5p",
+            Some(Flavor::Sys) | None => "",
+        }
+    }
+
     /// What makes their contexts, if they need any.
     pub(in crate::serve) fn mechanism(&self) -> Result<Option<Arc<dyn Mechanism>>, Failure> {
         if *self.flavors == [Flavor::Sys] {

@@ -46,6 +46,8 @@ fn serve() {
         .arg("--state-dir")
         .arg(realm.at("state"));
     let served = Served::run(command);
+    let mount = &served.said[0];
+    assert!(mount.contains(",sec=krb5p "), "{mount}");
     let mut client = Command::new(std::env::current_exe().expect("this test"));
     realm.tell(&mut client);
     let ended = client
