@@ -1,6 +1,6 @@
 //! The heads of calls and replies (RFC 5531 section 9).
 
-use wire::{Buffered, Malformed, Outgoing, Xdr, XdrReader, xdr_struct};
+use wire::{Buffered, Malformed, Outgoing, Put, Xdr, XdrReader, xdr_struct};
 
 use super::MARK;
 use super::auth::{AuthStat, OpaqueAuth, flavor};
@@ -109,19 +109,13 @@ pub(crate) fn start_tls(xid: u32, out: &mut dyn Outgoing) {
 }
 
 /// Writes the reply to call `xid`, which is refused, but for its mark, to be patched if it is `marked`.
-pub(crate) fn refuse(xid: u32, marked: bool, why: Refusal, out: &mut dyn Outgoing) {
+pub(crate) fn refuse(xid: u32, marked: bool, why: Refusal, to: &mut impl Put) {
     const DENIED: u32 = 1;
-    let to = &mut Buffered::new(out);
     if marked {
         [0; MARK].put(to);
     }
     xid.put(to);
     REPLY.put(to);
-    let accepted = |status: u32, to: &mut Buffered<'_>| {
-        ACCEPTED.put(to);
-        OpaqueAuth::NONE.put(to);
-        status.put(to);
-    };
     match why {
         Refusal::RpcMismatch => [DENIED, 0, VERSION, VERSION].iter().for_each(|n| n.put(to)),
         Refusal::Auth(why) => {
@@ -138,4 +132,11 @@ pub(crate) fn refuse(xid: u32, marked: bool, why: Refusal, out: &mut dyn Outgoin
         Refusal::ProcedureUnavailable => accepted(3, to),
         Refusal::GarbageArguments => accepted(4, to),
     }
+}
+
+/// The head of a reply to a call that was not denied, up to what it says of it.
+fn accepted(status: u32, to: &mut impl Put) {
+    ACCEPTED.put(to);
+    OpaqueAuth::NONE.put(to);
+    status.put(to);
 }

@@ -320,7 +320,7 @@ impl wire::Session for Connection {
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
-                rpc::refuse(xid, self.marked, why, out);
+                rpc::refuse(xid, self.marked, why, &mut Buffered::new(out));
                 Answer::Done
             }
             Err(Stop::Later(answer)) => {
