@@ -63,7 +63,7 @@ fn main() -> io::Result<()> {
 
 /// A script of `barge_fuzz::nfs_client`: results of everything that can be asked there, all of zeros.
 fn pieces() -> Vec<u8> {
-    (0..20u8)
+    (0..21u8)
         .flat_map(|asked| [&[asked, 64, 0][..], &[0; 64], &[1]].concat())
         .collect()
 }

@@ -27,7 +27,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
     let (mut flights, tree) = (Flights::default(), Tree::default());
     while !input.is_empty() {
         let handle = HANDLE;
-        match input.arbitrary::<u8>()? % 20 {
+        match input.arbitrary::<u8>()? % 21 {
             0..=3 => segments(input)?,
             4 => messages(&mut calls, &mut flights, input)?,
             5 => three(input, &v3::GetAttr { handle, tree }, |attr| {
@@ -97,9 +97,10 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
             18 => four(input, &read(false), 25, |read| {
                 check_pieces(&read);
             })?,
-            _ => four(input, &read(true), 68, |read| {
+            19 => four(input, &read(true), 68, |read| {
                 check_pieces(&read);
             })?,
+            _ => callbacks(input)?,
         }
     }
     Ok(())
@@ -261,6 +262,65 @@ fn segments(input: &mut Unstructured<'_>) -> Result<()> {
     let results = answered(68, &rest);
     if let Some(Ok(got)) = answer(&read(true), &results) {
         assert_eq!(Some(check_pieces(&got)), want, "told otherwise");
+    }
+    Ok(())
+}
+
+/// Has no delegation but one.
+struct Held;
+
+impl v4::Asked for Held {
+    fn recall(&self, state: &StateId) -> bool {
+        *state == StateId::CURRENT
+    }
+
+    fn recall_any(&self, _: u32) {}
+
+    fn recall_slots(&self, session: &v4::SessionId, _: u32) {
+        assert_eq!(*session, [0; 16]);
+    }
+}
+
+/// Calls of the server's to one session, some in their turn: each is answered by one reply, and no more is answered than
+/// was asked.
+fn callbacks(input: &mut Unstructured<'_>) -> Result<()> {
+    const XID: u32 = 77;
+    const PROGRAM: u32 = 0x4000_0000;
+    const SEQUENCE: u32 = 11;
+    let backchannels = std::sync::Arc::new(v4::Backchannels::new(Box::new(Held)));
+    backchannels.add([0; 16]);
+    let mut calls = Calls::new(Credentials::new("fuzz"), 1 << 16);
+    calls.call_back(backchannels);
+    for turn in 1..=input.int_in_range(1..=4u32)? {
+        let mut message = vec![0; 4];
+        for word in [XID, 0] {
+            word.put(&mut message);
+        }
+        if input.arbitrary()? {
+            for word in [2, PROGRAM, 1, 1, 0, 0, 0, 0, 0, 1, 0, 3] {
+                u32::put(&word, &mut message);
+            }
+            if input.arbitrary()? {
+                SEQUENCE.put(&mut message);
+                [0u8; 16].put(&mut message);
+                for word in [turn, 0, 0, 0, 0] {
+                    word.put(&mut message);
+                }
+            }
+        }
+        message.extend(bytes(input)?);
+        let mark = (message.len() - 4) as u32 | 1 << 31;
+        message[..4].copy_from_slice(&mark.to_be_bytes());
+        assert_eq!(calls.receive(&message), Ok(Received::Call));
+        let mut reply = Vec::new();
+        calls.answer(&message, &mut reply).expect("a call");
+        let mark = (reply.len() - 4) as u32 | 1 << 31;
+        let mut head = Vec::new();
+        for word in [mark, XID, 1] {
+            word.put(&mut head);
+        }
+        assert!(reply.starts_with(&head));
+        assert!(reply.len() <= message.len() + 256);
     }
     Ok(())
 }

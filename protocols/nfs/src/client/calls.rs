@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use vfs::{Caller, Errno};
 use wire::{Malformed, Xdr, XdrReader};
 
+use super::v4::Backchannels;
 use super::{Ask, Credentials, Procedure};
 use crate::rpc::{self, CALL, LAST, MARK, OpaqueAuth, REPLY, Record};
 
@@ -14,6 +16,7 @@ use crate::rpc::{self, CALL, LAST, MARK, OpaqueAuth, REPLY, Record};
 pub struct Calls {
     credentials: Credentials,
     most: usize,
+    backchannels: Option<Arc<Backchannels>>,
     numbers: HashMap<u32, usize>,
     flights: Vec<Flight>,
     free: Vec<usize>,
@@ -35,8 +38,10 @@ pub enum Received {
         /// Whether there are results.
         result: Result<(), Errno>,
     },
-    /// A call that nobody waits for, or the server's own.
+    /// A call that nobody waits for is answered.
     Nothing,
+    /// The server calls: see [`Calls::answer`].
+    Call,
 }
 
 impl Calls {
@@ -48,10 +53,16 @@ impl Calls {
         Calls {
             credentials,
             most,
+            backchannels: None,
             numbers: HashMap::new(),
             flights: Vec::new(),
             free: Vec::new(),
         }
+    }
+
+    /// From now on the server may call as well.
+    pub fn call_back(&mut self, backchannels: Arc<Backchannels>) {
+        self.backchannels = Some(backchannels);
     }
 
     /// Writes a call of id `xid` but for its payload, and says its number. `ENOBUFS` if there are
@@ -115,8 +126,7 @@ impl Calls {
         let xid = from.u32()?;
         match from.u32()? {
             REPLY => {}
-            // A callback, on a connection that none were agreed on for.
-            CALL => return Ok(Received::Nothing),
+            CALL => return Ok(Received::Call),
             other => return Err(Malformed::new(format!("expected a reply, got {other}"))),
         }
         // What has been sent again may be answered twice.
@@ -127,6 +137,18 @@ impl Calls {
         self.flights[number].awaited = false;
         self.free(number);
         Ok(Received::Answer { number, result })
+    }
+
+    /// Writes the reply to a message that [`Calls::receive`] took for a call: none on a connection that none were
+    /// agreed on for.
+    pub fn answer(&self, message: &[u8], to: &mut Vec<u8>) -> Result<(), Malformed> {
+        let record = Record::new(message)?;
+        let mut from = XdrReader::new(record.bytes());
+        let (xid, _call) = (from.u32()?, from.u32()?);
+        if let Some(backchannels) = &self.backchannels {
+            backchannels.answer(xid, &mut from, to);
+        }
+        Ok(())
     }
 
     /// The caller has no more use for a call's number.

@@ -1,6 +1,6 @@
 //! The heads of calls and replies (RFC 5531 section 9).
 
-use wire::{Buffered, Malformed, Outgoing, Xdr, XdrReader, xdr_struct};
+use wire::{Buffered, Malformed, Outgoing, Put, Xdr, XdrReader, xdr_struct};
 
 use super::MARK;
 use super::auth::{AuthStat, OpaqueAuth, flavor};
@@ -122,21 +122,20 @@ pub(crate) fn start_tls(xid: u32, out: &mut dyn Outgoing) {
 
 /// Writes the reply to call `xid`, which is refused, but for its mark, to be patched if it is `marked`. Of a caller that is
 /// known the server shows by `verifier` who it is itself.
-pub(crate) fn refuse(
+pub(crate) fn refuse<P: Put>(
     xid: u32,
     marked: bool,
     why: Refusal,
     verifier: OpaqueAuth<'_>,
-    out: &mut dyn Outgoing,
+    to: &mut P,
 ) {
     const DENIED: u32 = 1;
-    let to = &mut Buffered::new(out);
     if marked {
         [0; MARK].put(to);
     }
     xid.put(to);
     REPLY.put(to);
-    let accepted = |status: u32, to: &mut Buffered<'_>| {
+    let accepted = |status: u32, to: &mut P| {
         ACCEPTED.put(to);
         verifier.put(to);
         status.put(to);

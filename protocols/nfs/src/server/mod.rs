@@ -359,7 +359,8 @@ impl wire::Session for Connection {
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
-                rpc::refuse(xid, self.marked, why, OpaqueAuth::NONE, out);
+                let to = &mut Buffered::new(out);
+                rpc::refuse(xid, self.marked, why, OpaqueAuth::NONE, to);
                 Answer::Done
             }
             Err(Stop::Later(answer)) => {

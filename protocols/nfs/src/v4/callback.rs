@@ -31,7 +31,7 @@ xdr_struct! {
         pub(crate) slot: u32,
         pub(crate) highest_slot: u32,
         pub(crate) cache_this: bool,
-        /// How many lists of calls that this one has to do with follow: none is ever told.
+        /// How many lists of calls that this one has to do with follow: our server tells none.
         pub(crate) referring: u32,
     }
 

@@ -3,10 +3,12 @@
 //!
 //! Lock order: the connection's mutex, held while it is made anew.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+use ::nfs::client::v4::Backchannels;
 use ::nfs::client::{Ask, Body, Calls, Credentials, Failure, Received};
 use vfs::{Caller, Cx, Errno, Result};
 use wire::Malformed;
@@ -30,10 +32,18 @@ impl Half for Calls {
     }
 
     #[inline]
-    fn receive(&mut self, message: &[u8]) -> std::result::Result<pipe::Received, Malformed> {
+    fn receive(
+        &mut self,
+        message: &[u8],
+        to: &mut Vec<u8>,
+    ) -> std::result::Result<pipe::Received, Malformed> {
         Ok(match Calls::receive(self, message)? {
             Received::Answer { number, result } => pipe::Received::Answer { number, result },
             Received::Nothing => pipe::Received::Nothing,
+            Received::Call => {
+                self.answer(message, to)?;
+                pipe::Received::Nothing
+            }
         })
     }
 
@@ -65,6 +75,9 @@ pub(super) struct Conn {
     most: usize,
     act_as: As,
     current: Mutex<Current>,
+    /// How often it has been made anew.
+    times: AtomicU64,
+    backchannels: OnceLock<Arc<Backchannels>>,
     next_xid: AtomicU32,
 }
 
@@ -106,6 +119,8 @@ impl Conn {
             most,
             act_as,
             current: Mutex::new(Current { pipe }),
+            times: AtomicU64::new(0),
+            backchannels: OnceLock::new(),
             next_xid: AtomicU32::new(first ^ std::process::id().rotate_left(16)),
         })
     }
@@ -113,6 +128,32 @@ impl Conn {
     /// Who is at the other end.
     pub(super) fn peer(&self) -> String {
         self.current().pipe.peer().to_owned()
+    }
+
+    /// Has the server answered when it calls by itself; to be said once, before it is told that it may.
+    pub(super) fn call_back(&self, backchannels: Arc<Backchannels>) {
+        let current = self.current();
+        current
+            .pipe
+            .with(|calls| calls.call_back(backchannels.clone()));
+        // Said before, it is good for what comes behind.
+        let _ = self.backchannels.set(backchannels);
+    }
+
+    /// How the server is answered when it calls.
+    pub(super) fn backchannels(&self) -> Option<&Arc<Backchannels>> {
+        self.backchannels.get()
+    }
+
+    /// How often the connection has been made anew.
+    pub(super) fn times(&self) -> u64 {
+        self.times.load(Ordering::Acquire)
+    }
+
+    /// [`Pipe::listen`] to the connection as it is now.
+    pub(super) fn listen(&self, bell: BorrowedFd<'_>) -> std::io::Result<bool> {
+        let pipe = self.current().pipe.clone();
+        pipe.listen(bell)
     }
 
     /// Asks, and gives `read` the answer.
@@ -225,10 +266,14 @@ impl Conn {
             cx.call.check()?;
             match (self.dial)() {
                 Ok(link) => {
-                    let calls = Calls::new(self.credentials.clone(), self.most);
+                    let mut calls = Calls::new(self.credentials.clone(), self.most);
+                    if let Some(backchannels) = self.backchannels.get() {
+                        calls.call_back(backchannels.clone());
+                    }
                     let pipe = Pipe::over(link, calls, self.most).map_err(|error| error.errno())?;
                     tracing::info!("connected to {} again", pipe.peer());
                     current.pipe = pipe.clone();
+                    self.times.fetch_add(1, Ordering::AcqRel);
                     return Ok(pipe);
                 }
                 Err(error) if Instant::now() >= until => {

@@ -77,7 +77,7 @@ impl Compounds {
     }
 
     fn over(conn: Conn, minor: u32, machine: &str) -> Result<Compounds> {
-        let core = Core::open(conn, minor, machine)?;
+        let core = Core::open(conn, minor, machine, false)?;
         let (caller, call) = (own(), Call::detached());
         let cx = Cx::new(&caller, &call);
         let root = core.ask(&cx, Root, |made| made.handle)?;

@@ -21,6 +21,8 @@ pub struct Options {
     pub act_as: Option<(u32, u32)>,
     /// Read holes as zeros that travel: READ, not READ_PLUS.
     pub no_read_plus: bool,
+    /// Take no delegations, and ask the server each time a file is opened (v4.1 and later have such).
+    pub no_delegations: bool,
     /// Connect from a reserved port, as servers with `secure` in exports(5) demand.
     pub reserved_port: bool,
 }

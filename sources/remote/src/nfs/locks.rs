@@ -6,7 +6,7 @@ use vfs::lock::{HostLock, LockKind, Outsider};
 use vfs::{Cx, Kind, OpenFlags, Result};
 
 use super::node::NfsNode;
-use super::version::{Open, Version};
+use super::version::{Open, Target, Version};
 use crate::locks::{Lockable, Range};
 
 impl<V: Version> NfsNode<V> {
@@ -19,7 +19,11 @@ impl<V: Version> Lockable for NfsNode<V> {
     type Open = V::Open;
 
     fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<V::Open> {
-        self.shared.version.open(cx, self.target(), flags)
+        let target = Target {
+            alone: true,
+            ..self.target()
+        };
+        self.shared.version.open(cx, target, flags)
     }
 
     fn set_lock(&self, cx: &Cx<'_>, open: &V::Open, lock: &Range, state: HostLock) -> Result<()> {

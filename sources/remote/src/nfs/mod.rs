@@ -7,7 +7,7 @@
 //! - `fs` mounts; `node`, `file`, `dir` and `locks` are the file-system traits on top; `dirty` knows what was
 //!   written and is not durable yet.
 //!
-//! What it lacks on purpose: delegations and callbacks, layouts, NLM (v3 has no locks), any cache.
+//! What it lacks on purpose: delegations to write, layouts, NLM (v3 has no locks), any cache but for what is open.
 
 mod conn;
 mod dir;

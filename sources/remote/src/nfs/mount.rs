@@ -145,7 +145,7 @@ impl Mount<'_> {
     }
 
     fn mount_v4(&self, cx: &Cx<'_>, conn: Conn, minor: u32, machine: &str) -> Result<Given> {
-        let core = Core::open(conn, minor, machine)?;
+        let core = Core::open(conn, minor, machine, !self.options.no_delegations)?;
         let root = core.ask(cx, Root, |made| made)?;
         let mut handle: Handle = root.handle.ok_or(Errno::EIO)?.into();
         let names = self.names();

@@ -60,6 +60,7 @@ impl<V: Version> NfsNode<V> {
             handle: &self.handle,
             id: self.id,
             directory: self.kind == Kind::Directory,
+            alone: false,
             place: self.place.as_ref().map(|(dir, name)| (dir, &**name)),
         }
     }

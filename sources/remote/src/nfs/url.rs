@@ -16,7 +16,7 @@ use crate::url::{BadUrl, decode, host_and_port};
 
 /// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. Behind a question mark
 /// may stand, separated by `&`, `vers=` 3, 4, 4.0, 4.1 or 4.2, `mountport=`, `uid=` and `gid=` as whom everyone
-/// acts, `noreadplus`, and `resvport` to come from a reserved port. `xprtsec=tls` or `mtls` (nfs(5)) has the connection
+/// acts, `noreadplus`, `nodelegations`, and `resvport` to come from a reserved port. `xprtsec=tls` or `mtls` (nfs(5)) has the connection
 /// secured: `tlsca=` names a file with the authorities whose certificates are trusted instead of the system's, `tlscert=` and
 /// `tlskey=` what is shown with `mtls`. `%` and two hexadecimal digits stand for a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +117,7 @@ impl Url {
                 "uid" => uid = Some(id("uid", &value)?),
                 "gid" => gid = Some(id("gid", &value)?),
                 "noreadplus" => url.options.no_read_plus = true,
+                "nodelegations" => url.options.no_delegations = true,
                 "resvport" => url.options.reserved_port = true,
                 "path" => url.path = value,
                 "xprtsec" => security = value,
@@ -125,7 +126,7 @@ impl Url {
                 "tlskey" => files.key = Some(value.into()),
                 _ => {
                     return Err(format!(
-                        "vers=, mountport=, uid=, gid=, noreadplus, resvport, xprtsec=, tlsca=, tlscert=, tlskey= or path=, not '{name}'"
+                        "vers=, mountport=, uid=, gid=, noreadplus, nodelegations, resvport, xprtsec=, tlsca=, tlscert=, tlskey= or path=, not '{name}'"
                     ));
                 }
             }
@@ -210,12 +211,15 @@ mod tests {
             (plain.path.as_str(), plain.options),
             ("", Options::default())
         );
-        let full = url("nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus&resvport");
+        let full = url(
+            "nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus&nodelegations&resvport",
+        );
         let want = Options {
             version: Some((3, 0)),
             mount_port: Some(20491),
             act_as: Some((7, 7)),
             no_read_plus: true,
+            no_delegations: true,
             reserved_port: true,
         };
         assert_eq!((full.path.as_str(), full.options), ("a b/c", want));

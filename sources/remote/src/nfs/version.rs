@@ -27,6 +27,8 @@ pub(super) struct Target<'a> {
     pub(super) handle: &'a Handle,
     pub(super) id: NodeId,
     pub(super) directory: bool,
+    /// Whether what is open shall be nobody else's: locks belong to it.
+    pub(super) alone: bool,
     /// The directory and the name that it was found by.
     pub(super) place: Option<(&'a Handle, &'a [u8])>,
 }

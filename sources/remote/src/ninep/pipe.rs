@@ -51,7 +51,11 @@ impl Half for Client {
     }
 
     #[inline]
-    fn receive(&mut self, message: &[u8]) -> std::result::Result<pipe::Received, Malformed> {
+    fn receive(
+        &mut self,
+        message: &[u8],
+        _: &mut Vec<u8>,
+    ) -> std::result::Result<pipe::Received, Malformed> {
         Ok(match Client::receive(self, message)? {
             Received::Answer { tag, result } => pipe::Received::Answer {
                 number: tag.0.into(),

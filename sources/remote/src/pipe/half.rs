@@ -25,8 +25,12 @@ pub trait Half: Send + 'static {
     /// tell.
     fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed>;
 
-    /// Takes a whole message from the server.
-    fn receive(&mut self, message: &[u8]) -> std::result::Result<Received, Malformed>;
+    /// Takes a whole message from the server. Where servers ask as well, what they are answered goes to `to`.
+    fn receive(
+        &mut self,
+        message: &[u8],
+        to: &mut Vec<u8>,
+    ) -> std::result::Result<Received, Malformed>;
 
     /// The caller has no more use for a request's number.
     fn release(&mut self, number: usize);

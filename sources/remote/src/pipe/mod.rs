@@ -10,7 +10,7 @@
 //! the same errno, and the reason is told once ([`Pipe::failure`], and a log line).
 //!
 //! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them. `cancel` and
-//! `asides` ask for what nobody waits for; `state` is all that changes; a [`Half`] knows the protocol.
+//! `asides` ask for what nobody waits for; `listen` is for who wants to hear what a server asks by itself; `state` is all that changes; a [`Half`] knows the protocol.
 //!
 //! What it lacks on purpose: how a session begins, reconnecting, time limits.
 //!
@@ -21,6 +21,7 @@ mod asides;
 mod cancel;
 mod half;
 mod input;
+mod listen;
 mod send;
 mod state;
 mod wait;
@@ -37,6 +38,7 @@ use self::asides::Asides;
 pub(crate) use self::half::{Half, Received};
 use self::input::Input;
 pub(crate) use self::input::Reply;
+pub(crate) use self::listen::rung;
 use self::state::{Guard, State, Who};
 use crate::ConnectError;
 
@@ -127,6 +129,10 @@ pub(crate) struct Shape {
 impl<H: Half> Pipe<H> {
     /// Requests queued beyond this leave although nobody waits yet: the server can begin on them.
     const BATCH: usize = 64 << 10;
+
+    /// The most that is queued behind what a server has asked: more than all requests of a session with what they are
+    /// copied with.
+    const UNREAD: usize = 1 << 20;
 
     /// Payloads up to this are copied into the queue; larger ones leave from where they are. About where a
     /// copy costs as much as a piece more in a system call.

@@ -67,27 +67,48 @@ impl<H: Half> Pipe<H> {
         let mut state = self.state();
         match got {
             Ok(0) => self.fail(&mut state, ECONNRESET, &"the server ended the connection"),
-            Ok(_) => self.deliver(&mut state, input),
+            Ok(_) => {
+                if self.deliver(&mut state, input) {
+                    // Not patiently: nobody would receive meanwhile.
+                    state = self.send_queued(state, false);
+                }
+            }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => self.fail(&mut state, ECONNRESET, &error),
         }
         state
     }
 
-    fn deliver(&self, state: &mut State<H>, input: &mut Input<H>) {
+    /// Gives out what has come whole, and says whether some of it was asked, and so has been answered.
+    fn deliver(&self, state: &mut State<H>, input: &mut Input<H>) -> bool {
+        let mut answered = false;
         loop {
             let pending = input.pending();
             let len = match state.half.frame(pending) {
                 Ok(Some(len)) if len <= pending.len() => len,
-                Ok(_) => return,
-                Err(what) => return self.fail(state, Errno::EIO, &what),
+                Ok(_) => return answered,
+                Err(what) => {
+                    self.fail(state, Errno::EIO, &what);
+                    return false;
+                }
             };
-            match state.half.receive(&pending[..len]) {
+            let before = state.queue.len();
+            match state.half.receive(&pending[..len], &mut state.queue) {
                 Ok(Received::Answer { number, result }) => {
                     state.answered(number, result, input, len);
                 }
                 Ok(Received::Nothing) => input.skip(len),
-                Err(what) => return self.fail(state, Errno::EIO, &what),
+                Err(what) => {
+                    self.fail(state, Errno::EIO, &what);
+                    return false;
+                }
+            }
+            if state.queue.len() > before {
+                answered = true;
+                if state.queue.len() > Pipe::<H>::UNREAD {
+                    self.fail(state, Errno::EIO, &"the server asks and does not read");
+                    return false;
+                }
             }
         }
     }

@@ -79,12 +79,24 @@ pub struct Sequence {
     pub highest: u32,
 }
 
+/// What SEQUENCE is answered with besides (`sr_status_flags`, RFC 8881 section 18.46.3).
+pub mod told {
+    /// No connection is left to call the client by.
+    pub const CALLBACK_PATH_DOWN: u32 = 0x1;
+    /// Delegations have been taken away.
+    pub const RECALLABLE_REVOKED: u32 = 0x40;
+    /// No connection of this session is left to call the client by.
+    pub const SESSION_PATH_DOWN: u32 = 0x200;
+}
+
 /// A compound's end.
 pub struct Done<T> {
     /// The highest slot that the server would have us use.
     pub highest: Option<u32>,
     /// Whether the slot's turn has been taken.
     pub turned: bool,
+    /// What the server tells of the client's state: some of [`told`].
+    pub told: u32,
     /// The answer.
     pub result: Result<T, Failure>,
 }
@@ -143,6 +155,7 @@ impl<S: Steps> Ask for Compound<'_, S> {
         let mut done = Done {
             highest: None,
             turned: false,
+            told: 0,
             result: Err(Failure::Later),
         };
         if let Some(sequence) = &self.sequence {
@@ -154,6 +167,7 @@ impl<S: Steps> Ask for Compound<'_, S> {
                         return Err(Malformed::new(what).into());
                     }
                     done.turned = true;
+                    done.told = sequenced.flags;
                     done.highest = Some(sequenced.target_highest_slot);
                 }
                 Err(Failure::Malformed(what)) => return Err(Failure::Malformed(what)),

@@ -1,9 +1,11 @@
 //! What v4 can be asked (RFC 7530, RFC 8881, RFC 7862, RFC 8276): compounds, each of some [`Steps`].
 
 mod attr;
+mod callback;
 mod client;
 mod compound;
 mod data;
+mod delegation;
 mod dir;
 mod lock;
 mod name;
@@ -16,16 +18,18 @@ mod tests;
 mod xattr;
 
 pub use attr::{Access, Can, FsStat, GetAttr, SetAttr, Traits};
+pub use callback::{Asked, Backchannels};
 pub use client::{Renew, SetClientId, SetClientIdConfirm};
-pub use compound::{Compound, Done, Ops, Results, Sequence, Steps};
+pub use compound::{Compound, Done, Ops, Results, Sequence, Steps, told};
 pub use data::{Commit, Piece, Read, ReadPieces, Write};
+pub use delegation::{DelegReturn, FreeStateId, TestStateIds};
 pub use dir::ReadDir;
 pub use lock::{Lock, LockRange, TestLock, Unlock};
 pub use name::{Create, Link, Lookup, ReadLink, Remove, Rename, Root};
-pub use open::{Claim, Close, Open, OpenConfirm, Opened};
+pub use open::{Claim, Close, Delegated, Open, OpenConfirm, Opened};
 pub use range::{Allocate, Copy, Seek};
 pub use session::{
-    CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged, Nothing,
+    BindConnection, CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged, Nothing,
     ReclaimComplete, Session,
 };
 pub use slots::{Slot, Slots};

@@ -12,7 +12,7 @@ use super::compound::{Ops, Results, Steps, refused};
 use crate::client::{Failure, Made, Tree};
 use crate::v4::attr::Attributes;
 use crate::v4::op::{self, CreateHow, Op, OpenHow};
-use crate::v4::reply::Opened as OpenedReply;
+use crate::v4::reply::{Delegation, Opened as OpenedReply};
 use crate::v4::types::Owner;
 use crate::v4::{ClientId, StateId, Status};
 
@@ -85,6 +85,17 @@ pub struct Opened {
     pub confirm: bool,
     /// The file.
     pub made: Made,
+    /// The delegation that came with it.
+    pub delegation: Option<Delegated>,
+}
+
+/// A delegation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delegated {
+    /// What it is given back by.
+    pub state: StateId,
+    /// Whether it is one to read that the server does not want back at once.
+    pub of_use: bool,
 }
 
 impl Steps for Open<'_> {
@@ -149,7 +160,19 @@ impl Steps for Open<'_> {
         let ok: OpenedReply<'r> = counted(from, OPEN, self.counts)?;
         let handle = take_handle(from)?;
         let attr = attr::take(self.tree, from)?;
+        let delegation = match ok.delegation {
+            Delegation::Read(read) => Some(Delegated {
+                state: read.state,
+                of_use: !read.recall,
+            }),
+            Delegation::Write(write) => Some(Delegated {
+                state: write.state,
+                of_use: false,
+            }),
+            Delegation::None | Delegation::NoneBecause(_) => None,
+        };
         Ok(Opened {
+            delegation,
             state: ok.state,
             confirm: ok.flags & CONFIRM != 0,
             made: Made {

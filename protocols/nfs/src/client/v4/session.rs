@@ -1,9 +1,10 @@
 //! Who a client is and what sessions it has: v4.1 and later (RFC 8881 section 2.10).
 
+use super::callback::{OPERATIONS, SLOTS};
 use super::compound::{Ops, Results, Steps};
 use crate::client::Failure;
 use crate::v4::op::{self, Op, Protect};
-use crate::v4::reply::{Exchanged as ExchangedReply, SessionCreated};
+use crate::v4::reply::{Bound, Exchanged as ExchangedReply, SessionCreated};
 use crate::v4::types::{CallbackSecurity, Channel};
 use crate::v4::{ClientId, SessionId, Verifier};
 
@@ -76,6 +77,8 @@ pub struct CreateSession {
     pub slots: u32,
     /// The most bytes of a call, and of a reply.
     pub most: u32,
+    /// Whether the server may call by the connection that this goes by.
+    pub backchannel: bool,
 }
 
 /// A session as it was agreed on.
@@ -89,6 +92,8 @@ pub struct Session {
     pub max_request: u32,
     /// The most bytes of a reply.
     pub max_response: u32,
+    /// Whether the server may call, and will.
+    pub backchannel: bool,
 }
 
 impl Steps for CreateSession {
@@ -107,20 +112,19 @@ impl Steps for CreateSession {
             max_requests: self.slots,
             rdma: None,
         };
-        // Nothing is to be called back: there are no delegations.
         let back = Channel {
             header_pad: 0,
             max_request: 4096,
             max_response: 4096,
-            max_cached: 0,
-            max_operations: 2,
-            max_requests: 1,
+            max_cached: 4096,
+            max_operations: OPERATIONS,
+            max_requests: SLOTS,
             rdma: None,
         };
         to.op(&Op::CreateSession(op::CreateSession {
             client: self.client,
             sequence: self.sequence,
-            flags: 0,
+            flags: if self.backchannel { BACKCHANNEL } else { 0 },
             fore,
             back,
             program: CALLBACK_PROGRAM,
@@ -136,12 +140,47 @@ impl Steps for CreateSession {
             slots: ok.fore.max_requests.clamp(1, self.slots),
             max_request: ok.fore.max_request,
             max_response: ok.fore.max_response,
+            backchannel: self.backchannel && ok.flags & BACKCHANNEL != 0,
         })
     }
 }
 
-/// The program that callbacks would be calls of: the first of those that are nobody's (RFC 5531 section 8.3).
+/// `CREATE_SESSION4_FLAG_CONN_BACK_CHAN`
+const BACKCHANNEL: u32 = 2;
+
+/// The program that callbacks are calls of: the first of those that are nobody's (RFC 5531 section 8.3).
 pub(super) const CALLBACK_PROGRAM: u32 = 0x4000_0000;
+
+/// Has the server call by the connection that this goes by (RFC 8881 section 18.34).
+pub struct BindConnection {
+    /// For which session.
+    pub session: SessionId,
+}
+
+impl Steps for BindConnection {
+    /// Whether it will.
+    type Answer<'r> = bool;
+
+    const ONCE: bool = false;
+
+    fn put(&self, to: &mut Ops<'_>) {
+        /// `CDFC4_FORE_OR_BOTH`
+        const FORE_OR_BOTH: u32 = 3;
+        to.op(&Op::BindConnToSession(op::BindConnToSession {
+            session: self.session,
+            direction: FORE_OR_BOTH,
+            rdma: false,
+        }));
+    }
+
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<bool, Failure> {
+        const BIND_CONN_TO_SESSION: u32 = 41;
+        /// `CDFS4_BACK`
+        const BACK: u32 = 2;
+        let bound: Bound = from.take(BIND_CONN_TO_SESSION)?;
+        Ok(bound.direction & BACK != 0)
+    }
+}
 
 /// Ends a session.
 pub struct DestroySession {

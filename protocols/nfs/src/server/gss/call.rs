@@ -74,7 +74,8 @@ impl Connection {
             Err(Stop::Refused(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
-                rpc::refuse(asked.xid, self.marked, why, verifier, out);
+                let to = &mut Buffered::new(out);
+                rpc::refuse(asked.xid, self.marked, why, verifier, to);
             }
             Err(stop) => {
                 if matches!(stop, Stop::Later(_)) {

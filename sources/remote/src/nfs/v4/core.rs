@@ -1,18 +1,21 @@
 //! Compounds, made again as often as it takes: put off, or after the server has begun anew.
 //!
 //! Lock order: `recovering`, held while a client makes itself known again; then the mutex of the life, that of
-//! the opens, or an open's, one at a time and none across a request.
+//! the opens, or an open's, one at a time and none across a request. `delegations` has its own. When the server calls, a
+//! connection's mutex comes before those of the delegations and of the life, and the keeper's queue behind them.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ::nfs::client::v4::{
-    ClientId, Compound, CreateSession, DestroyClientId, DestroySession, ExchangeId, Nothing,
-    ReclaimComplete, Renew, Sequence, SetClientId, Slot, Status, Steps,
+    Backchannels, ClientId, Compound, CreateSession, DestroyClientId, DestroySession, ExchangeId,
+    Nothing, ReclaimComplete, Renew, Sequence, SetClientId, Slot, Status, Steps, told,
 };
 use ::nfs::client::{Failure, Limits, Tree};
 use vfs::{Caller, Cx, Errno, Result};
 
+use super::delegations::{Delegations, Holder};
 use super::keeper::Queue;
 use super::life::{Life, NoSlot, Table};
 use super::opens::Opens;
@@ -31,7 +34,10 @@ pub(in crate::nfs) struct Core {
     life: Mutex<Arc<Life>>,
     recovering: Mutex<Recovering>,
     pub(super) opens: Opens,
+    pub(super) delegations: Delegations,
     pub(super) queue: Queue,
+    /// How often the connection had been made anew when the server was told to call by it.
+    bound: AtomicU64,
 }
 
 /// What only who recovers needs.
@@ -58,8 +64,13 @@ impl Core {
     /// How often a call is made again for the sake of the server's state before it is given up.
     const ATTEMPTS: u32 = 8;
 
-    /// Makes a client of `machine` known.
-    pub(in crate::nfs) fn open(conn: Conn, minor: u32, machine: &str) -> Result<Arc<Core>> {
+    /// Makes a client of `machine` known, which takes `delegations` if there may be such.
+    pub(in crate::nfs) fn open(
+        conn: Conn,
+        minor: u32,
+        machine: &str,
+        delegations: bool,
+    ) -> Result<Arc<Core>> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
@@ -69,7 +80,7 @@ impl Core {
             client: 0,
             session: None,
         });
-        let core = Core {
+        let core = Arc::new(Core {
             conn,
             minor,
             name: format!("{machine}/barge/{pid}/{number}"),
@@ -78,11 +89,27 @@ impl Core {
             life: Mutex::new(life.clone()),
             recovering: Mutex::new(Recovering { sequence: 0 }),
             opens: Opens::default(),
+            delegations: Delegations::default(),
             queue: Queue::default(),
-        };
+            bound: AtomicU64::new(0),
+        });
+        if delegations && minor > 0 {
+            let holder = Box::new(Holder(Arc::downgrade(&core)));
+            core.conn.call_back(Arc::new(Backchannels::new(holder)));
+        }
         let call = vfs::Call::detached();
         core.recover(&Cx::new(&core.machine, &call), &life, Status::StaleClientid)?;
-        Ok(Arc::new(core))
+        Ok(core)
+    }
+
+    /// Whether the server may call.
+    pub(super) fn is_called_back(&self) -> bool {
+        self.conn.backchannels().is_some()
+    }
+
+    /// Hears the server when nobody waits for an answer of it: see [`Conn::listen`].
+    pub(super) fn listen(&self, bell: BorrowedFd<'_>) -> std::io::Result<bool> {
+        self.conn.listen(bell)
     }
 
     pub(in crate::nfs) fn peer(&self) -> String {
@@ -229,8 +256,10 @@ impl Core {
             steps,
         };
         let mut turned = (false, None);
+        let mut news = 0;
         let done = self.conn.end(cx, flight, &compound, |done| {
             turned = (done.turned, done.highest);
+            news = done.told;
             done.result.map(&mut read)
         });
         if let (Some(table), Some((slot, _))) = (&life.session, slot) {
@@ -240,7 +269,12 @@ impl Core {
                     table.give_back(slot, true, None);
                     return Err(Failure::Later);
                 }
-                Ok(_) => table.give_back(slot, turned.0, turned.1),
+                Ok(_) => {
+                    table.give_back(slot, turned.0, turned.1);
+                    if table.backchannel {
+                        self.heed(news);
+                    }
+                }
                 // The server's RPC would not have it: it has not come to the slot.
                 Err(Failure::Refused(errno))
                     if ![Errno::ETIMEDOUT, Errno::EINTR].contains(errno) =>
@@ -251,6 +285,42 @@ impl Core {
             }
         }
         done?
+    }
+
+    /// Has done what a server tells of its ways to this client besides, or what a new connection asks for.
+    #[inline]
+    fn heed(&self, news: u32) {
+        const LOST: u32 = told::CALLBACK_PATH_DOWN | told::SESSION_PATH_DOWN;
+        let bound = self.bound.load(Ordering::Acquire) == self.conn.times();
+        let bind = news & LOST != 0 || !bound;
+        let revoked = news & told::RECALLABLE_REVOKED != 0;
+        if bind || revoked {
+            self.queue.look(bind, revoked);
+        }
+    }
+
+    /// Asks what belongs to no session.
+    pub(super) fn outside<S: Steps, T>(
+        &self,
+        cx: &Cx<'_>,
+        steps: &S,
+        read: impl FnMut(S::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let nobody = Arc::new(Life {
+            number: 0,
+            client: 0,
+            session: None,
+        });
+        self.patiently(cx, &nobody, steps, read)
+    }
+
+    /// Remembers that the server was told to call by the connection that was made anew so often.
+    pub(super) fn is_bound(&self, times: u64) {
+        self.bound.store(times, Ordering::Release);
+    }
+
+    pub(super) fn times(&self) -> u64 {
+        self.conn.times()
     }
 
     /// Gets over what a server says of a life's state.
@@ -271,7 +341,10 @@ impl Core {
                 | Status::Expired
         );
         if let (true, Some(table)) = (states, &life.session) {
-            // The session is good, and so what is open can be opened again.
+            // The session is good, and so what is open can be opened again. That may be what a delegation is in the way of.
+            for one in self.delegations.take_all() {
+                let _ = self.give_back_in(cx, life, &one);
+            }
             let next = self.next(life, life.client, Some(table.clone()));
             self.opens.renew(self, cx, &next, false);
             self.publish(next);
@@ -284,6 +357,7 @@ impl Core {
         }
         let (client, session) = self.introduce(&own, &mut recovering)?;
         let next = self.next(life, client, session);
+        drop(self.delegations.take_all());
         self.opens.renew(self, cx, &next, true);
         if next.session.is_some() {
             self.patiently(&own, &next, &ReclaimComplete, |()| ())
@@ -328,11 +402,6 @@ impl Core {
         cx: &Cx<'_>,
         recovering: &mut Recovering,
     ) -> Result<(ClientId, Option<Arc<Table>>)> {
-        let nobody = Arc::new(Life {
-            number: 0,
-            client: 0,
-            session: None,
-        });
         let owner = self.name.as_bytes();
         for _ in 0..Core::ATTEMPTS {
             if self.minor == 0 {
@@ -340,9 +409,9 @@ impl Core {
                     owner,
                     verifier: self.verifier,
                 };
-                let confirm = self.patiently(cx, &nobody, &set, |confirm| confirm);
+                let confirm = self.outside(cx, &set, |confirm| confirm);
                 let confirm = confirm.map_err(errno)?;
-                match self.patiently(cx, &nobody, &confirm, |()| ()) {
+                match self.outside(cx, &confirm, |()| ()) {
                     Ok(()) => return Ok((confirm.client, None)),
                     Err(Failure::State(Status::StaleClientid)) => {}
                     Err(failure) => return Err(errno(failure)),
@@ -352,7 +421,7 @@ impl Core {
                     owner,
                     verifier: self.verifier,
                 };
-                let known = self.patiently(cx, &nobody, &exchange, |known| known);
+                let known = self.outside(cx, &exchange, |known| known);
                 let known = known.map_err(errno)?;
                 recovering.sequence = known.sequence;
                 if let Some(session) = self.session(cx, recovering, known.client)? {
@@ -370,20 +439,22 @@ impl Core {
         recovering: &mut Recovering,
         client: ClientId,
     ) -> Result<Option<Arc<Table>>> {
-        let nobody = Arc::new(Life {
-            number: 0,
-            client: 0,
-            session: None,
-        });
+        let backchannels = self.conn.backchannels();
+        let times = self.conn.times();
         let create = CreateSession {
             client,
             sequence: recovering.sequence,
             slots: Core::SLOTS,
             most: Core::MOST,
+            backchannel: backchannels.is_some(),
         };
-        match self.patiently(cx, &nobody, &create, |session| session) {
+        match self.outside(cx, &create, |session| session) {
             Ok(session) => {
                 recovering.sequence = recovering.sequence.wrapping_add(1);
+                if let Some(backchannels) = backchannels {
+                    backchannels.add(session.id);
+                    self.is_bound(times);
+                }
                 Ok(Some(Table::new(&session)))
             }
             Err(Failure::State(_)) => Ok(None),

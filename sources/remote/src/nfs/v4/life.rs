@@ -17,6 +17,8 @@ pub(super) struct Table {
     pub(super) id: SessionId,
     pub(super) max_request: u32,
     pub(super) max_response: u32,
+    /// Whether the server calls back.
+    pub(super) backchannel: bool,
     state: Mutex<State>,
     freed: Condvar,
 }
@@ -41,6 +43,7 @@ impl Table {
             id: session.id,
             max_request: session.max_request,
             max_response: session.max_response,
+            backchannel: session.backchannel,
             state: Mutex::new(State {
                 slots: Slots::new(session.id, session.slots),
                 broken: false,
@@ -79,6 +82,11 @@ impl Table {
         state.slots.give_back(slot);
         drop(state);
         self.freed.notify_one();
+    }
+
+    /// The highest slot that the server would have us use.
+    pub(super) fn aim(&self, highest: u32) {
+        self.state().slots.aim(highest);
     }
 
     /// A slot's turn is in doubt.

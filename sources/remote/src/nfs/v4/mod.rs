@@ -1,9 +1,11 @@
 //! v4.0, v4.1 and v4.2: compounds, state, and what becomes of that when the server begins anew.
 //!
 //! - `life` is what a server knows a client by, `core` asks and recovers.
-//! - `opens` has what is open and by whom, `locks` what is locked; `keeper` closes and renews the lease.
+//! - `opens` has what is open and by whom, `locks` what is locked, `delegations` what need not be asked for;
+//!   `keeper` closes, gives back, renews the lease, and hears the server when nobody else does.
 
 mod core;
+mod delegations;
 mod keeper;
 mod life;
 mod locks;
@@ -27,8 +29,10 @@ use vfs::{
 
 pub use self::core::Turn;
 pub(super) use self::core::{Core, NOWHERE};
+use self::delegations::{Delegation, Delegations};
 pub(super) use self::keeper::Keeper;
 pub(super) use self::opens::Opening;
+use self::opens::Wanted;
 use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
 use crate::file::may_open;
 use crate::locks::Range;
@@ -133,6 +137,45 @@ impl V4 {
         Ok((got, eof))
     }
 
+    /// To be opened without a delegation.
+    fn wanted<'a>(&self, claim: Claim<'a>, flags: OpenFlags) -> Wanted<'a> {
+        Wanted {
+            claim,
+            flags,
+            tree: self.tree,
+            delegation: false,
+        }
+    }
+
+    /// Opens by handle, or finds it open by a delegation.
+    fn open_by_handle(
+        &self,
+        cx: &Cx<'_>,
+        target: Target<'_>,
+        flags: OpenFlags,
+    ) -> Result<Arc<Opening>> {
+        let core = &self.core;
+        let wanted = self.wanted(Claim::Handle(target.handle), flags);
+        if target.alone || !Delegations::covers(flags) || !core.takes_delegations() {
+            if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC) {
+                core.give_file_back(cx, target.handle);
+            }
+            return Ok(core.open_file(cx, &wanted)?.1);
+        }
+        if let Some(opening) = core.delegations.open(target.handle, cx.caller) {
+            return Ok(opening);
+        }
+        let wanted = Wanted {
+            delegation: true,
+            ..wanted
+        };
+        let (opened, opening) = core.open_file(cx, &wanted)?;
+        if let Some(came) = opened.delegation {
+            core.keep(cx, Delegation::new(came, &opening, &target));
+        }
+        Ok(opening)
+    }
+
     /// Opens by name what cannot be opened by handle (v4.0). If that is not there any more, each read and write
     /// is checked by itself.
     fn open_by_place(
@@ -142,10 +185,8 @@ impl V4 {
         flags: OpenFlags,
     ) -> Result<Arc<Opening>> {
         if let Some((dir, name)) = target.place {
-            match self
-                .core
-                .open_file(cx, Claim::Name(dir, name), flags, self.tree)
-            {
+            let wanted = self.wanted(Claim::Name(dir, name), flags);
+            match self.core.open_file(cx, &wanted) {
                 Ok((opened, opening))
                     if opened.made.attr.is_some_and(|attr| attr.id == target.id) =>
                 {
@@ -248,6 +289,7 @@ impl Version for V4 {
         open: Option<&Arc<Opening>>,
         set: &SetAttr,
     ) -> Result<Attr> {
+        self.core.give_file_back(cx, handle);
         let make = |_: &life::Life| {
             Ok(AskSetAttr {
                 handle,
@@ -319,6 +361,7 @@ impl Version for V4 {
     }
 
     fn link(&self, cx: &Cx<'_>, handle: &Handle, dir: &Handle, name: &[u8]) -> Result<Attr> {
+        self.core.give_file_back(cx, handle);
         let ask = Link {
             handle,
             dir,
@@ -329,6 +372,7 @@ impl Version for V4 {
     }
 
     fn remove(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8], directory: bool) -> Result<()> {
+        self.core.give_name_back(cx, dir, name);
         let ask = Remove {
             dir,
             name,
@@ -343,6 +387,8 @@ impl Version for V4 {
         (from, name): (&Handle, &[u8]),
         (to, to_name): (&Handle, &[u8]),
     ) -> Result<()> {
+        self.core.give_name_back(cx, from, name);
+        self.core.give_name_back(cx, to, to_name);
         let ask = Rename {
             from,
             name,
@@ -381,9 +427,7 @@ impl Version for V4 {
         if self.core.minor == 0 {
             return self.open_by_place(cx, target, flags);
         }
-        let claim = Claim::Handle(target.handle);
-        let (_, opening) = self.core.open_file(cx, claim, flags, self.tree)?;
-        Ok(opening)
+        self.open_by_handle(cx, target, flags)
     }
 
     fn create(
@@ -394,8 +438,9 @@ impl Version for V4 {
         flags: OpenFlags,
         mode: u32,
     ) -> Result<(Found, Arc<Opening>)> {
-        let claim = Claim::Create(dir, name, mode);
-        let (opened, opening) = match self.core.open_file(cx, claim, flags, self.tree) {
+        self.core.give_name_back(cx, dir, name);
+        let wanted = self.wanted(Claim::Create(dir, name, mode), flags);
+        let (opened, opening) = match self.core.open_file(cx, &wanted) {
             // So a server says of whatever is no file.
             Err(errno @ (Errno::EINVAL | Errno::ELOOP)) => {
                 let found = self.lookup(cx, dir, Some(name))?;

@@ -19,6 +19,16 @@ use super::core::{Core, NOWHERE, errno};
 use super::life::Life;
 use crate::nfs::version::Handle;
 
+/// What is to be opened.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) claim: Claim<'a>,
+    pub(super) flags: OpenFlags,
+    pub(super) tree: Tree,
+    /// Whether it may come with a delegation.
+    pub(super) delegation: bool,
+}
+
 /// Who opens, as the server is told.
 #[derive(Clone, Copy)]
 pub(super) struct Owner {
@@ -141,18 +151,16 @@ impl Core {
     pub(super) fn open_file(
         self: &Arc<Self>,
         cx: &Cx<'_>,
-        claim: Claim<'_>,
-        flags: OpenFlags,
-        tree: Tree,
+        wanted: &Wanted<'_>,
     ) -> Result<(Opened, Arc<Opening>)> {
         let mut again = true;
         loop {
             let owner = Counting::new(self.opens.owner());
-            match self.open_as(cx, claim, flags, tree, &owner) {
+            match self.open_as(cx, wanted, &owner) {
                 Ok(opened) => {
                     let handle = opened.made.handle.as_deref().ok_or(Errno::EIO)?;
-                    let opening =
-                        self.opening(cx, handle.into(), flags, opened.state, Some(owner.now()));
+                    let (flags, owner) = (wanted.flags, Some(owner.now()));
+                    let opening = self.opening(cx, handle.into(), flags, opened.state, owner);
                     return Ok((opened, opening));
                 }
                 // The owner is of no use any more.
@@ -168,15 +176,12 @@ impl Core {
     fn open_as(
         &self,
         cx: &Cx<'_>,
-        claim: Claim<'_>,
-        flags: OpenFlags,
-        tree: Tree,
+        wanted: &Wanted<'_>,
         owner: &Counting,
     ) -> std::result::Result<Opened, Failure> {
         let name = owner.now().name();
         loop {
-            let open =
-                |life: &Life| Ok(self.ask_open(life.client, &name, claim, flags, tree, owner));
+            let open = |life: &Life| Ok(self.ask_open(life.client, &name, wanted, owner));
             let mut opened = self.try_call(cx, open, |opened| opened)?;
             if !opened.confirm {
                 return Ok(opened);
@@ -206,9 +211,7 @@ impl Core {
         &self,
         client: u64,
         name: &'a [u8],
-        claim: Claim<'a>,
-        flags: OpenFlags,
-        tree: Tree,
+        wanted: &Wanted<'a>,
         owner: &'a Counting,
     ) -> Open<'a> {
         Open {
@@ -216,10 +219,10 @@ impl Core {
             owner: name,
             seqid: owner.now().seqid,
             counts: &owner.counts,
-            flags,
-            refuse_delegation: self.minor > 0,
-            claim,
-            tree,
+            flags: wanted.flags,
+            refuse_delegation: self.minor > 0 && !wanted.delegation,
+            claim: wanted.claim,
+            tree: wanted.tree,
         }
     }
 
@@ -284,6 +287,16 @@ impl Core {
 }
 
 impl Opening {
+    /// Who has opened it.
+    pub(super) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Whether it is `caller`'s, and good.
+    pub(super) fn is_for(&self, caller: &Caller) -> bool {
+        self.caller == *caller && !self.held().lost
+    }
+
     pub(super) fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().expect("no panic holds it")
     }
@@ -315,7 +328,13 @@ impl Opening {
         let owner = Counting::new(owner);
         let name = owner.now().name();
         let open = |claim| {
-            let open = core.ask_open(life.client, &name, claim, self.flags, NOWHERE, &owner);
+            let wanted = Wanted {
+                claim,
+                flags: self.flags,
+                tree: NOWHERE,
+                delegation: false,
+            };
+            let open = core.ask_open(life.client, &name, &wanted, &owner);
             let opened = core.patiently(&cx, life, &open, |opened| opened)?;
             if !opened.confirm {
                 return Ok(opened.state);

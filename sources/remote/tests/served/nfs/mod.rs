@@ -1,6 +1,7 @@
 //! NFS: over a barge server in the same process, and over Ganesha.
 
 mod conformance;
+mod delegations;
 mod direct;
 mod ganesha;
 mod net;

@@ -1,0 +1,71 @@
+//! Hearing what a server asks by itself, while nobody waits for an answer.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use transports::Interest;
+
+use super::{Half, Pipe};
+
+impl<H: Half> Pipe<H> {
+    /// For how long who listens leaves the connection to who waits for answers, who hears all there is as well. So
+    /// not every answer wakes two.
+    const LEFT_ALONE: Duration = Duration::from_millis(10);
+
+    /// Takes what comes while nobody else does, until `bell` is readable (`true`) or the connection is of no use any
+    /// more (`false`).
+    pub(crate) fn listen(&self, bell: BorrowedFd<'_>) -> io::Result<bool> {
+        loop {
+            let interest = {
+                let state = self.state();
+                if state.is_failed() {
+                    return Ok(false);
+                }
+                Interest {
+                    read: state.input.is_some(),
+                    // What was answered and did not go at once.
+                    write: !state.queue.is_empty() && !state.sending,
+                }
+            };
+            if interest.read {
+                let ready = self.link.wait(interest, bell, None)?;
+                if ready.woken {
+                    return Ok(true);
+                }
+                if ready.write {
+                    drop(self.send_queued(self.state(), false));
+                }
+                if ready.read || ready.hung_up {
+                    self.hear();
+                }
+            }
+            if rung(bell, Pipe::<H>::LEFT_ALONE)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn hear(&self) {
+        let mut state = self.state();
+        if let Some(mut input) = state.input.take() {
+            state = self.recv(state, &mut input, false);
+            self.hand_over(&mut state, input);
+        }
+    }
+}
+
+/// Whether `bell` is readable, or becomes so within `time`.
+pub(crate) fn rung(bell: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
+    let time = Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    match poll(&mut fds, Some(&time)) {
+        Ok(_) => Ok(!fds[0].revents().is_empty()),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
