@@ -45,10 +45,10 @@ pub(crate) struct ServeArgs {
     /// which of them they go by is their kernel's. Setting them takes root here, and users that are not squashed
     #[arg(long)]
     nfs_security_label: bool,
-    /// Give NFS v4.1 and v4.2 clients no delegations: they then ask the server for each open of a file, and keep what
-    /// they know of it no longer than they do anyway
+    /// Give NFS v4.1 and v4.2 clients delegations: they then open, read and lock a file that nobody else wants without
+    /// asking. Not for databases that several clients share, yet
     #[arg(long)]
-    no_delegations: bool,
+    delegations: bool,
     /// Where to keep what NFS v4 clients need to go on after a restart [default: $STATE_DIRECTORY, else
     /// /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
     #[arg(long, value_name = "DIR")]
@@ -200,7 +200,7 @@ impl ServeArgs {
                 lease: Duration::from_secs(self.nfs_lease.into()),
                 read_plus: !self.no_read_plus,
                 security_labels: self.nfs_security_label,
-                delegations: !self.no_delegations,
+                delegations: self.delegations,
                 state_dir: self.state_dir.clone(),
                 tls: self.tls.plan()?,
                 #[cfg(feature = "gss")]

@@ -104,6 +104,11 @@ impl Way {
         match self.protocol {
             NineP => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
+            Nfs {
+                version: "4.1",
+                security: None,
+                ..
+            } => "--state-dir {run}/state --delegations".into(),
             Nfs { security: None, .. } => "--state-dir {run}/state".into(),
             Nfs {
                 security: Some(security),

@@ -81,7 +81,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         file: "delegations.sh",
         quick: &[("ROUNDS", "3")],
         full: &[("ROUNDS", "50")],
-        ways: &["nfs4.1", "nfs4.2"],
+        ways: &["nfs4.1"],
         ..PLAIN
     },
     Script {
