@@ -46,7 +46,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     nfs_security_label: bool,
     /// Give NFS v4.1 and v4.2 clients delegations: they then open, read and lock a file that nobody else wants without
-    /// asking. Not for databases that several clients share, yet
+    /// asking. Not where programs of this host rename or remove files that clients use: clients hear of it a moment later
     #[arg(long)]
     delegations: bool,
     /// Where to keep what NFS v4 clients need to go on after a restart [default: $STATE_DIRECTORY, else
