@@ -44,6 +44,10 @@ const READS_OF_DATA: u32 = 1024;
 /// How many reads take it for granted that holes are as short as they were.
 const READS_OF_SHORT: u32 = 16;
 
+/// How many reads take it for granted that a disk has to be waited for, as it had to: what one finds out in vain costs half
+/// as much as it takes to read a MiB.
+const READS_OF_DISK: u32 = 64;
+
 impl Solid {
     fn covers(&self, from: u64, to: u64) -> bool {
         // Torn or late, it is a stretch that is not asked for holes.
@@ -245,7 +249,7 @@ impl Walk<'_> {
 
     /// The data that `piece` begins with, up to the end: nothing more is asked now, nor by the next reads.
     fn give_up(&mut self, piece: &Extent) -> Extent {
-        self.solid.learn(piece.offset, u64::MAX, READS_OF_SHORT);
+        self.solid.learn(piece.offset, u64::MAX, READS_OF_DISK);
         (self.at, self.hole) = (self.to, None);
         data(piece.offset, self.to)
     }
