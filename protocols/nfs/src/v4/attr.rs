@@ -54,12 +54,24 @@ impl Bitmap {
     }
 }
 
+impl Bitmap {
+    /// A set, and whether there is more in it than fits one.
+    fn get_and_beyond(from: &mut XdrReader<'_>) -> Result<(Bitmap, bool), Malformed> {
+        let (mut set, mut beyond) = (Bitmap::default(), false);
+        for at in 0..from.u32()? as usize {
+            let word = from.u32()?;
+            match set.0.get_mut(at) {
+                Some(known) => *known = word,
+                None => beyond |= word != 0,
+            }
+        }
+        Ok((set, beyond))
+    }
+}
+
 impl Xdr<'_> for Bitmap {
     fn get(from: &mut XdrReader<'_>) -> Result<Bitmap, Malformed> {
-        let words = Vec::<u32>::get(from)?;
-        Ok(Bitmap(std::array::from_fn(|at| {
-            words.get(at).copied().unwrap_or(0)
-        })))
+        Bitmap::get_and_beyond(from).map(|(set, _)| set)
     }
 
     fn put(&self, to: &mut impl Put) {
@@ -296,13 +308,9 @@ macro_rules! attributes {
 
         impl<'a> Attributes<'a> {
             fn get_values(set: Bitmap, from: &mut XdrReader<'a>) -> Result<Self, Malformed> {
-                Ok(Attributes {
-                    $($field: match set.has($number) {
-                        true => Some(Xdr::get(from)?),
-                        false => None,
-                    },)*
-                    unknown: false,
-                })
+                let mut found = Attributes::default();
+                $(if set.has($number) { found.$field = Some(Xdr::get(from)?); })*
+                Ok(found)
             }
         }
     };
@@ -370,13 +378,8 @@ attributes! {
 
 impl<'a> Xdr<'a> for Attributes<'a> {
     fn get(from: &mut XdrReader<'a>) -> Result<Attributes<'a>, Malformed> {
-        let mut words = *from;
-        let set = Bitmap::get(from)?;
+        let (set, beyond) = Bitmap::get_and_beyond(from)?;
         let values = <&[u8]>::get(from)?;
-        let beyond = Vec::<u32>::get(&mut words)?
-            .iter()
-            .skip(Bitmap::WORDS)
-            .any(|&word| word != 0);
         if beyond || !set.without(&Attributes::KNOWN).is_empty() {
             return Ok(Attributes {
                 unknown: true,
