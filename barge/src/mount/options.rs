@@ -86,7 +86,10 @@ mod tests {
 
     fn settled(text: &str) -> Result<Settled, String> {
         let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
-        Ok(settle(&options?, &Source::Memory))
+        Ok(settle(
+            &options?,
+            &Source::Tree(barge_client::Source::Memory),
+        ))
     }
 
     #[test]
