@@ -45,11 +45,16 @@ impl Url {
 
     /// Connects, and attaches to what is named, [`Url::path`] left aside.
     pub fn connect(&self) -> Result<Arc<Remote9p>, ConnectError> {
-        let link = self.dial().map_err(|error| {
+        let failed = |error: io::Error| {
             let why = format!("cannot connect to {}: {error}", self.addr);
             ConnectError::new(Errno::from(error), why)
-        })?;
-        Remote9p::connect(link, self.options.clone())
+        };
+        let options = self.options.clone();
+        if self.retry == Retry::For(Duration::ZERO) {
+            let link = transports::dial(&self.addr).map_err(failed)?;
+            return Remote9p::connect(link, options);
+        }
+        Remote9p::connect(self.dial().map_err(failed)?, options)
     }
 
     /// A connection that comes again when it is lost.

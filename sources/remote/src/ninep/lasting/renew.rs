@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use p9::message::{HEADER, Header};
+use p9::message::{DATA_HEAD, HEADER, Header};
 use p9::recovery::{Failure, Server};
 use p9::{Dialect, Tag, Tmessage};
 use transports::{Interest, Link};
@@ -168,9 +168,8 @@ impl Talk<'_> {
             self.fill(&mut message)?;
             let bad = |_| io::Error::from(ErrorKind::InvalidData);
             let header = Header::decode(&message).map_err(bad)?;
-            // No reply to what is asked here is longer.
             let size = header.size as usize;
-            if !(HEADER..=128 << 10).contains(&size) && size > requests_room(requests) {
+            if !(HEADER..=longest_reply(requests)).contains(&size) {
                 return Err(ErrorKind::InvalidData.into());
             }
             message.resize(size, 0);
@@ -215,13 +214,13 @@ impl Talk<'_> {
     }
 }
 
-/// The longest reply with data to what is asked.
-fn requests_room(requests: &[Tmessage<'_>]) -> usize {
-    let counts = requests.iter().map(|request| match request {
-        Tmessage::Read { count, .. } => p9::message::DATA_HEAD + *count as usize,
-        _ => 0,
+/// How long a reply to what is asked may be: replies without data fit 4 KiB.
+fn longest_reply(requests: &[Tmessage<'_>]) -> usize {
+    let lengths = requests.iter().map(|request| match request {
+        Tmessage::Read { count, .. } => DATA_HEAD + *count as usize,
+        _ => 4096,
     });
-    counts.max().unwrap_or(0)
+    lengths.fold(4096, usize::max)
 }
 
 impl Server for Talk<'_> {
