@@ -484,6 +484,102 @@ fn a_server_of_other_sizes_is_none_to_go_on_with() {
     assert!(matches!(recovery.run(&mut Small), Err(Failure::Never(_))));
 }
 
+/// Answers what it likes.
+struct Liar<'a> {
+    net: &'a Net,
+    random: u64,
+}
+
+impl Liar<'_> {
+    fn random(&mut self, below: u64) -> u64 {
+        self.random = self
+            .random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1);
+        (self.random >> 33) % below
+    }
+
+    fn lie(&mut self, tag: Tag, request: &Tmessage<'_>) -> Vec<u8> {
+        let qid = p9::Qid {
+            kind: p9::QidType::empty(),
+            version: 0,
+            path: self.random(4),
+        };
+        let qids = [qid; 16];
+        let count = self.random(1 << 32) as u32;
+        let mut reply = match self.random(8) {
+            0 => encoded(tag, &Rmessage::Lerror { errno: count }),
+            1 => encoded(
+                tag,
+                &Rmessage::Walk {
+                    qids: p9::Qids::new(&qids[..self.random(17) as usize]),
+                },
+            ),
+            2 => encoded(tag, &Rmessage::Lopen { qid, iounit: count }),
+            3 => encoded(tag, &Rmessage::Attach { qid }),
+            4 => encoded(tag, &Rmessage::Write { count }),
+            5 => encoded(
+                tag,
+                &Rmessage::Read {
+                    data: Data(&[7; 300][..self.random(300) as usize]),
+                },
+            ),
+            6 => encoded(
+                tag,
+                &Rmessage::Lock {
+                    status: count as u8,
+                },
+            ),
+            _ => encoded(tag, &self.net.send(tag, request)),
+        };
+        if self.random(20) == 0 {
+            reply.truncate(7.max(reply.len() / 2));
+        }
+        reply
+    }
+}
+
+impl p9::recovery::Server for Liar<'_> {
+    fn ask(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
+        let mut replies = Vec::new();
+        for request in requests {
+            replies.push(match (request, self.random(4)) {
+                (Tmessage::Version { .. }, _) => {
+                    encoded(Tag::NONE, &self.net.send(Tag::NONE, request))
+                }
+                (_, 0) => self.lie(Tag(1), request),
+                _ => encoded(Tag(1), &self.net.send(Tag(1), request)),
+            });
+        }
+        Ok(replies)
+    }
+}
+
+#[test]
+fn whatever_a_server_answers_a_recovery_comes_to_an_end() {
+    for seed in 0..300 {
+        let mut client = Client::new();
+        client.create(1, "f", Lopen::RDWR | Lopen::APPEND);
+        client.walk(0, 2, "");
+        client.mkdir("d");
+        client.walk(0, 3, "d");
+        for (request, ..) in doubtful() {
+            client.in_flight(&request, seed % 2 == 0);
+        }
+        client.in_flight(&write(1, 0, b"x"), seed % 3 == 0);
+        client.record.lost();
+        let mut recovery = client.record.begin();
+        let net = &silent(&client.server);
+        let lied = recovery.run(&mut Liar { net, random: seed });
+        client.net = silent(&client.server);
+        // What it was told may be anything; it has been told.
+        if lied.is_ok() || recovery.run(&mut Over(&client.net)).is_ok() {
+            client.record.end(recovery);
+            client.record.unsent();
+        }
+    }
+}
+
 #[test]
 fn nobody_waits_for_a_server_to_hear_that_nobody_waits() {
     let mut client = Client::new();

@@ -398,6 +398,34 @@ impl Model {
 }
 
 #[test]
+fn what_is_no_message_is_for_who_speaks_to_see() {
+    for (number, garbage) in [
+        &[0; 40][..],
+        &[255; 40],
+        &[7, 0, 0, 0, 121, 0, 0, 3, 0, 0, 0, 0],
+        &[6, 0, 0, 0, 121, 0, 0, 200, 0, 0, 0, 117, 9, 9, 1],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let (ours, theirs) = transports::pair().expect("a pair");
+        let dial = Box::new(|| Err(io::ErrorKind::ConnectionRefused.into()));
+        let retry = Retry::For(Duration::from_millis(1));
+        let link = LastingLink::new(Box::new(ours), dial, retry).expect("a link");
+        for part in garbage.chunks(1 + number * 4) {
+            theirs.send(part, true).expect("sent");
+        }
+        theirs.hang_up();
+        let mut got = Vec::new();
+        let mut buf = [0; 16];
+        while let Ok(more) = link.recv(&mut buf, true) {
+            got.extend_from_slice(&buf[..more]);
+        }
+        assert_eq!(got, *garbage);
+    }
+}
+
+#[test]
 fn older_dialects_end_with_their_connection() {
     let place = Place::new();
     let dial = {
