@@ -7,6 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
+use crate::connect::ConnectArgs;
 use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 use crate::mount::MountArgs;
 use crate::reference::{CompletionsArgs, ManArgs};
@@ -42,10 +43,11 @@ impl Cli {
 }
 
 /// A program of one of these names is that command: the daemon that monitors start, and mount(8)'s helpers.
-const NAMES: [(&str, &str); 3] = [
+const NAMES: [(&str, &str); 4] = [
     ("virtiofsd", "virtiofsd"),
     ("mount.barge", "mount"),
     ("mount.fuse.barge", "mount"),
+    ("mount.barge9p", "connect"),
 ];
 
 fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
@@ -67,6 +69,8 @@ pub(crate) enum Command {
     Virtiofsd(Box<VirtiofsdArgs>),
     /// Mount a source on a directory of this host
     Mount(MountArgs),
+    /// Mount a 9P server by the kernel's own client, and stay between them so that the mount outlasts the server
+    Connect(ConnectArgs),
     /// List directories of a source
     Ls(LsArgs),
     /// Show the attributes of files

@@ -5,8 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod bench;
 mod cli;
+mod connect;
 mod files;
 mod log;
 mod mount;
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Virtiofsd(args) => serve::virtiofsd::run(args),
         Command::Mount(args) => mount::run(args),
+        Command::Connect(args) => connect::run(args),
         Command::Ls(args) => files::ls(args),
         Command::Stat(args) => files::stat(args),
         Command::Cat(args) => files::cat(args),

@@ -1,26 +1,20 @@
 //! Where trees come from: SOURCE on the command line.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use barge_client::source::now;
 use layers::{ReadOnly, stack};
-use rustix::process::{getgid, getuid};
-use vfs::{FileSystem, Time};
+use vfs::FileSystem;
 
 use crate::Failure;
 
 /// What a SOURCE argument names.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// `PATH`, `dir:PATH`
-    HostDir(PathBuf),
-    /// `mem:`
-    Memory,
-    /// `9p://…`, `9p+unix:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`
-    Remote(remote::Url),
+    /// What any program can open
+    Tree(barge_client::Source),
     /// `refer:/PATH@HOST+HOST…`: another NFS server's, whom clients are sent to
     Referral { path: String, hosts: Vec<String> },
 }
@@ -36,25 +30,14 @@ impl FromStr for Source {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Source, String> {
-        match text.split_once(':') {
-            Some(("dir", path)) if !path.is_empty() => Ok(Source::HostDir(path.into())),
-            Some(("dir", _)) => Err("expected dir:PATH".into()),
-            Some(("mem", "")) => Ok(Source::Memory),
-            Some(("refer", place)) => referral(place).ok_or_else(|| {
+        match text.strip_prefix("refer:") {
+            Some(place) => referral(place).ok_or_else(|| {
                 format!("expected refer:/PATH@HOST or refer:/PATH@HOST+HOST, got '{text}'")
             }),
-            Some(("mem", _)) => Err("expected mem: and nothing behind it".into()),
-            Some((scheme, _)) if remote::Url::SCHEMES.contains(&scheme) => text
+            None => text
                 .parse()
-                .map(Source::Remote)
-                .map_err(|error| format!("{error}")),
-            Some((scheme, _)) if is_scheme(text, scheme) => Err(format!(
-                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, nfs://HOST, nfs+unix:SOCKET or \
-                 virtiofs:SOCKET, \
-                 got scheme '{scheme}'"
-            )),
-            _ if text.is_empty() => Err("expected a path or a URL".into()),
-            _ => Ok(Source::HostDir(text.into())),
+                .map(Source::Tree)
+                .map_err(|bad: barge_client::BadSource| bad.to_string()),
         }
     }
 }
@@ -70,18 +53,10 @@ fn referral(text: &str) -> Option<Source> {
     })
 }
 
-/// Whether the text is a URL rather than a path with a colon in it.
-fn is_scheme(text: &str, scheme: &str) -> bool {
-    let known = ["image", "s3", "http", "https"];
-    known.contains(&scheme) || text[scheme.len()..].starts_with("://")
-}
-
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::HostDir(path) => path.display().fmt(f),
-            Source::Memory => f.write_str("mem:"),
-            Source::Remote(url) => url.fmt(f),
+            Source::Tree(tree) => tree.fmt(f),
             Source::Referral { path, hosts } => write!(f, "refer:{path}@{}", hosts.join("+")),
         }
     }
@@ -114,39 +89,13 @@ impl FromStr for Named {
 impl Source {
     /// Opens it; `hostdir` says how, if it is a directory of this host.
     pub(crate) fn open(&self, hostdir: hostdir::Options) -> Result<Arc<dyn FileSystem>, Failure> {
-        let failed = |error: &dyn fmt::Display| Failure::new(format!("{self}: {error}"));
         match self {
-            Source::HostDir(path) => {
-                let tree = hostdir::HostDir::open(path, hostdir).map_err(|error| failed(&error))?;
-                for limit in tree.limits() {
-                    tracing::info!("{self}: {limit}");
-                }
-                Ok(tree)
-            }
-            // It is whoever's who runs this.
-            Source::Memory => Ok(memory::Memory::with(
-                Arc::new(now),
-                memory::Options {
-                    uid: getuid().as_raw(),
-                    gid: getgid().as_raw(),
-                    ..Default::default()
-                },
-            )),
-            Source::Remote(url) => url.open().map_err(|error| failed(&error)),
+            Source::Tree(tree) => tree
+                .open(hostdir)
+                .map_err(|error| Failure::new(format!("{self}: {error}"))),
             // What is shown in its place to those who cannot be sent.
             Source::Referral { .. } => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }
-    }
-}
-
-/// The moment, by this machine's clock.
-pub(crate) fn now() -> Time {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Time {
-        sec: since.as_secs() as i64,
-        nsec: since.subsec_nanos(),
     }
 }
 
@@ -155,13 +104,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_a_path_unless_it_says_otherwise() {
+    fn a_source_may_have_a_name() {
         for (text, shown) in [
-            ("/srv", "/srv"),
-            ("dir:/srv", "/srv"),
-            ("a:b", "a:b"),
             ("./x=y", "./x=y"),
-            ("mem:", "mem:"),
             ("refer:/a/b@h1+10.0.0.1", "refer:/a/b@h1+10.0.0.1"),
         ] {
             let named: Named = text.parse().expect(text);
@@ -178,10 +123,6 @@ mod tests {
     #[test]
     fn what_is_no_source_says_what_was_expected() {
         for text in [
-            "",
-            "dir:",
-            "mem:x",
-            "ftp://h/x",
             "name=mem:x",
             "refer:a@h",
             "refer:/a",

@@ -27,6 +27,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "p9",
         ],
     ),
+    ("client", &["vfs", "sys", "hostdir", "memory", "remote"]),
     ("layers", &["vfs"]),
     ("p9", &["vfs", "wire"]),
     ("fuse", &["vfs", "wire"]),

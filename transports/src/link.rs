@@ -16,7 +16,8 @@ use wire::Certified;
 /// called from several threads at once.
 pub trait Link: Send + Sync {
     /// Receives into `buf`, and says how many bytes; 0 when the peer has ended, or
-    /// [`Link::end_input`] was called. Without `wait`, `WouldBlock` instead of waiting.
+    /// [`Link::end_input`] was called. Without `wait`, `WouldBlock` instead of waiting. `Interrupted` if what has come of
+    /// a message that is not whole is void, and comes again from its beginning: a connection that is made anew by itself.
     fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize>;
 
     /// Sends of `bytes` as many as go, with `wait` all of them, and says how many. Without

@@ -6,9 +6,9 @@ use sys::payload::SliceSink;
 use vfs::{Errno, Kind, OpenFlags};
 
 use super::args::CatArgs;
-use super::walk::Tree;
 use super::{Troubles, ended};
 use crate::Done;
+use barge_client::tree::Tree;
 
 /// Writes each to standard output.
 pub(crate) fn cat(args: &CatArgs) -> Done {

@@ -7,9 +7,9 @@ use sys::users;
 use vfs::{Attr, Entry, Kind};
 
 use super::args::LsArgs;
-use super::walk::{Listed, Tree};
 use super::{Troubles, ended, format};
 use crate::Done;
+use barge_client::tree::{Listed, Tree};
 
 /// Lists what is named: files first, then directories, each under its name if there are several.
 pub(crate) fn ls(args: &LsArgs) -> Done {

@@ -14,7 +14,6 @@ mod ls;
 mod place;
 mod stat;
 mod tree;
-mod walk;
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};

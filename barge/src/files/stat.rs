@@ -26,7 +26,12 @@ pub(crate) fn stat(args: &StatArgs) -> Done {
     ended(io::stdout().write_all(&text), &troubles)
 }
 
-fn one(args: &StatArgs, tree: &super::walk::Tree, path: &[u8], shown: &str) -> Result<Vec<u8>> {
+fn one(
+    args: &StatArgs,
+    tree: &barge_client::tree::Tree,
+    path: &[u8],
+    shown: &str,
+) -> Result<Vec<u8>> {
     let entry = tree.resolve(path, args.dereference)?;
     if args.file_system {
         let figures = tree.with(|cx| entry.node.statfs(cx))?;

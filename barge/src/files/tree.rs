@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal, Write};
 use vfs::Kind;
 
 use super::args::TreeArgs;
-use super::walk::{Listed, Tree};
 use super::{Troubles, ended, format};
 use crate::Done;
+use barge_client::tree::{Listed, Tree};
 
 /// Shows each directory with all that is below it.
 pub(crate) fn tree(args: &TreeArgs) -> Done {

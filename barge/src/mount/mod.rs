@@ -1,7 +1,6 @@
 //! `barge mount`: a source on a directory of this host, by the kernel's FUSE.
 
-mod background;
-mod options;
+pub(crate) mod options;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +19,7 @@ use vfs::Export;
 
 use self::options::MountOption;
 use crate::source::Source;
-use crate::{Done, Failure, service, signals};
+use crate::{Done, Failure, background, service, signals};
 
 #[derive(Args)]
 pub(crate) struct MountArgs {
@@ -43,7 +42,7 @@ pub(crate) struct MountArgs {
 
 /// See mount(8), "external helpers". None of it changes anything here.
 #[derive(Args)]
-struct HelperArgs {
+pub(crate) struct HelperArgs {
     /// Keep no record in /etc/mtab
     #[arg(short, hide = true)]
     n: bool,

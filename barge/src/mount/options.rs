@@ -38,15 +38,19 @@ impl FromStr for MountOption {
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "") => {
                 MountOption::Nothing
             }
-            (
-                "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "nofail"
-                | "_netdev" | "comment",
-                _,
-            ) => MountOption::Nothing,
-            (name, _) if name.starts_with("x-") => MountOption::Nothing,
+            (name, _) if is_for_fstab(name) => MountOption::Nothing,
             _ => return Err("there is no such mount option".into()),
         })
     }
+}
+
+/// Whether an option is for fstab alone.
+pub(crate) fn is_for_fstab(name: &str) -> bool {
+    let known = [
+        "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev",
+        "comment",
+    ];
+    known.contains(&name) || name.starts_with("x-")
 }
 
 /// What all of them come to.
@@ -86,7 +90,10 @@ mod tests {
 
     fn settled(text: &str) -> Result<Settled, String> {
         let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
-        Ok(settle(&options?, &Source::Memory))
+        Ok(settle(
+            &options?,
+            &Source::Tree(barge_client::Source::Memory),
+        ))
     }
 
     #[test]

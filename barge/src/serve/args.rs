@@ -169,7 +169,7 @@ impl ServeArgs {
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
         let current = Named {
             name: None,
-            source: Source::HostDir(".".into()),
+            source: Source::Tree(barge_client::Source::HostDir(".".into())),
         };
         let (sources, read_only) = match self.sources.as_slice() {
             [] => (vec![current], true),

@@ -13,7 +13,7 @@ use super::nfs;
 use super::plan::{Layers, Plan};
 use super::recovery::names_file;
 use crate::Failure;
-use crate::source::{self, Named, Source};
+use crate::source::{Named, Source};
 
 /// What is served.
 pub(super) struct Exports {
@@ -69,7 +69,8 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         // A referral is told of by the directory that it is in.
         [only] if referrals.is_empty() => only.clone(),
         several => {
-            let bundle = Bundle::new(several, source::now()).map_err(Failure::usage)?;
+            let bundle =
+                Bundle::new(several, barge_client::source::now()).map_err(Failure::usage)?;
             Arc::new(Export::new("", bundle))
         }
     };
@@ -152,7 +153,7 @@ fn open_each(plan: &Plan, unnamed: bool) -> Result<Vec<Arc<Export>>, Failure> {
         .zip(&plan.sources)
         .map(|(name, Named { source, .. })| {
             let names = match (source, &known_by) {
-                (Source::HostDir(_), Some((nfs, addr))) => {
+                (Source::Tree(barge_client::Source::HostDir(_)), Some((nfs, addr))) => {
                     names_file(nfs.state_dir.as_deref(), addr, &name)
                 }
                 _ => None,

@@ -9,6 +9,7 @@ mod layers;
 mod locks;
 mod mount;
 mod nfs;
+mod reconnect;
 mod restart;
 mod served;
 mod service;

@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use crate::served::{BARGE, complained, has, said};
 
 /// A mount in the foreground. Dropped, it is gone.
-struct Mounted(Child);
+pub(crate) struct Mounted(Child);
 
 impl Mounted {
-    fn new(args: &[&str], at: &Path) -> Mounted {
+    pub(crate) fn new(args: &[&str], at: &Path) -> Mounted {
         let mut command = Command::new(BARGE);
         command.args(["mount", "-f"]).args(args).arg(at);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
@@ -54,7 +54,7 @@ impl Drop for Mounted {
 }
 
 /// Whether this machine lets this process mount.
-fn may_mount() -> bool {
+pub(crate) fn may_mount() -> bool {
     let may = Path::new("/dev/fuse").exists() && (geteuid().is_root() || has("fusermount3"));
     if !may {
         eprintln!("skipped: mounting takes /dev/fuse, and root or fusermount3 (package fuse3)");

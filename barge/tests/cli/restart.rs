@@ -85,7 +85,7 @@ fn serve(mut command: Command, port: u16, share: &Path, state: &Path) -> Served 
     Served::run(command)
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let free = TcpListener::bind("127.0.0.1:0").expect("bound");
     free.local_addr().expect("bound").port()
 }

@@ -3,6 +3,7 @@
 //! - [`message`] has the table of all messages, from which come their types, decoding and encoding.
 //! - [`server`] answers them over any [`vfs::Export`].
 //! - [`client`] asks, and never trusts the answers.
+//! - [`recovery`] is what either needs to go on when the connection is lost.
 //!
 //! What it lacks on purpose: sockets, threads, clocks. Whoever moves the bytes drives a
 //! [`wire::Session`].
@@ -16,6 +17,7 @@ pub mod client;
 mod field;
 pub mod message;
 pub mod numbers;
+pub mod recovery;
 pub mod server;
 pub mod stat;
 mod types;

@@ -50,7 +50,15 @@ case ,$MOUNT_OPTIONS, in
         ;;
 esac
 
-while ! error=$(/run/barge/busybox mount -i -t "$MOUNT_TYPE" -o "$MOUNT_OPTIONS" "$MOUNT_DEVICE" /mnt 2>&1); do
+mount_share() {
+    case $MOUNT_TYPE in
+        # The device is a program and its first arguments. It stays, and is not to hold our output.
+        barge9p) $MOUNT_DEVICE /mnt -o "$MOUNT_OPTIONS" 2>&1 ;;
+        *) /run/barge/busybox mount -i -t "$MOUNT_TYPE" -o "$MOUNT_OPTIONS" "$MOUNT_DEVICE" /mnt 2>&1 ;;
+    esac
+}
+
+while ! error=$(mount_share); do
     tries=$((tries - 1))
     [ $tries -gt 0 ] || finish "fault mount: ${error:-failed} $(tail -n 3 /run/tlshd.log 2>/dev/null | tr '\n' ' ')"
     sleep 0.5

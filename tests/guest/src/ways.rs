@@ -13,6 +13,8 @@ pub(crate) struct Way {
 
 pub(crate) enum Protocol {
     NineP,
+    /// 9P with barge in the guest between the kernel and the server.
+    Connected,
     Virtiofs {
         /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
         queues: u16,
@@ -26,7 +28,7 @@ pub(crate) enum Protocol {
     },
 }
 
-use Protocol::{Nfs, NineP, Virtiofs};
+use Protocol::{Connected, Nfs, NineP, Virtiofs};
 
 /// 9P in the cache modes that every kernel line knows and that need no further daemon; virtiofs with one queue, which 6.1 uses in any case, with several, and
 /// without a cache; NFS, where attributes are a second old at most, as with virtiofs.
@@ -34,6 +36,8 @@ pub(crate) const WAYS: &[Way] = &[
     way("none", NineP, "none"),
     way("mmap", NineP, "mmap"),
     way("loose", NineP, "loose"),
+    way("connect", Connected, "none"),
+    way("connect-mmap", Connected, "mmap"),
     way("virtiofs", Virtiofs { queues: 1 }, "auto"),
     way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
     way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
@@ -92,7 +96,7 @@ impl Way {
     /// Where barge serves it.
     pub(crate) fn address(&self) -> &'static str {
         match self.protocol {
-            NineP => "--9p tcp:127.0.0.1:{port}",
+            NineP | Connected => "--9p tcp:127.0.0.1:{port}",
             Virtiofs { .. } => "--virtiofs {socket}",
             Nfs { rpcbind: false, .. } => "--nfs tcp:127.0.0.1:{port}",
             Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --rpcbind",
@@ -102,7 +106,7 @@ impl Way {
     /// What else barge is told.
     pub(crate) fn arguments(&self) -> String {
         match self.protocol {
-            NineP => String::new(),
+            NineP | Connected => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
             Nfs {
                 version: "4.1",
@@ -130,7 +134,7 @@ impl Way {
         const OPEN: (&str, &str) = ("ACL", "no");
         const ACL: (&str, &str) = ("ACL", "nfs4");
         match self.protocol {
-            NineP => &[OPEN, SOLID],
+            NineP | Connected => &[OPEN, SOLID],
             Virtiofs { .. } => &[OPEN],
             Nfs { version: "4.2", .. } => {
                 &[("ATTRIBUTE", "user.colour"), RENAMED, ACL, ("COPY", "yes")]
@@ -149,7 +153,7 @@ impl Way {
     /// A guest that mounts the share in this way, with further mount options.
     pub(crate) fn seat(&self, further: &[String]) -> Seat {
         let usual = match self.protocol {
-            NineP => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
+            NineP | Connected => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
             Virtiofs { .. } => Vec::new(),
             Nfs {
                 version,
@@ -165,7 +169,7 @@ impl Way {
             mount: Mount::usual(self.kind(), None, &options),
             cpus: match self.protocol {
                 Virtiofs { queues } => queues.max(2),
-                NineP | Nfs { .. } => 2,
+                NineP | Connected | Nfs { .. } => 2,
             },
             qemu: self.device("share"),
         }
@@ -174,12 +178,12 @@ impl Way {
     /// This way to the root of a guest, which serves nothing but to be read.
     pub(crate) fn root(&self) -> Mount {
         let options: Vec<String> = match self.protocol {
-            NineP => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
+            NineP | Connected => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
             Virtiofs { .. } => vec!["ro".into()],
             Nfs { version, .. } => vec!["ro".into(), nfs_options(version, false)],
         };
         let device = match self.protocol {
-            NineP | Nfs { .. } => None,
+            NineP | Connected | Nfs { .. } => None,
             Virtiofs { .. } => Some("root".into()),
         };
         Mount::usual(self.kind(), device, &options)
@@ -188,6 +192,7 @@ impl Way {
     fn kind(&self) -> &'static str {
         match self.protocol {
             NineP => "9p",
+            Connected => "barge9p",
             Virtiofs { .. } => "virtiofs",
             Nfs { .. } => "nfs",
         }
@@ -196,7 +201,7 @@ impl Way {
     /// QEMU's device for a mount with this tag, if it takes one.
     pub(crate) fn device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
-            NineP | Nfs { .. } => Vec::new(),
+            NineP | Connected | Nfs { .. } => Vec::new(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
         }
     }

@@ -115,12 +115,17 @@ impl MountFlag {
             .find(|flag| flag.name == name)
             .copied()
     }
+
+    /// Sets or takes away what it says.
+    pub fn apply(self, flags: &mut MountFlags) {
+        flags.set(self.flag, self.set);
+    }
 }
 
 fn flags(options: &MountOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     for option in &options.flags {
-        flags.set(option.flag, option.set);
+        option.apply(&mut flags);
     }
     flags
 }

@@ -9,7 +9,7 @@ use vfs::{
 };
 
 use super::Copier;
-use crate::files::walk::Tree;
+use barge_client::tree::Tree;
 
 /// What is read or written at a time: several messages' worth, which a remote file has in flight at once.
 const AT_A_TIME: usize = 4 << 20;

@@ -3,7 +3,7 @@
 use vfs::{Entry, Errno, Kind, Level, Node, Result, SetAttr, SetTime, XattrFlags};
 
 use super::Copier;
-use crate::files::walk::Tree;
+use barge_client::tree::Tree;
 
 /// What is kept.
 pub(super) struct Keep {

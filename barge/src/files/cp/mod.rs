@@ -19,8 +19,8 @@ use vfs::{Entry, Errno, Kind, Make, Mode, Name, Node, NodeId, Result, Time, Want
 use super::Troubles;
 use super::args::CpArgs;
 use super::place::Place;
-use super::walk::Tree;
 use crate::{Done, Failure};
+use barge_client::tree::Tree;
 use data::copy_file;
 use keep::{Keep, keep};
 use progress::Progress;

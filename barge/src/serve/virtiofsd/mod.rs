@@ -68,7 +68,7 @@ impl VirtiofsdArgs {
         Ok(Plan {
             sources: vec![Named {
                 name: None,
-                source: Source::HostDir(dir),
+                source: Source::Tree(barge_client::Source::HostDir(dir)),
             }],
             hostdir: hostdir::Options {
                 identity: match root {

@@ -4,5 +4,6 @@ mod legacy;
 mod linux;
 mod net;
 mod patience;
+mod recovery;
 mod robust;
 mod session;

@@ -1,6 +1,7 @@
 //! 9P: the client half of the protocol joined to a connection.
 //!
-//! - `pipe` is 9P's side of a pipe, `greet` how a session on one begins.
+//! - `pipe` is 9P's side of a pipe, `greet` how a session on one begins, `lasting` a link that comes again when its
+//!   server does.
 //! - `fid` has fids as values; `fs` attaches; `node`, `names`, `file`, `dir`, `xattr` and `locks`
 //!   are the file-system traits on top, and `legacy` what the dialects without `.L` do otherwise.
 
@@ -9,6 +10,7 @@ mod fid;
 mod file;
 mod fs;
 mod greet;
+mod lasting;
 mod legacy;
 mod locks;
 mod names;
@@ -18,5 +20,6 @@ mod url;
 mod xattr;
 
 pub use self::fs::{Options, Remote9p};
+pub use self::lasting::{Dial, LastingLink, Retry, relay};
 pub use self::pipe::{Pipe, Reply, Ticket};
 pub use self::url::Url;

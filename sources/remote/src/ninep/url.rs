@@ -1,19 +1,22 @@
 //! What 9P server to connect to, as a URL.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use p9::Dialect;
-use transports::Addr;
+use transports::{Addr, Link};
 use vfs::Errno;
 
-use super::{Options, Remote9p};
+use super::{LastingLink, Options, Remote9p, Retry};
 use crate::ConnectError;
 use crate::url::{BadUrl, decode, host_and_port};
 
 /// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME` or `9p+unix:SOCKET`, each with `?` and
-/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`. `%` and two hexadecimal digits stand for a
+/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`, and `retry=SECONDS` or `hard`, for how long a server that
+/// is lost is waited for ([`Retry`]). `%` and two hexadecimal digits stand for a
 /// byte.
 ///
 /// With `aname=`, the path of the URL is one within that tree; else the whole path is the `aname`, which
@@ -26,6 +29,8 @@ pub struct Url {
     pub options: Options,
     /// A path within the tree, without slashes around it; empty for its root.
     pub path: String,
+    /// What is done when the server is lost. Only by 9P2000.L can it be gone on with.
+    pub retry: Retry,
 }
 
 impl Url {
@@ -40,11 +45,23 @@ impl Url {
 
     /// Connects, and attaches to what is named, [`Url::path`] left aside.
     pub fn connect(&self) -> Result<Arc<Remote9p>, ConnectError> {
-        let link = transports::dial(&self.addr).map_err(|error| {
+        let failed = |error: io::Error| {
             let why = format!("cannot connect to {}: {error}", self.addr);
             ConnectError::new(Errno::from(error), why)
-        })?;
-        Remote9p::connect(link, self.options.clone())
+        };
+        let options = self.options.clone();
+        if self.retry == Retry::For(Duration::ZERO) {
+            let link = transports::dial(&self.addr).map_err(failed)?;
+            return Remote9p::connect(link, options);
+        }
+        Remote9p::connect(self.dial().map_err(failed)?, options)
+    }
+
+    /// A connection that comes again when it is lost.
+    pub fn dial(&self) -> io::Result<LastingLink> {
+        let addr = self.addr.clone();
+        let dial = move || -> io::Result<Box<dyn Link>> { Ok(Box::new(transports::dial(&addr)?)) };
+        LastingLink::new(dial()?, Box::new(dial), self.retry)
     }
 
     /// Connects to the tree that an `aname` of unknown parts begins with, and says what path is left: its end
@@ -80,6 +97,7 @@ impl Url {
             addr: Addr::Fd(0),
             options: Options::default(),
             path: String::new(),
+            retry: Retry::default(),
         };
         if let Some(rest) = place.strip_prefix("9p://") {
             let (host, path) = match rest.find('/') {
@@ -108,9 +126,11 @@ impl Url {
                 "uname" => url.options.uname = value,
                 "uid" => url.options.uid = Some(uid(&value)?),
                 "aname" => aname = Some(value),
+                "retry" => url.retry = Retry::For(seconds(&value)?),
+                "hard" if value.is_empty() => url.retry = Retry::Forever,
                 _ => {
                     return Err(format!(
-                        "version=, msize=, uname=, uid= or aname=, not '{name}'"
+                        "version=, msize=, uname=, uid=, aname=, retry= or hard, not '{name}'"
                     ));
                 }
             }
@@ -197,6 +217,12 @@ fn uid(text: &str) -> Result<u32, String> {
     }
 }
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .map(Duration::from_secs)
+        .map_err(|_| format!("retry= with seconds, not '{text}'"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,6 +263,10 @@ mod tests {
         };
         assert_eq!(socket.options, expected);
         assert_eq!(url("9p://h/?aname=").options.aname, "");
+        assert_eq!(url("9p://h/").retry, Retry::default());
+        assert_eq!(url("9p://h/?hard").retry, Retry::Forever);
+        let some = Retry::For(Duration::from_secs(5));
+        assert_eq!(url("9p://h/?retry=5").retry, some);
     }
 
     #[test]
@@ -270,6 +300,8 @@ mod tests {
             ("9p://h/?msize=100", "msize= from 4096"),
             ("9p://h/?msize=9999m", "msize= from 4096"),
             ("9p://h/?uid=me", "uid="),
+            ("9p://h/?retry=ever", "retry="),
+            ("9p://h/?hard=1", "not 'hard'"),
             ("9p://h/?port=7", "not 'port'"),
             ("nfs://h/", "9p://HOST"),
         ] {

@@ -95,6 +95,11 @@ impl<H: Half> Input<H> {
         self.start += len;
     }
 
+    /// What has come of a message that is not whole will come again from its beginning.
+    pub(super) fn restart(&mut self) {
+        self.end = self.start;
+    }
+
     /// Receives more, and says how many bytes: 0 when the server has ended. `begun` is the length of the
     /// message that has come in part, if enough of it has; `next` is how long the next one probably is, if
     /// that is large.

@@ -74,6 +74,7 @@ impl<H: Half> Pipe<H> {
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => input.restart(),
             Err(error) => self.fail(&mut state, ECONNRESET, &error),
         }
         state

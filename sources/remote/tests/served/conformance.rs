@@ -47,6 +47,26 @@ mod small_messages {
     vfs_testkit::conformance!(subject);
 }
 
+mod over_a_link_that_comes_again {
+    use remote::ninep::{LastingLink, Options, Remote9p, Retry};
+
+    fn subject() -> vfs_testkit::Subject {
+        let served = super::Served::new();
+        let dial = Box::new(|| Err(std::io::ErrorKind::ConnectionRefused.into()));
+        let link = LastingLink::new(Box::new(served.link()), dial, Retry::default());
+        let options = Options {
+            uname: "root".into(),
+            ..Options::default()
+        };
+        let tree = Remote9p::connect(link.expect("a link"), options).expect("attached");
+        let mut subject = vfs_testkit::Subject::new(tree, super::linux());
+        subject.keep = Box::new(served);
+        subject
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
 /// What 9P2000.u cannot say either.
 fn unix() -> Profile {
     const CLOCK: &str = "there is no word for the server's clock";

@@ -63,6 +63,14 @@ impl Served {
     }
 }
 
+impl Served {
+    /// Stops, and waits until nothing is being done any more.
+    pub(crate) fn end(self) {
+        self.engine.stop();
+        self.engine.wait();
+    }
+}
+
 impl Drop for Served {
     fn drop(&mut self) {
         self.engine.stop();

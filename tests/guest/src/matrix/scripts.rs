@@ -225,6 +225,14 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("KILLS", "3")],
         full: &[("KILLS", "50")],
         setup: Setup::Restart,
-        ways: &["nfs3", "nfs4.0", "nfs4.1", "nfs4.2", "nfs4.2-tls"],
+        ways: &[
+            "nfs3",
+            "nfs4.0",
+            "nfs4.1",
+            "nfs4.2",
+            "nfs4.2-tls",
+            "connect",
+            "connect-mmap",
+        ],
     },
 ];

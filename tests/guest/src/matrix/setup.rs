@@ -1,7 +1,7 @@
 //! What is set up for a script: servers, guests, and the root of those.
 
 use crate::guest::{Mount, Seat};
-use crate::ways::{Way, beside};
+use crate::ways::{Protocol, Way, beside};
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Setup {
@@ -44,6 +44,7 @@ impl Setup {
             root: None,
             cache: way.cache,
         };
+        scene.seats[0] = scene.seats[0].map(|text| text.replace("{barge}", barge));
         let qemu = &mut scene.seats[0].qemu;
         match self {
             Self::Usual => qemu.extend(MAPPED.map(String::from)),
@@ -73,7 +74,11 @@ impl Setup {
                 qemu.extend(way.device("bundle").iter().map(|text| beside(text)));
             }
             Self::Restart => {
-                scene.serve = vec![format!("{AGAIN} {} --nfs-lease {LEASE}", scene.serve[0])];
+                let lease = match way.protocol {
+                    Protocol::Nfs { .. } => format!(" --nfs-lease {LEASE}"),
+                    _ => String::new(),
+                };
+                scene.serve = vec![format!("{AGAIN} {}{lease}", scene.serve[0])];
             }
             Self::Disk(mkfs) => {
                 let disk = "truncate -s 1G {run}/disk && mkfs.".to_owned() + mkfs + " {run}/disk";

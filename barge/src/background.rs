@@ -15,12 +15,12 @@ const MARK: &str = "BARGE_IN_BACKGROUND";
 const READY: &str = "ready\n";
 
 /// Whether this process is the one in the background.
-pub(super) fn is_background() -> bool {
+pub(crate) fn is_background() -> bool {
     env::var_os(MARK).is_some()
 }
 
 /// Starts this program again, and waits until that one is ready, or has failed and said why.
-pub(super) fn start() -> Done {
+pub(crate) fn start() -> Done {
     let mut arguments = env::args_os();
     let mut command = Command::new(env::current_exe().map_err(Failure::new)?);
     if let Some(name) = arguments.next() {
@@ -46,7 +46,7 @@ pub(super) fn start() -> Done {
 }
 
 /// Says that the mount is there; in the background, and lets go of the terminal and of the directory that it was started in.
-pub(super) fn ready() -> Result<(), Failure> {
+pub(crate) fn ready() -> Result<(), Failure> {
     let mut out = stdout();
     out.write_all(READY.as_bytes())
         .and_then(|()| out.flush())

@@ -1,44 +1,46 @@
-//! A tree as the commands see it: paths, listings, whole files, on behalf of this process.
+//! A tree as a program sees it: paths and listings, on behalf of its own process. What comes of them are nodes and files
+//! of the file-system traits ([`vfs`]).
 
 use std::sync::Arc;
 
 use vfs::{
-    Attr, Caller, Cx, DirEntry, DirSink, Entry, Errno, FileSystem, Kind, Name, Node, OpenFlags,
-    Plus, Result, Want,
+    Attr, Call, Caller, Cx, DirEntry, DirSink, Entry, Errno, FileSystem, Groups, Kind, Name, Node,
+    OpenFlags, Plus, Result, Want,
 };
-
-use super::place::{myself, with_cx};
 
 /// A tree. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Tree {
-    pub(super) fs: Arc<dyn FileSystem>,
+pub struct Tree {
+    /// The file system.
+    pub fs: Arc<dyn FileSystem>,
     caller: Arc<Caller>,
 }
 
 /// An entry of a directory, looked up.
-pub(super) struct Listed {
-    pub(super) name: Vec<u8>,
+pub struct Listed {
+    /// Its name.
+    pub name: Vec<u8>,
     /// Nothing if it could not be looked at.
-    pub(super) entry: Option<Entry>,
+    pub entry: Option<Entry>,
 }
 
 impl Tree {
     /// Symbolic links to follow on one path, as Linux (`MAXSYMLINKS`).
     const MOST_LINKS: usize = 40;
 
-    pub(super) fn new(fs: Arc<dyn FileSystem>) -> Tree {
+    /// Of a file system.
+    pub fn new(fs: Arc<dyn FileSystem>) -> Tree {
         let caller = Arc::new(myself());
         Tree { fs, caller }
     }
 
     /// Runs `operation` on behalf of this process.
-    pub(super) fn with<T>(&self, operation: impl FnOnce(&Cx<'_>) -> T) -> T {
+    pub fn with<T>(&self, operation: impl FnOnce(&Cx<'_>) -> T) -> T {
         with_cx(&self.caller, operation)
     }
 
     /// What `path` names. Links on the way are followed within the tree, the last one with `follow`.
-    pub(super) fn resolve(&self, path: &[u8], follow: bool) -> Result<Entry> {
+    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Entry> {
         self.with(|cx| {
             let root = entry(cx, self.fs.root(cx)?)?;
             let mut at = vec![root];
@@ -79,7 +81,7 @@ impl Tree {
     }
 
     /// The directory that `path` is in, and its name there. `EINVAL` for a root.
-    pub(super) fn parent_of(&self, path: &[u8]) -> Result<(Entry, Vec<u8>)> {
+    pub fn parent_of(&self, path: &[u8]) -> Result<(Entry, Vec<u8>)> {
         let names: Vec<&[u8]> = names(path).collect();
         let (last, before) = names.split_last().ok_or(Errno::EINVAL)?;
         Name::new(last)?;
@@ -87,7 +89,7 @@ impl Tree {
     }
 
     /// The entries of a directory, by name.
-    pub(super) fn list(&self, dir: &dyn Node) -> Result<Vec<Listed>> {
+    pub fn list(&self, dir: &dyn Node) -> Result<Vec<Listed>> {
         self.with(|cx| {
             let open = dir.open(cx, OpenFlags::READ)?;
             let mut all = All::default();
@@ -105,7 +107,7 @@ impl Tree {
     }
 
     /// The target of a symbolic link.
-    pub(super) fn readlink(&self, node: &dyn Node) -> Result<Vec<u8>> {
+    pub fn readlink(&self, node: &dyn Node) -> Result<Vec<u8>> {
         self.with(|cx| node.readlink(cx))
     }
 }
@@ -125,6 +127,22 @@ impl DirSink for All {
         });
         true
     }
+}
+
+/// Who this process is, to a file system.
+fn myself() -> Caller {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    Caller {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups: Groups::Known(groups.into_iter().map(|gid| gid.as_raw()).collect()),
+    }
+}
+
+/// Runs `operation` on behalf of this process, for as long as it takes.
+fn with_cx<T>(caller: &Caller, operation: impl FnOnce(&Cx<'_>) -> T) -> T {
+    let call = Call::detached();
+    operation(&Cx::new(caller, &call))
 }
 
 fn entry(cx: &Cx<'_>, node: Arc<dyn Node>) -> Result<Entry> {

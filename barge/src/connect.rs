@@ -1,0 +1,221 @@
+//! `barge connect`: the kernel's own 9P client on a server, with this program in between on `trans=fd`. When the server is
+//! lost, the kernel only waits.
+
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use clap::Args;
+use remote::ninep::{LastingLink, Retry, Url, relay};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use transports::StreamLink;
+use transports::fusedev::MountFlag;
+
+use crate::mount::HelperArgs;
+use crate::mount::options::is_for_fstab;
+use crate::{Done, Failure, background, service, signals};
+
+#[derive(Args)]
+pub(crate) struct ConnectArgs {
+    /// The server: 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET
+    source: Url,
+    /// Where
+    dir: PathBuf,
+    /// Options: those of every file system (ro, nosuid, …); those of the kernel's 9P client (cache=, access=, msize=, …);
+    /// and hard (the usual) or retry=SECONDS, for how long a server that is lost is waited for. What is for fstab alone is
+    /// passed over
+    #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
+    options: Vec<ConnectOption>,
+    /// Stay in the foreground, and say 'ready' on standard output
+    #[arg(short, long)]
+    foreground: bool,
+    /// What mount(8) tells its helpers besides
+    #[command(flatten)]
+    helper: HelperArgs,
+}
+
+/// An option behind `-o`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ConnectOption {
+    /// One that every file system has.
+    Flag(MountFlag),
+    Retry(Retry),
+    /// The kernel's 9P client's.
+    Client(String),
+    /// One for fstab, or that is so anyway.
+    Nothing,
+}
+
+impl FromStr for ConnectOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ConnectOption, String> {
+        if let Some(flag) = MountFlag::named(text) {
+            return Ok(ConnectOption::Flag(flag));
+        }
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        Ok(match name {
+            "hard" if text == name => ConnectOption::Retry(Retry::Forever),
+            "retry" => {
+                let seconds = value.parse().map_err(|_| "expected retry=SECONDS")?;
+                ConnectOption::Retry(Retry::For(Duration::from_secs(seconds)))
+            }
+            "trans" | "rfdno" | "wfdno" | "port" | "version" | "aname" | "uname" => {
+                return Err(format!("{name}= is said by the source"));
+            }
+            "" => return Err("there is no such mount option".into()),
+            "defaults" | "relatime" | "norelatime" => ConnectOption::Nothing,
+            name if is_for_fstab(name) => ConnectOption::Nothing,
+            _ => ConnectOption::Client(text.into()),
+        })
+    }
+}
+
+/// What the options come to.
+struct Settled {
+    flags: MountFlags,
+    retry: Retry,
+    /// Those of the kernel's client, but for its descriptors.
+    client: Vec<String>,
+}
+
+/// The last of contrary options counts.
+fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
+    let mut settled = Settled {
+        flags: MountFlags::empty(),
+        // A mount is not to end because nobody was there to start the server again.
+        retry: Retry::Forever,
+        client: vec!["version=9p2000.L".into()],
+    };
+    for (name, value) in [("aname", &url.options.aname), ("uname", &url.options.uname)] {
+        if !value.is_empty() {
+            settled.client.push(format!("{name}={value}"));
+        }
+    }
+    // The most that the kernel has for descriptors; its own choice is an eighth of it.
+    let most = "msize=1048576".to_owned();
+    settled.client.push(most);
+    for option in options {
+        match option {
+            ConnectOption::Flag(flag) => flag.apply(&mut settled.flags),
+            ConnectOption::Retry(retry) => settled.retry = *retry,
+            ConnectOption::Client(option) => settled.client.push(option.clone()),
+            ConnectOption::Nothing => {}
+        }
+    }
+    settled
+}
+
+/// What is open when it is told to stop has so long to be closed.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// `barge connect`
+pub(crate) fn run(args: &ConnectArgs) -> Done {
+    if !args.foreground && !background::is_background() {
+        return background::start();
+    }
+    let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", args.source));
+    let settled = settle(&args.source, &args.options);
+    let source = Url {
+        retry: settled.retry,
+        ..args.source.clone()
+    };
+    let server = Arc::new(source.dial().map_err(failed)?);
+    let (ours, kernels) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(Failure::new)?;
+    let client = Arc::new(StreamLink::new(ours, "the kernel").map_err(Failure::new)?);
+    let (tell, told) = channel();
+    let stop = tell.clone();
+    // It fails when all is over anyway.
+    let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
+    let passed = {
+        let server = server.clone();
+        move || relay(client, server)
+    };
+    // It speaks while mount(2) does.
+    std::thread::spawn(move || tell.send(Event::Ended(passed())));
+    let fd = kernels.as_raw_fd();
+    let data = format!(
+        "trans=fd,rfdno={fd},wfdno={fd},{}",
+        settled.client.join(",")
+    );
+    let data = std::ffi::CString::new(data).map_err(Failure::usage)?;
+    rustix::mount::mount(
+        args.source.to_string(),
+        &args.dir,
+        "9p",
+        settled.flags,
+        data.as_c_str(),
+    )
+    .map_err(|error| Failure::new(format!("{}: {error}", args.dir.display())))?;
+    // The kernel has its own.
+    drop(kernels);
+    background::ready()?;
+    service::tell_ready();
+    let done = await_end(args, &told, &server);
+    drop(signals);
+    done
+}
+
+/// What ends it.
+enum Event {
+    /// A signal.
+    Stop,
+    /// umount(8), or a server that is lost for good.
+    Ended(std::io::Result<()>),
+}
+
+fn await_end(
+    args: &ConnectArgs,
+    told: &std::sync::mpsc::Receiver<Event>,
+    server: &LastingLink,
+) -> Done {
+    let mut event = told.recv();
+    if let Ok(Event::Stop) = event {
+        rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
+            .map_err(|error| Failure::new(format!("{}: {error}", args.dir.display())))?;
+        let Ok(ended) = told.recv_timeout(FAREWELL) else {
+            // Somebody still has something open: who does gets errors.
+            transports::Link::hang_up(server);
+            return Ok(ExitCode::SUCCESS);
+        };
+        event = Ok(ended);
+    }
+    match event {
+        Ok(Event::Ended(Err(error))) => Err(Failure::new(format!("{}: {error}", args.source))),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_mounts_and_ours_and_the_clients() {
+        let url: Url = "9p://h/srv".parse().expect("a url");
+        let all = "ro,nosuid,cache=mmap,msize=65536,retry=5,_netdev,x-systemd.automount";
+        let options: Result<Vec<_>, String> = all.split(',').map(str::parse).collect();
+        let settled = settle(&url, &options.expect("all known"));
+        assert_eq!(settled.flags, MountFlags::RDONLY | MountFlags::NOSUID);
+        assert_eq!(settled.retry, Retry::For(Duration::from_secs(5)));
+        assert_eq!(
+            settled.client.join(","),
+            "version=9p2000.L,aname=/srv,msize=1048576,cache=mmap,msize=65536"
+        );
+        assert_eq!(settle(&url, &[]).retry, Retry::Forever);
+        for bad in ["", "trans=tcp", "port=564", "aname=x", "retry=ever"] {
+            assert!(bad.parse::<ConnectOption>().is_err(), "{bad}");
+        }
+    }
+}

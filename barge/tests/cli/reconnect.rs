@@ -1,0 +1,123 @@
+//! 9P's server is killed and begins again under those who use it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use crate::mount::{Mounted, may_mount};
+use crate::restart::free_port;
+use crate::served::{BARGE, Served, has};
+
+/// A server that is killed again and again.
+struct Mortal {
+    serve: Box<dyn Fn() -> Served>,
+    now: Option<Served>,
+}
+
+impl Mortal {
+    fn new(share: &Path, port: u16) -> Mortal {
+        let share = share.to_owned();
+        let serve = move || {
+            let mut command = Command::new(BARGE);
+            command
+                .arg("serve")
+                .arg(&share)
+                .args(["--9p", &format!("tcp:127.0.0.1:{port}")]);
+            Served::run(command)
+        };
+        let now = Some(serve());
+        let serve = Box::new(serve);
+        Mortal { serve, now }
+    }
+
+    /// Kills it so often while `program` runs, once that has made `begun`, and says how it ends, and how often it was.
+    fn die_under(&mut self, program: &mut Child, begun: &Path, times: u32) -> (ExitStatus, u32) {
+        let mut killed = 0;
+        loop {
+            if let Some(status) = program.try_wait().expect("a child") {
+                return (status, killed);
+            }
+            if killed < times && begun.exists() {
+                // By SIGKILL.
+                drop(self.now.take());
+                self.now = Some((self.serve)());
+                killed += 1;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn text(number: u32) -> Vec<u8> {
+    let len = 1000 + number * 3001;
+    (0..len).map(|at| (at * (number + 3) / 7) as u8).collect()
+}
+
+#[test]
+fn trees_are_copied_in_and_out_of_a_server_that_is_killed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [share, from, to] = ["share", "from", "to"].map(|name| dir.path().join(name));
+    for made in [&share, &from] {
+        fs::create_dir(made).expect("made");
+    }
+    for number in 0..400 {
+        let sub = from.join(format!("d{}", number % 20));
+        fs::create_dir_all(&sub).expect("made");
+        fs::write(sub.join(format!("f{number}")), text(number)).expect("written");
+    }
+    let port = free_port();
+    let mut server = Mortal::new(&share, port);
+    let url = format!("9p://127.0.0.1:{port}/tree");
+    for (from, to, begun) in [
+        (from.display().to_string(), url.clone(), share.join("tree")),
+        (url, to.display().to_string(), to.clone()),
+    ] {
+        let mut command = Command::new(BARGE);
+        let mut copy = command
+            .args(["cp", "-r", &from, &to])
+            .spawn()
+            .expect("runs");
+        let (status, killed) = server.die_under(&mut copy, &begun, 8);
+        assert!(status.success() && killed > 0, "{status}, {killed} kills");
+        println!("{killed} kills");
+    }
+    for number in 0..400 {
+        let name = format!("d{}/f{number}", number % 20);
+        let there = fs::read(to.join(&name)).expect(&name);
+        assert!(there == text(number), "{name}");
+    }
+}
+
+#[test]
+fn what_is_written_on_a_mount_whose_server_is_killed_is_what_is_read() {
+    if !may_mount() {
+        return;
+    }
+    if !has("fio") {
+        return eprintln!("skipped: this takes fio");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let [share, at] = ["share", "at"].map(|name| dir.path().join(name));
+    for made in [&share, &at] {
+        fs::create_dir(made).expect("made");
+    }
+    let port = free_port();
+    let mut server = Mortal::new(&share, port);
+    let mounted = Mounted::new(&[&format!("9p://127.0.0.1:{port}/")], &at);
+    let job = "fio --name=verified --size=8M --rw=randrw --bsrange=4k-64k --verify=crc32c --verify_fatal=1 \
+               --verify_state_save=0 --thread --numjobs=2 --ioengine=psync --fsync=64 --loops=3";
+    let mut words = job.split(' ').filter(|word| !word.is_empty());
+    let mut fio = Command::new(words.next().expect("a program"))
+        .args(words)
+        .arg("--directory")
+        .arg(&at)
+        .current_dir(dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("runs");
+    let (status, killed) = server.die_under(&mut fio, &share.join("verified.0.0"), 20);
+    assert!(status.success() && killed > 0, "{status}, {killed} kills");
+    println!("{killed} kills");
+    drop(mounted);
+}

@@ -1,0 +1,268 @@
+//! A tree by paths.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use vfs::{
+    Cx, Errno, FileSystem, Make, Mode, Name, Node, RenameFlags, SetAttr, StatFs, XattrFlags,
+};
+
+use crate::ticket::Crew;
+use crate::tree::Tree;
+use crate::{DirEntry, File, Metadata, OpenOptions, Source, Walk};
+
+/// A tree that is open. Clones are the same; it is closed when the last of them and of its files is dropped.
+///
+/// All calls act as this process's own user. They may be made from several threads at once.
+#[derive(Clone)]
+pub struct Client {
+    tree: Tree,
+    crew: Arc<Crew>,
+}
+
+impl Client {
+    /// Opens a source: a path, or a URL as [`Source`] has them. Errors have one line that says what went wrong.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let here = barge_client::Client::open(".")?;
+    /// assert!(here.metadata("Cargo.toml")?.is_file());
+    /// assert!(barge_client::Client::open("gopher://host").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open(source: &str) -> io::Result<Client> {
+        let source: Source = source
+            .parse()
+            .map_err(|bad| io::Error::new(io::ErrorKind::InvalidInput, bad))?;
+        source.open(hostdir::Options::default()).map(Client::over)
+    }
+
+    /// A client of a file system that is open already.
+    pub fn over(fs: Arc<dyn FileSystem>) -> Client {
+        Client {
+            tree: Tree::new(fs),
+            crew: Arc::default(),
+        }
+    }
+
+    /// The same in the words of the file-system traits.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Attributes of what `path` names, links followed.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
+        let entry = self.tree.resolve(bytes(path.as_ref()), true)?;
+        Ok(Metadata::new(entry.attr))
+    }
+
+    /// Attributes of what `path` names, of a link its own.
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
+        let entry = self.tree.resolve(bytes(path.as_ref()), false)?;
+        Ok(Metadata::new(entry.attr))
+    }
+
+    /// Changes attributes of what `path` names, links followed, and answers the new ones.
+    pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr) -> io::Result<Metadata> {
+        self.at(path.as_ref(), true, |cx, node| node.setattr(cx, set))
+            .map(Metadata::new)
+    }
+
+    /// Sets permission bits, `0o7777`.
+    pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
+        let set = SetAttr {
+            mode: Some(mode & 0o7777),
+            ..SetAttr::default()
+        };
+        self.set_attr(path, &set).map(drop)
+    }
+
+    /// The entries of a directory, by name, without `.` and `..`.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
+        let dir = self.tree.resolve(bytes(path.as_ref()), true)?;
+        let listed = self.tree.list(&*dir.node)?;
+        let entries = listed.into_iter().map(|listed| DirEntry {
+            name: OsString::from_vec(listed.name),
+            metadata: listed.entry.map(|entry| Metadata::new(entry.attr)),
+        });
+        Ok(entries.collect())
+    }
+
+    /// Everything below a directory, each directory before what is in it. Links are not followed.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let client = barge_client::Client::open("mem:")?;
+    /// client.create_dir("a")?;
+    /// client.create_dir("a/b")?;
+    /// client.write("a/b/c", "deep")?;
+    /// let found: Result<Vec<_>, _> = client.walk("a").map(|found| found.map(|(path, _)| path)).collect();
+    /// assert_eq!(found?, [std::path::Path::new("a/b"), std::path::Path::new("a/b/c")]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn walk(&self, path: impl AsRef<Path>) -> Walk {
+        Walk::new(self.clone(), path.as_ref().to_owned())
+    }
+
+    /// Opens a file for reading.
+    pub fn open_file(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        self.open_with(path, OpenOptions::new().read(true))
+    }
+
+    /// Opens a file for reading and writing: a new one, or an old one cut to nothing.
+    pub fn create(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        self.open_with(
+            path,
+            options.read(true).write(true).create(true).truncate(true),
+        )
+    }
+
+    /// Opens a file as `options` say.
+    pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> io::Result<File> {
+        let file = options.open(&self.tree, bytes(path.as_ref()))?;
+        Ok(File::new(self.tree.clone(), file, &self.crew))
+    }
+
+    /// The contents of a file.
+    pub fn read(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+        let mut contents = Vec::new();
+        io::Read::read_to_end(&mut self.open_file(path)?, &mut contents)?;
+        Ok(contents)
+    }
+
+    /// Makes a file with these contents, or gives an old one these instead.
+    pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Result<()> {
+        self.create(path)?.write_all_at(contents.as_ref(), 0)
+    }
+
+    /// Makes a directory.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.make(path.as_ref(), Make::Directory, 0o777)
+    }
+
+    /// Makes a symbolic link at `path`.
+    pub fn symlink(&self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> io::Result<()> {
+        let target = Make::Symlink(target.as_ref().as_bytes());
+        self.make(path.as_ref(), target, 0o777)
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
+        let target = self.at(path.as_ref(), false, |cx, node| node.readlink(cx))?;
+        Ok(OsString::from_vec(target).into())
+    }
+
+    /// Gives what `old` names the further name `new`.
+    pub fn hard_link(&self, old: impl AsRef<Path>, new: impl AsRef<Path>) -> io::Result<()> {
+        let target = self.tree.resolve(bytes(old.as_ref()), false)?.node;
+        self.in_parent(new.as_ref(), |cx, dir, name| dir.link(cx, name, &*target))
+            .map(drop)
+    }
+
+    /// Moves what `from` names to `to`, in place of what is there.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+        let (to_dir, to_name) = self.tree.parent_of(bytes(to.as_ref()))?;
+        let to_name = Name::new(&to_name)?;
+        self.in_parent(from.as_ref(), |cx, dir, name| {
+            dir.rename(cx, name, &*to_dir.node, to_name, RenameFlags::empty())
+        })
+    }
+
+    /// Removes the name of anything but a directory.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.in_parent(path.as_ref(), |cx, dir, name| dir.unlink(cx, name, false))
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.in_parent(path.as_ref(), |cx, dir, name| dir.unlink(cx, name, true))
+    }
+
+    /// An extended attribute, named with its namespace (`user.note`).
+    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<Vec<u8>> {
+        let name = name.as_ref().as_bytes();
+        self.at(path.as_ref(), true, |cx, node| node.xattr(cx, name))
+    }
+
+    /// The names of extended attributes.
+    pub fn xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
+        let list = self.at(path.as_ref(), true, |cx, node| node.xattrs(cx))?;
+        let names = list
+            .split(|&byte| byte == 0)
+            .filter(|name| !name.is_empty());
+        Ok(names
+            .map(|name| OsString::from_vec(name.to_vec()))
+            .collect())
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: &[u8],
+    ) -> io::Result<()> {
+        let name = name.as_ref().as_bytes();
+        self.at(path.as_ref(), true, |cx, node| {
+            node.set_xattr(cx, name, value, XattrFlags::empty())
+        })
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = name.as_ref().as_bytes();
+        self.at(path.as_ref(), true, |cx, node| node.remove_xattr(cx, name))
+    }
+
+    /// Figures of the file system that `path` is on.
+    pub fn statfs(&self, path: impl AsRef<Path>) -> io::Result<StatFs> {
+        self.at(path.as_ref(), true, |cx, node| node.statfs(cx))
+    }
+
+    /// Makes everything durable that has been written.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(self.tree.with(|cx| self.tree.fs.sync(cx))?)
+    }
+
+    fn make(&self, path: &Path, what: Make<'_>, bits: u32) -> io::Result<()> {
+        let mode = Mode {
+            bits,
+            umask: OpenOptions::UMASK,
+        };
+        self.in_parent(path, |cx, dir, name| dir.make(cx, name, what, mode))
+            .map(drop)
+    }
+
+    fn at<T>(
+        &self,
+        path: &Path,
+        follow: bool,
+        what: impl FnOnce(&Cx<'_>, &dyn Node) -> vfs::Result<T>,
+    ) -> io::Result<T> {
+        let entry = self.tree.resolve(bytes(path), follow)?;
+        Ok(self.tree.with(|cx| what(cx, &*entry.node))?)
+    }
+
+    fn in_parent<T>(
+        &self,
+        path: &Path,
+        what: impl FnOnce(&Cx<'_>, &dyn Node, Name<'_>) -> vfs::Result<T>,
+    ) -> io::Result<T> {
+        let (dir, name) = self.tree.parent_of(bytes(path))?;
+        if dir.node.kind() != vfs::Kind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let name = Name::new(&name)?;
+        Ok(self.tree.with(|cx| what(cx, &*dir.node, name))?)
+    }
+}
+
+fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}

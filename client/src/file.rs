@@ -1,0 +1,287 @@
+//! Open files.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use sys::payload::{SlicePayload, SliceSink, VecSink};
+use vfs::{Errno, Kind, Mode, Name, OpenFlags, SetAttr, Want};
+
+use crate::ticket::Crew;
+use crate::tree::Tree;
+use crate::{Metadata, Ticket};
+
+/// How a file is opened: what [`std::fs::OpenOptions`] is there.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    flags: OpenFlags,
+    create: bool,
+    mode: u32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions::new()
+    }
+}
+
+impl OpenOptions {
+    /// What is taken from the permissions of what is made. The process's own umask cannot be asked for without being
+    /// changed.
+    pub(crate) const UMASK: u32 = 0o022;
+
+    /// Nothing yet.
+    pub fn new() -> OpenOptions {
+        OpenOptions {
+            flags: OpenFlags::empty(),
+            create: false,
+            mode: 0o666,
+        }
+    }
+
+    /// For reading.
+    pub fn read(&mut self, yes: bool) -> &mut OpenOptions {
+        self.set(OpenFlags::READ, yes)
+    }
+
+    /// For writing.
+    pub fn write(&mut self, yes: bool) -> &mut OpenOptions {
+        self.set(OpenFlags::WRITE, yes)
+    }
+
+    /// For writing, each write at the end.
+    pub fn append(&mut self, yes: bool) -> &mut OpenOptions {
+        self.set(OpenFlags::WRITE | OpenFlags::APPEND, yes)
+    }
+
+    /// Cut to nothing.
+    pub fn truncate(&mut self, yes: bool) -> &mut OpenOptions {
+        self.set(OpenFlags::TRUNC, yes)
+    }
+
+    /// It is made if there is none.
+    pub fn create(&mut self, yes: bool) -> &mut OpenOptions {
+        self.create = yes;
+        self
+    }
+
+    /// It is made, and there must be none.
+    pub fn create_new(&mut self, yes: bool) -> &mut OpenOptions {
+        self.create = yes;
+        self.set(OpenFlags::EXCL, yes)
+    }
+
+    /// Each write is durable.
+    pub fn sync(&mut self, yes: bool) -> &mut OpenOptions {
+        self.set(OpenFlags::SYNC, yes)
+    }
+
+    /// Permission bits of what is made, less group's and others' writing; `0o666` if not said.
+    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
+        self.mode = mode;
+        self
+    }
+
+    fn set(&mut self, flag: OpenFlags, yes: bool) -> &mut OpenOptions {
+        self.flags.set(flag, yes);
+        self
+    }
+
+    pub(crate) fn open(&self, tree: &Tree, path: &[u8]) -> vfs::Result<Arc<dyn vfs::File>> {
+        let found = match tree.resolve(path, true) {
+            Err(Errno::ENOENT) if self.create => None,
+            Ok(_) if self.create && self.flags.contains(OpenFlags::EXCL) => {
+                return Err(Errno::EEXIST);
+            }
+            found => Some(found?),
+        };
+        match found {
+            Some(entry) => tree.with(|cx| entry.node.open(cx, self.flags - OpenFlags::EXCL)),
+            None => {
+                let (dir, name) = tree.parent_of(path)?;
+                let mode = Mode {
+                    bits: self.mode & 0o7777,
+                    umask: OpenOptions::UMASK,
+                };
+                let name = Name::new(&name)?;
+                let made = tree.with(|cx| dir.node.create(cx, name, self.flags, mode));
+                made.map(|(_, file)| file)
+            }
+        }
+    }
+}
+
+/// An open file. [`Read`], [`Write`] and [`Seek`] move one position, for `&File` as well; `read_at`, `write_at` and
+/// tickets leave it alone. Dropping it closes it.
+pub struct File {
+    tree: Tree,
+    file: Arc<dyn vfs::File>,
+    position: Mutex<u64>,
+    crew: Arc<Crew>,
+}
+
+impl File {
+    pub(crate) fn new(tree: Tree, file: Arc<dyn vfs::File>, crew: &Arc<Crew>) -> File {
+        File {
+            tree,
+            file,
+            position: Mutex::new(0),
+            crew: crew.clone(),
+        }
+    }
+
+    /// The same in the words of the file-system traits.
+    pub fn inner(&self) -> &Arc<dyn vfs::File> {
+        &self.file
+    }
+
+    /// Reads from `offset`, and says how many bytes: 0 at the end only.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let len = buffer.len();
+        let mut sink = SliceSink::new(buffer);
+        Ok(self
+            .tree
+            .with(|cx| self.file.read(cx, offset, len, &mut sink))?)
+    }
+
+    /// Writes at `offset`, or at the end if open to append, and says how many bytes.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        Ok(write(&self.tree, &*self.file, data, offset)?)
+    }
+
+    /// Writes all of it.
+    pub fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let mut written = 0;
+        while written < data.len() {
+            match self.write_at(&data[written..], offset + written as u64)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                more => written += more,
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to read up to `len` bytes from `offset`.
+    pub fn submit_read(&self, offset: u64, len: usize) -> Ticket<Vec<u8>> {
+        let (tree, file) = (self.tree.clone(), self.file.clone());
+        self.crew.submit(move || {
+            let mut sink = VecSink::new(len);
+            tree.with(|cx| file.read(cx, offset, len, &mut sink))?;
+            Ok(sink.into_bytes())
+        })
+    }
+
+    /// Begins to write at `offset`, and will say how many bytes.
+    pub fn submit_write(&self, offset: u64, data: Vec<u8>) -> Ticket<usize> {
+        let (tree, file) = (self.tree.clone(), self.file.clone());
+        self.crew
+            .submit(move || write(&tree, &*file, &data, offset))
+    }
+
+    /// Begins to make durable what has been written. What is in flight yet is not part of that.
+    pub fn submit_sync(&self) -> Ticket<()> {
+        let (tree, file) = (self.tree.clone(), self.file.clone());
+        self.crew
+            .submit(move || tree.with(|cx| file.fsync(cx, false)))
+    }
+
+    /// Its attributes.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        let want = Want::STAT | Want::BTIME | Want::GENERATION;
+        Ok(Metadata::new(
+            self.tree.with(|cx| self.file.attr(cx, want))?,
+        ))
+    }
+
+    /// Cuts it, or extends it by a hole.
+    pub fn set_len(&self, len: u64) -> io::Result<()> {
+        let set = SetAttr {
+            size: Some(len),
+            ..SetAttr::default()
+        };
+        self.tree.with(|cx| self.file.setattr(cx, &set))?;
+        Ok(())
+    }
+
+    /// Makes contents and attributes durable.
+    pub fn sync_all(&self) -> io::Result<()> {
+        Ok(self.tree.with(|cx| self.file.fsync(cx, false))?)
+    }
+
+    /// Makes contents durable.
+    pub fn sync_data(&self) -> io::Result<()> {
+        Ok(self.tree.with(|cx| self.file.fsync(cx, true))?)
+    }
+
+    fn position(&self) -> MutexGuard<'_, u64> {
+        self.position.lock().expect("no panic holds it")
+    }
+}
+
+fn write(tree: &Tree, file: &dyn vfs::File, data: &[u8], offset: u64) -> vfs::Result<usize> {
+    let mut payload = SlicePayload::new(data);
+    tree.with(|cx| file.write(cx, offset, &mut payload))
+}
+
+impl Read for &File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut position = self.position();
+        let got = self.read_at(buffer, *position)?;
+        *position += got as u64;
+        Ok(got)
+    }
+}
+
+impl Write for &File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let mut position = self.position();
+        let written = self.write_at(data, *position)?;
+        *position += written as u64;
+        Ok(written)
+    }
+
+    /// Nothing is kept back.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for &File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let mut position = self.position();
+        let to = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => position.checked_add_signed(by),
+            SeekFrom::End(by) => {
+                let metadata = self.metadata()?;
+                if metadata.kind() != Kind::File {
+                    return Err(Errno::ESPIPE.into());
+                }
+                metadata.len().checked_add_signed(by)
+            }
+        };
+        *position = to.ok_or(Errno::EINVAL)?;
+        Ok(*position)
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        (&*self).write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        (&*self).seek(to)
+    }
+}

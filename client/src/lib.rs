@@ -1,0 +1,69 @@
+//! Files of any source as a library: a 9P, NFS or virtiofs server's, a directory's of this host, or a tree in memory.
+//!
+//! [`Client::open`] takes a SOURCE as `barge` does on its command line. What follows is as in [`std::fs`]: paths, a
+//! [`File`] with the traits of [`std::io`], errors as [`std::io::Error`] with the errno of the source. Paths are of the
+//! tree that was opened; a link that is absolute begins at its root, and none leads out of it.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use barge_client::Client;
+//!
+//! # fn main() -> std::io::Result<()> {
+//! // "9p://host:5640/srv", "nfs://host/srv?vers=4.2", "virtiofs:/run/fs.sock" or "/srv" would do as well.
+//! let client = Client::open("mem:")?;
+//! client.create_dir("notes")?;
+//! let mut file = client.create("notes/today")?;
+//! file.write_all(b"carry the tree")?;
+//! file.sync_all()?;
+//!
+//! let mut text = String::new();
+//! client.open_file("notes/today")?.read_to_string(&mut text)?;
+//! assert_eq!(text, "carry the tree");
+//! assert_eq!(client.metadata("notes/today")?.len(), 14);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Several calls at a time
+//!
+//! There is no async runtime, and none is needed: every call blocks its thread, clients and files may be shared by
+//! threads, and requests of several threads travel together. A thread that wants several calls in flight by itself
+//! takes a [`Ticket`] for each, and waits for them in any order.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> {
+//! # let client = barge_client::Client::open("mem:")?;
+//! let file = client.create("blocks")?;
+//! let writes: Vec<_> = (0..8)
+//!     .map(|at| file.submit_write(at * 4096, vec![at as u8; 4096]))
+//!     .collect();
+//! for write in writes {
+//!     assert_eq!(write.wait()?, 4096);
+//! }
+//! let (last, first) = (file.submit_read(7 * 4096, 4096), file.submit_read(0, 4096));
+//! assert_eq!(first.wait()?, [0; 4096]);
+//! assert_eq!(last.wait()?, [7; 4096]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it lacks on purpose: a cache (that is a mount's), globs, the current directory.
+//!
+//! Lock order: a file's position, and the queue of tickets; each by itself, and the position across the call that moves it.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod file;
+mod metadata;
+pub mod source;
+mod ticket;
+pub mod tree;
+mod walk;
+
+pub use client::Client;
+pub use file::{File, OpenOptions};
+pub use metadata::{DirEntry, Metadata};
+pub use source::{BadSource, Source};
+pub use ticket::Ticket;
+pub use walk::Walk;

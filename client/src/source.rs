@@ -1,0 +1,236 @@
+//! What a program opens: a SOURCE, as `barge` has it on its command line.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use remote::ConnectError;
+use rustix::process::{getgid, getuid};
+use vfs::{FileSystem, Time};
+
+/// Where a tree lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `PATH`, `dir:PATH`: a directory of this host.
+    HostDir(PathBuf),
+    /// `mem:`: a tree in memory, empty at first.
+    Memory,
+    /// `9p://…`, `9p+unix:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`: another server's.
+    Remote(remote::Url),
+}
+
+/// A text that is no [`Source`]: says what was expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadSource(String);
+
+impl fmt::Display for BadSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadSource {}
+
+impl FromStr for Source {
+    type Err = BadSource;
+
+    fn from_str(text: &str) -> Result<Source, BadSource> {
+        let bad = |what: &dyn fmt::Display| BadSource(what.to_string());
+        match text.split_once(':') {
+            Some(("dir", path)) if !path.is_empty() => Ok(Source::HostDir(path.into())),
+            Some(("dir", _)) => Err(bad(&"expected dir:PATH")),
+            Some(("mem", "")) => Ok(Source::Memory),
+            Some(("mem", _)) => Err(bad(&"expected mem: and nothing behind it")),
+            Some((scheme, _)) if remote::Url::SCHEMES.contains(&scheme) => {
+                let url = text.parse().map(Source::Remote);
+                url.map_err(|error: remote::BadUrl| bad(&error))
+            }
+            Some((scheme, _)) if is_scheme(text, scheme) => Err(bad(&format_args!(
+                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, nfs://HOST, nfs+unix:SOCKET or \
+                 virtiofs:SOCKET, \
+                 got scheme '{scheme}'"
+            ))),
+            _ if text.is_empty() => Err(bad(&"expected a path or a URL")),
+            _ => Ok(Source::HostDir(text.into())),
+        }
+    }
+}
+
+/// Whether the text is a URL rather than a path with a colon in it.
+fn is_scheme(text: &str, scheme: &str) -> bool {
+    let known = ["image", "s3", "http", "https"];
+    known.contains(&scheme) || text[scheme.len()..].starts_with("://")
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::HostDir(path) => path.display().fmt(f),
+            Source::Memory => f.write_str("mem:"),
+            Source::Remote(url) => url.fmt(f),
+        }
+    }
+}
+
+impl Source {
+    /// Opens what is named as a whole; `hostdir` says how, if it is a directory of this host. Errors have one clear
+    /// line, and the kind that comes nearest.
+    pub fn open(&self, hostdir: hostdir::Options) -> io::Result<Arc<dyn FileSystem>> {
+        match self {
+            Source::HostDir(path) => {
+                let tree = hostdir::HostDir::open(path, hostdir)?;
+                for limit in tree.limits() {
+                    tracing::info!("{self}: {limit}");
+                }
+                Ok(tree)
+            }
+            // It is whoever's who runs this.
+            Source::Memory => Ok(memory::Memory::with(
+                Arc::new(now),
+                memory::Options {
+                    uid: getuid().as_raw(),
+                    gid: getgid().as_raw(),
+                    ..Default::default()
+                },
+            )),
+            Source::Remote(url) => url.open().map_err(told),
+        }
+    }
+
+    /// Opens the tree that what is named is in, and says where in it: an empty path is the tree's root. What is named
+    /// need not exist, the directory it would be in must.
+    pub fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
+        let hostdir = hostdir::Options::default();
+        match self {
+            Source::HostDir(path) => {
+                let (dir, name) = split(path)?;
+                Ok((Source::HostDir(dir).open(hostdir)?, name))
+            }
+            Source::Remote(url) => {
+                let (tree, path) = url.find().map_err(told)?;
+                Ok((tree, path.into_bytes()))
+            }
+            Source::Memory => Ok((self.open(hostdir)?, Vec::new())),
+        }
+    }
+
+    /// The last name of what is named; nothing if it ends otherwise (`.`, `..`, a source's root).
+    pub fn name(&self) -> Option<Vec<u8>> {
+        let path = match self {
+            Source::HostDir(path) => path.as_os_str().as_bytes(),
+            Source::Memory => b"",
+            Source::Remote(url) => url.path(),
+        };
+        let name = path
+            .split(|&byte| byte == b'/')
+            .rfind(|name| !name.is_empty())?;
+        vfs::Name::new(name).ok()?;
+        Some(name.to_vec())
+    }
+}
+
+fn told(error: ConnectError) -> io::Error {
+    io::Error::new(io::Error::from(error.errno()).kind(), error)
+}
+
+/// A directory of this host that exists, and the name in it, if `path` is not that directory itself. Links on the
+/// way are followed, a link at the end is not.
+fn split(path: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
+    // With a slash behind it, a link to a directory is that directory.
+    let whole = path.as_os_str().as_bytes().ends_with(b"/");
+    let is_dir = match whole {
+        true => fs::metadata(path),
+        false => fs::symlink_metadata(path),
+    };
+    match (is_dir, path.file_name()) {
+        (Ok(metadata), _) if metadata.is_dir() => Ok((path.to_owned(), Vec::new())),
+        (_, Some(name)) => {
+            let dir = match path.parent() {
+                Some(dir) if !dir.as_os_str().is_empty() => dir,
+                _ => Path::new("."),
+            };
+            Ok((fs::canonicalize(dir)?, name.as_bytes().to_vec()))
+        }
+        (Err(error), None) => Err(error),
+        (Ok(_), None) => Ok((path.to_owned(), Vec::new())),
+    }
+}
+
+/// The moment, by this machine's clock.
+pub fn now() -> Time {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time {
+        sec: since.as_secs() as i64,
+        nsec: since.subsec_nanos(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_split_at_what_exists() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = fs::canonicalize(dir.path()).expect("a path");
+        fs::create_dir(base.join("sub")).expect("made");
+        std::os::unix::fs::symlink("sub", base.join("link")).expect("made");
+        let slash = PathBuf::from(format!("{}/link/", base.display()));
+        for (path, expected) in [
+            (base.join("sub"), (base.join("sub"), &b""[..])),
+            (base.join("sub/new"), (base.join("sub"), b"new")),
+            (base.join("link"), (base.clone(), b"link")),
+            (base.join("link/new"), (base.join("sub"), b"new")),
+            (slash.clone(), (slash, b"")),
+        ] {
+            let (dir, name) = split(&path).expect("split");
+            assert_eq!((dir, &name[..]), expected, "{}", path.display());
+        }
+        assert!(split(&base.join("none/new")).is_err());
+    }
+
+    #[test]
+    fn the_last_name_is_what_is_copied_to() {
+        for (text, name) in [
+            ("/a/b/", Some("b")),
+            ("file", Some("file")),
+            (".", None),
+            ("a/..", None),
+            ("/", None),
+            ("mem:", None),
+            ("9p://h/srv/x", Some("x")),
+            ("9p://h/", None),
+            ("9p://h/d/f?aname=/srv", Some("f")),
+            ("nfs://h/srv/x?vers=3", Some("x")),
+            ("nfs://h", None),
+        ] {
+            let source: Source = text.parse().expect(text);
+            assert_eq!(source.name().as_deref(), name.map(str::as_bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_source_is_a_path_unless_it_says_otherwise() {
+        for (text, shown) in [
+            ("/srv", "/srv"),
+            ("dir:/srv", "/srv"),
+            ("a:b", "a:b"),
+            ("./x=y", "./x=y"),
+            ("mem:", "mem:"),
+        ] {
+            let source: Source = text.parse().expect(text);
+            assert_eq!(source.to_string(), shown);
+        }
+        for text in ["", "dir:", "mem:x", "ftp://h/x"] {
+            let bad = text.parse::<Source>().expect_err(text).to_string();
+            assert!(bad.contains("expected"), "{bad}");
+        }
+    }
+}

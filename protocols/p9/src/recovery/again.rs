@@ -1,0 +1,405 @@
+//! Saying everything again to a server that has come.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use vfs::Errno;
+
+use super::names::same;
+use super::session::{Known, Session, State, User, again};
+use super::{DIALECT, InFlight};
+use crate::client::error::errno_of;
+use crate::numbers::lock_status;
+use crate::{Data, Fid, Names, Qid, Rmessage, Tag, Tmessage};
+
+/// A server that a session is gone on with.
+pub trait Server {
+    /// Asks, and gives the reply of each, whole messages. They may be in flight together; each after those before it.
+    fn ask(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure>;
+}
+
+/// Why a session is not gone on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Not by this connection, or not yet.
+    Later(String),
+    /// By no server like this.
+    Never(String),
+}
+
+/// A session on its way to another connection.
+pub struct Recovery {
+    pub(super) session: Session,
+    msize: u32,
+    pub(super) doubted: Vec<InFlight>,
+    pub(super) settled: Vec<Settled>,
+    next_fid: u32,
+    /// How often a lock was somebody's yet.
+    blocked: u32,
+}
+
+/// A request whose answer is known without being sent again.
+pub(super) struct Settled {
+    pub(super) tag: Tag,
+    pub(super) order: u64,
+    pub(super) reply: Vec<u8>,
+}
+
+/// A root for each who attached.
+pub(super) type Roots = HashMap<Arc<User>, (Fid, Qid)>;
+
+/// A fid to be walked by a path.
+pub(super) struct Walk {
+    pub(super) from: Fid,
+    pub(super) to: Fid,
+    pub(super) path: Vec<Vec<u8>>,
+}
+
+impl Recovery {
+    /// How many requests are in flight at a time: few enough that both ends' buffers hold them.
+    const AT_A_TIME: usize = 64;
+
+    /// How often who lost its connection, but not its server, waits for that to give its own locks back.
+    const MOST_BLOCKED: u32 = 8;
+
+    pub(super) fn new(session: Session, msize: u32, doubted: Vec<InFlight>) -> Recovery {
+        Recovery {
+            session,
+            msize,
+            doubted,
+            settled: Vec::new(),
+            next_fid: Fid::NONE.0,
+            blocked: 0,
+        }
+    }
+
+    pub(super) fn into_parts(self) -> (Session, Vec<Settled>) {
+        (self.session, self.settled)
+    }
+
+    /// Says everything again. After a failure it can be done again with another connection: it begins from the start.
+    pub fn run(&mut self, server: &mut dyn Server) -> Result<(), Failure> {
+        self.next_fid = Fid::NONE.0;
+        self.greet(server)?;
+        let roots = self.attach(server)?;
+        self.settle_renames(server, &roots)?;
+        let mut lost = self.walk(server, &roots)?;
+        self.open(server, &roots, &mut lost)?;
+        self.lock(server, &mut lost)?;
+        self.settle(server, &roots, &lost)?;
+        let clunks: Vec<_> = roots
+            .values()
+            .map(|&(fid, _)| Tmessage::Clunk { fid })
+            .collect();
+        ask(server, &clunks)?;
+        for fid in lost {
+            if let Some(known) = self.session.fids.get_mut(&fid) {
+                known.stale = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn greet(&self, server: &mut dyn Server) -> Result<(), Failure> {
+        let msize = self.msize;
+        let version = DIALECT.version().as_bytes();
+        let reply = one(server, &Tmessage::Version { msize, version })?;
+        match read(&reply)? {
+            Ok(Rmessage::Version {
+                msize: agreed,
+                version: spoken,
+            }) if (agreed, spoken) == (msize, version) => Ok(()),
+            other => Err(Failure::Never(format!(
+                "expected the server to speak {DIALECT} in messages of {msize} bytes as before, got {other:?}"
+            ))),
+        }
+    }
+
+    /// Attaches as everyone whose fids there are. If nobody may, the tree is not there yet.
+    fn attach(&mut self, server: &mut dyn Server) -> Result<Roots, Failure> {
+        let users = self.session.fids.values().map(|known| known.user.clone());
+        let users: HashSet<Arc<User>> = users.collect();
+        let users: Vec<_> = users.into_iter().map(|user| (self.fid(), user)).collect();
+        let asked: Vec<_> = users
+            .iter()
+            .map(|(fid, user)| Tmessage::Attach {
+                fid: *fid,
+                afid: Fid::NONE,
+                uname: &user.uname,
+                aname: &user.aname,
+                n_uname: user.n_uname,
+            })
+            .collect();
+        let (mut roots, mut refused) = (Roots::new(), None);
+        for (reply, (fid, user)) in ask(server, &asked)?.iter().zip(&users) {
+            match read(reply)? {
+                Ok(Rmessage::Attach { qid }) => drop(roots.insert(user.clone(), (*fid, qid))),
+                Ok(_) => return Err(Failure::Later("no sound answer to an attach".into())),
+                Err(errno) => refused = Some(errno),
+            }
+        }
+        match refused {
+            Some(errno) if roots.is_empty() => Err(Failure::Later(format!("attach: {errno}"))),
+            _ => Ok(roots),
+        }
+    }
+
+    /// Walks every fid to where it points, and says which do not get there, or find another there.
+    fn walk(&mut self, server: &mut dyn Server, roots: &Roots) -> Result<HashSet<Fid>, Failure> {
+        let (mut lost, mut walks) = (HashSet::new(), Vec::new());
+        for (&fid, known) in &self.session.fids {
+            if let State::Value { .. } = known.state {
+                // It is not walked to.
+                if known.stale {
+                    lost.insert(fid);
+                }
+                continue;
+            }
+            match self.way(known, roots, fid) {
+                Some(walk) => walks.push(walk),
+                None => drop(lost.insert(fid)),
+            }
+        }
+        let found = walk_each(server, &walks)?;
+        let mut others = Vec::new();
+        for (walk, found) in walks.iter().zip(found) {
+            let known = &self.session.fids[&walk.to];
+            let qid = match found {
+                Some(Some(qid)) => Some(qid),
+                Some(None) => roots.get(&known.user).map(|root| root.1),
+                None => None,
+            };
+            if !qid.is_some_and(|qid| same(qid, known.qid)) {
+                lost.insert(walk.to);
+                if found.is_some() {
+                    others.push(Tmessage::Clunk { fid: walk.to });
+                }
+            }
+        }
+        ask(server, &others)?;
+        Ok(lost)
+    }
+
+    /// How to get to where a fid points: nothing if that has no name any more, or its user may not attach.
+    fn way(&self, known: &Known, roots: &Roots, to: Fid) -> Option<Walk> {
+        if known.stale {
+            return None;
+        }
+        let (from, _) = *roots.get(&known.user)?;
+        let path = self.session.names.path(known.place)?;
+        Some(Walk { from, to, path })
+    }
+
+    /// A new fid for what a fid points at, walked but not open.
+    pub(super) fn another(
+        &mut self,
+        server: &mut dyn Server,
+        roots: &Roots,
+        fid: Fid,
+    ) -> Result<Option<Fid>, Failure> {
+        let to = self.fid();
+        let known = self.session.fids.get(&fid);
+        let Some(walk) = known.and_then(|known| self.way(known, roots, to)) else {
+            return Ok(None);
+        };
+        let found = walk_each(server, &[walk])?;
+        Ok(found[0].map(|_| to))
+    }
+
+    /// Opens what was open, and has fids of extended attributes what they had.
+    fn open(
+        &mut self,
+        server: &mut dyn Server,
+        roots: &Roots,
+        lost: &mut HashSet<Fid>,
+    ) -> Result<(), Failure> {
+        let (mut opens, mut values) = (Vec::new(), Vec::new());
+        for (&fid, known) in self
+            .session
+            .fids
+            .iter()
+            .filter(|(fid, _)| !lost.contains(fid))
+        {
+            match &known.state {
+                State::Walked => {}
+                State::Open { flags, .. } => opens.push(Tmessage::Lopen {
+                    fid,
+                    flags: again(*flags),
+                }),
+                State::Draft {
+                    name,
+                    size,
+                    flags,
+                    data,
+                } => {
+                    opens.push(Tmessage::Xattrcreate {
+                        fid,
+                        name,
+                        size: *size,
+                        flags: *flags,
+                    });
+                    if !data.is_empty() {
+                        let (offset, data) = (0, Data(data));
+                        opens.push(Tmessage::Write { fid, offset, data });
+                    }
+                }
+                State::Value { name } => values.push((fid, name.clone())),
+            }
+        }
+        let mut refused = Vec::new();
+        for (reply, request) in ask(server, &opens)?.iter().zip(&opens) {
+            let [Some(fid), _] = super::fids_of(request) else {
+                continue;
+            };
+            if read(reply)?.is_err() && lost.insert(fid) {
+                refused.push(Tmessage::Clunk { fid });
+            }
+        }
+        ask(server, &refused)?;
+        for (newfid, name) in values {
+            let again = match self.another(server, roots, newfid)? {
+                Some(fid) => {
+                    let name = &name;
+                    let walk = Tmessage::Xattrwalk { fid, newfid, name };
+                    let replies = ask(server, &[walk, Tmessage::Clunk { fid }])?;
+                    read(&replies[0])?.is_ok()
+                }
+                None => false,
+            };
+            if !again {
+                lost.insert(newfid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes locks again. What somebody else has taken is lost, and so is the fid.
+    fn lock(&mut self, server: &mut dyn Server, lost: &mut HashSet<Fid>) -> Result<(), Failure> {
+        let (mut asked, mut of) = (Vec::new(), Vec::new());
+        for (&fid, known) in self
+            .session
+            .fids
+            .iter()
+            .filter(|(fid, _)| !lost.contains(fid))
+        {
+            let State::Open { locks, .. } = &known.state else {
+                continue;
+            };
+            for lock in locks {
+                of.push(fid);
+                asked.push(Tmessage::Lock {
+                    fid,
+                    kind: lock.kind,
+                    flags: 0,
+                    start: lock.start,
+                    length: lock.length,
+                    proc_id: lock.proc_id,
+                    client_id: &lock.client_id,
+                });
+            }
+        }
+        let mut refused = Vec::new();
+        for (reply, fid) in ask(server, &asked)?.iter().zip(of) {
+            match read(reply)? {
+                Ok(Rmessage::Lock {
+                    status: lock_status::SUCCESS,
+                }) => {}
+                Ok(Rmessage::Lock {
+                    status: lock_status::BLOCKED | lock_status::GRACE,
+                }) if self.blocked < Recovery::MOST_BLOCKED => {
+                    self.blocked += 1;
+                    return Err(Failure::Later("a lock is somebody's yet".into()));
+                }
+                _ if lost.insert(fid) => refused.push(Tmessage::Clunk { fid }),
+                _ => {}
+            }
+        }
+        ask(server, &refused).map(drop)
+    }
+
+    /// A fid that the client does not use: clients count from below.
+    pub(super) fn fid(&mut self) -> Fid {
+        loop {
+            self.next_fid = self.next_fid.wrapping_sub(1);
+            let fid = Fid(self.next_fid);
+            if fid != Fid::NONE && !self.session.fids.contains_key(&fid) {
+                return fid;
+            }
+        }
+    }
+}
+
+/// Walks each, and says what is at the end of each that gets there: nothing where there was no name.
+pub(super) fn walk_each(
+    server: &mut dyn Server,
+    walks: &[Walk],
+) -> Result<Vec<Option<Option<Qid>>>, Failure> {
+    let mut found = vec![Some(None); walks.len()];
+    let longest = walks.iter().map(|walk| walk.path.len()).max().unwrap_or(0);
+    let rounds = longest.div_ceil(Names::MAX).max(1);
+    for round in 0..rounds {
+        let mut names = Vec::new();
+        for (at, walk) in walks.iter().enumerate() {
+            let part = walk.path.chunks(Names::MAX).nth(round).unwrap_or(&[]);
+            if found[at].is_some() && (round == 0 || !part.is_empty()) {
+                names.push((at, part.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+            }
+        }
+        let asked: Vec<_> = names
+            .iter()
+            .map(|(at, part)| Tmessage::Walk {
+                fid: if round == 0 {
+                    walks[*at].from
+                } else {
+                    walks[*at].to
+                },
+                newfid: walks[*at].to,
+                names: Names::new(part),
+            })
+            .collect();
+        let mut halfway = Vec::new();
+        for (reply, (at, part)) in ask(server, &asked)?.iter().zip(&names) {
+            found[*at] = match read(reply)? {
+                Ok(Rmessage::Walk { qids }) if qids.len() == part.len() => Some(qids.iter().last()),
+                _ => {
+                    if round > 0 {
+                        halfway.push(Tmessage::Clunk { fid: walks[*at].to });
+                    }
+                    None
+                }
+            };
+        }
+        ask(server, &halfway)?;
+    }
+    Ok(found)
+}
+
+/// Asks as many as there are, some at a time.
+pub(super) fn ask(
+    server: &mut dyn Server,
+    requests: &[Tmessage<'_>],
+) -> Result<Vec<Vec<u8>>, Failure> {
+    let mut replies = Vec::with_capacity(requests.len());
+    for some in requests.chunks(Recovery::AT_A_TIME) {
+        replies.extend(server.ask(some)?);
+    }
+    Ok(replies)
+}
+
+/// Asks one.
+pub(super) fn one(server: &mut dyn Server, request: &Tmessage<'_>) -> Result<Vec<u8>, Failure> {
+    let mut replies = server.ask(std::slice::from_ref(request))?;
+    replies
+        .pop()
+        .ok_or_else(|| Failure::Later("no answer".into()))
+}
+
+/// A reply, or the error that it is.
+pub(super) fn read(reply: &[u8]) -> Result<Result<Rmessage<'_>, Errno>, Failure> {
+    let (_, reply) =
+        Rmessage::decode(DIALECT, reply).map_err(|what| Failure::Later(what.to_string()))?;
+    Ok(match errno_of(&reply) {
+        Some(errno) => Err(errno),
+        None => Ok(reply),
+    })
+}

@@ -1,0 +1,390 @@
+//! Requests that must not be carried out twice, and were in flight to a server that is lost: perhaps they have been.
+//!
+//! | request | it was done if | and else |
+//! |---|---|---|
+//! | Tmkdir, Tsymlink, Tmknod, Tlcreate with `EXCL` | what it would make is there, as it would make it, and no older than anything that the server has told of | another was there: `EEXIST`; or it is sent again |
+//! | Tlink | the name is the file's | the same |
+//! | Tunlinkat | the name was known, and is gone or another's | it is sent again |
+//! | Tremove | the fid does not get there any more | it is sent again |
+//! | Trenameat, Trename | the old name is gone, and the new one is the file's | it is sent again |
+//! | Twrite to a file open to append | the file has the bytes where the client believed its end | it is sent again |
+//! | Twalk | | it is repeated before those that may build on it |
+//! | Tclunk of an extended attribute's new value | that says that there is one (or none) already | it is sent again |
+//!
+//! Whoever else makes or removes the very name while there is no server can make this wrong; without others it never is.
+
+use std::collections::HashSet;
+
+use vfs::Errno;
+
+use super::again::{Recovery, Roots, Server, Settled, Walk, ask, one, read, walk_each};
+use super::names::same;
+use super::session::{State, again};
+use super::{DIALECT, Failure, InFlight, encoded, refused};
+use crate::numbers::{Getattr, Lopen};
+use crate::{Fid, Kind, Names, Qid, Rmessage, Tag, Tmessage};
+
+/// The bits of a mode that say what a file is, and what a regular file and a directory are.
+const KIND: u32 = 0o170000;
+const REGULAR: u32 = 0o100000;
+const DIRECTORY: u32 = 0o040000;
+
+/// Whether a request is of those that this is about.
+pub(super) fn is_doubtful(message: &[u8]) -> bool {
+    matches!(
+        message.get(4).copied().and_then(Kind::of),
+        Some(
+            Kind::Lcreate
+                | Kind::Mkdir
+                | Kind::Symlink
+                | Kind::Mknod
+                | Kind::Link
+                | Kind::Unlinkat
+                | Kind::Remove
+                | Kind::Rename
+                | Kind::Renameat
+                | Kind::Write
+                | Kind::Clunk
+                | Kind::Walk
+        )
+    )
+}
+
+impl Recovery {
+    /// Finds out about renames, before anything is walked by names that they may have changed.
+    pub(super) fn settle_renames(
+        &mut self,
+        server: &mut dyn Server,
+        roots: &Roots,
+    ) -> Result<(), Failure> {
+        self.settle_each(|recovery, flight, request| match *request {
+            Tmessage::Renameat {
+                olddirfid,
+                oldname,
+                newdirfid,
+                newname,
+            } => {
+                let Some(place) = recovery.session.fids.get(&olddirfid).map(|dir| dir.place) else {
+                    return Ok(None);
+                };
+                let known = recovery.session.names.known(place, oldname);
+                let old = recovery.look(server, roots, olddirfid, oldname)?;
+                let new = recovery.look(server, roots, newdirfid, newname)?;
+                let moved = was_moved(known, old, new);
+                Ok(moved.then(|| encoded(flight.tag, &Rmessage::Renameat {})))
+            }
+            Tmessage::Rename { fid, dfid, name } => {
+                let Some(qid) = recovery.session.fids.get(&fid).map(|known| known.qid) else {
+                    return Ok(None);
+                };
+                let is_there = recovery.another(server, roots, fid)?;
+                let new = recovery.look(server, roots, dfid, name)?;
+                if let Some(fid) = is_there {
+                    one(server, &Tmessage::Clunk { fid })?;
+                }
+                let moved = is_there.is_none() && new.is_some_and(|new| same(new, qid));
+                Ok(moved.then(|| encoded(flight.tag, &Rmessage::Rename {})))
+            }
+            _ => Ok(None),
+        })
+    }
+
+    /// Finds out about the others, once fids are what they were.
+    pub(super) fn settle(
+        &mut self,
+        server: &mut dyn Server,
+        roots: &Roots,
+        lost: &HashSet<Fid>,
+    ) -> Result<(), Failure> {
+        self.settle_each(|recovery, flight, request| match *request {
+            Tmessage::Remove { fid } if lost.contains(&fid) => {
+                let stale = recovery.session.fids.get(&fid).is_some_and(|fid| fid.stale);
+                Ok((!stale).then(|| encoded(flight.tag, &Rmessage::Remove {})))
+            }
+            _ if super::fids_of(request)
+                .iter()
+                .flatten()
+                .any(|fid| lost.contains(fid)) =>
+            {
+                Ok(None)
+            }
+            Tmessage::Mkdir { dfid, name, .. } => {
+                let made = recovery.made(server, flight, dfid, name, |mode, _| mode & KIND == DIRECTORY)?;
+                Ok(made.map(|made| match made {
+                    Ok(qid) => encoded(flight.tag, &Rmessage::Mkdir { qid }),
+                    Err(errno) => refused(flight.tag, errno),
+                }))
+            }
+            Tmessage::Mknod {
+                dfid, name, mode, ..
+            } => {
+                let made = recovery.made(server, flight, dfid, name, |found, size| {
+                    found & KIND == mode & KIND && (mode & KIND != REGULAR || size == 0)
+                })?;
+                Ok(made.map(|made| match made {
+                    Ok(qid) => encoded(flight.tag, &Rmessage::Mknod { qid }),
+                    Err(errno) => refused(flight.tag, errno),
+                }))
+            }
+            Tmessage::Symlink {
+                fid, name, target, ..
+            } => {
+                let len = target.len() as u64;
+                let made = recovery.made(server, flight, fid, name, |mode, size| {
+                    mode & KIND == 0o120000 && size == len
+                })?;
+                Ok(made.map(|made| match made {
+                    Ok(qid) => encoded(flight.tag, &Rmessage::Symlink { qid }),
+                    Err(errno) => refused(flight.tag, errno),
+                }))
+            }
+            Tmessage::Link { dfid, fid, name } => {
+                let qid = recovery.session.fids.get(&fid).map(|known| known.qid);
+                let there = recovery.found(server, dfid, name)?;
+                Ok(match (there, qid) {
+                    (Some(there), Some(qid)) if same(there, qid) => {
+                        Some(encoded(flight.tag, &Rmessage::Link {}))
+                    }
+                    _ => None,
+                })
+            }
+            Tmessage::Lcreate {
+                fid, name, flags, ..
+            } if flags & Lopen::EXCL.bits() != 0 => {
+                let made = recovery.made(server, flight, fid, name, |mode, size| {
+                    mode & KIND == REGULAR && size == 0
+                })?;
+                Ok(match made {
+                    None => None,
+                    Some(Err(errno)) => Some(refused(flight.tag, errno)),
+                    Some(Ok(_)) => Some(open_made(server, flight.tag, fid, name, flags)?),
+                })
+            }
+            Tmessage::Unlinkat { dirfid, name, .. } => {
+                let place = recovery.session.fids.get(&dirfid).map(|dir| dir.place);
+                let known = place.and_then(|place| recovery.session.names.known(place, name));
+                let there = recovery.found(server, dirfid, name)?;
+                let gone = known.is_some_and(|known| !there.is_some_and(|there| same(there, known)));
+                Ok(gone.then(|| encoded(flight.tag, &Rmessage::Unlinkat {})))
+            }
+            Tmessage::Write { fid, offset, data } => {
+                let appends = recovery.session.fids.get(&fid).is_some_and(|known| {
+                    matches!(known.state, State::Open { flags, .. } if flags & Lopen::APPEND.bits() != 0)
+                });
+                if !appends {
+                    return Ok(None);
+                }
+                let Some(to) = recovery.another(server, roots, fid)? else {
+                    return Ok(None);
+                };
+                let count = written(server, to, offset, data.0)?;
+                one(server, &Tmessage::Clunk { fid: to })?;
+                Ok((count > 0).then(|| encoded(flight.tag, &Rmessage::Write { count })))
+            }
+            Tmessage::Clunk { fid } => {
+                let known = recovery.session.fids.get(&fid);
+                if !known.is_some_and(|known| matches!(known.state, State::Draft { .. })) {
+                    return Ok(None);
+                }
+                let reply = one(server, &Tmessage::Clunk { fid })?;
+                Ok(Some(match read(&reply)? {
+                    Err(Errno::EEXIST | Errno::ENODATA) => encoded(flight.tag, &Rmessage::Clunk {}),
+                    _ => tagged(reply, flight.tag),
+                }))
+            }
+            // What was asked behind it may build on it.
+            Tmessage::Walk { .. } => Ok(Some(tagged(one(server, request)?, flight.tag))),
+            _ => Ok(None),
+        })
+    }
+
+    /// Has `settle` look at each that is in doubt; what it answers is its answer.
+    fn settle_each(
+        &mut self,
+        mut settle: impl FnMut(
+            &mut Recovery,
+            &InFlight,
+            &Tmessage<'_>,
+        ) -> Result<Option<Vec<u8>>, Failure>,
+    ) -> Result<(), Failure> {
+        let mut left = std::mem::take(&mut self.doubted).into_iter();
+        let mut undone = Vec::new();
+        let mut done = Ok(());
+        for flight in left.by_ref() {
+            let message = flight.message.clone();
+            let Ok((_, request)) = Tmessage::decode(DIALECT, &message) else {
+                continue;
+            };
+            match settle(self, &flight, &request) {
+                Ok(None) => undone.push(flight),
+                Ok(Some(reply)) => {
+                    let answered = read(&reply)?;
+                    let ok = answered.is_ok();
+                    let answer = answered.unwrap_or(Rmessage::Flush {});
+                    self.session.answered(&request, &answer, ok);
+                    let InFlight { tag, order, .. } = flight;
+                    self.settled.push(Settled { tag, order, reply });
+                }
+                Err(failure) => {
+                    undone.push(flight);
+                    done = Err(failure);
+                    break;
+                }
+            }
+        }
+        undone.extend(left);
+        self.doubted = undone;
+        done
+    }
+
+    /// What is at `name` in the directory of a fid that is not walked yet.
+    fn look(
+        &mut self,
+        server: &mut dyn Server,
+        roots: &Roots,
+        dir: Fid,
+        name: &[u8],
+    ) -> Result<Option<Qid>, Failure> {
+        let Some(fid) = self.another(server, roots, dir)? else {
+            return Ok(None);
+        };
+        let found = self.found(server, fid, name)?;
+        one(server, &Tmessage::Clunk { fid })?;
+        Ok(found)
+    }
+
+    /// What is at `name` in a directory.
+    fn found(
+        &mut self,
+        server: &mut dyn Server,
+        dir: Fid,
+        name: &[u8],
+    ) -> Result<Option<Qid>, Failure> {
+        let to = self.fid();
+        let path = vec![name.to_vec()];
+        let walk = Walk {
+            from: dir,
+            to,
+            path,
+        };
+        let found = walk_each(server, &[walk])?[0].flatten();
+        if found.is_some() {
+            one(server, &Tmessage::Clunk { fid: to })?;
+        }
+        Ok(found)
+    }
+
+    /// Whether `name` was made by a request in flight: its qid, `EEXIST` if another was there before, or nothing
+    /// if there is none. `fits` says of a mode and a size whether they are of what would be made.
+    fn made(
+        &mut self,
+        server: &mut dyn Server,
+        flight: &InFlight,
+        dir: Fid,
+        name: &[u8],
+        fits: impl Fn(u32, u64) -> bool,
+    ) -> Result<Option<Result<Qid, Errno>>, Failure> {
+        let fid = self.fid();
+        let names = [name];
+        let mask = (Getattr::BASIC | Getattr::BTIME).bits();
+        let walk = Tmessage::Walk {
+            fid: dir,
+            newfid: fid,
+            names: Names::new(&names),
+        };
+        let walked = one(server, &walk)?;
+        let qid = match read(&walked)? {
+            Ok(Rmessage::Walk { qids }) => qids.iter().last(),
+            _ => None,
+        };
+        let Some(qid) = qid else {
+            return Ok(None);
+        };
+        let look = [Tmessage::Getattr { fid, mask }, Tmessage::Clunk { fid }];
+        let replies = ask(server, &look)?;
+        let Ok(Rmessage::Getattr {
+            valid,
+            mode,
+            size,
+            ctime_sec,
+            ctime_nsec,
+            btime_sec,
+            btime_nsec,
+            ..
+        }) = read(&replies[0])?
+        else {
+            return Ok(Some(Err(Errno::EEXIST)));
+        };
+        let born = match valid & Getattr::BTIME.bits() {
+            0 => (ctime_sec, ctime_nsec),
+            _ => (btime_sec, btime_nsec),
+        };
+        let ours = fits(mode, size) && born >= flight.latest;
+        Ok(Some(if ours { Ok(qid) } else { Err(Errno::EEXIST) }))
+    }
+}
+
+/// A reply, under the tag of whom it is for.
+fn tagged(mut reply: Vec<u8>, tag: Tag) -> Vec<u8> {
+    reply[5..7].copy_from_slice(&tag.0.to_le_bytes());
+    reply
+}
+
+fn was_moved(known: Option<Qid>, old: Option<Qid>, new: Option<Qid>) -> bool {
+    match (known, old, new) {
+        (_, None, Some(new)) => known.is_none_or(|known| same(known, new)),
+        // Another has taken the old name since.
+        (Some(known), Some(old), Some(new)) => !same(known, old) && same(known, new),
+        _ => false,
+    }
+}
+
+/// Has a directory's fid become the open file that was made in it, as Tlcreate does.
+fn open_made(
+    server: &mut dyn Server,
+    tag: Tag,
+    fid: Fid,
+    name: &[u8],
+    flags: u32,
+) -> Result<Vec<u8>, Failure> {
+    let names = [name];
+    let walk = Tmessage::Walk {
+        fid,
+        newfid: fid,
+        names: Names::new(&names),
+    };
+    let flags = again(flags);
+    let replies = ask(server, &[walk, Tmessage::Lopen { fid, flags }])?;
+    Ok(match read(&replies[1])? {
+        Ok(Rmessage::Lopen { qid, iounit }) => encoded(tag, &Rmessage::Lcreate { qid, iounit }),
+        Ok(_) => refused(tag, Errno::EIO),
+        Err(errno) => refused(tag, errno),
+    })
+}
+
+/// How many bytes of `data` a file has from `offset` on.
+fn written(server: &mut dyn Server, fid: Fid, offset: u64, data: &[u8]) -> Result<u32, Failure> {
+    if read(&one(server, &Tmessage::Lopen { fid, flags: 0 })?)?.is_err() {
+        return Ok(0);
+    }
+    let mut same = 0;
+    while same < data.len() {
+        let ask = Tmessage::Read {
+            fid,
+            offset: offset + same as u64,
+            count: (data.len() - same) as u32,
+        };
+        let reply = one(server, &ask)?;
+        let Ok(Rmessage::Read { data: found }) = read(&reply)? else {
+            break;
+        };
+        let rest = &data[same..];
+        let pairs = found.0.iter().zip(rest);
+        let equal = pairs.take_while(|(one, other)| one == other).count();
+        same += equal;
+        if equal == 0 || equal < found.0.len() {
+            break;
+        }
+    }
+    Ok(same as u32)
+}

@@ -1,0 +1,290 @@
+//! What it takes to go on with a session when its server is lost and comes again.
+//!
+//! A [`Record`] hears all that a client asks and all that it is answered: whose fids point where, what is open and
+//! locked by them, and what is in flight. When the connection is lost, a [`Recovery`] made of it says everything
+//! again to the server that has come, any server: it attaches, walks every fid by the names that lead to it now,
+//! checks that the same file is there (the qid's type and path), opens what was open, without making or cutting it,
+//! and takes locks again. A fid that cannot have all back that it had is stale: whoever uses it is answered `ESTALE`,
+//! and everybody else goes on. Then what was in flight is sent again; of what must not be done twice (`doubt`) it is
+//! found out first whether it was done.
+//!
+//! Whoever is between a client and a server can keep one: the client half of this program as well as a proxy for
+//! another. It takes 9P2000.L only.
+//!
+//! What it lacks on purpose: connections, clocks, threads, and when to try again. It takes no lock. The files of other
+//! clients that were moved meanwhile are not searched for, and a file without a name has none to be found by.
+
+mod again;
+mod doubt;
+mod names;
+mod session;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use vfs::Errno;
+use wire::Malformed;
+
+pub use self::again::{Failure, Recovery, Server};
+use self::doubt::is_doubtful;
+use self::session::{Session, State, fids_of};
+use crate::message::{HEADER, Header};
+use crate::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
+
+/// The dialect that all of this is about.
+const DIALECT: Dialect = Dialect::Linux;
+
+/// What a client has, and has asked for.
+#[derive(Default)]
+pub struct Record {
+    session: Session,
+    /// What was agreed on; 0 if nothing, or another dialect.
+    msize: u32,
+    flights: HashMap<Tag, Flight>,
+    next: u64,
+    /// How many fids are stale.
+    stale: usize,
+    /// Memory of requests that are answered.
+    spare: Vec<Vec<u8>>,
+}
+
+/// A request in flight.
+struct Flight {
+    message: Arc<Vec<u8>>,
+    /// Its place among the others.
+    order: u64,
+    sent: bool,
+    /// It was sent to a server that is lost.
+    doubted: bool,
+    /// The latest time that the server had told of before.
+    latest: (u64, u64),
+}
+
+/// A request in flight, as recoveries have it.
+struct InFlight {
+    tag: Tag,
+    order: u64,
+    message: Arc<Vec<u8>>,
+    latest: (u64, u64),
+}
+
+/// What is to be done with a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It goes to the server.
+    Send,
+    /// It waits for the server to come again.
+    Wait,
+    /// This is its answer.
+    Answer(Vec<u8>),
+}
+
+impl Record {
+    /// How many requests' memory is kept to be used again.
+    const SPARE: usize = 16;
+
+    /// Memory for a request.
+    pub fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes note of a whole request, and says what is to be done with it; `up` is whether there is a server.
+    pub fn asked(&mut self, message: Vec<u8>, up: bool) -> Result<Asked, Malformed> {
+        let tag = Header::decode(&message)?.tag;
+        if up && self.stale > 0 {
+            if let Some(answer) = self.answer_of_stale(&message) {
+                return Ok(Asked::Answer(answer));
+            }
+        } else if !up && message[4] == Kind::Flush.request() {
+            // Nobody has to wait for a server to be told that nobody waits.
+            if let Ok((_, Tmessage::Flush { oldtag })) = Tmessage::decode(DIALECT, &message) {
+                self.flights.remove(&oldtag);
+            }
+            return Ok(Asked::Answer(encoded(tag, &Rmessage::Flush {})));
+        }
+        self.next += 1;
+        let flight = Flight {
+            message: Arc::new(message),
+            order: self.next,
+            sent: up,
+            doubted: false,
+            latest: self.session.latest,
+        };
+        self.flights.insert(tag, flight);
+        Ok(if up { Asked::Send } else { Asked::Wait })
+    }
+
+    /// How much of a reply's beginning [`Record::answered`] looks at: of data its head, of others all.
+    pub fn looks_at(kind: u8, size: usize) -> usize {
+        let data = kind == Kind::Read.reply() || kind == Kind::Readdir.reply();
+        if data { HEADER } else { size }
+    }
+
+    /// Takes note of a reply: of as much as [`Record::looks_at`] says.
+    pub fn answered(&mut self, reply: &[u8]) -> Result<(), Malformed> {
+        let header = Header::decode(reply)?;
+        let Some(flight) = self.flights.remove(&header.tag) else {
+            return Ok(());
+        };
+        let kind = flight.message[4];
+        if self.tells(kind, &flight.message) {
+            let request = Tmessage::decode(DIALECT, &flight.message);
+            let reply = Rmessage::decode(DIALECT, reply);
+            if let (Ok((_, request)), Ok((_, reply))) = (request, reply) {
+                self.learn(&request, &reply);
+            }
+        }
+        if let Ok(mut message) = Arc::try_unwrap(flight.message)
+            && self.spare.len() < Record::SPARE
+        {
+            message.clear();
+            self.spare.push(message);
+        }
+        Ok(())
+    }
+
+    /// Whether the answer to a request of this kind changes what is to be known.
+    fn tells(&self, kind: u8, message: &[u8]) -> bool {
+        match Kind::of(kind) {
+            Some(
+                Kind::Read
+                | Kind::Readdir
+                | Kind::Readlink
+                | Kind::Statfs
+                | Kind::Setattr
+                | Kind::Fsync
+                | Kind::Getlock
+                | Kind::Symlink
+                | Kind::Mknod
+                | Kind::Mkdir
+                | Kind::Link,
+            )
+            | None => false,
+            Some(Kind::Write) => {
+                let fid = message[HEADER..]
+                    .first_chunk()
+                    .map(|fid| u32::from_le_bytes(*fid));
+                let known = fid.and_then(|fid| self.session.fids.get(&Fid(fid)));
+                known.is_some_and(|known| matches!(known.state, State::Draft { .. }))
+            }
+            Some(_) => true,
+        }
+    }
+
+    fn learn(&mut self, request: &Tmessage<'_>, reply: &Rmessage<'_>) {
+        let ok = !matches!(reply, Rmessage::Lerror { .. } | Rmessage::Error { .. });
+        match (request, reply) {
+            (Tmessage::Version { .. }, Rmessage::Version { msize, version }) => {
+                self.session = Session::default();
+                self.stale = 0;
+                let known = *version == DIALECT.version().as_bytes();
+                self.msize = if known { *msize } else { 0 };
+            }
+            // If it was not answered before, it never is.
+            (Tmessage::Flush { oldtag }, _) => drop(self.flights.remove(oldtag)),
+            _ => self.session.answered(request, reply, ok),
+        }
+    }
+
+    /// Whether the session can be gone on with on another connection.
+    pub fn is_recoverable(&self) -> bool {
+        self.msize > 0 && !self.session.too_large
+    }
+
+    /// The server is lost: what was sent to it is in doubt.
+    pub fn lost(&mut self) {
+        for flight in self.flights.values_mut() {
+            flight.doubted |= flight.sent;
+            flight.sent = false;
+        }
+    }
+
+    /// What is to be done with a server that has come. Until it is given back ([`Record::end`]), requests only wait.
+    pub fn begin(&mut self) -> Recovery {
+        let doubted = self.in_order(|flight| flight.doubted && is_doubtful(&flight.message));
+        Recovery::new(std::mem::take(&mut self.session), self.msize, doubted)
+    }
+
+    /// It has been done, or given up.
+    pub fn end(&mut self, recovery: Recovery) -> Vec<Vec<u8>> {
+        let (session, settled) = recovery.into_parts();
+        self.session = session;
+        self.stale = self.session.fids.values().filter(|fid| fid.stale).count();
+        let mut answers = Vec::new();
+        for settled in settled {
+            // Unless nobody waits for it any more.
+            if (self.flights.get(&settled.tag)).is_some_and(|flight| flight.order == settled.order)
+            {
+                self.flights.remove(&settled.tag);
+                answers.push(settled.reply);
+            }
+        }
+        answers
+    }
+
+    /// What is to be sent yet, in order, and counts as sent from now on; and the answers of what need not be.
+    pub fn unsent(&mut self) -> (Vec<Arc<Vec<u8>>>, Vec<Vec<u8>>) {
+        let (mut messages, mut answers) = (Vec::new(), Vec::new());
+        for InFlight { tag, message, .. } in self.in_order(|flight| !flight.sent) {
+            if let Some(answer) = self.answer_of_stale(&message) {
+                self.flights.remove(&tag);
+                answers.push(answer);
+                continue;
+            }
+            if let Some(flight) = self.flights.get_mut(&tag) {
+                (flight.sent, flight.doubted) = (true, false);
+            }
+            messages.push(message);
+        }
+        (messages, answers)
+    }
+
+    /// How many fids are stale.
+    pub fn stale(&self) -> usize {
+        self.stale
+    }
+
+    fn in_order(&self, which: impl Fn(&Flight) -> bool) -> Vec<InFlight> {
+        let flights = self.flights.iter().filter(|(_, flight)| which(flight));
+        let mut flights: Vec<_> = flights
+            .map(|(tag, flight)| InFlight {
+                tag: *tag,
+                order: flight.order,
+                message: flight.message.clone(),
+                latest: flight.latest,
+            })
+            .collect();
+        flights.sort_by_key(|flight| flight.order);
+        flights
+    }
+
+    /// The answer to a request that builds on a fid that is stale.
+    fn answer_of_stale(&mut self, message: &[u8]) -> Option<Vec<u8>> {
+        let (tag, request) = Tmessage::decode(DIALECT, message).ok()?;
+        let is_stale = |fid: &Fid| self.session.fids.get(fid).is_some_and(|fid| fid.stale);
+        let fid = fids_of(&request).into_iter().flatten().find(is_stale)?;
+        let gives_up = matches!(request, Tmessage::Clunk { .. } | Tmessage::Remove { .. });
+        if gives_up {
+            let errno = Errno::ESTALE.raw().into();
+            let nothing = Rmessage::Lerror { errno };
+            self.session
+                .answered(&Tmessage::Clunk { fid }, &nothing, false);
+            self.stale -= 1;
+        }
+        Some(match request {
+            Tmessage::Clunk { .. } => encoded(tag, &Rmessage::Clunk {}),
+            _ => refused(tag, Errno::ESTALE),
+        })
+    }
+}
+
+fn encoded(tag: Tag, reply: &Rmessage<'_>) -> Vec<u8> {
+    let mut message = Vec::new();
+    reply.encode(DIALECT, tag, &mut message);
+    message
+}
+
+fn refused(tag: Tag, errno: Errno) -> Vec<u8> {
+    let errno = errno.raw().into();
+    encoded(tag, &Rmessage::Lerror { errno })
+}

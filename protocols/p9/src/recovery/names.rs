@@ -1,0 +1,241 @@
+//! Where fids point, by names from a tree's root: what is moved takes along what is below it.
+
+use std::collections::HashMap;
+
+use crate::Qid;
+
+/// A place in a tree, held as long as somebody counts on it.
+pub(super) type Place = usize;
+
+/// The places that fids point at, and those on the way to them.
+#[derive(Default)]
+pub(super) struct Names {
+    nodes: Vec<Node>,
+    free: Vec<Place>,
+    by_name: HashMap<(Place, Vec<u8>), Place>,
+    /// By the `aname` of an attach.
+    roots: HashMap<Vec<u8>, Place>,
+}
+
+struct Node {
+    up: Option<Place>,
+    /// A root's is its `aname`.
+    name: Vec<u8>,
+    qid: Qid,
+    /// Fids and places below it.
+    held: usize,
+    /// It has lost its name.
+    gone: bool,
+}
+
+impl Names {
+    /// The root of an attach; the caller holds it.
+    pub(super) fn root(&mut self, aname: &[u8], qid: Qid) -> Place {
+        match self.roots.get(aname) {
+            Some(&root) => self.hold(root),
+            None => {
+                let root = self.add(None, aname, qid);
+                self.roots.insert(aname.to_vec(), root);
+                root
+            }
+        }
+    }
+
+    /// The place `name` below `dir`, where `qid` is; the caller holds it. Where another was, that has lost its name.
+    pub(super) fn child(&mut self, dir: Place, name: &[u8], qid: Qid) -> Place {
+        match self.by_name.get(&(dir, name.to_vec())) {
+            Some(&place) if same(self.nodes[place].qid, qid) => self.hold(place),
+            _ => {
+                self.unlink(dir, name);
+                self.hold(dir);
+                let place = self.add(Some(dir), name, qid);
+                self.by_name.insert((dir, name.to_vec()), place);
+                place
+            }
+        }
+    }
+
+    /// The directory that a place is in, a root its own; the caller holds it.
+    pub(super) fn parent(&mut self, place: Place) -> Place {
+        let up = self.nodes[place].up.unwrap_or(place);
+        self.hold(up)
+    }
+
+    pub(super) fn hold(&mut self, place: Place) -> Place {
+        self.nodes[place].held += 1;
+        place
+    }
+
+    pub(super) fn release(&mut self, place: Place) {
+        let mut next = Some(place);
+        while let Some(place) = next.take() {
+            let node = &mut self.nodes[place];
+            node.held -= 1;
+            if node.held > 0 {
+                return;
+            }
+            let (up, gone, name) = (node.up, node.gone, std::mem::take(&mut node.name));
+            match up {
+                Some(up) if !gone => drop(self.by_name.remove(&(up, name))),
+                Some(_) => {}
+                None => drop(self.roots.remove(&name)),
+            }
+            self.free.push(place);
+            next = up;
+        }
+    }
+
+    /// What is known to be at `name` below `dir`.
+    pub(super) fn known(&self, dir: Place, name: &[u8]) -> Option<Qid> {
+        let place = self.by_name.get(&(dir, name.to_vec()))?;
+        Some(self.nodes[*place].qid)
+    }
+
+    /// `name` below `dir` is nobody's any more.
+    pub(super) fn unlink(&mut self, dir: Place, name: &[u8]) {
+        if let Some(place) = self.by_name.remove(&(dir, name.to_vec())) {
+            self.nodes[place].gone = true;
+        }
+    }
+
+    /// A place has lost its name.
+    pub(super) fn remove(&mut self, place: Place) {
+        if let (Some(up), false) = (self.nodes[place].up, self.nodes[place].gone) {
+            let name = self.nodes[place].name.clone();
+            self.unlink(up, &name);
+        }
+    }
+
+    /// What is at `name` below `dir` is at `to_name` below `to` from now on.
+    pub(super) fn rename(&mut self, dir: Place, name: &[u8], to: Place, to_name: &[u8]) {
+        if let Some(&place) = self.by_name.get(&(dir, name.to_vec())) {
+            self.move_to(place, to, to_name);
+        } else {
+            self.unlink(to, to_name);
+        }
+    }
+
+    /// A place is `name` below `dir` from now on.
+    pub(super) fn move_to(&mut self, place: Place, dir: Place, name: &[u8]) {
+        let Some(up) = self.nodes[place].up else {
+            return;
+        };
+        if up == dir && self.nodes[place].name == name {
+            return;
+        }
+        self.remove(place);
+        self.unlink(dir, name);
+        self.hold(dir);
+        let node = &mut self.nodes[place];
+        (node.up, node.name, node.gone) = (Some(dir), name.to_vec(), false);
+        self.by_name.insert((dir, name.to_vec()), place);
+        self.release(up);
+    }
+
+    /// The names that lead from the root to a place; nothing if it or a directory on the way has lost its name.
+    pub(super) fn path(&self, place: Place) -> Option<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        let mut node = &self.nodes[place];
+        while let Some(up) = node.up {
+            if node.gone {
+                return None;
+            }
+            names.push(node.name.clone());
+            node = &self.nodes[up];
+        }
+        names.reverse();
+        Some(names)
+    }
+
+    fn add(&mut self, up: Option<Place>, name: &[u8], qid: Qid) -> Place {
+        let node = Node {
+            up,
+            name: name.to_vec(),
+            qid,
+            held: 1,
+            gone: false,
+        };
+        match self.free.pop() {
+            Some(place) => {
+                self.nodes[place] = node;
+                place
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() - 1
+            }
+        }
+    }
+}
+
+/// Whether two qids are the same file's. The version says only whether it was changed.
+pub(super) fn same(one: Qid, other: Qid) -> bool {
+    (one.path, one.kind) == (other.path, other.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::QidType;
+
+    fn qid(path: u64) -> Qid {
+        Qid {
+            kind: QidType::empty(),
+            version: 0,
+            path,
+        }
+    }
+
+    fn path(names: &Names, place: Place) -> Option<String> {
+        let path = names.path(place)?.join(&b'/');
+        Some(String::from_utf8(path).expect("text"))
+    }
+
+    #[test]
+    fn what_is_below_a_directory_moves_with_it() {
+        let mut names = Names::default();
+        let root = names.root(b"", qid(1));
+        let a = names.child(root, b"a", qid(2));
+        let f = names.child(a, b"f", qid(3));
+        let b = names.child(root, b"b", qid(4));
+        names.rename(root, b"a", b, b"c");
+        assert_eq!(path(&names, f).as_deref(), Some("b/c/f"));
+        // Over another, which loses its name.
+        let g = names.child(a, b"g", qid(5));
+        names.rename(a, b"f", a, b"g");
+        assert_eq!(path(&names, f).as_deref(), Some("b/c/g"));
+        assert_eq!(path(&names, g), None);
+        // Below a directory that is removed nothing can be found.
+        names.remove(a);
+        assert_eq!(path(&names, f), None);
+    }
+
+    #[test]
+    fn another_file_at_a_name_takes_it() {
+        let mut names = Names::default();
+        let root = names.root(b"", qid(1));
+        let old = names.child(root, b"f", qid(2));
+        assert_eq!(names.child(root, b"f", qid(2)), old);
+        let new = names.child(root, b"f", qid(3));
+        assert_eq!(path(&names, old), None);
+        assert_eq!(path(&names, new).as_deref(), Some("f"));
+    }
+
+    #[test]
+    fn nothing_is_kept_that_nobody_holds() {
+        let mut names = Names::default();
+        let root = names.root(b"", qid(1));
+        for round in 0..3 {
+            let dir = names.child(root, b"d", qid(2));
+            let file = names.child(dir, b"f", qid(3));
+            names.release(dir);
+            if round == 1 {
+                names.remove(file);
+            }
+            names.release(file);
+        }
+        names.release(root);
+        assert_eq!(names.nodes.len(), names.free.len());
+        assert!(names.by_name.is_empty() && names.roots.is_empty());
+    }
+}

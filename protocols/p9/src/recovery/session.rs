@@ -1,0 +1,369 @@
+//! What a session is to its server: fids, what is open and locked by them, and where they point.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::names::{Names, Place};
+use crate::numbers::{Getattr, Lopen, lock_kind, lock_status};
+use crate::{Fid, Qid, Rmessage, Tmessage, Uid};
+
+/// What has to be said again, to have it again.
+#[derive(Default)]
+pub(super) struct Session {
+    pub(super) fids: HashMap<Fid, Known>,
+    pub(super) names: Names,
+    /// The latest time that the server has told, by its own clock: what was changed last before that was there
+    /// before what is in flight.
+    pub(super) latest: (u64, u64),
+    /// There is more than is kept.
+    pub(super) too_large: bool,
+}
+
+/// A fid.
+pub(super) struct Known {
+    pub(super) user: Arc<User>,
+    pub(super) place: Place,
+    pub(super) qid: Qid,
+    pub(super) state: State,
+    /// The server that has come knows nothing of it.
+    pub(super) stale: bool,
+}
+
+/// Who attached to what.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct User {
+    pub(super) uname: Vec<u8>,
+    pub(super) aname: Vec<u8>,
+    pub(super) n_uname: Uid,
+}
+
+/// What a fid is good for.
+pub(super) enum State {
+    Walked,
+    Open {
+        flags: u32,
+        locks: Vec<Locked>,
+    },
+    /// Reads an extended attribute of what it was walked from.
+    Value {
+        name: Vec<u8>,
+    },
+    /// Takes an extended attribute's new value.
+    Draft {
+        name: Vec<u8>,
+        size: u64,
+        flags: u32,
+        data: Vec<u8>,
+    },
+}
+
+/// A range that is locked; `length` 0 is to the end.
+#[derive(Clone)]
+pub(super) struct Locked {
+    pub(super) kind: u8,
+    pub(super) start: u64,
+    pub(super) length: u64,
+    pub(super) proc_id: u32,
+    pub(super) client_id: Vec<u8>,
+}
+
+impl Session {
+    /// The most fids, as many as barge's server has for a client.
+    const MOST_FIDS: usize = 1 << 20;
+
+    /// The most ranges that are locked by one fid.
+    const MOST_LOCKS: usize = 4096;
+
+    /// The largest value of an extended attribute that Linux has.
+    const MOST_VALUE: usize = 64 << 10;
+
+    /// Takes note of an answer; `ok` unless it is an error.
+    pub(super) fn answered(&mut self, request: &Tmessage<'_>, reply: &Rmessage<'_>, ok: bool) {
+        match request {
+            // It is gone even if that failed.
+            Tmessage::Clunk { fid } => return self.forget(*fid),
+            Tmessage::Remove { fid } => {
+                if let Some(known) = self.fids.get(fid).filter(|_| ok) {
+                    self.names.remove(known.place);
+                }
+                return self.forget(*fid);
+            }
+            _ if !ok => return,
+            _ => {}
+        }
+        match (request, reply) {
+            (
+                Tmessage::Attach {
+                    fid,
+                    uname,
+                    aname,
+                    n_uname,
+                    ..
+                },
+                Rmessage::Attach { qid },
+            ) => {
+                let user = Arc::new(User {
+                    uname: uname.to_vec(),
+                    aname: aname.to_vec(),
+                    n_uname: *n_uname,
+                });
+                let place = self.names.root(aname, *qid);
+                self.learn(*fid, user, place, *qid, State::Walked);
+            }
+            (Tmessage::Walk { fid, newfid, names }, Rmessage::Walk { qids })
+                if qids.len() == names.len() =>
+            {
+                let Some(known) = self.fids.get(fid) else {
+                    return;
+                };
+                let (user, mut qid) = (known.user.clone(), known.qid);
+                let mut place = self.names.hold(known.place);
+                for (name, found) in names.iter().zip(qids.iter()) {
+                    let next = match name {
+                        b"." => self.names.hold(place),
+                        b".." => self.names.parent(place),
+                        name => self.names.child(place, name, found),
+                    };
+                    self.names.release(place);
+                    (place, qid) = (next, found);
+                }
+                self.learn(*newfid, user, place, qid, State::Walked);
+            }
+            (Tmessage::Lopen { fid, flags }, Rmessage::Lopen { qid, .. }) => {
+                if let Some(known) = self.fids.get_mut(fid) {
+                    known.qid = *qid;
+                    known.state = State::open(*flags);
+                }
+            }
+            (
+                Tmessage::Lcreate {
+                    fid, name, flags, ..
+                },
+                Rmessage::Lcreate { qid, .. },
+            ) => {
+                let Some(known) = self.fids.get(fid) else {
+                    return;
+                };
+                let (user, dir) = (known.user.clone(), known.place);
+                let place = self.names.child(dir, name, *qid);
+                self.learn(*fid, user, place, *qid, State::open(*flags));
+            }
+            (Tmessage::Xattrwalk { fid, newfid, name }, _) => {
+                let Some(known) = self.fids.get(fid) else {
+                    return;
+                };
+                let (user, qid) = (known.user.clone(), known.qid);
+                let place = self.names.hold(known.place);
+                let name = name.to_vec();
+                self.learn(*newfid, user, place, qid, State::Value { name });
+            }
+            (
+                Tmessage::Xattrcreate {
+                    fid,
+                    name,
+                    size,
+                    flags,
+                },
+                _,
+            ) => {
+                if let Some(known) = self.fids.get_mut(fid) {
+                    known.state = State::Draft {
+                        name: name.to_vec(),
+                        size: *size,
+                        flags: *flags,
+                        data: Vec::new(),
+                    };
+                }
+            }
+            (Tmessage::Write { fid, offset, data }, Rmessage::Write { count }) => {
+                self.drafted(*fid, *offset, &data.0[..data.0.len().min(*count as usize)]);
+            }
+            (Tmessage::Rename { fid, dfid, name }, _) => {
+                if let (Some(known), Some(dir)) = (self.fids.get(fid), self.fids.get(dfid)) {
+                    self.names.move_to(known.place, dir.place, name);
+                }
+            }
+            (
+                Tmessage::Renameat {
+                    olddirfid,
+                    oldname,
+                    newdirfid,
+                    newname,
+                },
+                _,
+            ) => {
+                let dirs = (self.fids.get(olddirfid), self.fids.get(newdirfid));
+                if let (Some(old), Some(new)) = dirs {
+                    self.names.rename(old.place, oldname, new.place, newname);
+                }
+            }
+            (Tmessage::Unlinkat { dirfid, name, .. }, _) => {
+                if let Some(dir) = self.fids.get(dirfid) {
+                    self.names.unlink(dir.place, name);
+                }
+            }
+            (Tmessage::Lock { .. }, Rmessage::Lock { status })
+                if *status == lock_status::SUCCESS =>
+            {
+                self.locked(request);
+            }
+            (
+                Tmessage::Getattr { .. },
+                Rmessage::Getattr {
+                    valid,
+                    ctime_sec,
+                    ctime_nsec,
+                    ..
+                },
+            ) if valid & Getattr::CTIME.bits() != 0 => {
+                self.latest = self.latest.max((*ctime_sec, *ctime_nsec));
+            }
+            _ => {}
+        }
+    }
+
+    fn learn(&mut self, fid: Fid, user: Arc<User>, place: Place, qid: Qid, state: State) {
+        let known = Known {
+            user,
+            place,
+            qid,
+            state,
+            stale: false,
+        };
+        if let Some(before) = self.fids.insert(fid, known) {
+            self.names.release(before.place);
+        }
+        self.too_large |= self.fids.len() > Session::MOST_FIDS;
+    }
+
+    fn forget(&mut self, fid: Fid) {
+        if let Some(known) = self.fids.remove(&fid) {
+            self.names.release(known.place);
+        }
+    }
+
+    fn drafted(&mut self, fid: Fid, offset: u64, written: &[u8]) {
+        let draft = self.fids.get_mut(&fid).map(|known| &mut known.state);
+        if let Some(State::Draft { data, .. }) = draft {
+            // Values are written in order.
+            if offset == data.len() as u64 && data.len() + written.len() <= Session::MOST_VALUE {
+                data.extend_from_slice(written);
+            }
+        }
+    }
+
+    fn locked(&mut self, request: &Tmessage<'_>) {
+        let &Tmessage::Lock {
+            fid,
+            kind,
+            start,
+            length,
+            proc_id,
+            client_id,
+            ..
+        } = request
+        else {
+            return;
+        };
+        let open = self.fids.get_mut(&fid).map(|known| &mut known.state);
+        let Some(State::Open { locks, .. }) = open else {
+            return;
+        };
+        let end = end_of(start, length);
+        let mut left = Vec::new();
+        for lock in locks.drain(..) {
+            let (first, last) = (lock.start, end_of(lock.start, lock.length));
+            let ours = lock.proc_id == proc_id && lock.client_id == client_id;
+            if !ours || last < start || first > end {
+                left.push(lock);
+                continue;
+            }
+            if first < start {
+                left.push(lock.part(first, start - 1));
+            }
+            if last > end {
+                left.push(lock.part(end + 1, last));
+            }
+        }
+        if kind != lock_kind::UNLCK {
+            left.push(Locked {
+                kind,
+                start,
+                length,
+                proc_id,
+                client_id: client_id.to_vec(),
+            });
+        }
+        self.too_large |= left.len() > Session::MOST_LOCKS;
+        *locks = left;
+    }
+}
+
+impl State {
+    fn open(flags: u32) -> State {
+        let locks = Vec::new();
+        State::Open { flags, locks }
+    }
+}
+
+impl Locked {
+    fn part(&self, first: u64, last: u64) -> Locked {
+        Locked {
+            start: first,
+            length: match last {
+                u64::MAX => 0,
+                last => last - first + 1,
+            },
+            ..self.clone()
+        }
+    }
+}
+
+/// The last byte of a range.
+fn end_of(start: u64, length: u64) -> u64 {
+    match length {
+        0 => u64::MAX,
+        length => start.saturating_add(length - 1),
+    }
+}
+
+/// With what a file is opened that has been opened, or made, before.
+pub(super) fn again(flags: u32) -> u32 {
+    flags & !(Lopen::CREATE | Lopen::EXCL | Lopen::TRUNC).bits()
+}
+
+/// The fids that a request builds on.
+pub(super) fn fids_of(request: &Tmessage<'_>) -> [Option<Fid>; 2] {
+    match *request {
+        Tmessage::Rename { fid, dfid, .. } | Tmessage::Link { dfid, fid, .. } => {
+            [Some(fid), Some(dfid)]
+        }
+        Tmessage::Renameat {
+            olddirfid,
+            newdirfid,
+            ..
+        } => [Some(olddirfid), Some(newdirfid)],
+        Tmessage::Lopen { fid, .. }
+        | Tmessage::Lcreate { fid, .. }
+        | Tmessage::Symlink { fid, .. }
+        | Tmessage::Mknod { dfid: fid, .. }
+        | Tmessage::Mkdir { dfid: fid, .. }
+        | Tmessage::Unlinkat { dirfid: fid, .. }
+        | Tmessage::Readlink { fid }
+        | Tmessage::Getattr { fid, .. }
+        | Tmessage::Setattr { fid, .. }
+        | Tmessage::Xattrwalk { fid, .. }
+        | Tmessage::Xattrcreate { fid, .. }
+        | Tmessage::Readdir { fid, .. }
+        | Tmessage::Fsync { fid, .. }
+        | Tmessage::Lock { fid, .. }
+        | Tmessage::Getlock { fid, .. }
+        | Tmessage::Statfs { fid }
+        | Tmessage::Walk { fid, .. }
+        | Tmessage::Read { fid, .. }
+        | Tmessage::Write { fid, .. }
+        | Tmessage::Clunk { fid }
+        | Tmessage::Remove { fid } => [Some(fid), None],
+        _ => [None, None],
+    }
+}

@@ -1,0 +1,122 @@
+//! The way from the server.
+
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use p9::message::HEADER;
+use p9::recovery::Record;
+use transports::{Interest, Link};
+
+use super::{LastingLink, POISON};
+
+/// What is known of the message that is coming.
+#[derive(Default)]
+pub(super) struct Incoming {
+    /// How much of it has come.
+    seen: usize,
+    /// Its beginning, as far as it is looked at.
+    head: Vec<u8>,
+}
+
+impl LastingLink {
+    pub(super) fn receive(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+        let mut incoming = self.incoming.lock().expect(POISON);
+        loop {
+            let mut state = self.state();
+            if state.ended {
+                return Ok(0);
+            }
+            if incoming.seen == 0 && !state.answers.is_empty() {
+                return state.answers.read(buf);
+            }
+            if !state.early.is_empty() {
+                let got = state.early.read(buf)?;
+                incoming.note(&buf[..got], &mut state.record);
+                return Ok(got);
+            }
+            if let Some(why) = &state.failed {
+                return Err(io::Error::new(ErrorKind::ConnectionReset, why.clone()));
+            }
+            if !state.up {
+                if incoming.seen > 0 {
+                    *incoming = Incoming::default();
+                    return Err(ErrorKind::Interrupted.into());
+                }
+                if !wait {
+                    return Err(ErrorKind::WouldBlock.into());
+                }
+                self.renew(state);
+                continue;
+            }
+            let (link, epoch) = (state.link.clone(), state.epoch);
+            // Only then there are answers that are not the server's.
+            let listens = state.record.stale() > 0;
+            drop(state);
+            match link.recv(buf, wait && !listens) {
+                Ok(0) => self.lost(epoch, &"the server ended the connection"),
+                Ok(got) => {
+                    incoming.note(&buf[..got], &mut self.state().record);
+                    return Ok(got);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock && wait => {
+                    self.listen(&link)?;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
+                Err(error) => self.lost(epoch, &error),
+            }
+        }
+    }
+
+    /// Waits until the server says something, or there is an answer that is not its.
+    fn listen(&self, link: &Arc<dyn Link>) -> io::Result<()> {
+        let interest = Interest {
+            read: true,
+            write: false,
+        };
+        if link.wait(interest, self.bell.as_fd(), None)?.woken {
+            self.hush();
+        }
+        Ok(())
+    }
+}
+
+impl Incoming {
+    /// Tells `record` of the replies that have come whole.
+    fn note(&mut self, mut bytes: &[u8], record: &mut Record) {
+        while !bytes.is_empty() {
+            let missing = HEADER.saturating_sub(self.head.len());
+            if missing > 0 {
+                let (part, rest) = bytes.split_at(missing.min(bytes.len()));
+                self.take(part, part.len());
+                bytes = rest;
+                continue;
+            }
+            let size = self.head[..4].iter().rev();
+            let size = size.fold(0, |size, &byte| size << 8 | usize::from(byte));
+            let wanted = Record::looks_at(self.head[4], size).saturating_sub(self.head.len());
+            let come = size.saturating_sub(self.seen).min(bytes.len());
+            let (part, rest) = bytes.split_at(come);
+            self.take(&part[..wanted.min(come)], come);
+            bytes = rest;
+            // A size that is none is for who speaks through the link to see.
+            if self.seen >= size {
+                // So is a reply that is none.
+                let _ = record.answered(&self.head);
+                self.head.clear();
+                self.seen = 0;
+            }
+        }
+        // The last message may have nothing behind its header.
+        if self.seen == HEADER && self.head[..4] == (HEADER as u32).to_le_bytes() {
+            let _ = record.answered(&self.head);
+            self.head.clear();
+            self.seen = 0;
+        }
+    }
+
+    fn take(&mut self, kept: &[u8], seen: usize) {
+        self.head.extend_from_slice(kept);
+        self.seen += seen;
+    }
+}

@@ -1,0 +1,68 @@
+//! Another's client on a link that outlasts its connections.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::thread;
+
+use p9::message::HEADER;
+use transports::Link;
+
+use super::LastingLink;
+
+/// The largest message that is passed on, which Linux's client does not come near.
+const MOST: usize = 64 << 20;
+
+/// What is received into at first: a large message of Linux's, and what is behind it.
+const ROOM: usize = (1 << 20) + (64 << 10);
+
+/// Passes on what `client` says to the server, and what that says to the client, until one of them ends: the client by
+/// itself, the server for good.
+pub fn relay(client: Arc<dyn Link>, server: Arc<LastingLink>) -> io::Result<()> {
+    let (from, to) = (client.clone(), server.clone());
+    let asks = thread::Builder::new()
+        .name("barge-asks".into())
+        .spawn(move || {
+            let end = pass(&*from, &*to);
+            to.hang_up();
+            end
+        })?;
+    let end = pass(&*server, &*client);
+    client.hang_up();
+    let asked = asks.join().unwrap_or(Ok(()));
+    end.and(asked)
+}
+
+/// Passes on whole messages.
+fn pass(from: &dyn Link, to: &dyn Link) -> io::Result<()> {
+    let mut buffer = vec![0; ROOM];
+    let mut end = 0;
+    loop {
+        match from.recv(&mut buffer[end..], true) {
+            Ok(0) => return Ok(()),
+            Ok(got) => end += got,
+            // It comes again from its beginning.
+            Err(error) if error.kind() == ErrorKind::Interrupted => end = 0,
+            Err(error) => return Err(error),
+        }
+        let mut whole = 0;
+        let mut room = ROOM;
+        while let Some(size) = buffer[whole..end].first_chunk() {
+            let size = u32::from_le_bytes(*size) as usize;
+            if !(HEADER..=MOST).contains(&size) {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            if whole + size > end {
+                room = room.max(size);
+                break;
+            }
+            whole += size;
+        }
+        let mut sent = 0;
+        while sent < whole {
+            sent += to.send(&buffer[sent..whole], true)?;
+        }
+        buffer.copy_within(whole..end, 0);
+        end -= whole;
+        buffer.resize(room.max(buffer.len()), 0);
+    }
+}

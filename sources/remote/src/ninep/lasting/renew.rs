@@ -1,0 +1,231 @@
+//! Making the connection anew.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use p9::message::{DATA_HEAD, HEADER, Header};
+use p9::recovery::{Failure, Server};
+use p9::{Dialect, Tag, Tmessage};
+use transports::{Interest, Link};
+
+use super::{LastingLink, Outage, POISON, Retry, State};
+
+impl Outage {
+    /// How long it takes until another connection is tried for the first time, and at most.
+    pub(super) const FIRST: Duration = Duration::from_millis(10);
+    const MOST: Duration = Duration::from_secs(1);
+}
+
+impl LastingLink {
+    /// Tries once to connect again, when it is time; until then waits, unless there is something else to see to.
+    pub(super) fn renew(&self, mut state: MutexGuard<'_, State>) {
+        let Some(outage) = &mut state.outage else {
+            return;
+        };
+        let now = Instant::now();
+        if now < outage.next {
+            let time = outage.next - now;
+            drop(self.changed.wait_timeout(state, time).expect(POISON));
+            return;
+        }
+        outage.next = now + outage.pause;
+        outage.pause = (outage.pause * 2).min(Outage::MOST);
+        let since = outage.since;
+        let mut recovery = state.record.begin();
+        drop(state);
+        let done = self.connect().and_then(|link| {
+            recovery.run(&mut Talk {
+                of: self,
+                link: &link,
+            })?;
+            Ok(link)
+        });
+        let mut state = self.state();
+        let settled = state.record.end(recovery);
+        state.answers.extend(settled.into_iter().flatten());
+        let done = done.and_then(|link| match self.resend(state, &link) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.state().record.lost();
+                Err(Failure::Later(error.to_string()))
+            }
+        });
+        match done {
+            Ok(()) => tracing::info!(
+                "9P connection to {}: there again after {:.1} s",
+                self.peer,
+                since.elapsed().as_secs_f32()
+            ),
+            Err(Failure::Never(why)) => self.give_up(why),
+            Err(Failure::Later(why)) => match self.retry {
+                Retry::For(time) if since.elapsed() >= time => self.give_up(why),
+                _ => tracing::debug!("9P connection to {}: {why}", self.peer),
+            },
+        }
+    }
+
+    fn give_up(&self, why: String) {
+        self.state().failed = Some(why);
+    }
+
+    fn connect(&self) -> Result<Arc<dyn Link>, Failure> {
+        match (self.dial)() {
+            Ok(link) => Ok(link.into()),
+            Err(error) => Err(Failure::Later(error.to_string())),
+        }
+    }
+
+    /// Sends what is in flight, then what others ask meanwhile; when there is no more of it, `link` is the connection.
+    fn resend<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        link: &Arc<dyn Link>,
+    ) -> io::Result<()> {
+        loop {
+            let (messages, answers) = state.record.unsent();
+            state.answers.extend(answers.into_iter().flatten());
+            if messages.is_empty() {
+                let stale = state.record.stale();
+                if stale > 0 {
+                    tracing::warn!("9P connection to {}: {stale} files are stale", self.peer);
+                }
+                state.link = link.clone();
+                state.epoch += 1;
+                state.up = true;
+                state.outage = None;
+                return Ok(());
+            }
+            drop(state);
+            for message in messages {
+                self.resend_one(&**link, &message)?;
+            }
+            state = self.state();
+        }
+    }
+
+    /// Sends all of it; a server that first wants to be rid of replies is.
+    fn resend_one(&self, link: &dyn Link, mut message: &[u8]) -> io::Result<()> {
+        let both = Interest {
+            read: true,
+            write: true,
+        };
+        let mut buffer = Vec::new();
+        while !message.is_empty() {
+            match link.send(message, false) {
+                Ok(sent) => {
+                    message = &message[sent..];
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            let ready = link.wait(both, self.bell.as_fd(), None)?;
+            if ready.woken {
+                self.hush();
+                if self.state().ended {
+                    return Err(ErrorKind::ConnectionAborted.into());
+                }
+            }
+            if ready.read {
+                buffer.resize(64 << 10, 0);
+                match link.recv(&mut buffer, false) {
+                    Ok(0) => return Err(ErrorKind::ConnectionReset.into()),
+                    Ok(got) => self.state().early.extend(&buffer[..got]),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A server that has come, and is told of the session.
+struct Talk<'a> {
+    of: &'a LastingLink,
+    link: &'a Arc<dyn Link>,
+}
+
+impl Talk<'_> {
+    /// How long an answer may take: a server that begins again may have to find its disks first.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn exchange(&self, requests: &[Tmessage<'_>]) -> io::Result<Vec<Vec<u8>>> {
+        let mut asked = Vec::new();
+        for (at, request) in requests.iter().enumerate() {
+            let tag = match request {
+                Tmessage::Version { .. } => Tag::NONE,
+                _ => Tag(at as u16),
+            };
+            request.encode(Dialect::Linux, tag, &mut asked);
+        }
+        self.link.send(&asked, true)?;
+        let mut replies = vec![Vec::new(); requests.len()];
+        for _ in requests {
+            let mut message = vec![0; HEADER];
+            self.fill(&mut message)?;
+            let bad = |_| io::Error::from(ErrorKind::InvalidData);
+            let header = Header::decode(&message).map_err(bad)?;
+            let size = header.size as usize;
+            if !(HEADER..=longest_reply(requests)).contains(&size) {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            message.resize(size, 0);
+            self.fill(&mut message[HEADER..])?;
+            let at = match header.tag {
+                Tag::NONE => 0,
+                Tag(at) => usize::from(at),
+            };
+            match replies.get_mut(at) {
+                Some(reply) if reply.is_empty() => *reply = message,
+                _ => return Err(ErrorKind::InvalidData.into()),
+            }
+        }
+        Ok(replies)
+    }
+
+    fn fill(&self, mut part: &mut [u8]) -> io::Result<()> {
+        let interest = Interest {
+            read: true,
+            write: false,
+        };
+        while !part.is_empty() {
+            match self.link.recv(part, false) {
+                Ok(0) => return Err(ErrorKind::ConnectionReset.into()),
+                Ok(got) => part = &mut part[got..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let bell = self.of.bell.as_fd();
+                    let ready = self.link.wait(interest, bell, Some(Talk::PATIENCE))?;
+                    if ready.woken {
+                        self.of.hush();
+                        if self.of.state().ended {
+                            return Err(ErrorKind::ConnectionAborted.into());
+                        }
+                    } else if !ready.read {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How long a reply to what is asked may be: replies without data fit 4 KiB.
+fn longest_reply(requests: &[Tmessage<'_>]) -> usize {
+    let lengths = requests.iter().map(|request| match request {
+        Tmessage::Read { count, .. } => DATA_HEAD + *count as usize,
+        _ => 4096,
+    });
+    lengths.fold(4096, usize::max)
+}
+
+impl Server for Talk<'_> {
+    fn ask(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
+        self.exchange(requests)
+            .map_err(|error| Failure::Later(error.to_string()))
+    }
+}

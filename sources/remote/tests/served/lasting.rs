@@ -1,0 +1,444 @@
+//! A server that is lost and comes again under its clients.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use memory::Memory;
+use p9::Dialect;
+use remote::ninep::{LastingLink, Options, Remote9p, Retry};
+use sys::payload::{SlicePayload, VecSink};
+use transports::{Link, StreamLink};
+use vfs::lock::{HostLock, Space};
+use vfs::{
+    Call, Caller, Cx, Errno, File, FileSystem, Kind, Make, Mode, Name, Node, OpenFlags,
+    RenameFlags, Want, XattrFlags,
+};
+
+use crate::net::Served;
+
+/// A tree, and whoever serves it at the moment.
+struct Place {
+    fs: Arc<Memory>,
+    now: Mutex<Option<(Served, Vec<Arc<StreamLink>>)>>,
+}
+
+/// A link that the test can cut.
+struct Cuttable(Arc<StreamLink>);
+
+impl Link for Cuttable {
+    fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+        self.0.recv(buf, wait)
+    }
+    fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {
+        self.0.send(bytes, wait)
+    }
+    fn wait(
+        &self,
+        interest: transports::Interest,
+        wake: std::os::fd::BorrowedFd<'_>,
+        time: Option<Duration>,
+    ) -> io::Result<transports::Ready> {
+        self.0.wait(interest, wake, time)
+    }
+    fn end_input(&self) {
+        self.0.end_input();
+    }
+    fn hang_up(&self) {
+        self.0.hang_up();
+    }
+    fn peer(&self) -> &str {
+        "a server"
+    }
+    fn peer_addr(&self) -> Option<std::net::IpAddr> {
+        None
+    }
+}
+
+impl Place {
+    fn new() -> Arc<Place> {
+        let place = Arc::new(Place {
+            fs: Memory::new(vfs_testkit::clock()),
+            now: Mutex::new(None),
+        });
+        place.begin();
+        place
+    }
+
+    fn begin(&self) {
+        let served = Served::of(self.fs.clone());
+        *self.now.lock().expect("no panic") = Some((served, Vec::new()));
+    }
+
+    /// The server is killed.
+    fn end(&self) {
+        let gone = self.now.lock().expect("no panic").take();
+        if let Some((served, links)) = gone {
+            links.iter().for_each(|link| link.hang_up());
+            // A program that is killed does nothing any more either.
+            served.end();
+        }
+    }
+
+    fn again(&self) {
+        self.end();
+        self.begin();
+    }
+
+    fn dial(&self) -> io::Result<Box<dyn Link>> {
+        match &mut *self.now.lock().expect("no panic") {
+            Some((served, links)) => {
+                let link = Arc::new(served.link());
+                links.push(link.clone());
+                Ok(Box::new(Cuttable(link)))
+            }
+            None => Err(io::ErrorKind::ConnectionRefused.into()),
+        }
+    }
+
+    fn connect(self: &Arc<Place>, retry: Retry) -> Arc<Remote9p> {
+        let place = self.clone();
+        let dial = Box::new(move || place.dial());
+        let link = LastingLink::new(self.dial().expect("dialled"), dial, retry).expect("a link");
+        Remote9p::connect(link, Options::default()).expect("attached")
+    }
+}
+
+fn with<T>(what: impl FnOnce(&Cx<'_>) -> T) -> T {
+    let call = Call::detached();
+    what(&Cx::new(&Caller::ROOT, &call))
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+fn root(fs: &dyn FileSystem) -> Arc<dyn Node> {
+    with(|cx| fs.root(cx)).expect("a root")
+}
+
+fn create(dir: &dyn Node, text: &str, flags: OpenFlags) -> Arc<dyn File> {
+    let made = with(|cx| dir.create(cx, name(text), flags, Mode::exactly(0o644)));
+    made.expect(text).1
+}
+
+fn mkdir(dir: &dyn Node, text: &str) -> Arc<dyn Node> {
+    let made = with(|cx| dir.make(cx, name(text), Make::Directory, Mode::exactly(0o755)));
+    made.expect(text).node
+}
+
+fn read(file: &dyn File) -> Result<Vec<u8>, Errno> {
+    let mut sink = VecSink::new(1 << 20);
+    with(|cx| file.read(cx, 0, 1 << 20, &mut sink))?;
+    Ok(sink.into_bytes())
+}
+
+fn write(file: &dyn File, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+    with(|cx| file.write(cx, offset, &mut SlicePayload::new(data)))
+}
+
+const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+#[test]
+fn what_is_open_goes_on_where_it_was() {
+    let place = Place::new();
+    let fs = place.connect(Retry::Forever);
+    let top = root(&*fs);
+    let dir = mkdir(&*top, "d");
+    let file = create(&*dir, "f", BOTH | OpenFlags::TRUNC | OpenFlags::EXCL);
+    write(&*file, 0, b"hello").expect("written");
+    place.again();
+    assert_eq!(read(&*file).expect("read"), b"hello");
+    // Moved under its old name, it is found under its new one.
+    with(|cx| top.rename(cx, name("d"), &*top, name("e"), RenameFlags::empty())).expect("moved");
+    place.again();
+    write(&*file, 5, b", world").expect("written");
+    place.again();
+    assert_eq!(read(&*file).expect("read"), b"hello, world");
+    assert!(with(|cx| dir.lookup(cx, name("f"))).is_ok());
+}
+
+#[test]
+fn a_name_that_is_anothers_by_now_is_stale_and_nothing_else_is() {
+    let place = Place::new();
+    let fs = place.connect(Retry::Forever);
+    let top = root(&*fs);
+    let (one, two) = (create(&*top, "one", BOTH), create(&*top, "two", BOTH));
+    write(&*two, 0, b"2").expect("written");
+    place.end();
+    let ours = root(&*place.fs);
+    with(|cx| ours.unlink(cx, name("one"), false)).expect("removed");
+    create(&*ours, "one", BOTH);
+    place.begin();
+    assert_eq!(write(&*one, 0, b"x"), Err(Errno::ESTALE));
+    assert_eq!(
+        with(|cx| one.attr(cx, Want::STAT)).err(),
+        Some(Errno::ESTALE)
+    );
+    assert_eq!(read(&*two).expect("read"), b"2");
+    let there = with(|cx| top.lookup(cx, name("one"))).expect("another");
+    assert_eq!(there.attr.size, 0);
+    drop(one);
+    assert_eq!(read(&*two).expect("read"), b"2");
+}
+
+#[test]
+fn locks_are_taken_again() {
+    let place = Place::new();
+    let (fs, other) = (place.connect(Retry::Forever), place.connect(Retry::Forever));
+    create(&*root(&*fs), "f", BOTH);
+    let node = |fs: &dyn FileSystem| {
+        let top = root(fs);
+        with(|cx| top.lookup(cx, name("f"))).expect("there").node
+    };
+    let (ours, theirs) = (node(&*fs), node(&*other));
+    let lock = |node: &dyn Node, start, end| {
+        with(|cx| node.host_lock(cx, Space::Posix, start, end, HostLock::Exclusive))
+    };
+    lock(&*ours, 0, 9).expect("locked");
+    with(|cx| ours.host_lock(cx, Space::Posix, 3, 5, HostLock::Unlocked)).expect("unlocked");
+    place.again();
+    // Ours comes again first.
+    with(|cx| ours.attr(cx, Want::STAT)).expect("there");
+    assert_eq!(lock(&*theirs, 2, 2), Err(Errno::EAGAIN));
+    assert_eq!(lock(&*theirs, 6, 9), Err(Errno::EAGAIN));
+    lock(&*theirs, 3, 5).expect("nobody's");
+}
+
+#[test]
+fn who_has_waited_long_enough_is_told() {
+    let place = Place::new();
+    let fs = place.connect(Retry::For(Duration::from_millis(50)));
+    let top = root(&*fs);
+    place.end();
+    assert!(with(|cx| top.attr(cx, Want::STAT)).is_err());
+    let fs = {
+        place.begin();
+        place.connect(Retry::For(Duration::ZERO))
+    };
+    let top = root(&*fs);
+    place.again();
+    assert!(with(|cx| top.attr(cx, Want::STAT)).is_err());
+}
+
+#[test]
+fn who_cancels_need_not_wait_for_a_server() {
+    let place = Place::new();
+    let fs = place.connect(Retry::Forever);
+    let top = root(&*fs);
+    place.end();
+    let call = Arc::new(Call::parkable(std::task::Waker::noop().clone()));
+    let asks = {
+        let (call, top) = (call.clone(), top.clone());
+        thread::spawn(move || top.attr(&Cx::new(&Caller::ROOT, &call), Want::STAT).err())
+    };
+    while call.waker().is_some() && !asks.is_finished() {
+        call.cancel();
+        thread::yield_now();
+    }
+    assert_eq!(asks.join().expect("no panic"), Some(Errno::EINTR));
+    place.begin();
+    assert!(with(|cx| top.attr(cx, Want::STAT)).is_ok());
+}
+
+/// Random operations by several threads while the server is killed again and again: nobody gets an error that a
+/// server that stays would not give, and all is there that should be.
+#[test]
+fn nothing_is_lost_or_done_twice_when_servers_are_killed_all_the_time() {
+    let place = Place::new();
+    let fs = place.connect(Retry::Forever);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|seed| {
+                let top = root(&*fs);
+                scope.spawn(move || Model::new(&*top, seed).run(1500))
+            })
+            .collect();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            thread::sleep(Duration::from_millis(15));
+            place.again();
+        }
+    });
+}
+
+/// A directory, and what should be in it.
+struct Model {
+    dir: Arc<dyn Node>,
+    random: u64,
+    files: HashMap<String, (Arc<dyn File>, Vec<u8>)>,
+    others: HashMap<String, Kind>,
+    next: u32,
+}
+
+impl Model {
+    fn new(top: &dyn Node, seed: u64) -> Model {
+        Model {
+            dir: mkdir(top, &format!("worker{seed}")),
+            random: seed * 2 + 1,
+            files: HashMap::new(),
+            others: HashMap::new(),
+            next: 0,
+        }
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.random = self
+            .random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.random >> 33) as usize % below
+    }
+
+    fn new_name(&mut self) -> String {
+        self.next += 1;
+        format!("n{}", self.next)
+    }
+
+    fn some_file(&mut self) -> Option<String> {
+        let at = self.random(self.files.len().max(1));
+        let mut names: Vec<_> = self.files.keys().cloned().collect();
+        names.sort();
+        names.get(at).cloned()
+    }
+
+    fn run(mut self, steps: u32) {
+        for _ in 0..steps {
+            self.step();
+        }
+        for (text, (file, expected)) in &self.files {
+            assert_eq!(read(&**file).expect(text), *expected, "{text}");
+        }
+        for (text, kind) in &self.others {
+            let found = with(|cx| self.dir.lookup(cx, name(text))).expect(text);
+            assert_eq!(found.attr.kind, *kind);
+        }
+    }
+
+    fn step(&mut self) {
+        let dir = self.dir.clone();
+        match self.random(10) {
+            0 => {
+                let text = self.new_name();
+                let flags = match self.random(2) {
+                    0 => BOTH | OpenFlags::EXCL,
+                    _ => BOTH | OpenFlags::APPEND,
+                };
+                let file = create(&*dir, &text, flags);
+                self.files.insert(text, (file, Vec::new()));
+            }
+            1 => {
+                let text = self.new_name();
+                let what =
+                    [Make::Directory, Make::Symlink(b"somewhere"), Make::Fifo][self.random(3)];
+                let made = with(|cx| dir.make(cx, name(&text), what, Mode::exactly(0o755)));
+                self.others
+                    .insert(text.clone(), made.expect(&text).attr.kind);
+            }
+            2 => {
+                let (Some(from), to) = (self.some_file(), self.new_name()) else {
+                    return;
+                };
+                with(|cx| dir.rename(cx, name(&from), &*dir, name(&to), RenameFlags::empty()))
+                    .expect("moved");
+                let file = self.files.remove(&from).expect("known");
+                self.files.insert(to, file);
+            }
+            3 => {
+                let Some(text) = self.some_file().filter(|_| self.files.len() > 20) else {
+                    return;
+                };
+                with(|cx| dir.unlink(cx, name(&text), false)).expect("removed");
+                self.files.remove(&text);
+            }
+            4 => {
+                let Some(text) = self.some_file() else {
+                    return;
+                };
+                let link = self.new_name();
+                let target = with(|cx| dir.lookup(cx, name(&text))).expect("there").node;
+                with(|cx| dir.link(cx, name(&link), &*target)).expect("linked");
+                self.others.insert(link, Kind::File);
+            }
+            5 => {
+                let Some(text) = self.some_file() else {
+                    return;
+                };
+                let node = with(|cx| dir.lookup(cx, name(&text))).expect("there").node;
+                let value = [self.random(256) as u8; 32];
+                with(|cx| node.set_xattr(cx, b"user.x", &value, XattrFlags::empty())).expect("set");
+                assert_eq!(with(|cx| node.xattr(cx, b"user.x")).expect("there"), value);
+            }
+            _ => {
+                let Some(text) = self.some_file() else {
+                    return;
+                };
+                let len = 1 + self.random(20_000);
+                let fill = self.random(256) as u8;
+                // The same bytes never follow one another: appended twice would look like once else.
+                let data: Vec<u8> = (0..len)
+                    .map(|at| fill.wrapping_add((at / 100) as u8))
+                    .collect();
+                let (file, expected) = self.files.get_mut(&text).expect("known");
+                if expected.len() > 100_000 {
+                    return;
+                }
+                let mut done = 0;
+                while done < data.len() {
+                    let at = expected.len() as u64;
+                    let wrote = write(&**file, at, &data[done..]).expect("written");
+                    expected.extend_from_slice(&data[done..done + wrote]);
+                    done += wrote;
+                }
+                assert_eq!(read(&**file).expect("read"), *expected, "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_message_is_for_who_speaks_to_see() {
+    for (number, garbage) in [
+        &[0; 40][..],
+        &[255; 40],
+        &[7, 0, 0, 0, 121, 0, 0, 3, 0, 0, 0, 0],
+        &[6, 0, 0, 0, 121, 0, 0, 200, 0, 0, 0, 117, 9, 9, 1],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let (ours, theirs) = transports::pair().expect("a pair");
+        let dial = Box::new(|| Err(io::ErrorKind::ConnectionRefused.into()));
+        let retry = Retry::For(Duration::from_millis(1));
+        let link = LastingLink::new(Box::new(ours), dial, retry).expect("a link");
+        for part in garbage.chunks(1 + number * 4) {
+            theirs.send(part, true).expect("sent");
+        }
+        theirs.hang_up();
+        let mut got = Vec::new();
+        let mut buf = [0; 16];
+        while let Ok(more) = link.recv(&mut buf, true) {
+            got.extend_from_slice(&buf[..more]);
+        }
+        assert_eq!(got, *garbage);
+    }
+}
+
+#[test]
+fn older_dialects_end_with_their_connection() {
+    let place = Place::new();
+    let dial = {
+        let place = place.clone();
+        Box::new(move || place.dial())
+    };
+    let link = LastingLink::new(place.dial().expect("dialled"), dial, Retry::Forever);
+    let options = Options {
+        version: Dialect::Unix,
+        ..Options::default()
+    };
+    let fs = Remote9p::connect(link.expect("a link"), options).expect("attached");
+    let top = root(&*fs);
+    place.again();
+    assert!(with(|cx| top.attr(cx, Want::STAT)).is_err());
+}
