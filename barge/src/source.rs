@@ -19,7 +19,7 @@ pub(crate) enum Source {
     HostDir(PathBuf),
     /// `mem:`
     Memory,
-    /// `9p://…`, `9p+unix:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`
+    /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`
     Remote(remote::Url),
     /// `refer:/PATH@HOST+HOST…`: another NFS server's, whom clients are sent to
     Referral { path: String, hosts: Vec<String> },
@@ -49,8 +49,8 @@ impl FromStr for Source {
                 .map(Source::Remote)
                 .map_err(|error| format!("{error}")),
             Some((scheme, _)) if is_scheme(text, scheme) => Err(format!(
-                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, nfs://HOST, nfs+unix:SOCKET or \
-                 virtiofs:SOCKET, \
+                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, \
+                 nfs://HOST, nfs+unix:SOCKET or virtiofs:SOCKET, \
                  got scheme '{scheme}'"
             )),
             _ if text.is_empty() => Err("expected a path or a URL".into()),

@@ -61,15 +61,34 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
     let (transport, device) = match addr {
         Addr::Tcp { host, port } => (format!("tcp,port={port}"), host.clone()),
         Addr::Unix(path) => ("unix".into(), path.display().to_string()),
+        Addr::Vsock { port, .. } | Addr::VsockUds { port, .. } => {
+            return vsock_mount_command(*port, &options_of(export, msize));
+        }
         Addr::Fd(_) => ("fd,rfdno=FD,wfdno=FD".into(), "barge".into()),
     };
+    let options = options_of(export, msize);
+    format!("mount -t 9p -o trans={transport},{options} {device} /mnt")
+}
+
+/// A guest's: Linux mounts a vsock that is connected already.
+fn vsock_mount_command(port: u32, options: &str) -> String {
+    let connect = format!("s=socket.socket(socket.AF_VSOCK); s.connect((2,{port})); f=s.fileno()");
+    let mount = format!(
+        r#"["mount","-t","9p","-o",f"trans=fd,rfdno={{f}},wfdno={{f}},{options}","barge","/mnt"]"#
+    );
+    format!(
+        "python3 -c 'import socket,subprocess; {connect}; subprocess.run({mount},check=True,pass_fds=[f])'"
+    )
+}
+
+fn options_of(export: &str, msize: u32) -> String {
     let aname = if export.is_empty() {
         String::new()
     } else {
         format!(",aname={export}")
     };
     let msize = msize.min(LINUX_MSIZE);
-    format!("mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt")
+    format!("version=9p2000.L,msize={msize}{aname}")
 }
 
 /// For v4, and for v3, whose locks need a portmapper, with what the connection has to be. Linux mounts by TCP alone.
@@ -113,6 +132,11 @@ mod tests {
         assert_eq!(
             mount_command(&unix, "data", 8192),
             "mount -t 9p -o trans=unix,version=9p2000.L,msize=8192,aname=data /run/b /mnt"
+        );
+        let vsock = "vsock-uds:/run/vm:99".parse().expect("an address");
+        assert_eq!(
+            mount_command(&vsock, "data", 8192),
+            r#"python3 -c 'import socket,subprocess; s=socket.socket(socket.AF_VSOCK); s.connect((2,99)); f=s.fileno(); subprocess.run(["mount","-t","9p","-o",f"trans=fd,rfdno={f},wfdno={f},version=9p2000.L,msize=8192,aname=data","barge","/mnt"],check=True,pass_fds=[f])'"#
         );
         let local = "tcp:[::1]:2049".parse().expect("an address");
         let secured = nfs_mount_commands(&local, true, ",xprtsec=tls");

@@ -19,11 +19,13 @@ use crate::source::{Named, Source};
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
+    /// 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT,
     /// nfs://HOST[:PORT]/PATH, or refer:/PATH@HOST[+HOST], to which clients of NFS v4 are sent; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
     /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
-    /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default, if nothing else is named:
+    /// Serve 9P at tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT (guests of this host, by the kernel), vsock-uds:PATH:PORT (the guest
+    /// of a monitor whose vsock is at PATH, as Firecracker's) or fd:N; may be repeated [default, if nothing else is named:
     /// tcp:127.0.0.1:5640]
     #[arg(long = "9p", value_name = "ADDR")]
     nine: Vec<Addr>,

@@ -12,7 +12,8 @@ use super::{Options, Remote9p};
 use crate::ConnectError;
 use crate::url::{BadUrl, decode, host_and_port};
 
-/// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME` or `9p+unix:SOCKET`, each with `?` and
+/// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME`, `9p+unix:SOCKET`, `9p+vsock:[CID:]PORT` or
+/// `9p+vsock-uds:PATH:PORT` (see [`Addr`]), each with `?` and
 /// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`. `%` and two hexadecimal digits stand for a
 /// byte.
 ///
@@ -95,8 +96,17 @@ impl Url {
                 return Err("9p+unix:SOCKET".into());
             }
             url.addr = Addr::Unix(decode(socket)?.into());
+        } else if let Some(vsock) = place
+            .strip_prefix("9p+")
+            .filter(|at| at.starts_with("vsock"))
+        {
+            let expected = |_| "9p+vsock:[CID:]PORT or 9p+vsock-uds:PATH:PORT".to_owned();
+            url.addr = decode(vsock)?.parse().map_err(expected)?;
         } else {
-            return Err("9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET".into());
+            return Err(
+                "9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT or 9p+vsock-uds:PATH:PORT"
+                    .into(),
+            );
         }
         let mut aname = None;
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -131,8 +141,7 @@ impl fmt::Display for Url {
         match &self.addr {
             Addr::Tcp { host, port } if host.contains(':') => write!(f, "9p://[{host}]:{port}")?,
             Addr::Tcp { host, port } => write!(f, "9p://{host}:{port}")?,
-            Addr::Unix(path) => write!(f, "9p+unix:{}", path.display())?,
-            Addr::Fd(fd) => write!(f, "9p+fd:{fd}")?,
+            other => write!(f, "9p+{other}")?,
         }
         match (&self.addr, self.path.as_str()) {
             (Addr::Tcp { .. }, "") => {
@@ -247,6 +256,9 @@ mod tests {
             ("9p://h:1/a/b?aname=/srv", "9p://h:1/a/b?aname=/srv"),
             ("9p+unix:/run/s", "9p+unix:/run/s"),
             ("9p+unix:/run/s?aname=x&uid=0", "9p+unix:/run/s?aname=x"),
+            ("9p+vsock:5640", "9p+vsock:5640"),
+            ("9p+vsock:3:5640?aname=x", "9p+vsock:3:5640?aname=x"),
+            ("9p+vsock-uds:/run/a%20b:1", "9p+vsock-uds:/run/a b:1"),
         ] {
             assert_eq!(url(text).to_string(), shown);
         }
@@ -263,6 +275,9 @@ mod tests {
             ("9p://h:0/", "a port"),
             ("9p://h:564x/", "a port"),
             ("9p+unix:", "9p+unix:SOCKET"),
+            ("9p+vsock:x", "9p+vsock:[CID:]PORT"),
+            ("9p+vsock-uds:/run/s", "9p+vsock-uds:PATH:PORT"),
+            ("9p+fd:3", "9p+vsock:[CID:]PORT"),
             ("9p://h/%2", "hexadecimal"),
             ("9p://h/%zz", "hexadecimal"),
             ("9p://h/%ff", "UTF-8"),
