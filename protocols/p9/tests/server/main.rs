@@ -4,5 +4,6 @@ mod legacy;
 mod linux;
 mod net;
 mod patience;
+mod queue;
 mod robust;
 mod session;
