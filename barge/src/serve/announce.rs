@@ -11,6 +11,7 @@ use super::exports::Exports;
 #[cfg(feature = "gss")]
 use super::gss::Security;
 use super::plan::Plan;
+use super::virtio9p::Channel;
 use crate::{Failure, service};
 
 /// Says on standard output how to mount, and there and to the service manager that clients can
@@ -42,8 +43,12 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
     }
     for share in &plan.virtiofs.shares {
         if let Addr::Unix(socket) = &share.at {
-            text.push_str(&monitor_options(socket));
+            text.push_str(&monitor_options(&fs_device(socket)));
+            text.push_str("mount -t virtiofs share /mnt\n");
         }
+    }
+    for channel in plan.nine.iter().flat_map(|nine| &nine.channels) {
+        text.push_str(&device_options(channel));
     }
     text.push_str("ready\n");
     let mut out = stdout();
@@ -107,14 +112,35 @@ fn nfs_mount_commands(addr: &Addr, locks: bool, security: &str) -> String {
     )
 }
 
-/// What QEMU needs to be told, and then the guest. Queues shorter than 1024 would cut large requests.
-fn monitor_options(socket: &Path) -> String {
+/// What QEMU needs to be told for a vhost-user device.
+fn monitor_options(device: &str) -> String {
     format!(
-        "qemu-system-x86_64 -m 2G -object memory-backend-memfd,id=mem,size=2G,share=on -numa node,memdev=mem \
-         -chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=1\n\
-         mount -t virtiofs share /mnt\n",
+        "qemu-system-x86_64 -m 2G -object memory-backend-memfd,id=mem,size=2G,share=on -numa node,memdev=mem {device}\n"
+    )
+}
+
+/// Queues shorter than 1024 would cut large requests.
+fn fs_device(socket: &Path) -> String {
+    format!(
+        "-chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=1",
         socket.display()
     )
+}
+
+/// As QEMU has it since `vhost-user-test-device`; and what the guest is told. Linux has at most 128 pieces of a message, and so
+/// 500 KiB.
+fn device_options(channel: &Channel) -> String {
+    let Addr::Unix(socket) = &channel.at else {
+        return String::new();
+    };
+    let device = format!(
+        "-chardev socket,id=p9,path={} -device vhost-user-test-device-pci,chardev=p9,virtio-id=9,num_vqs=1,vq_size=128,config_size={}",
+        socket.display(),
+        channel.space().len(),
+    );
+    let tag = &channel.tag;
+    let mount = format!("mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 {tag} /mnt\n");
+    monitor_options(&device) + &mount
 }
 
 #[cfg(test)]

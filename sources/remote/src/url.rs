@@ -12,7 +12,7 @@ use crate::{ConnectError, nfs, ninep, virtiofs};
 /// A server and one of its trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Url {
-    /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`
+    /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `9p+virtio:…`
     Ninep(ninep::Url),
     /// `nfs://…`, `nfs+unix:…`
     Nfs(nfs::Url),
@@ -45,6 +45,7 @@ impl Url {
         "9p+unix",
         "9p+vsock",
         "9p+vsock-uds",
+        "9p+virtio",
         "nfs",
         "nfs+unix",
         "virtiofs",

@@ -10,4 +10,5 @@ mod hostile;
 mod net;
 mod nfs;
 mod pipe;
+mod queue;
 mod virtiofsd;
