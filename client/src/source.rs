@@ -20,7 +20,8 @@ pub enum Source {
     HostDir(PathBuf),
     /// `mem:`: a tree in memory, empty at first.
     Memory,
-    /// `9p://…`, `9p+unix:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`: another server's.
+    /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `9p+virtio:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`: another
+    /// server's.
     Remote(remote::Url),
 }
 
@@ -51,8 +52,8 @@ impl FromStr for Source {
                 url.map_err(|error: remote::BadUrl| bad(&error))
             }
             Some((scheme, _)) if is_scheme(text, scheme) => Err(bad(&format_args!(
-                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, nfs://HOST, nfs+unix:SOCKET or \
-                 virtiofs:SOCKET, \
+                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, \
+                 9p+virtio:SOCKET, nfs://HOST, nfs+unix:SOCKET or virtiofs:SOCKET, \
                  got scheme '{scheme}'"
             ))),
             _ if text.is_empty() => Err(bad(&"expected a path or a URL")),

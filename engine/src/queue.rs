@@ -99,20 +99,29 @@ impl Queues {
         Ok(Driven { thread, lane })
     }
 
-    /// Cancels the request `id`, if it is in flight.
-    fn cancel(&self, id: u64) {
+    /// Cancels the request `target`, and has `follower`, which asks for that, answered after it. Gives the follower back if
+    /// the target is not in flight, or nothing can be answered to it, and so no order be kept.
+    fn cancel(&self, target: u64, mut follower: Follower) -> Option<Follower> {
         let lanes: Vec<_> = self.lanes().iter().filter_map(Weak::upgrade).collect();
         for lane in lanes {
-            let target = lane
-                .flights()
-                .all
-                .iter()
-                .find(|request| request.job.id == id)
-                .cloned();
-            if let Some(target) = target {
-                return lane.cancel(&target);
-            }
+            let mut flights = lane.flights();
+            let Some(flight) = flights.all.iter_mut().find(|flight| flight.is(target)) else {
+                continue;
+            };
+            let request = flight.request.clone();
+            let waits = follower.exchange.split().1.room() > 0;
+            let left = if waits {
+                follower.lane.outstanding.fetch_add(1, Ordering::SeqCst);
+                flight.followers.push(follower);
+                None
+            } else {
+                Some(follower)
+            };
+            drop(flights);
+            lane.cancel(&request);
+            return left;
         }
+        Some(follower)
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Weak<QueueLane>>> {
@@ -142,9 +151,29 @@ struct QueueLane {
     quiet: Condvar,
 }
 
+/// A request in flight, and what asks to cancel it.
+struct Flight {
+    request: Arc<Request<Queued>>,
+    followers: Vec<Follower>,
+}
+
+impl Flight {
+    /// Whether it is of this name, or one of those is that wait for its end.
+    fn is(&self, id: u64) -> bool {
+        self.request.job.id == id || self.followers.iter().any(|follower| follower.id == id)
+    }
+}
+
+/// A request to cancel another, which is answered after that.
+struct Follower {
+    id: u64,
+    lane: Arc<QueueLane>,
+    exchange: Box<dyn Exchange>,
+}
+
 #[derive(Default)]
 struct Flights {
-    all: Vec<Arc<Request<Queued>>>,
+    all: Vec<Flight>,
     share: Share<Queued>,
     /// Whether what joins them is cancelled at once.
     over: bool,
@@ -351,7 +380,12 @@ impl QueueLane {
         let id = match self.queues.session.role(message.bytes()) {
             Ok(Role::Request { id }) => id,
             Ok(Role::Cancel { id, target }) => {
-                self.queues.cancel(target);
+                let lane = self.clone();
+                let follower = Follower { id, lane, exchange };
+                match self.queues.cancel(target, follower) {
+                    None => return Begun::Left,
+                    Some(back) => exchange = back.exchange,
+                }
                 id
             }
             Ok(Role::Reset { id }) => {
@@ -373,7 +407,10 @@ impl QueueLane {
         });
         self.outstanding.fetch_add(1, Ordering::SeqCst);
         let mut flights = self.flights();
-        flights.all.push(request.clone());
+        flights.all.push(Flight {
+            request: request.clone(),
+            followers: Vec::new(),
+        });
         if flights.over {
             self.cancel(&request);
         }
@@ -398,19 +435,28 @@ impl QueueLane {
         }
     }
 
-    /// Gives back what a worker has answered.
+    /// Gives back what a worker has answered, and then what asked to cancel it.
     fn land(&self, request: &Arc<Request<Queued>>, exchange: Box<dyn Exchange>) {
         let mut flights = self.flights();
-        if let Some(at) = flights
-            .all
-            .iter()
-            .position(|known| Arc::ptr_eq(known, request))
-        {
-            flights.all.swap_remove(at);
-        }
+        let is_it = |flight: &Flight| Arc::ptr_eq(&flight.request, request);
+        let at = flights.all.iter().position(is_it);
+        let followers = at.map(|at| flights.all.swap_remove(at).followers);
         flights.share.leave();
         self.start(&mut flights);
         drop(flights);
+        self.give_last(exchange);
+        for mut follower in followers.unwrap_or_default() {
+            let (lane, exchange) = (follower.lane, &mut *follower.exchange);
+            static FOLLOWS: Call = Call::detached();
+            if lane.serve(&FOLLOWS, Patience::Full, exchange) != Answer::Done {
+                exchange.split().1.truncate(0);
+            }
+            lane.give_last(follower.exchange);
+        }
+    }
+
+    /// Gives back what was outstanding.
+    fn give_last(&self, exchange: Box<dyn Exchange>) {
         self.give(exchange);
         self.ring.tell();
         if self.outstanding.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -445,7 +491,9 @@ impl QueueLane {
     }
 
     fn cancel_all(&self) {
-        let requests = self.flights().all.clone();
+        let flights = self.flights();
+        let requests: Vec<_> = flights.all.iter().map(|all| all.request.clone()).collect();
+        drop(flights);
         requests.iter().for_each(|request| self.cancel(request));
     }
 

@@ -33,6 +33,7 @@ pub fn script(data: &[u8]) {
     };
     let config = Config {
         queues: 2,
+        features: 0,
         space: Vec::new(),
     };
     let device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");

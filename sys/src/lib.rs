@@ -22,6 +22,7 @@ pub mod net;
 pub mod path;
 pub mod payload;
 pub mod users;
+pub mod vsock;
 
 /// An error of a system call in the words of the file-system traits.
 pub fn errno(error: rustix::io::Errno) -> vfs::Errno {

@@ -15,6 +15,22 @@ pub enum Addr {
     },
     /// `unix:PATH`; `@NAME` is a name without a file (unix(7), abstract).
     Unix(PathBuf),
+    /// `vsock:[CID:]PORT`: a port of a machine or of a guest, vsock(7). Without CID whoever comes is let in, and who connects does
+    /// so to its host.
+    Vsock {
+        /// A machine's number, its context id.
+        cid: Option<u32>,
+        /// A port; 0 lets the system choose one.
+        port: u32,
+    },
+    /// `vsock-uds:PATH:PORT`: the same where a virtual machine monitor joins its guest's ports to Unix sockets: who listens does so
+    /// at `PATH_PORT`, for the guest; who connects asks the monitor at `PATH` for a port of the guest.
+    VsockUds {
+        /// The monitor's socket.
+        path: PathBuf,
+        /// A port of the host, or of the guest.
+        port: u32,
+    },
     /// `fd:N`: an inherited descriptor: one connection, or a socket that listens.
     Fd(RawFd),
 }
@@ -53,14 +69,41 @@ impl FromStr for Addr {
                     port,
                 })
             }
+            Some(("vsock", rest)) => {
+                let (cid, port) = match rest.split_once(':') {
+                    Some((cid, port)) => (Some(cid.parse().map_err(|_| bad(VSOCK))?), port),
+                    None => (None, rest),
+                };
+                let port = vsock_port(port).ok_or_else(|| bad(VSOCK))?;
+                Ok(Addr::Vsock { cid, port })
+            }
+            Some(("vsock-uds", rest)) => {
+                let (path, port) = rest.rsplit_once(':').ok_or_else(|| bad(VSOCK_UDS))?;
+                let port = vsock_port(port).filter(|&port| port > 0 && !path.is_empty());
+                Ok(Addr::VsockUds {
+                    path: path.into(),
+                    port: port.ok_or_else(|| bad(VSOCK_UDS))?,
+                })
+            }
             Some(("unix", path)) if !path.is_empty() => Ok(Addr::Unix(path.into())),
             Some(("fd", number)) => match number.parse() {
                 Ok(fd) if fd >= 0 => Ok(Addr::Fd(fd)),
                 _ => Err(bad("fd:N with the number of an inherited descriptor")),
             },
-            _ => Err(bad("tcp:HOST:PORT, unix:PATH or fd:N")),
+            _ => Err(bad(ANY)),
         }
     }
+}
+
+const ANY: &str = "tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT, vsock-uds:PATH:PORT or fd:N";
+
+const VSOCK: &str = "vsock:[CID:]PORT, both of them numbers";
+
+const VSOCK_UDS: &str = "vsock-uds:PATH:PORT, a port from 1 to 4294967294";
+
+/// All ones mean any (`VMADDR_PORT_ANY`).
+fn vsock_port(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|&port| port != u32::MAX)
 }
 
 impl fmt::Display for Addr {
@@ -69,6 +112,12 @@ impl fmt::Display for Addr {
             Addr::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
             Addr::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
             Addr::Unix(path) => write!(f, "unix:{}", path.display()),
+            Addr::Vsock { cid: None, port } => write!(f, "vsock:{port}"),
+            Addr::Vsock {
+                cid: Some(cid),
+                port,
+            } => write!(f, "vsock:{cid}:{port}"),
+            Addr::VsockUds { path, port } => write!(f, "vsock-uds:{}:{port}", path.display()),
             Addr::Fd(fd) => write!(f, "fd:{fd}"),
         }
     }
@@ -86,6 +135,9 @@ mod tests {
             "tcp:host:0",
             "unix:/run/s",
             "unix:@n",
+            "vsock:5640",
+            "vsock:2:5640",
+            "vsock-uds:/run/vm:a:5640",
             "fd:3",
         ] {
             assert_eq!(
@@ -104,8 +156,14 @@ mod tests {
             ("tcp:::1:5640", "tcp:[ADDRESS]:PORT"),
             ("unix:", "unix:PATH"),
             ("fd:-1", "fd:N"),
-            ("udp:h:1", "tcp:HOST:PORT, unix:PATH or fd:N"),
-            ("", "tcp:HOST:PORT, unix:PATH or fd:N"),
+            ("vsock:", "vsock:[CID:]PORT"),
+            ("vsock:host:5640", "vsock:[CID:]PORT"),
+            ("vsock:2:4294967295", "vsock:[CID:]PORT"),
+            ("vsock-uds:5640", "vsock-uds:PATH:PORT"),
+            ("vsock-uds::5640", "vsock-uds:PATH:PORT"),
+            ("vsock-uds:/run/vm:0", "vsock-uds:PATH:PORT"),
+            ("udp:h:1", "tcp:HOST:PORT, unix:PATH, vsock:"),
+            ("", "tcp:HOST:PORT, unix:PATH, vsock:"),
         ] {
             let error = text.parse::<Addr>().expect_err(text).to_string();
             assert!(

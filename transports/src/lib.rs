@@ -16,6 +16,7 @@ mod outbox;
 mod poll;
 mod reserved;
 mod ring;
+mod vsock;
 
 pub use addr::{Addr, BadAddr};
 pub use datagrams::Datagrams;

@@ -152,6 +152,12 @@ impl StreamLink {
         })
     }
 
+    /// The same, of a guest: it comes through a socket of this machine and is not on it.
+    pub(crate) fn of_guest(mut self) -> StreamLink {
+        self.addr = Some(NOBODY);
+        self
+    }
+
     fn output(&self) -> BorrowedFd<'_> {
         self.output.as_ref().unwrap_or(&self.input).as_fd()
     }
@@ -313,16 +319,22 @@ impl Link for StreamLink {
     }
 }
 
-/// The address at the other end of `fd`, if it is a socket that has addresses. Of a connection that has ended before
-/// anybody asked it is [`Ipv4Addr::UNSPECIFIED`], which is nobody's: what had been sent by then can still be read.
+/// The address of who has none and is elsewhere: no network but all of them has it.
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// The address at the other end of `fd`, if it is a socket that leads out of this machine. [`NOBODY`]'s is that of a guest,
+/// and of a connection that has ended before anybody asked: what had been sent by then can still be read.
 fn peer_addr(fd: BorrowedFd<'_>) -> Option<IpAddr> {
     let domain = sockopt::socket_domain(fd).ok()?;
+    if domain == AddressFamily::VSOCK {
+        return Some(NOBODY);
+    }
     if ![AddressFamily::INET, AddressFamily::INET6].contains(&domain) {
         return None;
     }
     let peer = rustix::net::getpeername(fd).ok().flatten();
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-    Some(peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip()))
+    Some(peer.map_or(NOBODY, |peer| peer.ip()))
 }
 
 /// Makes a socket's buffers large and its small messages leave at once. Neither is owed: a

@@ -10,8 +10,9 @@ use std::sync::Mutex;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, sockopt};
+use sys::vsock::VsockAddr;
 
-use crate::{Addr, StreamLink};
+use crate::{Addr, StreamLink, vsock};
 
 /// Where connections come from.
 pub struct Listener {
@@ -52,6 +53,22 @@ impl Listener {
                     file,
                 })
             }
+            Addr::Vsock { cid, port } => {
+                let (socket, port) = vsock::listen(*cid, *port)?;
+                Ok(Listener {
+                    source: Source::Socket(socket),
+                    addr: Addr::Vsock { cid: *cid, port },
+                    file: None,
+                })
+            }
+            Addr::VsockUds { path, port } => {
+                let (listener, file) = bind_unix(&vsock::uds_of_port(path, *port))?;
+                Ok(Listener {
+                    source: Source::Socket(listener.into()),
+                    addr: addr.clone(),
+                    file,
+                })
+            }
             Addr::Fd(number) => {
                 let fd = sys::inherit::fd(*number)?;
                 let (source, at) = match sockopt::socket_acceptconn(&fd) {
@@ -78,8 +95,14 @@ impl Listener {
 
     /// The next connection; nothing when there will be none any more, or `stop` is readable.
     pub fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<Option<StreamLink>> {
-        let next = self.accept_socket(stop)?;
-        next.map(|(fd, peer)| StreamLink::new(fd, peer)).transpose()
+        let Some((fd, peer)) = self.accept_socket(stop)? else {
+            return Ok(None);
+        };
+        let link = StreamLink::new(fd, peer)?;
+        Ok(Some(match self.addr {
+            Addr::VsockUds { .. } => link.of_guest(),
+            _ => link,
+        }))
     }
 
     /// [`Listener::accept`], as the socket that it is, and who is at its other end.
@@ -112,6 +135,9 @@ impl Listener {
     }
 
     fn name(&self, peer: Option<rustix::net::SocketAddrAny>) -> String {
+        if let Some(VsockAddr { cid, port }) = peer.as_ref().and_then(VsockAddr::of) {
+            return format!("vsock:{cid}:{port}");
+        }
         match peer.and_then(|peer| std::net::SocketAddr::try_from(peer).ok()) {
             Some(peer) => format!("tcp:{peer}"),
             None => self.addr.to_string(),
@@ -135,6 +161,8 @@ pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
             Some(addr) => UnixStream::connect_addr(&addr)?.into(),
             None => UnixStream::connect(path)?.into(),
         },
+        Addr::Vsock { cid, port } => vsock::connect(*cid, *port)?,
+        Addr::VsockUds { path, port } => vsock::connect_uds(path, *port)?,
         Addr::Fd(number) => sys::inherit::fd(*number)?,
     };
     StreamLink::new(fd, addr.to_string())
@@ -146,6 +174,10 @@ fn local_addr(socket: &OwnedFd) -> io::Result<Option<Addr>> {
     if let Ok(ip) = std::net::SocketAddr::try_from(any.clone()) {
         let (host, port) = (ip.ip().to_string(), ip.port());
         return Ok(Some(Addr::Tcp { host, port }));
+    }
+    if let Some(VsockAddr { cid, port }) = VsockAddr::of(&any) {
+        let cid = (cid != VsockAddr::ANY).then_some(cid);
+        return Ok(Some(Addr::Vsock { cid, port }));
     }
     let unix = rustix::net::SocketAddrUnix::try_from(any)?;
     let name = unix.abstract_name().map(|name| [b"@", name].concat());
@@ -249,6 +281,29 @@ mod tests {
         exchange(&Addr::Unix(
             format!("@barge-test-{}", std::process::id()).into(),
         ));
+    }
+
+    #[test]
+    fn vsock_carries_both_ways() {
+        let cid = Some(VsockAddr::LOCAL);
+        match Listener::bind(&Addr::Vsock { cid, port: 0 }) {
+            Ok(_) => exchange(&Addr::Vsock { cid, port: 0 }),
+            Err(error) => eprintln!("skipped: no vsock with a loopback: {error}"),
+        }
+    }
+
+    #[test]
+    fn a_guest_s_connections_come_to_the_port_s_own_socket_and_from_nowhere_here() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("vm");
+        let listener = Listener::bind(&Addr::VsockUds { path, port: 5640 }).expect("bound");
+        let _guest = UnixStream::connect(dir.path().join("vm_5640")).expect("connected");
+        let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let link = listener.accept(never.as_fd()).expect("accepted");
+        let unspecified = std::net::Ipv4Addr::UNSPECIFIED.into();
+        assert_eq!(link.expect("one").peer_addr(), Some(unspecified));
+        drop(listener);
+        assert!(!dir.path().join("vm_5640").exists(), "removed when dropped");
     }
 
     #[test]

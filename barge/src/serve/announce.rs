@@ -11,6 +11,7 @@ use super::exports::Exports;
 #[cfg(feature = "gss")]
 use super::gss::Security;
 use super::plan::Plan;
+use super::virtio9p::Channel;
 use crate::{Failure, service};
 
 /// Says on standard output how to mount, and there and to the service manager that clients can
@@ -42,8 +43,12 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
     }
     for share in &plan.virtiofs.shares {
         if let Addr::Unix(socket) = &share.at {
-            text.push_str(&monitor_options(socket));
+            text.push_str(&monitor_options(&fs_device(socket)));
+            text.push_str("mount -t virtiofs share /mnt\n");
         }
+    }
+    for channel in plan.nine.iter().flat_map(|nine| &nine.channels) {
+        text.push_str(&device_options(channel));
     }
     text.push_str("ready\n");
     let mut out = stdout();
@@ -61,15 +66,34 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
     let (transport, device) = match addr {
         Addr::Tcp { host, port } => (format!("tcp,port={port}"), host.clone()),
         Addr::Unix(path) => ("unix".into(), path.display().to_string()),
+        Addr::Vsock { port, .. } | Addr::VsockUds { port, .. } => {
+            return vsock_mount_command(*port, &options_of(export, msize));
+        }
         Addr::Fd(_) => ("fd,rfdno=FD,wfdno=FD".into(), "barge".into()),
     };
+    let options = options_of(export, msize);
+    format!("mount -t 9p -o trans={transport},{options} {device} /mnt")
+}
+
+/// A guest's: Linux mounts a vsock that is connected already.
+fn vsock_mount_command(port: u32, options: &str) -> String {
+    let connect = format!("s=socket.socket(socket.AF_VSOCK); s.connect((2,{port})); f=s.fileno()");
+    let mount = format!(
+        r#"["mount","-t","9p","-o",f"trans=fd,rfdno={{f}},wfdno={{f}},{options}","barge","/mnt"]"#
+    );
+    format!(
+        "python3 -c 'import socket,subprocess; {connect}; subprocess.run({mount},check=True,pass_fds=[f])'"
+    )
+}
+
+fn options_of(export: &str, msize: u32) -> String {
     let aname = if export.is_empty() {
         String::new()
     } else {
         format!(",aname={export}")
     };
     let msize = msize.min(LINUX_MSIZE);
-    format!("mount -t 9p -o trans={transport},version=9p2000.L,msize={msize}{aname} {device} /mnt")
+    format!("version=9p2000.L,msize={msize}{aname}")
 }
 
 /// For v4, and for v3, whose locks need a portmapper, with what the connection has to be. Linux mounts by TCP alone.
@@ -88,14 +112,35 @@ fn nfs_mount_commands(addr: &Addr, locks: bool, security: &str) -> String {
     )
 }
 
-/// What QEMU needs to be told, and then the guest. Queues shorter than 1024 would cut large requests.
-fn monitor_options(socket: &Path) -> String {
+/// What QEMU needs to be told for a vhost-user device.
+fn monitor_options(device: &str) -> String {
     format!(
-        "qemu-system-x86_64 -m 2G -object memory-backend-memfd,id=mem,size=2G,share=on -numa node,memdev=mem \
-         -chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=1\n\
-         mount -t virtiofs share /mnt\n",
+        "qemu-system-x86_64 -m 2G -object memory-backend-memfd,id=mem,size=2G,share=on -numa node,memdev=mem {device}\n"
+    )
+}
+
+/// Queues shorter than 1024 would cut large requests.
+fn fs_device(socket: &Path) -> String {
+    format!(
+        "-chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=1",
         socket.display()
     )
+}
+
+/// As QEMU has it since `vhost-user-test-device`; and what the guest is told. Linux has at most 128 pieces of a message, and so
+/// 500 KiB.
+fn device_options(channel: &Channel) -> String {
+    let Addr::Unix(socket) = &channel.at else {
+        return String::new();
+    };
+    let device = format!(
+        "-chardev socket,id=p9,path={} -device vhost-user-test-device-pci,chardev=p9,virtio-id=9,num_vqs=1,vq_size=128,config_size={}",
+        socket.display(),
+        channel.space().len(),
+    );
+    let tag = &channel.tag;
+    let mount = format!("mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 {tag} /mnt\n");
+    monitor_options(&device) + &mount
 }
 
 #[cfg(test)]
@@ -113,6 +158,11 @@ mod tests {
         assert_eq!(
             mount_command(&unix, "data", 8192),
             "mount -t 9p -o trans=unix,version=9p2000.L,msize=8192,aname=data /run/b /mnt"
+        );
+        let vsock = "vsock-uds:/run/vm:99".parse().expect("an address");
+        assert_eq!(
+            mount_command(&vsock, "data", 8192),
+            r#"python3 -c 'import socket,subprocess; s=socket.socket(socket.AF_VSOCK); s.connect((2,99)); f=s.fileno(); subprocess.run(["mount","-t","9p","-o",f"trans=fd,rfdno={f},wfdno={f},version=9p2000.L,msize=8192,aname=data","barge","/mnt"],check=True,pass_fds=[f])'"#
         );
         let local = "tcp:[::1]:2049".parse().expect("an address");
         let secured = nfs_mount_commands(&local, true, ",xprtsec=tls");

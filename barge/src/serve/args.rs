@@ -12,18 +12,22 @@ use super::exports::ClientList;
 use super::gss::SecArgs;
 use super::plan::{Layers, Nfs, Nine, Plan, Virtiofs};
 use super::secure::TlsArgs;
-use super::virtiofs::{Affinity, Cache, Share, Tag};
+use super::vhost::Affinity;
+use super::virtio9p::Channel;
+use super::virtiofs::{Cache, Share, Tag};
 use crate::Failure;
 use crate::source::{Named, Source};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
+    /// 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT,
     /// nfs://HOST[:PORT]/PATH, or refer:/PATH@HOST[+HOST], to which clients of NFS v4 are sent; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
     /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
-    /// Serve 9P at tcp:HOST:PORT, unix:PATH or fd:N; may be repeated [default, if nothing else is named:
+    /// Serve 9P at tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT (guests of this host, by the kernel), vsock-uds:PATH:PORT (the guest
+    /// of a monitor whose vsock is at PATH, as Firecracker's) or fd:N; may be repeated [default, if nothing else is named:
     /// tcp:127.0.0.1:5640]
     #[arg(long = "9p", value_name = "ADDR")]
     nine: Vec<Addr>,
@@ -62,6 +66,10 @@ pub(crate) struct ServeArgs {
     /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
     virtiofs: Vec<Share>,
+    /// Serve 9P at a vhost-user socket, as a virtio device that a guest mounts by its tag; may be repeated. NAME is a source's, and
+    /// the only one to be seen; the tag, if not given, is NAME or share
+    #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
+    virtio_9p: Vec<Channel>,
     /// What a virtiofs guest may keep
     #[arg(long, value_name = "MODE", default_value = "auto")]
     cache: Cache,
@@ -79,7 +87,7 @@ pub(crate) struct ServeArgs {
     /// which overlayfs does not take
     #[arg(long)]
     no_announce_submounts: bool,
-    /// The group that may connect to virtiofs sockets
+    /// The group that may connect to the sockets of virtiofs and 9P devices
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
     /// Who may use a source by NFS or 9P, and how, as a line of exports(5): NAME CLIENT(OPTION,...)... CLIENT is
@@ -128,7 +136,7 @@ pub(crate) struct ServeArgs {
     /// 0 on one processor]
     #[arg(long, value_name = "US")]
     poll_us: Option<u64>,
-    /// Processors that the threads of virtiofs queues keep to, in turn [default: any]
+    /// Processors that the threads of devices' queues keep to, in turn [default: any]
     #[arg(long, value_name = "LIST")]
     queue_affinity: Option<Affinity>,
     /// Threads for requests that would block [default: 4 per processor, at least 16]
@@ -191,6 +199,7 @@ impl ServeArgs {
             lists: self.export.clone(),
             nine: Some(Nine {
                 addrs: self.nine.clone(),
+                channels: self.virtio_9p.clone(),
                 max_msize: self.msize,
                 wait_for_locks: !self.no_lock_wait,
             }),

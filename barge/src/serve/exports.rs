@@ -51,6 +51,19 @@ impl FromStr for ClientList {
 }
 
 impl Exports {
+    /// The one of this name, or what clients get that name none; `option` asked for it.
+    pub(super) fn named(&self, name: Option<&str>, option: &str) -> Result<Arc<Export>, Failure> {
+        let Some(name) = name else {
+            return Ok(self.whole.clone());
+        };
+        let found = self.each.iter().find(|export| export.name == name);
+        found.cloned().ok_or_else(|| {
+            Failure::usage(format!(
+                "{option} {name}=: expected the name of a source, got '{name}'"
+            ))
+        })
+    }
+
     /// Whatever has a name of its own, the empty one included: the last is for clients that name none.
     pub(super) fn list(&self) -> Vec<Arc<Export>> {
         let mut list = self.each.clone();

@@ -13,6 +13,8 @@ mod recovery;
 mod run;
 mod secure;
 mod users;
+mod vhost;
+mod virtio9p;
 mod virtiofs;
 pub(crate) mod virtiofsd;
 mod work;
@@ -21,10 +23,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use engine::{Engine, Service};
+use p9::server::{ExportList, Server};
 use transports::{Addr, Listener};
 
 pub(crate) use self::args::ServeArgs;
-use self::exports::Exports;
 use self::plan::{Nine, Plan};
 pub(crate) use self::virtiofs::Cache;
 pub(crate) use self::virtiofsd::VirtiofsdArgs;
@@ -41,7 +43,10 @@ fn serve(plan: &Plan) -> Done {
     // What is served if nothing is asked for: 9P and NFS at their usual places.
     let unnamed = plan.virtiofs.shares.is_empty()
         && plan.nfs.as_ref().is_none_or(|nfs| nfs.addrs.is_empty())
-        && plan.nine.as_ref().is_some_and(|nine| nine.addrs.is_empty())
+        && plan
+            .nine
+            .as_ref()
+            .is_some_and(|nine| nine.addrs.is_empty() && nine.channels.is_empty())
         && !activation::is_activated();
     let exports = exports::open(plan, unnamed)?;
     let engine = Engine::new(plan.tuning).map_err(Failure::new)?;
@@ -57,13 +62,23 @@ fn serve(plan: &Plan) -> Done {
         nine: listeners.iter().map(|at| at.addr().clone()).collect(),
         nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),
     };
-    let places = virtiofs::places(&exports, &plan.virtiofs)?;
+    let mut places = virtiofs::places(&exports, &plan.virtiofs)?;
+    let nine = plan.nine.as_ref();
+    let nine = nine.map(|nine| {
+        (
+            nine,
+            nine_server(Arc::new(ExportList(exports.list())), nine),
+        )
+    });
+    if let Some((nine, server)) = &nine {
+        places.extend(virtio9p::places(&exports, nine, &plan.virtiofs, server)?);
+    }
     let stopped = engine.clone();
     let acceptor = nfs.as_ref().and_then(nfs::Place::acceptor);
     let reload = acceptor.map(secure::reload);
     let signals = signals::on_signal(move || stopped.stop(), reload)?;
-    if let Some(nine) = &plan.nine {
-        let service = Arc::new(NineService::new(&exports, nine));
+    if let Some((_, server)) = nine {
+        let service = Arc::new(NineService(server));
         for listener in listeners {
             engine
                 .listen(listener, service.clone())
@@ -71,7 +86,7 @@ fn serve(plan: &Plan) -> Done {
         }
     }
     let tending = nfs.map(|place| place.serve(&engine)).transpose()?;
-    virtiofs::serve(&engine, places, plan.virtiofs.once)?;
+    vhost::serve(&engine, places, plan.virtiofs.once)?;
     announce::ready(&addrs, &exports, plan)?;
     let status = match &plan.run {
         Some(command) => {
@@ -118,20 +133,15 @@ fn listen(addr: &Addr) -> Result<Listener, Failure> {
 }
 
 /// 9P, as the engine sees it.
-struct NineService(p9::server::Server);
+struct NineService(Server);
 
-impl NineService {
-    fn new(exports: &Exports, nine: &Nine) -> NineService {
-        NineService(p9::server::Server::new(
-            Arc::new(p9::server::ExportList(exports.list())),
-            Arc::new(users::HostUsers),
-            p9::server::Options {
-                max_msize: nine.max_msize,
-                wait_for_locks: nine.wait_for_locks,
-                ..Default::default()
-            },
-        ))
-    }
+fn nine_server(exports: Arc<dyn p9::server::Exports>, nine: &Nine) -> Server {
+    let options = p9::server::Options {
+        max_msize: nine.max_msize,
+        wait_for_locks: nine.wait_for_locks,
+        ..Default::default()
+    };
+    Server::new(exports, Arc::new(users::HostUsers), options)
 }
 
 impl Service for NineService {

@@ -11,7 +11,9 @@ use super::exports::ClientList;
 #[cfg(feature = "gss")]
 use super::gss::Security;
 use super::secure::Tls;
-use super::virtiofs::{Affinity, Share, Tag};
+use super::vhost::Affinity;
+use super::virtio9p::Channel;
+use super::virtiofs::{Share, Tag};
 use crate::source::Named;
 
 pub(super) struct Plan {
@@ -45,6 +47,8 @@ pub(super) struct Layers {
 /// the sockets that a service manager opened.
 pub(super) struct Nine {
     pub(super) addrs: Vec<Addr>,
+    /// Devices of virtual machines.
+    pub(super) channels: Vec<Channel>,
     pub(super) max_msize: u32,
     /// Who waits for a lock is answered when it is granted.
     pub(super) wait_for_locks: bool,

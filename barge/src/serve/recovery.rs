@@ -34,7 +34,7 @@ impl Recovery {
     /// That of the server at `addr`, in `dir` or else in the usual place. Where that cannot be had, or the address is
     /// chosen anew at each start, it lives no longer than this program.
     pub(super) fn open(dir: Option<&Path>, addr: &Addr) -> Result<Recovery, Failure> {
-        if matches!(addr, Addr::Tcp { port: 0, .. } | Addr::Fd(_)) {
+        if is_anew(addr) {
             return Ok(Recovery::in_memory());
         }
         let file = format!("{}.redb", file_name(addr));
@@ -80,7 +80,7 @@ impl Recovery {
 /// Where the server at `addr` may record, of the source called `name`, what its handles need after a restart: in `dir` or
 /// else in the usual place. Nowhere if the address is chosen anew at each start, or the place cannot be had.
 pub(super) fn names_file(dir: Option<&Path>, addr: &Addr, name: &str) -> Option<PathBuf> {
-    if matches!(addr, Addr::Tcp { port: 0, .. } | Addr::Fd(_)) {
+    if is_anew(addr) {
         return None;
     }
     let dir = dir.map(Path::to_owned).or_else(usual)?;
@@ -106,6 +106,15 @@ fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 }
 
 /// What tells servers of one host apart, as a name: a slash is `%2F`.
+/// Whether it is another at each start, or may be.
+fn is_anew(addr: &Addr) -> bool {
+    let chosen = matches!(
+        addr,
+        Addr::Tcp { port: 0, .. } | Addr::Vsock { port: 0, .. }
+    );
+    chosen || matches!(addr, Addr::Fd(_))
+}
+
 fn file_name(addr: &Addr) -> String {
     let addr = addr.to_string().replace('%', "%25").replace('/', "%2F");
     format!("nfs-{addr}")

@@ -61,7 +61,8 @@ fn variables(name: &str, scheme: &str, addrs: &[Addr]) -> Vec<(String, String)> 
                     variable("_SOCKET", path),
                 ];
             }
-            Addr::Fd(_) => {}
+            // Only others reach them.
+            Addr::Vsock { .. } | Addr::VsockUds { .. } | Addr::Fd(_) => {}
         }
     }
     Vec::new()

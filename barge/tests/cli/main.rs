@@ -5,6 +5,7 @@ mod exports;
 mod foreign;
 #[cfg(feature = "gss")]
 mod gss;
+mod guests;
 mod layers;
 mod locks;
 mod mount;

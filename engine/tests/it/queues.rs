@@ -227,13 +227,47 @@ fn a_request_is_cancelled_by_its_name_even_if_others_have_it_too() {
     rig.fake.await_reached(1);
     rig.fake.await_reached(2);
     ring.ask(&[b"\x03c\x02"]);
-    let mut replies = ring.replies(2);
-    replies.sort();
-    assert_eq!(replies, [b"\x02i".to_vec(), b"\x03c\x02".to_vec()]);
+    assert_eq!(ring.replies(2), [b"\x02i".to_vec(), b"\x03c\x02".to_vec()]);
     rig.fake.open(1);
     assert_eq!(ring.replies(3)[2], b"\x01p");
     ring.stop();
     driven.join();
+}
+
+#[test]
+fn a_cancellation_is_answered_after_what_it_cancels_and_so_is_one_of_that() {
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    // It does not hear of it before its end.
+    ring.ask(&[b"\x01w"]);
+    rig.fake.await_reached(1);
+    ring.ask(&[b"\x02c\x01", b"\x03c\x02", b"\x04c\x09", b"\x05e"]);
+    assert_eq!(ring.replies(2), [&b"\x04c\x09"[..], b"\x05e"]);
+    rig.fake.open(1);
+    assert_eq!(
+        ring.replies(5)[2..],
+        [&b"\x01w"[..], b"\x02c\x01", b"\x03c\x02"]
+    );
+    ring.stop();
+    driven.join();
+}
+
+#[test]
+fn a_cancellation_that_waits_is_answered_before_the_queue_ends() {
+    let rig = Rig::new(Tuning::default());
+    let queues = queues(&rig);
+    let ((one, first), (other, second)) = (drive(&queues), drive(&queues));
+    one.ask(&[b"\x01w"]);
+    rig.fake.await_reached(1);
+    other.ask(&[b"\x02c\x01", b"\x03e"]);
+    assert_eq!(other.replies(1), [b"\x03e"]);
+    other.stop();
+    let waiting = std::thread::spawn(move || second.join());
+    rig.fake.open(1);
+    waiting.join().expect("no panic");
+    assert_eq!(other.replies(2)[1], b"\x02c\x01");
+    one.stop();
+    first.join();
 }
 
 #[test]

@@ -122,6 +122,32 @@ fn split(message: &[u8]) -> Result<(Header, Reader<'_>), Undecodable> {
     Ok((header, Reader::new(&message[HEADER..])))
 }
 
+impl<'a> Tmessage<'a> {
+    /// Reads a Twrite of which only the beginning is in `message`: its payload, up to the `whole` bytes that the message has, is
+    /// elsewhere, and its data empty here.
+    pub fn decode_write(message: &'a [u8], whole: usize) -> Result<(Tag, Self), Undecodable> {
+        let header = Header::decode(message).map_err(Undecodable::Frame)?;
+        if header.number != Kind::Write.request() || header.size as usize != whole {
+            let what = format!("expected a Twrite of {whole} bytes, got {header:?}");
+            return Err(Undecodable::Frame(Malformed::new(what)));
+        }
+        let mut from = Reader::new(&message[HEADER..]);
+        let mut fields = || {
+            let (fid, offset, count) = (Fid(from.u32()?), from.u64()?, from.u32()?);
+            match WRITE_HEAD + count as usize == whole {
+                true => Ok((fid, offset)),
+                false => Err(Malformed::new(format!(
+                    "a payload of {count} bytes in {whole}"
+                ))),
+            }
+        };
+        let (fid, offset) =
+            fields().map_err(|what| Undecodable::Fields(Kind::Write.name(), what))?;
+        let data = Data(&[]);
+        Ok((header.tag, Tmessage::Write { fid, offset, data }))
+    }
+}
+
 macro_rules! messages {
     (
         lifetime $a:lifetime;

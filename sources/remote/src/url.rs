@@ -12,7 +12,7 @@ use crate::{ConnectError, nfs, ninep, virtiofs};
 /// A server and one of its trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Url {
-    /// `9p://…`, `9p+unix:…`
+    /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `9p+virtio:…`
     Ninep(ninep::Url),
     /// `nfs://…`, `nfs+unix:…`
     Nfs(nfs::Url),
@@ -40,7 +40,16 @@ impl std::error::Error for BadUrl {}
 
 impl Url {
     /// What URLs begin with, before a colon.
-    pub const SCHEMES: &[&str] = &["9p", "9p+unix", "nfs", "nfs+unix", "virtiofs"];
+    pub const SCHEMES: &[&str] = &[
+        "9p",
+        "9p+unix",
+        "9p+vsock",
+        "9p+vsock-uds",
+        "9p+virtio",
+        "nfs",
+        "nfs+unix",
+        "virtiofs",
+    ];
 
     /// Connects to what is named as a whole.
     pub fn open(&self) -> Result<Arc<dyn FileSystem>, ConnectError> {

@@ -123,6 +123,7 @@ fn device(
 ) -> Device {
     let config = Config {
         queues: 3,
+        features: 0,
         space: Vec::new(),
     };
     let queues = engine.queues(Arc::new(session));

@@ -30,7 +30,9 @@ use crate::queue::Running;
 pub struct Config {
     /// How many queues there may be.
     pub queues: usize,
-    /// The device's own space of configuration (virtio 1.3, 5.11.4 for file systems); nothing leaves it to
+    /// The device's own features that it offers (virtio 1.3, 2.2: bits 0 to 23 and 50 to 127), besides those of queues.
+    pub features: u64,
+    /// The device's own space of configuration (virtio 1.3, 5.11.4 for file systems, 5.16.4 for 9P); nothing leaves it to
     /// the monitor.
     pub space: Vec<u8>,
 }
@@ -175,8 +177,13 @@ const REGIONS: usize = 509;
 const LONGEST: u16 = 1024;
 
 impl Control {
+    /// Those of every device.
     const FEATURES: u64 =
         VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() | VERSION_1 | EVENT_IDX | INDIRECT_DESC;
+
+    fn offered(&self) -> u64 {
+        Control::FEATURES | self.config.features
+    }
 
     fn slot(&mut self, index: u32) -> Result<&mut Slot> {
         self.queues
@@ -292,11 +299,11 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn get_features(&mut self) -> Result<u64> {
-        Ok(Control::FEATURES)
+        Ok(self.offered())
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
-        if features & !Control::FEATURES != 0 {
+        if features & !self.offered() != 0 {
             return Err(Error::InvalidParam);
         }
         self.features = features;

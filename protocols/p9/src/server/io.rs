@@ -41,25 +41,28 @@ impl Turn<'_> {
         self.end_data(Kind::Read)
     }
 
-    pub(super) fn write(&mut self, fid: Fid, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write(&mut self, fid: Fid, offset: u64) -> Result<()> {
         let fid = self.fid(fid)?;
         check_offset(offset)?;
+        let range = WRITE_HEAD..self.size;
         let count = match fid.state() {
             State::Open(open) if open.directory => return Err(Errno::EISDIR),
             State::Open(open) if !open.flags.contains(OpenFlags::WRITE) => {
                 return Err(Errno::EBADF);
             }
-            State::Open(_) if data.is_empty() => 0,
+            State::Open(_) if range.is_empty() => 0,
             State::Open(open) => {
                 let cx = self.cx(&fid.attach().caller);
-                let range = WRITE_HEAD..WRITE_HEAD + data.len();
+                let len = range.len();
                 let count = self
                     .message
                     .payload(range, &mut |payload| open.file.write(&cx, offset, payload))?;
-                debug_assert!(count <= data.len(), "a source wrote more than it got");
-                count.min(data.len())
+                debug_assert!(count <= len, "a source wrote more than it got");
+                count.min(len)
             }
-            State::Draft(draft) => draft.write(offset, data)?,
+            State::Draft(draft) => self
+                .message
+                .payload(range, &mut |payload| draft.write(offset, payload))?,
             State::Walked | State::Value(_) => return Err(Errno::EBADF),
         };
         self.reply(&Rmessage::Write {

@@ -22,6 +22,7 @@ mod make;
 mod meta;
 mod open;
 mod qid;
+mod queue;
 mod walk;
 mod who;
 mod xattr;
@@ -40,6 +41,7 @@ use crate::{Dialect, DotuErrno, Fid, Kind, Rmessage, Tag, Tmessage, Undecodable}
 
 pub use self::attach::{ExportList, Exports};
 pub use self::qid::version_of;
+pub use self::queue::QueueConnection;
 pub use self::who::{NumericUsers, Users};
 
 /// Serves exported trees over 9P.
@@ -199,8 +201,10 @@ impl Session for Connection {
         let agreed = self.agreed();
         let dialect = agreed.map_or(Dialect::Plan9, |agreed| agreed.dialect);
         let msize = agreed.map_or(Options::FIRST_MSIZE, |agreed| agreed.msize);
+        let size = header.size as usize;
         let mut turn = Turn {
             peer: self,
+            size,
             call,
             patience,
             tag: header.tag,
@@ -209,7 +213,11 @@ impl Session for Connection {
             message,
             out,
         };
-        let done = match Tmessage::decode(dialect, bytes) {
+        let decoded = match bytes.len() < size && size <= message.size() {
+            true => Tmessage::decode_write(bytes, size),
+            false => Tmessage::decode(dialect, bytes),
+        };
+        let done = match decoded {
             Ok((_, request)) => turn.answer(agreed.is_some(), request),
             Err(Undecodable::Frame(what)) => return Err(what),
             Err(undecodable) => {
@@ -245,6 +253,8 @@ impl Connection {
 /// A request being answered.
 struct Turn<'a> {
     peer: &'a Connection,
+    /// How many bytes it has.
+    size: usize,
     call: &'a Call,
     patience: Patience,
     tag: Tag,
@@ -274,7 +284,7 @@ impl<'a> Turn<'a> {
         }
         match request {
             T::Read { fid, offset, count } => self.read(fid, offset, count),
-            T::Write { fid, offset, data } => self.write(fid, offset, data.0),
+            T::Write { fid, offset, .. } => self.write(fid, offset),
             T::Getattr { fid, mask } => self.getattr(fid, mask),
             T::Walk { fid, newfid, names } => self.walk(fid, newfid, names),
             T::Clunk { fid } => self.clunk(fid),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vfs::{Cx, Errno, Node, Result, XattrFlags};
+use vfs::{Cx, Errno, Node, Payload, Result, XattrFlags};
 
 use super::Turn;
 use super::fid::{State, lock};
@@ -66,9 +66,10 @@ pub(super) struct Draft {
 
 impl Draft {
     /// Puts some of the value in its place, `ENOSPC` beyond the size it shall have.
-    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
-        let offset = usize::try_from(offset).map_err(|_| Errno::ENOSPC)?;
-        let end = offset.checked_add(data.len()).ok_or(Errno::ENOSPC)?;
+    pub(super) fn write(&self, offset: u64, payload: &mut dyn Payload) -> Result<usize> {
+        let (offset, len) = (usize::try_from(offset), payload.len());
+        let offset = offset.map_err(|_| Errno::ENOSPC)?;
+        let end = offset.checked_add(len).ok_or(Errno::ENOSPC)?;
         if end > self.size {
             return Err(Errno::ENOSPC);
         }
@@ -76,8 +77,14 @@ impl Draft {
         if bytes.len() < end {
             bytes.resize(end, 0);
         }
-        bytes[offset..end].copy_from_slice(data);
-        Ok(data.len())
+        let mut rest = &mut bytes[offset..end];
+        payload.bytes(&mut |some| {
+            let (place, behind) = std::mem::take(&mut rest).split_at_mut(some.len());
+            place.copy_from_slice(some);
+            rest = behind;
+            Ok(())
+        })?;
+        Ok(len)
     }
 
     /// Sets the attribute, `EINVAL` if it has not come whole. Linux asks for removal by replacing

@@ -4,6 +4,7 @@ mod legacy;
 mod linux;
 mod net;
 mod patience;
+mod queue;
 mod recovery;
 mod robust;
 mod session;

@@ -175,8 +175,7 @@ impl fmt::Display for Url {
         match &self.addr {
             Addr::Tcp { host, port } if host.contains(':') => write!(f, "nfs://[{host}]:{port}")?,
             Addr::Tcp { host, port } => write!(f, "nfs://{host}:{port}")?,
-            Addr::Unix(socket) => write!(f, "nfs+unix:{}", socket.display())?,
-            Addr::Fd(fd) => write!(f, "nfs+fd:{fd}")?,
+            other => write!(f, "nfs+{other}")?,
         }
         match &self.addr {
             Addr::Tcp { .. } => write!(f, "/{}", self.path),

@@ -2,9 +2,11 @@
 //!
 //! - `pipe` is 9P's side of a pipe, `greet` how a session on one begins, `lasting` a link that comes again when its
 //!   server does.
+//! - `device` has messages go through the queue of a device.
 //! - `fid` has fids as values; `fs` attaches; `node`, `names`, `file`, `dir`, `xattr` and `locks`
 //!   are the file-system traits on top, and `legacy` what the dialects without `.L` do otherwise.
 
+mod device;
 mod dir;
 mod fid;
 mod file;
@@ -22,4 +24,4 @@ mod xattr;
 pub use self::fs::{Options, Remote9p};
 pub use self::lasting::{Dial, LastingLink, Retry, relay};
 pub use self::pipe::{Pipe, Reply, Ticket};
-pub use self::url::Url;
+pub use self::url::{Place, Url};

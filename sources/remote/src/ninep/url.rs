@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +16,8 @@ use super::{LastingLink, Options, Remote9p, Retry};
 use crate::ConnectError;
 use crate::url::{BadUrl, decode, host_and_port};
 
-/// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME` or `9p+unix:SOCKET`, each with `?` and
+/// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME`, `9p+unix:SOCKET`, `9p+vsock:[CID:]PORT` or
+/// `9p+vsock-uds:PATH:PORT` (see [`Addr`]), or `9p+virtio:SOCKET`, a vhost-user device; each with `?` and
 /// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`, and `retry=SECONDS` or `hard`, for how long a server that
 /// is lost is waited for ([`Retry`]). `%` and two hexadecimal digits stand for a
 /// byte.
@@ -24,13 +27,32 @@ use crate::url::{BadUrl, decode, host_and_port};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Where the server is.
-    pub addr: Addr,
+    pub place: Place,
     /// What to ask of it.
     pub options: Options,
     /// A path within the tree, without slashes around it; empty for its root.
     pub path: String,
     /// What is done when the server is lost. Only by 9P2000.L can it be gone on with.
     pub retry: Retry,
+}
+
+/// Where a 9P server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At the other end of a connection.
+    Addr(Addr),
+    /// In a vhost-user device, whose monitor we are: its socket.
+    Device(PathBuf),
+}
+
+/// As behind `9p+` in a URL.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Addr(addr) => addr.fmt(f),
+            Place::Device(socket) => write!(f, "virtio:{}", socket.display()),
+        }
+    }
 }
 
 impl Url {
@@ -46,20 +68,28 @@ impl Url {
     /// Connects, and attaches to what is named, [`Url::path`] left aside.
     pub fn connect(&self) -> Result<Arc<Remote9p>, ConnectError> {
         let failed = |error: io::Error| {
-            let why = format!("cannot connect to {}: {error}", self.addr);
+            let why = format!("cannot connect to {}: {error}", self.place);
             ConnectError::new(Errno::from(error), why)
         };
         let options = self.options.clone();
-        if self.retry == Retry::For(Duration::ZERO) {
-            let link = transports::dial(&self.addr).map_err(failed)?;
-            return Remote9p::connect(link, options);
+        match &self.place {
+            Place::Addr(addr) if self.retry == Retry::For(Duration::ZERO) => {
+                let link = transports::dial(addr).map_err(failed)?;
+                Remote9p::connect(link, options)
+            }
+            Place::Addr(_) => Remote9p::connect(self.dial().map_err(failed)?, options),
+            Place::Device(socket) => {
+                let socket = UnixStream::connect(socket).map_err(failed)?;
+                Remote9p::connect_device(socket, options)
+            }
         }
-        Remote9p::connect(self.dial().map_err(failed)?, options)
     }
 
-    /// A connection that comes again when it is lost.
+    /// A connection that comes again when it is lost. `EOPNOTSUPP` of a device.
     pub fn dial(&self) -> io::Result<LastingLink> {
-        let addr = self.addr.clone();
+        let Place::Addr(addr) = self.place.clone() else {
+            return Err(Errno::EOPNOTSUPP.into());
+        };
         let dial = move || -> io::Result<Box<dyn Link>> { Ok(Box::new(transports::dial(&addr)?)) };
         LastingLink::new(dial()?, Box::new(dial), self.retry)
     }
@@ -94,7 +124,7 @@ impl Url {
             None => (text, ""),
         };
         let mut url = Url {
-            addr: Addr::Fd(0),
+            place: Place::Addr(Addr::Fd(0)),
             options: Options::default(),
             path: String::new(),
             retry: Retry::default(),
@@ -105,16 +135,31 @@ impl Url {
                 None => (rest, ""),
             };
             let whole = || "9p://HOST[:PORT]/ANAME, an IPv6 address in brackets".to_owned();
-            url.addr = host_and_port(host, Url::PORT)
+            let addr = host_and_port(host, Url::PORT)
                 .map_err(|expected| expected.unwrap_or_else(whole))?;
+            url.place = Place::Addr(addr);
             url.path = decode(path)?;
         } else if let Some(socket) = place.strip_prefix("9p+unix:") {
             if socket.is_empty() {
                 return Err("9p+unix:SOCKET".into());
             }
-            url.addr = Addr::Unix(decode(socket)?.into());
+            url.place = Place::Addr(Addr::Unix(decode(socket)?.into()));
+        } else if let Some(socket) = place.strip_prefix("9p+virtio:") {
+            if socket.is_empty() {
+                return Err("9p+virtio:SOCKET".into());
+            }
+            url.place = Place::Device(decode(socket)?.into());
+        } else if let Some(vsock) = place
+            .strip_prefix("9p+")
+            .filter(|at| at.starts_with("vsock"))
+        {
+            let expected = |_| "9p+vsock:[CID:]PORT or 9p+vsock-uds:PATH:PORT".to_owned();
+            url.place = Place::Addr(decode(vsock)?.parse().map_err(expected)?);
         } else {
-            return Err("9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET".into());
+            return Err(
+                "9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT or 9p+virtio:SOCKET"
+                    .into(),
+            );
         }
         let mut aname = None;
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -148,14 +193,17 @@ impl Url {
 /// As it would be given again, but for what is encoded.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.addr {
-            Addr::Tcp { host, port } if host.contains(':') => write!(f, "9p://[{host}]:{port}")?,
-            Addr::Tcp { host, port } => write!(f, "9p://{host}:{port}")?,
-            Addr::Unix(path) => write!(f, "9p+unix:{}", path.display())?,
-            Addr::Fd(fd) => write!(f, "9p+fd:{fd}")?,
+        let tcp = match &self.place {
+            Place::Addr(Addr::Tcp { host, port }) => Some((host, port)),
+            _ => None,
+        };
+        match tcp {
+            Some((host, port)) if host.contains(':') => write!(f, "9p://[{host}]:{port}")?,
+            Some((host, port)) => write!(f, "9p://{host}:{port}")?,
+            None => write!(f, "9p+{}", self.place)?,
         }
-        match (&self.addr, self.path.as_str()) {
-            (Addr::Tcp { .. }, "") => {
+        match (tcp, self.path.as_str()) {
+            (Some(_), "") => {
                 let slash = if self.options.aname.starts_with('/') {
                     ""
                 } else {
@@ -163,7 +211,7 @@ impl fmt::Display for Url {
                 };
                 write!(f, "{slash}{}", self.options.aname)
             }
-            (Addr::Tcp { .. }, path) => write!(f, "/{path}?aname={}", self.options.aname),
+            (Some(_), path) => write!(f, "/{path}?aname={}", self.options.aname),
             _ if self.options.aname.is_empty() => Ok(()),
             _ => write!(f, "?aname={}", self.options.aname),
         }
@@ -231,29 +279,29 @@ mod tests {
         text.parse().expect(text)
     }
 
-    fn tcp(host: &str, port: u16) -> Addr {
+    fn tcp(host: &str, port: u16) -> Place {
         let host = host.into();
-        Addr::Tcp { host, port }
+        Place::Addr(Addr::Tcp { host, port })
     }
 
     #[test]
     fn places_and_parameters_are_read() {
         let plain = url("9p://host");
-        assert_eq!((plain.addr, plain.path.as_str()), (tcp("host", 564), ""));
+        assert_eq!((plain.place, plain.path.as_str()), (tcp("host", 564), ""));
         assert_eq!(plain.options, Options::default());
 
         let named = url("9p://10.0.0.1:5640/srv/a%20b/");
-        assert_eq!(named.addr, tcp("10.0.0.1", 5640));
+        assert_eq!(named.place, tcp("10.0.0.1", 5640));
         assert_eq!(named.options.aname, "/srv/a b/");
         assert_eq!(named.path, "");
 
         let within = url("9p://[::1]:564/dir/file?aname=/srv");
-        assert_eq!(within.addr, tcp("::1", 564));
+        assert_eq!(within.place, tcp("::1", 564));
         assert_eq!(within.options.aname, "/srv");
         assert_eq!(within.path, "dir/file");
 
         let socket = url("9p+unix:/run/s?version=9p2000.u&msize=64k&uname=glenda&uid=7");
-        assert_eq!(socket.addr, Addr::Unix("/run/s".into()));
+        assert_eq!(socket.place, Place::Addr(Addr::Unix("/run/s".into())));
         let expected = Options {
             aname: String::new(),
             uname: "glenda".into(),
@@ -277,6 +325,10 @@ mod tests {
             ("9p://h:1/a/b?aname=/srv", "9p://h:1/a/b?aname=/srv"),
             ("9p+unix:/run/s", "9p+unix:/run/s"),
             ("9p+unix:/run/s?aname=x&uid=0", "9p+unix:/run/s?aname=x"),
+            ("9p+vsock:5640", "9p+vsock:5640"),
+            ("9p+vsock:3:5640?aname=x", "9p+vsock:3:5640?aname=x"),
+            ("9p+virtio:/run/s?aname=x", "9p+virtio:/run/s?aname=x"),
+            ("9p+vsock-uds:/run/a%20b:1", "9p+vsock-uds:/run/a b:1"),
         ] {
             assert_eq!(url(text).to_string(), shown);
         }
@@ -293,6 +345,10 @@ mod tests {
             ("9p://h:0/", "a port"),
             ("9p://h:564x/", "a port"),
             ("9p+unix:", "9p+unix:SOCKET"),
+            ("9p+virtio:", "9p+virtio:SOCKET"),
+            ("9p+vsock:x", "9p+vsock:[CID:]PORT"),
+            ("9p+vsock-uds:/run/s", "9p+vsock-uds:PATH:PORT"),
+            ("9p+fd:3", "9p+vsock:[CID:]PORT"),
             ("9p://h/%2", "hexadecimal"),
             ("9p://h/%zz", "hexadecimal"),
             ("9p://h/%ff", "UTF-8"),

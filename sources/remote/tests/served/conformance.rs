@@ -6,7 +6,7 @@ use vfs_testkit::{Profile, Subject};
 use crate::net::Served;
 
 /// What 9P2000.L cannot say.
-fn linux() -> Profile {
+pub(crate) fn linux() -> Profile {
     Profile {
         groups: false,
         rename_flags: false,
@@ -68,7 +68,7 @@ mod over_a_link_that_comes_again {
 }
 
 /// What 9P2000.u cannot say either.
-fn unix() -> Profile {
+pub(crate) fn unix() -> Profile {
     const CLOCK: &str = "there is no word for the server's clock";
     const LINKS: &str = "links are not counted";
     const MOVES: &str = "files are renamed within their directory only";

@@ -1,4 +1,4 @@
-//! A tree served by a virtiofs device in the same process, and the shared suite over it.
+//! A tree served by a device in the same process, and the shared suite over it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,6 +40,7 @@ impl Shared {
         };
         let config = Config {
             queues: 3,
+            features: 0,
             space: Vec::new(),
         };
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");

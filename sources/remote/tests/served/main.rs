@@ -11,4 +11,5 @@ mod lasting;
 mod net;
 mod nfs;
 mod pipe;
+mod queue;
 mod virtiofsd;

@@ -39,6 +39,11 @@ impl Served {
         }
     }
 
+    /// What answers a new device's guest.
+    pub(crate) fn queue_session(&self) -> Arc<dyn wire::Session> {
+        Arc::new(self.service.0.queue_session())
+    }
+
     /// A new connection's client end.
     pub(crate) fn link(&self) -> StreamLink {
         let (ours, theirs) = transports::pair().expect("a socket pair");

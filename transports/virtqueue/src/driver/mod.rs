@@ -2,6 +2,7 @@
 //! any vhost-user device, without a virtual machine.
 
 mod ring;
+mod stream;
 
 use std::fs::File;
 use std::io;
@@ -19,6 +20,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 pub use self::ring::{Chain, Lengths, Queue, Reply, Ticket};
 use self::ring::{Events, Layout, Shared};
+pub use self::stream::{Frame, Stream};
 use crate::features::{EVENT_IDX, VERSION_1};
 
 /// What to set up.
@@ -39,7 +41,9 @@ pub struct Options {
 pub struct Driver {
     queues: Vec<Queue>,
     /// Ends when dropped.
-    _connection: (Frontend, UnixStream),
+    _frontend: Frontend,
+    /// The connection.
+    socket: UnixStream,
 }
 
 impl Driver {
@@ -89,7 +93,8 @@ impl Driver {
             .collect::<io::Result<_>>()?;
         Ok(Driver {
             queues,
-            _connection: (frontend, watched),
+            _frontend: frontend,
+            socket: watched,
         })
     }
 

@@ -8,6 +8,7 @@
 //!
 //! Lock order: the queue's one mutex, never held across a wait for the device.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -141,6 +142,8 @@ struct State {
     untold: u16,
     /// How many were seen to be given back.
     used: u16,
+    /// Replies that are nobody's in particular, in their order.
+    came: VecDeque<Came>,
     leading: bool,
     failed: Option<&'static str>,
 }
@@ -154,8 +157,18 @@ enum Phase {
     There { room: u32 },
     /// The same, and nobody waits for it.
     Forgotten { room: u32 },
+    /// The same, and its reply is for whoever asks for any.
+    Posted { room: u32, inline: u32 },
     /// It is back with so many bytes written.
     Back { len: u32 },
+}
+
+/// A reply that is nobody's in particular.
+pub(super) struct Came {
+    slot: u16,
+    /// How many bytes it has, and how many of them inline at most.
+    pub(super) len: usize,
+    inline: usize,
 }
 
 impl State {
@@ -179,6 +192,13 @@ pub struct Lengths {
     pub reply: usize,
     /// Of the reply, what may come into the payload behind that.
     pub reply_payload: usize,
+}
+
+impl Lengths {
+    /// How many bytes the device may write.
+    fn room(&self) -> u32 {
+        (self.reply + self.reply_payload) as u32
+    }
 }
 
 /// A request being made: memory that the device will see. Dropping it gives it up.
@@ -223,6 +243,7 @@ impl Queue {
                 available: 0,
                 untold: 0,
                 used: 0,
+                came: VecDeque::new(),
                 leading: false,
                 failed: None,
             }),
@@ -260,6 +281,68 @@ impl Queue {
     pub fn kick(&self) {
         let mut state = self.state();
         self.tell(&mut state);
+    }
+
+    /// A request that was put aside.
+    pub(super) fn resume(&self, slot: u16) -> Chain<'_> {
+        Chain { queue: self, slot }
+    }
+
+    /// The next reply to a request that was posted, if one has come. Errs once the queue is of no use any more.
+    pub(super) fn any(&self) -> io::Result<Option<Came>> {
+        let mut state = self.state();
+        self.reap(&mut state);
+        match (state.came.pop_front(), state.failed) {
+            (None, Some(why)) => Err(io::Error::new(ErrorKind::BrokenPipe, why)),
+            (came, _) => Ok(came),
+        }
+    }
+
+    /// Whether there is a reply to a request that was posted, or never will be.
+    pub(super) fn has_any(&self) -> bool {
+        let mut state = self.state();
+        self.reap(&mut state);
+        !state.came.is_empty() || state.failed.is_some()
+    }
+
+    /// Whether there is room for a request.
+    pub(super) fn has_room(&self) -> bool {
+        self.state().free.len() > Queue::SPARE
+    }
+
+    /// Copies what stands at `at` on of a reply, within its length.
+    pub(super) fn load_any(&self, came: &Came, at: usize, bytes: &mut [u8]) {
+        assert!(at + bytes.len() <= came.len, "a reply is in bounds");
+        let (inline, payload) = bytes.split_at_mut(came.inline.saturating_sub(at).min(bytes.len()));
+        let begin = self.shared.layout.slot(came.slot);
+        self.load(begin + Layout::REPLY_AT + at.min(came.inline), inline);
+        let behind = at.saturating_sub(came.inline);
+        self.load(begin + Layout::PAYLOAD_AT + behind, payload);
+    }
+
+    /// Has no more use for a reply.
+    pub(super) fn give_up(&self, came: Came) {
+        drop(self.resume(came.slot));
+    }
+
+    /// The device tells when it gives back something that [`Queue::any`] has not seen; false if there is something already.
+    pub(super) fn arm(&self) -> bool {
+        let used = self.state().used;
+        self.ask_to_be_told(Some(used));
+        self.number(self.shared.layout.used() + 2)
+            .load(Ordering::Acquire)
+            == used
+    }
+
+    /// It need not tell any more, and what it told is heard.
+    pub(super) fn disarm(&self) {
+        self.ask_to_be_told(None);
+        let _ = self.shared.call.read();
+    }
+
+    /// What the device tells by.
+    pub(super) fn call(&self) -> &EventFd {
+        &self.shared.call
     }
 
     fn wait(&self, slot: u16) -> io::Result<usize> {
@@ -374,6 +457,14 @@ impl Queue {
                     *phase = Phase::Ours;
                     state.free.push(slot as u16);
                 }
+                Some(phase @ &mut Phase::Posted { room, inline }) if whole && len <= room => {
+                    *phase = Phase::Ours;
+                    state.came.push_back(Came {
+                        slot: slot as u16,
+                        len: len as usize,
+                        inline: inline as usize,
+                    });
+                }
                 _ => self.fail(state, "the device gave back what it did not have"),
             }
         }
@@ -385,13 +476,12 @@ impl Queue {
         self.bell.notify_all();
     }
 
-    fn publish(&self, slot: u16, lengths: &Lengths) {
+    fn publish(&self, slot: u16, lengths: &Lengths, phase: Phase) {
         let layout = &self.shared.layout;
-        let room = (lengths.reply + lengths.reply_payload) as u32;
         let head = slot * Layout::DESCRIPTORS as u16;
         self.describe(slot, head, lengths);
         let mut state = self.state();
-        state.slots[usize::from(slot)] = Phase::There { room };
+        state.slots[usize::from(slot)] = phase;
         let place = usize::from(state.available % layout.size());
         self.number(layout.available() + 4 + 2 * place)
             .store(head, Ordering::Relaxed);
@@ -480,8 +570,13 @@ const POISON: &str = "no panic holds it";
 impl<'q> Chain<'q> {
     /// Writes the beginning of the request, at most [`Queue::INLINE`] bytes.
     pub fn request(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= Queue::INLINE, "a request is in bounds");
-        self.queue.store(self.at(0), bytes);
+        self.request_at(0, bytes);
+    }
+
+    /// Writes a part of the beginning of the request.
+    pub(super) fn request_at(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= Queue::INLINE, "a request is in bounds");
+        self.queue.store(self.at(at), bytes);
     }
 
     /// Writes a part of the payload.
@@ -497,7 +592,24 @@ impl<'q> Chain<'q> {
 
     /// Has the device see it, which may have to be told: [`Queue::kick`].
     pub fn submit(self, lengths: Lengths) -> Ticket<'q> {
-        let Lengths {
+        let (queue, slot, inline) = (self.queue, self.slot, lengths.reply);
+        let room = lengths.room();
+        self.publish(&lengths, Phase::There { room });
+        Ticket {
+            queue,
+            slot,
+            inline,
+        }
+    }
+
+    /// [`Chain::submit`], and the reply is for whoever asks for any: [`Queue::any`].
+    pub(super) fn post(self, lengths: Lengths) {
+        let (room, inline) = (lengths.room(), lengths.reply as u32);
+        self.publish(&lengths, Phase::Posted { room, inline });
+    }
+
+    fn publish(self, lengths: &Lengths, phase: Phase) {
+        let &Lengths {
             request,
             request_payload,
             reply,
@@ -512,12 +624,14 @@ impl<'q> Chain<'q> {
         );
         let (queue, slot) = (self.queue, self.slot);
         std::mem::forget(self);
-        queue.publish(slot, &lengths);
-        Ticket {
-            queue,
-            slot,
-            inline: reply,
-        }
+        queue.publish(slot, lengths, phase);
+    }
+
+    /// What is put aside, to go on with by [`Queue::resume`].
+    pub(super) fn put_aside(self) -> u16 {
+        let slot = self.slot;
+        std::mem::forget(self);
+        slot
     }
 
     fn at(&self, offset: usize) -> usize {
@@ -555,7 +669,7 @@ impl Drop for Ticket<'_> {
                 drop(state);
                 self.queue.bell.notify_all();
             }
-            Phase::Ours | Phase::Forgotten { .. } => {}
+            Phase::Ours | Phase::Forgotten { .. } | Phase::Posted { .. } => {}
         }
     }
 }

@@ -1,0 +1,175 @@
+//! vhost-user sockets, to which virtual machine monitors connect: where they are, and who is let in.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use engine::Engine;
+use p9::server::Users;
+use rustix::fs::Mode;
+use transports::{Addr, Listener};
+use virtqueue::{Config, Device, Stop};
+use wire::Session;
+
+use super::users::HostUsers;
+use crate::Failure;
+
+/// Which processors the threads of queues keep to, in turn; none means any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Affinity(Vec<usize>);
+
+impl Affinity {
+    /// The first `free` queues go where there is room.
+    fn of(&self, queue: usize, free: usize) -> Option<usize> {
+        let turn = queue.checked_sub(free)?.checked_rem(self.0.len())?;
+        Some(self.0[turn])
+    }
+}
+
+/// A list as taskset(1) takes it: `0,2,4-7`.
+impl FromStr for Affinity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Affinity, String> {
+        let expected = || format!("expected processors as 0,2,4-7, got '{text}'");
+        let number = |text: &str| {
+            let number = text.parse().ok();
+            number.filter(|&number: &usize| number < rustix::thread::CpuSet::MAX_CPU)
+        };
+        let mut all = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            match (number(first), number(last)) {
+                (Some(first), Some(last)) if first <= last => all.extend(first..=last),
+                _ => return Err(expected()),
+            }
+        }
+        Ok(Affinity(all))
+    }
+}
+
+/// What is behind a socket.
+pub(super) struct Kind {
+    /// What answers a monitor's guest, for each.
+    pub(super) session: Box<dyn Fn() -> Arc<dyn Session> + Send + Sync>,
+    pub(super) config: Config,
+    /// How many of its queues, the first, keep to no processor.
+    pub(super) free: usize,
+}
+
+/// A socket, and what monitors find behind it.
+pub(super) struct Place {
+    listener: Listener,
+    affinity: Affinity,
+    kind: Kind,
+}
+
+impl Place {
+    /// Opens a socket where only this user, and the members of `group`, may connect: whoever does has the tree. Before any client
+    /// can be served: the process's umask is another meanwhile.
+    pub(super) fn open(
+        at: &Addr,
+        group: Option<&str>,
+        affinity: &Affinity,
+        kind: Kind,
+    ) -> Result<Place, Failure> {
+        Ok(Place {
+            listener: listen(at, group)?,
+            affinity: affinity.clone(),
+            kind,
+        })
+    }
+
+    /// One monitor after the other, as a virtual machine ends and the next one starts.
+    fn accept(&self, engine: &Arc<Engine>, once: bool, stop: BorrowedFd<'_>) {
+        let name = self.listener.addr().to_string();
+        loop {
+            match self.listener.accept_socket(stop) {
+                Ok(Some((socket, _))) => {
+                    tracing::debug!(addr = name, "a monitor connected");
+                    if let Err(error) = self.device(engine, socket.into(), &name, stop) {
+                        tracing::warn!(addr = name, "connection closed: {error}");
+                    }
+                    if once {
+                        return;
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(addr = name, "no longer listening: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn device(
+        &self,
+        engine: &Arc<Engine>,
+        socket: UnixStream,
+        name: &str,
+        stop: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        // All queues of a device lead to one session.
+        let queues = engine.queues((self.kind.session)());
+        let (affinity, free) = (self.affinity.clone(), self.kind.free);
+        let drive = move |index, ring| -> io::Result<Stop> {
+            let driven = queues.drive(ring, affinity.of(index, free))?;
+            Ok(Box::new(|| driven.join()))
+        };
+        Device::new(socket, name, self.kind.config.clone(), Arc::new(drive))?.run(stop)
+    }
+}
+
+/// Serves the monitors that come, or `once` the first at each place alone.
+pub(super) fn serve(engine: &Arc<Engine>, places: Vec<Place>, once: bool) -> Result<(), Failure> {
+    for place in places {
+        let drives = engine.clone();
+        engine
+            .host(move |stop| place.accept(&drives, once, stop))
+            .map_err(Failure::new)?;
+    }
+    Ok(())
+}
+
+fn listen(at: &Addr, group: Option<&str>) -> Result<Listener, Failure> {
+    let group = group
+        .map(|group| {
+            let gid = HostUsers.gid(group.as_bytes());
+            gid.ok_or_else(|| {
+                Failure::usage(format!("--socket-group {group}: there is no such group"))
+            })
+        })
+        .transpose()?;
+    let umask = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = super::listen(at);
+    rustix::process::umask(umask);
+    let listener = listener?;
+    if let (Addr::Unix(path), Some(gid)) = (at, group) {
+        std::os::unix::fs::chown(path, None, Some(gid))
+            .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o660)))
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    }
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_take_turns_on_the_processors_named() {
+        let affinity: Affinity = "3,5-6".parse().expect("a list");
+        let processors: Vec<_> = (0..6).map(|queue| affinity.of(queue, 1)).collect();
+        let one = |processor| Some(processor);
+        assert_eq!(processors, [None, one(3), one(5), one(6), one(3), one(5)]);
+        assert_eq!(affinity.of(0, 0), one(3));
+        assert_eq!(Affinity::default().of(1, 1), None);
+        for bad in ["", "a", "1-", "3-1", "0,,1", "100000"] {
+            assert!(bad.parse::<Affinity>().is_err(), "{bad}");
+        }
+    }
+}

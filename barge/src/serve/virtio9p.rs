@@ -1,0 +1,143 @@
+//! 9P over virtio: a vhost-user socket for each device, which a guest mounts with `trans=virtio` by the device's tag.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use p9::server::{Exports as Served, Server};
+use transports::Addr;
+use vfs::Export;
+use virtqueue::Config;
+use wire::Session;
+
+use super::exports::Exports;
+use super::plan::{Nine, Virtiofs};
+use super::vhost::{Kind, Place};
+use crate::Failure;
+
+/// `[NAME=]SOCKET[,tag=TAG]`: a device, and where it is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Channel {
+    /// The only source it shows, or all of them.
+    pub(super) name: Option<String>,
+    pub(super) at: Addr,
+    /// What the guest calls it.
+    pub(super) tag: String,
+}
+
+impl Channel {
+    /// What Linux can take: it reads tags by pages (`net/9p/trans_virtio.c`), and a monitor reads no more than 256 bytes of
+    /// configuration.
+    const LONGEST_TAG: usize = 254;
+
+    /// The device's configuration: how long its tag is, and the tag (virtio 1.3, 5.16.4).
+    pub(super) fn space(&self) -> Vec<u8> {
+        let len = self.tag.len() as u16;
+        [&len.to_le_bytes(), self.tag.as_bytes()].concat()
+    }
+}
+
+impl FromStr for Channel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Channel, String> {
+        let expected = || "expected [NAME=]SOCKET[,tag=TAG]".to_owned();
+        let (place, tag) = match text.rsplit_once(",tag=") {
+            Some((place, tag)) => (place, Some(tag)),
+            None => (text, None),
+        };
+        let (name, socket) = match place.split_once('=') {
+            Some((name, socket)) if !name.contains('/') => (Some(name), socket),
+            _ => (None, place),
+        };
+        if socket.is_empty() {
+            return Err(expected());
+        }
+        let tag = tag.or(name).unwrap_or("share");
+        if !(1..=Channel::LONGEST_TAG).contains(&tag.len()) {
+            let most = Channel::LONGEST_TAG;
+            return Err(format!("expected a tag of 1 to {most} bytes, got '{tag}'"));
+        }
+        Ok(Channel {
+            name: name.map(str::to_owned),
+            at: Addr::Unix(socket.into()),
+            tag: tag.to_owned(),
+        })
+    }
+}
+
+/// The configuration has a tag (`VIRTIO_9P_F_MOUNT_TAG`).
+const MOUNT_TAG: u64 = 1;
+
+/// Opens the sockets of `nine`, for whom `vhost` lets in; `server` is for those that show all sources.
+pub(super) fn places(
+    exports: &Exports,
+    nine: &Nine,
+    vhost: &Virtiofs,
+    server: &Server,
+) -> Result<Vec<Place>, Failure> {
+    let place = |channel: &Channel| {
+        let server = match channel.name.as_deref() {
+            None => server.clone(),
+            name => {
+                let only = exports.named(name, "--virtio-9p")?;
+                super::nine_server(Arc::new(Only(only)), nine)
+            }
+        };
+        let session = move || -> Arc<dyn Session> { Arc::new(server.queue_session()) };
+        let kind = Kind {
+            session: Box::new(session),
+            config: Config {
+                // As Linux has it.
+                queues: 1,
+                features: MOUNT_TAG,
+                space: channel.space(),
+            },
+            free: 0,
+        };
+        Place::open(&channel.at, vhost.group.as_deref(), &vhost.affinity, kind)
+    };
+    nine.channels.iter().map(place).collect()
+}
+
+/// One export, whatever it is called.
+struct Only(Arc<Export>);
+
+impl Served for Only {
+    fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
+        Some((self.0.clone(), aname))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_a_socket_perhaps_a_source_and_a_tag() {
+        for (text, name, socket, tag) in [
+            ("/run/s", None, "/run/s", "share"),
+            ("/run/a=b", None, "/run/a=b", "share"),
+            ("home=/run/s", Some("home"), "/run/s", "home"),
+            ("home=/run/s,tag=x", Some("home"), "/run/s", "x"),
+            ("/run/a,b,tag=x", None, "/run/a,b", "x"),
+        ] {
+            let channel: Channel = text.parse().expect(text);
+            let expected = Channel {
+                name: name.map(str::to_owned),
+                at: Addr::Unix(socket.into()),
+                tag: tag.into(),
+            };
+            assert_eq!(channel, expected);
+        }
+        let long = format!("/s,tag={}", "x".repeat(255));
+        for bad in ["", "home=", ",tag=x", "/s,tag=", &long] {
+            assert!(bad.parse::<Channel>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_tag_stands_behind_its_length() {
+        let channel: Channel = "/s,tag=abc".parse().expect("a device");
+        assert_eq!(channel.space(), b"\x03\0abc");
+    }
+}

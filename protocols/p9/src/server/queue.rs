@@ -1,0 +1,87 @@
+//! A connection over a queue: requests lie in a guest's memory, each with the room for its reply (virtio 1.3, 5.16; Linux
+//! `net/9p/trans_virtio.c`).
+//!
+//! A Twrite's payload stays where it is. What cannot be read, or has no room for the shortest reply, is not answered: unlike a stream
+//! the queue goes on, as where the next request begins does not depend on it.
+
+use std::ops::Range;
+
+use vfs::{Call, Patience, Payload};
+use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
+
+use super::{Connection, Server};
+use crate::Kind;
+use crate::message::{DATA_HEAD, Header, WRITE_HEAD};
+
+/// A client's connection whose messages come through a queue. Dropping it clunks all its fids.
+pub struct QueueConnection(Connection);
+
+impl Server {
+    /// A new connection, through a queue.
+    pub fn queue_session(&self) -> QueueConnection {
+        QueueConnection(self.session())
+    }
+}
+
+impl Session for QueueConnection {
+    fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
+        let size = self.0.frame(head)?;
+        let is_write =
+            Header::decode(head).is_ok_and(|header| header.number == Kind::Write.request());
+        Ok(size.map(|size| match is_write {
+            true => size.min(WRITE_HEAD),
+            false => size,
+        }))
+    }
+
+    fn role(&self, message: &[u8]) -> Result<Role, Malformed> {
+        self.0.role(self.begin_of(message)?)
+    }
+
+    fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> Result<Answer, Malformed> {
+        if out.room() < DATA_HEAD {
+            let what = format!("expected room for {DATA_HEAD} bytes, got {}", out.room());
+            return Err(Malformed::new(what));
+        }
+        let bytes = self.begin_of(message.bytes())?;
+        self.0.serve(call, patience, &Cut { message, bytes }, out)
+    }
+}
+
+impl QueueConnection {
+    /// `message` without what a guest may have put behind its end.
+    fn begin_of<'a>(&self, message: &'a [u8]) -> Result<&'a [u8], Malformed> {
+        let size = self.0.frame(message)?;
+        Ok(&message[..message.len().min(size.unwrap_or(0))])
+    }
+}
+
+/// A message, as far as it goes.
+struct Cut<'a> {
+    message: &'a dyn Incoming,
+    bytes: &'a [u8],
+}
+
+impl Incoming for Cut<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    fn size(&self) -> usize {
+        self.message.size()
+    }
+
+    fn payload(
+        &self,
+        range: Range<usize>,
+        write: &mut dyn FnMut(&mut dyn Payload) -> vfs::Result<usize>,
+    ) -> vfs::Result<usize> {
+        self.message.payload(range, write)
+    }
+}

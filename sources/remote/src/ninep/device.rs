@@ -1,0 +1,48 @@
+//! 9P over virtio: a vhost-user device (virtio 1.3, 5.16), as a guest's kernel has it, but in user space.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use transports::Link;
+use vfs::Errno;
+use virtqueue::driver::{self, Driver, Queue, Stream};
+
+use super::{Options, Remote9p};
+use crate::ConnectError;
+
+impl Remote9p {
+    /// [`Remote9p::connect`] to the device at the other end of `socket`, with messages as long as the options say at most.
+    pub fn connect_device(
+        socket: UnixStream,
+        options: Options,
+    ) -> Result<Arc<Remote9p>, ConnectError> {
+        let link = link(socket, options.msize).map_err(|error| {
+            let why = error.to_string();
+            ConnectError::new(Errno::from(error), why)
+        })?;
+        Remote9p::connect(link, options)
+    }
+}
+
+/// So many requests may be in flight: as many as a guest of Linux has.
+const DEPTH: u16 = 128;
+
+fn link(socket: UnixStream, msize: u32) -> std::io::Result<impl Link + 'static> {
+    // A message has what is inline and a payload.
+    let payload = (msize as usize).saturating_sub(Queue::REPLY);
+    let options = driver::Options {
+        queues: 1,
+        depth: DEPTH,
+        payload,
+        // Who receives polls.
+        poll: std::time::Duration::ZERO,
+    };
+    let driver = Driver::connect(socket, 1, options)?;
+    Stream::new(driver, size, "a device")
+}
+
+/// Each message begins with its length: intro(5).
+fn size(head: &[u8]) -> Option<usize> {
+    let size = head.first_chunk()?;
+    Some(u32::from_le_bytes(*size) as usize)
+}
