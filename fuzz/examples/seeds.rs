@@ -54,6 +54,7 @@ fn main() -> io::Result<()> {
     write("nfs_session", "v4.2", &nfs42())?;
     write("virtqueue_rings", "requests", &queue())?;
     write("virtqueue_rings", "elsewhere", &queue_elsewhere())?;
+    write("virtqueue_rings", "9p", &queue_9p())?;
     write("p9_session", "9P2000.L-files", &linux_files())?;
     write("p9_session", "9P2000.L-names", &linux_names())?;
     write("p9_session", "9P2000.L-locks", &linux_locks())?;
@@ -183,8 +184,13 @@ mod ring {
             request(1, 6, 1, b"a\0"),
             request(17, 8, 1, b""),
         ];
+        asked(&messages)
+    }
+
+    /// Asks for one after the other.
+    pub(super) fn asked(messages: &[Vec<u8>]) -> Vec<u8> {
         let mut script = Vec::new();
-        for (number, message) in (1u16..).zip(&messages) {
+        for (number, message) in (1u16..).zip(messages) {
             script.extend(write(0x8000, message));
             script.extend(descriptor(0, 0x8000, message.len() as u32, 1, 1));
             script.extend(descriptor(1, 0x9000, 512, 2, 0));
@@ -209,6 +215,32 @@ mod ring {
 
 fn queue() -> Vec<u8> {
     [&[1][..], &ring::requests()].concat()
+}
+
+/// Of a 9P device: a file is made, written and read.
+fn queue_9p() -> Vec<u8> {
+    let (fid, newfid, names) = (ROOT, ONE, Names::new(&[]));
+    let data = Data(&[b'd'; 200]);
+    let requests = [
+        T::Walk { fid, newfid, names },
+        create(b"a"),
+        T::Write {
+            fid: ONE,
+            offset: 0,
+            data,
+        },
+        T::Read {
+            fid: ONE,
+            offset: 100,
+            count: 300,
+        },
+    ];
+    let messages = requests.map(|request| {
+        let mut bytes = Vec::new();
+        request.encode(Dialect::Linux, Tag(1), &mut bytes);
+        bytes
+    });
+    [&[3][..], &ring::asked(&messages)].concat()
 }
 
 fn queue_elsewhere() -> Vec<u8> {

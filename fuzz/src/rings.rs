@@ -1,6 +1,6 @@
 //! A vhost-user device whose guest has anything in its memory, and a monitor that says anything of it.
 //!
-//! A script is a byte of whether the guest is told by event indices, and then steps, each begun by a byte of
+//! A script is a byte of whether the guest is told by event indices and what the device is, and then steps, each begun by a byte of
 //! what happens. The device's own thread only listens to the monitor, who waits for it; what comes through the ring is
 //! served in the script's.
 
@@ -73,9 +73,15 @@ fn place(at: u16) -> u64 {
 }
 
 fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> Result<()> {
-    let export = Arc::new(Export::new("", tree()));
-    let session = Server::new(export, Options::default()).session();
-    let guest = Guest::set_up(socket, input.arbitrary()?).expect("agreed");
+    let start: u8 = input.arbitrary()?;
+    let session: Box<dyn Session> = match start & 2 {
+        0 => {
+            let export = Arc::new(Export::new("", tree()));
+            Box::new(Server::new(export, Options::default()).session())
+        }
+        _ => Box::new(crate::session::begun_by_queue()),
+    };
+    let guest = Guest::set_up(socket, start & 1 == 1).expect("agreed");
     // What is wrong with a queue or with memory is the monitor's to hear.
     let start = |place, next: u16| drop(guest.start(1, place, next.into()));
     let ring = || started.lock().expect("no panic holds it").clone();
@@ -122,7 +128,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
             }
             // What is there is served, what waited given back; or nobody looks, and then somebody does.
             step => match (step, ring()) {
-                (5, Some(ring)) => serve(&*ring, &session, &mut held),
+                (5, Some(ring)) => serve(&*ring, &*session, &mut held),
                 (6, Some(ring)) => {
                     held.pop().into_iter().for_each(|back| ring.give(back));
                     ring.tell();
@@ -139,7 +145,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
 }
 
 /// Serves what is there, but no more than a queue is long; what waits is held.
-fn serve(ring: &dyn Ring, session: &impl Session, held: &mut Vec<Box<dyn Exchange>>) {
+fn serve(ring: &dyn Ring, session: &dyn Session, held: &mut Vec<Box<dyn Exchange>>) {
     let frame = |head: &[u8]| session.frame(head).unwrap_or(Some(head.len()));
     for _ in 0..1024 {
         let Ok(Some(mut exchange)) = ring.take(&frame) else {

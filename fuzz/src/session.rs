@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
 use memory::Memory;
-use p9::server::{ExportList, NumericUsers, Options, Server};
+use p9::server::{ExportList, NumericUsers, Options, QueueConnection, Server};
 use p9::{Dialect, Fid, Tag, Tmessage, Uid};
-use vfs::Export;
-use vfs_testkit::clock;
+use vfs::{Call, Export, Patience};
+use vfs_testkit::{Message, clock};
+use wire::Answer;
 
 use self::client::Client;
 
@@ -73,12 +74,26 @@ fn framed(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 }
 
 fn begin(client: &mut Client, dialect: Dialect) {
-    let mut bytes = Vec::new();
+    client.receive(&beginning(dialect).concat());
+}
+
+/// A connection by a queue that has begun, and has [`Fid`] 0 for its root.
+pub(crate) fn begun_by_queue() -> QueueConnection {
+    let session = server(true).queue_session();
+    for message in beginning(Dialect::Linux) {
+        let (call, message) = (Call::detached(), Message::new(message));
+        let served = vfs_testkit::session::serve(&session, &call, Patience::Full, &message, 4096);
+        assert_eq!(served.expect("a message").0, Answer::Done);
+    }
+    session
+}
+
+/// Tversion and Tattach.
+fn beginning(dialect: Dialect) -> [Vec<u8>; 2] {
     let version = Tmessage::Version {
         msize: 4096,
         version: dialect.version().as_bytes(),
     };
-    version.encode(dialect, Tag::NONE, &mut bytes);
     let attach = Tmessage::Attach {
         fid: Fid(0),
         afid: Fid::NONE,
@@ -86,8 +101,11 @@ fn begin(client: &mut Client, dialect: Dialect) {
         aname: b"",
         n_uname: Uid(0),
     };
-    attach.encode(dialect, Tag(0), &mut bytes);
-    client.receive(&bytes);
+    [(Tag::NONE, version), (Tag(0), attach)].map(|(tag, request)| {
+        let mut bytes = Vec::new();
+        request.encode(dialect, tag, &mut bytes);
+        bytes
+    })
 }
 
 /// Two exports, and bounds small enough to be met.

@@ -388,6 +388,13 @@ pub fn available() -> Result<()> {
     }
 }
 
+/// Whether QEMU has a device for users.
+pub(crate) fn has_device(name: &str) -> bool {
+    let help = ["-device", &format!("{name},help")].map(str::to_owned);
+    let output = Command::new(QEMU).args(help).output();
+    output.is_ok_and(|output| output.status.success() && output.stdout.starts_with(name.as_bytes()))
+}
+
 /// Copies live; a broken sink must not stop the guest, which would block on its output.
 fn copy(from: &mut UnixStream, to: &mut impl Write) {
     let mut buffer = [0; 1 << 16];

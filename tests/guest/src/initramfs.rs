@@ -54,6 +54,7 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
         .copied()
         .chain(modules_of(&spec.root.kind).iter().copied())
         .chain(modules_of(&mount.kind).iter().copied())
+        .chain(modules_for(&spec.seat.qemu))
         .collect();
     let modules = kernel.modules(&wanted)?;
     for (name, bytes) in &modules {
@@ -105,6 +106,12 @@ fn modules_of(kind: &str) -> &'static [&'static str] {
         "erofs" => &["erofs", "virtio_blk"],
         _ => &[],
     }
+}
+
+/// What QEMU's arguments bring that not every guest has.
+fn modules_for(qemu: &[String]) -> Option<&'static str> {
+    let has_vsock = qemu.iter().any(|word| word.contains("-vsock-"));
+    has_vsock.then_some("vmw_vsock_virtio_transport")
 }
 
 /// The case's name and its directory below the mount.

@@ -15,9 +15,9 @@ use crate::guest::{self, Broken, Case, CaseResult, Guest, Mount, Outcome, Seat, 
 use crate::kernel::{self, Kernel};
 use crate::meeting::Meeting;
 use crate::server::{Address, Server};
-use crate::{Dirs, quote, tlshd};
+use crate::{Dirs, quote, tlshd, tools};
 
-/// What to run. Templates may name `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}`, `{run}` and `{tls}`.
+/// What to run. Templates may name `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The kernel line.
@@ -67,7 +67,7 @@ pub fn run<W: Write + Send + 'static>(
         true => tlshd::get(&dirs.cache, plan.mirror.as_deref())?,
         false => tlshd::place(&dirs.cache),
     };
-    let address = Address::choose(&share, &scratch.dir, &tls)?;
+    let address = Address::choose(&share, &scratch.dir, &tls, &tools::place(&dirs.cache))?;
     let host = Arc::new(Host {
         share,
         run: scratch.dir.clone(),

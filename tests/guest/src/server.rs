@@ -35,12 +35,14 @@ const PORTS: [&str; 2] = ["port", "port2"];
 const SOCKETS: [&str; 2] = ["socket", "socket2"];
 
 impl Address {
-    /// Free loopback ports, and names for sockets below the directory `run` of a run. In `tls` are certificates, if there are any.
-    pub fn choose(share: &Path, run: &Path, tls: &Path) -> Result<Self> {
+    /// Free loopback ports, and names for sockets below the directory `run` of a run. In `tls` are certificates, if there are any, and in `tools` the harness's
+    /// own programs.
+    pub fn choose(share: &Path, run: &Path, tls: &Path, tools: &Path) -> Result<Self> {
         let mut values = vec![
             ("share", share.display().to_string()),
             ("host", HOST.into()),
             ("tls", tls.display().to_string()),
+            ("tools", tools.join("bin").display().to_string()),
             ("run", run.display().to_string()),
         ];
         // Held until both are known, lest they be the same.
@@ -56,7 +58,7 @@ impl Address {
         Ok(Self { values })
     }
 
-    /// A template with `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}`, `{run}` and `{tls}` replaced.
+    /// A template with `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}`, `{run}`, `{tls}` and `{tools}` replaced.
     pub fn fill(&self, template: &str) -> String {
         fill(template, &self.values)
     }

@@ -12,9 +12,12 @@ pub(crate) struct Way {
 }
 
 pub(crate) enum Protocol {
+    /// By TCP.
     NineP,
     /// 9P with barge in the guest between the kernel and the server.
     Connected,
+    /// By a virtio device, for which QEMU needs [`TEST_DEVICE`].
+    NinepVirtio,
     Virtiofs {
         /// Request queues; as many processors, for a kernel uses no more queues than it has of them.
         queues: u16,
@@ -28,7 +31,7 @@ pub(crate) enum Protocol {
     },
 }
 
-use Protocol::{Connected, Nfs, NineP, Virtiofs};
+use Protocol::{Connected, Nfs, NineP, NinepVirtio, Virtiofs};
 
 /// 9P in the cache modes that every kernel line knows and that need no further daemon; virtiofs with one queue, which 6.1 uses in any case, with several, and
 /// without a cache; NFS, where attributes are a second old at most, as with virtiofs.
@@ -38,6 +41,7 @@ pub(crate) const WAYS: &[Way] = &[
     way("loose", NineP, "loose"),
     way("connect", Connected, "none"),
     way("connect-mmap", Connected, "mmap"),
+    way("9p-virtio", NinepVirtio, "mmap"),
     way("virtiofs", Virtiofs { queues: 1 }, "auto"),
     way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
     way("virtiofs-never", Virtiofs { queues: 1 }, "never"),
@@ -93,10 +97,19 @@ impl Way {
         ) || kernel != "6.1"
     }
 
+    /// The device that QEMU has to have for it, if not every QEMU has it.
+    pub(crate) fn needs(&self) -> Option<&'static str> {
+        match self.protocol {
+            NinepVirtio => Some(TEST_DEVICE),
+            _ => None,
+        }
+    }
+
     /// Where barge serves it.
     pub(crate) fn address(&self) -> &'static str {
         match self.protocol {
             NineP | Connected => "--9p tcp:127.0.0.1:{port}",
+            NinepVirtio => "--virtio-9p {socket}",
             Virtiofs { .. } => "--virtiofs {socket}",
             Nfs { rpcbind: false, .. } => "--nfs tcp:127.0.0.1:{port}",
             Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --rpcbind",
@@ -106,7 +119,7 @@ impl Way {
     /// What else barge is told.
     pub(crate) fn arguments(&self) -> String {
         match self.protocol {
-            NineP | Connected => String::new(),
+            NineP | Connected | NinepVirtio => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
             Nfs {
                 version: "4.1",
@@ -134,7 +147,7 @@ impl Way {
         const OPEN: (&str, &str) = ("ACL", "no");
         const ACL: (&str, &str) = ("ACL", "nfs4");
         match self.protocol {
-            NineP | Connected => &[OPEN, SOLID],
+            NineP | Connected | NinepVirtio => &[OPEN, SOLID],
             Virtiofs { .. } => &[OPEN],
             Nfs { version: "4.2", .. } => {
                 &[("ATTRIBUTE", "user.colour"), RENAMED, ACL, ("COPY", "yes")]
@@ -154,6 +167,12 @@ impl Way {
     pub(crate) fn seat(&self, further: &[String]) -> Seat {
         let usual = match self.protocol {
             NineP | Connected => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
+            NinepVirtio => [
+                "trans=virtio,msize=512000".into(),
+                format!("cache={}", self.cache),
+                "locktimeout=1".into(),
+            ]
+            .into(),
             Virtiofs { .. } => Vec::new(),
             Nfs {
                 version,
@@ -169,7 +188,7 @@ impl Way {
             mount: Mount::usual(self.kind(), None, &options),
             cpus: match self.protocol {
                 Virtiofs { queues } => queues.max(2),
-                NineP | Connected | Nfs { .. } => 2,
+                NineP | Connected | NinepVirtio | Nfs { .. } => 2,
             },
             qemu: self.device("share"),
         }
@@ -178,12 +197,14 @@ impl Way {
     /// This way to the root of a guest, which serves nothing but to be read.
     pub(crate) fn root(&self) -> Mount {
         let options: Vec<String> = match self.protocol {
-            NineP | Connected => ["ro", "cache=loose", "noxattr"].map(String::from).into(),
+            NineP | Connected | NinepVirtio => {
+                ["ro", "cache=loose", "noxattr"].map(String::from).into()
+            }
             Virtiofs { .. } => vec!["ro".into()],
             Nfs { version, .. } => vec!["ro".into(), nfs_options(version, false)],
         };
         let device = match self.protocol {
-            NineP | Connected | Nfs { .. } => None,
+            NineP | Connected | NinepVirtio | Nfs { .. } => None,
             Virtiofs { .. } => Some("root".into()),
         };
         Mount::usual(self.kind(), device, &options)
@@ -191,7 +212,7 @@ impl Way {
 
     fn kind(&self) -> &'static str {
         match self.protocol {
-            NineP => "9p",
+            NineP | NinepVirtio => "9p",
             Connected => "barge9p",
             Virtiofs { .. } => "virtiofs",
             Nfs { .. } => "nfs",
@@ -202,6 +223,7 @@ impl Way {
     pub(crate) fn device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
             NineP | Connected | Nfs { .. } => Vec::new(),
+            NinepVirtio => ninep_device(tag, "{socket}").into(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
         }
     }
@@ -224,6 +246,22 @@ fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 4] {
         format!("socket,id={tag},path={socket}"),
         "-device".into(),
         format!("{device},queue-size=1024,num-request-queues={queues}"),
+    ]
+}
+
+/// What stands for any vhost-user device; QEMU has it for users since 10.2.
+const TEST_DEVICE: &str = "vhost-user-test-device-pci";
+
+/// QEMU's arguments for a 9P device with a tag, which its configuration holds behind two bytes. Linux uses up to 128 descriptors at once.
+fn ninep_device(tag: &str, socket: &str) -> [String; 4] {
+    let config = 2 + tag.len();
+    [
+        "-chardev".into(),
+        format!("socket,id={tag},path={socket}"),
+        "-device".into(),
+        format!(
+            "{TEST_DEVICE},chardev={tag},virtio-id=9,num_vqs=1,vq_size=128,config_size={config}"
+        ),
     ]
 }
 

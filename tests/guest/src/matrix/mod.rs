@@ -22,7 +22,7 @@ use crate::guest::{Broken, CaseResult, Outcome};
 use crate::kernel::LINES;
 use crate::run::{self, Plan};
 use crate::ways::{WAYS, Way};
-use crate::{Dirs, tools};
+use crate::{Dirs, guest, tools};
 
 /// The pairs of a quick run: both kernels by each protocol, as its users have it.
 const QUICK: &[(&str, &str)] = &[
@@ -94,7 +94,10 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
     tools::install(dirs)?;
 
     let pairs = pairs(options);
-    ensure!(!pairs.is_empty(), "no kernel and cache mode fits");
+    ensure!(
+        !pairs.is_empty(),
+        "no kernel and way fits, or QEMU lacks a device for it"
+    );
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<(usize, Column)>> {
         let mut done = Vec::new();
@@ -155,6 +158,7 @@ fn pairs(options: &Options) -> Vec<(&'static str, &'static Way)> {
     let narrowed = !options.kernels.is_empty() || !options.ways.is_empty();
     let known = all.filter(|(kernel, way)| way.fits(kernel));
     known
+        .filter(|(_, way)| way.needs().is_none_or(guest::has_device))
         .filter(|(kernel, way)| match options.quick && !narrowed {
             true => QUICK.contains(&(*kernel, way.name)),
             false => chosen(&options.kernels, kernel) && chosen(&options.ways, way.name),

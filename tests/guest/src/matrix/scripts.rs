@@ -197,6 +197,14 @@ pub(super) const SCRIPTS: &[Script] = &[
         ways: &["nfs4.2"],
     },
     Script {
+        name: "vsock",
+        file: "vsock.py",
+        quick: &[("SIZE", "4")],
+        full: &[("SIZE", "64")],
+        setup: Setup::Vsock,
+        ways: &["mmap"],
+    },
+    Script {
         name: "root",
         file: "root.sh",
         quick: &[("TREES", "/etc")],

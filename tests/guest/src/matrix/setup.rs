@@ -13,6 +13,8 @@ pub(super) enum Setup {
     Root,
     /// A guest with the share, and with a device beside that shows it and memory as one.
     Bundle,
+    /// A guest with the share, and with a vsock whose ports are Unix sockets of the host at `{run}/vm`; barge serves the share there, too, at port 5640.
+    Vsock,
     /// A guest that may reset itself, and then begins the script again.
     Reset,
     /// A guest with a share that is a file system of its own, made by mkfs of this name with these arguments. It is mounted for the server alone: what runs
@@ -73,6 +75,12 @@ impl Setup {
                 scene.serve = vec![serve("one={share} two=mem:", &addresses, way)];
                 qemu.extend(way.device("bundle").iter().map(|text| beside(text)));
             }
+            Self::Vsock => {
+                let addresses = format!("{} --9p vsock-uds:{{run}}/vm:5640", way.address());
+                let device = "{tools}/vhost-device-vsock --guest-cid 3 --tx-buffer-size 262144 --socket {socket} --uds-path {run}/vm";
+                scene.serve = vec![serve("{share}", &addresses, way), device.into()];
+                qemu.extend(VSOCK.map(String::from));
+            }
             Self::Restart => {
                 let lease = match way.protocol {
                     Protocol::Nfs { .. } => format!(" --nfs-lease {LEASE}"),
@@ -106,6 +114,14 @@ const MAPPED: [&str; 4] = [
     "local,id=mapped,path={share},security_model=mapped-xattr",
     "-device",
     "virtio-9p-pci,fsdev=mapped,mount_tag=mapped",
+];
+
+/// A vsock by the device at the socket.
+const VSOCK: [&str; 4] = [
+    "-chardev",
+    "socket,id=vsock,path={socket}",
+    "-device",
+    "vhost-user-vsock-pci,chardev=vsock",
 ];
 
 #[cfg(test)]

@@ -1,0 +1,128 @@
+#!/usr/bin/python3 -B
+"""9P over vsock, both ways: mounted by the command that barge prints, by a client in the guest, and from the host. SIZE: MiB of a large file.
+
+BARGE: the program."""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+
+PORT = 5640
+
+# vhost-device-vsock 0.3.0 takes one descriptor of what a guest sends at a time and drops the rest; Linux 6.12 sends from 32 KiB on in several.
+MSIZE = 16384
+SIZE = int(os.environ.get("SIZE", "4")) << 20
+BARGE = os.environ.get("BARGE")
+if os.environ.get("BARGE_LOCAL") or not BARGE:
+    print("vsock: this takes a guest")
+    sys.exit(77)
+
+failures = 0
+
+
+def check(what, got, expected):
+    global failures
+    if got != expected:
+        failures += 1
+        print(f"vsock: {what}: got {got!r}, expected {expected!r}")
+
+
+def said(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+here = os.path.relpath(os.getcwd(), "/mnt")
+at = "/run/by-vsock"
+
+
+def mounted():
+    """The share by the command that is printed, which names the kernel's trans=fd."""
+    told = said("host", "cat $RUN/server-1.log")
+    [command] = [line for line in told.splitlines() if "AF_VSOCK" in line]
+    os.mkdir(at)
+    options = f"cache=mmap,msize={MSIZE}"
+    said("sh", "-c", command.replace('"/mnt"', f'"{at}"').replace("msize=1048600", options))
+    [mount] = [line.split() for line in open("/proc/mounts") if f" {at} " in line]
+    check("options", "trans=fd" in mount[3] and mount[2], "9p")
+    data = os.urandom(SIZE)
+    with open(f"{at}/{here}/large", "wb") as file:
+        file.write(data)
+        os.fsync(file.fileno())
+    check("seen on the host", said("host", "sha256sum large").split()[0], hashlib.sha256(data).hexdigest())
+    said("host", "cp large copy")
+    check("read", digest(f"{at}/{here}/copy"), hashlib.sha256(data).hexdigest())
+    for number in range(300):
+        open(f"{at}/{here}/{number}", "w").close()
+    names = [name for name in os.listdir(f"{at}/{here}") if name.isdigit()]
+    check("names", sorted(map(int, names)), list(range(300)))
+    check("names by TCP", len([name for name in os.listdir(".") if name.isdigit()]), 300)
+    with open(f"{at}/{here}/locked", "w") as ours, open("locked", "a") as others:
+        fcntl.lockf(ours, fcntl.LOCK_EX)
+        try:
+            fcntl.lockf(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            check("a lock by vsock, by TCP", "granted", "refused")
+        except BlockingIOError:
+            pass
+    said("umount", at)
+    os.rmdir(at)
+
+
+def by_our_client():
+    """The kernel's sockets, by barge in the guest."""
+    with open("text", "w") as file:
+        file.write("text of the host")
+    url = f"9p+vsock:{PORT}?aname={here}/"
+    check("by barge", said(BARGE, "cat", url + "text"), "text of the host")
+    said(BARGE, "cp", url + "large", "/run/large")
+    check("copied by barge", digest("/run/large"), digest("large"))
+    os.unlink("/run/large")
+    done = subprocess.run([BARGE, "ls", "9p+vsock:9999"], capture_output=True, text=True)
+    check("a port where nobody listens", (done.returncode, "cannot connect to vsock:9999" in done.stderr), (1, True))
+
+
+def from_the_host():
+    """A tree of the guest, served to its host."""
+    os.mkdir("/run/tree")
+    with open("/run/tree/text", "w") as file:
+        file.write("text of the guest")
+    with open("/run/tree/large", "wb") as file:
+        file.write(os.urandom(SIZE))
+    server = subprocess.Popen([BARGE, "serve", "/run/tree", "--9p", "vsock:0"], stdout=subprocess.PIPE, stderr=open("/run/tree.log", "w"), text=True)
+    port = None
+    for line in server.stdout:
+        if "connect((2," in line:
+            port = line.split("connect((2,")[1].split(")")[0]
+        if line == "ready\n":
+            break
+    try:
+        asked_by_the_host(port)
+    finally:
+        server.terminate()
+        check("status of the guest's server", server.wait(), 0)
+
+
+def asked_by_the_host(port):
+    url = f"9p+vsock-uds:$RUN/vm:{port}?msize={MSIZE}&aname=/"
+    check("by the host", said("host", f'{BARGE} cat "{url}text"'), "text of the guest")
+    told = said("host", f'{BARGE} cat "{url}large" | sha256sum')
+    check("much by the host", told.split()[0], digest("/run/tree/large"))
+    said("host", f'{BARGE} cp text "{url}back"')
+    check("written by the host", open("/run/tree/back").read(), "text of the host")
+
+
+for test in [mounted, by_our_client, from_the_host]:
+    try:
+        test()
+    except (OSError, RuntimeError, ValueError) as error:
+        check(test.__name__, str(error), "no error")
+sys.exit(failures > 0)
