@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -249,16 +250,22 @@ fn who_cancels_need_not_wait_for_a_server() {
 fn nothing_is_lost_or_done_twice_when_servers_are_killed_all_the_time() {
     let place = Place::new();
     let fs = place.connect(Retry::Forever);
+    let steps = AtomicU32::new(0);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..4)
             .map(|seed| {
-                let top = root(&*fs);
-                scope.spawn(move || Model::new(&*top, seed).run(1500))
+                let (top, steps) = (root(&*fs), &steps);
+                scope.spawn(move || Model::new(&*top, seed).run(1000, steps))
             })
             .collect();
+        let mut killed = 0;
         while workers.iter().any(|worker| !worker.is_finished()) {
-            thread::sleep(Duration::from_millis(15));
-            place.again();
+            // Somebody has come further, in the midst of what others do.
+            if steps.load(Ordering::Relaxed) >= killed {
+                place.again();
+                killed = steps.load(Ordering::Relaxed) + 20;
+            }
+            thread::yield_now();
         }
     });
 }
@@ -303,9 +310,10 @@ impl Model {
         names.get(at).cloned()
     }
 
-    fn run(mut self, steps: u32) {
+    fn run(mut self, steps: u32, done: &AtomicU32) {
         for _ in 0..steps {
             self.step();
+            done.fetch_add(1, Ordering::Relaxed);
         }
         for (text, (file, expected)) in &self.files {
             assert_eq!(read(&**file).expect(text), *expected, "{text}");
