@@ -210,7 +210,9 @@ fn a_device_that_goes_leaves_nobody_waiting() {
 }
 
 /// Answers each request with the same bytes once it has agreed on a version.
-struct Same(Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>);
+struct Same(Box<Answers>);
+
+type Answers = dyn Fn(&[u8]) -> Vec<u8> + Send + Sync;
 
 impl Session for Same {
     fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
@@ -241,9 +243,9 @@ impl Session for Same {
 
 #[test]
 fn a_device_that_answers_less_or_more_than_a_reply_is_given_up() {
-    type Answers = fn(&[u8]) -> Vec<u8>;
+    type Answer = fn(&[u8]) -> Vec<u8>;
     let tag = |asked: &[u8]| [asked[5], asked[6]];
-    let answers: [(Answers, &str); 5] = [
+    let answers: [(Answer, &str); 5] = [
         (|_| Vec::new(), "expected a whole reply, got 0 bytes"),
         (|_| vec![7, 0], "expected a whole reply, got 2 bytes"),
         (
