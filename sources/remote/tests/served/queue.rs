@@ -241,9 +241,9 @@ impl<F: Fn(&[u8]) -> Vec<u8> + Send + Sync> Session for Same<F> {
 
 #[test]
 fn a_device_that_answers_less_or_more_than_a_reply_is_given_up() {
-    type Answers = fn(&[u8]) -> Vec<u8>;
+    type Answer = fn(&[u8]) -> Vec<u8>;
     let tag = |asked: &[u8]| [asked[5], asked[6]];
-    let answers: [(Answers, &str); 5] = [
+    let answers: [(Answer, &str); 5] = [
         (|_| Vec::new(), "expected a whole reply, got 0 bytes"),
         (|_| vec![7, 0], "expected a whole reply, got 2 bytes"),
         (
