@@ -13,10 +13,10 @@ use std::time::Duration;
 use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::Server;
-use layers::{ReadOnly, stack};
+use layers::{PageCache, ReadOnly, stack};
 use rustix::fs::{Mode, OFlags};
 use transports::fusedev::Mount;
-use vfs::Export;
+use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
 use crate::source::Source;
@@ -29,8 +29,9 @@ pub(crate) struct MountArgs {
     /// Where
     dir: PathBuf,
     /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, nosuid, nodev, noexec, noatime, sync, fsname=NAME; and
-    /// cache=never|metadata|auto|always, what the kernel may keep (auto); writeback, it may write behind, where nobody else changes the
-    /// source. What is for fstab alone is passed over
+    /// cache=none|readahead|mmap|loose, what is kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
+    /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
+    /// writeback, it may write behind, where nobody else changes the source. What is for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground, and say 'ready' on standard output
@@ -66,10 +67,13 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     sys::limits::raise_descriptors();
     let options = options::settle(&args.options, &args.source);
     let mut fs = args.source.open(hostdir::Options::default())?;
+    if let Some(pages) = options.pages {
+        fs = stack(fs, PageCache::new(pages).map_err(Failure::new)?);
+    }
     if options.read_only {
         fs = stack(fs, ReadOnly);
     }
-    let server = Server::new(Arc::new(Export::new("", fs)), options.fuse);
+    let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let engine = Engine::new(Tuning::default()).map_err(Failure::new)?;
     let failed = |error| Failure::new(format!("{}: {error}", args.dir.display()));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
@@ -94,6 +98,12 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         let _ = told.recv_timeout(FAREWELL);
     }
     drop(signals);
+    if options.pages.is_some()
+        && let Err(errno) = fs.sync(&Cx::new(&Caller::ROOT, &Call::detached()))
+    {
+        // What is written through memory maps may come behind the last close.
+        tracing::warn!("{}: not synchronized: {errno}", args.dir.display());
+    }
     Ok(ExitCode::SUCCESS)
 }
 

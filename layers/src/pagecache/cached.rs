@@ -61,6 +61,13 @@ pub(super) enum Fetched {
     ByOthers,
 }
 
+/// A part of a file that one reads, and when he began, by [`State`]'s words.
+pub(super) struct Reserved {
+    range: Range<u64>,
+    epoch: u64,
+    landed: u64,
+}
+
 struct Writer {
     file: Arc<dyn File>,
     caller: Caller,
@@ -192,10 +199,12 @@ impl Cached {
         }
     }
 
-    /// Whether it need not be known any more.
+    /// Whether it need not be known any more. It must be if somebody is still to be told of what was lost, which is only so
+    /// if he let go of it without closing.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.lock();
-        state.opens == 0 && state.pages.is_empty() && state.pages.is_clean()
+        let empty = state.pages.is_empty() && state.pages.is_clean();
+        state.opens == 0 && empty && state.errors.told
     }
 
     /// It was opened when `attr` was so, asked for when [`Core::landings`] was `since`.
@@ -570,36 +579,60 @@ impl Cached {
         if wanted.is_empty() {
             return Ok(Fetched::UpTo(range.end));
         }
-        state.pages.fetch(wanted.clone());
-        let before = (state.epoch, state.landed);
+        let reserved = self.reserve(&mut state, wanted);
         drop(state);
-        let mut filling = Filling::new(self, before.0, wanted.clone());
-        let len = (wanted.end - wanted.start) as usize;
-        let done = file.read(cx, wanted.start, len, &mut filling);
+        let end = reserved.range.end;
+        self.fill(file, cx, reserved)?;
+        Ok(Fetched::UpTo(end))
+    }
+
+    fn reserve(&self, state: &mut State, range: Range<u64>) -> Reserved {
+        state.pages.fetch(range.clone());
+        Reserved {
+            range,
+            epoch: state.epoch,
+            landed: state.landed,
+        }
+    }
+
+    /// Has workers read by `file` what is not here of `range` and nobody reads yet. Whoever wants it meanwhile waits for them.
+    pub(super) fn read_ahead(&self, file: &Arc<dyn File>, cx: &Cx<'_>, mut range: Range<u64>) {
+        let Some(this) = self.this.upgrade() else {
+            return;
+        };
         let mut state = self.lock();
-        state.pages.fetched(&wanted);
+        while !range.is_empty() {
+            let wanted = state.pages.wanted(range.clone());
+            range.start = wanted.end;
+            if !wanted.is_empty() {
+                let reserved = self.reserve(&mut state, wanted);
+                let job = Job::Read(this.clone(), file.clone(), cx.caller.clone(), reserved);
+                self.core.workers.run(job);
+            }
+        }
+    }
+
+    /// Reads by `file` what is reserved for that.
+    pub(super) fn fill(&self, file: &dyn File, cx: &Cx<'_>, reserved: Reserved) -> Result<()> {
+        let Reserved {
+            range,
+            epoch,
+            landed,
+        } = reserved;
+        let mut filling = Filling::new(self, epoch, range.clone());
+        let len = (range.end - range.start) as usize;
+        let done = file.read(cx, range.start, len, &mut filling);
+        let mut state = self.lock();
+        state.pages.fetched(&range);
         if let Ok(got) = done {
-            let end = wanted.start + got as u64;
-            if end < wanted.end && (state.epoch, state.landed) == before {
-                state.ends_at(end, wanted.end);
+            let end = range.start + got as u64;
+            if end < range.end && (state.epoch, state.landed) == (epoch, landed) {
+                state.ends_at(end, range.end);
             }
         }
         drop(state);
         self.changed.notify_all();
-        done.map(|_| Fetched::UpTo(wanted.end))
-    }
-
-    /// A worker's part: reads what is not here of `range`.
-    pub(super) fn read_ahead(&self, file: &dyn File, cx: &Cx<'_>, range: Range<u64>) {
-        let mut rest = range;
-        while rest.start < rest.end {
-            let wanted = self.lock().pages.wanted(rest.clone());
-            match self.fetch(file, cx, wanted) {
-                Ok(Fetched::UpTo(end)) => rest.start = end,
-                // Others do it, or whoever reads it meets the error.
-                _ => return,
-            }
-        }
+        done.map(drop)
     }
 }
 

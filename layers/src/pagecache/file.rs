@@ -14,7 +14,6 @@ use super::ahead::Stream;
 use super::cached::{Cached, Fetched};
 use super::pages::{BLOCK, PAGE, Piece};
 use super::table::Table;
-use super::workers::Job;
 
 /// One open of a file that the cache knows.
 pub(super) struct CachedFile {
@@ -124,13 +123,7 @@ impl CachedFile {
             return;
         };
         self.table.make_room(ahead.end - ahead.start);
-        let job = Job::Read(
-            self.cached.clone(),
-            self.inner.clone(),
-            cx.caller.clone(),
-            ahead,
-        );
-        self.table.core.workers.run(job);
+        self.cached.read_ahead(&self.inner, cx, ahead);
     }
 }
 

@@ -4,21 +4,20 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
 use vfs::{Call, Caller, Cx, File};
 
-use super::cached::Cached;
+use super::cached::{Cached, Reserved};
 
 /// What there is to do.
 pub(super) enum Job {
     /// Write what a file has to be written.
     Write(Arc<Cached>),
     /// Read a part of it, on behalf of whoever will want it.
-    Read(Arc<Cached>, Arc<dyn File>, Caller, Range<u64>),
+    Read(Arc<Cached>, Arc<dyn File>, Caller, Reserved),
 }
 
 pub(super) struct Workers {
@@ -104,9 +103,10 @@ impl Workers {
         while let Some(job) = self.next() {
             match job {
                 Job::Write(file) => file.write_behind(),
-                Job::Read(file, from, caller, range) => {
+                Job::Read(file, from, caller, reserved) => {
                     let call = Call::detached();
-                    file.read_ahead(&*from, &Cx::new(&caller, &call), range);
+                    // Whoever wants it reads it himself, and meets the error.
+                    let _ = file.fill(&*from, &Cx::new(&caller, &call), reserved);
                 }
             }
         }
