@@ -2,6 +2,7 @@
 
 mod background;
 mod options;
+mod window;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,15 +43,16 @@ pub(crate) struct MountArgs {
     helper: HelperArgs,
 }
 
-/// See mount(8), "external helpers". None of it changes anything here.
+/// See mount(8), "external helpers". The first and the last change nothing here; `-f` is no fake mount as it is for mount(8), which
+/// does not run its helpers for that.
 #[derive(Args)]
 struct HelperArgs {
     /// Keep no record in /etc/mtab
     #[arg(short, hide = true)]
     n: bool,
     /// Pass over options that are not known
-    #[arg(short, hide = true)]
-    s: bool,
+    #[arg(short = 's', hide = true)]
+    sloppy: bool,
     /// The type, as mount(8) was told
     #[arg(short, hide = true, value_name = "TYPE")]
     t: Option<String>,
@@ -65,7 +67,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         return background::start();
     }
     sys::limits::raise_descriptors();
-    let options = options::settle(&args.options, &args.source);
+    let options = options::settle(&args.options, &args.source, args.helper.sloppy)?;
     let mut fs = args.source.open(hostdir::Options::default())?;
     if let Some(pages) = options.pages {
         fs = stack(fs, PageCache::new(pages).map_err(Failure::new)?);
@@ -90,6 +92,9 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         channels.into_iter().for_each(Driven::wait);
         tell.send(Event::Unmounted)
     });
+    if options.pages.is_some() {
+        window::widen(&args.dir);
+    }
     background::ready()?;
     service::tell_ready();
     if let Ok(Event::Stop) = told.recv() {

@@ -6,8 +6,8 @@ use clap::ValueEnum;
 use layers::pagecache::{self, Mode};
 use transports::fusedev::{MountFlag, MountOptions};
 
-use crate::serve;
 use crate::source::Source;
+use crate::{Failure, serve};
 
 /// An option behind `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub(super) enum MountOption {
     Writeback,
     /// One for fstab, or that is so anyway.
     Nothing,
+    /// None that is known here.
+    Unknown(String),
 }
 
 /// What is kept here.
@@ -96,7 +98,8 @@ impl FromStr for MountOption {
                 _,
             ) => MountOption::Nothing,
             (name, _) if name.starts_with("x-") => MountOption::Nothing,
-            _ => return Err("there is no such mount option".into()),
+            ("", _) => return Err("a mount option has a name".into()),
+            _ => MountOption::Unknown(text.into()),
         })
     }
 }
@@ -110,8 +113,12 @@ pub(super) struct Settled {
     pub(super) read_only: bool,
 }
 
-/// The last of contrary options counts.
-pub(super) fn settle(options: &[MountOption], source: &Source) -> Settled {
+/// The last of contrary options counts. One that is not known is passed over if `sloppy`, and an error otherwise.
+pub(super) fn settle(
+    options: &[MountOption],
+    source: &Source,
+    sloppy: bool,
+) -> Result<Settled, Failure> {
     let mut mount = MountOptions {
         source: source.to_string(),
         ..MountOptions::default()
@@ -132,6 +139,12 @@ pub(super) fn settle(options: &[MountOption], source: &Source) -> Settled {
             MountOption::CacheSize(bytes) => pages.memory = *bytes,
             MountOption::Writeback => fuse.writeback = true,
             MountOption::Nothing => {}
+            MountOption::Unknown(text) if sloppy => {
+                tracing::warn!("mount option {text} is passed over")
+            }
+            MountOption::Unknown(text) => {
+                return Err(Failure::usage(format!("there is no mount option '{text}'")));
+            }
         }
     }
     let pages = match cache {
@@ -148,21 +161,35 @@ pub(super) fn settle(options: &[MountOption], source: &Source) -> Settled {
             Some(pages)
         }
     };
-    Settled {
+    Ok(Settled {
         read_only: mount.is_read_only(),
         mount,
         fuse,
         pages,
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn settled(text: &str) -> Result<Settled, String> {
+    fn settled_by(text: &str, sloppy: bool) -> Result<Settled, String> {
         let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
-        Ok(settle(&options?, &Source::Memory))
+        settle(&options?, &Source::Memory, sloppy).map_err(|failure| failure.message)
+    }
+
+    fn settled(text: &str) -> Result<Settled, String> {
+        settled_by(text, false)
+    }
+
+    #[test]
+    fn what_is_not_known_is_passed_over_if_one_is_sloppy() {
+        assert!(
+            settled_by("ro,sparkling=much", true)
+                .expect("passed over")
+                .read_only
+        );
+        assert!(settled_by("cache=some", true).is_err());
     }
 
     #[test]
