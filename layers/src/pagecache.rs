@@ -39,15 +39,13 @@ use self::table::Table;
 use crate::{Layer, Opened, forward};
 
 /// What is kept, by the names that Linux's 9P client has for it (`Documentation/filesystems/9p.rst`). Its `none` is to have
-/// no such layer.
+/// no such layer, its `loose` a cache that trusts nobody to change anything: the kernel's own does that better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// What was read and is read ahead; writes go below at once.
     ReadAhead,
     /// Also what was written, until the file is closed.
     Mmap,
-    /// The same, and what was read is kept although the file was written here: nobody else changes the tree.
-    Loose,
 }
 
 /// How a cache is made.
@@ -82,8 +80,7 @@ pub struct PageCache {
 impl PageCache {
     /// An empty cache. An error if not even one thread can be had.
     pub fn new(options: Options) -> io::Result<PageCache> {
-        let loose = options.mode == Mode::Loose;
-        let core = Core::new(options.memory, options.threads.max(1), loose)?;
+        let core = Core::new(options.memory, options.threads.max(1))?;
         Ok(PageCache {
             table: Table::new(core),
             mode: options.mode,

@@ -171,16 +171,6 @@ mod pagecache_mmap {
     vfs_testkit::conformance!(subject);
 }
 
-mod pagecache_loose {
-    use super::*;
-
-    fn subject() -> Subject {
-        cached(Memory::new(clock()), Mode::Loose, Profile::posix())
-    }
-
-    vfs_testkit::conformance!(subject);
-}
-
 /// Half of all operations would block when they may not.
 mod fault {
     use super::*;

@@ -335,6 +335,83 @@ fn writes_past_the_cache_are_seen_and_see_what_was_written() {
     }
 }
 
+/// Does something, once, between asking below and the answer's arriving.
+#[derive(Default)]
+struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Layer for Meanwhile {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    layers::forward! {
+        id above
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr write readdir fsync flush allocate seek extents copy lease
+    }
+
+    fn read(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        at: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        let mut room = Room::new(len);
+        let got = inner.read(cx, at, len, &mut room)?;
+        let act = self.0.lock().expect("no panic holds it").take();
+        if let Some(act) = act {
+            act();
+        }
+        sink.bytes(room.data());
+        Ok(got)
+    }
+}
+
+/// What comes from below is of before a change that was made meanwhile: it is not kept.
+#[test]
+fn what_was_on_its_way_is_not_kept_over_a_change() {
+    type Change = fn(&dyn File);
+    let changes: [(Change, &[u8]); 3] = [
+        (|file| write(file, 0, b"new"), b"newore"),
+        (
+            |file| {
+                write(file, 0, b"new");
+                with(|cx| file.flush(cx));
+            },
+            b"newore",
+        ),
+        (
+            |file| {
+                let cut = |size| SetAttr {
+                    size: Some(size),
+                    ..SetAttr::default()
+                };
+                with(|cx| file.setattr(cx, &cut(0)));
+                with(|cx| file.setattr(cx, &cut(6)));
+            },
+            b"\0\0\0\0\0\0",
+        ),
+    ];
+    for past in [OpenFlags::empty(), OpenFlags::DIRECT] {
+        for (change, expected) in changes {
+            let below: Arc<dyn FileSystem> = Memory::new(clock());
+            write(&*create(&*below, "f"), 0, b"before");
+            let meanwhile = Arc::new(Meanwhile::default());
+            let cache = PageCache::new(Options::default()).expect("a thread");
+            let above = stack(stack(below, meanwhile.clone()), cache);
+            let (reader, writer) = (open(&*above, "f", RW), open(&*above, "f", RW | past));
+            let act = Box::new(move || change(&*writer));
+            *meanwhile.0.lock().expect("no panic holds it") = Some(act);
+            read(&*reader, 0, 6);
+            assert_eq!(read(&*reader, 0, 6), expected, "{past:?}");
+        }
+    }
+}
+
 /// Nothing waits that may not, and nothing is half done then.
 #[test]
 fn who_may_not_wait_gets_what_is_here_and_leaves_what_is_not() {

@@ -92,9 +92,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         channels.into_iter().for_each(Driven::wait);
         tell.send(Event::Unmounted)
     });
-    if options.pages.is_some() {
-        window::widen(&args.dir);
-    }
+    window::widen(&args.dir);
     background::ready()?;
     service::tell_ready();
     if let Ok(Event::Stop) = told.recv() {

@@ -27,12 +27,14 @@ pub(super) enum MountOption {
     Unknown(String),
 }
 
-/// What is kept here.
+/// Who keeps what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cache {
-    /// Only what the kernel keeps, by virtiofsd's words.
+    /// The kernel alone, by virtiofsd's words.
     Kernel(serve::Cache),
-    /// What the page cache keeps, and the kernel above it.
+    /// The kernel alone, which also writes behind.
+    Loose,
+    /// The page cache, and the kernel above it.
     Pages(Mode),
 }
 
@@ -45,7 +47,7 @@ impl FromStr for Cache {
             "none" => Cache::Kernel(serve::Cache::Never),
             "readahead" => Cache::Pages(Mode::ReadAhead),
             "mmap" => Cache::Pages(Mode::Mmap),
-            "loose" => Cache::Pages(Mode::Loose),
+            "loose" => Cache::Loose,
             other => Cache::Kernel(serve::Cache::from_str(other, false)?),
         })
     }
@@ -152,12 +154,13 @@ pub(super) fn settle(
             fuse.cache = kept.into();
             None
         }
+        Cache::Loose => {
+            fuse.cache = fuse::server::Cache::Always;
+            fuse.writeback = true;
+            None
+        }
         Cache::Pages(mode) => {
             pages.mode = mode;
-            if mode == Mode::Loose {
-                fuse.cache = fuse::server::Cache::Always;
-                fuse.writeback = true;
-            }
             Some(pages)
         }
     };
@@ -212,7 +215,7 @@ mod tests {
         let kept = pages("cache=readahead,cache_size=3m").expect("a page cache");
         assert_eq!((kept.mode, kept.memory), (Mode::ReadAhead, 3 << 20));
         let loose = settled("cache=loose").expect("known");
-        assert!(loose.fuse.writeback && loose.pages.is_some());
+        assert!(loose.fuse.writeback && loose.pages.is_none());
         for bad in [
             "",
             "cache=",

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-/// As much as a request of FUSE's carries: the kernel's own window is an eighth of that, and a mount may only ask for less.
+/// As much as a request of FUSE's carries: the kernel's own window is an eighth of that, and a mount may only ask for less. With
+/// more, a read of a whole request at random would read twice as much.
 const KIB: u32 = 1 << 10;
 
 /// Has the kernel ask for as much at once as a request carries, if this process may say so.

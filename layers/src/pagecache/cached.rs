@@ -212,7 +212,7 @@ impl Cached {
         let mut state = self.lock();
         state.opens += 1;
         let sure = self.is_sure(&state, since);
-        let same = state.change == Some(attr.change) || (self.core.loose && state.change.is_none());
+        let same = state.change == Some(attr.change);
         if state.generation != attr.generation || !same {
             state.forget();
         }
@@ -237,9 +237,7 @@ impl Cached {
             return;
         }
         if state.change.is_some_and(|change| change != attr.change) {
-            if !self.core.loose {
-                state.forget();
-            }
+            state.forget();
             state.change = Some(attr.change);
         }
         state.resize(attr.size);
@@ -280,9 +278,6 @@ impl Cached {
     /// Others may have changed it: what was read is read anew, and its size asked for.
     pub(super) fn doubt(&self) {
         let mut state = self.lock();
-        if self.core.loose {
-            return;
-        }
         state.forget();
         if state.pages.is_clean() {
             state.size = None;

@@ -11,8 +11,6 @@ use super::workers::Workers;
 pub(super) struct Core {
     pub(super) memory: Arc<Memory>,
     pub(super) workers: Arc<Workers>,
-    /// Nobody else changes the tree.
-    pub(super) loose: bool,
     /// How many messages of a file are under way at once.
     pub(super) depth: usize,
     /// Moves with each write that is sent, and with each that comes back.
@@ -23,12 +21,11 @@ pub(super) struct Core {
 
 impl Core {
     /// With `bytes` of memory and up to `depth` threads.
-    pub(super) fn new(bytes: usize, depth: usize, loose: bool) -> io::Result<Arc<Core>> {
+    pub(super) fn new(bytes: usize, depth: usize) -> io::Result<Arc<Core>> {
         let buffer = || vec![0; Cached::MESSAGE as usize];
         Ok(Arc::new(Core {
             memory: Memory::new(bytes),
             workers: Workers::new(depth)?,
-            loose,
             depth,
             landings: AtomicU64::new(0),
             buffers: Mutex::new((0..depth).map(|_| buffer()).collect()),

@@ -49,19 +49,23 @@ impl Way {
 /// What is measured, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
-    Merged,
+    /// By the kernel, where nobody else changes the tree.
+    Loose,
     Paged,
     Local,
+    /// By the page cache here.
+    Mmap,
 }
 
-const COLUMNS: [Column; 3] = [Column::Merged, Column::Paged, Column::Local];
+const COLUMNS: [Column; 4] = [Column::Loose, Column::Paged, Column::Local, Column::Mmap];
 
 impl Column {
     fn name(self) -> &'static str {
         match self {
-            Column::Merged => "merged",
+            Column::Loose => "loose",
             Column::Paged => "a page each",
             Column::Local => "local",
+            Column::Mmap => "mmap",
         }
     }
 }
@@ -168,10 +172,10 @@ fn notes(
             place.parent(),
             job::seconds(args.quick),
         ),
-        "the ratio is that of merged to a page each".into(),
+        "the ratio is that of loose to a page each".into(),
         format!(
-            "merged: cache=loose,cache_size={}M; a page each: cache=auto, msize=4120, of which the client has 8 under way; local: the \
-             file system that is served",
+            "loose: cache=loose, merged by the kernel; mmap: cache=mmap,cache_size={}M, merged by barge; a page each: cache=auto, \
+             msize=4120, of which the client has 8 under way; local: the file system that is served",
             mib(sizes.cache)
         ),
     ];
@@ -192,17 +196,17 @@ fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String
         sorted.sort_by(f64::total_cmp);
         sorted[sorted.len() / 2]
     };
-    let (merged, paged, local) = (median(0), median(1), median(2));
+    let (loose, paged, local) = (median(0), median(1), median(2));
     let mut short = Vec::new();
     let target = way.target(job);
-    if merged < target * paged {
+    if loose < target * paged {
         short.push(format!(
             "{name}: {:.2} of {target} times a page each",
-            merged / paged
+            loose / paged
         ));
     }
-    if way != Way::Delayed && job.is_sequential() && merged < 0.9 * local {
-        short.push(format!("{name}: {:.2} of 0.9 times local", merged / local));
+    if way != Way::Delayed && job.is_sequential() && loose < 0.9 * local {
+        short.push(format!("{name}: {:.2} of 0.9 times local", loose / local));
     }
     short
 }
@@ -280,9 +284,10 @@ impl Served {
     fn mount(&self, column: Column, run: &Path, sizes: &Sizes) -> Result<Mounted, String> {
         let slash = if self.way == Way::Unix { "" } else { "/" };
         let (source, options) = match column {
-            Column::Merged => (
+            Column::Loose => (self.url.clone(), "cache=loose".into()),
+            Column::Mmap => (
                 self.url.clone(),
-                format!("cache=loose,cache_size={}", sizes.cache),
+                format!("cache=mmap,cache_size={}", sizes.cache),
             ),
             _ => (
                 format!("{}{slash}?msize=4120", self.url),
