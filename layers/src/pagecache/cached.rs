@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 use vfs::{Attr, Call, Caller, Cx, Errno, File, NodeId, Result, SetAttr, Want};
 
 use super::core::Core;
-use super::pages::{Pages, Piece, Run};
+use super::pages::{BLOCK, Pages, Piece, Run};
 use super::payload::{Filling, Pieces};
 use super::workers::Job;
 
@@ -353,7 +353,7 @@ impl Cached {
         }
         // Looked for where a block is complete, not for each write.
         let last = written.end - 1;
-        if written.end % super::pages::BLOCK != 0 && written.end - written.start < Cached::MESSAGE {
+        if !written.end.is_multiple_of(BLOCK) && written.end - written.start < Cached::MESSAGE {
             return;
         }
         let Some(stretch) = state.pages.stretch(last, 2 * Cached::MESSAGE) else {

@@ -99,7 +99,8 @@ impl CachedFile {
             true => self.cached.overwritten(size.unwrap_or(0)..u64::MAX, None),
             false => {
                 let size = size.filter(|_| done.is_ok()).map(|size| size.max(end));
-                self.cached.overwritten(offset..end.max(offset + 1), size);
+                self.cached
+                    .overwritten(offset..end.max(offset.saturating_add(1)), size);
             }
         }
         done
@@ -152,7 +153,8 @@ impl File for CachedFile {
         /// So often it may happen that what was read for it has to make room before it is seen.
         const TRIES: usize = 4;
         let may = self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
-        if !may || self.flags.contains(OpenFlags::DIRECT) {
+        // Offsets are signed wherever files are.
+        if !may || self.flags.contains(OpenFlags::DIRECT) || i64::try_from(offset).is_err() {
             return self.read_below(cx, offset, len, sink);
         }
         let len = len.min(sink.room()) as u64;

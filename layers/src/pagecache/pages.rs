@@ -108,7 +108,7 @@ impl Pages {
     /// now and then.
     pub(super) fn reads_around(&mut self) -> bool {
         self.asked = self.asked.wrapping_add(1);
-        self.again >= 0 || self.asked % 8 == 0
+        self.again >= 0 || self.asked.is_multiple_of(8)
     }
 
     /// Whether there is nothing of the file.
@@ -278,14 +278,14 @@ impl Pages {
             .next(at)
             .filter(|&(from, _)| from <= at)?;
         let (mut start, mut end) = (first, last + 1);
-        while start % BLOCK == 0 && start > 0 && at - start < most {
+        while start.is_multiple_of(BLOCK) && start > 0 && at - start < most {
             let before = dirty(start / BLOCK - 1);
             match before.and_then(|dirty| dirty.next(start - 1)) {
                 Some((from, _)) if from < start => start = from,
                 _ => break,
             }
         }
-        while end % BLOCK == 0 && end - at < most {
+        while end.is_multiple_of(BLOCK) && end - at < most {
             match dirty(end / BLOCK).and_then(|dirty| dirty.next(end)) {
                 Some((from, last)) if from == end => end = last + 1,
                 _ => break,
