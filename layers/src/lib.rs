@@ -6,9 +6,10 @@
 //! all layers what wrapping takes: results are wrapped, arguments unwrapped. [`bundle`] makes one file system
 //! of several, by a layer over each.
 //!
-//! What it lacks on purpose: sources, clocks (they are injected), state per node or file.
+//! What it lacks on purpose: sources, clocks (they are injected), state per node or file but in [`pagecache`].
 //!
-//! Lock order: none here but in [`fault`], whose lock is held for a decision only; [`bundle`] asks other lock tables.
+//! Lock order: none here but in [`fault`], whose lock is held for a decision only, and in [`pagecache`]; [`bundle`] asks other lock
+//! tables.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ mod existing;
 pub mod fault;
 pub mod idmap;
 mod layer;
+pub mod pagecache;
 pub mod readonly;
 pub mod squash;
 mod stack;
@@ -34,6 +36,7 @@ pub use clients::Clients;
 pub use fault::Fault;
 pub use idmap::{IdMap, IdRange, MapIds, Translation};
 pub use layer::{Below, Layer, Opened};
+pub use pagecache::PageCache;
 pub use readonly::ReadOnly;
 pub use squash::Squash;
 pub use stack::stack;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
+use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, Whom};
-use layers::{Bundle, Clients, IdMap, IdRange, Layer, MapIds, Trace, XattrMap, stack};
+use layers::{Bundle, Clients, IdMap, IdRange, Layer, MapIds, PageCache, Trace, XattrMap, stack};
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
 use vfs_testkit::{Profile, Subject, clock};
@@ -135,6 +136,41 @@ mod clients {
     vfs_testkit::conformance!(subject);
 }
 
+/// Over `fs`, with little memory, so that blocks come and go. Who reads what was read before moves no atime.
+fn cached(fs: Arc<dyn FileSystem>, mode: Mode, profile: Profile) -> Subject {
+    let options = pagecache::Options {
+        mode,
+        memory: 1 << 20,
+        threads: 2,
+    };
+    let cache = PageCache::new(options).expect("a thread");
+    let profile = Profile {
+        atime: false,
+        ..profile
+    };
+    Subject::new(stack(fs, cache), profile)
+}
+
+mod pagecache_readahead {
+    use super::*;
+
+    fn subject() -> Subject {
+        cached(Memory::new(clock()), Mode::ReadAhead, Profile::posix())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod pagecache_mmap {
+    use super::*;
+
+    fn subject() -> Subject {
+        cached(Memory::new(clock()), Mode::Mmap, Profile::posix())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
 /// Half of all operations would block when they may not.
 mod fault {
     use super::*;
@@ -206,29 +242,48 @@ mod bundled_memory {
     vfs_testkit::conformance!(subject);
 }
 
-/// As this process, on the host's memory.
+/// As this process, on the host's memory: a directory there, and what to expect of it.
+fn host_directory() -> (tempfile::TempDir, Arc<dyn FileSystem>, Profile) {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let options = hostdir::Options {
+        identity: hostdir::Identity::Fixed,
+        ..Default::default()
+    };
+    let fs = hostdir::HostDir::open(dir.path(), options).expect("exports");
+    let profile = Profile {
+        caller: Caller {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: Groups::Unknown,
+        },
+        identity: false,
+        groups: false,
+        root: rustix::process::geteuid().is_root(),
+        ..Profile::posix()
+    };
+    (dir, fs, profile)
+}
+
+mod pagecache_hostdir {
+    use super::*;
+
+    fn subject() -> Subject {
+        let (dir, fs, profile) = host_directory();
+        let mut subject = cached(fs, Mode::Mmap, profile);
+        subject.keep = Box::new(dir);
+        subject
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
 mod bundled_hostdir {
     use super::*;
 
     fn subject() -> Subject {
-        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let options = hostdir::Options {
-            identity: hostdir::Identity::Fixed,
-            ..Default::default()
-        };
-        let fs = hostdir::HostDir::open(dir.path(), options).expect("exports");
-        let profile = Profile {
-            caller: Caller {
-                uid: rustix::process::geteuid().as_raw(),
-                gid: rustix::process::getegid().as_raw(),
-                groups: Groups::Unknown,
-            },
-            identity: false,
-            groups: false,
-            root: rustix::process::geteuid().is_root(),
-            ..Inside::profile()
-        };
-        let mut subject = Subject::new(Inside::of(fs), profile);
+        let (dir, fs, profile) = host_directory();
+        let skip = Inside::profile().skip;
+        let mut subject = Subject::new(Inside::of(fs), Profile { skip, ..profile });
         subject.keep = Box::new(dir);
         subject
     }

@@ -1,7 +1,7 @@
 //! Sets of bytes of a file.
 
 /// Bytes of a file as disjoint ranges that do not touch, each with its first byte and its last one: what a
-/// mirror of locks holds. No more of them than a lock table has of the same bytes.
+/// mirror of locks holds, no more of them than a lock table has of the same bytes; or what a cache has of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u64, u64)>);
 
@@ -14,6 +14,38 @@ impl Ranges {
     /// The ranges, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0.iter().copied()
+    }
+
+    /// How many ranges that are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether all of `start..=end` is in it.
+    pub fn covers(&self, start: u64, end: u64) -> bool {
+        self.0.iter().any(|&(from, to)| from <= start && end <= to)
+    }
+
+    /// The first range that has something at or behind `at`.
+    pub fn next(&self, at: u64) -> Option<(u64, u64)> {
+        self.iter().filter(|&(_, to)| at <= to).min()
+    }
+
+    /// What of `start..=end` is not in it, in order.
+    pub fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let mut gaps = Vec::new();
+        let mut at = start;
+        while let Some((from, to)) = self.next(at).filter(|&(from, _)| from <= end) {
+            if at < from {
+                gaps.push((at, from - 1));
+            }
+            match to.checked_add(1) {
+                Some(behind) if behind <= end => at = behind,
+                _ => return gaps,
+            }
+        }
+        gaps.push((at, end));
+        gaps
     }
 
     /// Adds `start..=end`.
@@ -61,6 +93,24 @@ mod tests {
         assert_eq!(ranges.0, [(0, 14)]);
         ranges.remove(3, 3);
         assert_eq!(ranges.0, [(0, 2), (4, 14)]);
+    }
+
+    #[test]
+    fn what_is_missing_lies_between_what_is_there() {
+        let mut ranges = Ranges::default();
+        assert_eq!(ranges.gaps(3, 9), [(3, 9)]);
+        ranges.insert(20, 29);
+        ranges.insert(0, 4);
+        assert_eq!(ranges.gaps(3, 25), [(5, 19)]);
+        assert_eq!(ranges.gaps(5, 19), [(5, 19)]);
+        assert_eq!(ranges.gaps(22, 31), [(30, 31)]);
+        assert_eq!(ranges.gaps(20, 29), []);
+        assert!(ranges.covers(21, 29) && !ranges.covers(4, 20));
+        assert_eq!(ranges.next(5), Some((20, 29)));
+        assert_eq!(ranges.next(30), None);
+        assert_eq!(ranges.count(), 2);
+        ranges.insert(40, u64::MAX);
+        assert_eq!(ranges.gaps(35, u64::MAX), [(35, 39)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Runs alternate between the servers, so that a drift of the machine's speed meets all of them; each cell
 //! is the median of several runs, with the least and the most. Peers that are not installed are named.
 
+mod coalescing;
 mod nfs;
 mod ninep;
 mod place;
@@ -28,13 +29,14 @@ pub(crate) struct BenchArgs {
     /// Few and short runs: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,
-    /// Runs of each cell [default: 5, or 3 when quick]
+    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
-    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files]
+    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing always
+    /// the latter]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The size of each of readplus's files [default: 64, or 8 when quick]
+    /// The size of each of readplus's files [default: 64, or 8 when quick], and of coalescing's [default: 256, or 64]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
     /// Only rows whose name has this in it
@@ -50,6 +52,8 @@ enum Table {
     /// 9P over Unix sockets and TCP, beside diod
     #[value(name = "9p")]
     Nine,
+    /// `barge mount` of 9P with messages merged and with a page in each, beside the local file system; needs root and fio
+    Coalescing,
     /// NFS over loopback TCP, beside nfs-ganesha
     Nfs,
     /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
@@ -90,6 +94,7 @@ impl BenchArgs {
 pub(crate) fn run(args: &BenchArgs) -> Done {
     let results = match args.table {
         Table::Nine => ninep::run(args)?,
+        Table::Coalescing => coalescing::run(args)?,
         Table::Nfs => nfs::run(args)?,
         Table::Readplus => readplus::run(args)?,
         Table::Virtiofs => virtiofs::run(args)?,

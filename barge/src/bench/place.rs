@@ -50,7 +50,11 @@ impl Place {
 
     /// One of nothing but directories.
     pub(super) fn empty(args: &BenchArgs) -> Result<Place, Failure> {
-        let parent = args.dir.clone().unwrap_or_else(memory);
+        Place::below(args.dir.clone().unwrap_or_else(memory))
+    }
+
+    /// The same, below `parent`.
+    pub(super) fn below(parent: PathBuf) -> Result<Place, Failure> {
         let top = parent.join(format!("barge-bench-{}", std::process::id()));
         let place = Place {
             share: top.join("share"),

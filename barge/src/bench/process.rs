@@ -21,10 +21,13 @@ impl Process {
     /// This very program, serving `dir` with `options`.
     pub(super) fn barge(dir: &Path, options: &[&str]) -> Result<Process, Failure> {
         let program = std::env::current_exe().map_err(Failure::new)?;
-        let mut child = Command::new(program)
-            .arg("serve")
-            .args(options)
-            .arg(dir)
+        let mut command = Command::new(program);
+        Process::ready(command.arg("serve").args(options).arg(dir))
+    }
+
+    /// This very program by `command`, as soon as it says that it is ready.
+    pub(super) fn ready(command: &mut Command) -> Result<Process, Failure> {
+        let mut child = command
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| Failure::new(format!("cannot run barge: {error}")))?;

@@ -1,6 +1,7 @@
 //! `barge mount`: a source on a directory of this host, by the kernel's FUSE.
 
 pub(crate) mod options;
+mod window;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,10 +13,10 @@ use std::time::Duration;
 use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::Server;
-use layers::{ReadOnly, stack};
+use layers::{PageCache, ReadOnly, stack};
 use rustix::fs::{Mode, OFlags};
 use transports::fusedev::Mount;
-use vfs::Export;
+use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
 use crate::source::Source;
@@ -28,8 +29,9 @@ pub(crate) struct MountArgs {
     /// Where
     dir: PathBuf,
     /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, nosuid, nodev, noexec, noatime, sync, fsname=NAME; and
-    /// cache=never|metadata|auto|always, what the kernel may keep (auto); writeback, it may write behind, where nobody else changes the
-    /// source. What is for fstab alone is passed over
+    /// cache=none|readahead|mmap|loose, what is kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
+    /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
+    /// writeback, it may write behind, where nobody else changes the source. What is for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground, and say 'ready' on standard output
@@ -40,15 +42,16 @@ pub(crate) struct MountArgs {
     helper: HelperArgs,
 }
 
-/// See mount(8), "external helpers". None of it changes anything here.
+/// See mount(8), "external helpers". The first and the last change nothing here; `-f` is no fake mount as it is for mount(8), which
+/// does not run its helpers for that.
 #[derive(Args)]
 pub(crate) struct HelperArgs {
     /// Keep no record in /etc/mtab
     #[arg(short, hide = true)]
     n: bool,
     /// Pass over options that are not known
-    #[arg(short, hide = true)]
-    s: bool,
+    #[arg(short = 's', hide = true)]
+    sloppy: bool,
     /// The type, as mount(8) was told
     #[arg(short, hide = true, value_name = "TYPE")]
     t: Option<String>,
@@ -63,12 +66,15 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         return background::start();
     }
     sys::limits::raise_descriptors();
-    let options = options::settle(&args.options, &args.source);
+    let options = options::settle(&args.options, &args.source, args.helper.sloppy)?;
     let mut fs = args.source.open(hostdir::Options::default())?;
+    if let Some(pages) = options.pages {
+        fs = stack(fs, PageCache::new(pages).map_err(Failure::new)?);
+    }
     if options.read_only {
         fs = stack(fs, ReadOnly);
     }
-    let server = Server::new(Arc::new(Export::new("", fs)), options.fuse);
+    let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let engine = Engine::new(Tuning::default()).map_err(Failure::new)?;
     let failed = |error| Failure::new(format!("{}: {error}", args.dir.display()));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
@@ -85,6 +91,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         channels.into_iter().for_each(Driven::wait);
         tell.send(Event::Unmounted)
     });
+    window::widen(&args.dir);
     background::ready()?;
     service::tell_ready();
     if let Ok(Event::Stop) = told.recv() {
@@ -93,6 +100,12 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         let _ = told.recv_timeout(FAREWELL);
     }
     drop(signals);
+    if options.pages.is_some()
+        && let Err(errno) = fs.sync(&Cx::new(&Caller::ROOT, &Call::detached()))
+    {
+        // What is written through memory maps may come behind the last close.
+        tracing::warn!("{}: not synchronized: {errno}", args.dir.display());
+    }
     Ok(ExitCode::SUCCESS)
 }
 

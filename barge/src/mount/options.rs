@@ -3,10 +3,11 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use layers::pagecache::{self, Mode};
 use transports::fusedev::{MountFlag, MountOptions};
 
-use crate::serve::Cache;
 use crate::source::Source;
+use crate::{Failure, serve};
 
 /// An option behind `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,9 +18,63 @@ pub(super) enum MountOption {
     /// What mount(8) shows as the source.
     FsName(String),
     Cache(Cache),
+    /// Bytes of memory for the page cache.
+    CacheSize(usize),
     Writeback,
     /// One for fstab, or that is so anyway.
     Nothing,
+    /// None that is known here.
+    Unknown(String),
+}
+
+/// Who keeps what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cache {
+    /// The kernel alone, by virtiofsd's words.
+    Kernel(serve::Cache),
+    /// The kernel alone, which also writes behind.
+    Loose,
+    /// The page cache, and the kernel above it.
+    Pages(Mode),
+}
+
+impl FromStr for Cache {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cache, String> {
+        Ok(match text {
+            // The names of Linux's 9P client.
+            "none" => Cache::Kernel(serve::Cache::Never),
+            "readahead" => Cache::Pages(Mode::ReadAhead),
+            "mmap" => Cache::Pages(Mode::Mmap),
+            "loose" => Cache::Loose,
+            other => Cache::Kernel(serve::Cache::from_str(other, false)?),
+        })
+    }
+}
+
+impl Cache {
+    /// What is best for a source: messages to a remote one are worth merging.
+    fn of(source: &Source) -> Cache {
+        match source {
+            Source::Tree(barge_client::Source::Remote(_)) => Cache::Pages(Mode::Mmap),
+            _ => Cache::Kernel(serve::Cache::Auto),
+        }
+    }
+}
+
+/// A number of bytes, perhaps with a unit.
+fn bytes(text: &str) -> Result<usize, String> {
+    let bad = || format!("expected a number of bytes from 1M on, such as 64M, got '{text}'");
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: usize = digits.parse().map_err(|_| bad())?;
+    let bytes = number.checked_mul(unit);
+    bytes.filter(|&bytes| bytes >= 1 << 20).ok_or_else(bad)
 }
 
 impl FromStr for MountOption {
@@ -33,13 +88,15 @@ impl FromStr for MountOption {
         Ok(match (name, value) {
             ("allow_other", "") => MountOption::AllowOther,
             ("fsname", value) if !value.is_empty() => MountOption::FsName(value.into()),
-            ("cache", value) => MountOption::Cache(Cache::from_str(value, false)?),
+            ("cache", value) => MountOption::Cache(value.parse()?),
+            ("cache_size", value) => MountOption::CacheSize(bytes(value)?),
             ("writeback", "") => MountOption::Writeback,
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "") => {
                 MountOption::Nothing
             }
             (name, _) if is_for_fstab(name) => MountOption::Nothing,
-            _ => return Err("there is no such mount option".into()),
+            ("", _) => return Err("a mount option has a name".into()),
+            _ => MountOption::Unknown(text.into()),
         })
     }
 }
@@ -57,43 +114,94 @@ pub(crate) fn is_for_fstab(name: &str) -> bool {
 pub(super) struct Settled {
     pub(super) mount: MountOptions,
     pub(super) fuse: fuse::server::Options,
+    /// The page cache, if there is one.
+    pub(super) pages: Option<pagecache::Options>,
     pub(super) read_only: bool,
 }
 
-/// The last of contrary options counts.
-pub(super) fn settle(options: &[MountOption], source: &Source) -> Settled {
+/// The last of contrary options counts. One that is not known is passed over if `sloppy`, and an error otherwise.
+pub(super) fn settle(
+    options: &[MountOption],
+    source: &Source,
+    sloppy: bool,
+) -> Result<Settled, Failure> {
     let mut mount = MountOptions {
         source: source.to_string(),
         ..MountOptions::default()
     };
-    let mut fuse = fuse::server::Options::default();
+    let mut fuse = fuse::server::Options {
+        // Or the kernel asks for a file's capabilities before each write to it.
+        killpriv_v2: true,
+        ..Default::default()
+    };
+    let mut pages = pagecache::Options::default();
+    let mut cache = Cache::of(source);
     for option in options {
         match option {
             MountOption::Flag(flag) => mount.flags.push(*flag),
             MountOption::AllowOther => mount.allow_other = true,
             MountOption::FsName(name) => mount.source.clone_from(name),
-            MountOption::Cache(cache) => fuse.cache = (*cache).into(),
+            MountOption::Cache(named) => cache = *named,
+            MountOption::CacheSize(bytes) => pages.memory = *bytes,
             MountOption::Writeback => fuse.writeback = true,
             MountOption::Nothing => {}
+            MountOption::Unknown(text) if sloppy => {
+                tracing::warn!("mount option {text} is passed over")
+            }
+            MountOption::Unknown(text) => {
+                return Err(Failure::usage(format!("there is no mount option '{text}'")));
+            }
         }
     }
-    Settled {
+    let pages = match cache {
+        Cache::Kernel(kept) => {
+            fuse.cache = kept.into();
+            None
+        }
+        Cache::Loose => {
+            fuse.cache = fuse::server::Cache::Always;
+            fuse.writeback = true;
+            None
+        }
+        Cache::Pages(mode) => {
+            pages.mode = mode;
+            Some(pages)
+        }
+    };
+    Ok(Settled {
         read_only: mount.is_read_only(),
         mount,
         fuse,
-    }
+        pages,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn settled(text: &str) -> Result<Settled, String> {
+    fn settled_by(text: &str, sloppy: bool) -> Result<Settled, String> {
         let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
-        Ok(settle(
+        settle(
             &options?,
             &Source::Tree(barge_client::Source::Memory),
-        ))
+            sloppy,
+        )
+        .map_err(|failure| failure.message)
+    }
+
+    fn settled(text: &str) -> Result<Settled, String> {
+        settled_by(text, false)
+    }
+
+    #[test]
+    fn what_is_not_known_is_passed_over_if_one_is_sloppy() {
+        assert!(
+            settled_by("ro,sparkling=much", true)
+                .expect("passed over")
+                .read_only
+        );
+        assert!(settled_by("cache=some", true).is_err());
     }
 
     #[test]
@@ -104,13 +212,29 @@ mod tests {
             mount,
             fuse,
             read_only,
+            ..
         } = settled(all).expect("all known");
         assert!(read_only && mount.allow_other && mount.source == "home");
         assert_eq!(fuse.cache, fuse::server::Cache::Always);
         let plain = settled("defaults").expect("known");
         assert!(!plain.read_only && plain.mount.source == "mem:");
         assert!(!settled("ro,rw").expect("known").read_only);
-        for bad in ["", "cache=", "cache=some", "writeback=1", "rows", "fsname="] {
+        let pages = |text: &str| settled(text).expect("known").pages;
+        assert!(pages("cache=none").is_none() && pages("defaults").is_none());
+        let kept = pages("cache=readahead,cache_size=3m").expect("a page cache");
+        assert_eq!((kept.mode, kept.memory), (Mode::ReadAhead, 3 << 20));
+        let loose = settled("cache=loose").expect("known");
+        assert!(loose.fuse.writeback && loose.pages.is_none());
+        for bad in [
+            "",
+            "cache=",
+            "cache=some",
+            "cache_size=1k",
+            "cache_size=M",
+            "writeback=1",
+            "rows",
+            "fsname=",
+        ] {
             assert!(settled(bad).is_err(), "{bad}");
         }
     }

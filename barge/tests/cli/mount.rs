@@ -1,7 +1,7 @@
 //! `barge mount`: a source on a directory of this machine.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-use crate::served::{BARGE, complained, has, said};
+use crate::served::{BARGE, Served, complained, has, said};
 
 /// A mount in the foreground. Dropped, it is gone.
 pub(crate) struct Mounted(Child);
@@ -93,6 +93,59 @@ fn a_source_is_used_like_any_directory_until_it_is_unmounted() {
     unmount(dir.path());
     assert!(mounted.ended().success());
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
+}
+
+/// A served directory, and a socket to it.
+fn served_at(dir: &Path) -> (Served, String) {
+    let (share, socket) = (dir.join("share"), dir.join("socket"));
+    fs::create_dir(&share).expect("made");
+    let socket = socket.to_str().expect("text");
+    let addr = format!("unix:{socket}");
+    let served = Served::start(&["--9p", &addr, share.to_str().expect("text")]);
+    (served, format!("9p+unix:{socket}"))
+}
+
+#[test]
+fn what_is_written_to_a_remote_source_is_there_when_it_is_closed() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_served, url) = served_at(dir.path());
+    let (share, at) = (dir.path().join("share"), dir.path().join("at"));
+    fs::create_dir(&at).expect("made");
+    let text: Vec<u8> = (0..5_000_000u32).map(|at| (at * 7 / 3) as u8).collect();
+    for cache in ["none", "readahead", "mmap", "mmap,cache_size=1M"] {
+        let option = format!("cache={cache}");
+        let mounted = Mounted::new(&[&url, "-o", &option], &at);
+        let file = fs::File::create(at.join("f")).expect("made");
+        for piece in text.chunks(10_007) {
+            (&file).write_all(piece).expect("written");
+        }
+        drop(file);
+        assert!(fs::read(share.join("f")).expect("read") == text, "{cache}");
+        assert!(fs::read(at.join("f")).expect("read") == text, "{cache}");
+        let other = format!("others have changed it behind {cache}");
+        fs::write(share.join("f"), &other).expect("written");
+        // As long as the kernel goes by what it knows.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while fs::read(at.join("f")).expect("read") != other.as_bytes() {
+            assert!(Instant::now() < deadline, "{cache}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        mounted.signal();
+        assert!(mounted.ended().success(), "{cache}");
+    }
+}
+
+#[test]
+fn who_is_sloppy_may_ask_for_what_is_not_known() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let _mounted = Mounted::new(&["mem:", "-s", "-o", "sparkling"], dir.path());
+    assert!(is_mount(dir.path()));
 }
 
 #[test]

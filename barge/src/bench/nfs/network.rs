@@ -85,6 +85,14 @@ impl Network {
         })
     }
 
+    /// The beginning of a command whose program has this network, but the files of everybody.
+    pub(in crate::bench) fn command(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        let keeper = self.keeper.pid().to_string();
+        command.args(["--target", &keeper, "--net"]);
+        command
+    }
+
     /// Starts what runs in it, where it has a /run of its own.
     pub(super) fn start(&self, program: &str, args: &[&str]) -> Option<Process> {
         let mut command = Command::new("nsenter");

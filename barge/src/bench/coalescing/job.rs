@@ -1,0 +1,132 @@
+//! The jobs.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::limit::Limit;
+
+pub(super) struct Job {
+    pub(super) name: &'static str,
+    /// fio's name of it.
+    kind: &'static str,
+    block: &'static str,
+    /// How many times as fast merging made it when that was first measured (Linux's 9P client, 2016).
+    pub(super) first_measured: f64,
+}
+
+/// All of them.
+pub(super) const JOBS: [Job; 8] = [
+    Job::new("write 1M", "write", "1m", 2.60),
+    Job::new("read 1M", "read", "1m", 1.95),
+    Job::new("write 4K", "write", "4k", 2.32),
+    Job::new("read 4K", "read", "4k", 1.70),
+    Job::new("random write 1M", "randwrite", "1m", 2.16),
+    Job::new("random read 1M", "randread", "1m", 1.21),
+    Job::new("random write 4K", "randwrite", "4k", 1.10),
+    Job::new("random read 4K", "randread", "4k", 1.56),
+];
+
+/// What is read, or written at random.
+const DATA: &str = "data";
+/// What is written.
+const OUT: &str = "out";
+
+/// How long a job takes at most: those with a page in each message would take minutes.
+pub(super) fn seconds(quick: bool) -> f64 {
+    if quick { 0.4 } else { 1.0 }
+}
+
+impl Job {
+    const fn new(
+        name: &'static str,
+        kind: &'static str,
+        block: &'static str,
+        first_measured: f64,
+    ) -> Job {
+        Job {
+            name,
+            kind,
+            block,
+            first_measured,
+        }
+    }
+
+    pub(super) fn is_sequential(&self) -> bool {
+        !self.kind.starts_with("rand")
+    }
+
+    fn file(&self) -> &'static str {
+        if self.kind == "write" { OUT } else { DATA }
+    }
+
+    /// Has its file as it begins with.
+    pub(super) fn prepare(&self, share: &Path, size: u64) -> Result<(), String> {
+        let path = share.join(self.file());
+        let told = |error: std::io::Error| format!("{}: {error}", path.display());
+        if self.file() == OUT {
+            return match fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(told(error)),
+                _ => Ok(()),
+            };
+        }
+        if fs::metadata(&path).is_ok_and(|data| data.len() == size) {
+            return Ok(());
+        }
+        let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at ^ (at >> 8)) as u8).collect();
+        let mut file = File::create(&path).map_err(told)?;
+        for _ in 0..size / block.len() as u64 {
+            file.write_all(&block).map_err(told)?;
+        }
+        file.sync_all().map_err(told)
+    }
+
+    /// Does it, below `dir`, and says how many MB/s that are.
+    pub(super) fn run(
+        &self,
+        dir: &Path,
+        size: u64,
+        limit: Option<&Limit>,
+        quick: bool,
+    ) -> Result<f64, String> {
+        let mut command = match limit {
+            Some(limit) => limit.command("fio"),
+            None => Command::new("fio"),
+        };
+        let output = command
+            .args([
+                "--name=bench",
+                "--ioengine=psync",
+                "--thread",
+                "--invalidate=0",
+            ])
+            .args(["--end_fsync=1", "--randseed=7", "--output-format=json"])
+            .arg(format!("--filename={}", dir.join(self.file()).display()))
+            .arg(format!("--size={size}"))
+            .arg(format!("--runtime={}ms", seconds(quick) * 1000.0))
+            .args([
+                format!("--rw={}", self.kind),
+                format!("--bs={}", self.block),
+            ])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("fio: {error}"))?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("fio: {}", why.trim()));
+        }
+        let results: Value = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("what fio has told: {error}"))?;
+        let side = if self.kind.contains("read") {
+            "read"
+        } else {
+            "write"
+        };
+        let rate = results["jobs"][0][side]["bw_bytes"].as_f64();
+        rate.map(|rate| rate / 1e6)
+            .ok_or("fio has told no rate".into())
+    }
+}

@@ -1,0 +1,45 @@
+//! A mount that lasts as long as it is measured.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::super::process::Process;
+
+/// Gone when dropped.
+pub(super) struct Mounted {
+    at: PathBuf,
+    _process: Process,
+}
+
+impl Mounted {
+    /// `source` at the directory `at`, by this very program, which `command` begins.
+    pub(super) fn new(
+        mut command: Command,
+        source: &str,
+        options: &str,
+        at: PathBuf,
+    ) -> Result<Mounted, String> {
+        std::fs::create_dir_all(&at).map_err(|error| format!("{}: {error}", at.display()))?;
+        command
+            .args(["mount", "-f", source, "-o", options])
+            .arg(&at);
+        let process = Process::ready(&mut command).map_err(|failure| failure.message)?;
+        Ok(Mounted {
+            at,
+            _process: process,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // An error means that it is gone already.
+        let _ = unmount(&self.at, UnmountFlags::DETACH);
+    }
+}

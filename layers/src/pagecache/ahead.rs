@@ -1,0 +1,132 @@
+//! Read-ahead: whether reads of an open file are a stream, and how far ahead of it to read.
+
+use std::ops::Range;
+
+use super::pages::BLOCK;
+
+/// What is known of the reads of an open file.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// Where the stream began, if it is one that did not begin with the file.
+    began: u64,
+    /// Where the next read of the stream begins.
+    next: u64,
+    /// Up to where it has been read ahead; 0 as long as it is no stream.
+    ahead: u64,
+}
+
+impl Stream {
+    /// The least that is read ahead. Programs that read the beginning of a file mostly read the rest.
+    const LEAST: u64 = 256 << 10;
+
+    /// The most: as much as a connection of 8 Gbit/s has under way within 8 ms.
+    const MOST: u64 = 8 << 20;
+
+    /// The kernel sends several reads of a stream at once, and they come in any order: so far from where one was expected.
+    const DISORDER: u64 = 512 << 10;
+
+    /// A program reads `range` of a file of `size` bytes: says what is to be read ahead, if anything, which is no more than
+    /// `most` ahead of it.
+    pub(super) fn read(&mut self, range: &Range<u64>, size: u64, most: u64) -> Option<Range<u64>> {
+        let disorder = match self.is_stream() {
+            true => Stream::DISORDER,
+            false => 0,
+        };
+        let expected = self.next.saturating_sub(disorder)..=self.next + disorder;
+        if !expected.contains(&range.start) {
+            *self = Stream {
+                began: range.start,
+                next: range.end,
+                ahead: 0,
+            };
+            return None;
+        }
+        self.next = self.next.max(range.end);
+        // Half of what was read at most is read for nothing.
+        let window = (self.next - self.began) / 2;
+        let window = match self.began {
+            0 => window.max(Stream::LEAST),
+            _ if window < Stream::LEAST => return None,
+            _ => window,
+        };
+        let window = window.min(Stream::MOST).min(most);
+        // What is read now is read by whoever reads it.
+        self.ahead = self.ahead.max(self.next.next_multiple_of(BLOCK));
+        if self.ahead - self.next > window / 2 || self.ahead >= size {
+            return None;
+        }
+        let from = self.ahead;
+        self.ahead = (self.next + window).next_multiple_of(BLOCK).min(size);
+        (from < self.ahead).then_some(from..self.ahead)
+    }
+
+    /// Whether the last reads were a stream.
+    pub(super) fn is_stream(&self) -> bool {
+        self.ahead > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 30;
+
+    #[test]
+    fn windows_grow_with_sequential_use_up_to_the_most() {
+        let mut stream = Stream::default();
+        let (mut at, mut ahead, mut longest) = (0, 0, 0);
+        while at < 256 << 20 {
+            if let Some(range) = stream.read(&(at..at + BLOCK), SIZE, 4 << 20) {
+                assert!(ahead == 0 || range.start == ahead, "no gap, nothing twice");
+                ahead = range.end;
+                longest = longest.max(range.end - range.start);
+            }
+            at += BLOCK;
+            assert!(ahead >= at && ahead - at <= (4 << 20) + BLOCK);
+        }
+        assert!(longest >= 1 << 20, "{longest}");
+    }
+
+    #[test]
+    fn a_stream_may_come_out_of_order() {
+        let mut stream = Stream::default();
+        for at in [0, 2, 1, 3, 5, 4, 6, 8, 7] {
+            let at = at * BLOCK;
+            stream.read(&(at..at + BLOCK), SIZE, SIZE);
+            assert!(stream.is_stream(), "{at}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_at_random_is_not_read_ahead() {
+        let mut stream = Stream::default();
+        for at in [500, 3, 77, 210, 78, 79, 80] {
+            let at = at * BLOCK;
+            assert_eq!(stream.read(&(at..at + BLOCK), SIZE, SIZE), None);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_begins_anywhere_is_read_ahead_of_by_half() {
+        let mut stream = Stream::default();
+        let (mut read, mut ahead) = (0, 0);
+        for at in 100..116 {
+            let at = at * BLOCK;
+            read += BLOCK;
+            let range = stream.read(&(at..at + BLOCK), SIZE, SIZE);
+            ahead += range.map_or(0, |range| range.end - range.start);
+        }
+        assert!(ahead > read / 4 && ahead <= read, "{ahead} of {read}");
+    }
+
+    #[test]
+    fn nothing_is_read_ahead_behind_the_end() {
+        let mut stream = Stream::default();
+        assert_eq!(stream.read(&(0..10), 10, SIZE), None);
+        let mut stream = Stream::default();
+        let all = stream.read(&(0..10), BLOCK + 7, SIZE);
+        assert_eq!(all, Some(BLOCK..BLOCK + 7));
+        assert_eq!(stream.read(&(10..BLOCK), BLOCK + 7, SIZE), None);
+    }
+}

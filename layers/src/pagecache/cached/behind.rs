@@ -1,0 +1,249 @@
+//! Writing behind: when, what, and what becomes of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use vfs::{Call, Cx, Errno, File, Result};
+
+use super::super::pages::{BLOCK, Pages, Run};
+use super::super::payload::Pieces;
+use super::super::workers::Job;
+use super::{Cached, Exclusive, State, Writer};
+
+impl Cached {
+    /// Takes over `put`, which a program has written at `range` by `file`. Answers whether it took all.
+    pub(in crate::pagecache) fn write(
+        &self,
+        (file, cx): (&Arc<dyn File>, &Cx<'_>),
+        range: Range<u64>,
+        put: impl FnOnce(&mut Pages) -> Result<()>,
+    ) -> Result<()> {
+        /// So many stretches in one block are as many messages: they are sent before there are more.
+        const SCATTERED: usize = 64;
+        let mut state = self.lock();
+        while state.exclusive
+            || state.size.is_none()
+            || state.pages.scattered(range.start) > SCATTERED
+        {
+            drop(state);
+            self.may_wait(cx)?;
+            self.size(&**file, cx)?;
+            state = self.lock();
+            if state.exclusive {
+                drop(self.wait(state, cx)?);
+            } else if state.pages.scattered(range.start) > SCATTERED {
+                drop(state);
+                self.clean(cx)?;
+            } else {
+                continue;
+            }
+            state = self.lock();
+        }
+        put(&mut state.pages)?;
+        state.size = Some(state.size.unwrap_or(0).max(range.end));
+        state.change = None;
+        let same = state
+            .writer
+            .as_ref()
+            .is_some_and(|writer| Arc::ptr_eq(&writer.file, file) && writer.caller == *cx.caller);
+        if !same {
+            state.writer = Some(Arc::new(Writer {
+                file: file.clone(),
+                caller: cx.caller.clone(),
+            }));
+        }
+        if !std::mem::replace(&mut state.listed, true) {
+            self.core.workers.watch(self.this.clone());
+        }
+        self.look_for_messages(&mut state, range);
+        Ok(())
+    }
+
+    /// Has it written if there is a whole message now, or too much in all.
+    fn look_for_messages(&self, state: &mut State, written: Range<u64>) {
+        if self.core.memory.is_full_of_dirt() {
+            self.hurry(state);
+            return;
+        }
+        // Looked for where a block is complete, not for each write.
+        let last = written.end - 1;
+        if !written.end.is_multiple_of(BLOCK) && written.end - written.start < Cached::MESSAGE {
+            return;
+        }
+        let Some(stretch) = state.pages.stretch(last, 2 * Cached::MESSAGE) else {
+            return;
+        };
+        let mut whole = stretch.start.next_multiple_of(Cached::MESSAGE);
+        while whole + Cached::MESSAGE <= stretch.end {
+            if !state.full.contains(&whole) {
+                state.full.push(whole);
+                self.ask(state, 1);
+            }
+            whole += Cached::MESSAGE;
+        }
+    }
+
+    /// Has all of it written.
+    fn hurry(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.urgent, true) || state.writers == 0 {
+            self.ask(state, self.core.depth);
+        }
+    }
+
+    fn ask(&self, state: &mut State, more: usize) {
+        if let Some(this) = self.this.upgrade() {
+            for _ in 0..more.min(self.core.depth.saturating_sub(state.writers)) {
+                state.writers += 1;
+                self.core.workers.run(Job::Write(this.clone()));
+            }
+        }
+    }
+
+    /// All of it is to be written soon.
+    pub(in crate::pagecache) fn send_soon(&self) {
+        let mut state = self.lock();
+        if state.pages.has_dirty() {
+            self.hurry(&mut state);
+        }
+    }
+
+    /// Time has passed: whether it is to be written now; nothing if there is nothing to be written.
+    pub(in crate::pagecache) fn grows_old(&self) -> Option<bool> {
+        let mut state = self.lock();
+        if state.pages.is_clean() {
+            (state.listed, state.old) = (false, false);
+            return None;
+        }
+        let due = std::mem::replace(&mut state.old, true);
+        if due {
+            state.urgent = true;
+            state.writers += 1;
+        }
+        Some(due)
+    }
+
+    /// A worker's part: writes as long as there is something to be written.
+    pub(in crate::pagecache) fn write_behind(&self) {
+        let call = Call::detached();
+        while let Some((run, writer)) = self.next_run(false) {
+            // Its error is noted, and nothing cancels it.
+            let _ = self.send(run, &writer, &Cx::new(&writer.caller, &call));
+        }
+    }
+
+    /// What is to be written next: for whoever waits for it (`all`), or for a worker, which leaves if there is nothing.
+    fn next_run(&self, all: bool) -> Option<(Run, Arc<Writer>)> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let run = match all || state.urgent {
+            true => state.pages.pick(state.hand, Cached::MESSAGE),
+            false => loop {
+                let Some(at) = state.full.pop() else {
+                    break None;
+                };
+                let run = state.pages.pick_whole(at, Cached::MESSAGE);
+                if run.is_some() {
+                    break run;
+                }
+            },
+        };
+        let writer = state.writer.clone();
+        let found = run.zip(writer);
+        match &found {
+            Some((run, _)) => {
+                state.hand = run.range.end;
+                state.landed = self.core.landed();
+            }
+            None => {
+                if !state.pages.has_dirty() {
+                    state.urgent = false;
+                    state.full.clear();
+                }
+                if !all {
+                    state.writers -= 1;
+                }
+            }
+        }
+        found
+    }
+
+    /// Writes `run`. What the source does not take is lost and the error noted; if the call is cancelled (`EINTR`) it is to be
+    /// written again.
+    fn send(&self, run: Run, writer: &Writer, cx: &Cx<'_>) -> Result<()> {
+        let Run { range, pieces } = run;
+        let len = range.end - range.start;
+        let mut buffer = self.core.buffer();
+        let done = writer
+            .file
+            .write(cx, range.start, &mut Pieces::new(&pieces, &mut buffer));
+        self.core.give_back(buffer);
+        drop(pieces);
+        let cancelled = cx.call.check().is_err();
+        let mut state = self.lock();
+        state.landed = self.core.landed();
+        let (written, error) = match done {
+            Ok(0) => (0, Some(Errno::EIO)),
+            Ok(count) => ((count as u64).min(len), None),
+            Err(_) if cancelled => (0, None),
+            Err(errno) => (0, Some(errno)),
+        };
+        state.pages.landed(&range, written, error.is_none());
+        if let Some(errno) = error {
+            tracing::warn!("{len} bytes that were written behind are lost: {errno}");
+            state.errors.note(errno);
+            // Whether it is as long as they made it is to be asked.
+            state.size = None;
+        }
+        if state.pages.is_clean() {
+            state.writer = None;
+            state.urgent = false;
+        }
+        drop(state);
+        self.changed.notify_all();
+        match cancelled && written < len {
+            true => Err(Errno::EINTR),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until nothing is to be written. Errors of that are noted; `EINTR` if the call is cancelled.
+    pub(in crate::pagecache) fn clean(&self, cx: &Cx<'_>) -> Result<()> {
+        if self.lock().pages.is_clean() {
+            return Ok(());
+        }
+        self.may_wait(cx)?;
+        loop {
+            let mut state = self.lock();
+            if state.pages.is_clean() {
+                return Ok(());
+            }
+            if state.pages.has_more_than(Cached::MESSAGE) {
+                self.hurry(&mut state);
+            }
+            drop(state);
+            if let Some((run, writer)) = self.next_run(true) {
+                let caller = writer.caller.clone();
+                self.send(run, &writer, &cx.on_behalf_of(&caller))?;
+                continue;
+            }
+            let state = self.lock();
+            if !state.pages.is_clean() {
+                drop(self.wait(state, cx)?);
+            }
+        }
+    }
+
+    /// Has everything written, and nothing more until the answer is dropped.
+    pub(in crate::pagecache) fn exclusive(&self, cx: &Cx<'_>) -> Result<Exclusive<'_>> {
+        self.may_wait(cx)?;
+        let mut state = self.lock();
+        while state.exclusive {
+            state = self.wait(state, cx)?;
+        }
+        state.exclusive = true;
+        drop(state);
+        let exclusive = Exclusive(self);
+        self.clean(cx)?;
+        Ok(exclusive)
+    }
+}

@@ -1,0 +1,104 @@
+//! Reading what is not here.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use vfs::{Cx, File, Result};
+
+use super::super::pages::Piece;
+use super::super::payload::Filling;
+use super::super::workers::Job;
+use super::{Cached, Fetched, Reserved, State};
+
+impl Cached {
+    /// `range` of it, which is within its size, or what of it is to be read first.
+    pub(in crate::pagecache) fn get(
+        &self,
+        range: Range<u64>,
+    ) -> std::result::Result<Vec<Piece>, Range<u64>> {
+        self.lock().pages.get(range)
+    }
+
+    /// Reads by `file` what is not here of the beginning of `range`, or waits for whoever does.
+    pub(in crate::pagecache) fn fetch(
+        &self,
+        file: &dyn File,
+        cx: &Cx<'_>,
+        range: Range<u64>,
+    ) -> Result<Fetched> {
+        let mut state = self.lock();
+        let wanted = state.pages.wanted(range.clone());
+        let others = state.pages.is_fetched(&range);
+        if others && wanted.start > range.start {
+            drop(self.wait(state, cx)?);
+            return Ok(Fetched::ByOthers);
+        }
+        if wanted.is_empty() {
+            return Ok(Fetched::UpTo(range.end));
+        }
+        let reserved = self.reserve(&mut state, wanted);
+        drop(state);
+        let end = reserved.range.end;
+        self.fill(file, cx, reserved)?;
+        Ok(Fetched::UpTo(end))
+    }
+
+    fn reserve(&self, state: &mut State, range: Range<u64>) -> Reserved {
+        state.pages.fetch(range.clone());
+        Reserved {
+            range,
+            epoch: state.epoch,
+            landed: state.landed,
+        }
+    }
+
+    /// Has workers read by `file` what is not here of `range` and nobody reads yet. Whoever wants it meanwhile waits for them.
+    pub(in crate::pagecache) fn read_ahead(
+        &self,
+        file: &Arc<dyn File>,
+        cx: &Cx<'_>,
+        mut range: Range<u64>,
+    ) {
+        let Some(this) = self.this.upgrade() else {
+            return;
+        };
+        let mut state = self.lock();
+        while !range.is_empty() {
+            let wanted = state.pages.wanted(range.clone());
+            range.start = wanted.end;
+            if !wanted.is_empty() {
+                let reserved = self.reserve(&mut state, wanted);
+                let job = Job::Read(this.clone(), file.clone(), cx.caller.clone(), reserved);
+                self.core.workers.run(job);
+            }
+        }
+    }
+
+    /// Reads by `file` what is reserved for that.
+    pub(in crate::pagecache) fn fill(
+        &self,
+        file: &dyn File,
+        cx: &Cx<'_>,
+        reserved: Reserved,
+    ) -> Result<()> {
+        let Reserved {
+            range,
+            epoch,
+            landed,
+        } = reserved;
+        let mut filling = Filling::new(self, epoch, range.clone());
+        let len = (range.end - range.start) as usize;
+        let done = file.read(cx, range.start, len, &mut filling);
+        let mut state = self.lock();
+        state.pages.fetched(&range);
+        if let Ok(got) = done {
+            let end = range.start + got as u64;
+            if end < range.end && (state.epoch, state.landed) == (epoch, landed) {
+                state.ends_at(end, range.end);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+        done.map(drop)
+    }
+}

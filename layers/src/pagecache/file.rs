@@ -1,0 +1,292 @@
+//! An open file over the cache.
+
+use std::any::Any;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vfs::{
+    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Extent, File, Lease, LeaseKind, OpenFlags,
+    Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+};
+
+use super::Mode;
+use super::ahead::Stream;
+use super::cached::{Cached, Fetched};
+use super::pages::{BLOCK, PAGE, Piece};
+use super::table::Table;
+
+/// One open of a file that the cache knows.
+pub(super) struct CachedFile {
+    inner: Arc<dyn File>,
+    table: Arc<Table>,
+    cached: Arc<Cached>,
+    mode: Mode,
+    flags: OpenFlags,
+    stream: Mutex<Stream>,
+    /// Up to which error whoever has opened it was told.
+    seen: Mutex<u64>,
+}
+
+impl Drop for CachedFile {
+    fn drop(&mut self) {
+        self.cached.lock().opens -= 1;
+        self.cached.send_soon();
+        self.table.leave(&self.cached);
+    }
+}
+
+impl CachedFile {
+    /// `inner`, which was opened with `flags`, over what there is in the cache.
+    pub(super) fn new(
+        inner: Arc<dyn File>,
+        table: Arc<Table>,
+        cached: Arc<Cached>,
+        (mode, flags): (Mode, OpenFlags),
+    ) -> CachedFile {
+        let seen = Mutex::new(cached.lock().errors.sample());
+        CachedFile {
+            inner,
+            table,
+            cached,
+            mode,
+            flags,
+            stream: Mutex::default(),
+            seen,
+        }
+    }
+
+    /// What is below `file`, if that is one of the cache's.
+    pub(super) fn below(file: &dyn File) -> &dyn File {
+        match file.as_any().downcast_ref::<CachedFile>() {
+            Some(file) => &*file.inner,
+            None => file,
+        }
+    }
+
+    fn stream(&self) -> MutexGuard<'_, Stream> {
+        self.stream.lock().expect("no panic holds it")
+    }
+
+    /// Tells what went wrong in writing behind, once.
+    fn check(&self) -> Result<()> {
+        let mut seen = self.seen.lock().expect("no panic holds it");
+        self.cached.lock().errors.check(&mut seen)
+    }
+
+    /// Reads past the cache.
+    fn read_below(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        self.cached.clean(cx)?;
+        self.inner.read(cx, offset, len, sink)
+    }
+
+    /// Writes past the cache.
+    fn write_below(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+        let _exclusive = self.cached.exclusive(cx)?;
+        let size = self.cached.lock().size;
+        let done = self.inner.write(cx, offset, data);
+        let end = match done {
+            Ok(count) => offset.saturating_add(count as u64),
+            Err(_) => offset.saturating_add(1),
+        };
+        match self.flags.contains(OpenFlags::APPEND) {
+            // It is behind all that anybody here has seen.
+            true => self.cached.overwritten(size.unwrap_or(0)..u64::MAX, None),
+            false => {
+                let size = size.filter(|_| done.is_ok()).map(|size| size.max(end));
+                self.cached
+                    .overwritten(offset..end.max(offset.saturating_add(1)), size);
+            }
+        }
+        done
+    }
+
+    /// What is read for a read of `range` that lacks `missing`.
+    fn around(&self, missing: Range<u64>, size: u64) -> Range<u64> {
+        let streams = self.stream().is_stream();
+        let grain = match streams || self.cached.lock().pages.reads_around() {
+            true => BLOCK,
+            false => PAGE,
+        };
+        let end = missing.end.next_multiple_of(grain).min(size);
+        missing.start / grain * grain..end
+    }
+
+    /// Has read ahead what is to come.
+    fn read_ahead(&self, cx: &Cx<'_>, range: &Range<u64>, size: u64) {
+        let most = self.table.core.memory.bytes() / 4;
+        let Some(ahead) = self.stream().read(range, size, most) else {
+            return;
+        };
+        self.table.make_room(ahead.end - ahead.start);
+        self.cached.read_ahead(&self.inner, cx, ahead);
+    }
+}
+
+fn put(pieces: &[Piece], sink: &mut dyn Sink) -> usize {
+    let each = pieces.iter().map(|piece| {
+        sink.bytes(piece.bytes());
+        piece.bytes().len()
+    });
+    each.sum()
+}
+
+impl File for CachedFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        self.cached.attr(cx, want, || self.inner.attr(cx, want))
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        self.cached.setattr(cx, set, || self.inner.setattr(cx, set))
+    }
+
+    fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
+        /// So often it may happen that what was read for it has to make room before it is seen.
+        const TRIES: usize = 4;
+        let may = self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
+        // Offsets are signed wherever files are.
+        if !may || self.flags.contains(OpenFlags::DIRECT) || i64::try_from(offset).is_err() {
+            return self.read_below(cx, offset, len, sink);
+        }
+        let len = len.min(sink.room()) as u64;
+        let (mut read_ahead, mut tries) = (true, 0);
+        while tries < TRIES {
+            let size = self.cached.size(&*self.inner, cx)?;
+            let range = offset..size.min(offset.saturating_add(len));
+            if range.is_empty() {
+                return Ok(0);
+            }
+            let missing = match self.cached.get(range.clone()) {
+                Ok(pieces) => {
+                    if read_ahead {
+                        self.read_ahead(cx, &range, size);
+                    }
+                    return Ok(put(&pieces, sink));
+                }
+                Err(missing) => missing,
+            };
+            self.cached.may_wait(cx)?;
+            if std::mem::take(&mut read_ahead) {
+                self.read_ahead(cx, &range, size);
+            }
+            let mut rest = self.around(missing.start..range.end, size);
+            self.table.make_room(rest.end - rest.start);
+            tries += 1;
+            while rest.start < range.end {
+                match self.cached.fetch(&*self.inner, cx, rest.clone())? {
+                    Fetched::UpTo(end) => rest.start = end,
+                    Fetched::ByOthers => {
+                        tries = 0;
+                        break;
+                    }
+                }
+            }
+        }
+        self.read_below(cx, offset, len as usize, sink)
+    }
+
+    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
+        let past = OpenFlags::DIRECT | OpenFlags::APPEND | OpenFlags::SYNC | OpenFlags::DSYNC;
+        let len = data.len();
+        let memory = &self.table.core.memory;
+        let end = offset.checked_add(len as u64);
+        let end = end.filter(|&end| end <= i64::MAX as u64);
+        let behind = self.mode != Mode::ReadAhead
+            && self.flags.contains(OpenFlags::WRITE)
+            && !self.flags.intersects(past)
+            && len > 0
+            && len as u64 <= memory.most_dirty() / 2;
+        let (Some(end), true) = (end, behind) else {
+            return self.write_below(cx, offset, data);
+        };
+        if !memory.takes(len) {
+            cx.may_wait()?;
+            for file in self.table.core.workers.dirty() {
+                file.send_soon();
+            }
+            memory.wait_for_less_dirty(cx, len)?;
+        }
+        self.table.make_room(len as u64);
+        let mut at = offset;
+        self.cached.write((&self.inner, cx), offset..end, |pages| {
+            data.bytes(&mut |piece| {
+                pages.write(at, piece);
+                at += piece.len() as u64;
+                Ok(())
+            })
+        })?;
+        Ok(len)
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+        self.inner.readdir(cx, cookie, plus, sink)
+    }
+
+    fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
+        self.cached.clean(cx)?;
+        let durable = self.inner.fsync(cx, datasync);
+        self.check().and(durable)
+    }
+
+    fn flush(&self, cx: &Cx<'_>) -> Result<()> {
+        self.cached.clean(cx)?;
+        let done = self.inner.flush(cx);
+        self.check().and(done)
+    }
+
+    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+        let _exclusive = self.cached.exclusive(cx)?;
+        let done = self.inner.allocate(cx, how, offset, len);
+        // Some of them move all that is behind.
+        self.cached.overwritten(offset..u64::MAX, None);
+        done
+    }
+
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+        self.cached.clean(cx)?;
+        self.inner.seek(cx, offset, what)
+    }
+
+    fn extents(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        self.cached.clean(cx)?;
+        self.inner.extents(cx, offset, len, each)
+    }
+
+    fn copy(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        to: &dyn File,
+        to_offset: u64,
+        len: u64,
+        how: CopyHow,
+    ) -> Result<u64> {
+        self.cached.clean(cx)?;
+        let Some(to) = to.as_any().downcast_ref::<CachedFile>() else {
+            return self.inner.copy(cx, offset, to, to_offset, len, how);
+        };
+        let _exclusive = to.cached.exclusive(cx)?;
+        let done = self.inner.copy(cx, offset, &*to.inner, to_offset, len, how);
+        to.cached.overwritten(to_offset..u64::MAX, None);
+        done
+    }
+
+    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
+        self.inner.lease(cx, kind, broken)
+    }
+}

@@ -1,0 +1,459 @@
+//! What the cache has of one file: blocks, which of their bytes are valid, and which are to be written.
+//!
+//! It knows nothing of the file's end, of who reads or of time. Lock order: none, the file's state guards it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use vfs::Ranges;
+
+use super::cached::Cached;
+use super::memory::Memory;
+
+/// Bytes of a block: the grain in which memory is had, and how much a read at random has around it.
+pub(super) const BLOCK: u64 = 64 << 10;
+
+/// Bytes of a page: the least that is read at a time.
+pub(super) const PAGE: u64 = 4 << 10;
+
+/// Contents of one file, or some of them.
+pub(super) struct Pages {
+    memory: Arc<Memory>,
+    owner: Weak<Cached>,
+    blocks: BTreeMap<u64, Block>,
+    /// Which blocks have bytes to be written.
+    dirty: BTreeSet<u64>,
+    /// What is being written: not to be written by another message before that has come back.
+    flights: Vec<Range<u64>>,
+    /// What is being read: what was written in between must still be here when it comes.
+    fetches: Vec<Range<u64>>,
+    /// Whether blocks that made room had been read from again: above 0 more of them, below 0 fewer.
+    again: i8,
+    /// How often [`Pages::reads_around`] was asked.
+    asked: u32,
+}
+
+/// Ranges are in bytes of the file.
+struct Block {
+    data: Arc<Vec<u8>>,
+    valid: Ranges,
+    dirty: Ranges,
+    /// How often it was read from since it came.
+    reads: u8,
+    memory: Arc<Memory>,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.memory.give(std::mem::take(&mut self.data));
+    }
+}
+
+/// Bytes that stay as they are, whatever becomes of the cache.
+pub(super) struct Piece {
+    data: Arc<Vec<u8>>,
+    range: Range<usize>,
+}
+
+impl Piece {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.data[self.range.clone()]
+    }
+}
+
+/// Bytes to be written by one message.
+pub(super) struct Run {
+    pub(super) range: Range<u64>,
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// The parts of `range` that lie in one block each.
+fn split(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        (at < range.end).then(|| {
+            let (number, begin) = (at / BLOCK, at);
+            at = range.end.min((number + 1) * BLOCK);
+            (number, begin..at)
+        })
+    })
+}
+
+/// Where a part of a block lies in its memory.
+fn within(part: &Range<u64>) -> Range<usize> {
+    let begin = (part.start % BLOCK) as usize;
+    begin..begin + (part.end - part.start) as usize
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl Pages {
+    pub(super) fn new(memory: Arc<Memory>, owner: Weak<Cached>) -> Pages {
+        Pages {
+            memory,
+            owner,
+            blocks: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            flights: Vec::new(),
+            fetches: Vec::new(),
+            again: 0,
+            asked: 0,
+        }
+    }
+
+    /// Whether a read at random is to read all of its block: as long as others of the kind found something there. Tried again
+    /// now and then.
+    pub(super) fn reads_around(&mut self) -> bool {
+        self.asked = self.asked.wrapping_add(1);
+        self.again >= 0 || self.asked.is_multiple_of(8)
+    }
+
+    /// Whether there is nothing of the file.
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Whether nothing is to be written, or being written.
+    pub(super) fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && self.flights.is_empty()
+    }
+
+    /// Whether there are bytes to be written that no message has taken yet.
+    pub(super) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Whether anything at or behind `at` is to be written or being written.
+    pub(super) fn unwritten_from(&self, at: u64) -> bool {
+        let last = self.dirty.last().and_then(|number| self.blocks.get(number));
+        last.is_some_and(|block| block.dirty.next(at).is_some())
+            || self.flights.iter().any(|flight| flight.end > at)
+    }
+
+    fn block(&mut self, number: u64) -> &mut Block {
+        let (memory, owner) = (&self.memory, &self.owner);
+        self.blocks.entry(number).or_insert_with(|| Block {
+            data: Arc::new(memory.take(owner, number)),
+            valid: Ranges::default(),
+            dirty: Ranges::default(),
+            reads: 0,
+            memory: memory.clone(),
+        })
+    }
+
+    /// Takes over what a program has written at `at`.
+    pub(super) fn write(&mut self, at: u64, data: &[u8]) {
+        let mut rest = data;
+        for (number, part) in split(at..at + data.len() as u64) {
+            let here = within(&part);
+            let (piece, behind) = rest.split_at(here.len());
+            rest = behind;
+            let block = self.block(number);
+            Arc::make_mut(&mut block.data)[here].copy_from_slice(piece);
+            block.valid.insert(part.start, part.end - 1);
+            block.dirty.insert(part.start, part.end - 1);
+            if self.dirty.insert(number) {
+                self.memory.dirtied();
+            }
+        }
+    }
+
+    /// Takes over what came from below for `at`, where nothing is yet: zeros without `data`.
+    pub(super) fn fill(&mut self, range: Range<u64>, data: Option<&[u8]>) {
+        let start = range.start;
+        for (number, part) in split(range) {
+            let block = self.block(number);
+            for (from, to) in block.valid.gaps(part.start, part.end - 1) {
+                let gap = &mut Arc::make_mut(&mut block.data)[within(&(from..to + 1))];
+                match data {
+                    Some(data) => {
+                        let at = (from - start) as usize;
+                        gap.copy_from_slice(&data[at..at + gap.len()]);
+                    }
+                    None => gap.fill(0),
+                }
+            }
+            block.valid.insert(part.start, part.end - 1);
+        }
+    }
+
+    /// All of `range`, or the first part of it that is not here.
+    pub(super) fn get(&mut self, range: Range<u64>) -> Result<Vec<Piece>, Range<u64>> {
+        let mut pieces = Vec::with_capacity(((range.end - range.start) / BLOCK) as usize + 2);
+        for (number, part) in split(range.clone()) {
+            match self.blocks.get_mut(&number) {
+                Some(block) if block.valid.covers(part.start, part.end - 1) => {
+                    block.reads = block.reads.saturating_add(1);
+                    pieces.push(Piece {
+                        data: block.data.clone(),
+                        range: within(&part),
+                    });
+                }
+                Some(block) => {
+                    let gaps = block.valid.gaps(part.start, part.end - 1);
+                    let first = gaps.first().map_or(part.start, |gap| gap.0);
+                    return Err(first..self.missing(first, range.end));
+                }
+                None => return Err(part.start..self.missing(part.start, range.end)),
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Where what is missing from `from` on ends, `to` at the latest: blocks of which nothing is here are taken together.
+    fn missing(&self, from: u64, to: u64) -> u64 {
+        let mut end = from;
+        for (number, part) in split(from..to) {
+            match self
+                .blocks
+                .get(&number)
+                .and_then(|b| b.valid.next(part.start))
+            {
+                Some((first, _)) if first < part.end => return first.max(end),
+                _ => end = part.end,
+            }
+        }
+        end
+    }
+
+    /// `range`, as far as it is missing at its beginning and nobody reads it already; nothing if that is no byte.
+    pub(super) fn wanted(&self, mut range: Range<u64>) -> Range<u64> {
+        while range.start < range.end {
+            let busy = self
+                .fetches
+                .iter()
+                .find(|fetch| fetch.contains(&range.start));
+            if let Some(busy) = busy {
+                range.start = busy.end;
+                continue;
+            }
+            let number = range.start / BLOCK;
+            let here = self
+                .blocks
+                .get(&number)
+                .and_then(|b| b.valid.next(range.start));
+            match here {
+                Some((first, last)) if first <= range.start => range.start = last + 1,
+                _ => break,
+            }
+        }
+        if range.start >= range.end {
+            return range.end..range.end;
+        }
+        let next = self.fetches.iter().map(|fetch| fetch.start);
+        let next = next.filter(|&start| start > range.start).min();
+        range.end = range.end.min(next.unwrap_or(range.end));
+        range.start..self.missing(range.start, range.end)
+    }
+
+    /// Whether somebody reads something of `range`.
+    pub(super) fn is_fetched(&self, range: &Range<u64>) -> bool {
+        self.fetches.iter().any(|fetch| overlap(fetch, range))
+    }
+
+    /// Somebody reads `range` from below, until [`Pages::fetched`].
+    pub(super) fn fetch(&mut self, range: Range<u64>) {
+        self.fetches.push(range);
+    }
+
+    pub(super) fn fetched(&mut self, range: &Range<u64>) {
+        if let Some(at) = self.fetches.iter().position(|fetch| fetch == range) {
+            self.fetches.swap_remove(at);
+        }
+    }
+
+    /// How many separate stretches there are to be written in the block at `at`.
+    pub(super) fn scattered(&self, at: u64) -> usize {
+        let block = self.blocks.get(&(at / BLOCK));
+        block.map_or(0, |block| block.dirty.count())
+    }
+
+    /// The stretch to be written that has the byte `at`, up to `most` bytes before it and behind it.
+    pub(super) fn stretch(&self, at: u64, most: u64) -> Option<Range<u64>> {
+        let dirty = |number: u64| self.blocks.get(&number).map(|block| &block.dirty);
+        let (first, last) = dirty(at / BLOCK)?
+            .next(at)
+            .filter(|&(from, _)| from <= at)?;
+        let (mut start, mut end) = (first, last + 1);
+        while start.is_multiple_of(BLOCK) && start > 0 && at - start < most {
+            let before = dirty(start / BLOCK - 1);
+            match before.and_then(|dirty| dirty.next(start - 1)) {
+                Some((from, _)) if from < start => start = from,
+                _ => break,
+            }
+        }
+        while end.is_multiple_of(BLOCK) && end - at < most {
+            match dirty(end / BLOCK).and_then(|dirty| dirty.next(end)) {
+                Some((from, last)) if from == end => end = last + 1,
+                _ => break,
+            }
+        }
+        Some(start..end)
+    }
+
+    /// Takes the next bytes to be written, at or behind `from` or else from the front: adjacent ones together, up to `most`,
+    /// ending at a multiple of it if they go on. None that are being written already. They are being written until
+    /// [`Pages::landed`].
+    pub(super) fn pick(&mut self, from: u64, most: u64) -> Option<Run> {
+        let number = from / BLOCK;
+        let busy = |at: u64| self.flights.iter().any(|flight| flight.contains(&at));
+        let mut numbers = self.dirty.range(number..).chain(self.dirty.range(..number));
+        let start = numbers.find_map(|number| {
+            let block = self.blocks.get(number)?;
+            let begins = || {
+                block
+                    .dirty
+                    .iter()
+                    .map(|(first, last)| first.max(from.min(last)))
+            };
+            let behind = begins().filter(|&at| at >= from && !busy(at)).min();
+            behind.or_else(|| {
+                let begins = block.dirty.iter().map(|(first, _)| first);
+                begins.filter(|&at| !busy(at)).min()
+            })
+        })?;
+        let stretch = self.stretch(start, most)?;
+        let mut end = stretch.end.min((start / most + 1) * most);
+        let busy = self.flights.iter().map(|flight| flight.start);
+        end = busy.filter(|&at| at > start).fold(end, u64::min);
+        self.take(start..end)
+    }
+
+    /// Takes the `most` bytes at `at`, if all of them are to be written and none is being written: as [`Pages::pick`].
+    pub(super) fn pick_whole(&mut self, at: u64, most: u64) -> Option<Run> {
+        let whole = at..at + most;
+        let ready = self.stretch(at, most)?.end >= whole.end;
+        let busy = self.flights.iter().any(|flight| overlap(flight, &whole));
+        (ready && !busy).then_some(())?;
+        self.take(whole)
+    }
+
+    /// Whether more than `bytes` may be to be written.
+    pub(super) fn has_more_than(&self, bytes: u64) -> bool {
+        self.dirty.len() as u64 * BLOCK > bytes
+    }
+
+    fn take(&mut self, range: Range<u64>) -> Option<Run> {
+        let mut pieces = Vec::new();
+        for (number, part) in split(range.clone()) {
+            let block = self.blocks.get_mut(&number)?;
+            pieces.push(Piece {
+                data: block.data.clone(),
+                range: within(&part),
+            });
+            block.dirty.remove(part.start, part.end - 1);
+            if block.dirty.is_empty() && self.dirty.remove(&number) {
+                self.memory.cleaned();
+            }
+        }
+        self.flights.push(range.clone());
+        Some(Run { range, pieces })
+    }
+
+    /// `run` is not being written any more. What of it was not is to be written again (`again`), or lost: not here any more,
+    /// unless it was written anew meanwhile.
+    pub(super) fn landed(&mut self, run: &Range<u64>, written: u64, again: bool) {
+        if let Some(at) = self.flights.iter().position(|flight| flight == run) {
+            self.flights.swap_remove(at);
+        }
+        for (number, part) in split(run.start + written..run.end) {
+            let Some(block) = self.blocks.get_mut(&number) else {
+                continue;
+            };
+            if again {
+                block.dirty.insert(part.start, part.end - 1);
+                if self.dirty.insert(number) {
+                    self.memory.dirtied();
+                }
+                continue;
+            }
+            for (from, to) in block.dirty.gaps(part.start, part.end - 1) {
+                block.valid.remove(from, to);
+            }
+            if block.valid.is_empty() {
+                self.blocks.remove(&number);
+            }
+        }
+    }
+
+    /// Forgets everything from `size` on.
+    pub(super) fn cut(&mut self, size: u64) {
+        self.remove(size..u64::MAX);
+    }
+
+    /// Forgets `range`, whether or not it is to be written.
+    pub(super) fn remove(&mut self, range: Range<u64>) {
+        let numbers = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        let numbers: Vec<u64> = self
+            .blocks
+            .range(numbers)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in numbers {
+            let Some(block) = self.blocks.get_mut(&number) else {
+                continue;
+            };
+            block.valid.remove(range.start, range.end - 1);
+            block.dirty.remove(range.start, range.end - 1);
+            let (gone, clean) = (block.valid.is_empty(), block.dirty.is_empty());
+            if clean && self.dirty.remove(&number) {
+                self.memory.cleaned();
+            }
+            if gone {
+                self.blocks.remove(&number);
+            }
+        }
+    }
+
+    /// Forgets all but what is to be written or being written.
+    pub(super) fn forget_clean(&mut self) {
+        let flights = &self.flights;
+        self.blocks.retain(|number, block| {
+            let whole = number * BLOCK..(number + 1) * BLOCK;
+            let mut kept = block.dirty.clone();
+            for flight in flights.iter().filter(|flight| overlap(flight, &whole)) {
+                let (from, to) = (flight.start.max(whole.start), flight.end.min(whole.end));
+                kept.insert(from, to - 1);
+            }
+            block.valid = kept;
+            !block.valid.is_empty()
+        });
+    }
+
+    /// Makes room of a block, unless somebody needs it, and says whether it is gone. One that has been read from again is given
+    /// another round first (`again`).
+    pub(super) fn evict(&mut self, number: u64, again: bool) -> bool {
+        let whole = number * BLOCK..(number + 1) * BLOCK;
+        let Some(block) = self.blocks.get_mut(&number) else {
+            return true;
+        };
+        let busy = |ranges: &[Range<u64>]| ranges.iter().any(|range| overlap(range, &whole));
+        if !block.dirty.is_empty() || busy(&self.flights) || busy(&self.fetches) {
+            return false;
+        }
+        let useful = block.reads > 1;
+        self.again = (self.again + if useful { 1 } else { -1 }).clamp(-16, 16);
+        if useful && again {
+            block.reads = 0;
+            return false;
+        }
+        self.blocks.remove(&number);
+        true
+    }
+
+    /// Whether anything of a block is here.
+    pub(super) fn has(&self, number: u64) -> bool {
+        self.blocks.contains_key(&number)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        for _ in 0..self.dirty.len() {
+            self.memory.cleaned();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Threads that read ahead and write behind.
+//!
+//! Lock order: their own mutex, behind all others; none is held while a job runs.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::thread::Builder;
+use std::time::Duration;
+
+use vfs::{Call, Caller, Cx, File};
+
+use super::cached::{Cached, Reserved};
+
+/// What there is to do.
+pub(super) enum Job {
+    /// Write what a file has to be written.
+    Write(Arc<Cached>),
+    /// Read a part of it, on behalf of whoever will want it.
+    Read(Arc<Cached>, Arc<dyn File>, Caller, Reserved),
+}
+
+pub(super) struct Workers {
+    queue: Mutex<Queue>,
+    work: Condvar,
+    most: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+    /// Files that have bytes to be written.
+    dirty: Vec<Weak<Cached>>,
+}
+
+impl Workers {
+    /// What was written is on its way after twice this at the latest: sooner than a local file system, which takes up to
+    /// 30 s, for it is a program here that can be killed.
+    const TICK: Duration = Duration::from_secs(2);
+
+    /// Up to `most` threads; one is there at once.
+    pub(super) fn new(most: usize) -> io::Result<Arc<Workers>> {
+        let workers = Arc::new(Workers {
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            most,
+        });
+        workers.hire(&mut workers.queue())?;
+        Ok(workers)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("no panic holds it")
+    }
+
+    /// Has `job` done.
+    pub(super) fn run(self: &Arc<Self>, job: Job) {
+        let mut queue = self.queue();
+        queue.jobs.push_back(job);
+        if queue.idle >= queue.jobs.len() {
+            self.work.notify_one();
+        } else if queue.threads < self.most
+            && let Err(error) = self.hire(&mut queue)
+        {
+            tracing::debug!("no more threads to read ahead and write behind: {error}");
+        }
+    }
+
+    /// `file` has bytes to be written: it is written in a while, if nobody asks for it before.
+    pub(super) fn watch(&self, file: Weak<Cached>) {
+        let mut queue = self.queue();
+        queue.dirty.push(file);
+        if queue.dirty.len() == 1 {
+            // Whoever sleeps for ever has to look at the time.
+            self.work.notify_one();
+        }
+    }
+
+    /// All files that have bytes to be written, and perhaps some more.
+    pub(super) fn dirty(&self) -> Vec<Arc<Cached>> {
+        let queue = self.queue();
+        queue.dirty.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Nobody has work for them any more.
+    pub(super) fn close(&self) {
+        self.queue().closed = true;
+        self.work.notify_all();
+    }
+
+    fn hire(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
+        let workers = self.clone();
+        let name = Builder::new().name("barge-pages".into());
+        name.spawn(move || workers.work())?;
+        queue.threads += 1;
+        Ok(())
+    }
+
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            match job {
+                Job::Write(file) => file.write_behind(),
+                Job::Read(file, from, caller, reserved) => {
+                    let call = Call::detached();
+                    // Whoever wants it reads it himself, and meets the error.
+                    let _ = file.fill(&*from, &Cx::new(&caller, &call), reserved);
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.queue();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                return Some(job);
+            }
+            if queue.closed {
+                return None;
+            }
+            let rest = match queue.dirty.is_empty() {
+                true => Duration::MAX,
+                false => Workers::TICK,
+            };
+            queue.idle += 1;
+            let (back, slept) = self
+                .work
+                .wait_timeout(queue, rest)
+                .expect("no panic holds it");
+            queue = back;
+            queue.idle -= 1;
+            if slept.timed_out() {
+                let dirty = std::mem::take(&mut queue.dirty);
+                drop(queue);
+                let (due, dirty) = sort(dirty);
+                queue = self.queue();
+                queue.jobs.extend(due);
+                queue.dirty.extend(dirty);
+            }
+        }
+    }
+}
+
+/// What is due, and what is to be looked at again.
+fn sort(dirty: Vec<Weak<Cached>>) -> (Vec<Job>, Vec<Weak<Cached>>) {
+    let (mut due, mut rest) = (Vec::new(), Vec::new());
+    for file in dirty {
+        let Some(there) = file.upgrade() else {
+            continue;
+        };
+        match there.grows_old() {
+            None => continue,
+            Some(true) => due.push(Job::Write(there)),
+            Some(false) => {}
+        }
+        rest.push(file);
+    }
+    (due, rest)
+}

@@ -1,0 +1,435 @@
+//! What goes below the page cache: how many messages, which, and what is told when they fail.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use layers::fault::{Fault, What, When};
+use layers::pagecache::{Mode, Options, PageCache};
+use layers::{Layer, Opened, stack};
+use memory::Memory;
+use vfs::{
+    Call, Caller, Capabilities, Cx, Errno, File, FileSystem, Name, Node, Op, OpenFlags, Payload,
+    Result, SetAttr, Sink, Want,
+};
+use vfs_testkit::{Bytes, Room, clock};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// Notes the messages that arrive: offsets and lengths.
+#[derive(Default)]
+struct Messages {
+    reads: Mutex<Vec<(u64, u64)>>,
+    writes: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Messages {
+    fn take(of: &Mutex<Vec<(u64, u64)>>) -> Vec<(u64, u64)> {
+        std::mem::take(&mut *of.lock().expect("no panic holds it"))
+    }
+}
+
+impl Layer for Messages {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    layers::forward! {
+        id above
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr readdir fsync flush allocate seek extents copy lease
+    }
+
+    fn read(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        at: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        self.reads
+            .lock()
+            .expect("no panic holds it")
+            .push((at, len as u64));
+        inner.read(cx, at, len, sink)
+    }
+
+    fn write(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        at: u64,
+        data: &mut dyn Payload,
+    ) -> Result<usize> {
+        let len = data.len() as u64;
+        self.writes
+            .lock()
+            .expect("no panic holds it")
+            .push((at, len));
+        inner.write(cx, at, data)
+    }
+}
+
+/// A cache over a tree that others use, too.
+struct Bed {
+    below: Arc<dyn FileSystem>,
+    messages: Arc<Messages>,
+    fault: Arc<Fault>,
+    above: Arc<dyn FileSystem>,
+}
+
+fn bed(mode: Mode, memory: u64) -> Bed {
+    let below: Arc<dyn FileSystem> = Memory::new(clock());
+    let fault = Arc::new(Fault::new(3, Arc::new(|| Duration::ZERO)));
+    let messages = Arc::new(Messages::default());
+    let cache = PageCache::new(Options {
+        mode,
+        memory: memory as usize,
+        threads: 2,
+    });
+    let over = stack(stack(below.clone(), fault.clone()), messages.clone());
+    Bed {
+        below,
+        messages,
+        fault,
+        above: stack(over, cache.expect("a thread")),
+    }
+}
+
+fn with<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> T {
+    tried(act).expect("works")
+}
+
+fn tried<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> Result<T> {
+    let call = Call::detached();
+    act(&Cx::new(&Caller::ROOT, &call))
+}
+
+fn create(fs: &dyn FileSystem, name: &str) -> Arc<dyn File> {
+    with(|cx| {
+        let name = Name::new(name.as_bytes())?;
+        let mode = vfs::Mode::exactly(0o644);
+        fs.root(cx)?.create(cx, name, RW, mode)
+    })
+    .1
+}
+
+fn node(fs: &dyn FileSystem, name: &str) -> Arc<dyn Node> {
+    with(|cx| fs.root(cx)?.lookup(cx, Name::new(name.as_bytes())?)).node
+}
+
+fn open(fs: &dyn FileSystem, name: &str, flags: OpenFlags) -> Arc<dyn File> {
+    with(|cx| node(fs, name).open(cx, flags))
+}
+
+fn write(file: &dyn File, at: u64, data: &[u8]) {
+    assert_eq!(
+        with(|cx| file.write(cx, at, &mut Bytes::new(data))),
+        data.len()
+    );
+}
+
+fn read(file: &dyn File, at: u64, len: u64) -> Vec<u8> {
+    let mut room = Room::new(len as usize);
+    with(|cx| file.read(cx, at, len as usize, &mut room));
+    room.into_data()
+}
+
+fn pattern(len: u64, seed: u64) -> Vec<u8> {
+    (0..len).map(|at| ((at + seed) * 31 / 7) as u8).collect()
+}
+
+#[test]
+fn a_stream_of_small_writes_leaves_in_large_messages() {
+    let bed = bed(Mode::Mmap, 16 * MIB);
+    let file = create(&*bed.above, "f");
+    let data = pattern(20 * MIB, 1);
+    for (number, page) in data.chunks(4096).enumerate() {
+        write(&*file, number as u64 * 4096, page);
+    }
+    with(|cx| file.flush(cx));
+    let written = Messages::take(&bed.messages.writes);
+    assert!(written.len() <= 24, "{} messages", written.len());
+    assert!(read(&*open(&*bed.below, "f", OpenFlags::READ), 0, 20 * MIB) == data);
+}
+
+#[test]
+fn several_files_written_at_once_all_merge() {
+    let bed = bed(Mode::Mmap, 32 * MIB);
+    std::thread::scope(|scope| {
+        for name in ["a", "b", "c", "d"] {
+            let bed = &bed;
+            scope.spawn(move || {
+                let file = create(&*bed.above, name);
+                for number in 0..1024 {
+                    write(&*file, number * 4 * KIB, &[7; 4096]);
+                }
+                with(|cx| file.flush(cx));
+            });
+        }
+    });
+    let written = Messages::take(&bed.messages.writes);
+    let mean = 16 * MIB / written.len() as u64;
+    assert!(mean >= 256 * KIB, "messages of {mean} bytes");
+}
+
+#[test]
+fn four_writers_of_one_file_merge() {
+    let bed = bed(Mode::Mmap, 32 * MIB);
+    drop(create(&*bed.above, "f"));
+    std::thread::scope(|scope| {
+        for part in 0..4 {
+            let bed = &bed;
+            scope.spawn(move || {
+                let file = open(&*bed.above, "f", RW);
+                for number in 0..1024 {
+                    write(
+                        &*file,
+                        part * 4 * MIB + number * 4 * KIB,
+                        &[part as u8; 4096],
+                    );
+                }
+                with(|cx| file.flush(cx));
+            });
+        }
+    });
+    let written = Messages::take(&bed.messages.writes);
+    let mean = 16 * MIB / written.len() as u64;
+    assert!(mean >= 256 * KIB, "messages of {mean} bytes");
+    let below = open(&*bed.below, "f", OpenFlags::READ);
+    for part in 0..4 {
+        assert!(
+            read(&*below, part * 4 * MIB, 4 * MIB)
+                .iter()
+                .all(|&byte| byte == part as u8)
+        );
+    }
+}
+
+#[test]
+fn writes_at_random_leave_in_the_order_of_their_offsets() {
+    let bed = bed(Mode::Mmap, 16 * MIB);
+    let file = create(&*bed.above, "f");
+    let data = pattern(MIB, 5);
+    // 97 and 256 have no divisor in common: all pages come, far from their neighbours.
+    for number in (0..256).map(|number| number * 97 % 256) {
+        let at = number * 4 * KIB;
+        write(&*file, at, &data[at as usize..][..4096]);
+    }
+    with(|cx| file.fsync(cx, false));
+    let written = Messages::take(&bed.messages.writes);
+    assert_eq!(written, [(0, MIB)]);
+    assert!(read(&*file, 0, 2 * MIB) == data);
+    assert_eq!(
+        Messages::take(&bed.messages.reads),
+        [],
+        "what was written is read here"
+    );
+}
+
+#[test]
+fn a_stream_of_small_reads_is_read_ahead_of() {
+    let bed = bed(Mode::ReadAhead, 64 * MIB);
+    let data = pattern(16 * MIB, 9);
+    write(&*create(&*bed.below, "f"), 0, &data);
+    let file = open(&*bed.above, "f", OpenFlags::READ);
+    for (number, page) in data.chunks(4096).enumerate() {
+        assert!(
+            read(&*file, number as u64 * 4096, 4096) == page,
+            "page {number}"
+        );
+    }
+    let asked = Messages::take(&bed.messages.reads);
+    assert!(asked.len() <= 40, "{} messages", asked.len());
+    assert_eq!(
+        asked.iter().map(|(_, len)| len).sum::<u64>(),
+        16 * MIB,
+        "nothing twice"
+    );
+}
+
+#[test]
+fn what_was_read_is_kept_until_others_change_it() {
+    let bed = bed(Mode::Mmap, 16 * MIB);
+    let other = create(&*bed.below, "f");
+    write(&*other, 0, b"before");
+    for _ in 0..3 {
+        assert_eq!(read(&*open(&*bed.above, "f", RW), 0, 10), b"before");
+    }
+    assert_eq!(Messages::take(&bed.messages.reads).len(), 1);
+    write(&*other, 0, b"behind it");
+    assert_eq!(read(&*open(&*bed.above, "f", RW), 0, 10), b"behind it");
+}
+
+#[test]
+fn what_is_lost_is_told_to_each_once() {
+    for errno in [Errno::ENOSPC, Errno::EIO] {
+        let bed = bed(Mode::Mmap, 16 * MIB);
+        let (a, b) = (create(&*bed.above, "f"), open(&*bed.above, "f", RW));
+        bed.fault.add(Op::Write, When::Always, What::Fail(errno));
+        write(&*a, 0, b"lost");
+        assert_eq!(tried(|cx| a.fsync(cx, true)), Err(errno));
+        bed.fault.clear();
+        assert_eq!(tried(|cx| a.fsync(cx, true)), Ok(()));
+        assert_eq!(tried(|cx| b.flush(cx)), Err(errno));
+        assert_eq!(tried(|cx| b.flush(cx)), Ok(()));
+        assert_eq!(read(&*a, 0, 10), b"", "as it is below");
+        assert_eq!(with(|cx| a.attr(cx, Want::STAT)).size, 0);
+        let c = open(&*bed.above, "f", RW);
+        assert_eq!(tried(|cx| c.flush(cx)), Ok(()), "it was told");
+    }
+}
+
+#[test]
+fn what_nobody_was_told_is_told_to_the_next() {
+    let bed = bed(Mode::Mmap, 16 * MIB);
+    let file = create(&*bed.above, "f");
+    bed.fault
+        .add(Op::Write, When::Nth(1), What::Fail(Errno::EIO));
+    write(&*file, 0, b"lost");
+    drop(file);
+    // It is written behind the drop.
+    while Messages::take(&bed.messages.writes).is_empty() {
+        std::thread::yield_now();
+    }
+    with(|cx| bed.above.sync(cx));
+    let next = open(&*bed.above, "f", RW);
+    assert_eq!(tried(|cx| next.fsync(cx, false)), Err(Errno::EIO));
+}
+
+#[test]
+fn a_cut_takes_what_was_not_sent_along() {
+    let bed = bed(Mode::Mmap, 16 * MIB);
+    let file = create(&*bed.above, "f");
+    write(&*file, 0, &[1; 10_000]);
+    let cut = SetAttr {
+        size: Some(100),
+        ..SetAttr::default()
+    };
+    assert_eq!(with(|cx| file.setattr(cx, &cut)).size, 100);
+    write(&*file, 200, &[2; 10]);
+    let mut expected = vec![1; 100];
+    expected.resize(200, 0);
+    expected.resize(210, 2);
+    assert_eq!(read(&*file, 0, 300), expected);
+    with(|cx| file.flush(cx));
+    assert_eq!(read(&*open(&*bed.below, "f", RW), 0, 300), expected);
+}
+
+#[test]
+fn writes_past_the_cache_are_seen_and_see_what_was_written() {
+    for past in [OpenFlags::DIRECT, OpenFlags::SYNC, OpenFlags::APPEND] {
+        let bed = bed(Mode::Mmap, 16 * MIB);
+        let (file, below) = (create(&*bed.above, "f"), open(&*bed.below, "f", RW));
+        write(&*file, 0, b"0123");
+        let direct = open(&*bed.above, "f", RW | past);
+        write(&*direct, 4, b"4567");
+        assert_eq!(read(&*below, 0, 10), b"01234567", "{past:?}");
+        assert_eq!(read(&*file, 0, 10), b"01234567", "{past:?}");
+        write(&*file, 0, b"x");
+        assert_eq!(read(&*direct, 0, 10), b"x1234567", "{past:?}");
+    }
+}
+
+/// Does something, once, between asking below and the answer's arriving.
+#[derive(Default)]
+struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Layer for Meanwhile {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    layers::forward! {
+        id above
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr write readdir fsync flush allocate seek extents copy lease
+    }
+
+    fn read(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        at: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        let mut room = Room::new(len);
+        let got = inner.read(cx, at, len, &mut room)?;
+        let act = self.0.lock().expect("no panic holds it").take();
+        if let Some(act) = act {
+            act();
+        }
+        sink.bytes(room.data());
+        Ok(got)
+    }
+}
+
+/// What comes from below is of before a change that was made meanwhile: it is not kept.
+#[test]
+fn what_was_on_its_way_is_not_kept_over_a_change() {
+    type Change = fn(&dyn File);
+    let changes: [(Change, &[u8]); 3] = [
+        (|file| write(file, 0, b"new"), b"newore"),
+        (
+            |file| {
+                write(file, 0, b"new");
+                with(|cx| file.flush(cx));
+            },
+            b"newore",
+        ),
+        (
+            |file| {
+                let cut = |size| SetAttr {
+                    size: Some(size),
+                    ..SetAttr::default()
+                };
+                with(|cx| file.setattr(cx, &cut(0)));
+                with(|cx| file.setattr(cx, &cut(6)));
+            },
+            b"\0\0\0\0\0\0",
+        ),
+    ];
+    for past in [OpenFlags::empty(), OpenFlags::DIRECT] {
+        for (change, expected) in changes {
+            let below: Arc<dyn FileSystem> = Memory::new(clock());
+            write(&*create(&*below, "f"), 0, b"before");
+            let meanwhile = Arc::new(Meanwhile::default());
+            let cache = PageCache::new(Options::default()).expect("a thread");
+            let above = stack(stack(below, meanwhile.clone()), cache);
+            let (reader, writer) = (open(&*above, "f", RW), open(&*above, "f", RW | past));
+            let act = Box::new(move || change(&*writer));
+            *meanwhile.0.lock().expect("no panic holds it") = Some(act);
+            read(&*reader, 0, 6);
+            assert_eq!(read(&*reader, 0, 6), expected, "{past:?}");
+        }
+    }
+}
+
+/// Nothing waits that may not, and nothing is half done then.
+#[test]
+fn who_may_not_wait_gets_what_is_here_and_leaves_what_is_not() {
+    let bed = bed(Mode::Mmap, 16 * MIB);
+    let file = create(&*bed.above, "f");
+    write(&*file, 0, b"here");
+    let call = Call::detached();
+    let cx = Cx {
+        patience: vfs::Patience::None,
+        ..Cx::new(&Caller::ROOT, &call)
+    };
+    let mut room = Room::new(4);
+    assert_eq!(file.read(&cx, 0, 4, &mut room), Ok(4));
+    assert_eq!(file.write(&cx, 4, &mut Bytes::new(b"too")), Ok(3));
+    assert_eq!(file.flush(&cx), Err(Errno::WOULD_BLOCK));
+    assert_eq!(
+        file.attr(&cx, Want::STAT).map(drop),
+        Err(Errno::WOULD_BLOCK)
+    );
+    assert_eq!(Messages::take(&bed.messages.writes), []);
+}

@@ -1,0 +1,340 @@
+//! The page cache against a model: clients that go through it and one behind it, with faults in between.
+//!
+//! The model is the tree itself, below the faults, and what its file was since each opening: close to open, a reader may see
+//! any of that, and must see the last of it once he opens anew. What a failure takes must be told by fsync or close.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use layers::fault::{Fault, What, When};
+use layers::pagecache::{Mode, Options, PageCache};
+use layers::stack;
+use memory::Memory;
+use proptest::prelude::*;
+use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, Op, OpenFlags, Result, SetAttr};
+use vfs_testkit::{Bytes, Room, clock};
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// Twice as much as the cache has memory for.
+const LONGEST: u64 = 2 << 20;
+
+/// Clients whose files go through the cache.
+const CLIENTS: usize = 3;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open(usize, OpenFlags),
+    Write(usize, u64, u16, u8),
+    /// Many pages in a row.
+    Stream(usize, u64, u8),
+    Read(usize, u64, u32),
+    Cut(usize, u64),
+    Fsync(usize),
+    Close(usize),
+    /// By who is behind the cache, if no other has it open for writing.
+    Behind(u64, u16, u8),
+    BehindCut(u64),
+    Fail(bool, bool),
+    Mend,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let client = || 0..CLIENTS;
+    // Near to each other mostly, so that they meet.
+    let at = || prop_oneof![3 => 0..20_000u64, 1 => 0..LONGEST / 2];
+    let flags = prop_oneof![
+        4 => Just(RW),
+        1 => Just(RW | OpenFlags::DIRECT),
+        1 => Just(RW | OpenFlags::SYNC),
+        1 => Just(RW | OpenFlags::APPEND),
+        1 => Just(RW | OpenFlags::TRUNC),
+    ];
+    let step = prop_oneof![
+        4 => (client(), flags).prop_map(|(who, flags)| Step::Open(who, flags)),
+        6 => (client(), at(), 1..9000u16, any::<u8>()).prop_map(|(who, at, len, byte)| Step::Write(who, at, len, byte)),
+        1 => (client(), at(), any::<u8>()).prop_map(|(who, at, byte)| Step::Stream(who, at, byte)),
+        6 => (client(), at(), 1..200_000u32).prop_map(|(who, at, len)| Step::Read(who, at, len)),
+        1 => (client(), at()).prop_map(|(who, size)| Step::Cut(who, size)),
+        1 => client().prop_map(Step::Fsync),
+        3 => client().prop_map(Step::Close),
+        2 => (at(), 1..9000u16, any::<u8>()).prop_map(|(at, len, byte)| Step::Behind(at, len, byte)),
+        1 => at().prop_map(Step::BehindCut),
+        1 => any::<(bool, bool)>().prop_map(|(space, read)| Step::Fail(space, read)),
+        2 => Just(Step::Mend),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// A file that a client has open, and what its file was since.
+struct Opened {
+    file: Arc<dyn File>,
+    flags: OpenFlags,
+    seen: Vec<Vec<u8>>,
+}
+
+struct Model {
+    above: Arc<dyn FileSystem>,
+    /// The file, behind the cache.
+    behind: Arc<dyn File>,
+    fault: Arc<Fault>,
+    failing: bool,
+    opened: [Option<Opened>; CLIENTS],
+    /// What the file is for who comes now.
+    now: Vec<u8>,
+    /// Something may have been lost that nobody was told of yet: until then nobody knows what there is.
+    lost: bool,
+    /// Somebody may still be told of what was lost.
+    pending: bool,
+    /// It was written through the cache since all had closed it.
+    written: bool,
+}
+
+fn tried<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> Result<T> {
+    let call = Call::detached();
+    act(&Cx::new(&Caller::ROOT, &call))
+}
+
+fn all(file: &dyn File) -> Vec<u8> {
+    let mut room = Room::new(2 * LONGEST as usize);
+    tried(|cx| file.read(cx, 0, 2 * LONGEST as usize, &mut room)).expect("no faults there");
+    room.into_data()
+}
+
+fn put(content: &mut Vec<u8>, at: usize, data: &[u8]) {
+    content.resize(content.len().max(at + data.len()), 0);
+    content[at..at + data.len()].copy_from_slice(data);
+}
+
+impl Model {
+    fn new(mode: Mode, seed: u64) -> Model {
+        let below: Arc<dyn FileSystem> = Memory::new(clock());
+        let fault = Arc::new(Fault::new(seed, Arc::new(|| Duration::ZERO)));
+        let cache = PageCache::new(Options {
+            mode,
+            memory: LONGEST as usize / 2,
+            threads: 2,
+        });
+        let above = stack(
+            stack(below.clone(), fault.clone()),
+            cache.expect("a thread"),
+        );
+        let mode = vfs::Mode::exactly(0o644);
+        let made = tried(|cx| below.root(cx)?.create(cx, Name::new(b"f")?, RW, mode));
+        Model {
+            above,
+            behind: made.expect("made").1,
+            fault,
+            failing: false,
+            opened: [const { None }; CLIENTS],
+            now: Vec::new(),
+            lost: false,
+            pending: false,
+            written: false,
+        }
+    }
+
+    /// It is something else now, for those who have it open too.
+    fn changed(&mut self) {
+        for opened in self.opened.iter_mut().flatten() {
+            opened.seen.push(self.now.clone());
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Open(who, flags) => {
+                self.close(who);
+                self.open(who, flags);
+            }
+            Step::Write(who, at, len, byte) => self.write(who, at, &vec![byte; len.into()]),
+            Step::Stream(who, at, byte) => {
+                for page in 0..64 {
+                    self.write(who, at + page * 4096, &[byte ^ page as u8; 4096]);
+                }
+            }
+            Step::Read(who, at, len) => self.read(who, at, len as usize),
+            Step::Cut(who, size) => self.cut(who, size),
+            Step::Fsync(who) => {
+                if let Some(opened) = &self.opened[who] {
+                    let done = tried(|cx| opened.file.fsync(cx, false));
+                    self.told(done);
+                }
+            }
+            Step::Close(who) => self.close(who),
+            Step::Behind(at, len, byte) if !self.written => {
+                let data = vec![byte; len.into()];
+                tried(|cx| self.behind.write(cx, at, &mut Bytes::new(&data))).expect("written");
+                put(&mut self.now, at as usize, &data);
+                self.changed();
+            }
+            Step::BehindCut(size) if !self.written => {
+                let cut = SetAttr {
+                    size: Some(size),
+                    ..SetAttr::default()
+                };
+                tried(|cx| self.behind.setattr(cx, &cut)).expect("cut");
+                self.now.resize(size as usize, 0);
+                self.changed();
+            }
+            Step::Behind(..) | Step::BehindCut(_) => {}
+            Step::Fail(space, read) => {
+                let errno = if space { Errno::ENOSPC } else { Errno::EIO };
+                let op = if read { Op::Read } else { Op::Write };
+                self.fault.add(op, When::Chance(0.3), What::Fail(errno));
+                // What was written before may be lost from now on.
+                (self.failing, self.lost, self.pending) = (true, true, true);
+            }
+            Step::Mend => self.mend(),
+        }
+    }
+
+    fn open(&mut self, who: usize, flags: OpenFlags) {
+        let open = |cx: &Cx<'_>| {
+            self.above
+                .root(cx)?
+                .lookup(cx, Name::new(b"f")?)?
+                .node
+                .open(cx, flags)
+        };
+        let file = tried(open).expect("opening does not fail");
+        if flags.contains(OpenFlags::TRUNC) {
+            self.now.clear();
+            self.written = true;
+            self.changed();
+        }
+        let seen = vec![self.now.clone()];
+        self.opened[who] = Some(Opened { file, flags, seen });
+    }
+
+    fn write(&mut self, who: usize, at: u64, data: &[u8]) {
+        let Some(opened) = &self.opened[who] else {
+            return;
+        };
+        let at = match opened.flags.contains(OpenFlags::APPEND) {
+            true => self.now.len(),
+            false => at as usize,
+        };
+        if at + data.len() > LONGEST as usize {
+            return;
+        }
+        self.written = true;
+        match tried(|cx| opened.file.write(cx, at as u64, &mut Bytes::new(data))) {
+            Ok(count) => {
+                assert_eq!(count, data.len());
+                // Whoever writes behind may lose it, and with it the end that others append to.
+                self.lost |= self.failing;
+                self.pending |= self.failing;
+                put(&mut self.now, at, data);
+                self.changed();
+            }
+            Err(errno) => {
+                assert!(self.failing, "{errno} from nowhere");
+                (self.lost, self.pending) = (true, true);
+            }
+        }
+    }
+
+    /// What a reader sees was there since he opened, byte by byte, unless something was lost meanwhile.
+    fn read(&mut self, who: usize, at: u64, len: usize) {
+        let Some(opened) = &self.opened[who] else {
+            return;
+        };
+        let mut room = Room::new(len);
+        match tried(|cx| opened.file.read(cx, at, len, &mut room)) {
+            Err(errno) => assert!(self.failing, "{errno} from nowhere"),
+            Ok(_) if self.lost => {}
+            Ok(_) => {
+                let got = room.into_data();
+                let fits = |len: usize| {
+                    let lengths = opened.seen.iter().map(|seen| seen.len());
+                    lengths
+                        .map(|size| size.saturating_sub(at as usize).min(len))
+                        .any(|most| most == got.len())
+                };
+                assert!(fits(len), "{} bytes at {at}", got.len());
+                for (behind, byte) in got.iter().enumerate() {
+                    let place = at as usize + behind;
+                    let was = |seen: &Vec<u8>| seen.get(place).copied().unwrap_or(0) == *byte;
+                    assert!(opened.seen.iter().any(was), "the byte at {place}");
+                }
+            }
+        }
+    }
+
+    fn cut(&mut self, who: usize, size: u64) {
+        let Some(opened) = &self.opened[who] else {
+            return;
+        };
+        self.written = true;
+        let cut = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        tried(|cx| opened.file.setattr(cx, &cut)).expect("cutting does not fail");
+        self.now.resize(size as usize, 0);
+        self.changed();
+    }
+
+    /// What fsync or close has said. If all is well, all is below; otherwise what is lost is lost, and is so from now on.
+    fn told(&mut self, done: Result<()>) {
+        let below = all(&*self.behind);
+        match done {
+            Ok(()) => {
+                assert!(below == self.now, "something is lost, and nobody was told");
+                self.lost = false;
+            }
+            Err(errno) => {
+                assert!(self.pending, "{errno} from nowhere");
+                self.now = below;
+                self.lost = false;
+                self.changed();
+            }
+        }
+    }
+
+    fn close(&mut self, who: usize) {
+        if let Some(opened) = self.opened[who].take() {
+            let done = tried(|cx| opened.file.flush(cx));
+            self.told(done);
+        }
+        if self.opened.iter().all(Option::is_none) {
+            self.written = false;
+        }
+    }
+
+    /// Faults end, and all close.
+    fn mend(&mut self) {
+        self.fault.clear();
+        for who in 0..CLIENTS {
+            self.close(who);
+        }
+        assert!(
+            all(&*self.behind) == self.now,
+            "something is lost, and nobody was told"
+        );
+        (self.failing, self.lost, self.pending) = (false, false, false);
+    }
+}
+
+fn run(mode: Mode, seed: u64, steps: &[Step]) {
+    let mut model = Model::new(mode, seed);
+    for step in steps {
+        model.step(step);
+    }
+    model.mend();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn write_behind_is_close_to_open_and_loses_nothing_untold(seed in any::<u64>(), steps in steps()) {
+        run(Mode::Mmap, seed, &steps);
+    }
+
+    #[test]
+    fn read_ahead_is_close_to_open(seed in any::<u64>(), steps in steps()) {
+        run(Mode::ReadAhead, seed, &steps);
+    }
+}
