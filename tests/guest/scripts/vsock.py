@@ -11,7 +11,7 @@ import sys
 
 PORT = 5640
 
-# vhost-device-vsock 0.3.0 takes one descriptor of what a guest sends at a time and drops the rest; Linux 6.12 sends from 32 KiB on in several.
+# vhost-device-vsock 0.3.0 drops packets of a guest's whose data is in several descriptors, as Linux 6.12 sends them from 32 KiB on (docs/design/guests.md).
 MSIZE = 16384
 IN_PIECES = not os.uname().release.startswith("6.1.")
 SIZE = int(os.environ.get("SIZE", "4")) << 20
