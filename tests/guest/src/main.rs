@@ -115,7 +115,7 @@ struct MatrixArgs {
     /// Only this kernel
     #[arg(short, long = "kernel", value_name = "LINE")]
     kernels: Vec<String>,
-    /// Only this way to mount: none, mmap, loose (9P's cache modes), 9p-virtio (takes QEMU 10.2), connect, connect-mmap, virtiofs, virtiofs-4q, virtiofs-never, nfs3, nfs3-locks, nfs4.0, nfs4.1, nfs4.2
+    /// Only this way to mount: none, mmap, loose (9P's cache modes), 9p-virtio (takes QEMU 10.2), connect, connect-mmap, mount-9p, mount-nfs4.2, virtiofs, virtiofs-4q, virtiofs-never, nfs3, nfs3-locks, nfs4.0, nfs4.1, nfs4.2
     #[arg(short, long = "way", value_name = "WAY")]
     ways: Vec<String>,
     /// Only this script

@@ -164,6 +164,7 @@ impl Mount {
             "9p" => ("{host}", "trans=tcp,port={port},version=9p2000.L"),
             // The program that mounts, and what it is told first.
             "barge9p" => ("{barge} connect 9p://{host}:{port}/", ""),
+            "fuse.barge" => ("{barge} mount 9p://{host}:{port}/", ""),
             "nfs" | "nfs4" => ("{host}:/", "addr={host},port={port},mountport={port}"),
             _ => ("share", ""),
         };

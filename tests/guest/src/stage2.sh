@@ -53,7 +53,7 @@ esac
 mount_share() {
     case $MOUNT_TYPE in
         # The device is a program and its first arguments. It stays, and is not to hold our output.
-        barge9p) $MOUNT_DEVICE /mnt -o "$MOUNT_OPTIONS" 2>&1 ;;
+        barge9p | fuse.barge) $MOUNT_DEVICE /mnt -o "$MOUNT_OPTIONS" 2>&1 ;;
         *) /run/barge/busybox mount -i -t "$MOUNT_TYPE" -o "$MOUNT_OPTIONS" "$MOUNT_DEVICE" /mnt 2>&1 ;;
     esac
 }

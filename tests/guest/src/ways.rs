@@ -16,6 +16,8 @@ pub(crate) enum Protocol {
     NineP,
     /// 9P with barge in the guest between the kernel and the server.
     Connected,
+    /// What `barge mount` in the guest makes of a source, for the kernel's FUSE.
+    Mounted(&'static Protocol),
     /// By a virtio device, for which QEMU needs [`TEST_DEVICE`].
     NinepVirtio,
     Virtiofs {
@@ -31,7 +33,7 @@ pub(crate) enum Protocol {
     },
 }
 
-use Protocol::{Connected, Nfs, NineP, NinepVirtio, Virtiofs};
+use Protocol::{Connected, Mounted, Nfs, NineP, NinepVirtio, Virtiofs};
 
 /// 9P in the cache modes that every kernel line knows and that need no further daemon; virtiofs with one queue, which 6.1 uses in any case, with several, and
 /// without a cache; NFS, where attributes are a second old at most, as with virtiofs.
@@ -41,6 +43,8 @@ pub(crate) const WAYS: &[Way] = &[
     way("loose", NineP, "loose"),
     way("connect", Connected, "none"),
     way("connect-mmap", Connected, "mmap"),
+    way("mount-9p", Mounted(&NineP), "auto"),
+    way("mount-nfs4.2", Mounted(&nfs("4.2", false)), "auto"),
     way("9p-virtio", NinepVirtio, "mmap"),
     way("virtiofs", Virtiofs { queues: 1 }, "auto"),
     way("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
@@ -86,6 +90,14 @@ impl Way {
         found.expect("the matrix names ways that there are")
     }
 
+    /// What barge serves it by.
+    fn served(&self) -> &Protocol {
+        match &self.protocol {
+            Mounted(source) => source,
+            protocol => protocol,
+        }
+    }
+
     /// Whether this kernel knows it: TLS came with 6.5.
     pub(crate) fn fits(&self, kernel: &str) -> bool {
         !matches!(
@@ -107,8 +119,8 @@ impl Way {
 
     /// Where barge serves it.
     pub(crate) fn address(&self) -> &'static str {
-        match self.protocol {
-            NineP | Connected => "--9p tcp:127.0.0.1:{port}",
+        match self.served() {
+            NineP | Connected | Mounted(_) => "--9p tcp:127.0.0.1:{port}",
             NinepVirtio => "--virtio-9p {socket}",
             Virtiofs { .. } => "--virtiofs {socket}",
             Nfs { rpcbind: false, .. } => "--nfs tcp:127.0.0.1:{port}",
@@ -118,8 +130,8 @@ impl Way {
 
     /// What else barge is told.
     pub(crate) fn arguments(&self) -> String {
-        match self.protocol {
-            NineP | Connected | NinepVirtio => String::new(),
+        match self.served() {
+            NineP | Connected | Mounted(_) | NinepVirtio => String::new(),
             Virtiofs { .. } => format!("--cache {}", self.cache),
             Nfs {
                 version: "4.1",
@@ -147,7 +159,8 @@ impl Way {
         const OPEN: (&str, &str) = ("ACL", "no");
         const ACL: (&str, &str) = ("ACL", "nfs4");
         match self.protocol {
-            NineP | Connected | NinepVirtio => &[OPEN, SOLID],
+            NineP | Connected | NinepVirtio | Mounted(NineP) => &[OPEN, SOLID],
+            Mounted(_) => &[OPEN, ("ATTRIBUTE", "user.colour")],
             Virtiofs { .. } => &[OPEN],
             Nfs { version: "4.2", .. } => {
                 &[("ATTRIBUTE", "user.colour"), RENAMED, ACL, ("COPY", "yes")]
@@ -173,6 +186,7 @@ impl Way {
                 "locktimeout=1".into(),
             ]
             .into(),
+            Mounted(_) => vec!["allow_other".into()],
             Virtiofs { .. } => Vec::new(),
             Nfs {
                 version,
@@ -185,10 +199,10 @@ impl Way {
         };
         let options = [&usual, further].concat();
         Seat {
-            mount: Mount::usual(self.kind(), None, &options),
+            mount: Mount::usual(self.kind(), self.source(), &options),
             cpus: match self.protocol {
                 Virtiofs { queues } => queues.max(2),
-                NineP | Connected | NinepVirtio | Nfs { .. } => 2,
+                NineP | Connected | Mounted(_) | NinepVirtio | Nfs { .. } => 2,
             },
             qemu: self.device("share"),
         }
@@ -197,14 +211,14 @@ impl Way {
     /// This way to the root of a guest, which serves nothing but to be read.
     pub(crate) fn root(&self) -> Mount {
         let options: Vec<String> = match self.protocol {
-            NineP | Connected | NinepVirtio => {
+            NineP | Connected | Mounted(_) | NinepVirtio => {
                 ["ro", "cache=loose", "noxattr"].map(String::from).into()
             }
             Virtiofs { .. } => vec!["ro".into()],
             Nfs { version, .. } => vec!["ro".into(), nfs_options(version, false)],
         };
         let device = match self.protocol {
-            NineP | Connected | NinepVirtio | Nfs { .. } => None,
+            NineP | Connected | Mounted(_) | NinepVirtio | Nfs { .. } => None,
             Virtiofs { .. } => Some("root".into()),
         };
         Mount::usual(self.kind(), device, &options)
@@ -214,15 +228,26 @@ impl Way {
         match self.protocol {
             NineP | NinepVirtio => "9p",
             Connected => "barge9p",
+            Mounted(_) => "fuse.barge",
             Virtiofs { .. } => "virtiofs",
             Nfs { .. } => "nfs",
+        }
+    }
+
+    /// What is mounted, if it is not what is usual for the kind.
+    fn source(&self) -> Option<String> {
+        match self.protocol {
+            Mounted(Nfs { version, .. }) => Some(format!(
+                "{{barge}} mount nfs://{{host}}:{{port}}/?vers={version}"
+            )),
+            _ => None,
         }
     }
 
     /// QEMU's device for a mount with this tag, if it takes one.
     pub(crate) fn device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
-            NineP | Connected | Nfs { .. } => Vec::new(),
+            NineP | Connected | Mounted(_) | Nfs { .. } => Vec::new(),
             NinepVirtio => ninep_device(tag, "{socket}").into(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
         }
