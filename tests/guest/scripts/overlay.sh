@@ -1,6 +1,7 @@
 #!/bin/bash
 # overlayfs with the share as its lower layer, and, where the client has what that takes, as its upper one: what is changed, removed and replaced in the
 # merged tree is so again after another mount, and the host sees whiteouts and opaque directories.
+# UPPER: `no` where what FUSE asks for goes on to a server that has none of it.
 [ -z "${BARGE_LOCAL:-}" ] || { echo "overlay: this takes a guest"; exit 77; }
 set -u
 share=$PWD failures=0
@@ -72,7 +73,7 @@ umount "$top/merged"
 is "the lower layer" "$(find lower | wc -l) $(cat lower/removed)" "13 lower removed"
 
 # Neither v9fs nor NFS has whiteouts and RENAME_EXCHANGE; FUSE has.
-if [ "$(stat -f -c %T .)" = fuseblk ]; then
+if [ "$(stat -f -c %T .)" = fuseblk ] && [ "${UPPER:-yes}" = yes ]; then
     mkdir upper work
     fill "$top/lower"
     lay "$top/lower" "$share/upper" "$share/work" || is "the share above" "no mount" "a mount"

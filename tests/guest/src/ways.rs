@@ -158,9 +158,11 @@ impl Way {
         // 9P's and virtiofs's clients have ACLs only if they are told to.
         const OPEN: (&str, &str) = ("ACL", "no");
         const ACL: (&str, &str) = ("ACL", "nfs4");
+        const BELOW: (&str, &str) = ("UPPER", "no");
         match self.protocol {
-            NineP | Connected | NinepVirtio | Mounted(NineP) => &[OPEN, SOLID],
-            Mounted(_) => &[OPEN, ("ATTRIBUTE", "user.colour")],
+            NineP | Connected | NinepVirtio => &[OPEN, SOLID],
+            Mounted(NineP) => &[OPEN, SOLID, BELOW],
+            Mounted(_) => &[OPEN, BELOW, ("ATTRIBUTE", "user.colour")],
             Virtiofs { .. } => &[OPEN],
             Nfs { version: "4.2", .. } => {
                 &[("ATTRIBUTE", "user.colour"), RENAMED, ACL, ("COPY", "yes")]
