@@ -98,8 +98,7 @@ fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
         }
     }
     // The most that the kernel has for descriptors; its own choice is an eighth of it.
-    let most = "msize=1048576".to_owned();
-    settled.client.push(most);
+    settled.client.push("msize=1048576".into());
     for option in options {
         match option {
             ConnectOption::Flag(flag) => flag.apply(&mut settled.flags),
@@ -110,9 +109,6 @@ fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
     }
     settled
 }
-
-/// What is open when it is told to stop has so long to be closed.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// `barge connect`
 pub(crate) fn run(args: &ConnectArgs) -> Done {
@@ -184,7 +180,7 @@ fn await_end(
     if let Ok(Event::Stop) = event {
         rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
             .map_err(|error| Failure::new(format!("{}: {error}", args.dir.display())))?;
-        let Ok(ended) = told.recv_timeout(FAREWELL) else {
+        let Ok(ended) = told.recv_timeout(service::FAREWELL) else {
             // Somebody still has something open: who does gets errors.
             transports::Link::hang_up(server);
             return Ok(ExitCode::SUCCESS);

@@ -1,6 +1,10 @@
-//! What a service manager wants to know.
+//! How a service begins and ends: what its manager wants to know.
 
 use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+/// What is still open when a mount is told to stop has so long to be closed.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
 
 /// READY=1, as sd_notify(3) has it; without a service manager nothing.
 pub(crate) fn tell_ready() {

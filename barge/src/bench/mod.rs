@@ -4,6 +4,7 @@
 //! is the median of several runs, with the least and the most. Peers that are not installed are named.
 
 mod coalescing;
+mod network;
 mod nfs;
 mod ninep;
 mod place;

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
 use clap::Args;
 use engine::{Driven, Engine, Tuning};
@@ -57,9 +56,6 @@ pub(crate) struct HelperArgs {
     t: Option<String>,
 }
 
-/// What is still open when it is told to stop has so long to be closed.
-const FAREWELL: Duration = Duration::from_secs(2);
-
 /// `barge mount`
 pub(crate) fn run(args: &MountArgs) -> Done {
     if !args.foreground && !background::is_background() {
@@ -97,7 +93,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     if let Ok(Event::Stop) = told.recv() {
         leave(&mount, &args.dir)?;
         // Whether it is over or somebody still has something open: who does gets errors.
-        let _ = told.recv_timeout(FAREWELL);
+        let _ = told.recv_timeout(service::FAREWELL);
     }
     drop(signals);
     if options.pages.is_some()

@@ -12,7 +12,7 @@ use self::job::{JOBS, Job};
 use self::limit::Limit;
 use self::mounted::Mounted;
 use super::BenchArgs;
-use super::nfs::network::Network;
+use super::network::Network;
 use super::place::Place;
 use super::process::{Process, find, free_port};
 use super::report::{Results, Row, Work};

@@ -2,7 +2,6 @@
 //! client.
 
 mod calls;
-pub(super) mod network;
 mod prepared;
 pub(super) mod servers;
 mod work;
@@ -10,10 +9,10 @@ mod work;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::network::Network;
 use self::servers::Server;
 use self::work::{Client, Version, Work};
 use super::BenchArgs;
+use super::network::Network;
 use super::place::Place;
 use super::report::Results;
 use super::rounds::{self, Done, alternate, count_calls};

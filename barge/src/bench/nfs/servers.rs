@@ -8,9 +8,9 @@ use remote::nfs::{Dial, secured};
 use tls::{Connector, Files};
 use transports::{Addr, dial};
 
+use super::super::network::Network;
 use super::super::place::Place;
 use super::super::process::{Process, find, free_port, packaged};
-use super::network::Network;
 use crate::Failure;
 
 /// A server, and how it is reached.

@@ -13,7 +13,7 @@ use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, OpenFlags};
 
 use self::disk::{Disk, KINDS, LAYOUTS, Layout};
 use super::BenchArgs;
-use super::nfs::network::Network;
+use super::network::Network;
 use super::nfs::servers::{self, Server};
 use super::place::Place;
 use super::report::{Results, Row, Work};

@@ -1,6 +1,7 @@
 //! A remote file system over a barge server in the same process, and over servers that misbehave.
 
 mod blocking;
+mod blocks;
 mod cancel;
 mod conformance;
 mod device;

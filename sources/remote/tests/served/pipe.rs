@@ -3,49 +3,21 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use p9::{Data, Dialect, Fid, Names, Tmessage as T, Uid};
+use p9::{Dialect, Fid, Tmessage as T};
 use remote::ninep::Pipe;
 use vfs::{Errno, FileSystem, OpenFlags, Patience};
 use vfs_testkit::bed::{Opened, Seen, ok, pattern};
 
+use crate::blocks::{create, read, write};
 use crate::net::Served;
 
-const FILE: Fid = Fid(1 << 20);
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// A pipe with [`FILE`] open to read and write.
+/// A pipe with [`FILE`](crate::blocks::FILE) open to read and write.
 fn with_file(served: &Served, msize: u32) -> Arc<Pipe> {
     let pipe = Pipe::open(served.link(), Dialect::Linux, msize).expect("a session");
-    let (root, names) = (Fid(FILE.0 + 1), Names::new(&[]));
-    let attach = T::Attach {
-        fid: root,
-        afid: Fid::NONE,
-        uname: b"",
-        aname: b"",
-        n_uname: Uid(0),
-    };
-    drop(ok(pipe.call(&attach)));
-    let (fid, newfid) = (root, FILE);
-    drop(ok(pipe.call(&T::Walk { fid, newfid, names })));
-    let create = T::Lcreate {
-        fid: FILE,
-        name: b"file",
-        flags: 2,
-        mode: 0o644,
-        gid: 0,
-    };
-    drop(ok(pipe.call(&create)));
+    create(&pipe);
     pipe
-}
-
-fn read(offset: u64, count: u32) -> T<'static> {
-    let fid = FILE;
-    T::Read { fid, offset, count }
-}
-
-fn write(offset: u64, data: &[u8]) -> T<'_> {
-    let (fid, data) = (FILE, Data(data));
-    T::Write { fid, offset, data }
 }
 
 #[test]

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use memory::Memory;
-use p9::{Data, Dialect, Fid, Names, Tmessage as T, Uid};
+use p9::{Dialect, Tmessage as T};
 use remote::ninep::{Options, Pipe, Remote9p};
 use vfs::{Call, Caller, Cx, Errno, FileSystem, Patience};
 use vfs_testkit::bed::{ok, pattern};
 use vfs_testkit::{Profile, Subject, clock};
 use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
 
+use crate::blocks::{FILE, create, read, write};
 use crate::device::Shared;
 use crate::net::Served;
 
@@ -67,42 +68,12 @@ mod with_9p2000_u {
     vfs_testkit::conformance!(subject);
 }
 
-const FILE: Fid = Fid(1 << 20);
-
 /// A device, and a pipe to it with [`FILE`] open to read and write.
 fn with_file(msize: u32) -> ((Served, Shared), Arc<Pipe>) {
     let (kept, mount) = mounted(Memory::new(clock()), Dialect::Linux, msize);
     let pipe = mount.pipe().clone();
-    let root = Fid(FILE.0 + 1);
-    let attach = T::Attach {
-        fid: root,
-        afid: Fid::NONE,
-        uname: b"",
-        aname: b"",
-        n_uname: Uid(0),
-    };
-    drop(ok(pipe.call(&attach)));
-    let (fid, newfid, names) = (root, FILE, Names::new(&[]));
-    drop(ok(pipe.call(&T::Walk { fid, newfid, names })));
-    let create = T::Lcreate {
-        fid: FILE,
-        name: b"file",
-        flags: 2,
-        mode: 0o644,
-        gid: 0,
-    };
-    drop(ok(pipe.call(&create)));
+    create(&pipe);
     (kept, pipe)
-}
-
-fn read(offset: u64, count: u32) -> T<'static> {
-    let fid = FILE;
-    T::Read { fid, offset, count }
-}
-
-fn write(offset: u64, data: &[u8]) -> T<'_> {
-    let (fid, data) = (FILE, Data(data));
-    T::Write { fid, offset, data }
 }
 
 #[test]

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::super::process::Process;
+use super::process::Process;
 
 /// A network with nothing in it but loopback, and perhaps a portmapper.
-pub(in crate::bench) struct Network {
+pub(super) struct Network {
     /// What lives in it as long as it does.
     keeper: Process,
     space: File,
@@ -30,7 +30,7 @@ impl Network {
     }
 
     /// One with nothing in it but loopback; nothing if it cannot be had here: it takes user 0.
-    pub(in crate::bench) fn bare() -> Option<Network> {
+    pub(super) fn bare() -> Option<Network> {
         let network = Network::kept_by("ip link set lo up && exec sleep infinity")?;
         let connects = || {
             let free = TcpListener::bind(("127.0.0.1", 0))?;
@@ -55,7 +55,7 @@ impl Network {
     }
 
     /// How many bytes have come over its loopback, of whatever kind.
-    pub(in crate::bench) fn received(&self) -> std::io::Result<u64> {
+    pub(super) fn received(&self) -> std::io::Result<u64> {
         let figures = self.within(|| read_to_string("/proc/thread-self/net/dev"))??;
         let lines = figures
             .lines()
@@ -86,7 +86,7 @@ impl Network {
     }
 
     /// The beginning of a command whose program has this network, but the files of everybody.
-    pub(in crate::bench) fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         let keeper = self.keeper.pid().to_string();
         command.args(["--target", &keeper, "--net"]);

@@ -1,0 +1,43 @@
+//! A file that requests are made for by hand.
+
+use p9::{Data, Fid, Names, Tmessage as T, Uid};
+use remote::ninep::Pipe;
+use vfs_testkit::bed::ok;
+
+/// The file's number, once [`create`] has made it.
+pub const FILE: Fid = Fid(1 << 20);
+
+/// Makes [`FILE`] in the root, and opens it to read and write.
+pub fn create(pipe: &Pipe) {
+    let (root, names) = (Fid(FILE.0 + 1), Names::new(&[]));
+    let attach = T::Attach {
+        fid: root,
+        afid: Fid::NONE,
+        uname: b"",
+        aname: b"",
+        n_uname: Uid(0),
+    };
+    drop(ok(pipe.call(&attach)));
+    let (fid, newfid) = (root, FILE);
+    drop(ok(pipe.call(&T::Walk { fid, newfid, names })));
+    let create = T::Lcreate {
+        fid: FILE,
+        name: b"file",
+        flags: 2,
+        mode: 0o644,
+        gid: 0,
+    };
+    drop(ok(pipe.call(&create)));
+}
+
+/// A request to read [`FILE`].
+pub fn read(offset: u64, count: u32) -> T<'static> {
+    let fid = FILE;
+    T::Read { fid, offset, count }
+}
+
+/// A request to write to [`FILE`].
+pub fn write(offset: u64, data: &[u8]) -> T<'_> {
+    let (fid, data) = (FILE, Data(data));
+    T::Write { fid, offset, data }
+}
