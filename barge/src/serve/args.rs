@@ -130,7 +130,7 @@ pub(crate) struct ServeArgs {
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     identity: IdentityArg,
-    /// Run a command with $BARGE_9P and $BARGE_NFS set, stop when it ends, and exit with its status
+    /// Run a command with $BARGE_9P, $BARGE_NFS and $BARGE_NBD set, stop when it ends, and exit with its status
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
     /// The largest 9P message to agree to, bytes

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use vfs::holes::{Solid, Walk};
 use vfs::{
     Allocate, Cx, Errno, Export, Extent, File, Kind, Level, Name, Node, NodeId, OpenFlags, Result,
     Want,
@@ -16,6 +17,7 @@ pub struct Disk {
     size: u64,
     read_only: bool,
     punches: bool,
+    solid: Solid,
 }
 
 impl Disk {
@@ -41,6 +43,7 @@ impl Disk {
             id: node.id(),
             file,
             read_only,
+            solid: Solid::default(),
             punches: export.fs.capabilities().holes != Level::None,
         })
     }
@@ -80,6 +83,11 @@ impl Disk {
             }
         }
         Ok(())
+    }
+
+    /// What of `len` bytes from `offset` on is data, and what is holes that are worth telling of.
+    pub fn pieces(&self, offset: u64, len: u64) -> Walk<'_> {
+        Walk::new(&*self.file, &self.solid, offset..offset + len)
     }
 
     /// Writes what `message` has from `from` on, all that is left of it, to `offset`. Durable when it returns if `durably`.

@@ -25,7 +25,7 @@ impl Disk {
         let dir = tempfile::tempdir().expect("a directory");
         let disk = File::create(dir.path().join("disk")).expect("made");
         disk.set_len(16 << 20).expect("sized");
-        let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at * 7 >> 3) as u8).collect();
+        let data: Vec<u8> = (0..1 << 20).map(|at: u32| ((at * 7) >> 3) as u8).collect();
         disk.write_all_at(&data, 5 << 20).expect("written");
         let mut command = Command::new(BARGE);
         command.arg("serve").arg(dir.path()).args(options);

@@ -9,11 +9,8 @@ use super::message::{
 use super::options::ALLOCATION_ID;
 use super::{Attached, Stop, is_again};
 
-/// Reads of fewer bytes are answered as data, holes or not: asking where the holes are would cost more than they save.
-const SPARSE_FROM: u32 = 64 << 10;
-
-/// The most pieces of an answer, and the most extents that are told at once.
-const PIECES: usize = 4096;
+/// The most extents that are told at once.
+const EXTENTS: usize = 4096;
 
 /// What an extent is, if it is no data.
 const HOLE_AND_ZERO: u32 = 1 | 2;
@@ -77,7 +74,7 @@ impl Attached {
             command::BLOCK_STATUS if self.mapped && len > 0 => {
                 let most = match flags.contains(CommandFlags::REQ_ONE) {
                     true => 1,
-                    false => PIECES,
+                    false => EXTENTS,
                 };
                 self.tell_extents(cx, request, most, out)
             }
@@ -105,33 +102,29 @@ impl Attached {
         if len == 0 {
             return Ok(());
         }
-        let mut pieces = Vec::new();
-        if len >= SPARSE_FROM && !flags.contains(CommandFlags::DF) {
-            pieces = self.extents(cx, offset, len.into(), PIECES)?;
-        }
-        // What nothing was said of is data.
-        let told = pieces
-            .last()
-            .map_or(offset, |piece| piece.offset + piece.len);
-        let end = offset + u64::from(len);
-        if told < end {
-            pieces.push(Extent {
-                offset: told,
-                len: end - told,
+        let (end, whole) = (offset + u64::from(len), flags.contains(CommandFlags::DF));
+        let mut walk = self.disk.pieces(offset, len.into());
+        let mut at = offset;
+        while at < end {
+            let met = match whole {
+                true => None,
+                false => walk.next(cx)?,
+            };
+            let piece = met.unwrap_or(Extent {
+                offset: at,
+                len: end - at,
                 hole: false,
             });
-        }
-        for piece in pieces {
-            let done = piece.offset + piece.len == end;
-            let bytes = piece.len as u32;
-            let at = piece.offset.to_be_bytes();
+            at = piece.offset + piece.len;
+            let (bytes, begin) = (piece.len as u32, piece.offset.to_be_bytes());
             if piece.hole {
-                out.bytes(&chunk_head(cookie, chunk::OFFSET_HOLE, 12, done));
-                out.bytes(&at);
+                out.bytes(&chunk_head(cookie, chunk::OFFSET_HOLE, 12, at == end));
+                out.bytes(&begin);
                 out.bytes(&bytes.to_be_bytes());
             } else {
-                out.bytes(&chunk_head(cookie, chunk::OFFSET_DATA, 8 + bytes, done));
-                out.bytes(&at);
+                let head = chunk_head(cookie, chunk::OFFSET_DATA, 8 + bytes, at == end);
+                out.bytes(&head);
+                out.bytes(&begin);
                 self.disk.read(cx, piece.offset, bytes as usize, out)?;
             }
         }
