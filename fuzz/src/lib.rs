@@ -1,5 +1,6 @@
 //! What the fuzz targets do with their input, and what must hold whatever it is.
 //!
+//! - [`block`]: a device and a server of NBD answer each request once, and none beyond the disk.
 //! - [`decode`]: messages are decoded or refused, and what was decoded is encoded to the same bytes.
 //! - [`client`]: the client half takes what a server may answer, and refuses the rest.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it asks.
@@ -12,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod block;
 pub mod client;
 pub mod decode;
 pub mod fuse;

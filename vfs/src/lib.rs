@@ -15,6 +15,7 @@ pub mod attr;
 pub mod cx;
 pub mod errno;
 pub mod export;
+pub mod holes;
 pub mod lease;
 pub mod lock;
 pub mod name;

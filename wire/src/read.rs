@@ -84,8 +84,9 @@ impl<'a> Reader<'a> {
         )))
     }
 
+    /// The next `N` bytes.
     #[inline]
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         match self.rest.split_first_chunk() {
             Some((array, rest)) => {
                 self.rest = rest;

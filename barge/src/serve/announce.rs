@@ -50,6 +50,14 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
     for channel in plan.nine.iter().flat_map(|nine| &nine.channels) {
         text.push_str(&device_options(channel));
     }
+    for drive in &plan.block.drives {
+        if let Addr::Unix(socket) = &drive.at {
+            text.push_str(&monitor_options(&block_device(socket)));
+        }
+    }
+    for addr in &addrs.nbd {
+        text.push_str(&nbd_command(addr));
+    }
     text.push_str("ready\n");
     let mut out = stdout();
     out.write_all(text.as_bytes())
@@ -125,6 +133,23 @@ fn fs_device(socket: &Path) -> String {
         "-chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=1",
         socket.display()
     )
+}
+
+/// A queue for each of the guest's processors.
+fn block_device(socket: &Path) -> String {
+    format!(
+        "-chardev socket,id=blk,path={} -device vhost-user-blk-pci,chardev=blk",
+        socket.display()
+    )
+}
+
+/// How Linux has a disk of it; FILE is the file's path.
+fn nbd_command(addr: &Addr) -> String {
+    match addr {
+        Addr::Tcp { host, port } => format!("nbd-client -N FILE {host} {port} /dev/nbd0\n"),
+        Addr::Unix(path) => format!("nbd-client -N FILE -unix {} /dev/nbd0\n", path.display()),
+        _ => String::new(),
+    }
 }
 
 /// As QEMU has it since `vhost-user-test-device`; and what the guest is told. Linux has at most 128 pieces of a message, and so

@@ -7,6 +7,7 @@ use layers::squash::{NOBODY, Whom};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use transports::Addr;
 
+use super::block::{Block, Drive};
 use super::exports::ClientList;
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
@@ -70,6 +71,14 @@ pub(crate) struct ServeArgs {
     /// the only one to be seen; the tag, if not given, is NAME or share
     #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
     virtio_9p: Vec<Channel>,
+    /// Serve a file as a disk at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a source's, and FILE
+    /// a path within it, or nothing where the source is a file itself; ro lets the guest read only
+    #[arg(long, value_name = "[NAME=]SOCKET[,file=FILE][,ro]")]
+    block: Vec<Drive>,
+    /// Serve files as disks by NBD at tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT or fd:N; may be repeated. An export's name is the
+    /// path of a file [usual port: 10809]
+    #[arg(long, value_name = "ADDR")]
+    nbd: Vec<Addr>,
     /// What a virtiofs guest may keep
     #[arg(long, value_name = "MODE", default_value = "auto")]
     cache: Cache,
@@ -87,7 +96,7 @@ pub(crate) struct ServeArgs {
     /// which overlayfs does not take
     #[arg(long)]
     no_announce_submounts: bool,
-    /// The group that may connect to the sockets of virtiofs and 9P devices
+    /// The group that may connect to the sockets of devices
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
     /// Who may use a source by NFS or 9P, and how, as a line of exports(5): NAME CLIENT(OPTION,...)... CLIENT is
@@ -121,7 +130,7 @@ pub(crate) struct ServeArgs {
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     identity: IdentityArg,
-    /// Run a command with $BARGE_9P and $BARGE_NFS set, stop when it ends, and exit with its status
+    /// Run a command with $BARGE_9P, $BARGE_NFS and $BARGE_NBD set, stop when it ends, and exit with its status
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
     /// The largest 9P message to agree to, bytes
@@ -215,6 +224,10 @@ impl ServeArgs {
                 #[cfg(feature = "gss")]
                 security: self.sec.plan(),
             }),
+            block: Block {
+                drives: self.block.clone(),
+                nbd: self.nbd.clone(),
+            },
             virtiofs: Virtiofs {
                 shares: self.virtiofs.clone(),
                 options: fuse::server::Options {

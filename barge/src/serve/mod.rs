@@ -3,6 +3,7 @@
 mod activation;
 mod announce;
 mod args;
+mod block;
 mod exports;
 #[cfg(feature = "gss")]
 mod gss;
@@ -47,6 +48,7 @@ fn serve(plan: &Plan) -> Done {
             .nine
             .as_ref()
             .is_some_and(|nine| nine.addrs.is_empty() && nine.channels.is_empty())
+        && plan.block.is_empty()
         && !activation::is_activated();
     let exports = exports::open(plan, unnamed)?;
     let engine = Engine::new(plan.tuning).map_err(Failure::new)?;
@@ -58,11 +60,15 @@ fn serve(plan: &Plan) -> Done {
         Some(nfs) => nfs::place(&exports, nfs, unnamed)?,
         None => None,
     };
+    let nbd = block::listeners(&plan.block)?;
+    let addrs_of = |listeners: &[Listener]| listeners.iter().map(|at| at.addr().clone()).collect();
     let addrs = Addrs {
-        nine: listeners.iter().map(|at| at.addr().clone()).collect(),
+        nine: addrs_of(&listeners),
         nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),
+        nbd: addrs_of(&nbd),
     };
     let mut places = virtiofs::places(&exports, &plan.virtiofs)?;
+    places.extend(block::places(&exports, &plan.block, &plan.virtiofs)?);
     let nine = plan.nine.as_ref();
     let nine = nine.map(|nine| {
         (
@@ -85,6 +91,7 @@ fn serve(plan: &Plan) -> Done {
                 .map_err(Failure::new)?;
         }
     }
+    block::serve(&engine, nbd, &exports)?;
     let tending = nfs.map(|place| place.serve(&engine)).transpose()?;
     vhost::serve(&engine, places, plan.virtiofs.once)?;
     announce::ready(&addrs, &exports, plan)?;
@@ -106,6 +113,7 @@ fn serve(plan: &Plan) -> Done {
 struct Addrs {
     nine: Vec<Addr>,
     nfs: Vec<Addr>,
+    nbd: Vec<Addr>,
 }
 
 /// Where 9P is served: at the usual place if nothing at all is asked for.

@@ -7,6 +7,7 @@ use engine::Tuning;
 use layers::{MapIds, Squash, XattrMap};
 use transports::Addr;
 
+use super::block::Block;
 use super::exports::ClientList;
 #[cfg(feature = "gss")]
 use super::gss::Security;
@@ -30,6 +31,7 @@ pub(super) struct Plan {
     /// NFS, if that is served at all.
     pub(super) nfs: Option<Nfs>,
     pub(super) virtiofs: Virtiofs,
+    pub(super) block: Block,
     pub(super) tuning: Tuning,
     /// The command for which all this lives.
     pub(super) run: Option<String>,

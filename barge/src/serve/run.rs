@@ -31,14 +31,23 @@ pub(super) fn run(command: &str, addrs: &Addrs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code as u8))
 }
 
-/// BARGE_9P and BARGE_NFS are the first addresses as URLs; the others say their parts.
+/// BARGE_9P, BARGE_NFS and BARGE_NBD are the first addresses as URLs, the last as NBD's own have it; the others say their parts.
 fn environment(addrs: &Addrs) -> Vec<(String, String)> {
-    let nine = variables("9P", "9p", &addrs.nine);
-    let nfs = variables("NFS", "nfs", &addrs.nfs);
-    nine.into_iter().chain(nfs).collect()
+    let socket = |scheme: &str, path: &str| format!("{scheme}+unix:{path}");
+    let nine = variables("9P", "9p", &addrs.nine, socket);
+    let nfs = variables("NFS", "nfs", &addrs.nfs, socket);
+    let nbd = variables("NBD", "nbd", &addrs.nbd, |scheme, path| {
+        format!("{scheme}+unix:///?socket={path}")
+    });
+    nine.into_iter().chain(nfs).chain(nbd).collect()
 }
 
-fn variables(name: &str, scheme: &str, addrs: &[Addr]) -> Vec<(String, String)> {
+fn variables(
+    name: &str,
+    scheme: &str,
+    addrs: &[Addr],
+    socket: impl Fn(&str, &str) -> String,
+) -> Vec<(String, String)> {
     let variable = |part: &str, value| (format!("BARGE_{name}{part}"), value);
     for addr in addrs {
         match addr {
@@ -57,7 +66,7 @@ fn variables(name: &str, scheme: &str, addrs: &[Addr]) -> Vec<(String, String)> 
             Addr::Unix(path) => {
                 let path = path.display().to_string();
                 return vec![
-                    variable("", format!("{scheme}+unix:{path}")),
+                    variable("", socket(scheme, &path)),
                     variable("_SOCKET", path),
                 ];
             }
@@ -81,6 +90,7 @@ mod tests {
         let addrs = Addrs {
             nine: addrs(&["fd:7", "tcp:[::1]:99", "unix:/s"]),
             nfs: addrs(&["unix:/s"]),
+            nbd: addrs(&["unix:/b"]),
         };
         let environment = environment(&addrs);
         let is_set = |name: &str, value: &str| {
@@ -91,6 +101,7 @@ mod tests {
         };
         is_set("BARGE_9P", "9p://[::1]:99/");
         is_set("BARGE_NFS", "nfs+unix:/s");
+        is_set("BARGE_NBD", "nbd+unix:///?socket=/b");
         let status = |command: &str| format!("{:?}", run(command, &addrs).expect("a shell"));
         let code = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(status("test $BARGE_9P_PORT = 99 && exit 7"), code(7));

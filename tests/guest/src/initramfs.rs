@@ -54,7 +54,7 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
         .copied()
         .chain(modules_of(&spec.root.kind).iter().copied())
         .chain(modules_of(&mount.kind).iter().copied())
-        .chain(modules_for(&spec.seat.qemu))
+        .chain(modules_for(&spec.seat.qemu).iter().copied())
         .collect();
     let modules = kernel.modules(&wanted)?;
     for (name, bytes) in &modules {
@@ -109,9 +109,15 @@ fn modules_of(kind: &str) -> &'static [&'static str] {
 }
 
 /// What QEMU's arguments bring that not every guest has.
-fn modules_for(qemu: &[String]) -> Option<&'static str> {
-    let has_vsock = qemu.iter().any(|word| word.contains("-vsock-"));
-    has_vsock.then_some("vmw_vsock_virtio_transport")
+fn modules_for(qemu: &[String]) -> &'static [&'static str] {
+    let has = |device: &str| qemu.iter().any(|word| word.contains(device));
+    if has("-vsock-") {
+        &["vmw_vsock_virtio_transport"]
+    } else if has("-blk-") {
+        &["virtio_blk", "nbd", "crc32c_generic", "ext4"]
+    } else {
+        &[]
+    }
 }
 
 /// The case's name and its directory below the mount.

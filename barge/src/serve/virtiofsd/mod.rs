@@ -16,6 +16,7 @@ use transports::Addr;
 
 pub(crate) use self::args::VirtiofsdArgs;
 use self::args::{Handles, Negotiate, Sandbox, Seccomp};
+use super::block::Block;
 use super::plan::{Layers, Plan, Virtiofs};
 use super::virtiofs::{Cache, Share};
 use crate::source::{Named, Source};
@@ -97,6 +98,7 @@ impl VirtiofsdArgs {
             lists: Vec::new(),
             nine: None,
             nfs: None,
+            block: Block::default(),
             virtiofs: Virtiofs {
                 shares: vec![Share { name: None, at }],
                 options: self.fuse(),

@@ -1,4 +1,5 @@
 //! Clients that are not ours.
 
+mod nbd;
 mod nfs;
 mod ninep;

@@ -205,6 +205,14 @@ pub(super) const SCRIPTS: &[Script] = &[
         ways: &["mmap"],
     },
     Script {
+        name: "block",
+        file: "block.py",
+        quick: &[("SIZE", "8")],
+        full: &[("SIZE", "100")],
+        setup: Setup::Drive,
+        ways: &["mmap", "none"],
+    },
+    Script {
         name: "root",
         file: "root.sh",
         quick: &[("TREES", "/etc")],

@@ -15,6 +15,8 @@ pub(super) enum Setup {
     Bundle,
     /// A guest with the share, and with a vsock whose ports are Unix sockets of the host at `{run}/vm`; barge serves the share there, too, at port 5640.
     Vsock,
+    /// A guest with the share, and with a disk beside it: the file `{run}/disk`, by a vhost-user device, and by NBD as well.
+    Drive,
     /// A guest that may reset itself, and then begins the script again.
     Reset,
     /// A guest with a share that is a file system of its own, made by mkfs of this name with these arguments. It is mounted for the server alone: what runs
@@ -81,6 +83,13 @@ impl Setup {
                 scene.serve = vec![serve("{share}", &addresses, way), device.into()];
                 qemu.extend(VSOCK.map(String::from));
             }
+            Self::Drive => {
+                let disk = "truncate -s 256M {run}/disk";
+                let addresses = "--block {socket},file=disk --nbd tcp:127.0.0.1:{port2}";
+                let command = format!("sh -c '{disk} && exec {barge} serve {{run}} {addresses}'");
+                scene.serve.push(command);
+                qemu.extend(DRIVE.map(String::from));
+            }
             Self::Restart => {
                 let lease = match way.protocol {
                     Protocol::Nfs { .. } => format!(" --nfs-lease {LEASE}"),
@@ -122,6 +131,14 @@ const VSOCK: [&str; 4] = [
     "socket,id=vsock,path={socket}",
     "-device",
     "vhost-user-vsock-pci,chardev=vsock",
+];
+
+/// A disk by the device at the socket.
+const DRIVE: [&str; 4] = [
+    "-chardev",
+    "socket,id=drive,path={socket}",
+    "-device",
+    "vhost-user-blk-pci,chardev=drive",
 ];
 
 #[cfg(test)]

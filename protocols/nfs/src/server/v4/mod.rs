@@ -31,11 +31,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
+use vfs::holes::Solid;
 use vfs::{Call, Caller, Cx, Errno, File, Node, Patience, Sink as _};
 use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 
 use self::place::Place;
-use self::read_plus::Solid;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
 use super::gss::Shown;

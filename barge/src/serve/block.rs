@@ -1,0 +1,167 @@
+//! Files as disks: a vhost-user socket for each device, and NBD.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use block::nbd::Server;
+use block::{Disk, virtio};
+use engine::{Engine, Service};
+use transports::{Addr, Listener};
+use vfs::{Call, Caller, Cx, Export};
+use virtqueue::Config;
+
+use super::exports::Exports;
+use super::plan::Virtiofs;
+use super::vhost::{Kind, Place};
+use crate::Failure;
+
+/// What is served as disks, and where.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Block {
+    /// Devices of virtual machines.
+    pub(super) drives: Vec<Drive>,
+    pub(super) nbd: Vec<Addr>,
+}
+
+impl Block {
+    /// Whether nothing is.
+    pub(super) fn is_empty(&self) -> bool {
+        self.drives.is_empty() && self.nbd.is_empty()
+    }
+}
+
+/// `[NAME=]SOCKET[,file=FILE][,ro]`: a device, and where it is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Drive {
+    /// The source that the file is of, or all of them.
+    name: Option<String>,
+    pub(super) at: Addr,
+    /// Its path there; none if the source is a file itself.
+    file: String,
+    read_only: bool,
+}
+
+impl FromStr for Drive {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Drive, String> {
+        let expected = || "expected [NAME=]SOCKET[,file=FILE][,ro]".to_owned();
+        let (text, read_only) = match text.strip_suffix(",ro") {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
+        let (place, file) = text.split_once(",file=").unwrap_or((text, ""));
+        let (name, socket) = match place.split_once('=') {
+            Some((name, socket)) if !name.contains('/') => (Some(name.to_owned()), socket),
+            _ => (None, place),
+        };
+        if socket.is_empty() {
+            return Err(expected());
+        }
+        Ok(Drive {
+            name,
+            at: Addr::Unix(socket.into()),
+            file: file.to_owned(),
+            read_only,
+        })
+    }
+}
+
+/// The most queues of a device.
+const QUEUES: u16 = 64;
+
+/// Descriptors of a queue, as QEMU has it unless told otherwise.
+const DEPTH: u32 = 128;
+
+/// Opens the sockets of `block`, for whom `vhost` lets in.
+pub(super) fn places(
+    exports: &Exports,
+    block: &Block,
+    vhost: &Virtiofs,
+) -> Result<Vec<Place>, Failure> {
+    let place = |drive: &Drive| {
+        let export = exports.named(drive.name.as_deref(), "--block")?;
+        let disk = Arc::new(drive.open(&export)?);
+        let config = Config {
+            queues: QUEUES.into(),
+            features: virtio::features(&disk),
+            space: virtio::space(&disk, QUEUES, DEPTH),
+        };
+        let kind = Kind {
+            session: Box::new(move || Arc::new(virtio::Device::new(disk.clone()))),
+            config,
+            free: 0,
+        };
+        Place::open(&drive.at, vhost.group.as_deref(), &vhost.affinity, kind)
+    };
+    block.drives.iter().map(place).collect()
+}
+
+impl Drive {
+    fn open(&self, export: &Export) -> Result<Disk, Failure> {
+        let call = Call::detached();
+        let cx = Cx::new(&Caller::ROOT, &call);
+        Disk::open(&cx, export, self.file.as_bytes(), self.read_only).map_err(|errno| {
+            let file = match self.file.as_str() {
+                "" => "the source (,file=FILE names a file in it)",
+                file => file,
+            };
+            Failure::new(format!("--block {}: {file}: {errno}", self.at))
+        })
+    }
+}
+
+/// Where NBD is served.
+pub(super) fn listeners(block: &Block) -> Result<Vec<Listener>, Failure> {
+    block.nbd.iter().map(super::listen).collect()
+}
+
+/// Serves NBD's clients.
+pub(super) fn serve(
+    engine: &Arc<Engine>,
+    listeners: Vec<Listener>,
+    exports: &Exports,
+) -> Result<(), Failure> {
+    let service = Arc::new(NbdService(Server::new(exports.whole.clone(), false)));
+    for listener in listeners {
+        engine
+            .listen(listener, service.clone())
+            .map_err(Failure::new)?;
+    }
+    Ok(())
+}
+
+/// NBD, as the engine sees it.
+struct NbdService(Server);
+
+impl Service for NbdService {
+    fn session(&self) -> Box<dyn wire::Session> {
+        Box::new(self.0.session())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_is_a_socket_perhaps_a_source_a_file_and_only_to_be_read() {
+        for (text, name, socket, file, read_only) in [
+            ("/run/s", None, "/run/s", "", false),
+            ("/run/s,ro", None, "/run/s", "", true),
+            ("vm=/run/s,file=a/b,c", Some("vm"), "/run/s", "a/b,c", false),
+            ("/run/a=b,file=x=y,ro", None, "/run/a=b", "x=y", true),
+        ] {
+            let expected = Drive {
+                name: name.map(str::to_owned),
+                at: Addr::Unix(socket.into()),
+                file: file.into(),
+                read_only,
+            };
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+        for bad in ["", "vm=", ",ro", ",file=x"] {
+            assert!(bad.parse::<Drive>().is_err(), "{bad}");
+        }
+    }
+}

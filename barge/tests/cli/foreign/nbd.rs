@@ -1,0 +1,156 @@
+//! NBD: libnbd's tools and QEMU's.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::served::{BARGE, Served, complained, has, said};
+
+/// A directory with the file `disk`, of 16 MiB, that is served by NBD at a socket in it.
+struct Disk {
+    dir: tempfile::TempDir,
+    served: Served,
+}
+
+impl Disk {
+    /// Nothing, and a word why, where one of `tools` is not installed.
+    fn new(tools: &[&str], options: &[&str]) -> Option<Disk> {
+        for tool in tools {
+            if !has(tool) {
+                eprintln!("skipped: {tool} (Debian's libnbd-bin and qemu-utils) is not installed");
+                return None;
+            }
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let disk = File::create(dir.path().join("disk")).expect("made");
+        disk.set_len(16 << 20).expect("sized");
+        let data: Vec<u8> = (0..1 << 20).map(|at: u32| ((at * 7) >> 3) as u8).collect();
+        disk.write_all_at(&data, 5 << 20).expect("written");
+        let mut command = Command::new(BARGE);
+        command.arg("serve").arg(dir.path()).args(options);
+        let socket = dir.path().join("socket");
+        command
+            .arg("--nbd")
+            .arg(format!("unix:{}", socket.display()));
+        let served = Served::run(command);
+        Some(Disk { dir, served })
+    }
+
+    fn url(&self, name: &str) -> String {
+        let socket = self.dir.path().join("socket");
+        format!("nbd+unix:///{name}?socket={}", socket.display())
+    }
+
+    fn file(&self) -> Vec<u8> {
+        std::fs::read(self.dir.path().join("disk")).expect("read")
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().expect("runs")
+}
+
+#[test]
+fn libnbd_copies_there_and_back_and_keeps_holes() {
+    let Some(disk) = Disk::new(&["nbdcopy", "nbdinfo"], &[]) else {
+        return;
+    };
+    let url = disk.url("disk");
+    let told = said(&run("nbdinfo", &["--map", &url]));
+    let map: Vec<Vec<&str>> = told
+        .lines()
+        .map(|line| line.split_whitespace().take(3).collect())
+        .collect();
+    let expected = [
+        ["0", "5242880", "3"],
+        ["5242880", "1048576", "0"],
+        ["6291456", "10485760", "3"],
+    ];
+    assert_eq!(map, expected, "{told}");
+    let copy = disk.dir.path().join("copy");
+    said(&run("nbdcopy", &[&url, &copy.display().to_string()]));
+    assert!(std::fs::read(&copy).expect("read") == disk.file());
+    let blocks = |path: &Path| path.metadata().expect("there").blocks();
+    assert!(blocks(&copy) <= 4096, "{} blocks", blocks(&copy));
+
+    let text = "x".repeat(16 << 20);
+    std::fs::write(&copy, &text).expect("written");
+    said(&run(
+        "nbdcopy",
+        &["--connections=2", &copy.display().to_string(), &url],
+    ));
+    assert!(disk.file() == text.as_bytes());
+    assert!(disk.served.stop().success());
+}
+
+#[test]
+fn qemu_reads_writes_zeroes_and_discards() {
+    let Some(disk) = Disk::new(&["qemu-io", "qemu-img"], &[]) else {
+        return;
+    };
+    let commands = [
+        "write -P 5 1M 64k",
+        "write -f -P 6 1088k 512",
+        "write -z -u 5M 128k",
+        "write -z 5248k 128k",
+        "discard 5504k 64k",
+        "flush",
+        "read -P 5 1M 64k",
+        "read -P 0 5M 256k",
+    ];
+    let mut args = vec!["-f", "raw"];
+    args.extend(commands.iter().flat_map(|command| ["-c", command]));
+    let url = disk.url("disk");
+    args.push(&url);
+    let told = said(&run("qemu-io", &args));
+    assert!(!told.contains("failed"), "{told}");
+    let file = disk.file();
+    assert!(file[1 << 20..][..65536].iter().all(|&byte| byte == 5));
+    assert!(file[1088 << 10..][..512].iter().all(|&byte| byte == 6));
+    assert!(file[5 << 20..][..256 << 10].iter().all(|&byte| byte == 0));
+    let path = disk.dir.path().join("disk").display().to_string();
+    said(&run(
+        "qemu-img",
+        &["compare", "-f", "raw", "-F", "raw", &path, &url],
+    ));
+}
+
+#[test]
+fn what_is_read_only_or_not_there_is_told() {
+    let Some(disk) = Disk::new(&["qemu-io", "nbdinfo"], &["--read-only"]) else {
+        return;
+    };
+    let url = disk.url("disk");
+    assert!(said(&run("nbdinfo", &[&url])).contains("is_read_only: true"));
+    let before = disk.file();
+    let told = run("qemu-io", &["-f", "raw", "-c", "write 0 512", &url]);
+    assert!(!complained(&told).is_empty());
+    assert!(disk.file() == before);
+    let told = complained(&run("nbdinfo", &[&disk.url("nothing")]));
+    assert!(told.contains("No such file or directory"), "{told}");
+}
+
+#[test]
+fn a_drive_without_a_file_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().display().to_string();
+    let socket = format!("{path}/socket");
+    for (drive, expected) in [
+        (
+            format!("{socket},file=none"),
+            "none: No such file or directory",
+        ),
+        (
+            socket.clone(),
+            "the source (,file=FILE names a file in it): Is a directory",
+        ),
+    ] {
+        let told = run(BARGE, &["serve", &path, "--block", &drive]);
+        assert_eq!(told.status.code(), Some(1));
+        let told = complained(&told);
+        assert!(told.contains(expected), "{told}");
+    }
+    let told = run(BARGE, &["serve", &path, "--block", ",ro"]);
+    assert_eq!(told.status.code(), Some(2));
+}

@@ -1,0 +1,215 @@
+//! Transmission: reads, writes, and what else is done with a disk.
+
+use vfs::{Cx, Errno, Extent};
+use wire::{Incoming, Outgoing};
+
+use super::message::{
+    CommandFlags, LARGEST, REQUEST_HEAD, Request, chunk, chunk_head, command, error, simple_head,
+};
+use super::options::ALLOCATION_ID;
+use super::{Attached, Stop, is_again};
+
+/// The most extents that are told at once.
+const EXTENTS: usize = 4096;
+
+/// What an extent is, if it is no data.
+const HOLE_AND_ZERO: u32 = 1 | 2;
+
+impl Attached {
+    pub(super) fn serve(
+        &self,
+        cx: &Cx<'_>,
+        request: &Request,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> Result<(), Stop> {
+        if request.kind == command::DISC {
+            return Ok(());
+        }
+        match self.answer(cx, request, message, out) {
+            Err(errno) if is_again(errno) => Err(errno.into()),
+            Err(errno) => {
+                out.truncate(0);
+                self.refuse(request, errno, out);
+                Ok(())
+            }
+            Ok(()) if out.is_empty() => {
+                self.done(request, out);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Does as asked, with the answer in `out` if it carries anything.
+    fn answer(
+        &self,
+        cx: &Cx<'_>,
+        request: &Request,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> Result<(), Errno> {
+        let Request {
+            kind, offset, len, ..
+        } = *request;
+        let flags = CommandFlags::from_bits(request.flags).ok_or(Errno::EINVAL)?;
+        if !(allowed(kind) | CommandFlags::FUA).contains(flags) {
+            return Err(Errno::EINVAL);
+        }
+        let durably = flags.contains(CommandFlags::FUA);
+        if !self.disk.holds(offset, len.into()) {
+            let grows = matches!(kind, command::WRITE | command::WRITE_ZEROES);
+            return Err(if grows { Errno::ENOSPC } else { Errno::EINVAL });
+        }
+        match kind {
+            command::READ if len > LARGEST => Err(Errno::EINVAL),
+            command::READ => self.read(cx, request, flags, out),
+            command::WRITE => self.disk.write(cx, offset, message, REQUEST_HEAD, durably),
+            command::FLUSH => self.disk.flush(cx),
+            command::TRIM => self.disk.zero(cx, offset, len.into(), true, durably),
+            command::WRITE_ZEROES => {
+                let give_back = !flags.contains(CommandFlags::NO_HOLE);
+                self.disk.zero(cx, offset, len.into(), give_back, durably)
+            }
+            command::BLOCK_STATUS if self.mapped && len > 0 => {
+                let most = match flags.contains(CommandFlags::REQ_ONE) {
+                    true => 1,
+                    false => EXTENTS,
+                };
+                self.tell_extents(cx, request, most, out)
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn read(
+        &self,
+        cx: &Cx<'_>,
+        request: &Request,
+        flags: CommandFlags,
+        out: &mut dyn Outgoing,
+    ) -> Result<(), Errno> {
+        let Request {
+            cookie,
+            offset,
+            len,
+            ..
+        } = *request;
+        if !self.structured {
+            out.bytes(&simple_head(cookie, 0));
+            return self.disk.read(cx, offset, len as usize, out);
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let (end, whole) = (offset + u64::from(len), flags.contains(CommandFlags::DF));
+        let mut walk = self.disk.pieces(offset, len.into());
+        let mut at = offset;
+        while at < end {
+            let met = match whole {
+                true => None,
+                false => walk.next(cx)?,
+            };
+            let piece = met.unwrap_or(Extent {
+                offset: at,
+                len: end - at,
+                hole: false,
+            });
+            at = piece.offset + piece.len;
+            let (bytes, begin) = (piece.len as u32, piece.offset.to_be_bytes());
+            if piece.hole {
+                out.bytes(&chunk_head(cookie, chunk::OFFSET_HOLE, 12, at == end));
+                out.bytes(&begin);
+                out.bytes(&bytes.to_be_bytes());
+            } else {
+                let head = chunk_head(cookie, chunk::OFFSET_DATA, 8 + bytes, at == end);
+                out.bytes(&head);
+                out.bytes(&begin);
+                self.disk.read(cx, piece.offset, bytes as usize, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_extents(
+        &self,
+        cx: &Cx<'_>,
+        request: &Request,
+        most: usize,
+        out: &mut dyn Outgoing,
+    ) -> Result<(), Errno> {
+        let extents = self.extents(cx, request.offset, request.len.into(), most)?;
+        let len = 4 + 8 * extents.len();
+        let head = chunk_head(request.cookie, chunk::BLOCK_STATUS, len as u32, true);
+        out.bytes(&head);
+        out.bytes(&ALLOCATION_ID.to_be_bytes());
+        for extent in extents {
+            let what = if extent.hole { HOLE_AND_ZERO } else { 0 };
+            out.bytes(&(extent.len as u32).to_be_bytes());
+            out.bytes(&what.to_be_bytes());
+        }
+        Ok(())
+    }
+
+    /// The first `most` extents of `len` bytes from `offset` on; neighbours differ.
+    fn extents(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        most: usize,
+    ) -> Result<Vec<Extent>, Errno> {
+        let mut extents: Vec<Extent> = Vec::new();
+        self.disk.extents(cx, offset, len, &mut |extent| {
+            let told = extents.len();
+            match extents.last_mut() {
+                Some(last) if last.hole == extent.hole => last.len += extent.len,
+                _ if told == most => return false,
+                _ => extents.push(extent),
+            }
+            true
+        })?;
+        Ok(extents)
+    }
+
+    fn done(&self, request: &Request, out: &mut dyn Outgoing) {
+        match self.structured && request.kind == command::READ {
+            true => out.bytes(&chunk_head(request.cookie, chunk::NONE, 0, true)),
+            false => out.bytes(&simple_head(request.cookie, 0)),
+        }
+    }
+
+    fn refuse(&self, request: &Request, errno: Errno, out: &mut dyn Outgoing) {
+        let error = number(errno);
+        let is_structured = matches!(request.kind, command::READ | command::BLOCK_STATUS);
+        if !self.structured || !is_structured {
+            return out.bytes(&simple_head(request.cookie, error));
+        }
+        // The number, and a message of no bytes.
+        const LEN: u32 = 6;
+        out.bytes(&chunk_head(request.cookie, chunk::ERROR, LEN, true));
+        out.bytes(&error.to_be_bytes());
+        out.bytes(&[0; 2]);
+    }
+}
+
+/// The flags that a kind of request may have, besides [`CommandFlags::FUA`], which means nothing to those that change nothing.
+fn allowed(kind: u16) -> CommandFlags {
+    match kind {
+        command::READ => CommandFlags::DF,
+        command::WRITE_ZEROES => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
+        command::BLOCK_STATUS => CommandFlags::REQ_ONE,
+        _ => CommandFlags::empty(),
+    }
+}
+
+/// An error as the protocol numbers it.
+fn number(errno: Errno) -> u32 {
+    match errno {
+        Errno::EPERM | Errno::EACCES | Errno::EROFS => error::EPERM,
+        Errno::EINVAL => error::EINVAL,
+        Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => error::ENOSPC,
+        Errno::EOPNOTSUPP => error::ENOTSUP,
+        _ => error::EIO,
+    }
+}

@@ -1,0 +1,146 @@
+//! NBD (the protocol's specification: `doc/proto.md` of the reference implementation), the server half: fixed newstyle,
+//! structured replies, `base:allocation`.
+//!
+//! The name of an export is the path of a file below the root of what is served; the empty name is the root itself,
+//! where that is a file.
+//!
+//! Not there: the oldstyle, TLS, extended headers, resizing.
+
+mod commands;
+mod message;
+mod options;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use vfs::{Call, Caller, Cx, Errno, Export, Patience};
+use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session, Voice};
+
+use self::message::{HandshakeFlags, Message, frame, greeting};
+use crate::Disk;
+
+/// The files of an export as disks.
+#[derive(Clone)]
+pub struct Server {
+    export: Arc<Export>,
+    read_only: bool,
+}
+
+impl Server {
+    /// Serves the files of `export`, only to be read if `read_only`.
+    pub fn new(export: Arc<Export>, read_only: bool) -> Server {
+        Server { export, read_only }
+    }
+
+    /// A new connection.
+    pub fn session(&self) -> Connection {
+        Connection {
+            server: self.clone(),
+            said: Mutex::default(),
+            attached: OnceLock::new(),
+            requests: AtomicU64::new(0),
+        }
+    }
+}
+
+/// A client's connection.
+pub struct Connection {
+    server: Server,
+    /// What has been agreed on so far.
+    said: Mutex<Said>,
+    /// What it has chosen, once it has.
+    attached: OnceLock<Attached>,
+    requests: AtomicU64,
+}
+
+/// What both sides have said of what is to come.
+#[derive(Clone, Default)]
+struct Said {
+    /// What the client can do, once it has said so.
+    flags: Option<HandshakeFlags>,
+    structured: bool,
+    /// The export of whose holes it wants to be told.
+    mapped: Option<Vec<u8>>,
+}
+
+/// The disk of a connection, and how it is spoken of.
+struct Attached {
+    disk: Disk,
+    structured: bool,
+    /// Whether extents may be asked for.
+    mapped: bool,
+}
+
+/// What ends a request other than with an answer.
+enum Stop {
+    /// The source says so.
+    Failed(Errno),
+    /// The client cannot be followed.
+    Malformed(Malformed),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Failed(errno)
+    }
+}
+
+impl From<Malformed> for Stop {
+    fn from(malformed: Malformed) -> Stop {
+        Stop::Malformed(malformed)
+    }
+}
+
+impl Session for Connection {
+    fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
+        frame(head)
+    }
+
+    fn role(&self, _: &[u8]) -> Result<Role, Malformed> {
+        // Not the client's cookies, of which several may be the same.
+        let id = self.requests.fetch_add(1, Ordering::Relaxed);
+        Ok(Role::Request { id })
+    }
+
+    fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> Result<Answer, Malformed> {
+        let cx = Cx {
+            caller: &Caller::ROOT,
+            patience,
+            call,
+        };
+        let served = match message::decode(message.bytes())? {
+            Message::Request(request) => match self.attached.get() {
+                Some(attached) => attached.serve(&cx, &request, message, out),
+                None => Err(Malformed::new("a request before an export was chosen").into()),
+            },
+            Message::Flags(flags) => self.greeted(flags).map_err(Stop::from),
+            Message::Option { number, data } => self.option(&cx, number, data, out),
+        };
+        match served {
+            Ok(()) => Ok(Answer::Done),
+            Err(stop) => {
+                out.truncate(0);
+                match stop {
+                    Stop::Failed(Errno::PARKED) => Ok(Answer::Parked),
+                    Stop::Failed(_) => Ok(Answer::WouldBlock),
+                    Stop::Malformed(malformed) => Err(malformed),
+                }
+            }
+        }
+    }
+
+    fn can_speak(&self, voice: Arc<dyn Voice>) {
+        voice.say(&greeting());
+    }
+}
+
+/// Whether what came of a try means that it is to be tried again, and is no answer.
+fn is_again(errno: Errno) -> bool {
+    matches!(errno, Errno::WOULD_BLOCK | Errno::PARKED)
+}

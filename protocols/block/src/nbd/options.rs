@@ -1,0 +1,256 @@
+//! The handshake: what a client wants to speak, and of which export.
+
+use vfs::{Cx, DirEntry, DirSink, Kind, OpenFlags, Plus, Result};
+use wire::{Malformed, Outgoing, Reader};
+
+use super::message::{
+    HandshakeFlags, LARGEST, TransmissionFlags, option, option_reply as reply_to, reply,
+};
+use super::{Attached, Connection, Said, Server, Stop, is_again};
+use crate::Disk;
+
+/// The one thing to be told of an export: what is data, and what reads as zeros.
+const ALLOCATION: &[u8] = b"base:allocation";
+
+/// Its number in answers.
+pub(super) const ALLOCATION_ID: u32 = 1;
+
+/// The most exports to list.
+const LISTED: usize = 1000;
+
+impl Connection {
+    /// What the client can do; what is agreed on is what both can.
+    pub(super) fn greeted(&self, flags: u32) -> std::result::Result<(), Malformed> {
+        let known = u16::try_from(flags)
+            .ok()
+            .and_then(HandshakeFlags::from_bits);
+        let flags =
+            known.ok_or_else(|| Malformed::new(format!("expected flags, got {flags:x}")))?;
+        let mut said = self.said.lock().expect("no panic holds it");
+        match said.flags.replace(flags) {
+            None if flags.contains(HandshakeFlags::FIXED_NEWSTYLE) => Ok(()),
+            None => Err(Malformed::new("expected a client of the fixed newstyle")),
+            Some(_) => Err(Malformed::new("expected an option, got flags again")),
+        }
+    }
+
+    pub(super) fn option(
+        &self,
+        cx: &Cx<'_>,
+        number: u32,
+        data: &[u8],
+        out: &mut dyn Outgoing,
+    ) -> std::result::Result<(), Stop> {
+        let said = self.said.lock().expect("no panic holds it").clone();
+        let Some(flags) = said.flags else {
+            return Err(Malformed::new("expected flags, got an option").into());
+        };
+        if self.attached.get().is_some() {
+            return Err(Malformed::new("expected a request, got an option").into());
+        }
+        if number == option::EXPORT_NAME {
+            // It has no way to be refused but to be left.
+            let attached = self.server.attach(cx, data, &said)?;
+            let attached =
+                attached.map_err(|error| Malformed::new(format!("no such export: {error}")))?;
+            out.bytes(&attached.disk.size().to_be_bytes());
+            out.bytes(&attached.flags().bits().to_be_bytes());
+            if !flags.contains(HandshakeFlags::NO_ZEROES) {
+                out.zeros(124);
+            }
+            return Ok(self.begin(attached)?);
+        }
+        let mut answer = |kind, data: &[u8]| reply_to(out, number, kind, data);
+        match number {
+            option::ABORT => answer(reply::ACK, b""),
+            option::LIST if !data.is_empty() => answer(reply::INVALID, b"LIST has no data"),
+            option::LIST => match self.server.list(cx) {
+                Ok(names) => {
+                    for name in names {
+                        let len = (name.len() as u32).to_be_bytes();
+                        answer(reply::SERVER, &[&len, name.as_slice()].concat());
+                    }
+                    answer(reply::ACK, b"");
+                }
+                Err(errno) if is_again(errno) => return Err(errno.into()),
+                Err(errno) => answer(reply::POLICY, errno.to_string().as_bytes()),
+            },
+            option::INFO | option::GO => {
+                let Ok(name) = info_request(data) else {
+                    answer(reply::INVALID, b"expected a name and kinds of information");
+                    return Ok(());
+                };
+                let attached = match self.server.attach(cx, name, &said)? {
+                    Ok(attached) => attached,
+                    Err(errno) => {
+                        answer(reply::UNKNOWN, errno.to_string().as_bytes());
+                        return Ok(());
+                    }
+                };
+                for information in attached.information() {
+                    answer(reply::INFO, &information);
+                }
+                answer(reply::ACK, b"");
+                if number == option::GO {
+                    self.begin(attached)?;
+                }
+            }
+            option::STRUCTURED_REPLY if !data.is_empty() => {
+                answer(reply::INVALID, b"STRUCTURED_REPLY has no data")
+            }
+            option::STRUCTURED_REPLY => {
+                self.say(|said| said.structured = true);
+                answer(reply::ACK, b"");
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                let sets = number == option::SET_META_CONTEXT;
+                if sets {
+                    self.say(|said| said.mapped = None);
+                }
+                if !said.structured {
+                    answer(reply::INVALID, b"expected STRUCTURED_REPLY before");
+                    return Ok(());
+                }
+                let Ok((name, queries)) = context_request(data) else {
+                    answer(reply::INVALID, b"expected a name and queries");
+                    return Ok(());
+                };
+                let asks = |query: &&[u8]| match sets {
+                    true => *query == ALLOCATION,
+                    false => [ALLOCATION, b"base:"].contains(query),
+                };
+                if queries.iter().any(asks) || !sets && queries.is_empty() {
+                    let id = if sets { ALLOCATION_ID } else { 0 };
+                    answer(
+                        reply::META_CONTEXT,
+                        &[&id.to_be_bytes(), ALLOCATION].concat(),
+                    );
+                    if sets {
+                        self.say(|said| said.mapped = Some(name.to_vec()));
+                    }
+                }
+                answer(reply::ACK, b"");
+            }
+            _ => answer(reply::UNSUPPORTED, b""),
+        }
+        Ok(())
+    }
+
+    fn say(&self, what: impl FnOnce(&mut Said)) {
+        what(&mut self.said.lock().expect("no panic holds it"));
+    }
+
+    /// What comes now are requests.
+    fn begin(&self, attached: Attached) -> std::result::Result<(), Malformed> {
+        let begun = self.attached.set(attached);
+        begun.map_err(|_| Malformed::new("expected one export, got two at once"))
+    }
+}
+
+impl Server {
+    /// Opens the export `name`: nothing is decided yet if that has to be tried again.
+    fn attach(&self, cx: &Cx<'_>, name: &[u8], said: &Said) -> Result<Result<Attached>> {
+        match Disk::open(cx, &self.export, name, self.read_only) {
+            Ok(disk) => Ok(Ok(Attached {
+                disk,
+                structured: said.structured,
+                mapped: said.mapped.as_deref() == Some(name),
+            })),
+            Err(errno) if is_again(errno) => Err(errno),
+            Err(errno) => Ok(Err(errno)),
+        }
+    }
+
+    /// Names of exports: the files in the root, or the empty name if the root is a file.
+    fn list(&self, cx: &Cx<'_>) -> Result<Vec<Vec<u8>>> {
+        let root = self.export.fs.root(cx)?;
+        if root.kind() == Kind::File {
+            return Ok(vec![Vec::new()]);
+        }
+        let mut names = Names::default();
+        let dir = root.open(cx, OpenFlags::READ)?;
+        loop {
+            let (before, cookie) = (names.seen, names.cookie);
+            dir.readdir(cx, cookie, Plus::Names, &mut names)?;
+            if names.seen == before || names.files.len() >= LISTED {
+                return Ok(names.files);
+            }
+        }
+    }
+}
+
+/// Names of files in a directory.
+#[derive(Default)]
+struct Names {
+    files: Vec<Vec<u8>>,
+    seen: usize,
+    cookie: u64,
+}
+
+impl DirSink for Names {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        if self.files.len() >= LISTED {
+            return false;
+        }
+        if entry.kind == Some(Kind::File) {
+            self.files.push(entry.name.to_vec());
+        }
+        self.seen += 1;
+        self.cookie = entry.cookie;
+        true
+    }
+}
+
+impl Attached {
+    fn flags(&self) -> TransmissionFlags {
+        use TransmissionFlags as F;
+        let mut flags = F::HAS_FLAGS | F::CAN_MULTI_CONN;
+        flags.set(F::READ_ONLY, self.disk.is_read_only());
+        let writes = F::SEND_FLUSH | F::SEND_FUA;
+        flags.set(writes, !self.disk.is_read_only());
+        let zeroes = F::SEND_TRIM | F::SEND_WRITE_ZEROES | F::SEND_FAST_ZERO;
+        flags.set(zeroes, self.disk.punches());
+        flags.set(F::SEND_DF, self.structured);
+        flags
+    }
+
+    /// What INFO tells: size and flags, and how much to read and write at once.
+    fn information(&self) -> [Vec<u8>; 2] {
+        const EXPORT: u16 = 0;
+        const BLOCK_SIZE: u16 = 3;
+        let (size, flags) = (self.disk.size().to_be_bytes(), self.flags().bits());
+        let export = [&EXPORT.to_be_bytes()[..], &size, &flags.to_be_bytes()].concat();
+        // The least, what is best, and the most.
+        let sizes = [1, 4096, LARGEST].map(u32::to_be_bytes).concat();
+        let block_size = [&BLOCK_SIZE.to_be_bytes()[..], &sizes].concat();
+        [export, block_size]
+    }
+}
+
+/// The name in INFO and GO. Which kinds of information are wanted does not matter: all may be told.
+fn info_request(data: &[u8]) -> std::result::Result<&[u8], Malformed> {
+    let mut fields = Reader::new(data);
+    let name = counted(&mut fields)?;
+    let kinds = u16::from_be_bytes(fields.array()?);
+    fields.bytes(usize::from(kinds) * size_of::<u16>())?;
+    fields.end()?;
+    Ok(name)
+}
+
+/// The name, and what is asked of it, in the options on metadata.
+fn context_request(data: &[u8]) -> std::result::Result<(&[u8], Vec<&[u8]>), Malformed> {
+    let mut fields = Reader::new(data);
+    let name = counted(&mut fields)?;
+    let mut queries = Vec::new();
+    for _ in 0..u32::from_be_bytes(fields.array()?) {
+        queries.push(counted(&mut fields)?);
+    }
+    fields.end()?;
+    Ok((name, queries))
+}
+
+/// Bytes behind their number.
+fn counted<'a>(fields: &mut Reader<'a>) -> std::result::Result<&'a [u8], Malformed> {
+    let len = u32::from_be_bytes(fields.array()?);
+    fields.bytes(len as usize)
+}

@@ -1,0 +1,264 @@
+//! A virtio block device: what a guest's driver asks through a queue (virtio 1.3, 5.2).
+//!
+//! A request is a header, what is to be written, and room for what is read and for one byte, the last, which says what became
+//! of it. There is nothing to be agreed on: what the device can do stands in its features and its configuration.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vfs::{Call, Caller, Cx, Errno, Patience, Result};
+use wire::{Answer, Incoming, Malformed, Outgoing, Reader, Role, Session};
+
+use crate::Disk;
+
+/// Bytes of a sector, by which a guest counts, whatever the blocks of the disk.
+pub const SECTOR: u64 = 512;
+
+/// Features of the device (virtio 1.3, 5.2.3).
+mod feature {
+    pub(super) const SEG_MAX: u64 = 1 << 2;
+    pub(super) const RO: u64 = 1 << 5;
+    pub(super) const BLK_SIZE: u64 = 1 << 6;
+    pub(super) const FLUSH: u64 = 1 << 9;
+    pub(super) const TOPOLOGY: u64 = 1 << 10;
+    pub(super) const MQ: u64 = 1 << 12;
+    pub(super) const DISCARD: u64 = 1 << 13;
+    pub(super) const WRITE_ZEROES: u64 = 1 << 14;
+}
+
+/// What is asked (virtio 1.3, 5.2.6).
+mod kind {
+    pub(super) const IN: u32 = 0;
+    pub(super) const OUT: u32 = 1;
+    pub(super) const FLUSH: u32 = 4;
+    pub(super) const GET_ID: u32 = 8;
+    pub(super) const DISCARD: u32 = 11;
+    pub(super) const WRITE_ZEROES: u32 = 13;
+}
+
+/// What became of it.
+mod status {
+    pub(super) const OK: u8 = 0;
+    pub(super) const IOERR: u8 = 1;
+    pub(super) const UNSUPP: u8 = 2;
+}
+
+/// Kind, reserved, sector.
+const HEADER: usize = 16;
+
+/// Sector, number of sectors, flags.
+const SEGMENT: usize = 16;
+
+/// The most ranges of one request to discard or to make zeros: Linux takes no more than 256.
+const SEGMENTS: usize = 256;
+
+/// The most sectors of such a range: 1 GiB, so that none keeps a thread for long.
+const SEGMENT_SECTORS: u32 = 1 << 21;
+
+/// The blocks that a guest is to use: a page, which is also what its file systems like.
+const BLOCK: u64 = 4096;
+
+/// Bytes of a disk's name.
+const ID: usize = 20;
+
+/// What a device of `disk` can do (virtio 1.3, 5.2.3), with more than one queue.
+pub fn features(disk: &Disk) -> u64 {
+    let mut features = feature::SEG_MAX | feature::FLUSH | feature::MQ;
+    if disk.is_read_only() {
+        features |= feature::RO;
+    }
+    if disk.size().is_multiple_of(BLOCK) {
+        features |= feature::TOPOLOGY;
+    }
+    if disk.punches() {
+        features |= feature::DISCARD | feature::WRITE_ZEROES;
+    }
+    features | feature::BLK_SIZE
+}
+
+/// The configuration of a device of `disk` that has `queues` queues of `depth` descriptors (virtio 1.3, 5.2.4). Bytes behind the last
+/// whole sector are not of it.
+pub fn space(disk: &Disk, queues: u16, depth: u32) -> Vec<u8> {
+    let mut space = Vec::new();
+    let mut put = |bytes: &[u8]| space.extend_from_slice(bytes);
+    put(&(disk.size() / SECTOR).to_le_bytes());
+    // The longest segment: not said. The most segments: but for the header's and the status's.
+    put(&0u32.to_le_bytes());
+    put(&depth.saturating_sub(2).to_le_bytes());
+    // Cylinders, heads and sectors: not said.
+    put(&[0; 4]);
+    put(&(SECTOR as u32).to_le_bytes());
+    // Eight sectors make a block, none of which begins elsewhere; the least and the best to read at once, in sectors.
+    put(&[3, 0]);
+    put(&((BLOCK / SECTOR) as u16).to_le_bytes());
+    put(&0u32.to_le_bytes());
+    // What is written is not durable before it is flushed.
+    put(&[1, 0]);
+    put(&queues.to_le_bytes());
+    // To discard, then to make zeros, which may give back the space.
+    put(&SEGMENT_SECTORS.to_le_bytes());
+    put(&(SEGMENTS as u32).to_le_bytes());
+    put(&((BLOCK / SECTOR) as u32).to_le_bytes());
+    put(&SEGMENT_SECTORS.to_le_bytes());
+    put(&(SEGMENTS as u32).to_le_bytes());
+    put(&[1, 0, 0, 0]);
+    // Monitors read as much as they know of.
+    space.resize(SPACE, 0);
+    space
+}
+
+/// What monitors read of the configuration, zones included.
+const SPACE: usize = 96;
+
+/// A guest's device. Requests of all its queues may be served at once.
+pub struct Device {
+    disk: Arc<Disk>,
+    requests: AtomicU64,
+}
+
+impl Device {
+    /// A device of `disk`.
+    pub fn new(disk: Arc<Disk>) -> Device {
+        Device {
+            disk,
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// Answers into `out`, of whose room the last byte is not for data.
+    fn answer(&self, cx: &Cx<'_>, message: &dyn Incoming, out: &mut dyn Outgoing) -> Result<()> {
+        let mut request = Reader::new(message.bytes());
+        let header = (request.u32(), request.u32(), request.u64());
+        let (Ok(kind), Ok(_), Ok(sector)) = header else {
+            return Err(Errno::EINVAL);
+        };
+        let room = out.room().saturating_sub(1);
+        match kind {
+            kind::IN => {
+                let offset = self.place(sector, room as u64)?;
+                self.disk.read(cx, offset, room, out)
+            }
+            kind::OUT => {
+                let len = message.size() - HEADER;
+                let offset = self.place(sector, len as u64)?;
+                self.disk.write(cx, offset, message, HEADER, false)
+            }
+            kind::FLUSH => self.disk.flush(cx),
+            kind::GET_ID => {
+                let mut id = format!("{:016x}", self.disk.id()).into_bytes();
+                id.resize(ID.min(room), 0);
+                out.bytes(&id);
+                Ok(())
+            }
+            kind::DISCARD | kind::WRITE_ZEROES if self.disk.punches() => {
+                for segment in self.segments(kind, request.rest())? {
+                    let (offset, len) = (segment.offset, segment.len);
+                    self.disk.zero(cx, offset, len, segment.give_back, false)?;
+                }
+                Ok(())
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Where `len` bytes from `sector` on are, if they are of the disk.
+    fn place(&self, sector: u64, len: u64) -> Result<u64> {
+        let offset = sector.checked_mul(SECTOR).ok_or(Errno::EIO)?;
+        let whole = len.is_multiple_of(SECTOR) && self.disk.holds(offset, len);
+        whole.then_some(offset).ok_or(Errno::EIO)
+    }
+
+    /// The ranges of a request to discard or to make zeros: all are good, or none.
+    fn segments(&self, kind: u32, bytes: &[u8]) -> Result<Vec<Segment>> {
+        if bytes.is_empty()
+            || !bytes.len().is_multiple_of(SEGMENT)
+            || bytes.len() > SEGMENTS * SEGMENT
+        {
+            return Err(Errno::EINVAL);
+        }
+        let segment = |bytes: &[u8]| {
+            let mut fields = Reader::new(bytes);
+            let segment = (fields.u64(), fields.u32(), fields.u32());
+            let (Ok(sector), Ok(sectors), Ok(flags)) = segment else {
+                return Err(Errno::EINVAL);
+            };
+            // Giving back is what discarding is, and a flag of the other.
+            let known = match kind {
+                kind::DISCARD => 0,
+                _ => 1,
+            };
+            if flags & !known != 0 {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            if sectors > SEGMENT_SECTORS {
+                return Err(Errno::EIO);
+            }
+            let len = u64::from(sectors) * SECTOR;
+            Ok(Segment {
+                offset: self.place(sector, len)?,
+                len,
+                give_back: kind == kind::DISCARD || flags != 0,
+            })
+        };
+        bytes.chunks(SEGMENT).map(segment).collect()
+    }
+}
+
+/// A range to discard, or to make zeros.
+struct Segment {
+    offset: u64,
+    len: u64,
+    give_back: bool,
+}
+
+impl Session for Device {
+    fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {
+        let whole = match Reader::new(head).u32() {
+            Ok(kind::DISCARD | kind::WRITE_ZEROES) => HEADER + SEGMENTS * SEGMENT,
+            _ => HEADER,
+        };
+        Ok(Some(whole))
+    }
+
+    fn role(&self, _: &[u8]) -> std::result::Result<Role, Malformed> {
+        // Requests have no names of their own, and none can be cancelled.
+        let id = self.requests.fetch_add(1, Ordering::Relaxed);
+        Ok(Role::Request { id })
+    }
+
+    fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &dyn Incoming,
+        out: &mut dyn Outgoing,
+    ) -> std::result::Result<Answer, Malformed> {
+        let room = out.room();
+        if room == 0 {
+            return Err(Malformed::new("a request without room for its status"));
+        }
+        let cx = Cx {
+            caller: &Caller::ROOT,
+            patience,
+            call,
+        };
+        let status = match self.answer(&cx, message, out) {
+            Ok(()) => status::OK,
+            Err(errno) => {
+                out.truncate(0);
+                match errno {
+                    Errno::WOULD_BLOCK => return Ok(Answer::WouldBlock),
+                    Errno::PARKED => return Ok(Answer::Parked),
+                    Errno::EOPNOTSUPP => status::UNSUPP,
+                    errno => {
+                        tracing::debug!("a request of a block device: {errno}");
+                        status::IOERR
+                    }
+                }
+            }
+        };
+        out.zeros(room - 1 - out.len());
+        out.bytes(&[status]);
+        Ok(Answer::Done)
+    }
+}
