@@ -1,13 +1,18 @@
-//! EROFS, the read-only file system that Linux mounts: what it is on disk.
+//! EROFS, the read-only file system that Linux mounts: what it is on disk, and a reader of it.
 //!
-//! - [`layout`]: the structures, each read and written by one definition.
+//! - [`layout`]: the structures, each read and written by one definition;
+//! - [`read`]: superblock, inodes, directories, attributes, and where contents are;
+//! - [`decode`]: LZ4, MicroLZMA, DEFLATE and Zstandard.
 //!
-//! What it lacks on purpose: I/O, threads, clocks and the standard library.
+//! What it lacks on purpose: I/O, caches, threads, clocks and the standard library.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod decode;
 pub mod layout;
+pub mod read;
