@@ -19,13 +19,18 @@ impl Bed {
         let dir = tempfile::tempdir().expect("a directory");
         let blob = dir.path().join("blob");
         let shown = blob.display().to_string();
+        // Later ones want it to be there.
+        if options.iter().any(|option| option.contains("BLOB")) {
+            std::fs::write(&blob, b"").expect("written");
+        }
         let mkfs = std::env::var_os("BARGE_MKFS_EROFS").unwrap_or("mkfs.erofs".into());
         let made = run(Command::new(mkfs)
             .args(options.iter().map(|option| option.replace("BLOB", &shown)))
             .arg(dir.path().join("image"))
             .arg(tree));
         if let Err(why) = made {
-            let why = why.lines().next().unwrap_or_default().to_owned();
+            let mut lines = why.lines().filter(|line| !line.contains("<W>"));
+            let why = lines.next().unwrap_or_default().to_owned();
             let unknown = [
                 "No such file",
                 "invalid option",

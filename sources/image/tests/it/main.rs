@@ -3,6 +3,8 @@
 mod bed;
 mod compare;
 mod kernel;
+mod mutated;
 mod options;
 mod readonly;
+mod seeds;
 mod tree;

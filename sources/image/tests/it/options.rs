@@ -11,7 +11,6 @@ pub(crate) const OPTIONS: &[(&[&str], Holes)] = &[
     (&["--ignore-mtime"], Holes::Each),
     (&["--all-root"], Holes::Each),
     (&["-Eforce-inode-extended"], Holes::Each),
-    (&["-Eforce-inode-compact"], Holes::Each),
     (&["-Enoinline_data"], Holes::Each),
     (&["-Enosbcrc"], Holes::Each),
     (&["--chunksize=4096"], Holes::Each),
