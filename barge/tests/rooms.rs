@@ -28,6 +28,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("client", &["vfs", "sys", "hostdir", "memory", "remote"]),
+    ("erofs", &[]),
     ("layers", &["vfs"]),
     ("p9", &["vfs", "wire"]),
     ("fuse", &["vfs", "wire"]),
@@ -76,6 +77,7 @@ fn rooms_use_only_what_they_may() {
                 "fuse",
                 "nfs",
                 "memory",
+                "erofs",
             ]
             .contains(&room);
             assert!(
