@@ -179,13 +179,13 @@ impl Tables {
                 let Some(child) = self.inode(entry.inode) else {
                     return broken(here, "an entry that names an inode that there is not");
                 };
-                let parent = &mut self.parents[entry.inode as usize - 1];
+                let parent = &mut self.parents[child.number as usize - 1];
                 let seen = core::mem::replace(parent, number) != 0;
                 if let InodeKind::Directory { .. } = child.kind {
                     if seen {
                         return broken(here, "a directory that has two names");
                     }
-                    pending.push(entry.inode);
+                    pending.push(child.number);
                 }
             }
         }
