@@ -182,7 +182,7 @@ impl LclusterKind {
 }
 
 /// What compressed it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Algorithm {
     Lz4 = 0,
@@ -204,8 +204,7 @@ impl Algorithm {
     }
 }
 
-/// Some logical clusters of a compact index: their kinds and numbers, then in the last 4 bytes the block number that is before the
-/// first physical cluster which begins here.
+/// Some logical clusters of a compact index: their kinds and numbers, then in the last 4 bytes [`CompactPack::block`].
 ///
 /// A number is a head's offset, or the distance back to the head, or [`CLUSTER_BLOCKS`] with blocks; of the last cluster, if that is no head, it is
 /// the distance to the next head.
@@ -269,7 +268,7 @@ impl CompactPack {
         self.bytes[first..first + 4].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// The block number that is before the first physical cluster which begins here.
+    /// Where the blocks of what begins here are counted from: without [`Advise::BIG_1`] the block before the first, with it the first.
     pub fn block(&self) -> u32 {
         self.word((self.size as u32 - 4) * 8)
     }

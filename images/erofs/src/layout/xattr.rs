@@ -34,7 +34,6 @@ pub const LONG_PREFIX: u8 = 0x80;
 /// A short prefix by its index. 2 and 3 are whole names. (5 is Lustre's, which Linux does not show.)
 pub fn prefix_name(index: u8) -> Option<&'static str> {
     Some(match index {
-        0 => "",
         1 => "user.",
         2 => "system.posix_acl_access",
         3 => "system.posix_acl_default",
