@@ -100,8 +100,8 @@ pub struct Child<'a> {
 }
 
 impl Tables {
-    /// Checks the tables, which are `bytes`, of an image of `size` bytes.
-    pub fn parse(superblock: &Superblock, bytes: Vec<u8>, size: u64) -> Result<Tables> {
+    /// Checks the tables, which are `bytes`.
+    pub fn parse(superblock: &Superblock, bytes: Vec<u8>) -> Result<Tables> {
         let (base, len) = superblock.tables();
         if bytes.len() as u64 != len {
             return broken(base, "tables that were not read whole");
@@ -127,10 +127,10 @@ impl Tables {
                     "a directory with entries that there are not",
                     within(first, count, superblock.entries),
                 ),
-                InodeKind::File { block, size: bytes } => (
+                InodeKind::File { block, size } => (
                     "a file with data that is not between superblock and tables",
-                    bytes == 0
-                        || block > 0 && within(block, blocks(bytes), superblock.tables_block),
+                    size == 0
+                        || block > 0 && within(block, blocks(size), superblock.tables_block),
                 ),
                 InodeKind::Symlink { index } => (
                     "a symbolic link with a target that there is not",
@@ -143,7 +143,6 @@ impl Tables {
             inodes.push(inode);
             at += Inode::BYTES;
         }
-        debug_assert!(base + len <= size);
         let mut tables = Tables {
             parents: vec![0; inodes.len()],
             bytes,

@@ -284,7 +284,7 @@ impl Image {
                     self.read(storage, packed, place.saturating_add(skip), piece)?;
                 }
                 What::Encoded(cluster) => {
-                    let decoded = storage.decoded(&cluster)?;
+                    let decoded = storage.decoded(self, &cluster)?;
                     let skip = skip as usize;
                     let part = decoded
                         .get(skip..skip + len)
@@ -312,6 +312,15 @@ impl Contents {
     /// Bytes.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Whether it certainly has no [`What::Hole`], without looking.
+    pub fn is_solid(&self) -> bool {
+        match &self.how {
+            How::Flat { start, .. } => start.is_some(),
+            How::Clusters(_) | How::Packed(_) => true,
+            How::Chunks { .. } | How::Extents(_) => false,
+        }
     }
 
     /// Whether some of it is in the packed inode.

@@ -42,8 +42,12 @@ pub trait Storage {
     /// Fills `into` with what is `at` bytes into a device. Beyond its end is an error.
     fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<(), Self::Error>;
 
-    /// What `cluster` decodes to: [`Cluster::decode`], or what that was before.
-    fn decoded(&self, cluster: &Cluster) -> Result<Self::Decoded, Error<Self::Error>>;
+    /// What `cluster` of `image` decodes to: [`Cluster::decode`], or what that was before.
+    fn decoded(
+        &self,
+        image: &Image,
+        cluster: &Cluster,
+    ) -> Result<Self::Decoded, Error<Self::Error>>;
 }
 
 /// Why an image cannot be read.

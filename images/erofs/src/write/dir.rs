@@ -74,3 +74,24 @@ pub(super) fn block(
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_sorted_and_cut_into_blocks() {
+        let child = |name: Vec<u8>, at| (name, at);
+        let mut children: Vec<_> = (0..16_u8).map(|at| child([&[b'a' + at][..], &[b'n'; 254]].concat(), 2)).collect();
+        children.insert(0, child(b"!".to_vec(), 2));
+        let all = entries(0, 1, &children);
+        let first: Vec<_> = all.iter().take(3).map(|entry| (entry.name, entry.inode)).collect();
+        assert_eq!(first, [(&b"!"[..], 2), (b".", 0), (b"..", 1)]);
+        // 13 + 13 + 14 bytes, 15 times 267, and what does not fit any more.
+        assert_eq!(cut(&all), (alloc::vec![18, 1], 267));
+        let bytes = block(&all[..18], |at| (at as u64, FileType::Directory));
+        assert_eq!(bytes.len(), 40 + 15 * 267);
+        assert_eq!(bytes[..12], [2, 0, 0, 0, 0, 0, 0, 0, 216, 0, 2, 0]);
+        assert_eq!(bytes[216..220], *b"!...");
+    }
+}

@@ -93,3 +93,59 @@ fn one(head: Extent, end: u64, big: bool, bytes: &mut Vec<u8>) {
         bytes.extend(inside.encode());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clusters(size: u64, extents: &[Extent]) -> Vec<(LclusterKind, u16, u16, u16)> {
+        let bytes = index(size, Algorithm::Lz4, true, extents);
+        assert_eq!(bytes.len() as u64, index_size(size));
+        let records = bytes[FRONT..].chunks(LclusterIndex::SIZE).map(|bytes| {
+            let index = LclusterIndex::parse(bytes).expect("whole");
+            let kind = LclusterKind::from_number(index.advise);
+            (kind, index.offset, index.data as u16, (index.data >> 16) as u16)
+        });
+        records.collect()
+    }
+
+    fn extent(start: u64, len: u64, block: u32, packed: Option<u16>) -> Extent {
+        Extent {
+            start,
+            len,
+            block,
+            packed,
+        }
+    }
+
+    #[test]
+    fn clusters_tell_heads_and_the_way_to_them() {
+        use LclusterKind::{Head1, Nonhead, Plain};
+        let extents = [
+            extent(0, 13_000, 5, Some(2)),
+            extent(13_000, 4096, 7, None),
+            extent(17_096, 3904, 9, Some(1)),
+        ];
+        let want = [
+            (Head1, 0, 5, 0),
+            (Nonhead, 0, CLUSTER_BLOCKS | 2, 2),
+            (Nonhead, 0, 2, 1),
+            (Plain, 712, 7, 0),
+            (Head1, 712, 9, 0),
+            // The file ends here.
+            (Plain, 520, 0, 0),
+        ];
+        assert_eq!(clusters(21_000, &extents), want);
+        // The end of what is not compressed begins in the last cluster.
+        let plain = [extents[0], extent(13_000, 5000, 7, None)];
+        let end = [(Plain, 712, 7, 0), (Plain, 712, 8, 0)];
+        assert_eq!(clusters(18_000, &plain)[3..], end);
+    }
+
+    #[test]
+    fn a_file_that_ends_with_its_cluster_has_no_end_mark() {
+        use LclusterKind::{Head1, Nonhead};
+        let want = [(Head1, 0, 1, 0), (Nonhead, 0, CLUSTER_BLOCKS | 1, 1)];
+        assert_eq!(clusters(8192, &[extent(0, 8192, 1, Some(1))]), want);
+    }
+}

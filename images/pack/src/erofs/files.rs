@@ -21,6 +21,9 @@ const SEGMENT: u64 = 1 << 20;
 /// The largest chunk: one is in memory as a whole, for each thread.
 pub(super) const LARGEST_CHUNK: u64 = 4 << 20;
 
+/// The most chunks of a file: their map takes 1 GiB, and in the largest ones it has 1 PiB.
+const MOST_CHUNKS: u64 = 1 << 28;
+
 /// From this size on, the end of a file that is not compressed has a block of its own, so that all of it can be mapped and sent as it
 /// lies there; the block is less than a sixteenth of it.
 const LARGE: u64 = 64 << 10;
@@ -173,6 +176,11 @@ impl<'a> Files<'a> {
         let size = contents.len();
         let data = contents.data()?;
         let (form, ranges) = self.form(at, size, &data);
+        if let Form::Chunks(chunk) = form
+            && size.div_ceil(chunk) > MOST_CHUNKS
+        {
+            return Err(io::Error::other("a file of more chunks than are worth a map"));
+        }
         if ranges.is_empty() {
             contents.close();
             self.bodies[at] = Some(match form {

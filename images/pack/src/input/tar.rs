@@ -238,7 +238,6 @@ impl Archive {
             major: header.device_major().ok().flatten().unwrap_or_default(),
             minor: header.device_minor().ok().flatten().unwrap_or_default(),
         };
-        let data = self.at;
         let kind = header.entry_type();
         let is_file = matches!(
             kind,
@@ -247,7 +246,7 @@ impl Archive {
         let what = match kind {
             // The oldest archives tell a directory by the slash behind it.
             EntryType::Regular if name.ends_with(b"/") => What::Node(Kind::empty_directory()),
-            EntryType::GNUSparse => What::Node(Kind::File(Arc::new(self.gnu_sparse(header, size)?))),
+            EntryType::GNUSparse => What::Node(Kind::File(Arc::new(self.gnu_sparse(header)?))),
             EntryType::Regular | EntryType::Continuous => {
                 let parts = match record("GNU.sparse.major").map(|major| &major[..]) {
                     Some(b"1") => self.pax_sparse(size, number("GNU.sparse.realsize").flatten())?,
@@ -270,12 +269,11 @@ impl Archive {
                 return Err(Error::of(&name, what));
             }
         };
-        // What is no file has no data, whatever its size says; of a file with a map, the map has been passed.
+        // What is no file has no data, whatever its size says.
         if is_file {
-            let end = data.checked_add(size.next_multiple_of(BLOCK));
-            let maps = self.at - data;
-            let maps = if kind == EntryType::GNUSparse { maps } else { 0 };
-            self.at = end.unwrap_or(u64::MAX).saturating_add(maps);
+            // A map of GNU's is in front of what the size counts.
+            let padded = size.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
+            self.at = self.at.saturating_add(padded);
         }
         Ok(Member {
             path,
@@ -316,7 +314,7 @@ impl Archive {
     }
 
     /// GNU's own kind of sparse files: the map is in the header, and in blocks behind it.
-    fn gnu_sparse(&mut self, header: &Header, _size: u64) -> Result<Parts> {
+    fn gnu_sparse(&mut self, header: &Header) -> Result<Parts> {
         let broken = "a sparse file without a map";
         let gnu = header.as_gnu().ok_or_else(|| self.broken(broken))?;
         let len = gnu.real_size().map_err(|error| self.broken(error))?;
