@@ -12,6 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("wire", &["vfs"]),
     ("sys", &["vfs"]),
     ("hostdir", &["vfs", "sys"]),
+    ("image", &["vfs", "erofs"]),
     ("memory", &["vfs"]),
     (
         "remote",
@@ -27,7 +28,10 @@ const ROOMS: &[(&str, &[&str])] = &[
             "p9",
         ],
     ),
-    ("client", &["vfs", "sys", "hostdir", "memory", "remote"]),
+    (
+        "client",
+        &["vfs", "sys", "hostdir", "image", "memory", "remote"],
+    ),
     ("erofs", &[]),
     ("layers", &["vfs"]),
     ("p9", &["vfs", "wire"]),

@@ -96,12 +96,8 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
     if let Source::HostDir(path) = &source
         && !tree.starts_with("dir:")
     {
-        if path.is_file() {
-            let file = File::open(path).map_err(|error| failed(&error))?;
-            if is_archive(path).map_err(|error| failed(&error))? {
-                return archive(file);
-            }
-            return Err(failed(&"expected a directory, a tar archive or an OCI image layout"));
+        if path.is_file() && is_archive(path).map_err(|error| failed(&error))? {
+            return archive(File::open(path).map_err(|error| failed(&error))?);
         }
         if is_oci_layout(path) {
             return input::oci_layout(path, scratch).map_err(|error| failed(&error));

@@ -81,7 +81,7 @@ mod tests {
             ),
             (
                 Algorithm::Zstd,
-                b"\x28\xb5\x2f\xfd\x00\x68\x45\x00\x00\x08\x61\x61\x01\x00\x0c\x87\x07\x42",
+                b"\x28\xb5\x2f\xfd\x00\x68\x45\x00\x00\x08\x61\x01\x00\x0c\x87\x07\x42",
             ),
         ] {
             let padded = [&[0; 9][..], encoded].concat();

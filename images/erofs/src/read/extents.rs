@@ -21,6 +21,9 @@ pub(super) struct Extents {
     size: u64,
 }
 
+/// Extents whose lengths are added up to find one behind them: of a larger file nobody would want to.
+const MAX_SUMMED: u64 = 1 << 20;
+
 const BOGUS: &str = "a list of extents that contradicts itself";
 
 impl Extents {
@@ -122,6 +125,9 @@ impl Extents {
         let bytes = meta.bytes(self.first, 8)?;
         let mut place = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
         let wanted = offset >> self.bits;
+        if wanted > MAX_SUMMED {
+            return Err(Error::Unsupported("so many extents of 4 bytes"));
+        }
         for number in 0..wanted {
             let encoded = self.load(meta, number, 8)?.encoded & EXTENT_LENGTH_MASK;
             place = place

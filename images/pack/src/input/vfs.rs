@@ -15,14 +15,14 @@ const MOST_LEVELS: usize = 2048;
 
 /// What is below `path` in `tree`. What cannot be looked at makes it fail: an image that lacks something silently is none.
 pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
-    let failed = |errno: Errno| Error::of(path, errno);
-    let root = tree.resolve(path, true).map_err(failed)?;
+    let root = tree.resolve(path, true).map_err(Error::new)?;
     if root.attr.kind != vfs::Kind::Directory {
-        return Err(failed(Errno::ENOTDIR));
+        let what = "expected a directory, an image, a tar archive or an OCI image layout";
+        return Err(Error::new(what));
     }
-    let mut plan = Plan::new(attributes(tree, &root).map_err(failed)?);
+    let mut plan = Plan::new(attributes(tree, &root).map_err(Error::new)?);
     let mut linked = HashMap::<(u64, u64), NodeId>::new();
-    let mut pending = vec![(root, NodeId::ROOT, path.to_vec(), 0)];
+    let mut pending = vec![(root, NodeId::ROOT, Vec::new(), 0)];
     while let Some((dir, node, path, level)) = pending.pop() {
         let listed = tree.list(&*dir.node);
         for listed in listed.map_err(|errno| Error::of(&path, errno))? {
