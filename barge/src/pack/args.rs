@@ -91,10 +91,13 @@ impl PackArgs {
         };
         if !good {
             let level = self.level.unwrap_or_default();
-            return Err(Failure::usage(format!("expected a --level of {levels}, got {level}")));
+            return Err(Failure::usage(format!(
+                "expected a --level of {levels}, got {level}"
+            )));
         }
         let cluster = u32::try_from(self.cluster_size).ok();
-        let cluster = cluster.filter(|size| Options::CLUSTERS.contains(size) && size.is_power_of_two());
+        let cluster =
+            cluster.filter(|size| Options::CLUSTERS.contains(size) && size.is_power_of_two());
         let Some(cluster) = cluster else {
             return Err(wrong_size("--cluster-size", "4K to 1M", self.cluster_size));
         };
@@ -103,7 +106,9 @@ impl PackArgs {
                 return Err(wrong_size("--chunksize", "4K to 4M", chunk));
             }
             if compression != Compression::None {
-                return Err(Failure::usage("--chunksize does not go with --compress: chunks are not compressed"));
+                return Err(Failure::usage(
+                    "--chunksize does not go with --compress: chunks are not compressed",
+                ));
             }
         }
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -118,7 +123,10 @@ impl PackArgs {
 
     /// Whether anything was asked for that only EROFS has.
     pub(super) fn asks_for_erofs(&self) -> bool {
-        self.compress != Codec::None || self.level.is_some() || self.chunksize.is_some() || self.dedupe
+        self.compress != Codec::None
+            || self.level.is_some()
+            || self.chunksize.is_some()
+            || self.dedupe
     }
 }
 

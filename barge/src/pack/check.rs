@@ -43,7 +43,9 @@ fn check_rofs(file: &File, head: &[u8]) -> Result<ExitCode, String> {
     let failed = |error: io::Error| error.to_string();
     let broken = |broken: rofs::Broken| broken.to_string();
     let size = file.metadata().map_err(failed)?.len();
-    let block = head.try_into().map_err(|_| "the image ends in its first block")?;
+    let block = head
+        .try_into()
+        .map_err(|_| "the image ends in its first block")?;
     let superblock = rofs::Superblock::parse(block, size).map_err(broken)?;
     let (at, len) = superblock.tables();
     let mut tables = vec![0; len as usize];

@@ -46,14 +46,17 @@ pub(crate) fn pack(args: &PackArgs) -> Done {
     let written = match args.format {
         Format::Erofs => pack::erofs::write(&plan, &options, &mut output, &progress)
             .map(|dropped| lines_of_erofs(&dropped)),
-        Format::Rofs => pack::rofs::write(&plan, &mut output, &progress)
-            .map(|dropped| lines_of_rofs(&dropped)),
+        Format::Rofs => {
+            pack::rofs::write(&plan, &mut output, &progress).map(|dropped| lines_of_rofs(&dropped))
+        }
     };
     progress.finish();
     let lines = written.map_err(|error| Failure::new(format!("{}: {error}", args.tree)))?;
     output.finish().map_err(failed)?;
     if !args.quiet {
-        lines.iter().for_each(|line| eprintln!("barge: {shown}: {line}"));
+        lines
+            .iter()
+            .for_each(|line| eprintln!("barge: {shown}: {line}"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -92,7 +95,9 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
         let fd = std::os::fd::AsFd::as_fd(&stdin).try_clone_to_owned();
         return archive(fd.map_err(|error| failed(&error))?.into());
     }
-    let source: Source = tree.parse().map_err(|bad| Failure::usage(format!("{bad}")))?;
+    let source: Source = tree
+        .parse()
+        .map_err(|bad| Failure::usage(format!("{bad}")))?;
     if let Source::HostDir(path) = &source
         && !tree.starts_with("dir:")
     {
@@ -122,7 +127,10 @@ fn is_oci_layout(path: &Path) -> bool {
 fn lines_of_erofs(dropped: &pack::erofs::Dropped) -> Vec<String> {
     let attribute = |(name, nodes): (&Vec<u8>, &u64)| {
         let name = String::from_utf8_lossy(name);
-        format!("without the extended attribute {} of {nodes}: EROFS has none of that kind", name.escape_debug())
+        format!(
+            "without the extended attribute {} of {nodes}: EROFS has none of that kind",
+            name.escape_debug()
+        )
     };
     dropped.xattrs.iter().map(attribute).collect()
 }

@@ -246,7 +246,12 @@ where
             match run.what {
                 What::Hole => {}
                 What::Encoded(cluster) => {
-                    let key = (cluster.device, cluster.place, cluster.encoded, cluster.decoded);
+                    let key = (
+                        cluster.device,
+                        cluster.place,
+                        cluster.encoded,
+                        cluster.decoded,
+                    );
                     if self.clusters.insert(key) {
                         cluster.decode(image, storage)?;
                     }

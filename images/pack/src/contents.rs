@@ -116,9 +116,7 @@ impl OfTree {
         if let Some(file) = &*open {
             return Ok(file.clone());
         }
-        let file = self
-            .tree
-            .with(|cx| self.node.open(cx, OpenFlags::READ))?;
+        let file = self.tree.with(|cx| self.node.open(cx, OpenFlags::READ))?;
         Ok(open.insert(file).clone())
     }
 }

@@ -125,7 +125,11 @@ impl Walk<'_> {
 
     fn copy(&mut self, contents: &dyn Contents) -> io::Result<()> {
         let len = contents.len();
-        let data = contents.data()?.iter().map(|data| data.end - data.start).sum::<u64>();
+        let data = contents
+            .data()?
+            .iter()
+            .map(|data| data.end - data.start)
+            .sum::<u64>();
         self.dropped.sparse += u64::from(data < len);
         let mut buffer = vec![0; AT_A_TIME.min(len) as usize];
         let mut offset = 0;

@@ -66,7 +66,10 @@ impl Superblock {
             + u128::from(superblock.inodes) * Inode::BYTES as u128;
         let room = u128::from(superblock.tables_blocks) * u128::from(BLOCK);
         if least > room {
-            return broken(40, "more entries, links and inodes than the tables have room for");
+            return broken(
+                40,
+                "more entries, links and inodes than the tables have room for",
+            );
         }
         Ok(superblock)
     }
@@ -120,7 +123,10 @@ impl Tables {
                 return broken(here, "an inode that is no directory, file or symbolic link");
             };
             if inode.number != number {
-                return broken(here + 8, "an inode whose number is not its place in the table");
+                return broken(
+                    here + 8,
+                    "an inode whose number is not its place in the table",
+                );
             }
             let (what, good) = match inode.kind {
                 InodeKind::Directory { first, count } => (
@@ -129,8 +135,7 @@ impl Tables {
                 ),
                 InodeKind::File { block, size } => (
                     "a file with data that is not between superblock and tables",
-                    size == 0
-                        || block > 0 && within(block, blocks(size), superblock.tables_block),
+                    size == 0 || block > 0 && within(block, blocks(size), superblock.tables_block),
                 ),
                 InodeKind::Symlink { index } => (
                     "a symbolic link with a target that there is not",

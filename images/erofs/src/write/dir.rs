@@ -52,10 +52,7 @@ pub(super) fn cut(entries: &[Entry<'_>]) -> (Vec<usize>, usize) {
 }
 
 /// One block: entries, then names.
-pub(super) fn block(
-    entries: &[Entry<'_>],
-    inode: impl Fn(usize) -> (u64, FileType),
-) -> Vec<u8> {
+pub(super) fn block(entries: &[Entry<'_>], inode: impl Fn(usize) -> (u64, FileType)) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK as usize);
     let mut name_offset = entries.len() * Dirent::SIZE;
     for entry in entries {
@@ -82,10 +79,16 @@ mod tests {
     #[test]
     fn entries_are_sorted_and_cut_into_blocks() {
         let child = |name: Vec<u8>, at| (name, at);
-        let mut children: Vec<_> = (0..16_u8).map(|at| child([&[b'a' + at][..], &[b'n'; 254]].concat(), 2)).collect();
+        let mut children: Vec<_> = (0..16_u8)
+            .map(|at| child([&[b'a' + at][..], &[b'n'; 254]].concat(), 2))
+            .collect();
         children.insert(0, child(b"!".to_vec(), 2));
         let all = entries(0, 1, &children);
-        let first: Vec<_> = all.iter().take(3).map(|entry| (entry.name, entry.inode)).collect();
+        let first: Vec<_> = all
+            .iter()
+            .take(3)
+            .map(|entry| (entry.name, entry.inode))
+            .collect();
         assert_eq!(first, [(&b"!"[..], 2), (b".", 0), (b"..", 1)]);
         // 13 + 13 + 14 bytes, 15 times 267, and what does not fit any more.
         assert_eq!(cut(&all), (alloc::vec![18, 1], 267));

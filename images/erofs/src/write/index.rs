@@ -104,7 +104,12 @@ mod tests {
         let records = bytes[FRONT..].chunks(LclusterIndex::SIZE).map(|bytes| {
             let index = LclusterIndex::parse(bytes).expect("whole");
             let kind = LclusterKind::from_number(index.advise);
-            (kind, index.offset, index.data as u16, (index.data >> 16) as u16)
+            (
+                kind,
+                index.offset,
+                index.data as u16,
+                (index.data >> 16) as u16,
+            )
         });
         records.collect()
     }

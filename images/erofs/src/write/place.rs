@@ -106,7 +106,8 @@ impl<'a> Metadata<'a> {
                 form.extended = !is_compact(inode, form.size, self.epoch);
                 form.inline = form.head() + (used as u64) <= BLOCK && used as u64 != BLOCK;
                 // Counted from the first block of directories, whose place is known when all are.
-                form.data = u32::try_from(self.directory_blocks).map_err(|_| Impossible::TooLarge)?;
+                form.data =
+                    u32::try_from(self.directory_blocks).map_err(|_| Impossible::TooLarge)?;
                 if form.inline {
                     form.behind = used as u64;
                     form.layout = DataLayout::FlatInline;
@@ -258,7 +259,11 @@ impl<'a> Metadata<'a> {
             }
             put(&bytes)?;
             done += bytes.len() as u64;
-            debug_assert_eq!(done, begins + form.bytes(), "inode {at} is as long as planned");
+            debug_assert_eq!(
+                done,
+                begins + form.bytes(),
+                "inode {at} is as long as planned"
+            );
         }
         bytes.clear();
         bytes.resize((self.inode_bytes - done) as usize, 0);
@@ -369,7 +374,10 @@ fn stored_blocks(extent: &Extent) -> u64 {
 /// The mtime that most inodes have which are compact but for theirs, so that these can be; the earliest of several.
 fn epoch(inodes: &[Inode]) -> (i64, u32) {
     let mut counts = BTreeMap::<(i64, u32), u64>::new();
-    for inode in inodes.iter().filter(|inode| is_compact(inode, 0, inode.mtime)) {
+    for inode in inodes
+        .iter()
+        .filter(|inode| is_compact(inode, 0, inode.mtime))
+    {
         *counts.entry(inode.mtime).or_default() += 1;
     }
     let most = counts.values().max();

@@ -101,7 +101,10 @@ impl Codec {
             }
         }
         // At least a fiftieth saved: else it is better to be read as it is.
-        let (before, after) = (blocks(bytes.len() as u64), packed.blocks.len() as u64 / BLOCK);
+        let (before, after) = (
+            blocks(bytes.len() as u64),
+            packed.blocks.len() as u64 / BLOCK,
+        );
         Ok((after * 50 <= before * 49).then_some(packed))
     }
 
@@ -150,7 +153,9 @@ impl Zstd {
         let (mut best, mut over) = ((0, 0), bytes.len() + 1);
         for _ in 0..TRIES {
             self.scratch.resize(compress_bound(len), 0);
-            let wrote = self.compressor.compress_to_buffer(&bytes[..len], &mut self.scratch[..])?;
+            let wrote = self
+                .compressor
+                .compress_to_buffer(&bytes[..len], &mut self.scratch[..])?;
             self.gain = len as u64 * 1024 / wrote as u64;
             if wrote <= to.len() {
                 best = (len, wrote);
@@ -163,13 +168,18 @@ impl Zstd {
                 over = len;
             }
             // A little below what it should be: to fit is worth more than to fill.
-            let next = guess(self.gain - self.gain / 128).clamp(best.0 + 1, over.max(best.0 + 2) - 1);
+            let next =
+                guess(self.gain - self.gain / 128).clamp(best.0 + 1, over.max(best.0 + 2) - 1);
             if next == len || next >= over {
                 break;
             }
             len = next;
         }
         // It did not fit at all: as it is, then.
-        Ok(if best.0 == 0 { (to.len(), to.len()) } else { best })
+        Ok(if best.0 == 0 {
+            (to.len(), to.len())
+        } else {
+            best
+        })
     }
 }

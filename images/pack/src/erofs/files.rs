@@ -179,7 +179,9 @@ impl<'a> Files<'a> {
         if let Form::Chunks(chunk) = form
             && size.div_ceil(chunk) > MOST_CHUNKS
         {
-            return Err(io::Error::other("a file of more chunks than are worth a map"));
+            return Err(io::Error::other(
+                "a file of more chunks than are worth a map",
+            ));
         }
         if ranges.is_empty() {
             contents.close();
@@ -239,7 +241,9 @@ impl<'a> Files<'a> {
         let Some((segment, done)) = pending.pop_front() else {
             return Ok(());
         };
-        let done = done.recv().unwrap_or_else(|_| Err(io::Error::other("a thread that reads has ended")));
+        let done = done
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("a thread that reads has ended")));
         let put = done.and_then(|done| self.segment(&segment, done, output));
         put.map_err(|error| self.failed(segment.at, error))?;
         progress.done(segment.range.end - segment.range.start);
@@ -261,7 +265,12 @@ impl<'a> Files<'a> {
     }
 
     /// Appends bytes as they are, the file's end inline where it can be.
-    fn put_plain(&mut self, segment: &Segment, bytes: &[u8], output: &mut Output) -> io::Result<()> {
+    fn put_plain(
+        &mut self,
+        segment: &Segment,
+        bytes: &[u8],
+        output: &mut Output,
+    ) -> io::Result<()> {
         let size = segment.range.end;
         let tail = (size % BLOCK) as usize;
         let inline = segment.last
@@ -269,7 +278,11 @@ impl<'a> Files<'a> {
             && tail <= self.rooms[segment.at]
             && size < LARGE
             && !(self.options.dedupe && segment.form == Form::Compressed);
-        let (whole, end) = bytes.split_at(if inline { bytes.len() - tail } else { bytes.len() });
+        let (whole, end) = bytes.split_at(if inline {
+            bytes.len() - tail
+        } else {
+            bytes.len()
+        });
         let block = next_block(output)?;
         output.append(whole)?;
         output.pad(BLOCK)?;
@@ -295,7 +308,10 @@ impl<'a> Files<'a> {
         output: &mut Output,
     ) -> io::Result<()> {
         let start = segment.range.start;
-        let key = done.hashes.first().map(|&hash| (hash, done.bytes.len() as u64));
+        let key = done
+            .hashes
+            .first()
+            .map(|&hash| (hash, done.bytes.len() as u64));
         if let Some(stored) = key.and_then(|key| self.stored_segments.get(&key)) {
             let stored = stored.clone();
             let moved = stored.into_iter().map(|extent| Extent {
@@ -375,7 +391,10 @@ impl<'a> Files<'a> {
         }
         let first = (segment.range.start / chunk) as usize;
         for (number, bytes) in done.bytes.chunks(chunk as usize).enumerate() {
-            let key = done.hashes.get(number).map(|&hash| (hash, bytes.len() as u64));
+            let key = done
+                .hashes
+                .get(number)
+                .map(|&hash| (hash, bytes.len() as u64));
             let stored = key.and_then(|key| self.stored_chunks.get(&key)).copied();
             let block = match stored {
                 Some(block) => block,

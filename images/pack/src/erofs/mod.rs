@@ -94,7 +94,14 @@ pub fn write(
     let mut dropped = Dropped::default();
     let mut inodes: Vec<Inode> = visits
         .iter()
-        .map(|visit| inode(plan.attributes(visit.node), plan.kind(visit.node), visit, &mut dropped))
+        .map(|visit| {
+            inode(
+                plan.attributes(visit.node),
+                plan.kind(visit.node),
+                visit,
+                &mut dropped,
+            )
+        })
         .collect();
     output.append(&[0; BLOCK as usize])?;
     let files = Files::new(plan, &visits, &inodes, options, output)?;

@@ -92,7 +92,8 @@ fn blob(dir: &Path, digest: &str) -> Result<File> {
         let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         hex.len() == 64 && hex.bytes().all(digit)
     });
-    let hex = hex.ok_or_else(|| Error::new(format!("expected a digest by sha256, got '{digest}'")))?;
+    let hex =
+        hex.ok_or_else(|| Error::new(format!("expected a digest by sha256, got '{digest}'")))?;
     let path: PathBuf = dir.join("blobs/sha256").join(hex);
     let failed = |error: io::Error| Error::new(format!("{}: {error}", path.display()));
     let mut file = File::open(&path).map_err(failed)?;
@@ -104,9 +105,16 @@ fn blob(dir: &Path, digest: &str) -> Result<File> {
             read => hasher.update(&buffer[..read]),
         }
     }
-    let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let found: String = hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     if found != hex {
-        return Err(Error::new(format!("{}: has another digest", path.display())));
+        return Err(Error::new(format!(
+            "{}: has another digest",
+            path.display()
+        )));
     }
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     Ok(file)
@@ -116,7 +124,9 @@ fn json(file: io::Result<File>, shown: &str) -> Result<Value> {
     let failed = |error: io::Error| Error::new(format!("{shown}: {error}"));
     let mut text = Vec::new();
     let file = file.map_err(failed)?;
-    file.take(MOST_JSON).read_to_end(&mut text).map_err(failed)?;
+    file.take(MOST_JSON)
+        .read_to_end(&mut text)
+        .map_err(failed)?;
     serde_json::from_slice(&text).map_err(|error| Error::new(format!("{shown}: {error}")))
 }
 
@@ -138,7 +148,5 @@ fn put_on(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
             name => plan.remove(dir, &name[WHITEOUT.len()..]),
         }
     }
-    members
-        .into_iter()
-        .try_for_each(|member| add(plan, member))
+    members.into_iter().try_for_each(|member| add(plan, member))
 }

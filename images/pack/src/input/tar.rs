@@ -139,7 +139,9 @@ impl Archive {
                 || kind.is_gnu_longname()
                 || kind.is_gnu_longlink();
             if !extension {
-                return self.member(&header, &records, long_name, long_link).map(Some);
+                return self
+                    .member(&header, &records, long_name, long_link)
+                    .map(Some);
             }
             let size = header.entry_size().map_err(|error| self.broken(error))?;
             let bytes = self.take(size)?;
@@ -152,7 +154,8 @@ impl Archive {
             } else if kind.is_gnu_longlink() {
                 long_link = text();
             } else {
-                let told = self::records(&bytes).ok_or_else(|| self.broken("broken records of pax"))?;
+                let told =
+                    self::records(&bytes).ok_or_else(|| self.broken("broken records of pax"))?;
                 if kind.is_pax_global_extensions() {
                     self.global.extend(told.clone());
                 }
@@ -225,8 +228,12 @@ impl Archive {
         let path = path(&name).ok_or_else(|| Error::of(&name, "a path that leads upwards"))?;
         let attributes = Attributes {
             mode: header.mode().map_err(|error| self.broken(error))? & 0o7777,
-            uid: uid.try_into().map_err(|_| self.broken("a user beyond 32 bits"))?,
-            gid: gid.try_into().map_err(|_| self.broken("a group beyond 32 bits"))?,
+            uid: uid
+                .try_into()
+                .map_err(|_| self.broken("a user beyond 32 bits"))?,
+            gid: gid
+                .try_into()
+                .map_err(|_| self.broken("a group beyond 32 bits"))?,
             mtime: mtime(header, record("mtime")).ok_or_else(|| self.broken("a broken time"))?,
             xattrs: xattrs(records),
         };
@@ -297,9 +304,13 @@ impl Archive {
         let mut end = 0;
         for (offset, bytes) in map {
             let after = offset.checked_add(bytes).filter(|&after| after <= len);
-            let behind = place.checked_add(bytes).filter(|&behind| behind <= self.size);
+            let behind = place
+                .checked_add(bytes)
+                .filter(|&behind| behind <= self.size);
             let (Some(after), Some(behind), true) = (after, behind, offset >= end) else {
-                return Err(self.broken("the archive ends in a file, or its map of holes is broken"));
+                return Err(
+                    self.broken("the archive ends in a file, or its map of holes is broken")
+                );
             };
             if bytes > 0 {
                 parts.push((offset, place, bytes));
@@ -342,7 +353,10 @@ impl Archive {
         let broken = || self.broken("a sparse file with a broken map");
         let len = len.ok_or_else(broken)?;
         let (mut numbers, mut line, mut read) = (Vec::<u64>::new(), Vec::new(), 0);
-        while numbers.first().is_none_or(|&count| numbers.len() as u64 <= count.saturating_mul(2)) {
+        while numbers
+            .first()
+            .is_none_or(|&count| numbers.len() as u64 <= count.saturating_mul(2))
+        {
             if read >= size.min(MOST_RECORDS) {
                 return Err(broken());
             }
@@ -406,7 +420,9 @@ fn mtime(header: &Header, record: Option<&Vec<u8>>) -> Option<Time> {
     let sec: i64 = whole.parse().ok()?;
     let digits = fraction.bytes().chain(std::iter::repeat(b'0')).take(9);
     let nsec = digits.into_iter().try_fold(0_u32, |number, digit| {
-        digit.is_ascii_digit().then(|| number * 10 + u32::from(digit - b'0'))
+        digit
+            .is_ascii_digit()
+            .then(|| number * 10 + u32::from(digit - b'0'))
     })?;
     // The fraction goes away from zero, nanoseconds never do.
     Some(match text.starts_with('-') && nsec > 0 {
@@ -442,7 +458,8 @@ mod tests {
 
     #[test]
     fn paths_do_not_lead_out() {
-        let names = |names: &[&str]| Some(names.iter().map(|name| name.as_bytes().to_vec()).collect());
+        let names =
+            |names: &[&str]| Some(names.iter().map(|name| name.as_bytes().to_vec()).collect());
         assert_eq!(path(b"./a//b/"), names(&["a", "b"]));
         assert_eq!(path(b"/"), names(&[]));
         assert_eq!(path(b"a/../b"), None);

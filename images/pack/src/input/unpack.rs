@@ -39,12 +39,11 @@ fn packing(head: &[u8]) -> Option<Packing> {
 }
 
 /// The plain archive in `file`: itself, or unpacked into `scratch`, a file without a name.
-pub fn unpacked(
-    mut file: File,
-    scratch: impl FnOnce() -> io::Result<File>,
-) -> io::Result<File> {
+pub fn unpacked(mut file: File, scratch: impl FnOnce() -> io::Result<File>) -> io::Result<File> {
     let mut head = Vec::new();
-    Read::by_ref(&mut file).take(HEAD as u64).read_to_end(&mut head)?;
+    Read::by_ref(&mut file)
+        .take(HEAD as u64)
+        .read_to_end(&mut head)?;
     let packing = packing(&head).ok_or_else(|| {
         let what = "expected a tar archive, plain or packed by gzip or zstd";
         io::Error::new(io::ErrorKind::InvalidData, what)

@@ -26,11 +26,20 @@ fn ways() -> Vec<(&'static str, Options)> {
         ("chunks of 1M", options(none, 65536, Some(1 << 20), true)),
         ("dedupe", options(none, 65536, None, true)),
         ("lz4", options(Compression::Lz4(9), 65536, None, false)),
-        ("lz4 fast 4K", options(Compression::Lz4(0), 4096, None, false)),
-        ("lz4 1M dedupe", options(Compression::Lz4(3), 1 << 20, None, true)),
+        (
+            "lz4 fast 4K",
+            options(Compression::Lz4(0), 4096, None, false),
+        ),
+        (
+            "lz4 1M dedupe",
+            options(Compression::Lz4(3), 1 << 20, None, true),
+        ),
         ("zstd", options(Compression::Zstd(3), 65536, None, false)),
         ("zstd 4K", options(Compression::Zstd(3), 4096, None, false)),
-        ("zstd 1M dedupe", options(Compression::Zstd(10), 1 << 20, None, true)),
+        (
+            "zstd 1M dedupe",
+            options(Compression::Zstd(10), 1 << 20, None, true),
+        ),
     ]
 }
 
@@ -41,7 +50,10 @@ impl Mounted {
     fn new(image: &Path, on: PathBuf) -> Result<Mounted, String> {
         fs::create_dir_all(&on).map_err(|error| error.to_string())?;
         let mut mount = Command::new("mount");
-        mount.args(["-t", "erofs", "-o", "ro,loop"]).arg(image).arg(&on);
+        mount
+            .args(["-t", "erofs", "-o", "ro,loop"])
+            .arg(image)
+            .arg(&on);
         run(&mut mount).map(|()| Mounted(on))
     }
 }
@@ -64,7 +76,9 @@ fn linux_mounts_what_was_written() {
         let image = written(&plan, &options, dir.path());
         let mounted = match Mounted::new(&image, dir.path().join("mounted")) {
             Ok(mounted) => mounted,
-            Err(why) if why.contains("unknown filesystem") || way.starts_with("zstd") && !has_zstd() => {
+            Err(why)
+                if why.contains("unknown filesystem") || way.starts_with("zstd") && !has_zstd() =>
+            {
                 println!("skipped: {way}: {why}");
                 continue;
             }
@@ -81,7 +95,9 @@ fn linux_mounts_what_was_written() {
 /// Linux reads Zstandard from 6.10 on.
 fn has_zstd() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
+    let mut numbers = release
+        .split('.')
+        .map_while(|number| number.parse::<u32>().ok());
     (numbers.next(), numbers.next()) >= (Some(6), Some(10))
 }
 
@@ -104,13 +120,18 @@ fn fsck_erofs_unpacks_what_was_written() {
         let to = tempfile::tempdir().expect("a directory");
         let extract = format!("--extract={}", to.path().join("out").display());
         let mut fsck = Command::new("fsck.erofs");
-        run(fsck.args(["--preserve", &extract]).arg(&image)).unwrap_or_else(|why| panic!("{way}: {why}"));
+        run(fsck.args(["--preserve", &extract]).arg(&image))
+            .unwrap_or_else(|why| panic!("{way}: {why}"));
         let got = seen(&to.path().join("out"));
         assert_eq!(got.len(), want.len(), "{way}");
         for (path, want) in &want {
             let got = &got[path];
             // It makes files of links, and sets no attributes or times of directories.
-            assert!(got.same_contents(want), "{way}: {}: {got:?}, expected {want:?}", path.display());
+            assert!(
+                got.same_contents(want),
+                "{way}: {}: {got:?}, expected {want:?}",
+                path.display()
+            );
         }
     }
 }
@@ -126,7 +147,9 @@ impl Storage for OfFile {
     }
 
     fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> Result<(), String> {
-        self.0.read_exact_at(into, at).map_err(|error| format!("{error} at {at}"))
+        self.0
+            .read_exact_at(into, at)
+            .map_err(|error| format!("{error} at {at}"))
     }
 
     fn decoded(&self, image: &Image, cluster: &Cluster) -> Result<Vec<u8>, Error<String>> {
@@ -157,8 +180,13 @@ fn the_same_tree_makes_the_same_bytes() {
     for entry in fs::read_dir(other.path().join("tree")).expect("a directory") {
         let path = entry.expect("an entry").path();
         let away = other.path().join("away");
-        let dir_time = fs::metadata(&root).expect("there").modified().expect("a time");
-        fs::rename(&path, &away).and_then(|()| fs::rename(&away, &path)).expect("renamed");
+        let dir_time = fs::metadata(&root)
+            .expect("there")
+            .modified()
+            .expect("a time");
+        fs::rename(&path, &away)
+            .and_then(|()| fs::rename(&away, &path))
+            .expect("renamed");
         let dir = fs::File::open(other.path().join("tree")).expect("opened");
         dir.set_modified(dir_time).expect("set");
     }
@@ -194,7 +222,10 @@ fn equal_parts_are_stored_once() {
             fs::metadata(image).expect("there").len()
         };
         let (once, thrice) = (size(true), size(false));
-        assert!(once < thrice / 2, "{compression:?}: {once}, without {thrice}");
+        assert!(
+            once < thrice / 2,
+            "{compression:?}: {once}, without {thrice}"
+        );
     }
 }
 
@@ -211,6 +242,9 @@ fn a_file_that_ends_early_is_an_error_and_leaves_nothing() {
     let error = error.expect_err("too short").to_string();
     assert!(error.starts_with("/file: the file ends before"), "{error}");
     drop(output);
-    let left: Vec<_> = fs::read_dir(dir.path()).expect("a directory").map(|entry| entry.expect("an entry").file_name()).collect();
+    let left: Vec<_> = fs::read_dir(dir.path())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
     assert_eq!(left, ["tree"]);
 }

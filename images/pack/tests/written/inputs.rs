@@ -19,9 +19,19 @@ fn told(plan: &Plan) -> Vec<String> {
             Kind::File(contents) => {
                 let mut bytes = vec![0; contents.len() as usize];
                 contents.read(0, &mut bytes).expect("contents");
-                let data: u64 = contents.data().expect("extents").iter().map(|data| data.end - data.start).sum();
+                let data: u64 = contents
+                    .data()
+                    .expect("extents")
+                    .iter()
+                    .map(|data| data.end - data.start)
+                    .sum();
                 // Which holes there are is told in units of a block at best.
-                format!("{} {} sparse: {}", bytes.len(), blake3::hash(&bytes), data + 8192 < contents.len())
+                format!(
+                    "{} {} sparse: {}",
+                    bytes.len(),
+                    blake3::hash(&bytes),
+                    data + 8192 < contents.len()
+                )
             }
             Kind::Symlink(target) => String::from_utf8_lossy(target).into_owned(),
             Kind::CharDevice(device) | Kind::BlockDevice(device) => format!("{device:?}"),
@@ -59,11 +69,28 @@ fn a_tar_stream_has_all_that_its_tree_has() {
     let want = told(&plan_of(&root));
     let archive = dir.path().join("archive");
     for (how, options) in [
-        ("pax", &["--format=pax", "--xattrs", "--xattrs-include=*", "--sparse"][..]),
-        ("gzip", &["--format=pax", "--xattrs", "--xattrs-include=*", "--sparse", "--gzip"]),
+        (
+            "pax",
+            &["--format=pax", "--xattrs", "--xattrs-include=*", "--sparse"][..],
+        ),
+        (
+            "gzip",
+            &[
+                "--format=pax",
+                "--xattrs",
+                "--xattrs-include=*",
+                "--sparse",
+                "--gzip",
+            ],
+        ),
     ] {
         let mut tar = Command::new("tar");
-        tar.arg("-C").arg(&root).args(options).arg("-cf").arg(&archive).arg(".");
+        tar.arg("-C")
+            .arg(&root)
+            .args(options)
+            .arg("-cf")
+            .arg(&archive)
+            .arg(".");
         run(&mut tar).expect("an archive");
         let got = told(&plan_of_archive(&archive).expect(how));
         for (got, want) in got.iter().zip(&want) {
@@ -84,14 +111,29 @@ fn gnus_own_format_has_long_names_and_holes() {
     }
     sparse.set_len(40 << 20).expect("cut");
     std::os::unix::fs::symlink("t".repeat(300), root.join("link")).expect("linked");
-    for path in [root.join("link"), root.join("d".repeat(200)).join("sparse"), root.join("d".repeat(200)), root.clone()] {
-        run(Command::new("touch").args(["-h", "-d", "@1700000000"]).arg(path)).expect("times");
+    for path in [
+        root.join("link"),
+        root.join("d".repeat(200)).join("sparse"),
+        root.join("d".repeat(200)),
+        root.clone(),
+    ] {
+        run(Command::new("touch")
+            .args(["-h", "-d", "@1700000000"])
+            .arg(path))
+        .expect("times");
     }
     let archive = dir.path().join("archive");
     let mut tar = Command::new("tar");
-    tar.arg("-C").arg(&root).args(["--format=gnu", "--sparse", "-cf"]).arg(&archive).arg(".");
+    tar.arg("-C")
+        .arg(&root)
+        .args(["--format=gnu", "--sparse", "-cf"])
+        .arg(&archive)
+        .arg(".");
     run(&mut tar).expect("an archive");
-    assert_eq!(told(&plan_of_archive(&archive).expect("a plan")), told(&plan_of(&root)));
+    assert_eq!(
+        told(&plan_of_archive(&archive).expect("a plan")),
+        told(&plan_of(&root))
+    );
 }
 
 /// Every archive that is cut off or changed ends in a plan or in one line.
@@ -103,7 +145,13 @@ fn no_archive_is_trusted() {
     fs::write(root.join("d/file"), text(3000)).expect("written");
     fs::hard_link(root.join("d/file"), root.join("link")).expect("linked");
     let path = dir.path().join("archive");
-    run(Command::new("tar").arg("-C").arg(&root).args(["--format=pax", "-cf"]).arg(&path).arg(".")).expect("an archive");
+    run(Command::new("tar")
+        .arg("-C")
+        .arg(&root)
+        .args(["--format=pax", "-cf"])
+        .arg(&path)
+        .arg("."))
+    .expect("an archive");
     let archive = fs::read(&path).expect("read");
     let changed = dir.path().join("changed");
     for at in 0..archive.len().min(6000) {
@@ -125,7 +173,10 @@ fn oci(dir: &Path, layers: &[&str]) {
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).expect("made");
     let put = |bytes: &[u8]| {
-        let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest: String = Sha256::digest(bytes)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         fs::write(blobs.join(&digest), bytes).expect("written");
         serde_json::json!({ "digest": format!("sha256:{digest}"), "size": bytes.len() })
     };
@@ -134,9 +185,18 @@ fn oci(dir: &Path, layers: &[&str]) {
             let scratch = tempfile::tempdir().expect("a directory");
             let (root, archive) = (scratch.path().join("root"), scratch.path().join("layer"));
             fs::create_dir(&root).expect("made");
-            run(Command::new("sh").args(["-ec", commands]).current_dir(&root)).expect("a layer");
+            run(Command::new("sh")
+                .args(["-ec", commands])
+                .current_dir(&root))
+            .expect("a layer");
             let how = if number % 2 == 0 { "-czf" } else { "-cf" };
-            run(Command::new("tar").arg("-C").arg(&root).arg(how).arg(&archive).arg(".")).expect("an archive");
+            run(Command::new("tar")
+                .arg("-C")
+                .arg(&root)
+                .arg(how)
+                .arg(&archive)
+                .arg("."))
+            .expect("an archive");
             put(&fs::read(archive).expect("read"))
         })
         .collect();
@@ -172,7 +232,18 @@ fn layers_are_put_on_each_other() {
         ],
     );
     let plan = input::oci_layout(dir.path(), scratch).expect("a plan");
-    assert_eq!(paths(&plan), ["etc", "etc/b", "etc/c", "kind", "kind/in", "opaque", "opaque/above"]);
+    assert_eq!(
+        paths(&plan),
+        [
+            "etc",
+            "etc/b",
+            "etc/c",
+            "kind",
+            "kind/in",
+            "opaque",
+            "opaque/above"
+        ]
+    );
     let etc = plan.lookup(pack::NodeId::ROOT, b"etc").expect("there");
     assert_eq!(plan.lookup(etc, b"b"), plan.lookup(etc, b"d"));
 }
@@ -185,7 +256,10 @@ fn a_blob_with_another_digest_is_refused() {
         let path = blob.expect("a blob").path();
         let before = fs::read(&path).expect("read");
         fs::write(&path, [&before[..], b" "].concat()).expect("written");
-        let error = input::oci_layout(dir.path(), scratch).err().expect("refused").to_string();
+        let error = input::oci_layout(dir.path(), scratch)
+            .err()
+            .expect("refused")
+            .to_string();
         assert!(error.contains("has another digest"), "{error}");
         fs::write(&path, before).expect("written");
     }
@@ -199,15 +273,27 @@ fn rofs_says_what_it_drops() {
     let mut output = Output::to_file(&path).expect("begun");
     let dropped = pack::rofs::write(&plan, &mut output, &()).expect("written");
     let bytes = output.finish().expect("finished");
-    assert!(dropped.special >= 2 && dropped.xattrs >= 5 && dropped.sparse >= 1, "{dropped:?}");
+    assert!(
+        dropped.special >= 2 && dropped.xattrs >= 5 && dropped.sparse >= 1,
+        "{dropped:?}"
+    );
     let image = fs::read(&path).expect("read");
     assert_eq!(image.len() as u64, bytes);
-    let superblock = rofs::Superblock::parse(image.first_chunk().expect("a block"), bytes).expect("a superblock");
+    let superblock = rofs::Superblock::parse(image.first_chunk().expect("a block"), bytes)
+        .expect("a superblock");
     let (at, len) = superblock.tables();
     let tables = image[at as usize..(at + len) as usize].to_vec();
     let tables = rofs::Tables::parse(&superblock, tables).expect("tables");
-    let file = |name: &[u8]| tables.children(1, 0).find(|child| child.name == name).expect("there").inode;
-    let rofs::InodeKind::File { block, size } = file(b"text").kind else { panic!("a file") };
+    let file = |name: &[u8]| {
+        tables
+            .children(1, 0)
+            .find(|child| child.name == name)
+            .expect("there")
+            .inode
+    };
+    let rofs::InodeKind::File { block, size } = file(b"text").kind else {
+        panic!("a file")
+    };
     let begins = (block * rofs::BLOCK) as usize;
     assert_eq!(image[begins..begins + size as usize], text(5_000_001));
     assert_eq!(file(b"text"), file(b"0"), "one file of two names");

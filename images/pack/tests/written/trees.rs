@@ -52,13 +52,22 @@ pub(crate) fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {
             pending.extend(names.into_iter().rev());
         }
         let has = if kind.is_symlink() {
-            fs::read_link(&path).expect("a target").as_os_str().as_bytes().to_vec()
+            fs::read_link(&path)
+                .expect("a target")
+                .as_os_str()
+                .as_bytes()
+                .to_vec()
         } else if kind.is_file() {
-            blake3::hash(&fs::read(&path).expect("contents")).as_bytes().to_vec()
+            blake3::hash(&fs::read(&path).expect("contents"))
+                .as_bytes()
+                .to_vec()
         } else {
             Vec::new()
         };
-        let same = first.entry(meta.ino()).or_insert_with(|| inside.clone()).clone();
+        let same = first
+            .entry(meta.ino())
+            .or_insert_with(|| inside.clone())
+            .clone();
         let seen = Seen {
             mode: meta.mode(),
             owner: (meta.uid(), meta.gid()),
@@ -81,7 +90,9 @@ pub(crate) fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {
 fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut names = vec![0; 65536];
     let len = rustix::fs::llistxattr(path, &mut names[..]).expect("names of attributes");
-    let names = names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty());
+    let names = names[..len]
+        .split(|&byte| byte == 0)
+        .filter(|name| !name.is_empty());
     let values = names.map(|name| {
         let mut value = vec![0; 65536];
         let len = rustix::fs::lgetxattr(path, name, &mut value[..]).expect("a value");
@@ -113,8 +124,15 @@ pub(crate) fn text(len: usize) -> Vec<u8> {
     let mut text = Vec::with_capacity(len + 80);
     let mut number = 1_u64;
     while text.len() < len {
-        number = number.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let line = format!("line {} of {} is here: {:x}\n", text.len() / 7, number >> 60, number >> 44);
+        number = number
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let line = format!(
+            "line {} of {} is here: {:x}\n",
+            text.len() / 7,
+            number >> 60,
+            number >> 44
+        );
         text.extend(line.into_bytes());
     }
     text.truncate(len);
@@ -135,23 +153,41 @@ pub(crate) fn tree() -> TempDir {
     fs::create_dir(&root).expect("made");
     let at = |name: &str| root.join(name);
     let write = |name: &str, bytes: &[u8]| fs::write(at(name), bytes).expect("written");
-    for size in [0, 1, 511, 512, 513, 4031, 4032, 4033, 4095, 4096, 4097, 8191, 8192, 8193, 65535, 65536, 65537] {
+    for size in [
+        0, 1, 511, 512, 513, 4031, 4032, 4033, 4095, 4096, 4097, 8191, 8192, 8193, 65535, 65536,
+        65537,
+    ] {
         write(&format!("size-{size}"), &text(size));
         write(&format!("noise-{size}"), &noise(size));
     }
     write("text", &text(5_000_001));
     write("noise", &noise(3_000_001));
-    let mixed = [text(700_000), noise(800_000), vec![0; 900_000], text(5000), noise(70)].concat();
+    let mixed = [
+        text(700_000),
+        noise(800_000),
+        vec![0; 900_000],
+        text(5000),
+        noise(70),
+    ]
+    .concat();
     write("mixed", &mixed);
     write("twin", &mixed);
     write("zeros", &vec![0; 2_500_000]);
     let long = "n".repeat(255);
     write(&long, b"long");
     write("é\u{1F6A2}", b"");
-    fs::write(root.join(std::ffi::OsStr::from_bytes(b"\xff\xfe!")), b"no UTF-8").expect("written");
+    fs::write(
+        root.join(std::ffi::OsStr::from_bytes(b"\xff\xfe!")),
+        b"no UTF-8",
+    )
+    .expect("written");
     fs::create_dir(at("many")).expect("made");
     for number in 0..3000 {
-        fs::write(at("many").join(format!("{number:0width$}", width = 4 + number % 60)), [number as u8; 3]).expect("written");
+        fs::write(
+            at("many").join(format!("{number:0width$}", width = 4 + number % 60)),
+            [number as u8; 3],
+        )
+        .expect("written");
     }
     fs::create_dir_all(at("a/b/c/d")).expect("made");
     fs::create_dir(at("empty")).expect("made");
@@ -162,14 +198,23 @@ pub(crate) fn tree() -> TempDir {
     let sparse = File::create(at("sparse")).expect("made");
     sparse.set_len(40 << 20).expect("cut");
     sparse.write_all_at(&text(5000), 12 << 20).expect("written");
-    sparse.write_all_at(b"end", (40 << 20) - 3).expect("written");
-    File::create(at("hole")).expect("made").set_len((1 << 20) + 1).expect("cut");
+    sparse
+        .write_all_at(b"end", (40 << 20) - 3)
+        .expect("written");
+    File::create(at("hole"))
+        .expect("made")
+        .set_len((1 << 20) + 1)
+        .expect("cut");
     let fifo = Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), FileType::Fifo, fifo, 0).expect("made");
     rustix::fs::mknodat(rustix::fs::CWD, at("socket"), FileType::Socket, fifo, 0).expect("made");
     set_xattr(&at("text"), "user.one", b"1");
     for number in 0..40 {
-        set_xattr(&at(&format!("size-{}", [1, 512, 4096][number % 3])), &format!("user.n{number}"), b"shared by more than one");
+        set_xattr(
+            &at(&format!("size-{}", [1, 512, 4096][number % 3])),
+            &format!("user.n{number}"),
+            b"shared by more than one",
+        );
     }
     set_xattr(&at("size-4031"), "user.big", &noise(1500));
     set_xattr(&at("many"), "user.dir", b"");
@@ -178,14 +223,21 @@ pub(crate) fn tree() -> TempDir {
     set_xattr(&at("size-1"), "system.posix_acl_access", acl);
     set_xattr(&at("a"), "system.posix_acl_default", acl);
     if is_root() {
-        for (name, kind, device) in [("null", FileType::CharacterDevice, (1, 3)), ("disk", FileType::BlockDevice, (259, 70_000))] {
+        for (name, kind, device) in [
+            ("null", FileType::CharacterDevice, (1, 3)),
+            ("disk", FileType::BlockDevice, (259, 70_000)),
+        ] {
             let device = rustix::fs::makedev(device.0, device.1);
             rustix::fs::mknodat(rustix::fs::CWD, at(name), kind, fifo, device).expect("made");
         }
         std::os::unix::fs::lchown(at("size-1"), Some(70_000), Some(3)).expect("given");
         std::os::unix::fs::lchown(at("size-512"), Some(5), Some(4_000_000_000)).expect("given");
         set_xattr(&at("text"), "trusted.overlay.opaque", b"y");
-        set_xattr(&at("text"), "security.capability", b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+        set_xattr(
+            &at("text"),
+            "security.capability",
+            b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        );
     }
     fs::set_permissions(at("size-4097"), PermissionsExt::from_mode(0o4711)).expect("set");
     fs::set_permissions(at("empty"), PermissionsExt::from_mode(0o1777)).expect("set");
@@ -218,13 +270,20 @@ pub(crate) fn written(plan: &Plan, options: &pack::erofs::Options, dir: &Path) -
 /// A tree in memory whose only file has these bytes.
 pub(crate) fn one_file(bytes: Vec<u8>) -> Plan {
     let mut plan = Plan::new(pack::Attributes::default());
-    plan.add(pack::NodeId::ROOT, b"file", pack::Attributes::default(), Kind::file(bytes));
+    plan.add(
+        pack::NodeId::ROOT,
+        b"file",
+        pack::Attributes::default(),
+        Kind::file(bytes),
+    );
     plan
 }
 
 /// Whether a command that was run well; else why not.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let output = command
+        .output()
+        .map_err(|error| format!("{command:?}: {error}"))?;
     let told = [output.stdout, output.stderr].concat();
     let told = || format!("{command:?}: {}", String::from_utf8_lossy(&told));
     output.status.success().then_some(()).ok_or_else(told)
