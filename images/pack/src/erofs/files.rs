@@ -11,6 +11,7 @@ use tempfile::SpooledTempFile;
 
 use super::jobs::{Done, Treatment, job, work};
 use super::{Compression, Options};
+use crate::contents::Bytes;
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Visit, path};
 use crate::{Contents, Kind, Output, Progress};
@@ -47,6 +48,7 @@ enum Form {
 struct Segment {
     /// Index of the file among the visits.
     at: usize,
+    contents: Arc<dyn Contents>,
     form: Form,
     range: Range<u64>,
     /// It is the file's last one.
@@ -126,19 +128,21 @@ impl<'a> Files<'a> {
             }
             let mut pending = VecDeque::<(Segment, Receiver<io::Result<Done>>)>::new();
             for at in 0..self.visits.len() {
-                let segments = match self.plan.kind(self.visits[at].node) {
-                    Kind::File(contents) => {
-                        let cut = self.cut(at, &**contents, progress);
-                        (contents, cut.map_err(|error| self.failed(at, error))?)
-                    }
-                    Kind::Symlink(target) => {
-                        self.symlink(at, target, output)?;
+                let contents = match self.plan.kind(self.visits[at].node) {
+                    Kind::File(contents) => contents.clone(),
+                    Kind::Symlink(target) if target.len() <= self.rooms[at] => {
+                        self.bodies[at] = Some(Body::Flat {
+                            size: target.len() as u64,
+                            block: NO_BLOCK,
+                            inline: true,
+                        });
                         continue;
                     }
+                    Kind::Symlink(target) => Arc::new(Bytes(target.clone())),
                     _ => continue,
                 };
-                let (contents, segments) = segments;
-                for segment in segments {
+                let segments = self.cut(at, &contents, progress);
+                for segment in segments.map_err(|error| self.failed(at, error))? {
                     if pending.len() == ahead {
                         self.finish_first(&mut pending, output, progress)?;
                     }
@@ -170,12 +174,15 @@ impl<'a> Files<'a> {
     fn cut(
         &mut self,
         at: usize,
-        contents: &dyn Contents,
+        contents: &Arc<dyn Contents>,
         progress: &dyn Progress,
     ) -> io::Result<Vec<Segment>> {
         let size = contents.len();
         let data = contents.data()?;
-        let (form, ranges) = self.form(at, size, &data);
+        let (form, ranges) = match self.plan.kind(self.visits[at].node) {
+            Kind::File(_) => self.form(at, size, &data),
+            _ => (Form::Flat, pieces(0..size, SEGMENT)),
+        };
         if let Form::Chunks(chunk) = form
             && size.div_ceil(chunk) > MOST_CHUNKS
         {
@@ -199,6 +206,7 @@ impl<'a> Files<'a> {
         let count = ranges.len();
         let segment = |(number, range)| Segment {
             at,
+            contents: contents.clone(),
             form,
             range,
             last: number + 1 == count,
@@ -247,11 +255,9 @@ impl<'a> Files<'a> {
         let put = done.and_then(|done| self.segment(&segment, done, output));
         put.map_err(|error| self.failed(segment.at, error))?;
         progress.done(segment.range.end - segment.range.start);
-        if segment.last
-            && let Kind::File(contents) = self.plan.kind(self.visits[segment.at].node)
-        {
-            contents.close();
-            self.bodies[segment.at] = Some(self.body(&segment, contents.len()));
+        if segment.last {
+            segment.contents.close();
+            self.bodies[segment.at] = Some(self.body(&segment));
         }
         Ok(())
     }
@@ -283,7 +289,10 @@ impl<'a> Files<'a> {
         } else {
             bytes.len()
         });
-        let block = next_block(output)?;
+        let block = match whole.is_empty() {
+            true => NO_BLOCK,
+            false => next_block(output)?,
+        };
         output.append(whole)?;
         output.pad(BLOCK)?;
         if inline {
@@ -384,10 +393,8 @@ impl<'a> Files<'a> {
         done: &Done,
         output: &mut Output,
     ) -> io::Result<()> {
-        if self.chunks.is_empty()
-            && let Kind::File(contents) = self.plan.kind(self.visits[segment.at].node)
-        {
-            self.chunks = vec![None; chunks(contents.len(), chunk)];
+        if self.chunks.is_empty() {
+            self.chunks = vec![None; chunks(segment.contents.len(), chunk)];
         }
         let first = (segment.range.start / chunk) as usize;
         for (number, bytes) in done.bytes.chunks(chunk as usize).enumerate() {
@@ -414,7 +421,8 @@ impl<'a> Files<'a> {
     }
 
     /// What the file has whose last segment has been put.
-    fn body(&mut self, segment: &Segment, size: u64) -> Body {
+    fn body(&mut self, segment: &Segment) -> Body {
+        let size = segment.contents.len();
         let extents = std::mem::take(&mut self.extents);
         if let Form::Chunks(chunk) = segment.form {
             return chunked(size, chunk, std::mem::take(&mut self.chunks));
@@ -433,22 +441,6 @@ impl<'a> Files<'a> {
             },
             _ => unreachable!("what is not compressed is in one piece"),
         }
-    }
-
-    fn symlink(&mut self, at: usize, target: &[u8], output: &mut Output) -> Result<()> {
-        let size = target.len() as u64;
-        let inline = target.len() <= self.rooms[at] && size < BLOCK;
-        let block = next_block(output)?;
-        if !inline {
-            output.append(target)?;
-            output.pad(BLOCK)?;
-        }
-        self.bodies[at] = Some(Body::Flat {
-            size,
-            block,
-            inline,
-        });
-        Ok(())
     }
 }
 

@@ -108,8 +108,9 @@ fn fsck_erofs_unpacks_what_was_written() {
     }
     let dir = tree();
     let root = dir.path().join("tree");
-    // Version 1.5 unpacks no sockets.
+    // Version 1.5 unpacks no sockets, and cuts off a hole at the end.
     fs::remove_file(root.join("socket")).expect("removed");
+    fs::remove_file(root.join("hole")).expect("removed");
     let (plan, want) = (plan_of(&root), seen(&root));
     for (way, options) in ways() {
         if way.starts_with("zstd") {
@@ -126,7 +127,7 @@ fn fsck_erofs_unpacks_what_was_written() {
         assert_eq!(got.len(), want.len(), "{way}");
         for (path, want) in &want {
             let got = &got[path];
-            // It makes files of links, and sets no attributes or times of directories.
+            // It makes files of links, gives files away once they have their set-id bits, and sets no attributes.
             assert!(
                 got.same_contents(want),
                 "{way}: {}: {got:?}, expected {want:?}",
@@ -190,7 +191,8 @@ fn the_same_tree_makes_the_same_bytes() {
         let dir = fs::File::open(other.path().join("tree")).expect("opened");
         dir.set_modified(dir_time).expect("set");
     }
-    for (way, options) in ways() {
+    let ways = ways().into_iter();
+    for (way, options) in ways.filter(|(way, _)| ["plain", "lz4", "zstd 1M dedupe"].contains(way)) {
         let bytes = |root: &Path, threads| {
             let options = Options {
                 threads,
@@ -198,12 +200,18 @@ fn the_same_tree_makes_the_same_bytes() {
             };
             let mut plan = plan_of(root);
             plan.clamp_times(1_700_000_000);
-            let image = fs::read(written(&plan, &options, dir.path())).expect("read");
-            blake3::hash(&image)
+            fs::read(written(&plan, &options, dir.path())).expect("read")
         };
         let first = bytes(&root, 1);
-        assert_eq!(first, bytes(&root, 3), "{way}: threads");
-        assert_eq!(first, bytes(&other.path().join("tree"), 2), "{way}: order");
+        for (root, threads) in [(&root, 3), (&other.path().join("tree"), 2)] {
+            let again = bytes(root, threads);
+            let differs = first
+                .iter()
+                .zip(&again)
+                .position(|(one, other)| one != other);
+            let what = format!("{way}: {threads} threads, {}", root.display());
+            assert_eq!((differs, again.len()), (None, first.len()), "{what}");
+        }
     }
 }
 

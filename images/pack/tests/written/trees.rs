@@ -28,9 +28,9 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether kind, owner, contents, target and device are the same.
+    /// Whether kind, permissions but for set-id bits, owner, contents, target and device are the same.
     pub(crate) fn same_contents(&self, other: &Seen) -> bool {
-        let of = |seen: &Seen| (seen.mode, seen.owner, seen.size, seen.device);
+        let of = |seen: &Seen| (seen.mode & !0o6000, seen.owner, seen.size, seen.device);
         of(self) == of(other) && self.has == other.has
     }
 }
