@@ -41,6 +41,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("tls", &["wire", "transports"]),
     ("virtqueue", &["vfs", "wire", "sys", "transports"]),
     ("engine", &["vfs", "wire", "transports"]),
+    ("erofs", &[]),
+    ("pack", &["vfs", "sys", "client", "erofs", "rofs"]),
+    ("rofs", &[]),
     ("guest", &[]),
 ];
 
