@@ -10,6 +10,7 @@ use crate::bench::BenchArgs;
 use crate::connect::ConnectArgs;
 use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 use crate::mount::MountArgs;
+use crate::pack::{CheckArgs, PackArgs};
 use crate::reference::{CompletionsArgs, ManArgs};
 use crate::serve::{ServeArgs, VirtiofsdArgs};
 
@@ -81,6 +82,10 @@ pub(crate) enum Command {
     Cp(CpArgs),
     /// Show a directory as a tree
     Tree(TreeArgs),
+    /// Make an image of a tree
+    Pack(PackArgs),
+    /// Say whether an image is sound, and what is wrong with it
+    Check(CheckArgs),
     /// Measure barge beside its peers
     Bench(BenchArgs),
     /// Print a completion script for a shell

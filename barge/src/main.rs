@@ -12,6 +12,7 @@ mod connect;
 mod files;
 mod log;
 mod mount;
+mod pack;
 mod reference;
 mod serve;
 mod service;
@@ -36,6 +37,8 @@ fn main() -> ExitCode {
         Command::Cat(args) => files::cat(args),
         Command::Cp(args) => files::cp(args),
         Command::Tree(args) => files::tree(args),
+        Command::Pack(args) => pack::pack(args),
+        Command::Check(args) => pack::check(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => reference::completions(args),
         Command::Man(args) => reference::man(args),

@@ -12,6 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("wire", &["vfs"]),
     ("sys", &["vfs"]),
     ("hostdir", &["vfs", "sys"]),
+    ("image", &["vfs", "erofs"]),
     ("memory", &["vfs"]),
     (
         "remote",
@@ -27,7 +28,11 @@ const ROOMS: &[(&str, &[&str])] = &[
             "p9",
         ],
     ),
-    ("client", &["vfs", "sys", "hostdir", "memory", "remote"]),
+    (
+        "client",
+        &["vfs", "sys", "hostdir", "image", "memory", "remote"],
+    ),
+    ("erofs", &[]),
     ("layers", &["vfs"]),
     ("block", &["vfs", "wire"]),
     ("p9", &["vfs", "wire"]),
@@ -37,6 +42,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("tls", &["wire", "transports"]),
     ("virtqueue", &["vfs", "wire", "sys", "transports"]),
     ("engine", &["vfs", "wire", "transports"]),
+    ("erofs", &[]),
+    ("pack", &["vfs", "sys", "client", "erofs", "rofs"]),
+    ("rofs", &[]),
     ("guest", &[]),
 ];
 
@@ -78,6 +86,7 @@ fn rooms_use_only_what_they_may() {
                 "fuse",
                 "nfs",
                 "memory",
+                "erofs",
             ]
             .contains(&room);
             assert!(

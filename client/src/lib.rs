@@ -55,6 +55,7 @@
 
 mod client;
 mod file;
+mod images;
 mod metadata;
 pub mod source;
 mod ticket;
@@ -63,6 +64,7 @@ mod walk;
 
 pub use client::Client;
 pub use file::{File, OpenOptions};
+pub use images::Image;
 pub use metadata::{DirEntry, Metadata};
 pub use source::{BadSource, Source};
 pub use ticket::Ticket;

@@ -13,11 +13,15 @@ use remote::ConnectError;
 use rustix::process::{getgid, getuid};
 use vfs::{FileSystem, Time};
 
+use crate::images::Image;
+
 /// Where a tree lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// `PATH`, `dir:PATH`: a directory of this host.
+    /// `PATH`, `dir:PATH`: a directory of this host; or, by what is found there, an image as below.
     HostDir(PathBuf),
+    /// `image:PATH`: an image of a file system, in a file or a block device.
+    Image(Image),
     /// `mem:`: a tree in memory, empty at first.
     Memory,
     /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `9p+virtio:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`: another
@@ -45,6 +49,8 @@ impl FromStr for Source {
         match text.split_once(':') {
             Some(("dir", path)) if !path.is_empty() => Ok(Source::HostDir(path.into())),
             Some(("dir", _)) => Err(bad(&"expected dir:PATH")),
+            Some(("image", path)) if !path.is_empty() => Ok(Source::Image(Image::parse(path))),
+            Some(("image", _)) => Err(bad(&"expected image:PATH")),
             Some(("mem", "")) => Ok(Source::Memory),
             Some(("mem", _)) => Err(bad(&"expected mem: and nothing behind it")),
             Some((scheme, _)) if remote::Url::SCHEMES.contains(&scheme) => {
@@ -52,7 +58,7 @@ impl FromStr for Source {
                 url.map_err(|error: remote::BadUrl| bad(&error))
             }
             Some((scheme, _)) if is_scheme(text, scheme) => Err(bad(&format_args!(
-                "expected PATH, dir:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, \
+                "expected PATH, dir:PATH, image:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, \
                  9p+virtio:SOCKET, nfs://HOST, nfs+unix:SOCKET or virtiofs:SOCKET, \
                  got scheme '{scheme}'"
             ))),
@@ -64,7 +70,7 @@ impl FromStr for Source {
 
 /// Whether the text is a URL rather than a path with a colon in it.
 fn is_scheme(text: &str, scheme: &str) -> bool {
-    let known = ["image", "s3", "http", "https"];
+    let known = ["s3", "http", "https"];
     known.contains(&scheme) || text[scheme.len()..].starts_with("://")
 }
 
@@ -72,6 +78,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::HostDir(path) => path.display().fmt(f),
+            Source::Image(image) => image.fmt(f),
             Source::Memory => f.write_str("mem:"),
             Source::Remote(url) => url.fmt(f),
         }
@@ -84,12 +91,16 @@ impl Source {
     pub fn open(&self, hostdir: hostdir::Options) -> io::Result<Arc<dyn FileSystem>> {
         match self {
             Source::HostDir(path) => {
+                if let Some(image) = Image::whole(path) {
+                    return image.open();
+                }
                 let tree = hostdir::HostDir::open(path, hostdir)?;
                 for limit in tree.limits() {
                     tracing::info!("{self}: {limit}");
                 }
                 Ok(tree)
             }
+            Source::Image(image) => image.open(),
             // It is whoever's who runs this.
             Source::Memory => Ok(memory::Memory::with(
                 Arc::new(now),
@@ -109,9 +120,13 @@ impl Source {
         let hostdir = hostdir::Options::default();
         match self {
             Source::HostDir(path) => {
+                if let Some(image) = Image::around(path) {
+                    return image.find();
+                }
                 let (dir, name) = split(path)?;
                 Ok((Source::HostDir(dir).open(hostdir)?, name))
             }
+            Source::Image(image) => image.find(),
             Source::Remote(url) => {
                 let (tree, path) = url.find().map_err(told)?;
                 Ok((tree, path.into_bytes()))
@@ -120,10 +135,20 @@ impl Source {
         }
     }
 
+    /// The image that is named, if it is one or something within.
+    pub fn image(&self) -> Option<Image> {
+        match self {
+            Source::HostDir(path) => Image::whole(path),
+            Source::Image(image) => Some(image.clone()),
+            Source::Memory | Source::Remote(_) => None,
+        }
+    }
+
     /// The last name of what is named; nothing if it ends otherwise (`.`, `..`, a source's root).
     pub fn name(&self) -> Option<Vec<u8>> {
         let path = match self {
             Source::HostDir(path) => path.as_os_str().as_bytes(),
+            Source::Image(image) => image.path(),
             Source::Memory => b"",
             Source::Remote(url) => url.path(),
         };
@@ -225,11 +250,13 @@ mod tests {
             ("a:b", "a:b"),
             ("./x=y", "./x=y"),
             ("mem:", "mem:"),
+            ("image:/a.erofs/usr", "image:/a.erofs/usr"),
+            ("image:a?device=b&device=c", "image:a?device=b&device=c"),
         ] {
             let source: Source = text.parse().expect(text);
             assert_eq!(source.to_string(), shown);
         }
-        for text in ["", "dir:", "mem:x", "ftp://h/x"] {
+        for text in ["", "dir:", "image:", "mem:x", "ftp://h/x"] {
             let bad = text.parse::<Source>().expect_err(text).to_string();
             assert!(bad.contains("expected"), "{bad}");
         }

@@ -4,9 +4,12 @@
 //! - [`decode`]: messages are decoded or refused, and what was decoded is encoded to the same bytes.
 //! - [`client`]: the client half takes what a server may answer, and refuses the rest.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it asks.
+//! - [`image`]: of an image of EROFS everything can be asked for, whatever it says, within bounds of time and memory.
 //! - [`nfs`]: the NFS server half answers each call once, as long as it says, whatever it asks.
 //! - [`nfs_client`]: so does that of NFS, and makes of READ_PLUS's segments no byte that was not told.
 //! - [`rings`]: a device takes what it can out of any memory and any queues, and gives each request back.
+//! - [`rofs`]: images are refused, or walked to the end.
+//! - [`tar`]: archives are refused, or make a plan.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //!
 //! `smoke` runs the targets; `seeds/` is what they start from, made by `examples/seeds.rs`.
@@ -17,10 +20,13 @@ pub mod block;
 pub mod client;
 pub mod decode;
 pub mod fuse;
+pub mod image;
 pub mod nfs;
 pub mod nfs_client;
 pub mod rings;
+pub mod rofs;
 pub mod session;
+pub mod tar;
 
 /// Far more room for a reply than any session may use.
 const ROOM: usize = 64 << 20;

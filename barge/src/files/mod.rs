@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use args::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 pub(crate) use cat::cat;
-pub(crate) use cp::cp;
+pub(crate) use cp::{Progress, cp};
 pub(crate) use ls::ls;
 pub(crate) use stat::stat;
 pub(crate) use tree::tree;

@@ -23,7 +23,7 @@ use crate::{Done, Failure};
 use barge_client::tree::Tree;
 use data::copy_file;
 use keep::{Keep, keep};
-use progress::Progress;
+pub(crate) use progress::Progress;
 
 /// Copies all places but the last to the last.
 pub(crate) fn cp(args: &CpArgs) -> Done {

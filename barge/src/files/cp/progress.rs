@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Bytes copied of those known of. Shown on standard error if that is a terminal, once it takes long.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     begun: Instant,
     shown: OnceLock<()>,
@@ -17,7 +17,7 @@ impl Progress {
     /// What is done sooner needs no bar.
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    pub(super) fn new(quiet: bool) -> Progress {
+    pub(crate) fn new(quiet: bool) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         let template = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -32,12 +32,12 @@ impl Progress {
     }
 
     /// So many bytes more are to be copied.
-    pub(super) fn expect(&self, bytes: u64) {
+    pub(crate) fn expect(&self, bytes: u64) {
         self.bar.inc_length(bytes);
     }
 
     /// So many have been.
-    pub(super) fn done(&self, bytes: u64) {
+    pub(crate) fn done(&self, bytes: u64) {
         self.bar.inc(bytes);
         if !self.quiet && self.begun.elapsed() > Progress::PATIENCE {
             let show = || self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

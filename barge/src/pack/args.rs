@@ -1,0 +1,150 @@
+//! The arguments of `pack` and `check`: the one definition that help, man pages and completions come from.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use pack::erofs::{Compression, Options};
+
+use crate::Failure;
+
+#[derive(Args)]
+pub(crate) struct PackArgs {
+    /// What goes into the image: a SOURCE (PATH, dir:PATH, 9p://…, nfs://…), a tar archive (plain, gzip or zstd; - for
+    /// standard input), or the directory of an OCI image layout, whose layers are put together
+    #[arg(value_name = "TREE")]
+    pub(super) tree: String,
+    /// The image to write, in the place of what is there; - for standard output
+    #[arg(value_name = "IMAGE")]
+    pub(super) image: PathBuf,
+    /// What kind of image
+    #[arg(short, long, value_enum, default_value = "erofs")]
+    pub(super) format: Format,
+    /// Compress contents
+    #[arg(short, long, value_enum, value_name = "CODEC", default_value = "none")]
+    compress: Codec,
+    /// How hard to compress: lz4 fast (0) or thoroughly (3 to 12, else 9), zstd 1 to 22 (else 3)
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    level: Option<i32>,
+    /// Bytes that are compressed into at most, a power of two from 4K to 1M: larger is smaller in all, and slower to read
+    /// here and there
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = size)]
+    cluster_size: u64,
+    /// Store files as chunks of this size, a power of two from 4K to 4M
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    chunksize: Option<u64>,
+    /// Store what is equal once: chunks (of 64K, if no size is given), or segments of compressed files
+    #[arg(long)]
+    dedupe: bool,
+    /// Make everything belong to this user, by number
+    #[arg(long, value_name = "UID")]
+    pub(super) owner: Option<u32>,
+    /// Make everything belong to this group, by number
+    #[arg(long, value_name = "GID")]
+    pub(super) group: Option<u32>,
+    /// Threads to read and compress with; the image does not depend on it [default: as many as there are processors]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Show no progress, and do not say what an image of the format cannot have
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+/// Kinds of images.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// For Linux, and for barge
+    Erofs,
+    /// For OSv: no permissions, owners, times, attributes or devices
+    Rofs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Codec {
+    None,
+    Lz4,
+    /// Linux reads it from 6.10 on
+    Zstd,
+}
+
+#[derive(Args)]
+pub(crate) struct CheckArgs {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub(super) image: PathBuf,
+}
+
+impl PackArgs {
+    /// How EROFS is to be written, if what was asked for goes together.
+    pub(super) fn erofs(&self) -> Result<Options, Failure> {
+        let compression = match (self.compress, self.level) {
+            (Codec::None, None) => Compression::None,
+            (Codec::None, Some(_)) => {
+                return Err(Failure::usage("--level goes with --compress lz4 or zstd"));
+            }
+            (Codec::Lz4, level) => Compression::Lz4(level.unwrap_or(9)),
+            (Codec::Zstd, level) => Compression::Zstd(level.unwrap_or(3)),
+        };
+        let (levels, good) = match compression {
+            Compression::None => ("", true),
+            Compression::Lz4(level) => ("0 or 3 to 12", level == 0 || (3..=12).contains(&level)),
+            Compression::Zstd(level) => ("1 to 22", (1..=22).contains(&level)),
+        };
+        if !good {
+            let level = self.level.unwrap_or_default();
+            return Err(Failure::usage(format!(
+                "expected a --level of {levels}, got {level}"
+            )));
+        }
+        let cluster = u32::try_from(self.cluster_size).ok();
+        let cluster =
+            cluster.filter(|size| Options::CLUSTERS.contains(size) && size.is_power_of_two());
+        let Some(cluster) = cluster else {
+            return Err(wrong_size("--cluster-size", "4K to 1M", self.cluster_size));
+        };
+        if let Some(chunk) = self.chunksize {
+            if !Options::CHUNKS.contains(&chunk) || !chunk.is_power_of_two() {
+                return Err(wrong_size("--chunksize", "4K to 4M", chunk));
+            }
+            if compression != Compression::None {
+                return Err(Failure::usage(
+                    "--chunksize does not go with --compress: chunks are not compressed",
+                ));
+            }
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Options {
+            compression,
+            cluster,
+            chunk: self.chunksize,
+            dedupe: self.dedupe,
+            threads: self.jobs.map_or(processors, usize::from),
+        })
+    }
+
+    /// Whether anything was asked for that only EROFS has.
+    pub(super) fn asks_for_erofs(&self) -> bool {
+        self.compress != Codec::None
+            || self.level.is_some()
+            || self.chunksize.is_some()
+            || self.dedupe
+    }
+}
+
+fn wrong_size(option: &str, expected: &str, got: u64) -> Failure {
+    let line = format!("expected a power of two from {expected} for {option}, got {got}");
+    Failure::usage(line)
+}
+
+/// Bytes, or KiB and MiB with a letter behind them.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.strip_suffix(['K', 'k']) {
+        Some(number) => (number, 1 << 10),
+        None => match text.strip_suffix(['M', 'm']) {
+            Some(number) => (number, 1 << 20),
+            None => (text, 1),
+        },
+    };
+    let number: Option<u64> = number.parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(unit));
+    bytes.ok_or_else(|| format!("expected bytes as 65536, 64K or 1M, got '{text}'"))
+}

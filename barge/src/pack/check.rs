@@ -1,0 +1,75 @@
+//! `barge check`.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::process::ExitCode;
+
+use erofs::check::{Finding, MOST_FINDINGS};
+use erofs::read::{Cluster, Error, Image, Storage};
+
+use super::CheckArgs;
+use crate::{Done, Failure};
+
+/// Looks at an image, and writes what is wrong with it to standard error, a line each.
+pub(crate) fn check(args: &CheckArgs) -> Done {
+    let shown = args.image.display();
+    let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
+    let mut file = File::open(&args.image).map_err(failed)?;
+    let mut head = Vec::new();
+    Read::by_ref(&mut file)
+        .take(rofs::BLOCK)
+        .read_to_end(&mut head)
+        .map_err(failed)?;
+    if head.starts_with(&rofs::MAGIC.to_le_bytes()) {
+        return check_rofs(&file, &head).map_err(|what| Failure::new(format!("{shown}: {what}")));
+    }
+    let mut count = 0;
+    erofs::check::check(&OfFile(file), &mut |finding| {
+        let Finding { path, what } = finding;
+        count += 1;
+        let separator = if path.is_empty() { "" } else { ": " };
+        let path = String::from_utf8_lossy(&path);
+        eprintln!("barge: {shown}: {}{separator}{what}", path.escape_debug());
+    });
+    if count == MOST_FINDINGS {
+        eprintln!("barge: {shown}: and perhaps more");
+    }
+    Ok(ExitCode::from(u8::from(count > 0)))
+}
+
+/// The line that says what is wrong.
+fn check_rofs(file: &File, head: &[u8]) -> Result<ExitCode, String> {
+    let failed = |error: io::Error| error.to_string();
+    let broken = |broken: rofs::Broken| broken.to_string();
+    let size = file.metadata().map_err(failed)?.len();
+    let block = head
+        .try_into()
+        .map_err(|_| "the image ends in its first block")?;
+    let superblock = rofs::Superblock::parse(block, size).map_err(broken)?;
+    let (at, len) = superblock.tables();
+    let mut tables = vec![0; len as usize];
+    file.read_exact_at(&mut tables, at).map_err(failed)?;
+    rofs::Tables::parse(&superblock, tables).map_err(broken)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An image in a file.
+struct OfFile(File);
+
+impl Storage for OfFile {
+    type Error = io::Error;
+    type Decoded = Vec<u8>;
+
+    fn devices(&self) -> u16 {
+        1
+    }
+
+    fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(into, at)
+    }
+
+    fn decoded(&self, image: &Image, cluster: &Cluster) -> Result<Vec<u8>, Error<io::Error>> {
+        cluster.decode(image, self)
+    }
+}

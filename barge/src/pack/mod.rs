@@ -1,0 +1,148 @@
+//! `barge pack` and `barge check`: what TREE is, how the image is written, and what to say in the end.
+//!
+//! What makes images is the room `images/pack`.
+
+mod args;
+mod check;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use barge_client::Source;
+use barge_client::tree::Tree;
+use pack::{Output, Plan, input};
+
+pub(crate) use args::{CheckArgs, PackArgs};
+pub(crate) use check::check;
+
+use self::args::Format;
+use crate::files::Progress;
+use crate::{Done, Failure};
+
+/// Writes an image of a tree.
+pub(crate) fn pack(args: &PackArgs) -> Done {
+    let options = args.erofs()?;
+    if args.format == Format::Rofs && args.asks_for_erofs() {
+        return Err(Failure::usage(
+            "ROFS has no compression and no chunks: --compress, --level, --chunksize and --dedupe go with --format erofs",
+        ));
+    }
+    let epoch = source_date_epoch()?;
+    let shown = args.image.display();
+    let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
+    let mut output = match args.image.as_os_str() == "-" {
+        true => Output::to_stdout(),
+        false => Output::to_file(&args.image),
+    }
+    .map_err(failed)?;
+    let mut plan = plan(&args.tree, &output)?;
+    plan.set_owners(args.owner, args.group);
+    if let Some(epoch) = epoch {
+        plan.clamp_times(epoch);
+    }
+    let progress = Progress::new(args.quiet);
+    let written = match args.format {
+        Format::Erofs => pack::erofs::write(&plan, &options, &mut output, &progress)
+            .map(|dropped| lines_of_erofs(&dropped)),
+        Format::Rofs => {
+            pack::rofs::write(&plan, &mut output, &progress).map(|dropped| lines_of_rofs(&dropped))
+        }
+    };
+    progress.finish();
+    let lines = written.map_err(|error| Failure::new(format!("{}: {error}", args.tree)))?;
+    output.finish().map_err(failed)?;
+    if !args.quiet {
+        lines
+            .iter()
+            .for_each(|line| eprintln!("barge: {shown}: {line}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl pack::Progress for Progress {
+    fn expect(&self, bytes: u64) {
+        self.expect(bytes);
+    }
+
+    fn done(&self, bytes: u64) {
+        self.done(bytes);
+    }
+}
+
+/// The time behind which nothing was changed, where whoever builds has set one (reproducible-builds.org).
+fn source_date_epoch() -> Result<Option<i64>, Failure> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
+    let seconds = text.to_str().and_then(|text| text.parse().ok());
+    let got = text.to_string_lossy();
+    let line = || format!("expected seconds in SOURCE_DATE_EPOCH, got '{got}'");
+    seconds.map(Some).ok_or_else(|| Failure::usage(line()))
+}
+
+/// What TREE names: an archive, an OCI image, or any source.
+fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(format!("{tree}: {error}"));
+    let scratch = || output.scratch();
+    let archive = |file: File| {
+        let plain = input::unpacked(file, scratch).map_err(|error| failed(&error))?;
+        input::tar(plain).map_err(|error| failed(&error))
+    };
+    if tree == "-" {
+        let stdin = io::stdin();
+        let fd = std::os::fd::AsFd::as_fd(&stdin).try_clone_to_owned();
+        return archive(fd.map_err(|error| failed(&error))?.into());
+    }
+    let source: Source = tree
+        .parse()
+        .map_err(|bad| Failure::usage(format!("{bad}")))?;
+    if let Source::HostDir(path) = &source
+        && !tree.starts_with("dir:")
+    {
+        if path.is_file() && is_archive(path).map_err(|error| failed(&error))? {
+            return archive(File::open(path).map_err(|error| failed(&error))?);
+        }
+        if is_oci_layout(path) {
+            return input::oci_layout(path, scratch).map_err(|error| failed(&error));
+        }
+    }
+    let (fs, path) = source.find().map_err(|error| failed(&error))?;
+    input::file_system(&Tree::new(fs), &path).map_err(|error| failed(&error))
+}
+
+fn is_archive(path: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    File::open(path)?.take(512).read_to_end(&mut head)?;
+    Ok(input::is_archive(&head))
+}
+
+fn is_oci_layout(path: &Path) -> bool {
+    let has = |name: &str| PathBuf::from(path).join(name).is_file();
+    has("oci-layout") && has("index.json")
+}
+
+/// What the image lacks of its tree.
+fn lines_of_erofs(dropped: &pack::erofs::Dropped) -> Vec<String> {
+    let attribute = |(name, nodes): (&Vec<u8>, &u64)| {
+        let name = String::from_utf8_lossy(name);
+        format!(
+            "without the extended attribute {} of {nodes}: EROFS has none of that kind",
+            name.escape_debug()
+        )
+    };
+    dropped.xattrs.iter().map(attribute).collect()
+}
+
+fn lines_of_rofs(dropped: &pack::rofs::Dropped) -> Vec<String> {
+    let counts = [
+        (dropped.special, "without devices, pipes and sockets"),
+        (dropped.xattrs, "without the extended attributes of"),
+        (dropped.sparse, "with zeros for the holes of"),
+    ];
+    let told = counts.iter().filter(|(count, _)| *count > 0);
+    let lines = told.map(|(count, what)| format!("{what}: {count}"));
+    let first = "without permissions, owners and times: ROFS has none".to_owned();
+    std::iter::once(first).chain(lines).collect()
+}

@@ -1,0 +1,159 @@
+//! Images of file systems, and paths that lead into them.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use image::{ImageFs, OpenError};
+use vfs::FileSystem;
+
+/// An image, and perhaps a path in it: `IMAGE/PATH`, where IMAGE is the first part that is no directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    path: PathBuf,
+    devices: Vec<PathBuf>,
+}
+
+impl Image {
+    /// `PATH`, or `PATH?device=PATH&device=PATH` with the files of an image's further devices, in their order.
+    pub(crate) fn parse(text: &str) -> Image {
+        let (path, devices) = match text.split_once("?device=") {
+            Some((path, devices)) => (path, devices.split("&device=").map(PathBuf::from).collect()),
+            None => (text, Vec::new()),
+        };
+        Image {
+            path: path.into(),
+            devices,
+        }
+    }
+
+    /// The image that `path` names, if it names one or something within.
+    pub(crate) fn whole(path: &Path) -> Option<Image> {
+        let is_image = fs::metadata(path).is_ok_and(|metadata| is_file(&metadata));
+        match is_image {
+            true => Some(Image::of(path)),
+            false => Image::around(path),
+        }
+    }
+
+    /// The image that `path` leads into, by as little as a slash behind the file's name.
+    pub(crate) fn around(path: &Path) -> Option<Image> {
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Some(Image::of(path)),
+            _ => None,
+        }
+    }
+
+    fn of(path: &Path) -> Image {
+        Image {
+            path: path.into(),
+            devices: Vec::new(),
+        }
+    }
+
+    /// What is named, as bytes.
+    pub(crate) fn path(&self) -> &[u8] {
+        self.path.as_os_str().as_bytes()
+    }
+
+    /// The file or block device that it is in, and its further ones; an error if something within it is named.
+    pub fn file(&self) -> io::Result<(&Path, &[PathBuf])> {
+        match split(self.path())? {
+            (file, b"") => Ok((file, &self.devices)),
+            (_, within) => {
+                let within = within.escape_ascii();
+                let text = format!("expected a whole image, got '{within}' within one");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+            }
+        }
+    }
+
+    /// Opens the image, which has to be named without a path in it.
+    pub(crate) fn open(&self) -> io::Result<Arc<dyn FileSystem>> {
+        self.file()?;
+        Ok(self.find()?.0)
+    }
+
+    /// Opens the image, and says which path in it is named.
+    pub(crate) fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
+        let (file, within) = split(self.path())?;
+        let opened = ImageFs::open(file, &self.devices);
+        let tree = opened.map_err(|error| match error {
+            OpenError::Io(error) => error,
+            OpenError::Image(_) => io::Error::new(io::ErrorKind::InvalidData, error),
+        })?;
+        Ok((Arc::new(tree), within.to_vec()))
+    }
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "image:{}", self.path.display())?;
+        for (at, device) in self.devices.iter().enumerate() {
+            let sign = if at == 0 { '?' } else { '&' };
+            write!(f, "{sign}device={}", device.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// The first part of a path that is no directory, and what is behind it.
+fn split(path: &[u8]) -> io::Result<(&Path, &[u8])> {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    let ends = slashes.map(|(at, _)| at).filter(|at| *at > 0);
+    for end in ends.chain([path.len()]) {
+        let file = Path::new(OsStr::from_bytes(&path[..end]));
+        let metadata = fs::metadata(file)?;
+        if metadata.is_dir() {
+            continue;
+        }
+        if !is_file(&metadata) {
+            break;
+        }
+        let behind = path.get(end + 1..).unwrap_or_default();
+        let start = behind.iter().position(|byte| *byte != b'/');
+        return Ok((file, &behind[start.unwrap_or(behind.len())..]));
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "expected an image in a file, got something else",
+    ))
+}
+
+/// Whether an image can be in it.
+fn is_file(metadata: &fs::Metadata) -> bool {
+    metadata.is_file() || metadata.file_type().is_block_device()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leads_into_the_first_file_on_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("image");
+        fs::write(&file, b"").expect("written");
+        for (behind, within) in [
+            ("", ""),
+            ("/", ""),
+            ("/usr/bin", "usr/bin"),
+            ("//usr/", "usr/"),
+        ] {
+            let path = format!("{}{behind}", file.display());
+            let found = split(path.as_bytes()).expect("found");
+            assert_eq!(found, (&*file, within.as_bytes()));
+            let leads_in = Image::around(Path::new(&path)).is_some();
+            assert_eq!(leads_in, !behind.is_empty(), "{path}");
+            assert!(Image::whole(Path::new(&path)).is_some());
+        }
+        assert!(Image::whole(dir.path()).is_none());
+        assert!(split(dir.path().as_os_str().as_bytes()).is_err());
+        assert!(split(b"/none/of/it").is_err());
+    }
+}

@@ -1,0 +1,5 @@
+//! Images of ROFS: see `barge_fuzz::rofs`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| barge_fuzz::rofs::image(data));

@@ -1,0 +1,22 @@
+//! EROFS, the read-only file system that Linux mounts: what it is on disk, a reader and a writer of it.
+//!
+//! - [`layout`]: the structures, each read and written by one definition;
+//! - [`read`]: superblock, inodes, directories, attributes, and where contents are;
+//! - [`decode`]: LZ4, MicroLZMA, DEFLATE and Zstandard;
+//! - [`check`]: whether all of an image is sound;
+//! - [`write`]: metadata of an image under construction.
+//!
+//! What it lacks on purpose: I/O, caches, threads, clocks and the standard library.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod check;
+pub mod decode;
+pub mod layout;
+pub mod read;
+pub mod write;

@@ -1,0 +1,335 @@
+//! Contents of an inode: where which part of them is.
+
+use super::extents::Extents;
+use super::index::{Found, Index};
+use super::meta::Meta;
+use super::{Cluster, Error, Image, Inode, Storage};
+use crate::layout::{
+    BLOCK_MAP_ENTRY, ChunkFormat, ChunkIndex, DataLayout, FileType, Incompat, NULL_BLOCK,
+    NULL_BLOCK_48,
+};
+
+/// Where the contents of an inode are, as far as that holds for all of them.
+#[derive(Clone, Debug)]
+pub struct Contents {
+    size: u64,
+    metabox: bool,
+    how: How,
+}
+
+/// Of a special inode.
+pub(super) type Body = Contents;
+
+#[derive(Clone, Debug)]
+enum How {
+    /// From a place on, but for the end, which is among the metadata.
+    Flat {
+        start: Option<u64>,
+        tail: Option<(u64, u64)>,
+    },
+    Chunks {
+        entries: u64,
+        bits: u32,
+        format: ChunkFormat,
+    },
+    Clusters(Index),
+    Extents(Extents),
+    /// In the packed inode.
+    Packed(u64),
+}
+
+/// A stretch of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Where it begins in the file.
+    pub start: u64,
+    /// Its bytes, never 0: up to the file's end at most.
+    pub len: u64,
+    /// What they are.
+    pub what: What,
+}
+
+/// What the bytes of a [`Run`] are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Zeros that take no space.
+    Hole,
+    /// As they are on a device.
+    Stored {
+        /// Which.
+        device: u16,
+        /// Where on it.
+        place: u64,
+    },
+    /// As they are in the metabox.
+    Metabox(u64),
+    /// As they are in the packed inode.
+    Packed(u64),
+    /// The first bytes that this decodes to.
+    Encoded(Cluster),
+}
+
+impl Image {
+    /// Where the contents of a file, directory or symbolic link are.
+    pub fn contents<S: Storage>(
+        &self,
+        storage: &S,
+        inode: &Inode,
+    ) -> Result<Contents, Error<S::Error>> {
+        if !matches!(
+            inode.kind,
+            FileType::File | FileType::Directory | FileType::Symlink
+        ) {
+            return Err(Error::Corrupt("contents of what has none"));
+        }
+        let block = self.block_size();
+        let how = match inode.layout {
+            DataLayout::FlatPlain | DataLayout::FlatInline => {
+                let inline = inode.layout == DataLayout::FlatInline;
+                let tail = match (inline, inode.size.checked_sub(1)) {
+                    (true, Some(last)) => Some((last / block * block, inode.behind_xattrs())),
+                    _ => None,
+                };
+                How::Flat {
+                    start: self.start_of(inode)?,
+                    tail,
+                }
+            }
+            DataLayout::Chunks => {
+                let format = ChunkFormat::parse(inode.data)
+                    .ok_or(Error::Unsupported("a file's kind of chunks"))?;
+                let entry = match format.indexes {
+                    true => ChunkIndex::SIZE,
+                    false => BLOCK_MAP_ENTRY,
+                };
+                How::Chunks {
+                    entries: inode.behind_xattrs().next_multiple_of(entry as u64),
+                    bits: self.block_bits + u32::from(format.block_bits),
+                    format,
+                }
+            }
+            DataLayout::CompressedFull | DataLayout::CompressedCompact => {
+                let mut meta = Meta::new(self, storage, inode.in_metabox());
+                match Index::open(&mut meta, inode)? {
+                    Found::Index(index) => How::Clusters(index),
+                    Found::Extents(extents) => How::Extents(extents),
+                    Found::Packed(place) => How::Packed(place),
+                }
+            }
+        };
+        Ok(Contents {
+            size: inode.size,
+            metabox: inode.in_metabox(),
+            how,
+        })
+    }
+
+    /// The first block's place, nothing if the file is a hole.
+    fn start_of<E>(&self, inode: &Inode) -> Result<Option<u64>, Error<E>> {
+        let wide = inode
+            .high
+            .filter(|_| self.incompat.contains(Incompat::BIT48));
+        let (high, null) = match wide {
+            Some(high) => (u64::from(high) << 32, NULL_BLOCK_48),
+            None => (0, NULL_BLOCK),
+        };
+        match u64::from(inode.data) | high {
+            block if block == null => Ok(None),
+            block => self.place(block).map(Some),
+        }
+    }
+
+    /// The stretch that has the byte at `offset`, which is before the end. It may begin before, and go on behind `offset` as far as
+    /// what it is goes on.
+    pub fn map<S: Storage>(
+        &self,
+        storage: &S,
+        contents: &Contents,
+        offset: u64,
+    ) -> Result<Run, Error<S::Error>> {
+        assert!(offset < contents.size, "there is nothing behind the end");
+        match &contents.how {
+            How::Flat { start, tail } => self.map_flat(contents, *start, *tail, offset),
+            How::Chunks {
+                entries,
+                bits,
+                format,
+            } => {
+                let meta = Meta::new(self, storage, contents.metabox);
+                self.map_chunk(meta, contents.size, (*entries, *bits, *format), offset)
+            }
+            How::Clusters(index) => {
+                index.map(&mut Meta::new(self, storage, contents.metabox), offset)
+            }
+            How::Extents(extents) => {
+                extents.map(&mut Meta::new(self, storage, contents.metabox), offset)
+            }
+            How::Packed(place) => Ok(Run {
+                start: 0,
+                len: contents.size,
+                what: What::Packed(*place),
+            }),
+        }
+    }
+
+    fn map_flat<E>(
+        &self,
+        contents: &Contents,
+        start: Option<u64>,
+        tail: Option<(u64, u64)>,
+        offset: u64,
+    ) -> Result<Run, Error<E>> {
+        let end = tail.map_or(contents.size, |(tail, _)| tail);
+        if offset < end {
+            let what = match start {
+                Some(place) => {
+                    let (device, place) = self.locate(0, place)?;
+                    What::Stored { device, place }
+                }
+                None => What::Hole,
+            };
+            return Ok(Run {
+                start: 0,
+                len: end,
+                what,
+            });
+        }
+        let (start, place) = tail.expect("else the end would be the size");
+        let len = contents.size - start;
+        if place % self.block_size() + len > self.block_size() {
+            return Err(Error::Corrupt("a file's end across a block's"));
+        }
+        let what = match contents.metabox {
+            true => What::Metabox(place),
+            false => What::Stored { device: 0, place },
+        };
+        Ok(Run { start, len, what })
+    }
+
+    fn map_chunk<S: Storage>(
+        &self,
+        mut meta: Meta<'_, S>,
+        size: u64,
+        (entries, bits, format): (u64, u32, ChunkFormat),
+        offset: u64,
+    ) -> Result<Run, Error<S::Error>> {
+        let number = offset >> bits;
+        let start = number << bits;
+        let len = (1 << bits).min(size - start);
+        let unit = if format.indexes {
+            ChunkIndex::SIZE
+        } else {
+            BLOCK_MAP_ENTRY
+        };
+        let at = number
+            .checked_mul(unit as u64)
+            .and_then(|at| at.checked_add(entries))
+            .ok_or(Error::Corrupt("a chunk beyond any image"))?;
+        let bytes = meta.bytes(at, unit)?;
+        let (block, device) = match ChunkIndex::parse(bytes) {
+            Some(entry) if format.indexes => {
+                let high = if format.bit48 { entry.block_high } else { 0 };
+                let block = u64::from(entry.block) | u64::from(high) << 32;
+                (block, entry.device)
+            }
+            _ => {
+                let block = u32::from_le_bytes(bytes.try_into().expect("4 bytes"));
+                (block.into(), 0)
+            }
+        };
+        let null = match format.bit48 && format.indexes {
+            true => NULL_BLOCK_48,
+            false => NULL_BLOCK,
+        };
+        let what = match block == null {
+            true => What::Hole,
+            false => {
+                let (device, place) =
+                    self.locate(device & self.device_mask(), self.place(block)?)?;
+                What::Stored { device, place }
+            }
+        };
+        Ok(Run { start, len, what })
+    }
+
+    /// Fills `into` with contents from `offset`. Beyond the end is an error.
+    pub fn read<S: Storage>(
+        &self,
+        storage: &S,
+        contents: &Contents,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Error<S::Error>> {
+        let end = offset.checked_add(into.len() as u64);
+        if end.is_none_or(|end| end > contents.size) {
+            return Err(Error::Corrupt("contents behind the end"));
+        }
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset + done as u64;
+            let run = self.map(storage, contents, at)?;
+            let skip = at - run.start;
+            let len = (run.len - skip).min((into.len() - done) as u64) as usize;
+            let piece = &mut into[done..done + len];
+            match run.what {
+                What::Hole => piece.fill(0),
+                What::Stored { device, place } => storage
+                    .read_at(device, place.saturating_add(skip), piece)
+                    .map_err(Error::Storage)?,
+                What::Metabox(place) => self.metadata(storage, true, place + skip, piece)?,
+                What::Packed(place) => {
+                    let packed = self
+                        .packed()
+                        .ok_or(Error::Corrupt("a fragment without a packed inode"))?;
+                    self.read(storage, packed, place.saturating_add(skip), piece)?;
+                }
+                What::Encoded(cluster) => {
+                    let decoded = storage.decoded(self, &cluster)?;
+                    let skip = skip as usize;
+                    let part = decoded
+                        .get(skip..skip + len)
+                        .ok_or(Error::Corrupt("a cluster decodes to too little"))?;
+                    piece.copy_from_slice(part);
+                }
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// The contents that [`What::Packed`] means.
+    pub fn packed(&self) -> Option<&Contents> {
+        self.packed.as_deref()
+    }
+
+    /// The contents that [`What::Metabox`] means.
+    pub fn metabox(&self) -> Option<&Contents> {
+        self.metabox.as_deref()
+    }
+}
+
+impl Contents {
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether it certainly has no [`What::Hole`], without looking.
+    pub fn is_solid(&self) -> bool {
+        match &self.how {
+            How::Flat { start, .. } => start.is_some(),
+            How::Clusters(_) | How::Packed(_) => true,
+            How::Chunks { .. } | How::Extents(_) => false,
+        }
+    }
+
+    /// Whether some of it is in the packed inode.
+    pub(super) fn has_fragments(&self) -> bool {
+        match &self.how {
+            How::Packed(_) => true,
+            How::Clusters(index) => index.has_fragment(),
+            How::Extents(extents) => extents.has_fragment(),
+            How::Flat { .. } | How::Chunks { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Compressed files with a list of extents.
+
+use super::index::{cluster, plain};
+use super::meta::Meta;
+use super::{Error, Run, Storage, What};
+use crate::layout::{
+    Advise, EXTENT_LENGTH_MASK, EXTENT_PARTIAL, Extent, ExtentCount, MAX_PCLUSTER_DECODED,
+    MapHeader,
+};
+
+/// A list of extents.
+#[derive(Clone, Debug)]
+pub(super) struct Extents {
+    advise: Advise,
+    /// Where the list is.
+    first: u64,
+    count: u64,
+    /// log2 of the bytes of a logical cluster.
+    bits: u32,
+    /// The file's bytes.
+    size: u64,
+}
+
+/// Extents whose lengths are added up to find one behind them: of a larger file nobody would want to.
+const MAX_SUMMED: u64 = 1 << 20;
+
+const BOGUS: &str = "a list of extents that contradicts itself";
+
+impl Extents {
+    pub(super) fn new(
+        header: &MapHeader,
+        advise: Advise,
+        bits: u32,
+        behind: u64,
+        size: u64,
+    ) -> Extents {
+        Extents {
+            advise,
+            first: behind.next_multiple_of(advise.extent_size() as u64),
+            count: ExtentCount::of(header).0,
+            bits,
+            size,
+        }
+    }
+
+    pub(super) fn has_fragment(&self) -> bool {
+        self.advise.contains(Advise::FRAGMENT)
+    }
+
+    /// The extent that has the byte at `offset`.
+    pub(super) fn map<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        offset: u64,
+    ) -> Result<Run, Error<S::Error>> {
+        let (extent, start, end, last) = match self.advise.extent_size() {
+            // The places of those of 4 bytes follow from the lengths before.
+            4 => self.by_sum(meta, offset)?,
+            8 => {
+                let number = offset >> self.bits;
+                let extent = self.load(meta, number, 0)?;
+                self.bounded(extent, number)
+            }
+            _ => self.by_search(meta, offset)?,
+        };
+        if start > offset || end <= offset {
+            return Err(Error::Corrupt(BOGUS));
+        }
+        let len = end - start;
+        let place = u64::from(extent.place) | u64::from(extent.place_high) << 32;
+        if last && self.has_fragment() {
+            let what = What::Packed(u64::from(extent.encoded) | place << 32);
+            return Ok(Run { start, len, what });
+        }
+        let encoded = extent.encoded & EXTENT_LENGTH_MASK;
+        if encoded == 0 {
+            return Ok(Run {
+                start,
+                len,
+                what: What::Hole,
+            });
+        }
+        if len > MAX_PCLUSTER_DECODED.into() {
+            return Err(Error::Corrupt(BOGUS));
+        }
+        let (device, on_device) = meta.image.locate(0, place)?;
+        match (extent.encoded / EXTENT_PARTIAL) >> 1 {
+            0 => {
+                let block = meta.image.block_size();
+                let aligned = (place | u64::from(encoded)) % block == 0;
+                let rotated = self.advise.contains(Advise::INTERLACED) && aligned;
+                plain(
+                    Some(device),
+                    on_device,
+                    encoded,
+                    (start, end),
+                    offset,
+                    rotated.then_some(block),
+                )
+            }
+            algorithm => {
+                let number = (algorithm - 1) as u8;
+                let cluster = cluster(meta, Some(device), on_device, encoded, len, number)?;
+                Ok(Run {
+                    start,
+                    len,
+                    what: What::Encoded(cluster),
+                })
+            }
+        }
+    }
+
+    /// Bounds of an extent of a logical cluster.
+    fn bounded(&self, extent: Extent, number: u64) -> (Extent, u64, u64, bool) {
+        let start = number << self.bits;
+        let end = (start + (1 << self.bits)).min(self.size);
+        (extent, start, end, end == self.size)
+    }
+
+    fn by_sum<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        offset: u64,
+    ) -> Result<(Extent, u64, u64, bool), Error<S::Error>> {
+        let bytes = meta.bytes(self.first, 8)?;
+        let mut place = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+        let wanted = offset >> self.bits;
+        if wanted > MAX_SUMMED {
+            return Err(Error::Unsupported("so many extents of 4 bytes"));
+        }
+        for number in 0..wanted {
+            let encoded = self.load(meta, number, 8)?.encoded & EXTENT_LENGTH_MASK;
+            place = place
+                .checked_add(encoded.into())
+                .ok_or(Error::Corrupt(BOGUS))?;
+        }
+        let mut extent = self.load(meta, wanted, 8)?;
+        extent.place = place as u32;
+        extent.place_high = (place >> 32) as u32;
+        Ok(self.bounded(extent, wanted))
+    }
+
+    fn by_search<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        offset: u64,
+    ) -> Result<(Extent, u64, u64, bool), Error<S::Error>> {
+        let start =
+            |extent: &Extent| u64::from(extent.offset) | u64::from(extent.offset_high) << 32;
+        let (mut low, mut high) = (0, self.count);
+        let (mut found, mut end) = (None, self.size);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let extent = self.load(meta, middle, 0)?;
+            match start(&extent) > offset {
+                true => {
+                    high = middle;
+                    end = start(&extent);
+                }
+                false => {
+                    low = middle + 1;
+                    found = Some(extent);
+                }
+            }
+        }
+        let extent = found.ok_or(Error::Corrupt(BOGUS))?;
+        Ok((
+            extent,
+            start(&extent),
+            end.min(self.size),
+            low == self.count,
+        ))
+    }
+
+    /// The extent of this number in the list, which begins `skip` bytes behind `first`.
+    fn load<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        number: u64,
+        skip: u64,
+    ) -> Result<Extent, Error<S::Error>> {
+        let size = self.advise.extent_size();
+        let at = number
+            .checked_mul(size as u64)
+            .and_then(|at| at.checked_add(self.first + skip))
+            .ok_or(Error::Corrupt(BOGUS))?;
+        let mut whole = [0; Extent::SIZE];
+        whole[..size].copy_from_slice(meta.bytes(at, size)?);
+        Ok(Extent::parse(&whole).expect("as long as it is"))
+    }
+}

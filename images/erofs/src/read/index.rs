@@ -1,0 +1,512 @@
+//! Compressed files with an index of logical clusters.
+
+use super::extents::Extents;
+use super::meta::Meta;
+use super::{Cluster, Error, Inode, Run, Storage, What};
+use crate::layout::{
+    Advise, Algorithm, CLUSTER_BLOCKS, CompactPack, DataLayout, LclusterIndex, LclusterKind,
+    MAX_PCLUSTER, MAX_PCLUSTER_DECODED, MapHeader, WHOLE_IN_PACKED,
+};
+
+/// What is behind the inode of a compressed file.
+pub(super) enum Found {
+    Index(Index),
+    Extents(Extents),
+    /// Nothing: the file is in the packed inode, here.
+    Packed(u64),
+}
+
+/// An index, and what it says once for all.
+#[derive(Clone, Debug)]
+pub(super) struct Index {
+    layout: DataLayout,
+    advise: Advise,
+    /// Of the heads of both kinds.
+    algorithms: [u8; 2],
+    /// Where the first logical cluster's entry, or the first pack, is.
+    first: u64,
+    /// log2 of the bytes of a logical cluster.
+    bits: u32,
+    /// The file's bytes.
+    size: u64,
+    /// Logical clusters as far as the packs go.
+    clusters: u64,
+    tail: Option<Tail>,
+}
+
+/// An end that is elsewhere: the extent whose head is in `head`.
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    head: u64,
+    place: Elsewhere,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Elsewhere {
+    /// Compressed behind the index.
+    Inline { place: u64, len: u32 },
+    /// In the packed inode.
+    Fragment(u64),
+}
+
+/// A logical cluster.
+#[derive(Clone, Copy, Debug)]
+struct Lcluster {
+    number: u64,
+    kind: LclusterKind,
+    /// Of a head: where in it the extent begins.
+    offset: u64,
+    /// Of a head: its block.
+    block: u64,
+    /// Of others: how far back the head is.
+    back: u64,
+    /// Of the first behind a head: the blocks of the physical cluster.
+    blocks: Option<u32>,
+    /// Where the entry, or the pack, ends.
+    end: u64,
+}
+
+impl Lcluster {
+    fn is_head(&self) -> bool {
+        self.kind != LclusterKind::Nonhead
+    }
+}
+
+const BOGUS: &str = "an index of clusters that contradicts itself";
+
+impl Index {
+    /// Reads the header, and where the end is.
+    pub(super) fn open<S: Storage>(
+        meta: &mut Meta<'_, S>,
+        inode: &Inode,
+    ) -> Result<Found, Error<S::Error>> {
+        let at = inode.behind_xattrs().next_multiple_of(8);
+        let bytes = meta.bytes(at, MapHeader::SIZE)?;
+        let whole = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+        let header = MapHeader::parse(bytes).expect("8 bytes");
+        if header.cluster_bits & WHOLE_IN_PACKED != 0 {
+            return Ok(Found::Packed(whole & !(1 << 63)));
+        }
+        let advise = Advise::from_bits_retain(header.advise);
+        let bits = meta.image.block_bits + u32::from(header.cluster_bits & 0xf);
+        let full = inode.layout == DataLayout::CompressedFull;
+        let behind = at + MapHeader::SIZE as u64;
+        if full && advise.contains(Advise::EXTENTS) {
+            let extents = Extents::new(&header, advise, bits, behind, inode.size);
+            return Ok(Found::Extents(extents));
+        }
+        let mut index = Index {
+            layout: inode.layout,
+            advise,
+            algorithms: [header.algorithms & 0xf, header.algorithms >> 4],
+            first: if full { behind + 8 } else { behind },
+            bits,
+            size: inode.size,
+            clusters: inode.size.div_ceil(meta.image.block_size()),
+            tail: None,
+        };
+        if !full && (bits > 14 || advise.contains(Advise::BIG_1) != advise.contains(Advise::BIG_2))
+        {
+            return Err(Error::Corrupt(
+                "a compact index of clusters that it cannot have",
+            ));
+        }
+        index.tail = index.find_tail(meta, header.place)?;
+        Ok(Found::Index(index))
+    }
+
+    pub(super) fn has_fragment(&self) -> bool {
+        matches!(
+            self.tail,
+            Some(Tail {
+                place: Elsewhere::Fragment(_),
+                ..
+            })
+        )
+    }
+
+    fn find_tail<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        place: u32,
+    ) -> Result<Option<Tail>, Error<S::Error>> {
+        let fragment = self.advise.contains(Advise::FRAGMENT);
+        let inline = match self.advise.contains(Advise::INLINE) && !fragment {
+            true => place >> 16,
+            false => 0,
+        };
+        let Some(last) = self.size.checked_sub(1) else {
+            return Ok(None);
+        };
+        if !fragment && inline == 0 {
+            return Ok(None);
+        }
+        let at = self.load(meta, last >> self.bits)?;
+        let head = self.head_of(meta, at, last)?;
+        let place = if fragment {
+            // Only entries of 8 bytes have room for more.
+            let high = match self.layout {
+                DataLayout::CompressedFull => head.block << 32,
+                _ => 0,
+            };
+            Elsewhere::Fragment(u64::from(place) | high)
+        } else {
+            if at.end % meta.image.block_size() + u64::from(inline) > meta.image.block_size() {
+                return Err(Error::Corrupt("a file's end across a block's"));
+            }
+            Elsewhere::Inline {
+                place: at.end,
+                len: inline,
+            }
+        };
+        Ok(Some(Tail {
+            head: head.number,
+            place,
+        }))
+    }
+
+    /// The extent that has the byte at `offset`.
+    pub(super) fn map<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        offset: u64,
+    ) -> Result<Run, Error<S::Error>> {
+        let at = self.load(meta, offset >> self.bits)?;
+        let head = self.head_of(meta, at, offset)?;
+        let start = self.start_of(&head);
+        let end = match at.is_head() && offset < self.start_of(&at) {
+            true => self.start_of(&at),
+            false => self.end_of(meta, at.number, start)?,
+        }
+        .min(self.size);
+        if end <= offset || end - start > MAX_PCLUSTER_DECODED.into() {
+            return Err(Error::Corrupt(BOGUS));
+        }
+        let what = match self.tail.filter(|tail| tail.head == head.number) {
+            Some(Tail {
+                place: Elsewhere::Fragment(place),
+                ..
+            }) => What::Packed(place),
+            Some(Tail {
+                place: Elsewhere::Inline { place, len },
+                ..
+            }) => {
+                return self.extent(meta, &head, (start, end), offset, place, len, true);
+            }
+            None => {
+                let place = meta.image.place(head.block)?;
+                let len = self.blocks_of(meta, &head)? << meta.image.block_bits;
+                return self.extent(meta, &head, (start, end), offset, place, len, false);
+            }
+        };
+        Ok(Run {
+            start,
+            len: end - start,
+            what,
+        })
+    }
+
+    /// The extent of `head` at `place`; or of one that is not compressed the part with `offset`.
+    #[allow(clippy::too_many_arguments)]
+    fn extent<S: Storage>(
+        &self,
+        meta: &Meta<'_, S>,
+        head: &Lcluster,
+        (start, end): (u64, u64),
+        offset: u64,
+        place: u64,
+        encoded: u32,
+        inline: bool,
+    ) -> Result<Run, Error<S::Error>> {
+        let (device, place) = match inline {
+            false => {
+                let (device, place) = meta.image.locate(0, place)?;
+                (Some(device), place)
+            }
+            true => ((!meta.metabox).then_some(0), place),
+        };
+        let algorithm = match head.kind {
+            LclusterKind::Plain => {
+                let interlaced = self.advise.contains(Advise::INTERLACED);
+                let block = interlaced.then(|| meta.image.block_size());
+                return plain(device, place, encoded, (start, end), offset, block);
+            }
+            LclusterKind::Head2 => self.algorithms[1],
+            _ => self.algorithms[0],
+        };
+        let cluster = cluster(meta, device, place, encoded, end - start, algorithm)?;
+        Ok(Run {
+            start,
+            len: end - start,
+            what: What::Encoded(cluster),
+        })
+    }
+
+    fn start_of(&self, head: &Lcluster) -> u64 {
+        head.number << self.bits | head.offset
+    }
+
+    /// The head of the extent with `offset`, which is in `at`.
+    fn head_of<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        at: Lcluster,
+        offset: u64,
+    ) -> Result<Lcluster, Error<S::Error>> {
+        let lowest = at.number.saturating_sub(self.reach());
+        let mut at = at;
+        if at.is_head() {
+            if self.start_of(&at) <= offset {
+                return Ok(at);
+            }
+            at.back = 1;
+            at.kind = LclusterKind::Nonhead;
+        }
+        while !at.is_head() {
+            let number = at.number.checked_sub(at.back.max(1));
+            let number = number.filter(|number| *number >= lowest);
+            at = self.load(meta, number.ok_or(Error::Corrupt(BOGUS))?)?;
+        }
+        Ok(at)
+    }
+
+    /// Where the extent ends that began at `start` and has the cluster `number`.
+    fn end_of<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        number: u64,
+        start: u64,
+    ) -> Result<u64, Error<S::Error>> {
+        let highest = (start >> self.bits) + self.reach();
+        for next in number + 1..=highest {
+            if next << self.bits >= self.size {
+                return Ok(self.size);
+            }
+            let at = self.load(meta, next)?;
+            if at.is_head() {
+                return Ok(self.start_of(&at));
+            }
+        }
+        Err(Error::Corrupt(BOGUS))
+    }
+
+    /// How many logical clusters an extent can touch.
+    fn reach(&self) -> u64 {
+        (u64::from(MAX_PCLUSTER_DECODED) >> self.bits) + 1
+    }
+
+    /// The blocks of the physical cluster of `head`.
+    fn blocks_of<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        head: &Lcluster,
+    ) -> Result<u32, Error<S::Error>> {
+        let big = match head.kind {
+            LclusterKind::Head1 => self.advise.contains(Advise::BIG_1),
+            _ => self.advise.contains(Advise::BIG_2),
+        };
+        let next = head.number + 1;
+        if !big || next << self.bits >= self.size {
+            return Ok(1);
+        }
+        let next = self.load(meta, next)?;
+        match next.blocks {
+            _ if next.is_head() => Ok(1),
+            Some(blocks) if blocks > 0 && blocks <= MAX_PCLUSTER >> meta.image.block_bits => {
+                Ok(blocks)
+            }
+            _ => Err(Error::Corrupt(BOGUS)),
+        }
+    }
+
+    fn load<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        number: u64,
+    ) -> Result<Lcluster, Error<S::Error>> {
+        let cluster = match self.layout {
+            DataLayout::CompressedFull => self.load_full(meta, number)?,
+            _ => self.load_compact(meta, number)?,
+        };
+        match cluster.offset < 1 << self.bits {
+            true => Ok(cluster),
+            false => Err(Error::Corrupt(BOGUS)),
+        }
+    }
+
+    fn load_full<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        number: u64,
+    ) -> Result<Lcluster, Error<S::Error>> {
+        let size = LclusterIndex::SIZE as u64;
+        let at = number
+            .checked_mul(size)
+            .and_then(|at| at.checked_add(self.first))
+            .ok_or(Error::Corrupt(BOGUS))?;
+        let raw = LclusterIndex::parse(meta.bytes(at, LclusterIndex::SIZE)?).expect("8 bytes");
+        let kind = LclusterKind::from_number(raw.advise);
+        let head = kind != LclusterKind::Nonhead;
+        Ok(Lcluster {
+            number,
+            kind,
+            offset: if head { raw.offset.into() } else { 0 },
+            block: if head { raw.data.into() } else { 0 },
+            back: back(raw.data as u16),
+            blocks: blocks(raw.data as u16),
+            end: at + size,
+        })
+    }
+
+    fn load_compact<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        number: u64,
+    ) -> Result<Lcluster, Error<S::Error>> {
+        if number >= self.clusters {
+            return Err(Error::Corrupt(BOGUS));
+        }
+        let (at, size, within) = self.pack_of(number);
+        let bytes = meta.bytes(at, size)?;
+        let pack = CompactPack::parse(bytes, self.bits).ok_or(Error::Corrupt(BOGUS))?;
+        let (kind, value) = pack.get(within);
+        let mut cluster = Lcluster {
+            number,
+            kind,
+            offset: 0,
+            block: 0,
+            back: back(value),
+            blocks: blocks(value),
+            end: at + size as u64,
+        };
+        if cluster.is_head() {
+            cluster.offset = value.into();
+            cluster.block = self.block_in(&pack, within);
+        } else if cluster.blocks.is_none() && within + 1 == pack.clusters() {
+            // What it has is the distance to the next head; the one before knows where the last is.
+            cluster.back = match pack.get(within - 1) {
+                (LclusterKind::Nonhead, value) => back(value) + 1,
+                _ => 1,
+            };
+        }
+        Ok(cluster)
+    }
+
+    /// Place and size of the pack with a cluster, and which in it that is.
+    fn pack_of(&self, number: u64) -> (u64, usize, usize) {
+        let to_align = (32 - self.first % 32) / 4 % 8;
+        let in_large = match self.advise.contains(Advise::COMPACT_2B) && to_align < self.clusters {
+            true => (self.clusters - to_align) / 16 * 16,
+            false => 0,
+        };
+        if number < to_align {
+            return (self.first + number / 2 * 8, 8, (number % 2) as usize);
+        }
+        let (large, number) = (self.first + to_align * 4, number - to_align);
+        if number < in_large {
+            return (large + number / 16 * 32, 32, (number % 16) as usize);
+        }
+        let (small, number) = (large + in_large * 2, number - in_large);
+        (small + number / 2 * 8, 8, (number % 2) as usize)
+    }
+
+    /// The block of the head that is the cluster `within` a pack.
+    fn block_in(&self, pack: &CompactPack, within: usize) -> u64 {
+        let before = (0..within).map(|at| pack.get(at));
+        let blocks: u64 = match self.advise.contains(Advise::BIG_1) {
+            false => {
+                1 + before
+                    .filter(|(kind, _)| *kind != LclusterKind::Nonhead)
+                    .count() as u64
+            }
+            true => {
+                let next_tells = |at: usize| {
+                    at + 1 < within && matches!(pack.get(at + 1), (LclusterKind::Nonhead, _))
+                };
+                before
+                    .enumerate()
+                    .map(|(at, (kind, value))| match kind {
+                        LclusterKind::Nonhead => blocks(value).unwrap_or(0).into(),
+                        _ => u64::from(!next_tells(at)),
+                    })
+                    .sum()
+            }
+        };
+        u64::from(pack.block()) + blocks
+    }
+}
+
+/// How far back the head is, by the number of a cluster that is none.
+fn back(value: u16) -> u64 {
+    match value & CLUSTER_BLOCKS {
+        0 => value.into(),
+        _ => 1,
+    }
+}
+
+/// The blocks that such a number says.
+fn blocks(value: u16) -> Option<u32> {
+    (value & CLUSTER_BLOCKS != 0).then_some((value & !CLUSTER_BLOCKS).into())
+}
+
+/// What decodes to `decoded` bytes by the algorithm of this number.
+pub(super) fn cluster<S: Storage>(
+    meta: &Meta<'_, S>,
+    device: Option<u16>,
+    place: u64,
+    encoded: u32,
+    decoded: u64,
+    algorithm: u8,
+) -> Result<Cluster, Error<S::Error>> {
+    let algorithm =
+        Algorithm::from_number(algorithm).ok_or(Error::Unsupported("a file's compression"))?;
+    if meta.image.algorithms & 1 << algorithm as u16 == 0 {
+        return Err(Error::Corrupt(
+            "a compression that the superblock does not tell of",
+        ));
+    }
+    if encoded > MAX_PCLUSTER || decoded > MAX_PCLUSTER_DECODED.into() {
+        return Err(Error::Corrupt("a cluster larger than any"));
+    }
+    Ok(Cluster {
+        device,
+        place,
+        encoded,
+        decoded: decoded as u32,
+        algorithm,
+    })
+}
+
+/// The part with `offset` of an extent that is not compressed; with `block`, rotated in its blocks of that size.
+pub(super) fn plain<E>(
+    device: Option<u16>,
+    place: u64,
+    encoded: u32,
+    (start, end): (u64, u64),
+    offset: u64,
+    block: Option<u64>,
+) -> Result<Run, Error<E>> {
+    let len = end - start;
+    if len > encoded.into() {
+        return Err(Error::Corrupt(
+            "data that are not compressed in too few blocks",
+        ));
+    }
+    // What comes first in the file is last on disk.
+    let first = block
+        .map_or(0, |block| (block - start % block) % block)
+        .min(len);
+    let (start, len, place) = match offset - start < first {
+        true => (
+            start,
+            first,
+            place + u64::from(encoded) - block.map_or(0, |block| block - start % block),
+        ),
+        false => (start + first, len - first, place),
+    };
+    let what = match device {
+        Some(device) => What::Stored { device, place },
+        None => What::Metabox(place),
+    };
+    Ok(Run { start, len, what })
+}

@@ -1,0 +1,145 @@
+//! Inodes.
+
+use super::{Error, Image, Storage};
+use crate::layout::{
+    CompactInode, DataLayout, ExtendedInode, FileType, Format, INODE_SLOT, METABOX_NID,
+    decode_device, xattr_body_size,
+};
+
+/// An inode, of whichever size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inode {
+    /// Its number.
+    pub nid: u64,
+    /// What it is; never [`FileType::Unknown`].
+    pub kind: FileType,
+    /// Permissions, `0o7777`.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Hard links.
+    pub links: u32,
+    /// Bytes; at most `i64::MAX`.
+    pub size: u64,
+    /// Last change: seconds since the Unix epoch.
+    pub mtime: i64,
+    /// Last change: nanoseconds.
+    pub mtime_nsec: u32,
+    /// Major and minor number of a device.
+    pub device: (u32, u32),
+    /// Where its contents are.
+    pub layout: DataLayout,
+    /// Whether a directory is without an entry `.`.
+    pub(super) dot_omitted: bool,
+    /// The field `data`.
+    pub(super) data: u32,
+    /// A block number's bits from 32, as far as the inode has them.
+    pub(super) high: Option<u16>,
+    /// Where what follows the inode is.
+    pub(super) behind: u64,
+    /// Bytes of attributes there.
+    pub(super) xattrs: usize,
+}
+
+impl Inode {
+    /// Whether its metadata are within the metabox.
+    pub(super) fn in_metabox(&self) -> bool {
+        self.nid & METABOX_NID != 0
+    }
+
+    /// What is behind its attributes.
+    pub(super) fn behind_xattrs(&self) -> u64 {
+        self.behind + self.xattrs as u64
+    }
+
+    /// Space that its contents take, in units of 512 bytes.
+    pub fn sectors(&self, image: &Image) -> u64 {
+        match self.layout {
+            DataLayout::CompressedFull | DataLayout::CompressedCompact => {
+                u64::from(self.data) << (image.block_bits - 9)
+            }
+            _ => self.size.next_multiple_of(image.block_size()) >> 9,
+        }
+    }
+}
+
+impl Image {
+    /// The inode of this number, wherever that came from.
+    pub fn inode<S: Storage>(&self, storage: &S, nid: u64) -> Result<Inode, Error<S::Error>> {
+        let metabox = nid & METABOX_NID != 0;
+        let base = if metabox { 0 } else { self.meta };
+        let at = (nid & !METABOX_NID)
+            .checked_mul(INODE_SLOT)
+            .and_then(|at| at.checked_add(base))
+            .filter(|at| *at < i64::MAX as u64)
+            .ok_or(Error::Corrupt("an inode beyond any image"))?;
+        let mut bytes = [0; ExtendedInode::SIZE];
+        let (first, rest) = bytes.split_at_mut(CompactInode::SIZE);
+        self.metadata(storage, metabox, at, first)?;
+        let compact = CompactInode::parse(first).expect("as long as it is");
+        let format =
+            Format::parse(compact.format).ok_or(Error::Unsupported("an inode's format"))?;
+        if format.extended {
+            self.metadata(storage, metabox, at + CompactInode::SIZE as u64, rest)?;
+        }
+        let kind = kind(compact.mode).ok_or(Error::Corrupt("an inode of no known kind"))?;
+        let directory = kind == FileType::Directory;
+        let mut inode = Inode {
+            nid,
+            kind,
+            mode: compact.mode & 0o7777,
+            uid: compact.uid.into(),
+            gid: compact.gid.into(),
+            links: compact.links_or_high.into(),
+            size: compact.size.into(),
+            mtime: self.epoch.wrapping_add(compact.mtime.into()),
+            mtime_nsec: self.epoch_nsec,
+            device: decode_device(compact.data),
+            layout: format.layout,
+            dot_omitted: directory && format.one_link,
+            data: compact.data,
+            high: None,
+            behind: at + CompactInode::SIZE as u64,
+            xattrs: xattr_body_size(compact.xattr_count),
+        };
+        if format.extended {
+            let extended = ExtendedInode::parse(&bytes).expect("as long as it is");
+            inode.uid = extended.uid;
+            inode.gid = extended.gid;
+            inode.links = extended.links;
+            inode.size = extended.size;
+            inode.mtime = extended.mtime as i64;
+            inode.mtime_nsec = extended.mtime_nsec.min(999_999_999);
+            inode.device = decode_device(extended.data);
+            inode.data = extended.data;
+            inode.high = Some(extended.high);
+            inode.behind = at + ExtendedInode::SIZE as u64;
+        } else if format.one_link && !directory {
+            inode.links = 1;
+            inode.high = Some(compact.links_or_high);
+        }
+        if !matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
+            inode.device = (0, 0);
+        }
+        match inode.size <= i64::MAX as u64 {
+            true => Ok(inode),
+            false => Err(Error::Corrupt("a size beyond 63 bits")),
+        }
+    }
+}
+
+/// The kind that the format bits of an `st_mode` say.
+fn kind(mode: u16) -> Option<FileType> {
+    Some(match mode & 0o170000 {
+        0o100000 => FileType::File,
+        0o040000 => FileType::Directory,
+        0o120000 => FileType::Symlink,
+        0o020000 => FileType::CharDevice,
+        0o060000 => FileType::BlockDevice,
+        0o010000 => FileType::Fifo,
+        0o140000 => FileType::Socket,
+        _ => return None,
+    })
+}

@@ -1,0 +1,119 @@
+//! Extended attributes.
+
+use alloc::vec::Vec;
+
+use super::meta::Meta;
+use super::{Error, Image, Inode, Storage};
+use crate::layout::{Compat, LONG_PREFIX, XattrEntry, XattrHeader, prefix_name};
+
+impl Image {
+    /// The value of the attribute `name`, which has its namespace.
+    pub fn xattr<S: Storage>(
+        &self,
+        storage: &S,
+        inode: &Inode,
+        name: &[u8],
+    ) -> Result<Option<Vec<u8>>, Error<S::Error>> {
+        let mut found = None;
+        self.each_xattr(storage, inode, &mut |attribute, value| {
+            if attribute != name {
+                return Ok(true);
+            }
+            found = Some(value()?);
+            Ok(false)
+        })?;
+        Ok(found)
+    }
+
+    /// Gives `each` the attributes' names, with their namespaces, and how to have the value, until it says stop (`false`).
+    pub fn each_xattr<S: Storage>(
+        &self,
+        storage: &S,
+        inode: &Inode,
+        each: &mut Each<'_, S::Error>,
+    ) -> Result<(), Error<S::Error>> {
+        if inode.xattrs <= XattrHeader::SIZE {
+            return Ok(());
+        }
+        let beyond = Error::Corrupt("attributes beyond their place");
+        let end = inode.behind_xattrs();
+        let mut meta = Meta::new(self, storage, inode.in_metabox());
+        let header = meta.bytes(inode.behind, XattrHeader::SIZE)?;
+        let header = XattrHeader::parse(header).expect("as long as it is");
+        let shared_at = inode.behind + XattrHeader::SIZE as u64;
+        let mut at = shared_at + u64::from(header.shared) * 4;
+        if at > end {
+            return Err(beyond);
+        }
+        while at < end {
+            let (next, go_on) = self.one_xattr(&mut meta, at, Some(end), each)?;
+            if !go_on {
+                return Ok(());
+            }
+            at = next;
+        }
+        let in_metabox = self.compat.contains(Compat::SHARED_IN_METABOX);
+        let mut shared = Meta::new(self, storage, in_metabox);
+        for number in 0..header.shared {
+            let bytes = meta.bytes(shared_at + u64::from(number) * 4, 4)?;
+            let id = u32::from_le_bytes(bytes.try_into().expect("4 bytes"));
+            let at = self.xattr + u64::from(id) * 4;
+            if !self.one_xattr(&mut shared, at, None, each)?.1 {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The attribute at `at`, which must not go beyond `end`: where the next is, and whether `each` goes on.
+    fn one_xattr<S: Storage>(
+        &self,
+        meta: &mut Meta<'_, S>,
+        at: u64,
+        end: Option<u64>,
+        each: &mut Each<'_, S::Error>,
+    ) -> Result<(u64, bool), Error<S::Error>> {
+        let beyond = Error::Corrupt("attributes beyond their place");
+        if end.is_some_and(|end| at + XattrEntry::SIZE as u64 > end) {
+            return Err(beyond);
+        }
+        let entry = XattrEntry::parse(meta.bytes(at, XattrEntry::SIZE)?).expect("4 bytes");
+        let name_at = at + XattrEntry::SIZE as u64;
+        let value_at = name_at + u64::from(entry.name_len);
+        let next = (value_at + u64::from(entry.value_len)).next_multiple_of(4);
+        if end.is_some_and(|end| next > end) {
+            return Err(beyond);
+        }
+        // As Linux does it, what has no known namespace is not shown.
+        let Some(mut name) = self.prefix_of(entry.prefix) else {
+            return Ok((next, true));
+        };
+        name.extend_from_slice(meta.bytes(name_at, entry.name_len.into())?);
+        if name.contains(&0) {
+            return Err(Error::Corrupt("an attribute's name with a NUL"));
+        }
+        let mut value = || {
+            let bytes = meta.bytes(value_at, entry.value_len.into())?;
+            Ok(bytes.to_vec())
+        };
+        Ok((next, each(&name, &mut value)?))
+    }
+
+    /// What stands before a name of this prefix.
+    fn prefix_of(&self, prefix: u8) -> Option<Vec<u8>> {
+        let (base, infix) = match prefix & LONG_PREFIX {
+            0 => (prefix, &[][..]),
+            _ => {
+                let long = self.prefixes.get(usize::from(prefix & !LONG_PREFIX))?;
+                (long.base, &long.infix[..])
+            }
+        };
+        let mut name = prefix_name(base)?.as_bytes().to_vec();
+        name.extend_from_slice(infix);
+        Some(name)
+    }
+}
+
+/// Takes an attribute's name and how to have its value, and says whether to go on.
+pub type Each<'a, E> =
+    dyn FnMut(&[u8], &mut dyn FnMut() -> Result<Vec<u8>, Error<E>>) -> Result<bool, Error<E>> + 'a;

@@ -1,0 +1,156 @@
+//! The index of a compressed file: the full one, of 8 bytes for each logical cluster (a block), which can tell of extents anywhere.
+
+use alloc::vec::Vec;
+
+use super::{BLOCK, Extent, blocks};
+use crate::layout::{Advise, Algorithm, CLUSTER_BLOCKS, LclusterIndex, LclusterKind, MapHeader};
+
+/// What stands in front of the clusters, from a multiple of 8 bytes: the header and as many zeros.
+const FRONT: usize = 2 * MapHeader::SIZE;
+
+/// Bytes of the index of a file of `size` bytes.
+pub(super) fn index_size(size: u64) -> u64 {
+    FRONT as u64 + blocks(size) * LclusterIndex::SIZE as u64
+}
+
+/// The index. `big` if physical clusters may have more than a block.
+pub(super) fn index(size: u64, algorithm: Algorithm, big: bool, extents: &[Extent]) -> Vec<u8> {
+    let advise = if big {
+        Advise::BIG_1 | Advise::BIG_2
+    } else {
+        Advise::empty()
+    };
+    let header = MapHeader {
+        place: 0,
+        advise: advise.bits(),
+        algorithms: algorithm as u8,
+        cluster_bits: 0,
+    };
+    let mut bytes = header.encode().to_vec();
+    bytes.resize(FRONT, 0);
+    let heads: Vec<Extent> = extents.iter().flat_map(|&extent| heads(extent)).collect();
+    for (at, head) in heads.iter().enumerate() {
+        let end = match heads.get(at + 1) {
+            Some(next) => next.start / BLOCK,
+            None => size / BLOCK,
+        };
+        one(*head, end, big, &mut bytes);
+    }
+    // The last cluster, if the file ends within it and no extent begins there.
+    if let Some(last) = heads.last()
+        && !size.is_multiple_of(BLOCK)
+        && last.start / BLOCK != size / BLOCK
+    {
+        let end = LclusterIndex {
+            advise: LclusterKind::Plain as u16,
+            offset: (size % BLOCK) as u16,
+            data: 0,
+        };
+        bytes.extend(end.encode());
+    }
+    debug_assert_eq!(bytes.len() as u64, index_size(size));
+    bytes
+}
+
+/// An extent as it is, or block by block if it is not compressed.
+fn heads(extent: Extent) -> impl Iterator<Item = Extent> {
+    let step = match extent.packed {
+        Some(_) => extent.len,
+        None => BLOCK,
+    };
+    (0..extent.len.div_ceil(step)).map(move |at| Extent {
+        start: extent.start + at * step,
+        len: step.min(extent.len - at * step),
+        block: extent.block + at as u32,
+        packed: extent.packed,
+    })
+}
+
+/// The clusters of one extent: that of its beginning, and those up to `end` that are all its own.
+fn one(head: Extent, end: u64, big: bool, bytes: &mut Vec<u8>) {
+    let first = head.start / BLOCK;
+    let kind = match head.packed {
+        Some(_) => LclusterKind::Head1,
+        None => LclusterKind::Plain,
+    };
+    let begins = LclusterIndex {
+        advise: kind as u16,
+        offset: (head.start % BLOCK) as u16,
+        data: head.block,
+    };
+    bytes.extend(begins.encode());
+    for cluster in first + 1..end {
+        let (back, forth) = (cluster - first, end - cluster);
+        let back = match head.packed {
+            Some(blocks) if big && back == 1 => CLUSTER_BLOCKS | blocks,
+            _ => back as u16,
+        };
+        let inside = LclusterIndex {
+            advise: LclusterKind::Nonhead as u16,
+            offset: 0,
+            data: u32::from(back) | (forth as u32) << 16,
+        };
+        bytes.extend(inside.encode());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clusters(size: u64, extents: &[Extent]) -> Vec<(LclusterKind, u16, u16, u16)> {
+        let bytes = index(size, Algorithm::Lz4, true, extents);
+        assert_eq!(bytes.len() as u64, index_size(size));
+        let records = bytes[FRONT..].chunks(LclusterIndex::SIZE).map(|bytes| {
+            let index = LclusterIndex::parse(bytes).expect("whole");
+            let kind = LclusterKind::from_number(index.advise);
+            (
+                kind,
+                index.offset,
+                index.data as u16,
+                (index.data >> 16) as u16,
+            )
+        });
+        records.collect()
+    }
+
+    fn extent(start: u64, len: u64, block: u32, packed: Option<u16>) -> Extent {
+        Extent {
+            start,
+            len,
+            block,
+            packed,
+        }
+    }
+
+    #[test]
+    fn clusters_tell_heads_and_the_way_to_them() {
+        use LclusterKind::{Head1, Nonhead, Plain};
+        let extents = [
+            extent(0, 13_000, 5, Some(2)),
+            extent(13_000, 4096, 7, None),
+            extent(17_096, 3904, 9, Some(1)),
+        ];
+        let want = [
+            (Head1, 0, 5, 0),
+            (Nonhead, 0, CLUSTER_BLOCKS | 2, 2),
+            (Nonhead, 0, 2, 1),
+            (Plain, 712, 7, 0),
+            (Head1, 712, 9, 0),
+            // The file ends here.
+            (Plain, 520, 0, 0),
+        ];
+        assert_eq!(clusters(21_000, &extents), want);
+        // The end of what is not compressed begins in the last cluster.
+        let plain = [extents[0], extent(13_000, 5000, 7, None)];
+        let end = [(Plain, 712, 7, 0), (Plain, 712, 8, 0)];
+        assert_eq!(clusters(18_000, &plain)[3..], end);
+    }
+
+    #[test]
+    fn a_file_that_ends_with_its_cluster_has_no_end_mark() {
+        use LclusterKind::{Head1, Nonhead};
+        let want = [(Head1, 0, 1, 0), (Nonhead, 0, CLUSTER_BLOCKS | 1, 1)];
+        assert_eq!(clusters(8192, &[extent(0, 8192, 1, Some(1))]), want);
+    }
+}

@@ -1,0 +1,100 @@
+//! The block that an image begins with.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::BLOCK;
+use crate::layout::{
+    Algorithm, Compat, Incompat, Lz4Config, MAGIC, SUPERBLOCK_OFFSET, Superblock, ZstdConfig,
+    checksum,
+};
+
+/// What the superblock tells.
+pub(super) struct Told {
+    pub(super) root: u16,
+    pub(super) inodes: u64,
+    pub(super) epoch: (i64, u32),
+    pub(super) blocks: u32,
+    pub(super) meta_block: u32,
+    pub(super) xattr_block: u32,
+    pub(super) chunks: bool,
+    pub(super) compression: Option<(Algorithm, u16)>,
+}
+
+/// The first block: zeros up to the superblock, which Linux does not read, then the superblock and how compression was
+/// used.
+pub(super) fn first_block(told: &Told) -> Vec<u8> {
+    let mut incompat = Incompat::empty();
+    incompat.set(Incompat::CHUNKS, told.chunks);
+    let mut algorithms = 0;
+    let mut config = Vec::new();
+    if let Some((algorithm, cluster_blocks)) = told.compression {
+        incompat |= Incompat::ZERO_PADDING | Incompat::CONFIGS;
+        algorithms = 1 << algorithm as u16;
+        config = self::config(algorithm, cluster_blocks);
+    }
+    let mut superblock = Superblock {
+        magic: MAGIC,
+        checksum: 0,
+        compat: (Compat::CHECKSUM | Compat::MTIME).bits(),
+        block_bits: BLOCK.ilog2() as u8,
+        slots: 0,
+        root_or_blocks_high: told.root,
+        inodes: told.inodes,
+        epoch: told.epoch.0 as u64,
+        epoch_nsec: told.epoch.1,
+        blocks: told.blocks,
+        meta_block: told.meta_block,
+        xattr_block: told.xattr_block,
+        uuid: [0; 16],
+        volume: [0; 16],
+        incompat: incompat.bits(),
+        algorithms_or_distance: algorithms,
+        devices: 0,
+        device_table: 0,
+        directory_block_bits: 0,
+        prefixes: 0,
+        prefix_start: 0,
+        packed: 0,
+        filter_reserved: 0,
+        share_prefix: 0,
+        reserved: [0; 2],
+        build_time: 0,
+        root_wide: 0,
+        reserved2: [0; 8],
+    };
+    let mut block = vec![0; BLOCK as usize];
+    let put = |block: &mut [u8], at: usize, bytes: &[u8]| {
+        block[at..at + bytes.len()].copy_from_slice(bytes);
+    };
+    put(&mut block, SUPERBLOCK_OFFSET, &superblock.encode());
+    put(&mut block, SUPERBLOCK_OFFSET + Superblock::SIZE, &config);
+    superblock.checksum = checksum(&block[SUPERBLOCK_OFFSET..]);
+    put(&mut block, SUPERBLOCK_OFFSET, &superblock.encode());
+    block
+}
+
+/// How it was used, with its length in front.
+fn config(algorithm: Algorithm, cluster_blocks: u16) -> Vec<u8> {
+    let config = match algorithm {
+        Algorithm::Lz4 => Lz4Config {
+            max_distance: u16::MAX,
+            max_cluster_blocks: cluster_blocks,
+            reserved: [0; 10],
+        }
+        .encode()
+        .to_vec(),
+        Algorithm::Zstd => ZstdConfig {
+            format: 0,
+            // A window of 1 MiB, the most that Linux has memory for.
+            window_log: 10,
+            reserved: [0; 4],
+        }
+        .encode()
+        .to_vec(),
+        Algorithm::Lzma | Algorithm::Deflate => unreachable!("nothing here compresses so"),
+    };
+    let mut bytes = (config.len() as u16).to_le_bytes().to_vec();
+    bytes.extend(config);
+    bytes
+}

@@ -1,0 +1,107 @@
+//! Extended attributes: those that several inodes have are written once, the others behind their inode.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::layout::{XattrEntry, XattrHeader, prefix_name};
+
+/// What names begin with that an image can have, besides the two of ACLs, which are whole names.
+const PREFIXES: [u8; 3] = [1, 4, 6];
+const WHOLE: [u8; 2] = [2, 3];
+
+/// Whether an image can have an attribute of this name.
+pub fn can_name(name: &[u8]) -> bool {
+    split(name).is_some()
+}
+
+/// Prefix and what is behind it.
+fn split(name: &[u8]) -> Option<(u8, &[u8])> {
+    let text = |index: u8| prefix_name(index).expect("a prefix").as_bytes();
+    if let Some(index) = WHOLE.into_iter().find(|&index| text(index) == name) {
+        return Some((index, b""));
+    }
+    PREFIXES.into_iter().find_map(|index| {
+        let rest = name.strip_prefix(text(index))?;
+        (1..=usize::from(u8::MAX))
+            .contains(&rest.len())
+            .then_some((index, rest))
+    })
+}
+
+/// Bytes that these attributes take at most behind their inode.
+pub fn own_size(xattrs: &[(Vec<u8>, Vec<u8>)]) -> usize {
+    if xattrs.is_empty() {
+        return 0;
+    }
+    let bytes = |(name, value): &(Vec<u8>, Vec<u8>)| {
+        let rest = split(name).map_or(0, |(_, rest)| rest.len());
+        (XattrEntry::SIZE + rest + value.len()).next_multiple_of(4)
+    };
+    XattrHeader::SIZE + xattrs.iter().map(bytes).sum::<usize>()
+}
+
+/// As it lies on disk; nothing if it cannot.
+fn encode(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+    let (prefix, rest) = split(name)?;
+    let entry = XattrEntry {
+        name_len: rest.len() as u8,
+        prefix,
+        value_len: value.len().try_into().ok()?,
+    };
+    let mut bytes = entry.encode().to_vec();
+    bytes.extend(rest);
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    Some(bytes)
+}
+
+/// Attributes that more than one inode has.
+#[derive(Default)]
+pub(super) struct Shared {
+    /// The place of each in `bytes`.
+    places: BTreeMap<Vec<u8>, u32>,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Shared {
+    pub(super) fn of<'a>(inodes: impl Iterator<Item = &'a [(Vec<u8>, Vec<u8>)]>) -> Shared {
+        let mut counts = BTreeMap::<Vec<u8>, u32>::new();
+        for (name, value) in inodes.flatten() {
+            if let Some(bytes) = encode(name, value) {
+                *counts.entry(bytes).or_default() += 1;
+            }
+        }
+        let mut shared = Shared::default();
+        for (bytes, _) in counts.into_iter().filter(|&(_, count)| count > 1) {
+            let place = (shared.bytes.len() / 4) as u32;
+            shared.bytes.extend(&bytes);
+            shared.places.insert(bytes, place);
+        }
+        shared
+    }
+
+    /// What stands behind an inode with these attributes; nothing if one of them is too large.
+    pub(super) fn body(&self, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {
+        if xattrs.is_empty() {
+            return Some(Vec::new());
+        }
+        let (mut places, mut own) = (Vec::new(), Vec::new());
+        for (name, value) in xattrs {
+            let bytes = encode(name, value)?;
+            match self.places.get(&bytes) {
+                // As many as the header can count.
+                Some(place) if places.len() < usize::from(u8::MAX) => places.push(*place),
+                _ => own.extend(bytes),
+            }
+        }
+        let header = XattrHeader {
+            filter: 0,
+            shared: places.len() as u8,
+            reserved: [0; 7],
+        };
+        let mut body = header.encode().to_vec();
+        body.extend(places.iter().flat_map(|place| place.to_le_bytes()));
+        body.extend(own);
+        Some(body)
+    }
+}

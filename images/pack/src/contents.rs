@@ -1,0 +1,181 @@
+//! Where the bytes of a file are.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use barge_client::tree::Tree;
+use sys::payload::SliceSink;
+use vfs::{Errno, Level, Node, OpenFlags};
+
+/// The bytes of a file. Read by several threads at once, each part once.
+pub trait Contents: Send + Sync {
+    /// How many there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `buffer` with what is at `offset`; an error if the file ends before that.
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// The stretches that are not certainly holes, in order.
+    fn data(&self) -> io::Result<Vec<Range<u64>>>;
+
+    /// Nothing more will be read.
+    fn close(&self) {}
+}
+
+/// Bytes in memory.
+pub struct Bytes(pub Vec<u8>);
+
+impl Contents for Bytes {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let bytes = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| self.0.get(offset..)?.get(..buffer.len()));
+        buffer.copy_from_slice(bytes.ok_or_else(ended)?);
+        Ok(())
+    }
+
+    fn data(&self) -> io::Result<Vec<Range<u64>>> {
+        Ok(whole(self.len()))
+    }
+}
+
+/// Parts of a file of this host, as a tar stream has them; what is between them are holes.
+pub struct Parts {
+    /// Where they are.
+    pub(crate) file: Arc<File>,
+    /// Bytes of the whole, holes included.
+    pub(crate) len: u64,
+    /// Where each begins, where that is in `file`, and its bytes; in order, none overlapping another, none empty.
+    pub(crate) parts: Vec<(u64, u64, u64)>,
+}
+
+impl Contents for Parts {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let end = offset + buffer.len() as u64;
+        if end > self.len {
+            return Err(ended());
+        }
+        buffer.fill(0);
+        let first = self.parts.partition_point(|part| part.0 + part.2 <= offset);
+        for &(at, place, len) in self.parts[first..].iter().take_while(|part| part.0 < end) {
+            let (from, to) = (at.max(offset), (at + len).min(end));
+            let piece = &mut buffer[(from - offset) as usize..(to - offset) as usize];
+            self.file.read_exact_at(piece, place + (from - at))?;
+        }
+        Ok(())
+    }
+
+    fn data(&self) -> io::Result<Vec<Range<u64>>> {
+        let parts = self.parts.iter();
+        Ok(parts.map(|&(at, _, len)| at..at + len).collect())
+    }
+}
+
+/// A file of a file system, opened when it is first read.
+pub struct OfTree {
+    tree: Tree,
+    node: Arc<dyn Node>,
+    len: u64,
+    /// Whether it takes less space than it has bytes: there may be holes.
+    sparse: bool,
+    open: Mutex<Option<Arc<dyn vfs::File>>>,
+}
+
+impl OfTree {
+    /// The file `entry` of `tree`.
+    pub fn new(tree: Tree, entry: &vfs::Entry) -> OfTree {
+        let attr = &entry.attr;
+        OfTree {
+            sparse: attr.blocks < attr.size.div_ceil(512)
+                && tree.fs.capabilities().holes != Level::None,
+            tree,
+            node: entry.node.clone(),
+            len: attr.size,
+            open: Mutex::new(None),
+        }
+    }
+
+    fn file(&self) -> Result<Arc<dyn vfs::File>, Errno> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*open {
+            return Ok(file.clone());
+        }
+        let file = self.tree.with(|cx| self.node.open(cx, OpenFlags::READ))?;
+        Ok(open.insert(file).clone())
+    }
+}
+
+impl Contents for OfTree {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let file = self.file()?;
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let rest = &mut buffer[filled..];
+            let (at, len) = (offset + filled as u64, rest.len());
+            let mut sink = SliceSink::new(rest);
+            match self.tree.with(|cx| file.read(cx, at, len, &mut sink))? {
+                0 => return Err(ended()),
+                read => filled += read,
+            }
+        }
+        Ok(())
+    }
+
+    fn data(&self) -> io::Result<Vec<Range<u64>>> {
+        if !self.sparse {
+            return Ok(whole(self.len));
+        }
+        let file = self.file()?;
+        let mut data = Vec::new();
+        let told = self.tree.with(|cx| {
+            file.extents(cx, 0, self.len, &mut |extent| {
+                if !extent.hole {
+                    let end = extent.offset.saturating_add(extent.len);
+                    data.push(extent.offset..end.min(self.len));
+                }
+                true
+            })
+        });
+        match told {
+            Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(whole(self.len)),
+            told => Ok(told.map(|()| data)?),
+        }
+    }
+
+    fn close(&self) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// One stretch, or none of an empty file.
+fn whole(len: u64) -> Vec<Range<u64>> {
+    match len {
+        0 => Vec::new(),
+        _ => std::iter::once(0..len).collect(),
+    }
+}
+
+fn ended() -> io::Error {
+    let what = "the file ends before its size: it was changed while it was read";
+    io::Error::new(io::ErrorKind::UnexpectedEof, what)
+}

@@ -1,0 +1,88 @@
+//! Threads that read, compress and hash segments.
+
+use std::io;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Options;
+use super::codec::{Codec, Packed};
+use crate::Contents;
+
+/// What to do with a segment.
+pub(super) struct Job {
+    pub(super) contents: Arc<dyn Contents>,
+    pub(super) range: Range<u64>,
+    pub(super) how: Treatment,
+    pub(super) done: SyncSender<io::Result<Done>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Treatment {
+    Read,
+    Compress,
+    /// Hash each chunk of so many bytes.
+    Hash(u64),
+}
+
+/// What came of it.
+pub(super) struct Done {
+    /// The segment as it is.
+    pub(super) bytes: Vec<u8>,
+    /// Compressed, if that is worth it.
+    pub(super) packed: Option<Packed>,
+    /// Hashes of its chunks, or of the whole; none if nobody wants to know.
+    pub(super) hashes: Vec<[u8; 32]>,
+}
+
+/// Does jobs until there are no more to come.
+pub(super) fn work(options: &Options, jobs: &Mutex<Receiver<Job>>) {
+    let mut codec = Codec::new(options.compression, options.cluster);
+    loop {
+        // The lock is given back before the job begins.
+        let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = next else { return };
+        let done = match &mut codec {
+            Ok(codec) => work_on(&job, codec.as_mut(), options.dedupe),
+            Err(error) => Err(io::Error::other(error.to_string())),
+        };
+        // Nobody waits any more if another segment has failed.
+        let _ = job.done.send(done);
+    }
+}
+
+fn work_on(job: &Job, codec: Option<&mut Codec>, dedupe: bool) -> io::Result<Done> {
+    let mut bytes = vec![0; (job.range.end - job.range.start) as usize];
+    job.contents.read(job.range.start, &mut bytes)?;
+    let hash = |bytes: &[u8]| *blake3::hash(bytes).as_bytes();
+    let hashes = match job.how {
+        Treatment::Hash(chunk) if dedupe => bytes.chunks(chunk as usize).map(hash).collect(),
+        Treatment::Compress if dedupe => vec![hash(&bytes)],
+        _ => Vec::new(),
+    };
+    let packed = match (job.how, codec) {
+        (Treatment::Compress, Some(codec)) => codec.pack(&bytes)?,
+        _ => None,
+    };
+    Ok(Done {
+        bytes,
+        packed,
+        hashes,
+    })
+}
+
+/// A job, and where what comes of it will be.
+pub(super) fn job(
+    contents: Arc<dyn Contents>,
+    range: Range<u64>,
+    how: Treatment,
+) -> (Job, Receiver<io::Result<Done>>) {
+    let (done, result) = sync_channel(1);
+    let job = Job {
+        contents,
+        range,
+        how,
+        done,
+    };
+    (job, result)
+}

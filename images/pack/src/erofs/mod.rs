@@ -1,0 +1,186 @@
+//! The writer of EROFS.
+//!
+//! Files are cut into segments, which threads read, compress and hash; this thread puts what comes of them into the
+//! image, in the order of the tree, so that the bytes do not depend on the threads. Contents come first, then metadata
+//! ([`::erofs::write`]), and the first block last.
+
+mod codec;
+mod files;
+mod jobs;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom};
+
+use ::erofs::layout::{Algorithm, encode_device};
+use ::erofs::write::{BLOCK, Body, Common, Impossible, Inode, Metadata, can_name};
+
+use self::files::Files;
+use crate::error::{Error, Result};
+use crate::plan::{Plan, Visit, path};
+use crate::{Attributes, Kind, Output, Progress};
+
+/// How an image is written.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// By what contents are compressed.
+    pub compression: Compression,
+    /// The most bytes that are compressed into: a power of two, [`Options::CLUSTERS`]. A larger one compresses better; reading a byte
+    /// means reading and decoding a whole one.
+    pub cluster: u32,
+    /// Cut files into chunks of so many bytes, a power of two, [`Options::CHUNKS`]. Compressed files are not.
+    pub chunk: Option<u64>,
+    /// Store equal parts once: equal chunks, of compressed files equal segments of 1 MiB.
+    pub dedupe: bool,
+    /// Threads that read, compress and hash.
+    pub threads: usize,
+}
+
+impl Options {
+    /// What [`Options::cluster`] may be.
+    pub const CLUSTERS: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
+    /// What [`Options::chunk`] may be.
+    pub const CHUNKS: std::ops::RangeInclusive<u64> = BLOCK..=files::LARGEST_CHUNK;
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            compression: Compression::None,
+            cluster: 64 << 10,
+            chunk: None,
+            dedupe: false,
+            threads: 1,
+        }
+    }
+}
+
+/// What contents are compressed by, and how hard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// They are not.
+    None,
+    /// LZ4, by its fast compressor (0) or the thorough one (3 to 12).
+    Lz4(i32),
+    /// Zstandard at a level of 1 to 22. Linux reads it from 6.10 on.
+    Zstd(i32),
+}
+
+impl Compression {
+    fn algorithm(self) -> Option<Algorithm> {
+        match self {
+            Compression::None => None,
+            Compression::Lz4(_) => Some(Algorithm::Lz4),
+            Compression::Zstd(_) => Some(Algorithm::Zstd),
+        }
+    }
+}
+
+/// What a tree has that EROFS has no place for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Extended attributes by their names, and how many nodes had them.
+    pub xattrs: BTreeMap<Vec<u8>, u64>,
+}
+
+/// Writes `plan` as EROFS.
+pub fn write(
+    plan: &Plan,
+    options: &Options,
+    output: &mut Output,
+    progress: &dyn Progress,
+) -> Result<Dropped> {
+    let visits = plan.walk()?;
+    progress.expect(crate::contents_size(plan, &visits));
+    let mut dropped = Dropped::default();
+    let mut inodes: Vec<Inode> = visits
+        .iter()
+        .map(|visit| {
+            inode(
+                plan.attributes(visit.node),
+                plan.kind(visit.node),
+                visit,
+                &mut dropped,
+            )
+        })
+        .collect();
+    output.append(&[0; BLOCK as usize])?;
+    let files = Files::new(plan, &visits, &inodes, options, output)?;
+    let (bodies, mut tails) = files.write(output, progress)?;
+    for (inode, body) in inodes.iter_mut().zip(bodies) {
+        if let Some(body) = body {
+            inode.body = body;
+        }
+    }
+    tell_rest(plan, &visits, &mut inodes)?;
+    let common = Common {
+        compression: (options.compression.algorithm())
+            .map(|algorithm| (algorithm, (u64::from(options.cluster) / BLOCK) as u16)),
+        next_block: output.position() / BLOCK,
+    };
+    let impossible = |impossible| match impossible {
+        Impossible::TooManyXattrs(at) => Error::of(&path(&visits, at), impossible),
+        Impossible::TooLarge => Error::new(impossible),
+    };
+    let metadata = Metadata::plan(&inodes, common).map_err(impossible)?;
+    metadata.write(
+        |at, bytes| {
+            if let Kind::Symlink(target) = plan.kind(visits[at].node) {
+                bytes.extend(target);
+                return Ok(());
+            }
+            let (place, len) = tails.places[&at];
+            tails.file.seek(SeekFrom::Start(place))?;
+            let begins = bytes.len();
+            bytes.resize(begins + len, 0);
+            tails.file.read_exact(&mut bytes[begins..])
+        },
+        |bytes| output.append(bytes),
+    )?;
+    output.overwrite(0, &metadata.first_block())?;
+    Ok(dropped)
+}
+
+/// An inode that has nothing yet.
+fn inode(attributes: &Attributes, kind: &Kind, visit: &Visit, dropped: &mut Dropped) -> Inode {
+    let mut xattrs = Vec::new();
+    for (name, value) in &attributes.xattrs {
+        if can_name(name) {
+            xattrs.push((name.clone(), value.clone()));
+        } else {
+            *dropped.xattrs.entry(name.clone()).or_default() += 1;
+        }
+    }
+    Inode {
+        mode: (kind.kind().mode_bits() | attributes.mode) as u16,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        mtime: (attributes.mtime.sec, attributes.mtime.nsec),
+        links: visit.links,
+        xattrs,
+        body: Body::Nothing,
+    }
+}
+
+/// Gives directories and devices what they have.
+fn tell_rest(plan: &Plan, visits: &[Visit], inodes: &mut [Inode]) -> Result<()> {
+    let numbers: BTreeMap<_, _> = (visits.iter().enumerate())
+        .map(|(at, visit)| (visit.node, at))
+        .collect();
+    for (at, visit) in visits.iter().enumerate() {
+        inodes[at].body = match plan.kind(visit.node) {
+            Kind::Directory(children) => Body::Directory {
+                parent: visit.parent,
+                children: (children.iter())
+                    .map(|(name, node)| (name.clone(), numbers[node]))
+                    .collect(),
+            },
+            Kind::CharDevice(device) | Kind::BlockDevice(device) => {
+                let number = encode_device(device.major, device.minor);
+                let what = "a device number that Linux has no room for";
+                Body::Device(number.ok_or_else(|| Error::of(&path(visits, at), what))?)
+            }
+            _ => continue,
+        };
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! An OCI image layout (image-spec, `image-layout.md`): the layers of one image, one put on the other.
+//!
+//! `.wh.NAME` takes NAME of the layers below away, `.wh..wh..opq` all that they have in that directory; neither what its own layer
+//! has. Every blob is held against its digest.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::tar::{Member, add, find, members, nobodys};
+use super::unpack::unpacked;
+use crate::error::{Error, Result};
+use crate::plan::{Kind, Plan};
+
+/// The most bytes of an index or a manifest: what registries take.
+const MOST_JSON: u64 = 4 << 20;
+
+/// What the name of a whiteout begins with.
+const WHITEOUT: &[u8] = b".wh.";
+
+/// The name that hides a directory's lower contents.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// The tree of the image in the layout at `dir`: the only one, or the one for this kind of machine. `scratch` makes files
+/// without a name, for layers as they are unpacked.
+pub fn oci_layout(dir: &Path, scratch: impl Fn() -> io::Result<File>) -> Result<Plan> {
+    let index = json(File::open(dir.join("index.json")), "index.json")?;
+    let manifest = manifest(dir, index)?;
+    let layers = manifest["layers"].as_array();
+    let layers = layers.ok_or_else(|| Error::new("the manifest has no layers"))?;
+    let mut plan = Plan::new(nobodys());
+    for layer in layers {
+        let digest = digest(layer)?;
+        let failed = |error: io::Error| Error::new(format!("layer {digest}: {error}"));
+        let layer = unpacked(blob(dir, digest)?, &scratch).map_err(failed)?;
+        put_on(&mut plan, members(layer)?)?;
+    }
+    Ok(plan)
+}
+
+/// Follows an index, through further ones, to a manifest.
+fn manifest(dir: &Path, mut index: Value) -> Result<Value> {
+    // Indexes of indexes are one deep where there are any.
+    for _ in 0..4 {
+        let Some(entries) = index["manifests"].as_array() else {
+            return Ok(index);
+        };
+        let digest = digest(choose(entries)?)?;
+        index = json(Ok(blob(dir, digest)?), digest)?;
+    }
+    Err(Error::new("indexes of images that lead to no manifest"))
+}
+
+fn choose(entries: &[Value]) -> Result<&Value> {
+    if let [only] = entries {
+        return Ok(only);
+    }
+    // As Go calls it.
+    let machine = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let fits = |entry: &&Value| {
+        let platform = &entry["platform"];
+        platform["os"] == "linux" && platform["architecture"] == machine
+    };
+    let mut fitting = entries.iter().filter(fits);
+    match (fitting.next(), fitting.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => Err(Error::new(format!(
+            "expected an image for linux/{machine}, got {} others",
+            entries.len()
+        ))),
+        _ => Err(Error::new(format!(
+            "expected one image for linux/{machine}, got several"
+        ))),
+    }
+}
+
+fn digest(descriptor: &Value) -> Result<&str> {
+    let digest = descriptor["digest"].as_str();
+    digest.ok_or_else(|| Error::new("a descriptor without a digest"))
+}
+
+/// Opens a blob that has its digest.
+fn blob(dir: &Path, digest: &str) -> Result<File> {
+    let hex = digest.strip_prefix("sha256:").filter(|hex| {
+        let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        hex.len() == 64 && hex.bytes().all(digit)
+    });
+    let hex =
+        hex.ok_or_else(|| Error::new(format!("expected a digest by sha256, got '{digest}'")))?;
+    let path: PathBuf = dir.join("blobs/sha256").join(hex);
+    let failed = |error: io::Error| Error::new(format!("{}: {error}", path.display()));
+    let mut file = File::open(&path).map_err(failed)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer).map_err(failed)? {
+            0 => break,
+            read => hasher.update(&buffer[..read]),
+        }
+    }
+    let found: String = hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    if found != hex {
+        return Err(Error::new(format!(
+            "{}: has another digest",
+            path.display()
+        )));
+    }
+    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    Ok(file)
+}
+
+fn json(file: io::Result<File>, shown: &str) -> Result<Value> {
+    let failed = |error: io::Error| Error::new(format!("{shown}: {error}"));
+    let mut text = Vec::new();
+    let file = file.map_err(failed)?;
+    file.take(MOST_JSON)
+        .read_to_end(&mut text)
+        .map_err(failed)?;
+    serde_json::from_slice(&text).map_err(|error| Error::new(format!("{shown}: {error}")))
+}
+
+/// Puts a layer on those below: what it takes away first, then what it has.
+fn put_on(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
+    let is_whiteout = |member: &Member| {
+        let name = member.path.last();
+        name.is_some_and(|name| name.starts_with(WHITEOUT))
+    };
+    let (whiteouts, members): (Vec<_>, Vec<_>) = members.into_iter().partition(is_whiteout);
+    for whiteout in whiteouts {
+        let Some((name, above)) = whiteout.path.split_last() else {
+            continue;
+        };
+        let dir = find(plan, above).filter(|&dir| matches!(plan.kind(dir), Kind::Directory(_)));
+        let Some(dir) = dir else { continue };
+        match &name[..] {
+            OPAQUE => plan.clear(dir),
+            name => plan.remove(dir, &name[WHITEOUT.len()..]),
+        }
+    }
+    members.into_iter().try_for_each(|member| add(plan, member))
+}

@@ -1,0 +1,100 @@
+//! A tree of any source, walked through the file-system traits.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use barge_client::tree::Tree;
+use vfs::{Entry, Errno, Level};
+
+use crate::contents::OfTree;
+use crate::error::{Error, Result};
+use crate::plan::{Attributes, Kind, NodeId, Plan};
+
+/// The most levels of directories that are walked: a plan takes no more.
+const MOST_LEVELS: usize = 2048;
+
+/// What is below `path` in `tree`. What cannot be looked at makes it fail: an image that lacks something silently is none.
+pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {
+    let root = tree.resolve(path, true).map_err(Error::new)?;
+    if root.attr.kind != vfs::Kind::Directory {
+        let what = "expected a directory, an image, a tar archive or an OCI image layout";
+        return Err(Error::new(what));
+    }
+    let mut plan = Plan::new(attributes(tree, &root).map_err(Error::new)?);
+    let mut linked = HashMap::<(u64, u64), NodeId>::new();
+    let mut pending = vec![(root, NodeId::ROOT, Vec::new(), 0)];
+    while let Some((dir, node, path, level)) = pending.pop() {
+        let listed = tree.list(&*dir.node);
+        for listed in listed.map_err(|errno| Error::of(&path, errno))? {
+            let path = [&path[..], b"/", &listed.name].concat();
+            let failed = |errno: Errno| Error::of(&path, errno);
+            let entry = listed
+                .entry
+                .ok_or_else(|| Error::of(&path, "cannot be looked at"))?;
+            let key = (entry.attr.device, entry.attr.id);
+            let has_links = entry.attr.nlink > 1 && entry.attr.kind != vfs::Kind::Directory;
+            if has_links && let Some(&there) = linked.get(&key) {
+                plan.link(node, &listed.name, there);
+                continue;
+            }
+            let kind = kind(tree, &entry).map_err(failed)?;
+            let attributes = attributes(tree, &entry).map_err(failed)?;
+            let child = plan.add(node, &listed.name, attributes, kind);
+            if has_links {
+                linked.insert(key, child);
+            }
+            if entry.attr.kind == vfs::Kind::Directory {
+                if level == MOST_LEVELS {
+                    let what = format!("more than {MOST_LEVELS} directories one below the other");
+                    return Err(Error::of(&path, what));
+                }
+                pending.push((entry, child, path, level + 1));
+            }
+        }
+    }
+    Ok(plan)
+}
+
+fn kind(tree: &Tree, entry: &Entry) -> vfs::Result<Kind> {
+    let rdev = entry.attr.rdev;
+    Ok(match entry.attr.kind {
+        vfs::Kind::Directory => Kind::empty_directory(),
+        vfs::Kind::File => Kind::File(Arc::new(OfTree::new(tree.clone(), entry))),
+        vfs::Kind::Symlink => Kind::Symlink(tree.readlink(&*entry.node)?),
+        vfs::Kind::Fifo => Kind::Fifo,
+        vfs::Kind::Socket => Kind::Socket,
+        vfs::Kind::CharDevice => Kind::CharDevice(rdev),
+        vfs::Kind::BlockDevice => Kind::BlockDevice(rdev),
+    })
+}
+
+fn attributes(tree: &Tree, entry: &Entry) -> vfs::Result<Attributes> {
+    let attr = &entry.attr;
+    Ok(Attributes {
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        mtime: attr.mtime,
+        xattrs: xattrs(tree, entry)?,
+    })
+}
+
+fn xattrs(tree: &Tree, entry: &Entry) -> vfs::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut all = BTreeMap::new();
+    if tree.fs.capabilities().xattr == Level::None {
+        return Ok(all);
+    }
+    let list = match tree.with(|cx| entry.node.xattrs(cx)) {
+        Err(Errno::EOPNOTSUPP) => return Ok(all),
+        list => list?,
+    };
+    let names = list.split(|&byte| byte == 0);
+    for name in names.filter(|name| !name.is_empty()) {
+        match tree.with(|cx| entry.node.xattr(cx, name)) {
+            // Gone since, or not this caller's to read.
+            Err(Errno::ENODATA | Errno::EPERM | Errno::EACCES) => {}
+            value => drop(all.insert(name.to_vec(), value?)),
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,146 @@
+//! The writer of ROFS, for OSv.
+
+use std::collections::HashMap;
+use std::io;
+
+use ::rofs::{BLOCK, TooLong, Writer};
+
+use crate::error::{Error, Result};
+use crate::plan::{NodeId, Plan, Visit};
+use crate::{Contents, Kind, Output, Progress};
+
+/// What is read at a time.
+const AT_A_TIME: u64 = 1 << 20;
+
+/// What a tree has that ROFS has no place for, besides permissions, owners and times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Devices, pipes and sockets, which are not in the image.
+    pub special: u64,
+    /// Nodes that have extended attributes, which are in the image without them.
+    pub xattrs: u64,
+    /// Files with holes, which are in the image as zeros.
+    pub sparse: u64,
+}
+
+/// Writes `plan` as ROFS.
+pub fn write(plan: &Plan, output: &mut Output, progress: &dyn Progress) -> Result<Dropped> {
+    let visits = plan.walk()?;
+    let mut dropped = Dropped::default();
+    progress.expect(crate::contents_size(plan, &visits));
+    for Visit { node, .. } in &visits {
+        dropped.xattrs += u64::from(!plan.attributes(*node).xattrs.is_empty());
+    }
+    output.append(&[0; BLOCK as usize])?;
+    let mut walk = Walk {
+        plan,
+        output,
+        progress,
+        writer: Writer::new(),
+        numbers: HashMap::new(),
+        path: Vec::new(),
+        dropped,
+    };
+    walk.all()?;
+    let Walk {
+        writer,
+        output,
+        dropped,
+        ..
+    } = walk;
+    let finished = writer.finish();
+    debug_assert_eq!(finished.tables_at, output.position());
+    output.append(&finished.tables)?;
+    output.overwrite(0, &finished.superblock)?;
+    Ok(dropped)
+}
+
+struct Walk<'a> {
+    plan: &'a Plan,
+    output: &'a mut Output,
+    progress: &'a dyn Progress,
+    writer: Writer,
+    /// The inodes of what may have further names.
+    numbers: HashMap<NodeId, u64>,
+    /// Where the walk is.
+    path: Vec<u8>,
+    dropped: Dropped,
+}
+
+impl Walk<'_> {
+    fn all(&mut self) -> Result<()> {
+        let plan = self.plan;
+        let children = |node| match plan.kind(node) {
+            Kind::Directory(children) => Some(children.iter()),
+            _ => None,
+        };
+        let mut open: Vec<_> = children(NodeId::ROOT).into_iter().collect();
+        while let Some(dir) = open.last_mut() {
+            let Some((name, &node)) = dir.next() else {
+                open.pop();
+                if !open.is_empty() {
+                    self.writer.leave();
+                    self.up();
+                }
+                continue;
+            };
+            self.path.push(b'/');
+            self.path.extend(name);
+            self.child(name, node)
+                .map_err(|what| Error::of(&self.path, what))?;
+            match children(node) {
+                Some(children) => open.push(children),
+                None => self.up(),
+            }
+        }
+        Ok(())
+    }
+
+    fn up(&mut self) {
+        let last = self.path.iter().rposition(|&byte| byte == b'/');
+        self.path.truncate(last.unwrap_or_default());
+    }
+
+    fn child(&mut self, name: &[u8], node: NodeId) -> io::Result<()> {
+        let long = |_: TooLong| io::Error::other("a name or a target of more than 65535 bytes");
+        if let Some(&number) = self.numbers.get(&node) {
+            return self.writer.link(name, number).map_err(long);
+        }
+        match self.plan.kind(node) {
+            Kind::Directory(_) => self.writer.enter(name).map_err(long)?,
+            Kind::Symlink(target) => {
+                let number = self.writer.symlink(name, target).map_err(long)?;
+                self.numbers.insert(node, number);
+            }
+            Kind::File(contents) => {
+                let (number, at) = self.writer.file(name, contents.len()).map_err(long)?;
+                self.numbers.insert(node, number);
+                debug_assert_eq!(at, self.output.position());
+                self.copy(&**contents)?;
+            }
+            _ => self.dropped.special += 1,
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, contents: &dyn Contents) -> io::Result<()> {
+        let len = contents.len();
+        let data = contents
+            .data()?
+            .iter()
+            .map(|data| data.end - data.start)
+            .sum::<u64>();
+        self.dropped.sparse += u64::from(data < len);
+        let mut buffer = vec![0; AT_A_TIME.min(len) as usize];
+        let mut offset = 0;
+        while offset < len {
+            let piece = &mut buffer[..AT_A_TIME.min(len - offset) as usize];
+            contents.read(offset, piece)?;
+            self.output.append(piece)?;
+            self.progress.done(piece.len() as u64);
+            offset += piece.len() as u64;
+        }
+        contents.close();
+        self.output.pad(BLOCK)
+    }
+}

@@ -1,0 +1,258 @@
+//! EROFS by every option, as Linux mounts it, as fsck.erofs unpacks it, and as barge reads it.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use erofs::read::{Cluster, Error, Image, Storage};
+use pack::erofs::{Compression, Options};
+
+use crate::trees::{is_root, one_file, plan_of, run, seen, text, tree, written};
+
+/// Every way to write.
+fn ways() -> Vec<(&'static str, Options)> {
+    let options = |compression, cluster, chunk, dedupe| Options {
+        compression,
+        cluster,
+        chunk,
+        dedupe,
+        threads: 2,
+    };
+    let none = Compression::None;
+    vec![
+        ("plain", options(none, 65536, None, false)),
+        ("chunks of 4K", options(none, 65536, Some(4096), false)),
+        ("chunks of 1M", options(none, 65536, Some(1 << 20), true)),
+        ("dedupe", options(none, 65536, None, true)),
+        ("lz4", options(Compression::Lz4(9), 65536, None, false)),
+        (
+            "lz4 fast 4K",
+            options(Compression::Lz4(0), 4096, None, false),
+        ),
+        (
+            "lz4 1M dedupe",
+            options(Compression::Lz4(3), 1 << 20, None, true),
+        ),
+        ("zstd", options(Compression::Zstd(3), 65536, None, false)),
+        ("zstd 4K", options(Compression::Zstd(3), 4096, None, false)),
+        (
+            "zstd 1M dedupe",
+            options(Compression::Zstd(10), 1 << 20, None, true),
+        ),
+    ]
+}
+
+/// An image that Linux has mounted.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(image: &Path, on: PathBuf) -> Result<Mounted, String> {
+        fs::create_dir_all(&on).map_err(|error| error.to_string())?;
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "erofs", "-o", "ro,loop"])
+            .arg(image)
+            .arg(&on);
+        run(&mut mount).map(|()| Mounted(on))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = run(Command::new("umount").arg(&self.0));
+    }
+}
+
+#[test]
+fn linux_mounts_what_was_written() {
+    if !is_root() {
+        return println!("skipped: only root mounts");
+    }
+    let dir = tree();
+    let root = dir.path().join("tree");
+    let (plan, want) = (plan_of(&root), seen(&root));
+    for (way, options) in ways() {
+        let image = written(&plan, &options, dir.path());
+        let mounted = match Mounted::new(&image, dir.path().join("mounted")) {
+            Ok(mounted) => mounted,
+            Err(why)
+                if why.contains("unknown filesystem") || way.starts_with("zstd") && !has_zstd() =>
+            {
+                println!("skipped: {way}: {why}");
+                continue;
+            }
+            Err(why) => panic!("{way}: {why}"),
+        };
+        let got = seen(&mounted.0);
+        for (path, want) in &want {
+            assert_eq!(got.get(path), Some(want), "{way}: {}", path.display());
+        }
+        assert_eq!(got.len(), want.len(), "{way}");
+    }
+}
+
+/// Linux reads Zstandard from 6.10 on.
+fn has_zstd() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release
+        .split('.')
+        .map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(10))
+}
+
+#[test]
+fn fsck_erofs_unpacks_what_was_written() {
+    if Command::new("fsck.erofs").arg("--help").output().is_err() {
+        return println!("skipped: there is no fsck.erofs here");
+    }
+    let dir = tree();
+    let root = dir.path().join("tree");
+    // Version 1.5 unpacks no sockets, and cuts off a hole at the end.
+    fs::remove_file(root.join("socket")).expect("removed");
+    fs::remove_file(root.join("hole")).expect("removed");
+    let (plan, want) = (plan_of(&root), seen(&root));
+    for (way, options) in ways() {
+        if way.starts_with("zstd") {
+            // Version 1.5 has no Zstandard.
+            continue;
+        }
+        let image = written(&plan, &options, dir.path());
+        let to = tempfile::tempdir().expect("a directory");
+        let extract = format!("--extract={}", to.path().join("out").display());
+        let mut fsck = Command::new("fsck.erofs");
+        run(fsck.args(["--preserve", &extract]).arg(&image))
+            .unwrap_or_else(|why| panic!("{way}: {why}"));
+        let got = seen(&to.path().join("out"));
+        assert_eq!(got.len(), want.len(), "{way}");
+        for (path, want) in &want {
+            let got = &got[path];
+            // It makes files of links, gives files away once they have their set-id bits, and sets no attributes.
+            assert!(
+                got.same_contents(want),
+                "{way}: {}: {got:?}, expected {want:?}",
+                path.display()
+            );
+        }
+    }
+}
+
+struct OfFile(fs::File);
+
+impl Storage for OfFile {
+    type Error = String;
+    type Decoded = Vec<u8>;
+
+    fn devices(&self) -> u16 {
+        1
+    }
+
+    fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> Result<(), String> {
+        self.0
+            .read_exact_at(into, at)
+            .map_err(|error| format!("{error} at {at}"))
+    }
+
+    fn decoded(&self, image: &Image, cluster: &Cluster) -> Result<Vec<u8>, Error<String>> {
+        cluster.decode(image, self)
+    }
+}
+
+#[test]
+fn barge_finds_nothing_wrong_with_what_was_written() {
+    let dir = tree();
+    let plan = plan_of(&dir.path().join("tree"));
+    for (way, options) in ways() {
+        let image = OfFile(fs::File::open(written(&plan, &options, dir.path())).expect("opened"));
+        let mut found = Vec::new();
+        let looked = erofs::check::check(&image, &mut |finding| found.push(finding));
+        assert_eq!(found, [], "{way}");
+        assert_eq!(looked.inodes, plan.walk().expect("a tree").len() as u64);
+    }
+}
+
+#[test]
+fn the_same_tree_makes_the_same_bytes() {
+    let dir = tree();
+    let root = dir.path().join("tree");
+    // The same again, made in another order: names come as the file system has them.
+    let other = tempfile::tempdir().expect("a directory");
+    run(Command::new("cp").args(["-a"]).arg(&root).arg(other.path())).expect("copied");
+    for entry in fs::read_dir(other.path().join("tree")).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let away = other.path().join("away");
+        let dir_time = fs::metadata(&root)
+            .expect("there")
+            .modified()
+            .expect("a time");
+        fs::rename(&path, &away)
+            .and_then(|()| fs::rename(&away, &path))
+            .expect("renamed");
+        let dir = fs::File::open(other.path().join("tree")).expect("opened");
+        dir.set_modified(dir_time).expect("set");
+    }
+    let ways = ways().into_iter();
+    for (way, options) in ways.filter(|(way, _)| ["plain", "lz4", "zstd 1M dedupe"].contains(way)) {
+        let bytes = |root: &Path, threads| {
+            let options = Options {
+                threads,
+                ..options.clone()
+            };
+            let mut plan = plan_of(root);
+            plan.clamp_times(1_700_000_000);
+            fs::read(written(&plan, &options, dir.path())).expect("read")
+        };
+        let first = bytes(&root, 1);
+        for (root, threads) in [(&root, 3), (&other.path().join("tree"), 2)] {
+            let again = bytes(root, threads);
+            let differs = first
+                .iter()
+                .zip(&again)
+                .position(|(one, other)| one != other);
+            let what = format!("{way}: {threads} threads, {}", root.display());
+            assert_eq!((differs, again.len()), (None, first.len()), "{what}");
+        }
+    }
+}
+
+#[test]
+fn equal_parts_are_stored_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bytes = [text(1 << 20), text(1 << 20), text(1 << 20)].concat();
+    for compression in [Compression::None, Compression::Lz4(3)] {
+        let size = |dedupe| {
+            let options = Options {
+                compression,
+                dedupe,
+                ..Options::default()
+            };
+            let image = written(&one_file(bytes.clone()), &options, dir.path());
+            fs::metadata(image).expect("there").len()
+        };
+        let (once, thrice) = (size(true), size(false));
+        assert!(
+            once < thrice / 2,
+            "{compression:?}: {once}, without {thrice}"
+        );
+    }
+}
+
+#[test]
+fn a_file_that_ends_early_is_an_error_and_leaves_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let root = dir.path().join("tree");
+    fs::create_dir(&root).expect("made");
+    fs::write(root.join("file"), text(100_000)).expect("written");
+    let plan = plan_of(&root);
+    fs::write(root.join("file"), text(1000)).expect("written");
+    let mut output = pack::Output::to_file(&dir.path().join("image")).expect("begun");
+    let error = pack::erofs::write(&plan, &Options::default(), &mut output, &());
+    let error = error.expect_err("too short").to_string();
+    assert!(error.starts_with("/file: the file ends before"), "{error}");
+    drop(output);
+    let left: Vec<_> = fs::read_dir(dir.path())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert_eq!(left, ["tree"]);
+}

@@ -1,0 +1,294 @@
+//! Reading: the superblock, and tables that were looked at as a whole before anything is answered from them.
+//!
+//! No number of an image is believed: counts are held against the bytes there are before anything is allocated for them,
+//! every index and every range is checked, and directories must make one tree, so that who walks it comes to an end.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::layout::{BLOCK, Entry, Inode, InodeKind, MAGIC, Superblock, VERSION, blocks};
+
+/// What is wrong with an image, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The byte of the image that is wrong, or where what is wrong begins.
+    pub at: u64,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (at byte {})", self.what, self.at)
+    }
+}
+
+impl core::error::Error for Broken {}
+
+type Result<T> = core::result::Result<T, Broken>;
+
+fn broken<T>(at: u64, what: &'static str) -> Result<T> {
+    Err(Broken { at, what })
+}
+
+impl Superblock {
+    /// Reads the first block of an image of `size` bytes.
+    pub fn parse(block: &[u8; BLOCK as usize], size: u64) -> Result<Superblock> {
+        let (numbers, _) = block.as_chunks();
+        let number = |at: usize| u64::from_le_bytes(numbers[at]);
+        if number(0) != MAGIC {
+            return broken(0, "no ROFS: the magic number is not 0xdeadbead");
+        }
+        if number(1) != VERSION {
+            return broken(8, "a version of ROFS that is not 1");
+        }
+        if number(2) != BLOCK {
+            return broken(16, "blocks that are not of 512 bytes");
+        }
+        let superblock = Superblock {
+            tables_block: number(3),
+            tables_blocks: number(4),
+            entries: number(5),
+            symlinks: number(6),
+            inodes: number(7),
+        };
+        let end = superblock
+            .tables_block
+            .checked_add(superblock.tables_blocks)
+            .filter(|&end| superblock.tables_block > 0 && end <= size / BLOCK);
+        if end.is_none() {
+            return broken(24, "tables that are not within the image");
+        }
+        // What each takes at least. 128 bits, for the counts are whatever the image says.
+        let least = u128::from(superblock.entries) * Entry::FIXED as u128
+            + u128::from(superblock.symlinks) * 2
+            + u128::from(superblock.inodes) * Inode::BYTES as u128;
+        let room = u128::from(superblock.tables_blocks) * u128::from(BLOCK);
+        if least > room {
+            return broken(
+                40,
+                "more entries, links and inodes than the tables have room for",
+            );
+        }
+        Ok(superblock)
+    }
+
+    /// Where the tables are: first byte in the image, and how many bytes.
+    pub fn tables(&self) -> (u64, u64) {
+        (self.tables_block * BLOCK, self.tables_blocks * BLOCK)
+    }
+}
+
+/// The tables of an image: everything but contents. Shared by threads as it is, for it never changes.
+#[derive(Debug)]
+pub struct Tables {
+    bytes: Vec<u8>,
+    /// Where in the tables each entry begins.
+    entries: Vec<usize>,
+    /// Where each link's length stands.
+    symlinks: Vec<usize>,
+    inodes: Vec<Inode>,
+    /// The directory that each inode was found in, by index; the root's is its own.
+    parents: Vec<u64>,
+}
+
+/// A child of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Child<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// What it names.
+    pub inode: Inode,
+}
+
+impl Tables {
+    /// Checks the tables, which are `bytes`.
+    pub fn parse(superblock: &Superblock, bytes: Vec<u8>) -> Result<Tables> {
+        let (base, len) = superblock.tables();
+        if bytes.len() as u64 != len {
+            return broken(base, "tables that were not read whole");
+        }
+        let mut at = 0;
+        let entries = texts(&bytes, &mut at, superblock.entries, Entry::FIXED - 2, base)?;
+        let symlinks = texts(&bytes, &mut at, superblock.symlinks, 0, base)?;
+        let inodes_at = at;
+        let mut inodes = Vec::with_capacity(superblock.inodes as usize);
+        for number in 1..=superblock.inodes {
+            let here = base + at as u64;
+            let Some(raw) = bytes[at..].first_chunk() else {
+                return broken(here, "an inode behind the end of the tables");
+            };
+            let Some(inode) = Inode::decode(raw) else {
+                return broken(here, "an inode that is no directory, file or symbolic link");
+            };
+            if inode.number != number {
+                return broken(
+                    here + 8,
+                    "an inode whose number is not its place in the table",
+                );
+            }
+            let (what, good) = match inode.kind {
+                InodeKind::Directory { first, count } => (
+                    "a directory with entries that there are not",
+                    within(first, count, superblock.entries),
+                ),
+                InodeKind::File { block, size } => (
+                    "a file with data that is not between superblock and tables",
+                    size == 0 || block > 0 && within(block, blocks(size), superblock.tables_block),
+                ),
+                InodeKind::Symlink { index } => (
+                    "a symbolic link with a target that there is not",
+                    index < superblock.symlinks,
+                ),
+            };
+            if !good {
+                return broken(here + 16, what);
+            }
+            inodes.push(inode);
+            at += Inode::BYTES;
+        }
+        let mut tables = Tables {
+            parents: vec![0; inodes.len()],
+            bytes,
+            entries,
+            symlinks,
+            inodes,
+        };
+        tables.climb(base, base + inodes_at as u64)?;
+        Ok(tables)
+    }
+
+    /// Sees that directories make one tree, and that names are names.
+    fn climb(&mut self, base: u64, inodes_at: u64) -> Result<()> {
+        let place = |number: u64| inodes_at + (number - 1) * Inode::BYTES as u64;
+        match self.inodes.first().map(|root| root.kind) {
+            Some(InodeKind::Directory { .. }) => self.parents[0] = 1,
+            _ => return broken(inodes_at, "a root that is no directory"),
+        }
+        let mut pending = vec![1_u64];
+        while let Some(number) = pending.pop() {
+            let Some((first, count)) = self.run(number) else {
+                continue;
+            };
+            for index in first..first + count {
+                let here = base + self.entries[index] as u64;
+                let entry = self.entry(index);
+                let bad_name = entry.name.is_empty()
+                    || [&b"."[..], b".."].contains(&entry.name)
+                    || entry.name.iter().any(|byte| [0, b'/'].contains(byte));
+                if bad_name {
+                    return broken(here, "an entry whose name no file can have");
+                }
+                let Some(child) = self.inode(entry.inode) else {
+                    return broken(here, "an entry that names an inode that there is not");
+                };
+                let parent = &mut self.parents[child.number as usize - 1];
+                let seen = core::mem::replace(parent, number) != 0;
+                if let InodeKind::Directory { .. } = child.kind {
+                    if seen {
+                        return broken(here, "a directory that has two names");
+                    }
+                    pending.push(child.number);
+                }
+            }
+        }
+        match self.parents.iter().position(|&parent| parent == 0) {
+            Some(lost) => broken(place(lost as u64 + 1), "an inode without a name"),
+            None => Ok(()),
+        }
+    }
+
+    /// How many inodes there are.
+    pub fn len(&self) -> u64 {
+        self.inodes.len() as u64
+    }
+
+    /// Never: there is a root.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty()
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Inode {
+        self.inodes[0]
+    }
+
+    /// The inode of that number, if there is one.
+    pub fn inode(&self, number: u64) -> Option<Inode> {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        self.inodes.get(index).copied()
+    }
+
+    /// A directory that names the inode; the root's is the root.
+    pub fn parent(&self, number: u64) -> Option<Inode> {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        self.inode(*self.parents.get(index)?)
+    }
+
+    /// The children of a directory from the one of index `from`, in the order of the table; none of anything else.
+    pub fn children(&self, number: u64, from: u64) -> impl Iterator<Item = Child<'_>> {
+        let (first, count) = self.run(number).unwrap_or_default();
+        let skip = usize::try_from(from).unwrap_or(usize::MAX).min(count);
+        (first + skip..first + count).map(|index| {
+            let entry = self.entry(index);
+            Child {
+                name: entry.name,
+                inode: self.inodes[entry.inode as usize - 1],
+            }
+        })
+    }
+
+    /// The target of a symbolic link, nothing for anything else.
+    pub fn target(&self, number: u64) -> Option<&[u8]> {
+        match self.inode(number)?.kind {
+            InodeKind::Symlink { index } => {
+                Some(text(&self.bytes, self.symlinks[index as usize])?.0)
+            }
+            _ => None,
+        }
+    }
+
+    /// First entry and number of entries of a directory.
+    fn run(&self, number: u64) -> Option<(usize, usize)> {
+        match self.inode(number)?.kind {
+            InodeKind::Directory { first, count } => Some((first as usize, count as usize)),
+            _ => None,
+        }
+    }
+
+    fn entry(&self, index: usize) -> Entry<'_> {
+        let at = self.entries[index];
+        let inode = self.bytes[at..].first_chunk().copied();
+        let name = text(&self.bytes, at + Entry::FIXED - 2);
+        Entry {
+            inode: u64::from_le_bytes(inode.expect("entries were looked at")),
+            name: name.expect("entries were looked at").0,
+        }
+    }
+}
+
+/// Where each of `count` texts begins, with `before` bytes in front of its length. Leaves `at` behind the last.
+fn texts(bytes: &[u8], at: &mut usize, count: u64, before: usize, base: u64) -> Result<Vec<usize>> {
+    let mut places = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let Some((_, end)) = text(bytes, *at + before) else {
+            let what = "an entry or a link that ends behind the tables";
+            return broken(base + *at as u64, what);
+        };
+        places.push(*at);
+        *at = end;
+    }
+    Ok(places)
+}
+
+/// The text whose length stands at `at`, and where it ends.
+fn text(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let (len, rest) = bytes.get(at..)?.split_first_chunk()?;
+    let len = usize::from(u16::from_le_bytes(*len));
+    Some((rest.get(..len)?, at + 2 + len))
+}
+
+fn within(first: u64, count: u64, all: u64) -> bool {
+    first.checked_add(count).is_some_and(|end| end <= all)
+}

@@ -1,0 +1,383 @@
+//! What was read and decoded, as long as there is room and somebody uses it.
+//!
+//! An entry is loaded once, however many ask: the others wait, or are told to come again. When all entries together are larger than the cache may be, those go
+//! first that came first and were not asked for since (a second chance, CLOCK): a long scan does not drive out what is used again and again. What
+//! nobody has asked for during [`IDLE`] goes as well.
+
+use std::collections::hash_map::Entry as Place;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use vfs::{Errno, Result};
+
+/// How long nobody has to ask for what is freed then: a build or a boot is over after that, and reading once more is cheap.
+pub(crate) const IDLE: Duration = Duration::from_secs(120);
+
+/// How many times during that is looked.
+const ROUNDS: u32 = 4;
+
+/// A cache of byte strings by keys.
+pub(crate) struct Cache<K> {
+    cap: u64,
+    state: Mutex<State<K>>,
+    /// Counts [`Cache::age`].
+    round: AtomicU32,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+struct State<K> {
+    slots: HashMap<K, Slot>,
+    /// Ready ones, in the order that they came or were passed over.
+    order: VecDeque<K>,
+    bytes: u64,
+    /// Whether a thread ages it.
+    watched: bool,
+}
+
+enum Slot {
+    Ready {
+        bytes: Arc<[u8]>,
+        round: u32,
+        again: bool,
+    },
+    Loading(Arc<Loading>),
+}
+
+/// A load that others may wait for.
+#[derive(Default)]
+struct Loading {
+    done: Mutex<Option<Result<Arc<[u8]>>>>,
+    told: Condvar,
+}
+
+/// What a cache has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes that it holds.
+    pub bytes: u64,
+    /// Times that what was asked for was there.
+    pub hits: u64,
+    /// Times that it had to be loaded.
+    pub misses: u64,
+}
+
+/// What [`Cache::claim`] found.
+pub(crate) enum Claim<K: Copy + Eq + Hash + Send + 'static> {
+    /// It is there.
+    Ready(Arc<[u8]>),
+    /// Whoever asked has to load it.
+    Ours(Load<K>),
+    /// Another loads it.
+    Theirs(Theirs),
+}
+
+/// A load of our own. If it is dropped before it is settled, others are told `EIO`.
+pub(crate) struct Load<K: Copy + Eq + Hash + Send + 'static> {
+    cache: Arc<Cache<K>>,
+    key: K,
+    settled: bool,
+}
+
+impl<K: Copy + Eq + Hash + Send + 'static> Load<K> {
+    /// What is to be loaded.
+    pub(crate) fn key(&self) -> K {
+        self.key
+    }
+
+    /// Ends it: with the bytes, or with why there are none, which is told to all who wait and then forgotten.
+    pub(crate) fn settle(mut self, result: Result<Arc<[u8]>>) {
+        self.settled = true;
+        self.cache.settle(self.key, result);
+    }
+}
+
+impl<K: Copy + Eq + Hash + Send + 'static> Drop for Load<K> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.cache.settle(self.key, Err(Errno::EIO));
+        }
+    }
+}
+
+/// Another's load.
+pub(crate) struct Theirs(Arc<Loading>);
+
+impl Theirs {
+    /// Waits until it is done.
+    pub(crate) fn wait(self) -> Result<Arc<[u8]>> {
+        let mut done = self.0.done.lock().expect("no panic holds it");
+        loop {
+            if let Some(done) = &*done {
+                return done.clone();
+            }
+            done = self.0.told.wait(done).expect("no panic holds it");
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
+    /// A cache of up to `cap` bytes, and what is being loaded.
+    pub(crate) fn new(cap: u64) -> Arc<Cache<K>> {
+        Arc::new(Cache {
+            cap,
+            state: Mutex::new(State {
+                slots: HashMap::new(),
+                order: VecDeque::new(),
+                bytes: 0,
+                watched: false,
+            }),
+            round: AtomicU32::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        })
+    }
+
+    /// What is at `key`, if it is there.
+    pub(crate) fn get(&self, key: K) -> Option<Arc<[u8]>> {
+        let ready = self.lock().ready(&key, self.round.load(Ordering::Relaxed));
+        if ready.is_some() {
+            self.hits.fetch_add(1, Ordering::Relaxed);
+        }
+        ready
+    }
+
+    /// Whether `key` is there, which does not count as asking for it.
+    pub(crate) fn has(&self, key: K) -> bool {
+        matches!(self.lock().slots.get(&key), Some(Slot::Ready { .. }))
+    }
+
+    /// What is at `key`, or who loads it: us, if nobody does.
+    pub(crate) fn claim(self: &Arc<Self>, key: K) -> Claim<K> {
+        let mut state = self.lock();
+        if let Some(bytes) = state.ready(&key, self.round.load(Ordering::Relaxed)) {
+            self.hits.fetch_add(1, Ordering::Relaxed);
+            return Claim::Ready(bytes);
+        }
+        match state.slots.entry(key) {
+            Place::Vacant(place) => {
+                place.insert(Slot::Loading(Arc::default()));
+                self.misses.fetch_add(1, Ordering::Relaxed);
+                Claim::Ours(Load {
+                    cache: self.clone(),
+                    key,
+                    settled: false,
+                })
+            }
+            Place::Occupied(place) => match place.get() {
+                Slot::Loading(loading) => Claim::Theirs(Theirs(loading.clone())),
+                Slot::Ready { bytes, .. } => Claim::Ready(bytes.clone()),
+            },
+        }
+    }
+
+    fn settle(self: &Arc<Self>, key: K, result: Result<Arc<[u8]>>) {
+        let mut state = self.lock();
+        let slot = match &result {
+            Ok(bytes) => {
+                state.bytes += bytes.len() as u64;
+                state.order.push_back(key);
+                let ready = Slot::Ready {
+                    bytes: bytes.clone(),
+                    round: self.round.load(Ordering::Relaxed),
+                    again: false,
+                };
+                state.slots.insert(key, ready)
+            }
+            Err(_) => state.slots.remove(&key),
+        };
+        state.shrink(self.cap);
+        let watch = !state.watched && state.bytes > 0;
+        state.watched |= watch;
+        drop(state);
+        if let Some(Slot::Loading(loading)) = slot {
+            *loading.done.lock().expect("no panic holds it") = Some(result);
+            loading.told.notify_all();
+        }
+        if watch {
+            watch_over(Arc::downgrade(self));
+        }
+    }
+
+    /// Frees what was not asked for during the last few calls of this; says whether anything is left.
+    pub(crate) fn age(&self) -> bool {
+        let now = self.round.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.order.retain(|key| match state.slots.get(key) {
+            Some(Slot::Ready { bytes, round, .. }) if now.wrapping_sub(*round) >= ROUNDS => {
+                state.bytes -= bytes.len() as u64;
+                state.slots.remove(key);
+                false
+            }
+            _ => true,
+        });
+        state.watched = state.bytes > 0;
+        state.watched
+    }
+
+    /// What it has done until now.
+    pub(crate) fn figures(&self) -> Figures {
+        Figures {
+            bytes: self.lock().bytes,
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.state.lock().expect("no panic holds it")
+    }
+}
+
+impl<K: Copy + Eq + Hash> State<K> {
+    fn ready(&mut self, key: &K, now: u32) -> Option<Arc<[u8]>> {
+        match self.slots.get_mut(key)? {
+            Slot::Ready {
+                bytes,
+                round,
+                again,
+            } => {
+                *round = now;
+                *again = true;
+                Some(bytes.clone())
+            }
+            Slot::Loading(_) => None,
+        }
+    }
+
+    /// Frees the first who were not asked for again, until the rest fits.
+    fn shrink(&mut self, cap: u64) {
+        while self.bytes > cap {
+            let Some(key) = self.order.pop_front() else {
+                return;
+            };
+            match self.slots.get_mut(&key) {
+                Some(Slot::Ready { again, .. }) if *again => {
+                    *again = false;
+                    self.order.push_back(key);
+                }
+                _ => {
+                    if let Some(Slot::Ready { bytes, .. }) = self.slots.remove(&key) {
+                        self.bytes -= bytes.len() as u64;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Ages a cache until it is empty or gone.
+fn watch_over<K: Copy + Eq + Hash + Send + 'static>(cache: Weak<Cache<K>>) {
+    let watch = move || {
+        loop {
+            std::thread::sleep(IDLE / ROUNDS);
+            match cache.upgrade() {
+                Some(cache) if cache.age() => {}
+                _ => return,
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("image-cache".into());
+    if let Err(error) = thread.spawn(watch) {
+        tracing::warn!("what the cache of an image holds is not freed when idle: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(cache: &Arc<Cache<u32>>, key: u32, len: usize) {
+        ours(cache, key).settle(Ok(vec![key as u8; len].into()));
+    }
+
+    fn ours(cache: &Arc<Cache<u32>>, key: u32) -> Load<u32> {
+        match cache.claim(key) {
+            Claim::Ours(load) => load,
+            _ => panic!("nobody has loaded {key}"),
+        }
+    }
+
+    fn is_there(cache: &Cache<u32>, key: u32) -> bool {
+        cache.get(key).is_some()
+    }
+
+    #[test]
+    fn no_more_than_the_cap_is_held() {
+        let cache = Cache::new(100);
+        for key in 0..50 {
+            put(&cache, key, 30);
+            assert!(cache.figures().bytes <= 100);
+        }
+        assert!(is_there(&cache, 49) && !is_there(&cache, 0));
+        put(&cache, 50, 1000);
+        assert_eq!(cache.figures().bytes, 0);
+    }
+
+    #[test]
+    fn what_is_used_again_outlasts_a_scan() {
+        let cache = Cache::new(100);
+        put(&cache, 1, 30);
+        for key in 10..40 {
+            assert!(is_there(&cache, 1), "{key}");
+            put(&cache, key, 30);
+        }
+    }
+
+    #[test]
+    fn what_idles_is_freed() {
+        let cache = Cache::new(100);
+        put(&cache, 1, 30);
+        put(&cache, 2, 30);
+        for _ in 1..ROUNDS {
+            assert!(cache.age());
+            assert!(is_there(&cache, 2));
+        }
+        assert!(cache.age());
+        assert!(!is_there(&cache, 1) && is_there(&cache, 2));
+        for _ in 0..ROUNDS {
+            cache.age();
+        }
+        assert_eq!(cache.figures().bytes, 0);
+    }
+
+    #[test]
+    fn a_load_is_shared() {
+        let cache = Cache::new(100);
+        let load = ours(&cache, 7);
+        let waiters: Vec<_> = (0..4)
+            .map(|_| {
+                let Claim::Theirs(theirs) = cache.claim(7) else {
+                    panic!("it is being loaded");
+                };
+                std::thread::spawn(|| theirs.wait())
+            })
+            .collect();
+        load.settle(Ok(vec![7; 3].into()));
+        for waiter in waiters {
+            assert_eq!(waiter.join().expect("no panic").as_deref(), Ok(&[7; 3][..]));
+        }
+        assert_eq!(cache.figures().misses, 1);
+    }
+
+    #[test]
+    fn a_failure_is_told_and_forgotten() {
+        let cache: Arc<Cache<u32>> = Cache::new(100);
+        for dropped in [false, true] {
+            let load = ours(&cache, 7);
+            let Claim::Theirs(theirs) = cache.claim(7) else {
+                panic!("it is being loaded");
+            };
+            match dropped {
+                false => load.settle(Err(Errno::EIO)),
+                true => drop(load),
+            }
+            assert_eq!(theirs.wait(), Err(Errno::EIO));
+        }
+        ours(&cache, 7);
+    }
+}

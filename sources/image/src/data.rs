@@ -1,0 +1,195 @@
+//! Contents on their way from an image to a sink.
+
+use std::sync::Arc;
+
+use erofs::read::{Contents, What};
+use vfs::{Errno, Patience, Result, Sink};
+
+use crate::fs::Shared;
+use crate::storage::Access;
+
+/// A part of a read, as it can be given to a sink.
+enum Part {
+    Hole(u64),
+    /// Of a file of this host.
+    File {
+        device: u16,
+        place: u64,
+        len: u64,
+    },
+    /// Read already.
+    Bytes {
+        bytes: Arc<[u8]>,
+        skip: usize,
+        len: usize,
+    },
+}
+
+/// Bytes below which a piece comes from the cache, though a file has it: the ends of files lie among metadata, and a system
+/// call is dearer than a copy of so little (`sink.file` is one).
+const SMALL: u64 = 4096;
+
+/// Parts of a read: a file of the smallest chunks has that many in a large message.
+const MAX_PARTS: usize = 4096;
+
+impl Shared {
+    /// Puts up to `len` bytes of `contents` from `offset` into `sink`, and says how many; the caller has seen to it that it does not go
+    /// beyond the end.
+    pub(crate) fn put(
+        &self,
+        contents: &Contents,
+        offset: u64,
+        len: u64,
+        patience: Patience,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        let access = self.access(patience);
+        let mut parts = Vec::new();
+        // Everything that may have to wait is done before the sink is touched, for it cannot give anything back.
+        let gathered = self.gather(&access, contents, offset, len, &mut parts);
+        if parts.is_empty() || patience < Patience::Full {
+            gathered?;
+        }
+        let of_files = parts
+            .iter()
+            .filter(|part| matches!(part, Part::File { .. }))
+            .count();
+        let first = matches!(parts.first(), Some(Part::File { .. }));
+        if patience < Patience::Full && (of_files > 1 || of_files == 1 && !first) {
+            return Err(Errno::WOULD_BLOCK);
+        }
+        let mut done = 0;
+        for part in parts {
+            match self.give(&access, &part, sink) {
+                Ok(put) => {
+                    done += put;
+                    if put < part.len() {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        match done {
+            // The file of the image has become shorter.
+            0 => Err(Errno::EIO),
+            done => Ok(done),
+        }
+    }
+
+    /// Finds the parts of a read.
+    fn gather(
+        &self,
+        access: &Access<'_>,
+        contents: &Contents,
+        offset: u64,
+        len: u64,
+        parts: &mut Vec<Part>,
+    ) -> Result<()> {
+        let end = offset + len;
+        let mut at = offset;
+        while at < end && parts.len() < MAX_PARTS {
+            let run = self.image.map(access, contents, at);
+            let run = run.map_err(|error| self.told(error))?;
+            let skip = at - run.start;
+            let len = (run.len - skip).min(end - at);
+            match run.what {
+                What::Hole => parts.push(Part::Hole(len)),
+                What::Stored { device, place } => {
+                    let place = place.saturating_add(skip);
+                    self.stored(access, device, place, len, parts)?;
+                }
+                What::Packed(place) => {
+                    let packed = self.image.packed().ok_or(Errno::EIO)?;
+                    let place = place.checked_add(skip).ok_or(Errno::EIO)?;
+                    if place.checked_add(len).is_none_or(|end| end > packed.size()) {
+                        return Err(Errno::EIO);
+                    }
+                    self.gather(access, packed, place, len, parts)?;
+                }
+                What::Metabox(place) => {
+                    let metabox = self.image.metabox().ok_or(Errno::EIO)?;
+                    let mut bytes = vec![0; len as usize];
+                    let read = self.image.read(access, metabox, place + skip, &mut bytes);
+                    read.map_err(|error| self.told(error))?;
+                    parts.push(Part::Bytes {
+                        bytes: bytes.into(),
+                        skip: 0,
+                        len: len as usize,
+                    });
+                }
+                What::Encoded(cluster) => {
+                    use erofs::read::Storage;
+                    let decoded = access.decoded(&self.image, &cluster);
+                    let bytes = decoded.map_err(|error| self.told(error))?;
+                    parts.push(Part::Bytes {
+                        bytes,
+                        skip: skip as usize,
+                        len: len as usize,
+                    });
+                }
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Bytes as they are on a device.
+    fn stored(
+        &self,
+        access: &Access<'_>,
+        device: u16,
+        place: u64,
+        len: u64,
+        parts: &mut Vec<Part>,
+    ) -> Result<()> {
+        let source = access.source(device, place, len as usize)?;
+        if source.file().is_some() && len >= SMALL {
+            match parts.last_mut() {
+                Some(Part::File {
+                    device: of,
+                    place: before,
+                    len: there,
+                }) if *of == device && *before + *there == place => {
+                    *there += len;
+                }
+                _ => parts.push(Part::File { device, place, len }),
+            }
+            return Ok(());
+        }
+        let mut bytes = Vec::with_capacity(len as usize);
+        access.segments(device, place, len as usize, &mut |piece| {
+            bytes.extend_from_slice(piece)
+        })?;
+        parts.push(Part::Bytes {
+            bytes: bytes.into(),
+            skip: 0,
+            len: len as usize,
+        });
+        Ok(())
+    }
+
+    /// Gives a part to the sink, and says how many bytes.
+    fn give(&self, access: &Access<'_>, part: &Part, sink: &mut dyn Sink) -> Result<usize> {
+        match part {
+            Part::Hole(len) => sink.zeros(*len as usize),
+            Part::Bytes { bytes, skip, len } => sink.bytes(&bytes[*skip..*skip + *len]),
+            Part::File { device, place, len } => {
+                let source = access.source(*device, *place, *len as usize)?;
+                let file = source.file().ok_or(Errno::EIO)?;
+                return sink.file(file, *place, *len as usize, access.patience);
+            }
+        }
+        Ok(part.len())
+    }
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        match self {
+            Part::Hole(len) | Part::File { len, .. } => *len as usize,
+            Part::Bytes { len, .. } => *len,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! An open file or directory.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use erofs::read::What;
+use vfs::{
+    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Lease, LeaseKind, OpenFlags,
+    Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+};
+
+use crate::node::ImageNode;
+
+/// A node, opened.
+pub(crate) struct OpenFile {
+    node: Arc<ImageNode>,
+    flags: OpenFlags,
+}
+
+impl OpenFile {
+    pub(crate) fn new(node: Arc<ImageNode>, flags: OpenFlags) -> OpenFile {
+        OpenFile { node, flags }
+    }
+
+    fn reads(&self) -> bool {
+        self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC)
+    }
+
+    /// The extent with `offset`, which is before the end, from there on: its end, and whether it is a hole.
+    fn extent(&self, offset: u64, patience: Patience) -> Result<(u64, bool)> {
+        let shared = &self.node.shared;
+        let contents = self.node.contents(patience)?;
+        if contents.is_solid() {
+            return Ok((contents.size(), false));
+        }
+        let run = shared.image.map(&shared.access(patience), contents, offset);
+        let run = run.map_err(|error| shared.told(error))?;
+        Ok((run.start + run.len, run.what == What::Hole))
+    }
+
+    fn size(&self) -> Result<u64> {
+        match self.node.is_directory() {
+            true => Err(Errno::EINVAL),
+            false => Ok(self.node.inode.size),
+        }
+    }
+}
+
+impl File for OpenFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attr(&self, _cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+        Ok(self.node.full_attr())
+    }
+
+    fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr) -> Result<Attr> {
+        Err(Errno::EROFS)
+    }
+
+    fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
+        if !self.reads() {
+            return Err(Errno::EBADF);
+        }
+        if self.node.is_directory() {
+            return Err(Errno::EISDIR);
+        }
+        let left = self.node.inode.size.saturating_sub(offset);
+        let len = left.min(len.min(sink.room()) as u64);
+        if len == 0 {
+            return Ok(0);
+        }
+        let contents = self.node.contents(cx.patience)?;
+        self.node
+            .shared
+            .put(contents, offset, len, cx.patience, sink)
+    }
+
+    fn write(&self, _cx: &Cx<'_>, _offset: u64, _data: &mut dyn Payload) -> Result<usize> {
+        Err(Errno::EBADF)
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+        if !self.node.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        if !self.reads() {
+            return Err(Errno::EBADF);
+        }
+        self.node.list(cx, cookie, plus, sink)
+    }
+
+    fn fsync(&self, _cx: &Cx<'_>, _datasync: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, _cx: &Cx<'_>, _how: Allocate, _offset: u64, _len: u64) -> Result<()> {
+        Err(Errno::EBADF)
+    }
+
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+        let size = self.size()?;
+        let mut at = offset;
+        while at < size {
+            let (end, hole) = self.extent(at, cx.patience)?;
+            if hole == (what == Seek::Hole) {
+                return Ok(at);
+            }
+            at = end;
+        }
+        match what {
+            Seek::Hole if offset < size => Ok(size),
+            _ => Err(Errno::ENXIO),
+        }
+    }
+
+    fn extents(
+        &self,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<()> {
+        let end = self.size()?.min(offset.saturating_add(len));
+        let mut at = offset;
+        while at < end {
+            let start = at;
+            let (mut to, hole) = self.extent(at, cx.patience)?;
+            // Those alike are one.
+            while to < end {
+                match self.extent(to, cx.patience)? {
+                    (next, alike) if alike == hole => to = next,
+                    _ => break,
+                }
+            }
+            at = to.min(end);
+            let extent = Extent {
+                offset: start,
+                len: at - start,
+                hole,
+            };
+            if !each(extent) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        _cx: &Cx<'_>,
+        _offset: u64,
+        _to: &dyn File,
+        _to_offset: u64,
+        _len: u64,
+        _how: CopyHow,
+    ) -> Result<u64> {
+        Err(Errno::EROFS)
+    }
+
+    /// Nobody changes anything, but who opens it to write is told so, whatever is leased.
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+}

@@ -1,0 +1,30 @@
+//! A source: a read-only image of a file system, which is EROFS.
+//!
+//! An image's bytes come from a [`RangeSource`]: a file, memory. What is read of them in small pieces (metadata, ends of files) and what is decoded is kept
+//! in a [`Cache`], which is bounded; stored contents of an image in a file go from that file to the transport, past the cache, since the kernel
+//! keeps them already. What an image says is never trusted: it may show wrong contents, but ends no call, and takes no more memory than that
+//! bound and a few clusters for each call under way.
+//!
+//! Nodes are made when they are looked up: the number of an inode is all that there is to one. An image must not change while it is open.
+//!
+//! What it lacks on purpose: writing (`EROFS`), other formats, and any idea of where images come from.
+//!
+//! Lock order: a cache's table is held to look and to note, never while bytes are read or decoded; who waits for another's load holds that load's lock alone. The table of
+//! known nodes is held for a look-up.
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod data;
+mod dir;
+mod file;
+mod fs;
+mod node;
+mod perm;
+mod range;
+mod storage;
+mod xattr;
+
+pub use cache::Figures;
+pub use fs::{DEFAULT_CACHE, ImageFs, OpenError};
+pub use range::{FileRanges, MemoryRanges, Piece, RangeSource};

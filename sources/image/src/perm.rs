@@ -1,0 +1,61 @@
+//! Who may do what: the checks of Linux's `fs/namei.c` and `fs/posix_acl.c`.
+
+use erofs::read::Inode;
+use vfs::acl::{Acl, Whose};
+use vfs::{Access, Caller, Groups, Kind};
+
+/// The super-user, who may do nearly anything.
+pub(crate) fn is_root(caller: &Caller) -> bool {
+    caller.uid == 0
+}
+
+/// Whether `gid` is one of the caller's groups.
+fn in_group(caller: &Caller, gid: u32) -> bool {
+    caller.gid == gid || matches!(&caller.groups, Groups::Known(groups) if groups.contains(&gid))
+}
+
+/// Owner or super-user.
+pub(crate) fn owns(inode: &Inode, caller: &Caller) -> bool {
+    is_root(caller) || caller.uid == inode.uid
+}
+
+/// What the mode and the ACL, if there is one, let the caller do, as if something could be changed.
+pub(crate) fn allowed(inode: &Inode, kind: Kind, acl: Option<&Acl>, caller: &Caller) -> Access {
+    let mode = u32::from(inode.mode);
+    if is_root(caller) {
+        let executable = kind == Kind::Directory || mode & 0o111 != 0;
+        let exec = match executable {
+            true => Access::EXEC,
+            false => Access::empty(),
+        };
+        return Access::READ | Access::WRITE | exec;
+    }
+    let class = |shift: u32| Access::from_bits_truncate(mode >> shift);
+    if caller.uid == inode.uid {
+        return class(6);
+    }
+    match acl {
+        Some(acl) => by_acl(acl, inode.gid, caller),
+        None if in_group(caller, inode.gid) => class(3),
+        None => class(0),
+    }
+}
+
+/// What an ACL lets a caller do who is not the owner: the entry of the user decides, or else any of a group that is the caller's.
+fn by_acl(acl: &Acl, gid: u32, caller: &Caller) -> Access {
+    let of = |whose: &dyn Fn(Whose) -> bool| {
+        let found = acl.0.iter().filter(|entry| whose(entry.whose));
+        found.map(|entry| entry.may).reduce(Access::union)
+    };
+    let mask = of(&|whose| whose == Whose::Mask).unwrap_or(Access::all());
+    let user = of(&|whose| whose == Whose::User(caller.uid));
+    let groups = of(&|whose| match whose {
+        Whose::OwningGroup => in_group(caller, gid),
+        Whose::Group(gid) => in_group(caller, gid),
+        _ => false,
+    });
+    match user.or(groups) {
+        Some(may) => may & mask,
+        None => of(&|whose| whose == Whose::Others).unwrap_or(Access::empty()),
+    }
+}

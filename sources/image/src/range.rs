@@ -1,0 +1,188 @@
+//! Where an image's bytes come from.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::io::preadv;
+use vfs::Patience;
+
+/// Bytes of a known number that do not change, read in ranges.
+pub trait RangeSource: Send + Sync {
+    /// How many bytes there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How much patience it takes to read.
+    fn patience(&self) -> Patience;
+
+    /// Fills `pieces`, which are in order and do not overlap: several at once, so that a source far away can ask for them at
+    /// once, and for those that adjoin as one. What is not there is an error.
+    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()>;
+
+    /// The file that has the same bytes at the same places, if there is one.
+    fn file(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// A range to be read.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    /// Where it begins.
+    pub at: u64,
+    /// What is filled.
+    pub into: &'a mut [u8],
+}
+
+/// The most pieces of one system call (`IOV_MAX`, `limits.h`).
+const IOV_MAX: usize = 1024;
+
+/// A file of this host.
+#[derive(Debug)]
+pub struct FileRanges {
+    file: File,
+    len: u64,
+}
+
+impl FileRanges {
+    /// Opens a file, or a block device.
+    pub fn open(path: &Path) -> io::Result<FileRanges> {
+        use std::io::{Seek, SeekFrom};
+        let mut file = File::open(path)?;
+        let len = file.seek(SeekFrom::End(0))?;
+        Ok(FileRanges { file, len })
+    }
+}
+
+impl RangeSource for FileRanges {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// As for any metadata of a local file system.
+    fn patience(&self) -> Patience {
+        Patience::Brief
+    }
+
+    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        let mut rest = pieces;
+        while let Some(first) = rest.first() {
+            let at = first.at;
+            let mut end = at;
+            let adjoining = rest
+                .iter()
+                .take(IOV_MAX)
+                .take_while(|piece| {
+                    let adjoins = piece.at == end;
+                    end += piece.into.len() as u64;
+                    adjoins
+                })
+                .count();
+            let (now, later) = rest.split_at_mut(adjoining);
+            read_all(&self.file, at, now)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+}
+
+/// Fills `pieces`, which lie behind each other from `at`.
+fn read_all(file: &File, mut at: u64, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+    let mut slices: Vec<_> = pieces
+        .iter_mut()
+        .map(|piece| IoSliceMut::new(piece.into))
+        .collect();
+    let mut slices = &mut slices[..];
+    IoSliceMut::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match preadv(file, slices, at) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                at += read as u64;
+                IoSliceMut::advance_slices(&mut slices, read);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Bytes in memory.
+#[derive(Debug)]
+pub struct MemoryRanges(pub Vec<u8>);
+
+impl RangeSource for MemoryRanges {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::None
+    }
+
+    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        for piece in pieces {
+            let bytes = usize::try_from(piece.at)
+                .ok()
+                .and_then(|at| self.0.get(at..)?.get(..piece.into.len()))
+                .ok_or(io::ErrorKind::UnexpectedEof)?;
+            piece.into.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_filled_wherever_they_are() {
+        let bytes: Vec<u8> = (0..5000u32).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), &bytes).expect("written");
+        let file = FileRanges::open(file.path()).expect("opened");
+        let memory = MemoryRanges(bytes.clone());
+        for source in [&file as &dyn RangeSource, &memory] {
+            assert_eq!(source.len(), 5000);
+            let (mut a, mut b, mut c) = ([0; 10], [0; 1500], [0; 7]);
+            let mut pieces = [
+                Piece {
+                    at: 3,
+                    into: &mut a,
+                },
+                Piece {
+                    at: 13,
+                    into: &mut b,
+                },
+                Piece {
+                    at: 4993,
+                    into: &mut c,
+                },
+            ];
+            source.read(&mut pieces).expect("read");
+            assert_eq!(a, bytes[3..13]);
+            assert_eq!(b, bytes[13..1513]);
+            assert_eq!(c, bytes[4993..]);
+            let mut beyond = [0; 8];
+            let mut piece = [Piece {
+                at: 4993,
+                into: &mut beyond,
+            }];
+            assert!(source.read(&mut piece).is_err());
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! An image's storage: devices in segments, and what was decoded, through the cache.
+
+use std::sync::Arc;
+
+use erofs::layout::Algorithm;
+use erofs::read::{Cluster, Error, Image, Storage};
+use vfs::{Errno, Patience, Result};
+
+use crate::cache::{Cache, Claim, Load, Theirs};
+use crate::range::{Piece, RangeSource};
+
+/// Bytes that are read at once: of metadata, what belongs together is close together, and a disk or a network has no smaller
+/// measure that is worth a request.
+const SEGMENT: u64 = 16 << 10;
+
+/// Segments that a run of misses grows to: 1 MiB, from which on a request's own cost no longer counts.
+const MAX_WINDOW: u64 = 64;
+
+/// Decoded bytes up to which LZ4 is done before a hand-over to another thread would be.
+const BRIEF: u32 = 64 << 10;
+
+/// What the reader of an image answers.
+pub(crate) type Read<T> = core::result::Result<T, Error<Errno>>;
+
+/// What a cache has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    /// A segment of a device.
+    Segment(u16, u64),
+    /// What a cluster decodes to.
+    Cluster(Cluster),
+}
+
+/// The devices of an image, and what is known of them.
+pub(crate) struct Devices {
+    pub(crate) each: Vec<Arc<dyn RangeSource>>,
+    pub(crate) cache: Arc<Cache<Key>>,
+}
+
+/// An image's storage for one call.
+pub(crate) struct Access<'a> {
+    pub(crate) devices: &'a Devices,
+    pub(crate) patience: Patience,
+}
+
+impl Storage for Access<'_> {
+    type Error = Errno;
+    type Decoded = Arc<[u8]>;
+
+    fn devices(&self) -> u16 {
+        self.devices.each.len() as u16
+    }
+
+    fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        self.segments(device, at, into.len(), &mut |bytes| {
+            into[done..done + bytes.len()].copy_from_slice(bytes);
+            done += bytes.len();
+        })
+    }
+
+    fn decoded(&self, image: &Image, cluster: &Cluster) -> Read<Arc<[u8]>> {
+        let brief = cluster.algorithm == Algorithm::Lz4 && cluster.decoded <= BRIEF;
+        let needed = if brief {
+            Patience::Brief
+        } else {
+            Patience::Full
+        };
+        let key = Key::Cluster(*cluster);
+        let cache = &self.devices.cache;
+        if self.patience < needed {
+            return cache.get(key).ok_or(Error::Storage(Errno::WOULD_BLOCK));
+        }
+        match cache.claim(key) {
+            Claim::Ready(bytes) => Ok(bytes),
+            Claim::Theirs(theirs) => self.wait(theirs).map_err(Error::Storage),
+            Claim::Ours(load) => {
+                let decoded = cluster.decode(image, &Direct(self)).map(Arc::from);
+                load.settle(decoded.as_ref().map(Arc::clone).map_err(errno));
+                decoded
+            }
+        }
+    }
+}
+
+/// Encoded bytes: they are read once, for what they decode to is kept.
+struct Direct<'a, 'b>(&'a Access<'b>);
+
+impl Storage for Direct<'_, '_> {
+    type Error = Errno;
+    type Decoded = Arc<[u8]>;
+
+    fn devices(&self) -> u16 {
+        self.0.devices()
+    }
+
+    fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<()> {
+        let source = self.0.source(device, at, into.len())?;
+        self.0.may(source.patience())?;
+        Ok(source.read(&mut [Piece { at, into }])?)
+    }
+
+    fn decoded(&self, image: &Image, cluster: &Cluster) -> Read<Arc<[u8]>> {
+        self.0.decoded(image, cluster)
+    }
+}
+
+impl Access<'_> {
+    /// The source that has `len` bytes `at` a device.
+    pub(crate) fn source(&self, device: u16, at: u64, len: usize) -> Result<&dyn RangeSource> {
+        let source = self.devices.each.get(usize::from(device));
+        let source = source.ok_or(Errno::ENODEV)?;
+        match at.checked_add(len as u64) {
+            Some(end) if end <= source.len() => Ok(&**source),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Gives `take` the `len` bytes `at` a device, in pieces.
+    pub(crate) fn segments(
+        &self,
+        device: u16,
+        at: u64,
+        len: usize,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<()> {
+        let source = self.source(device, at, len)?;
+        let end = at + len as u64;
+        let mut at = at;
+        while at < end {
+            let number = at / SEGMENT;
+            let last = (end - 1) / SEGMENT;
+            let segment = self.segment(source, device, number, last)?;
+            let first = (at % SEGMENT) as usize;
+            let piece = &segment[first..segment.len().min(first + (end - at) as usize)];
+            take(piece);
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The segment `number`; those up to `last` will be asked for as well.
+    fn segment(
+        &self,
+        source: &dyn RangeSource,
+        device: u16,
+        number: u64,
+        last: u64,
+    ) -> Result<Arc<[u8]>> {
+        let cache = &self.devices.cache;
+        let key = Key::Segment(device, number);
+        if self.patience < source.patience() {
+            return cache.get(key).ok_or(Errno::WOULD_BLOCK);
+        }
+        match cache.claim(key) {
+            Claim::Ready(segment) => Ok(segment),
+            Claim::Theirs(theirs) => self.wait(theirs),
+            Claim::Ours(load) => self.load(source, device, load, last),
+        }
+    }
+
+    /// Loads our segment, and behind it those that are missing up to `last`, or as many as were read in a row before it: a reader
+    /// that goes on will want them.
+    fn load(
+        &self,
+        source: &dyn RangeSource,
+        device: u16,
+        first: Load<Key>,
+        last: u64,
+    ) -> Result<Arc<[u8]>> {
+        let cache = &self.devices.cache;
+        let Key::Segment(_, number) = first.key() else {
+            unreachable!("it was claimed as a segment");
+        };
+        let is_there = |number: u64| cache.has(Key::Segment(device, number));
+        let in_a_row = (1..=MAX_WINDOW.min(number)).take_while(|back| is_there(number - back));
+        let wanted = last.max(number + in_a_row.count() as u64);
+        let highest = (source.len() - 1) / SEGMENT;
+        let mut loads = vec![(number, first)];
+        for next in number + 1..=wanted.min(number + MAX_WINDOW - 1).min(highest) {
+            match cache.claim(Key::Segment(device, next)) {
+                Claim::Ours(load) => loads.push((next, load)),
+                Claim::Ready(_) | Claim::Theirs(_) => break,
+            }
+        }
+        let len = |number: u64| SEGMENT.min(source.len() - number * SEGMENT) as usize;
+        let mut segments: Vec<_> = loads.iter().map(|(at, _)| vec![0; len(*at)]).collect();
+        let mut pieces: Vec<_> = loads
+            .iter()
+            .zip(&mut segments)
+            .map(|((number, _), into)| Piece {
+                at: number * SEGMENT,
+                into,
+            })
+            .collect();
+        source.read(&mut pieces)?;
+        let segments: Vec<Arc<[u8]>> = segments.into_iter().map(Arc::from).collect();
+        for ((_, load), segment) in loads.into_iter().zip(&segments) {
+            load.settle(Ok(segment.clone()));
+        }
+        Ok(segments[0].clone())
+    }
+
+    fn wait(&self, theirs: Theirs) -> Result<Arc<[u8]>> {
+        self.may(Patience::Full)?;
+        theirs.wait()
+    }
+
+    fn may(&self, needed: Patience) -> Result<()> {
+        match self.patience >= needed {
+            true => Ok(()),
+            false => Err(Errno::WOULD_BLOCK),
+        }
+    }
+}
+
+/// What a caller is told of an image that cannot be read.
+pub(crate) fn errno(error: &Error<Errno>) -> Errno {
+    match error {
+        Error::Storage(errno) => *errno,
+        Error::Corrupt(_) => Errno::EIO,
+        Error::Unsupported(_) => Errno::EOPNOTSUPP,
+    }
+}
