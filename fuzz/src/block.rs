@@ -60,7 +60,7 @@ fn guest(input: &mut Unstructured<'_>, export: &Export) -> Result<()> {
 }
 
 fn client(input: &mut Unstructured<'_>, export: Arc<Export>) -> Result<()> {
-    let connection = Server::new(export, false).session();
+    let connection = Server::new(export, false, Vec::new()).session();
     let mut bytes = 3u32.to_be_bytes().to_vec();
     while !input.is_empty() {
         match input.arbitrary::<u8>()? {

@@ -72,11 +72,11 @@ pub(crate) struct ServeArgs {
     #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
     virtio_9p: Vec<Channel>,
     /// Serve a file as a disk at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a source's, and FILE
-    /// a path within it, or nothing where the source is a file itself; ro lets the guest read only
+    /// a path within it, or nothing for an image, which is the disk then; ro lets the guest read only
     #[arg(long, value_name = "[NAME=]SOCKET[,file=FILE][,ro]")]
     block: Vec<Drive>,
     /// Serve files as disks by NBD at tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT or fd:N; may be repeated. An export's name is the
-    /// path of a file [usual port: 10809]
+    /// path of a file; an image is the export without a name, or of its source's [usual port: 10809]
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<Addr>,
     /// What a virtiofs guest may keep

@@ -7,7 +7,7 @@ use block::nbd::Server;
 use block::{Disk, virtio};
 use engine::{Engine, Service};
 use transports::{Addr, Listener};
-use vfs::{Call, Caller, Cx, Export};
+use vfs::{Call, Caller, Cx};
 use virtqueue::Config;
 
 use super::exports::Exports;
@@ -36,7 +36,7 @@ pub(super) struct Drive {
     /// The source that the file is of, or all of them.
     name: Option<String>,
     pub(super) at: Addr,
-    /// Its path there; none if the source is a file itself.
+    /// Its path there; none for an image, whole.
     file: String,
     read_only: bool,
 }
@@ -80,8 +80,7 @@ pub(super) fn places(
     vhost: &Virtiofs,
 ) -> Result<Vec<Place>, Failure> {
     let place = |drive: &Drive| {
-        let export = exports.named(drive.name.as_deref(), "--block")?;
-        let disk = Arc::new(drive.open(&export)?);
+        let disk = Arc::new(drive.open(exports)?);
         let config = Config {
             queues: QUEUES.into(),
             features: virtio::features(&disk),
@@ -98,12 +97,19 @@ pub(super) fn places(
 }
 
 impl Drive {
-    fn open(&self, export: &Export) -> Result<Disk, Failure> {
+    fn open(&self, exports: &Exports) -> Result<Disk, Failure> {
+        let export = exports.named(self.name.as_deref(), "--block")?;
+        let name = self.name.as_deref().unwrap_or("").as_bytes();
+        let image = exports.images.iter().find(|image| image.name == name);
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
-        Disk::open(&cx, export, self.file.as_bytes(), self.read_only).map_err(|errno| {
+        let opened = match image.filter(|_| self.file.is_empty()) {
+            Some(image) => Disk::open(&cx, &image.export, &image.path, true),
+            None => Disk::open(&cx, &export, self.file.as_bytes(), self.read_only),
+        };
+        opened.map_err(|errno| {
             let file = match self.file.as_str() {
-                "" => "the source (,file=FILE names a file in it)",
+                "" => "the source is no image; ,file=FILE names a file in it",
                 file => file,
             };
             Failure::new(format!("--block {}: {file}: {errno}", self.at))
@@ -122,7 +128,8 @@ pub(super) fn serve(
     listeners: Vec<Listener>,
     exports: &Exports,
 ) -> Result<(), Failure> {
-    let service = Arc::new(NbdService(Server::new(exports.whole.clone(), false)));
+    let server = Server::new(exports.whole.clone(), false, exports.images.clone());
+    let service = Arc::new(NbdService(server));
     for listener in listeners {
         engine
             .listen(listener, service.clone())

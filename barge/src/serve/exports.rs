@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ::nfs::server::{Listed, Referral};
+use block::nbd::Image;
 use layers::squash::Whom;
 use layers::{Bundle, Clients, ReadOnly, Trace, stack};
 use vfs::{Export, FileSystem, Level};
@@ -25,6 +26,8 @@ pub(super) struct Exports {
     pub(super) listed: Vec<Listed>,
     /// What is elsewhere.
     pub(super) referrals: Vec<Referral>,
+    /// The files of sources that are images, by their sources' names, where disks are served.
+    pub(super) images: Vec<Image>,
 }
 
 /// A line of exports(5), with a source's name for the path: who may use it.
@@ -93,7 +96,30 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         whole,
         listed,
         referrals,
+        images: images(plan)?,
     })
+}
+
+fn images(plan: &Plan) -> Result<Vec<Image>, Failure> {
+    let mut images = Vec::new();
+    for (name, Named { source, .. }) in names(&plan.sources)?.into_iter().zip(&plan.sources) {
+        let Source::Tree(tree) = source else {
+            continue;
+        };
+        let Some(image) = tree.image().filter(|_| !plan.block.is_empty()) else {
+            continue;
+        };
+        let (file, _) = image.file().map_err(Failure::new)?;
+        let dir = barge_client::Source::HostDir(file.to_owned());
+        let (dir, path) = dir.find().map_err(Failure::new)?;
+        let dir = wrap(stack(dir, ReadOnly), &plan.layers, of(&plan.lists, &name));
+        images.push(Image {
+            name: name.into_bytes(),
+            export: Arc::new(Export::new("", dir)),
+            path,
+        });
+    }
+    Ok(images)
 }
 
 fn referrals(sources: &[Named]) -> Vec<Referral> {

@@ -143,7 +143,7 @@ fn a_drive_without_a_file_is_refused() {
         ),
         (
             socket.clone(),
-            "the source (,file=FILE names a file in it): Is a directory",
+            "the source is no image; ,file=FILE names a file in it: Is a directory",
         ),
     ] {
         let told = run(BARGE, &["serve", &path, "--block", &drive]);

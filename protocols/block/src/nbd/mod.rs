@@ -1,8 +1,8 @@
 //! NBD (the protocol's specification: `doc/proto.md` of the reference implementation), the server half: fixed newstyle,
 //! structured replies, `base:allocation`.
 //!
-//! The name of an export is the path of a file below the root of what is served; the empty name is the root itself,
-//! where that is a file.
+//! The name of an export is the path of a file below the root of what is served, or one that a file was given; the
+//! empty name is the root itself, where that is a file.
 //!
 //! Not there: the oldstyle, TLS, extended headers, resizing.
 
@@ -24,12 +24,28 @@ use crate::Disk;
 pub struct Server {
     export: Arc<Export>,
     read_only: bool,
+    images: Vec<Image>,
+}
+
+/// A file that has a name of its own, and can only be read.
+#[derive(Clone)]
+pub struct Image {
+    /// What clients call it.
+    pub name: Vec<u8>,
+    /// What the file is in.
+    pub export: Arc<Export>,
+    /// Its path there.
+    pub path: Vec<u8>,
 }
 
 impl Server {
-    /// Serves the files of `export`, only to be read if `read_only`.
-    pub fn new(export: Arc<Export>, read_only: bool) -> Server {
-        Server { export, read_only }
+    /// Serves the files of `export`, only to be read if `read_only`, and `images`, whose names come first.
+    pub fn new(export: Arc<Export>, read_only: bool, images: Vec<Image>) -> Server {
+        Server {
+            export,
+            read_only,
+            images,
+        }
     }
 
     /// A new connection.

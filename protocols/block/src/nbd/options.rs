@@ -150,7 +150,11 @@ impl Connection {
 impl Server {
     /// Opens the export `name`: nothing is decided yet if that has to be tried again.
     fn attach(&self, cx: &Cx<'_>, name: &[u8], said: &Said) -> Result<Result<Attached>> {
-        match Disk::open(cx, &self.export, name, self.read_only) {
+        let opened = match self.images.iter().find(|image| image.name == name) {
+            Some(image) => Disk::open(cx, &image.export, &image.path, true),
+            None => Disk::open(cx, &self.export, name, self.read_only),
+        };
+        match opened {
             Ok(disk) => Ok(Ok(Attached {
                 disk,
                 structured: said.structured,
@@ -161,13 +165,17 @@ impl Server {
         }
     }
 
-    /// Names of exports: the files in the root, or the empty name if the root is a file.
+    /// Names of exports: images, and the files in the root, or the empty name if the root is a file.
     fn list(&self, cx: &Cx<'_>) -> Result<Vec<Vec<u8>>> {
+        let mut names = Names {
+            files: self.images.iter().map(|image| image.name.clone()).collect(),
+            ..Names::default()
+        };
         let root = self.export.fs.root(cx)?;
         if root.kind() == Kind::File {
-            return Ok(vec![Vec::new()]);
+            names.files.push(Vec::new());
+            return Ok(names.files);
         }
-        let mut names = Names::default();
         let dir = root.open(cx, OpenFlags::READ)?;
         loop {
             let (before, cookie) = (names.seen, names.cookie);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use block::nbd::{Connection, Server};
+use block::nbd::{Connection, Image, Server};
 use proptest::prelude::*;
 use vfs::{Call, Export};
 use vfs_testkit::Message;
@@ -106,7 +106,7 @@ fn chunk(kind: u16, done: bool, data: &[u8]) -> Vec<u8> {
 /// A connection to the disk of [`export`] that has agreed on simple answers, or on structured ones with extents.
 fn connected(structured: bool) -> (Arc<Export>, Connection) {
     let export = export();
-    let connection = Server::new(export.clone(), false).session();
+    let connection = Server::new(export.clone(), false, Vec::new()).session();
     let mut hello = 3u32.to_be_bytes().to_vec();
     if structured {
         hello.extend(option(8, b""));
@@ -129,7 +129,7 @@ fn the_server_speaks_first() {
         }
     }
     let heard = Arc::new(Heard::default());
-    Server::new(export(), false)
+    Server::new(export(), false, Vec::new())
         .session()
         .can_speak(heard.clone());
     assert_eq!(
@@ -141,7 +141,7 @@ fn the_server_speaks_first() {
 #[test]
 fn an_export_is_chosen_by_go_or_by_its_name_alone() {
     let (size, flags) = (SIZE.to_be_bytes(), 0x96du16.to_be_bytes());
-    let connection = Server::new(export(), false).session();
+    let connection = Server::new(export(), false, Vec::new()).session();
     let hello = [
         &3u32.to_be_bytes()[..],
         &option(7, &named("dir/disk", &[0, 0])),
@@ -157,7 +157,7 @@ fn an_export_is_chosen_by_go_or_by_its_name_alone() {
     assert_eq!(send(&connection, &request(FLUSH, 0, 0, 0)), Ok(simple(0)));
 
     for (handshake, zeros) in [(3u32, 0), (1, 124)] {
-        let connection = Server::new(export(), false).session();
+        let connection = Server::new(export(), false, Vec::new()).session();
         let hello = [&handshake.to_be_bytes()[..], &option(1, b"dir/disk")].concat();
         let expected = [&size[..], &flags, &vec![0; zeros]].concat();
         assert_eq!(send(&connection, &hello), Ok(expected));
@@ -166,7 +166,7 @@ fn an_export_is_chosen_by_go_or_by_its_name_alone() {
 
 #[test]
 fn what_cannot_be_had_is_refused_and_the_handshake_goes_on() {
-    let connection = Server::new(export(), false).session();
+    let connection = Server::new(export(), false, Vec::new()).session();
     let say = |bytes: &[u8]| send(&connection, bytes).expect("an answer");
     say(&3u32.to_be_bytes());
     let kind = |reply: &[u8]| reply[12..16].to_vec();
@@ -192,15 +192,34 @@ fn what_cannot_be_had_is_refused_and_the_handshake_goes_on() {
 fn exports_are_listed_files_of_the_root() {
     let export = export();
     drop(crate::root(&export).file("one", b"1"));
-    let connection = Server::new(export, false).session();
+    let connection = Server::new(export, false, Vec::new()).session();
     let hello = [&3u32.to_be_bytes()[..], &option(3, b"")].concat();
     let expected = [reply_to(3, 2, &named("one", b"")), reply_to(3, 1, b"")].concat();
     assert_eq!(send(&connection, &hello), Ok(expected));
 }
 
 #[test]
+fn an_image_has_a_name_of_its_own_and_is_only_read() {
+    let image = Image {
+        name: Vec::new(),
+        export: export(),
+        path: b"dir/disk".into(),
+    };
+    let connection = Server::new(export(), false, vec![image]).session();
+    let hello = [&3u32.to_be_bytes()[..], &option(3, b"")].concat();
+    let expected = [reply_to(3, 2, &named("", b"")), reply_to(3, 1, b"")].concat();
+    assert_eq!(send(&connection, &hello), Ok(expected));
+    send(&connection, &option(7, &named("", &[0, 0]))).expect("an export");
+    assert_eq!(
+        send(&connection, &request(TRIM, 0, 0, 1)),
+        Ok(simple(1)),
+        "it can be written"
+    );
+}
+
+#[test]
 fn messages_in_the_wrong_phase_end_the_connection() {
-    let connection = || Server::new(export(), false).session();
+    let connection = || Server::new(export(), false, Vec::new()).session();
     let flags = 3u32.to_be_bytes().to_vec();
     for bad in [
         request(READ, 0, 0, 1),
@@ -321,7 +340,7 @@ fn holes_are_told_and_not_sent() {
 
 #[test]
 fn every_beginning_of_a_message_waits_for_the_rest() {
-    let connection = Server::new(export(), false).session();
+    let connection = Server::new(export(), false, Vec::new()).session();
     let write = [request(WRITE, 0, 0, 5), vec![1; 5]].concat();
     for whole in [3u32.to_be_bytes().to_vec(), option(7, b"12345"), write] {
         for cut in 0..whole.len() {
@@ -342,7 +361,7 @@ proptest! {
         ),
         options in proptest::collection::vec((0u32..14, proptest::collection::vec(any::<u8>(), 0..40)), 0..6),
     ) {
-        let fresh = Server::new(export(), false).session();
+        let fresh = Server::new(export(), false, Vec::new()).session();
         let mut hello = 3u32.to_be_bytes().to_vec();
         hello.extend(options.iter().flat_map(|(number, data)| option(*number, data)));
         let _ = send(&fresh, &hello);

@@ -5,10 +5,10 @@ use remote::ninep::Pipe;
 use vfs_testkit::bed::ok;
 
 /// The file's number, once [`create`] has made it.
-pub const FILE: Fid = Fid(1 << 20);
+pub(crate) const FILE: Fid = Fid(1 << 20);
 
 /// Makes [`FILE`] in the root, and opens it to read and write.
-pub fn create(pipe: &Pipe) {
+pub(crate) fn create(pipe: &Pipe) {
     let (root, names) = (Fid(FILE.0 + 1), Names::new(&[]));
     let attach = T::Attach {
         fid: root,
@@ -31,13 +31,13 @@ pub fn create(pipe: &Pipe) {
 }
 
 /// A request to read [`FILE`].
-pub fn read(offset: u64, count: u32) -> T<'static> {
+pub(crate) fn read(offset: u64, count: u32) -> T<'static> {
     let fid = FILE;
     T::Read { fid, offset, count }
 }
 
 /// A request to write to [`FILE`].
-pub fn write(offset: u64, data: &[u8]) -> T<'_> {
+pub(crate) fn write(offset: u64, data: &[u8]) -> T<'_> {
     let (fid, data) = (FILE, Data(data));
     T::Write { fid, offset, data }
 }
