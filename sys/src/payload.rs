@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno as Raw, ReadWriteFlags};
-use vfs::{Errno, Patience, Payload, Result, Sink};
+use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 
 use crate::errno;
 
@@ -142,6 +142,12 @@ impl Sink for SliceSink<'_> {
         self.filled += read;
         Ok(read)
     }
+
+    fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
+        let filled = fill(&mut self.buffer[self.filled..][..len]);
+        self.filled += filled.unwrap_or(0).min(len);
+        Some(filled)
+    }
 }
 
 /// A sink that grows, up to a bound.
@@ -167,6 +173,28 @@ impl VecSink {
     /// What has come.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
+    }
+
+    /// Has `fill` put up to `len` bytes behind those that are there.
+    fn grown(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
+        assert!(
+            len <= self.room(),
+            "a source put in more than there is room for"
+        );
+        let before = self.bytes.len();
+        if self.bytes.capacity() == 0 {
+            // The system's memory is zero already.
+            self.bytes = vec![0; len];
+        } else {
+            self.bytes.resize(before + len, 0);
+        }
+        let filled = fill(&mut self.bytes[before..]);
+        self.bytes.truncate(before + filled.unwrap_or(0));
+        filled
     }
 }
 
@@ -198,15 +226,11 @@ impl Sink for VecSink {
         len: usize,
         patience: Patience,
     ) -> Result<usize> {
-        assert!(
-            len <= self.room(),
-            "a source put in more than there is room for"
-        );
-        let before = self.bytes.len();
-        self.bytes.resize(before + len, 0);
-        let read = pread_into(fd, offset, &mut self.bytes[before..], patience);
-        self.bytes.truncate(before + *read.as_ref().unwrap_or(&0));
-        read
+        self.grown(len, |rest| pread_into(fd, offset, rest, patience))
+    }
+
+    fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
+        Some(self.grown(len, fill))
     }
 }
 

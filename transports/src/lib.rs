@@ -21,7 +21,7 @@ mod vsock;
 pub use addr::{Addr, BadAddr};
 pub use datagrams::Datagrams;
 pub use frame::Frame;
-pub use link::{Interest, Link, Ready, StreamLink, pair};
+pub use link::{Interest, Link, Payloads, Ready, StreamLink, pair};
 pub use listener::{Listener, dial};
 pub use outbox::Outbox;
 pub use poll::Poller;

@@ -39,6 +39,11 @@ pub trait Link: Send + Sync {
         Ok(sent)
     }
 
+    /// How payloads shall travel. Unless a connection says otherwise, along with what is around them.
+    fn payloads(&self) -> Payloads {
+        Payloads::INLINE
+    }
+
     /// Waits for what interests, the end of the peer, or until `wake` is readable; for `time` at most,
     /// if one is given.
     fn wait(
@@ -66,6 +71,24 @@ pub trait Link: Send + Sync {
 
     /// The address of the other end, where it has one.
     fn peer_addr(&self) -> Option<IpAddr>;
+}
+
+/// From what size on payloads shall travel apart from the messages that they are of, bytes. Nothing here has a wish for
+/// their alignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payloads {
+    /// Received where they are wanted, behind what stands before them: one receipt more.
+    pub land: usize,
+    /// Sent from where they are: one piece more in a system call.
+    pub gather: usize,
+}
+
+impl Payloads {
+    /// Never: all payloads are copied from and to the buffers of messages.
+    pub const INLINE: Payloads = Payloads {
+        land: usize::MAX,
+        gather: usize::MAX,
+    };
 }
 
 /// What [`Link::wait`] waits for.
@@ -310,6 +333,13 @@ impl Link for StreamLink {
         }
     }
 
+    fn payloads(&self) -> Payloads {
+        Payloads {
+            land: LAND,
+            gather: GATHER,
+        }
+    }
+
     fn peer(&self) -> &str {
         &self.peer
     }
@@ -318,6 +348,12 @@ impl Link for StreamLink {
         self.addr
     }
 }
+
+/// From here on copying costs more than a receipt.
+const LAND: usize = 8 << 10;
+
+/// About where copying costs as much as a piece more in a system call.
+const GATHER: usize = 8 << 10;
 
 /// The address of who has none and is elsewhere: no network but all of them has it.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

@@ -1,6 +1,6 @@
 use std::os::fd::BorrowedFd;
 
-use vfs::{Patience, Result, Sink};
+use vfs::{Fill, Patience, Result, Sink};
 use wire::Outgoing;
 
 /// Messages in a row, to be sent at once; the last is under construction. File contents are read
@@ -95,6 +95,12 @@ impl Sink for Outbox {
         let got = sys::payload::pread_into(fd, offset, self.extend(len), patience)?;
         self.end += got;
         Ok(got)
+    }
+
+    fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
+        let filled = fill(self.extend(len));
+        self.end += filled.unwrap_or(0).min(len);
+        Some(filled)
     }
 }
 

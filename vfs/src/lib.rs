@@ -37,7 +37,7 @@ pub use node::{
     OpenFlags, Plus, RenameFlags, Seek, XattrFlags, open_by_owner,
 };
 pub use op::Op;
-pub use payload::{Payload, Sink};
+pub use payload::{Fill, Payload, Sink};
 pub use peer::Peer;
 pub use ranges::Ranges;
 

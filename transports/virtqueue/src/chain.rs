@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use libc::iovec;
 use rustix::io::Errno as Raw;
-use vfs::{Errno, Patience, Payload, Result, Sink};
+use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 use vm_memory::GuestAddress;
 use wire::{Incoming, Outgoing};
 
@@ -343,6 +343,11 @@ impl Sink for Reply {
         })?;
         self.seek(start + read);
         Ok(read)
+    }
+
+    /// A guest's memory is never lent: the guest changes it.
+    fn lend(&mut self, _: usize, _: Fill<'_>) -> Option<Result<usize>> {
+        None
     }
 }
 

@@ -102,17 +102,19 @@ impl<H: Half> Input<H> {
 
     /// Receives more, and says how many bytes: 0 when the server has ended. `begun` is the length of the
     /// message that has come in part, if enough of it has; `next` is how long the next one probably is, if
-    /// that is large.
+    /// that is large; `apart` says that a payload may have to come elsewhere, so no more is received than stands before it.
     pub(super) fn recv(
         &mut self,
         link: &dyn Link,
         begun: Option<usize>,
         next: Option<usize>,
+        apart: bool,
         wait: bool,
     ) -> io::Result<usize> {
         let come = self.end - self.start;
         let missing = begun.map(|len| len - come);
         let limit = match missing {
+            _ if apart && come < H::DATA_HEAD => H::DATA_HEAD - come,
             Some(missing) if missing >= Input::<H>::LARGE => missing,
             None if come == 0 => next.unwrap_or(self.size),
             _ => self.size,
@@ -128,6 +130,24 @@ impl<H: Half> Input<H> {
         }?;
         self.end += got;
         Ok(got)
+    }
+
+    /// Receives the payload that follows the head that has come into `into`, all of it, and says whether the server has not
+    /// ended before. After an error as much of it has come as before.
+    pub(super) fn land(&mut self, link: &dyn Link, into: &mut [u8]) -> io::Result<bool> {
+        let behind = &self.pending()[H::DATA_HEAD..];
+        let mut come = behind.len().min(into.len());
+        into[..come].copy_from_slice(&behind[..come]);
+        let passed = H::DATA_HEAD + come;
+        while come < into.len() {
+            let room = &mut into[come..];
+            match self.poller.wait(|wait| link.recv(room, wait))? {
+                0 => return Ok(false),
+                got => come += got,
+            }
+        }
+        self.skip(passed);
+        Ok(true)
     }
 
     /// Makes `current` this thread's alone, with room for a message of `len` bytes from `start` on.
