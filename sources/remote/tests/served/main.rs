@@ -7,6 +7,7 @@ mod device;
 mod diod;
 mod garbage;
 mod hostile;
+mod landing;
 mod lasting;
 mod net;
 mod nfs;
