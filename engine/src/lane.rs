@@ -374,6 +374,22 @@ impl Lane {
         Ok(output.is_clogged())
     }
 
+    /// [`Lane::send`] of messages that have pages among them, and waits.
+    pub(crate) fn send_pages(&self, out: &mut Outbox) -> io::Result<bool> {
+        let output = self.output();
+        let size = out.size();
+        if output.backlog.is_empty()
+            && let Some((before, pages, behind)) = out.parts()
+        {
+            self.link.send_pages(before, pages, behind)?;
+            add(&self.stats().sent, size);
+            return Ok(output.is_clogged());
+        }
+        drop(output);
+        out.settle()?;
+        self.send(out.bytes(), self.outstanding() == 0)
+    }
+
     /// [`Voice::say`].
     fn say(&self, message: &[u8]) -> bool {
         // Whoever sends holds it for microseconds, unless he waits for the peer.

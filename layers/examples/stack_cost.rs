@@ -13,8 +13,8 @@ use std::time::Instant;
 use layers::{Layer, Opened, forward, stack};
 use memory::Memory;
 use vfs::{
-    Call, Caller, Capabilities, Cx, Errno, FileSystem, Fill, Mode, Name, OpenFlags, Patience, Result,
-    Sink, Time,
+    Call, Caller, Capabilities, Cx, Errno, FileSystem, Fill, Mode, Name, OpenFlags, Patience,
+    Result, Sink, Time,
 };
 
 const PAGE: usize = 4096;

@@ -12,6 +12,8 @@ use rustix::net::{
 };
 use wire::Certified;
 
+use crate::Pages;
+
 /// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
 /// called from several threads at once.
 pub trait Link: Send + Sync {
@@ -42,6 +44,12 @@ pub trait Link: Send + Sync {
     /// How payloads shall travel. Unless a connection says otherwise, along with what is around them.
     fn payloads(&self) -> Payloads {
         Payloads::INLINE
+    }
+
+    /// Sends all of `head`, then the pages, then all of `tail`; waits as long as that takes. `Unsupported` unless
+    /// [`Payloads::pages`] has said from what size on that pays.
+    fn send_pages(&self, _head: &[u8], _pages: &mut Pages, _tail: &[u8]) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
     }
 
     /// Waits for what interests, the end of the peer, or until `wake` is readable; for `time` at most,
@@ -81,6 +89,8 @@ pub struct Payloads {
     pub land: usize,
     /// Sent from where they are: one piece more in a system call.
     pub gather: usize,
+    /// Sent as the pages that a file has in memory: some system calls more.
+    pub pages: usize,
 }
 
 impl Payloads {
@@ -88,6 +98,7 @@ impl Payloads {
     pub const INLINE: Payloads = Payloads {
         land: usize::MAX,
         gather: usize::MAX,
+        pages: usize::MAX,
     };
 }
 
@@ -123,6 +134,8 @@ pub struct StreamLink {
     ended: AtomicBool,
     peer: String,
     addr: Option<IpAddr>,
+    /// [`Payloads::pages`]
+    pages: usize,
 }
 
 enum Kind {
@@ -149,6 +162,7 @@ impl StreamLink {
         };
         Ok(StreamLink {
             addr: peer_addr(fd.as_fd()),
+            pages: pages_from(fd.as_fd()),
             input: fd,
             output: None,
             kind,
@@ -172,6 +186,7 @@ impl StreamLink {
             ended: AtomicBool::new(false),
             peer: peer.into(),
             addr: None,
+            pages: usize::MAX,
         })
     }
 
@@ -337,7 +352,18 @@ impl Link for StreamLink {
         Payloads {
             land: LAND,
             gather: GATHER,
+            pages: self.pages,
         }
+    }
+
+    fn send_pages(&self, head: &[u8], pages: &mut Pages, tail: &[u8]) -> io::Result<()> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
+        let mut sent = 0;
+        while sent < head.len() {
+            sent += retry(|| rustix::net::send(&self.input, &head[sent..], flags))?;
+        }
+        pages.send(self.output(), !tail.is_empty())?;
+        self.send(tail, true).map(drop)
     }
 
     fn peer(&self) -> &str {
@@ -346,6 +372,19 @@ impl Link for StreamLink {
 
     fn peer_addr(&self) -> Option<IpAddr> {
         self.addr
+    }
+}
+
+/// From here on a file's pages are worth being moved instead of copied, by a Unix socket and by TCP: `docs/design/zerocopy.md`.
+const PAGES_BY_UNIX: usize = 64 << 10;
+const PAGES_BY_TCP: usize = 256 << 10;
+
+/// From what size on a file's pages are sent to `fd`.
+fn pages_from(fd: BorrowedFd<'_>) -> usize {
+    match sockopt::socket_domain(fd) {
+        Ok(AddressFamily::UNIX) => PAGES_BY_UNIX,
+        Ok(AddressFamily::INET | AddressFamily::INET6) => PAGES_BY_TCP,
+        _ => usize::MAX,
     }
 }
 

@@ -81,7 +81,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         title: "9P, one client and one server, zero copy and not".into(),
         notes: vec![
             args.note(&place),
-            "one block at a time; µs of processors are the client's and the server's together".into(),
+            "one block at a time; µs of processors are the client's and the server's together"
+                .into(),
         ],
         servers: servers.into_iter().map(|(name, _)| name).collect(),
         peers: vec![1],
@@ -94,17 +95,11 @@ impl Server {
         let socket = |name: &str| place.run.join(format!("{name}-{zerocopy}.sock"));
         let (unix, virtio) = (socket("unix"), socket("virtio"));
         let port = free_port()?;
-        let process = Process::barge(
-            &place.share,
-            &[
-                "--9p",
-                &format!("unix:{}", unix.display()),
-                "--9p",
-                &format!("tcp:127.0.0.1:{port}"),
-                "--virtio-9p",
-                &virtio.display().to_string(),
-            ],
-        )?;
+        let (by_unix, by_tcp) = (unix.display(), format!("tcp:127.0.0.1:{port}"));
+        let (by_unix, by_queue) = (format!("unix:{by_unix}"), virtio.display().to_string());
+        let mut options = vec!["--9p", &by_unix, "--9p", &by_tcp, "--virtio-9p", &by_queue];
+        options.extend((zerocopy == "off").then_some("--no-zerocopy"));
+        let process = Process::barge(&place.share, &options)?;
         let url = |text: String| -> Result<Url, Failure> {
             format!("{text}?zerocopy={zerocopy}")
                 .parse()
@@ -195,7 +190,10 @@ impl Client {
             (with_cx(|cx| self.file.write(cx, at, &mut block))?, OUT)
         } else {
             let mut block = SliceSink::new(&mut self.block);
-            (with_cx(|cx| self.file.read(cx, at, size, &mut block))?, DATA.1)
+            (
+                with_cx(|cx| self.file.read(cx, at, size, &mut block))?,
+                DATA.1,
+            )
         };
         // Short answers are no answers.
         if done != size {

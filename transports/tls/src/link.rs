@@ -173,7 +173,10 @@ impl Link for TlsLink {
 
     /// What lies in memory of the keys' is copied from and to there anyway: once more or once less.
     fn payloads(&self) -> Payloads {
-        self.link.payloads()
+        Payloads {
+            pages: usize::MAX,
+            ..self.link.payloads()
+        }
     }
 
     fn peer(&self) -> &str {

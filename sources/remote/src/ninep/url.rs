@@ -309,7 +309,8 @@ mod tests {
         assert_eq!(within.options.aname, "/srv");
         assert_eq!(within.path, "dir/file");
 
-        let socket = url("9p+unix:/run/s?version=9p2000.u&msize=64k&uname=glenda&uid=7&zerocopy=off");
+        let socket =
+            url("9p+unix:/run/s?version=9p2000.u&msize=64k&uname=glenda&uid=7&zerocopy=off");
         assert_eq!(socket.place, Place::Addr(Addr::Unix("/run/s".into())));
         let expected = Options {
             aname: String::new(),

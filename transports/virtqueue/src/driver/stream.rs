@@ -270,6 +270,7 @@ impl Link for Stream {
         Payloads {
             land: APART,
             gather: APART,
+            pages: usize::MAX,
         }
     }
 
