@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
+use vfs::copies::copied;
 use vfs::{Call, Patience, Peer};
 use wire::{Answer, Malformed, Session, Voice};
 
@@ -368,6 +369,7 @@ impl Lane {
         }
         add(&self.stats().sent, bytes.len());
         if sent < bytes.len() {
+            copied(bytes.len() - sent);
             output.backlog.extend_from_slice(&bytes[sent..]);
             self.ring();
         }

@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno as Raw, ReadWriteFlags};
+use vfs::copies::copied;
 use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 
 use crate::errno;
@@ -43,7 +44,10 @@ pub fn read_all(
     while filled < len {
         match read(filled, flags) {
             Ok(0) => break,
-            Ok(read) => filled += read,
+            Ok(read) => {
+                copied(read);
+                filled += read;
+            }
             Err(Raw::INTR) => {}
             Err(Raw::AGAIN | Raw::OPNOTSUPP) if patience < Patience::Full => {
                 return Err(Errno::WOULD_BLOCK);
@@ -85,7 +89,10 @@ pub fn write_all(
     while written < len {
         match write(written) {
             Ok(0) => break,
-            Ok(more) => written += more,
+            Ok(more) => {
+                copied(more);
+                written += more;
+            }
             Err(Raw::INTR) => {}
             Err(_) if written > 0 => break,
             Err(error) => return Err(errno(error)),
@@ -124,6 +131,7 @@ impl Sink for SliceSink<'_> {
     }
 
     fn bytes(&mut self, data: &[u8]) {
+        copied(data.len());
         self.take(data.len()).copy_from_slice(data);
     }
 
@@ -208,6 +216,7 @@ impl Sink for VecSink {
             data.len() <= self.room(),
             "a source put in more than there is room for"
         );
+        copied(data.len());
         self.bytes.extend_from_slice(data);
     }
 

@@ -10,6 +10,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
     sockopt,
 };
+use vfs::copies::copied;
 use wire::Certified;
 
 use crate::Pages;
@@ -233,7 +234,9 @@ impl Link for StreamLink {
                 } else {
                     RecvFlags::DONTWAIT
                 };
-                Ok(retry(|| rustix::net::recv(&self.input, &mut *buf, flags))?.0)
+                let got = retry(|| rustix::net::recv(&self.input, &mut *buf, flags))?.0;
+                copied(got);
+                Ok(got)
             }
             Kind::Other { stop } => loop {
                 match retry(|| rustix::io::read(&self.input, &mut *buf)) {
@@ -265,7 +268,10 @@ impl Link for StreamLink {
                 Kind::Other { .. } => retry(|| rustix::io::write(self.output(), rest)),
             };
             match (result, &self.kind) {
-                (Ok(n), _) => sent += n,
+                (Ok(n), _) => {
+                    copied(n);
+                    sent += n;
+                }
                 (Err(error), Kind::Other { stop })
                     if wait && error.kind() == ErrorKind::WouldBlock =>
                 {
@@ -294,6 +300,7 @@ impl Link for StreamLink {
             Err(error) if wait && error.kind() == ErrorKind::WouldBlock => 0,
             done => done?,
         };
+        copied(sent);
         if !wait {
             return Ok(sent);
         }
@@ -389,7 +396,7 @@ fn pages_from(fd: BorrowedFd<'_>) -> usize {
 }
 
 /// From here on copying costs more than a receipt.
-const LAND: usize = 8 << 10;
+const LAND: usize = 32 << 10;
 
 /// About where copying costs as much as a piece more in a system call.
 const GATHER: usize = 8 << 10;

@@ -1,6 +1,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use vfs::copies::copied;
 use vfs::{Fill, Patience, Result, Sink};
 use wire::Outgoing;
 
@@ -83,6 +84,7 @@ impl Outbox {
         if taken == 0 {
             return Ok(());
         }
+        copied(taken);
         let (gap, end) = (self.gap, self.end);
         self.extend(taken);
         self.buffer.copy_within(gap..end, gap + taken);
@@ -181,6 +183,7 @@ impl Sink for Outbox {
     }
 
     fn bytes(&mut self, data: &[u8]) {
+        copied(data.len());
         self.extend(data.len()).copy_from_slice(data);
         self.end += data.len();
     }

@@ -12,6 +12,7 @@
 
 pub mod acl;
 pub mod attr;
+pub mod copies;
 pub mod cx;
 pub mod errno;
 pub mod export;

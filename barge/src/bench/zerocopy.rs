@@ -37,6 +37,13 @@ const SIZES: [usize; 17] = [
     1 << 20,
 ];
 
+/// Whether the client does without copies, and the server. The first is compared with the second.
+const COLUMNS: [(&str, bool, bool); 3] = [
+    ("zerocopy", true, true),
+    ("zerocopy=off", false, false),
+    ("of the client only", true, false),
+];
+
 const TRANSPORTS: [&str; 3] = ["unix", "tcp", "virtqueue"];
 
 /// A server, and how it is read and written.
@@ -64,10 +71,10 @@ struct Client {
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let place = Place::make(args)?;
-    let servers = vec![
-        ("zerocopy".to_owned(), Server::start(&place, "on")?),
-        ("zerocopy=off".to_owned(), Server::start(&place, "off")?),
-    ];
+    let mut servers = Vec::new();
+    for (name, client, server) in COLUMNS {
+        servers.push((name.to_owned(), Server::start(&place, client, server)?));
+    }
     let mut cells = Vec::new();
     for by in 0..TRANSPORTS.len() {
         for writes in [false, true] {
@@ -91,16 +98,17 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
 }
 
 impl Server {
-    fn start(place: &Place, zerocopy: &str) -> Result<Server, Failure> {
-        let socket = |name: &str| place.run.join(format!("{name}-{zerocopy}.sock"));
+    fn start(place: &Place, client: bool, server: bool) -> Result<Server, Failure> {
+        let socket = |name: &str| place.run.join(format!("{name}-{client}-{server}.sock"));
         let (unix, virtio) = (socket("unix"), socket("virtio"));
         let port = free_port()?;
         let (by_unix, by_tcp) = (unix.display(), format!("tcp:127.0.0.1:{port}"));
         let (by_unix, by_queue) = (format!("unix:{by_unix}"), virtio.display().to_string());
         let mut options = vec!["--9p", &by_unix, "--9p", &by_tcp, "--virtio-9p", &by_queue];
-        options.extend((zerocopy == "off").then_some("--no-zerocopy"));
+        options.extend((!server).then_some("--no-zerocopy"));
         let process = Process::barge(&place.share, &options)?;
         let url = |text: String| -> Result<Url, Failure> {
+            let zerocopy = if client { "on" } else { "off" };
             format!("{text}?zerocopy={zerocopy}")
                 .parse()
                 .map_err(Failure::new)

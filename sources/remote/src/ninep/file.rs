@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use p9::client::ask;
 use p9::{Data, Datasync, Fid, Rmessage, Tmessage};
+use vfs::copies::copied;
 use vfs::{
     Access, Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
     LeaseKind, Node, NodeId, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
@@ -154,7 +155,10 @@ impl RemoteFile {
                 Came::Whole(reply) => {
                     let data = reply.data();
                     match own.get_mut(..data.len()) {
-                        Some(own) if !own.is_empty() => own.copy_from_slice(data),
+                        Some(own) if !own.is_empty() => {
+                            copied(data.len());
+                            own.copy_from_slice(data);
+                        }
                         _ => each(data),
                     }
                     data.len()

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use transports::{Link, Poller};
+use vfs::copies::copied;
 
 use super::Half;
 
@@ -137,6 +138,7 @@ impl<H: Half> Input<H> {
     pub(super) fn land(&mut self, link: &dyn Link, into: &mut [u8]) -> io::Result<bool> {
         let behind = &self.pending()[H::DATA_HEAD..];
         let mut come = behind.len().min(into.len());
+        copied(come);
         into[..come].copy_from_slice(&behind[..come]);
         let passed = H::DATA_HEAD + come;
         while come < into.len() {
@@ -157,6 +159,7 @@ impl<H: Half> Input<H> {
         if alone && start < end && start + len <= self.size {
             return;
         }
+        copied(end - start);
         if alone {
             let chunk = Arc::get_mut(&mut self.current).expect("no reply shares it");
             chunk.copy_within(start..end, 0);

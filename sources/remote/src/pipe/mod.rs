@@ -34,6 +34,7 @@ use std::sync::{Arc, Condvar, Mutex, Weak};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Link, Payloads};
+use vfs::copies::copied;
 use vfs::{Cx, Errno, Result};
 
 use self::asides::Asides;
@@ -228,6 +229,7 @@ impl<H: Half> Pipe<H> {
         if separate {
             drop(self.send_with(state, payload, shape.zeros));
         } else {
+            copied(payload.len());
             state.queue.extend_from_slice(payload);
             let len = state.queue.len() + shape.zeros;
             state.queue.resize(len, 0);

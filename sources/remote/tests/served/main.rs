@@ -3,6 +3,7 @@
 mod blocking;
 mod cancel;
 mod conformance;
+mod copies;
 mod device;
 mod diod;
 mod garbage;
