@@ -5,17 +5,16 @@ use std::process::Command;
 use std::sync::Arc;
 
 use engine::Tuning;
-use hostdir::{HostDir, Identity, Options as Shown};
 use remote::ninep::{LastingLink, Options, Remote9p, Retry};
 use remote::virtiofs::{self, RemoteFuse};
 use sys::payload::{SlicePayload, SliceSink};
-use tempfile::TempDir;
 use transports::Link;
 use vfs::{Call, Caller, Cx, FileSystem, Mode, Name, OpenFlags, Result, Want};
 use vfs_testkit::bed::{ok, pattern};
 
 use crate::device::Shared;
 use crate::net::Served;
+use crate::pages::directory;
 
 /// Of a message.
 const SIZE: usize = 512 << 10;
@@ -39,17 +38,6 @@ fn alone(name: &str, test: impl FnOnce()) {
     let ran = ran.output().expect("runs");
     let said = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success() && said.contains("1 passed"), "{said}");
-}
-
-fn directory() -> (TempDir, Arc<dyn FileSystem>) {
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("file"), pattern(SIZE * 2, 7)).expect("written");
-    let options = Shown {
-        identity: Identity::Fixed,
-        ..Shown::default()
-    };
-    let fs = HostDir::open(dir.path(), options).expect("exported");
-    (dir, fs)
 }
 
 /// How often each byte is copied that is read from `fs`, and written to it.
@@ -108,7 +96,7 @@ fn connect(link: impl Link + 'static, zerocopy: bool) -> Arc<Remote9p> {
 #[test]
 fn sockets_copy_twice_at_each_end_at_most() {
     alone("sockets_copy_twice_at_each_end_at_most", || {
-        let (dir, fs) = directory();
+        let (dir, fs) = directory(SIZE * 2);
         let pages = Served::of(fs.clone());
         let copying = Served::tuned(
             fs,
@@ -139,7 +127,7 @@ fn sockets_copy_twice_at_each_end_at_most() {
 #[test]
 fn virtiofs_copies_once() {
     alone("virtiofs_copies_once", || {
-        let (_dir, fs) = directory();
+        let (_dir, fs) = directory(SIZE * 2);
         let (_shared, socket) = Shared::of(fs, fuse::server::Options::default());
         let mount = RemoteFuse::mount(socket, virtiofs::Options::default()).expect("mounted");
         assert_copies("virtiofs", copies(&*mount), (1.0, 1.0));

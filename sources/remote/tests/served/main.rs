@@ -12,6 +12,7 @@ mod landing;
 mod lasting;
 mod net;
 mod nfs;
+mod pages;
 mod pipe;
 mod queue;
 mod virtiofsd;
