@@ -212,12 +212,32 @@ fn tags_and_fids_are_used_again_and_have_an_end() {
 fn a_payload_may_be_received_apart_if_it_is_one_that_was_asked_for() {
     let mut client = linux();
     let tag = read(&mut client, 100);
-    let good = reply(tag, &Rmessage::Read { data: Data(&[7; 100]) });
+    let good = reply(
+        tag,
+        &Rmessage::Read {
+            data: Data(&[7; 100]),
+        },
+    );
     assert_eq!(client.apart(&good[..DATA_HEAD]), Some((tag, 100)));
     assert_eq!(client.apart(&good[..DATA_HEAD - 1]), None);
-    let more = reply(tag, &Rmessage::Read { data: Data(&[7; 101]) });
-    let listed = reply(tag, &Rmessage::Readdir { data: Data(&[7; 100]) });
-    let of_another = reply(Tag(9), &Rmessage::Read { data: Data(&[7; 100]) });
+    let more = reply(
+        tag,
+        &Rmessage::Read {
+            data: Data(&[7; 101]),
+        },
+    );
+    let listed = reply(
+        tag,
+        &Rmessage::Readdir {
+            data: Data(&[7; 100]),
+        },
+    );
+    let of_another = reply(
+        Tag(9),
+        &Rmessage::Read {
+            data: Data(&[7; 100]),
+        },
+    );
     let mut longer = good.clone();
     longer[0] += 1;
     for other in [more, listed, of_another, longer] {
@@ -234,7 +254,12 @@ fn one_that_is_received_apart_while_it_is_cancelled_keeps_its_tag_until_that_is_
     let mut client = linux();
     let tag = read(&mut client, 100);
     assert!(client.cancel(tag, &mut Vec::new()));
-    let good = reply(tag, &Rmessage::Read { data: Data(&[7; 3]) });
+    let good = reply(
+        tag,
+        &Rmessage::Read {
+            data: Data(&[7; 3]),
+        },
+    );
     assert_eq!(client.apart(&good), Some((tag, 3)));
     client.landed(tag);
     client.release(tag);
