@@ -386,9 +386,12 @@ impl Link for StreamLink {
 const PAGES_BY_UNIX: usize = 64 << 10;
 const PAGES_BY_TCP: usize = 256 << 10;
 
-/// From what size on a file's pages are sent to `fd`.
+/// From what size on a file's pages are sent to `fd`. One that somebody else has made not to wait takes none: splice(2) has
+/// no word for waiting nevertheless.
 fn pages_from(fd: BorrowedFd<'_>) -> usize {
+    let waits = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
     match sockopt::socket_domain(fd) {
+        _ if !waits => usize::MAX,
         Ok(AddressFamily::UNIX) => PAGES_BY_UNIX,
         Ok(AddressFamily::INET | AddressFamily::INET6) => PAGES_BY_TCP,
         _ => usize::MAX,
@@ -495,6 +498,21 @@ mod tests {
                 assert!(got == pieces.concat());
             });
         }
+    }
+
+    #[test]
+    fn pages_go_by_sockets_that_wait() {
+        let pages = |fd: OwnedFd| {
+            let link = StreamLink::new(fd, "test").expect("a link");
+            link.payloads().pages
+        };
+        let (one, other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        other.set_nonblocking(true).expect("set");
+        assert_eq!(pages(one.into()), PAGES_BY_UNIX);
+        assert_eq!(pages(other.into()), usize::MAX);
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        let pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
+        assert_eq!(pipe.payloads().pages, usize::MAX);
     }
 
     #[test]
