@@ -232,7 +232,7 @@ impl Client {
 
     /// Which request the Rread is for that `head` begins with, and how long its payload is, which may be received apart; nothing
     /// of any other message, of one that [`Client::receive`] would not take, or if less than the message's
-    /// [`DATA_HEAD`](crate::message::DATA_HEAD) has come.
+    /// [`DATA_HEAD`] has come.
     pub fn apart(&self, head: &[u8]) -> Option<(Tag, usize)> {
         let (head, _) = head.split_first_chunk::<DATA_HEAD>()?;
         let Header { size, number, tag } = Header::decode(head).ok()?;
