@@ -13,7 +13,7 @@ use rustix::net::{
 use vfs::copies::copied;
 use wire::Certified;
 
-use crate::Pages;
+use crate::{Pages, Payloads};
 
 /// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
 /// called from several threads at once.
@@ -82,27 +82,6 @@ pub trait Link: Send + Sync {
     fn peer_addr(&self) -> Option<IpAddr>;
 }
 
-/// From what size on payloads shall travel apart from the messages that they are of, bytes. Nothing here has a wish for
-/// their alignment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Payloads {
-    /// Received where they are wanted, behind what stands before them: one receipt more.
-    pub land: usize,
-    /// Sent from where they are: one piece more in a system call.
-    pub gather: usize,
-    /// Sent as the pages that a file has in memory: some system calls more.
-    pub pages: usize,
-}
-
-impl Payloads {
-    /// Never: all payloads are copied from and to the buffers of messages.
-    pub const INLINE: Payloads = Payloads {
-        land: usize::MAX,
-        gather: usize::MAX,
-        pages: usize::MAX,
-    };
-}
-
 /// What [`Link::wait`] waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
@@ -135,8 +114,7 @@ pub struct StreamLink {
     ended: AtomicBool,
     peer: String,
     addr: Option<IpAddr>,
-    /// [`Payloads::pages`]
-    pages: usize,
+    payloads: Payloads,
 }
 
 enum Kind {
@@ -163,7 +141,7 @@ impl StreamLink {
         };
         Ok(StreamLink {
             addr: peer_addr(fd.as_fd()),
-            pages: pages_from(fd.as_fd()),
+            payloads: Payloads::of(fd.as_fd()),
             input: fd,
             output: None,
             kind,
@@ -187,7 +165,7 @@ impl StreamLink {
             ended: AtomicBool::new(false),
             peer: peer.into(),
             addr: None,
-            pages: usize::MAX,
+            payloads: Payloads::STREAM,
         })
     }
 
@@ -356,11 +334,7 @@ impl Link for StreamLink {
     }
 
     fn payloads(&self) -> Payloads {
-        Payloads {
-            land: LAND,
-            gather: GATHER,
-            pages: self.pages,
-        }
+        self.payloads
     }
 
     fn send_pages(&self, head: &[u8], pages: &mut Pages, tail: &[u8]) -> io::Result<()> {
@@ -381,28 +355,6 @@ impl Link for StreamLink {
         self.addr
     }
 }
-
-/// From here on a file's pages are worth being moved instead of copied, by a Unix socket and by TCP: `docs/design/zerocopy.md`.
-const PAGES_BY_UNIX: usize = 64 << 10;
-const PAGES_BY_TCP: usize = 256 << 10;
-
-/// From what size on a file's pages are sent to `fd`. One that somebody else has made not to wait takes none: splice(2) has
-/// no word for waiting nevertheless.
-fn pages_from(fd: BorrowedFd<'_>) -> usize {
-    let waits = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
-    match sockopt::socket_domain(fd) {
-        _ if !waits => usize::MAX,
-        Ok(AddressFamily::UNIX) => PAGES_BY_UNIX,
-        Ok(AddressFamily::INET | AddressFamily::INET6) => PAGES_BY_TCP,
-        _ => usize::MAX,
-    }
-}
-
-/// From here on copying costs more than a receipt.
-const LAND: usize = 32 << 10;
-
-/// About where copying costs as much as a piece more in a system call.
-const GATHER: usize = 8 << 10;
 
 /// The address of who has none and is elsewhere: no network but all of them has it.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -498,21 +450,6 @@ mod tests {
                 assert!(got == pieces.concat());
             });
         }
-    }
-
-    #[test]
-    fn pages_go_by_sockets_that_wait() {
-        let pages = |fd: OwnedFd| {
-            let link = StreamLink::new(fd, "test").expect("a link");
-            link.payloads().pages
-        };
-        let (one, other) = std::os::unix::net::UnixStream::pair().expect("a pair");
-        other.set_nonblocking(true).expect("set");
-        assert_eq!(pages(one.into()), PAGES_BY_UNIX);
-        assert_eq!(pages(other.into()), usize::MAX);
-        let (input, output) = rustix::pipe::pipe().expect("a pipe");
-        let pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
-        assert_eq!(pipe.payloads().pages, usize::MAX);
     }
 
     #[test]
