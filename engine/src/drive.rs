@@ -82,7 +82,7 @@ impl<'a> Own<'a> {
             self.serve(start, len)?;
             self.input.start += len;
             self.pace.step();
-            if self.out.bytes().len() >= Lane::BATCH {
+            if self.out.size() >= Lane::BATCH || self.out.has_pages() {
                 self.flush()?;
             }
         }
@@ -111,6 +111,11 @@ impl<'a> Own<'a> {
         };
         lane.check_unused(id)?;
         let message = &self.input.buffer[start..start + len];
+        // Pages are waited for while they are sent, as all is if nobody else could want to send.
+        self.out.take_pages(match lane.outstanding() {
+            0 if lane.tuning.zerocopy => lane.link.payloads().pages,
+            _ => usize::MAX,
+        });
         let patience = self.pace.patience();
         match lane
             .session
@@ -147,8 +152,12 @@ impl<'a> Own<'a> {
 
     fn flush(&mut self) -> io::Result<()> {
         let lane = self.lane;
-        let clogged = if self.out.bytes().is_empty() {
+        let clogged = if self.out.size() == 0 {
             lane.is_clogged()
+        } else if self.out.has_pages() {
+            let clogged = lane.send_pages(&mut self.out)?;
+            self.out.clear();
+            clogged
         } else {
             // With nothing in flight there is nobody else who could want to send.
             let clogged = lane.send(self.out.bytes(), lane.outstanding() == 0)?;

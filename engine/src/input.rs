@@ -1,5 +1,6 @@
 //! What a lane has received.
 
+use vfs::copies::copied;
 use wire::Malformed;
 
 /// What has come and is not answered yet.
@@ -36,6 +37,7 @@ impl Input {
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
+            copied(self.end - self.start);
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
@@ -49,6 +51,7 @@ impl Input {
             // Fresh pages take no memory until something comes into them: the peer may send no more than
             // this message's beginning.
             let mut larger = vec![0; wanted];
+            copied(self.end);
             larger[..self.end].copy_from_slice(&self.buffer[..self.end]);
             self.buffer = larger;
         } else {

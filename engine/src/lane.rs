@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
+use vfs::copies::copied;
 use vfs::{Call, Patience, Peer};
 use wire::{Answer, Malformed, Session, Voice};
 
@@ -368,10 +369,27 @@ impl Lane {
         }
         add(&self.stats().sent, bytes.len());
         if sent < bytes.len() {
+            copied(bytes.len() - sent);
             output.backlog.extend_from_slice(&bytes[sent..]);
             self.ring();
         }
         Ok(output.is_clogged())
+    }
+
+    /// [`Lane::send`] of messages that have pages among them, and waits.
+    pub(crate) fn send_pages(&self, out: &mut Outbox) -> io::Result<bool> {
+        let output = self.output();
+        let size = out.size();
+        if output.backlog.is_empty()
+            && let Some((before, pages, behind)) = out.parts()
+        {
+            self.link.send_pages(before, pages, behind)?;
+            add(&self.stats().sent, size);
+            return Ok(output.is_clogged());
+        }
+        drop(output);
+        out.settle()?;
+        self.send(out.bytes(), self.outstanding() == 0)
     }
 
     /// [`Voice::say`].

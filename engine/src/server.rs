@@ -34,6 +34,8 @@ pub struct Tuning {
     pub in_flight: usize,
     /// How many bytes those may be together; one may be larger if it is the only one.
     pub held: usize,
+    /// Whether pages of files are sent as they are, where a connection says that this pays.
+    pub zerocopy: bool,
     /// How many threads there may be for what would block.
     pub workers: usize,
     /// How many connections there may be; more are closed at once.
@@ -50,6 +52,7 @@ impl Default for Tuning {
             poll: Poller::usual(),
             in_flight: 256,
             held: 32 << 20,
+            zerocopy: true,
             workers: (processors * 4).clamp(16, 128),
             connections: 4096,
             grace: Duration::from_secs(5),

@@ -13,8 +13,8 @@ use std::time::Instant;
 use layers::{Layer, Opened, forward, stack};
 use memory::Memory;
 use vfs::{
-    Call, Caller, Capabilities, Cx, Errno, FileSystem, Mode, Name, OpenFlags, Patience, Result,
-    Sink, Time,
+    Call, Caller, Capabilities, Cx, Errno, FileSystem, Fill, Mode, Name, OpenFlags, Patience,
+    Result, Sink, Time,
 };
 
 const PAGE: usize = 4096;
@@ -97,6 +97,10 @@ impl Sink for Buffer {
         }
         rustix::io::pread(fd, &mut self.page[..len], offset)
             .map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+    }
+
+    fn lend(&mut self, _: usize, _: Fill<'_>) -> Option<Result<usize>> {
+        None
     }
 }
 

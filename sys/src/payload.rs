@@ -4,7 +4,8 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno as Raw, ReadWriteFlags};
-use vfs::{Errno, Patience, Payload, Result, Sink};
+use vfs::copies::copied;
+use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 
 use crate::errno;
 
@@ -43,7 +44,10 @@ pub fn read_all(
     while filled < len {
         match read(filled, flags) {
             Ok(0) => break,
-            Ok(read) => filled += read,
+            Ok(read) => {
+                copied(read);
+                filled += read;
+            }
             Err(Raw::INTR) => {}
             Err(Raw::AGAIN | Raw::OPNOTSUPP) if patience < Patience::Full => {
                 return Err(Errno::WOULD_BLOCK);
@@ -85,7 +89,10 @@ pub fn write_all(
     while written < len {
         match write(written) {
             Ok(0) => break,
-            Ok(more) => written += more,
+            Ok(more) => {
+                copied(more);
+                written += more;
+            }
             Err(Raw::INTR) => {}
             Err(_) if written > 0 => break,
             Err(error) => return Err(errno(error)),
@@ -124,6 +131,7 @@ impl Sink for SliceSink<'_> {
     }
 
     fn bytes(&mut self, data: &[u8]) {
+        copied(data.len());
         self.take(data.len()).copy_from_slice(data);
     }
 
@@ -141,6 +149,12 @@ impl Sink for SliceSink<'_> {
         let read = pread_into(fd, offset, &mut self.buffer[self.filled..][..len], patience)?;
         self.filled += read;
         Ok(read)
+    }
+
+    fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
+        let filled = fill(&mut self.buffer[self.filled..][..len]);
+        self.filled += filled.unwrap_or(0).min(len);
+        Some(filled)
     }
 }
 
@@ -168,6 +182,28 @@ impl VecSink {
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
+
+    /// Has `fill` put up to `len` bytes behind those that are there.
+    fn grown(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
+        assert!(
+            len <= self.room(),
+            "a source put in more than there is room for"
+        );
+        let before = self.bytes.len();
+        if self.bytes.capacity() == 0 {
+            // The system's memory is zero already.
+            self.bytes = vec![0; len];
+        } else {
+            self.bytes.resize(before + len, 0);
+        }
+        let filled = fill(&mut self.bytes[before..]);
+        self.bytes.truncate(before + filled.unwrap_or(0));
+        filled
+    }
 }
 
 impl Sink for VecSink {
@@ -180,6 +216,7 @@ impl Sink for VecSink {
             data.len() <= self.room(),
             "a source put in more than there is room for"
         );
+        copied(data.len());
         self.bytes.extend_from_slice(data);
     }
 
@@ -198,15 +235,11 @@ impl Sink for VecSink {
         len: usize,
         patience: Patience,
     ) -> Result<usize> {
-        assert!(
-            len <= self.room(),
-            "a source put in more than there is room for"
-        );
-        let before = self.bytes.len();
-        self.bytes.resize(before + len, 0);
-        let read = pread_into(fd, offset, &mut self.bytes[before..], patience);
-        self.bytes.truncate(before + *read.as_ref().unwrap_or(&0));
-        read
+        self.grown(len, |rest| pread_into(fd, offset, rest, patience))
+    }
+
+    fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
+        Some(self.grown(len, fill))
     }
 }
 

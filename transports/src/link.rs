@@ -10,7 +10,10 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
     sockopt,
 };
+use vfs::copies::copied;
 use wire::Certified;
+
+use crate::{Pages, Payloads};
 
 /// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
 /// called from several threads at once.
@@ -37,6 +40,17 @@ pub trait Link: Send + Sync {
             }
         }
         Ok(sent)
+    }
+
+    /// How payloads shall travel. Unless a connection says otherwise, along with what is around them.
+    fn payloads(&self) -> Payloads {
+        Payloads::INLINE
+    }
+
+    /// Sends all of `head`, then the pages, then all of `tail`; waits as long as that takes. `Unsupported` unless
+    /// [`Payloads::pages`] has said from what size on that pays.
+    fn send_pages(&self, _head: &[u8], _pages: &mut Pages, _tail: &[u8]) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
     }
 
     /// Waits for what interests, the end of the peer, or until `wake` is readable; for `time` at most,
@@ -100,6 +114,7 @@ pub struct StreamLink {
     ended: AtomicBool,
     peer: String,
     addr: Option<IpAddr>,
+    payloads: Payloads,
 }
 
 enum Kind {
@@ -126,6 +141,7 @@ impl StreamLink {
         };
         Ok(StreamLink {
             addr: peer_addr(fd.as_fd()),
+            payloads: Payloads::of(fd.as_fd()),
             input: fd,
             output: None,
             kind,
@@ -149,6 +165,7 @@ impl StreamLink {
             ended: AtomicBool::new(false),
             peer: peer.into(),
             addr: None,
+            payloads: Payloads::STREAM,
         })
     }
 
@@ -195,7 +212,9 @@ impl Link for StreamLink {
                 } else {
                     RecvFlags::DONTWAIT
                 };
-                Ok(retry(|| rustix::net::recv(&self.input, &mut *buf, flags))?.0)
+                let got = retry(|| rustix::net::recv(&self.input, &mut *buf, flags))?.0;
+                copied(got);
+                Ok(got)
             }
             Kind::Other { stop } => loop {
                 match retry(|| rustix::io::read(&self.input, &mut *buf)) {
@@ -227,7 +246,10 @@ impl Link for StreamLink {
                 Kind::Other { .. } => retry(|| rustix::io::write(self.output(), rest)),
             };
             match (result, &self.kind) {
-                (Ok(n), _) => sent += n,
+                (Ok(n), _) => {
+                    copied(n);
+                    sent += n;
+                }
                 (Err(error), Kind::Other { stop })
                     if wait && error.kind() == ErrorKind::WouldBlock =>
                 {
@@ -256,6 +278,7 @@ impl Link for StreamLink {
             Err(error) if wait && error.kind() == ErrorKind::WouldBlock => 0,
             done => done?,
         };
+        copied(sent);
         if !wait {
             return Ok(sent);
         }
@@ -308,6 +331,20 @@ impl Link for StreamLink {
             Kind::Socket => drop(rustix::net::shutdown(&self.input, Shutdown::Both)),
             Kind::Other { stop } => signal(stop),
         }
+    }
+
+    fn payloads(&self) -> Payloads {
+        self.payloads
+    }
+
+    fn send_pages(&self, head: &[u8], pages: &mut Pages, tail: &[u8]) -> io::Result<()> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
+        let mut sent = 0;
+        while sent < head.len() {
+            sent += retry(|| rustix::net::send(&self.input, &head[sent..], flags))?;
+        }
+        pages.send(self.output(), !tail.is_empty())?;
+        self.send(tail, true).map(drop)
     }
 
     fn peer(&self) -> &str {

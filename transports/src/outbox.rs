@@ -1,17 +1,39 @@
+use std::io;
 use std::os::fd::BorrowedFd;
 
-use vfs::{Patience, Result, Sink};
+use vfs::copies::copied;
+use vfs::{Fill, Patience, Result, Sink};
 use wire::Outgoing;
 
+use crate::Pages;
+
 /// Messages in a row, to be sent at once; the last is under construction. File contents are read
-/// straight into it.
-#[derive(Default)]
+/// straight into it, or their pages taken, once among all that is sent at once.
 pub struct Outbox {
     /// Always initialized to its end, so that file contents can land in it without being zeroed
     /// first each time.
     buffer: Vec<u8>,
     message: usize,
     end: usize,
+    /// From how many bytes of a file on its pages are taken.
+    pages_from: usize,
+    pages: Option<Pages>,
+    /// Where in the buffer the pages belong, of which there are some only behind the message's begin.
+    gap: usize,
+}
+
+impl Default for Outbox {
+    /// One that takes no pages.
+    fn default() -> Outbox {
+        Outbox {
+            buffer: Vec::new(),
+            message: 0,
+            end: 0,
+            pages_from: usize::MAX,
+            pages: None,
+            gap: 0,
+        }
+    }
 }
 
 impl Outbox {
@@ -27,27 +49,112 @@ impl Outbox {
         self
     }
 
-    /// All messages, in order.
+    /// All messages, in order. There are no pages among them: see [`Outbox::settle`].
     pub fn bytes(&self) -> &[u8] {
+        debug_assert!(!self.has_pages(), "pages are no bytes");
         &self.buffer[..self.end]
+    }
+
+    /// How many bytes all messages are.
+    pub fn size(&self) -> usize {
+        self.end + self.taken()
+    }
+
+    /// From now on takes a file's pages instead of reading it where they are `from` bytes or more; [`usize::MAX`] is
+    /// never.
+    pub fn take_pages(&mut self, from: usize) {
+        self.pages_from = from;
+    }
+
+    /// Whether a file's pages are among the messages.
+    pub fn has_pages(&self) -> bool {
+        self.taken() > 0
+    }
+
+    /// What stands before the pages, them, and what stands behind; nothing if there are none.
+    pub fn parts(&mut self) -> Option<(&[u8], &mut Pages, &[u8])> {
+        let pages = self.pages.as_mut().filter(|pages| !pages.is_empty())?;
+        let (before, behind) = self.buffer[..self.end].split_at(self.gap);
+        Some((before, pages, behind))
+    }
+
+    /// Has pages read, so that there are bytes only.
+    pub fn settle(&mut self) -> io::Result<()> {
+        let taken = self.taken();
+        if taken == 0 {
+            return Ok(());
+        }
+        copied(taken);
+        let (gap, end) = (self.gap, self.end);
+        self.extend(taken);
+        self.buffer.copy_within(gap..end, gap + taken);
+        self.end = end + taken;
+        match &mut self.pages {
+            Some(pages) => pages.read(&mut self.buffer[gap..gap + taken]),
+            None => Ok(()),
+        }
     }
 
     /// Forgets all messages.
     pub fn clear(&mut self) {
         self.message = 0;
         self.end = 0;
+        self.drop_pages();
     }
 
     /// Whether it holds memory that only many or large messages need.
     pub fn is_large(&self) -> bool {
-        self.buffer.len() > Outbox::KEEP
+        self.buffer.len() > Outbox::KEEP || self.pages.is_some()
     }
 
     /// Gives that memory back, if there are no messages.
     pub fn shrink(&mut self) {
         if self.end == 0 && self.is_large() {
             self.buffer = Vec::new();
+            self.pages = None;
         }
+    }
+
+    fn taken(&self) -> usize {
+        self.pages.as_ref().map_or(0, Pages::len)
+    }
+
+    /// A pipe cannot be emptied but by reading.
+    fn drop_pages(&mut self) {
+        self.pages.take_if(|pages| !pages.is_empty());
+    }
+
+    /// Takes the first of `len` bytes of a file as pages, if they are there for that, and says how many.
+    fn take(&mut self, fd: BorrowedFd<'_>, offset: u64, len: usize, patience: Patience) -> usize {
+        // Who has no patience wants to know that nothing is waited for, and pages may be on their way yet.
+        let may = len >= self.pages_from
+            && !self.has_pages()
+            && self.end > self.message
+            && patience > Patience::None;
+        if !may || sys::cache::is_cached(fd, offset, len as u64) != Ok(true) {
+            return 0;
+        }
+        if self.pages.is_none() {
+            self.pages = Pages::new().ok();
+        }
+        self.gap = self.end;
+        let pages = self.pages.as_mut();
+        pages.map_or(0, |pages| pages.take(fd, offset, len).unwrap_or(0))
+    }
+
+    /// Where in the message under construction there are pages, and how many bytes.
+    fn own(&self) -> (usize, usize) {
+        // Those of an earlier message stand where that has ended, at the latest.
+        match self.gap.checked_sub(self.message) {
+            Some(at @ 1..) => (at, self.taken()),
+            _ => (0, 0),
+        }
+    }
+
+    /// Where in the buffer the message's byte `at` is, which is none of a page's.
+    fn place(&self, at: usize) -> usize {
+        let (gap, taken) = self.own();
+        self.message + if at < gap + taken { at } else { at - taken }
     }
 
     /// Room for `len` more bytes.
@@ -72,10 +179,11 @@ impl Outbox {
 
 impl Sink for Outbox {
     fn room(&self) -> usize {
-        Outbox::LIMIT - (self.end - self.message)
+        Outbox::LIMIT - self.len()
     }
 
     fn bytes(&mut self, data: &[u8]) {
+        copied(data.len());
         self.extend(data.len()).copy_from_slice(data);
         self.end += data.len();
     }
@@ -92,24 +200,49 @@ impl Sink for Outbox {
         len: usize,
         patience: Patience,
     ) -> Result<usize> {
-        let got = sys::payload::pread_into(fd, offset, self.extend(len), patience)?;
-        self.end += got;
-        Ok(got)
+        let taken = self.take(fd, offset, len, patience);
+        let (offset, len) = (offset + taken as u64, len - taken);
+        match sys::payload::pread_into(fd, offset, self.extend(len), patience) {
+            Ok(got) => {
+                self.end += got;
+                Ok(taken + got)
+            }
+            // What came before the error is good.
+            Err(_) if taken > 0 && patience == Patience::Full => Ok(taken),
+            Err(errno) => {
+                self.drop_pages();
+                Err(errno)
+            }
+        }
+    }
+
+    fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
+        let filled = fill(self.extend(len));
+        self.end += filled.unwrap_or(0).min(len);
+        Some(filled)
     }
 }
 
 impl Outgoing for Outbox {
     fn len(&self) -> usize {
-        self.end - self.message
+        self.end - self.message + self.own().1
     }
 
     fn patch(&mut self, at: usize, data: &[u8]) {
-        let at = self.message + at;
+        let at = self.place(at);
         self.buffer[at..at + data.len()].copy_from_slice(data);
     }
 
     fn truncate(&mut self, len: usize) {
-        self.end = self.end.min(self.message + len);
+        if len >= self.len() {
+            return;
+        }
+        let (gap, taken) = self.own();
+        if len < gap + taken {
+            assert!(len <= gap, "pages are taken back whole");
+            self.drop_pages();
+        }
+        self.end = self.place(len);
     }
 }
 
@@ -131,6 +264,95 @@ mod tests {
         assert_eq!(outbox.bytes(), b"firstsecond");
         outbox.clear();
         assert_eq!(outbox.bytes(), b"");
+    }
+
+    /// All that is sent.
+    fn sent(outbox: &mut Outbox) -> Vec<u8> {
+        use std::io::Read;
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let link = crate::StreamLink::new(ours.into(), "test").expect("a link");
+        let (before, pages, behind) = outbox.parts().expect("pages");
+        crate::Link::send_pages(&link, before, pages, behind).expect("sent");
+        drop(link);
+        let mut all = Vec::new();
+        theirs.read_to_end(&mut all).expect("received");
+        all
+    }
+
+    #[test]
+    fn pages_stand_between_what_is_before_and_behind_and_an_error_takes_them_back() {
+        use std::io::Write;
+        use std::os::fd::AsFd;
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        let content: Vec<u8> = (0..50_000u32).map(|at| (at % 251) as u8).collect();
+        file.write_all(&content).expect("written");
+        let mut outbox = Outbox::default();
+        outbox.take_pages(30_000);
+        for way in ["sent", "settled", "taken back"] {
+            outbox.clear();
+            outbox.begin().bytes(b"first");
+            let out = outbox.begin();
+            out.bytes(b"..:");
+            assert_eq!(
+                out.file(file.as_fd(), 5, 40_000, Patience::Brief),
+                Ok(40_000)
+            );
+            assert_eq!(
+                out.file(file.as_fd(), 1, 40_000, Patience::Brief),
+                Ok(40_000)
+            );
+            out.bytes(b"tail");
+            assert_eq!(out.len(), 80_007);
+            if !outbox.has_pages() {
+                return eprintln!("skipped: no cachestat(2), or not of this file system");
+            }
+            let out: &mut dyn Outgoing = &mut outbox;
+            out.patch(0, b"at");
+            out.patch(80_003, b"T");
+            let all = [
+                b"firstat:",
+                &content[5..40_005],
+                &content[1..40_001],
+                b"Tail",
+            ]
+            .concat();
+            match way {
+                "sent" => assert!(sent(&mut outbox) == all),
+                "settled" => {
+                    outbox.settle().expect("read");
+                    assert!(outbox.bytes() == all);
+                    let end = outbox.begin();
+                    assert_eq!(end.len(), 0);
+                }
+                _ => {
+                    out.truncate(2);
+                    out.bytes(b"!");
+                    assert_eq!((out.len(), outbox.bytes()), (3, &b"firstat!"[..]));
+                }
+            }
+        }
+    }
+
+    /// What was promised comes, though the file is cut before it is sent: or nobody could follow the stream any more.
+    #[test]
+    fn pages_are_as_many_as_they_were_when_the_file_is_cut() {
+        use std::io::Write;
+        use std::os::fd::AsFd;
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(&[7; 100_000]).expect("written");
+        let mut outbox = Outbox::default();
+        outbox.take_pages(30_000);
+        let out = outbox.begin();
+        out.bytes(b"head");
+        assert_eq!(
+            out.file(file.as_fd(), 0, 100_000, Patience::Brief),
+            Ok(100_000)
+        );
+        if !outbox.has_pages() {
+            return eprintln!("skipped: no cachestat(2), or not of this file system");
+        }
+        file.set_len(10).expect("cut");
+        assert_eq!(sent(&mut outbox).len(), 100_004);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
-use vfs::{Errno, Patience, Payload, Result, Sink};
+use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 use wire::{Incoming, Outgoing};
 
 /// A sink of a given size that keeps what it takes, be it what is read or a whole reply.
@@ -81,6 +81,15 @@ impl Sink for Room {
         };
         self.data.truncate(old + done);
         result
+    }
+
+    fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
+        self.check(len);
+        let old = self.data.len();
+        self.data.resize(old + len, 0);
+        let filled = fill(&mut self.data[old..]);
+        self.data.truncate(old + filled.unwrap_or(0));
+        Some(filled)
     }
 }
 

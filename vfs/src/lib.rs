@@ -12,6 +12,7 @@
 
 pub mod acl;
 pub mod attr;
+pub mod copies;
 pub mod cx;
 pub mod errno;
 pub mod export;
@@ -38,7 +39,7 @@ pub use node::{
     OpenFlags, Plus, RenameFlags, Seek, XattrFlags, open_by_owner,
 };
 pub use op::Op;
-pub use payload::{Payload, Sink};
+pub use payload::{Fill, Payload, Sink};
 pub use peer::Peer;
 pub use ranges::Ranges;
 

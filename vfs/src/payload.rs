@@ -30,7 +30,14 @@ pub trait Sink {
         len: usize,
         patience: Patience,
     ) -> Result<usize>;
+
+    /// Lends `fill` the memory of the next `len` bytes, to put bytes at its beginning and say how many: those are taken,
+    /// what it put behind them is not. Nothing if there is no memory that could be lent, and then `fill` was not called.
+    fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>>;
 }
+
+/// Puts bytes into memory, and says how many: see [`Sink::lend`].
+pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<usize>;
 
 /// Gives the bytes of a write, in order.
 pub trait Payload {

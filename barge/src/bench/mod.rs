@@ -14,6 +14,7 @@ mod report;
 mod rounds;
 mod syscalls;
 mod virtiofs;
+mod zerocopy;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,6 +62,8 @@ enum Table {
     Readplus,
     /// virtiofs without a virtual machine, beside virtiofsd
     Virtiofs,
+    /// 9P with and without zero copy, by sizes, over Unix sockets, TCP and a virtqueue
+    Zerocopy,
 }
 
 impl BenchArgs {
@@ -99,6 +102,7 @@ pub(crate) fn run(args: &BenchArgs) -> Done {
         Table::Nfs => nfs::run(args)?,
         Table::Readplus => readplus::run(args)?,
         Table::Virtiofs => virtiofs::run(args)?,
+        Table::Zerocopy => zerocopy::run(args)?,
     };
     print!("{}", report::text(&results));
     if let Some(path) = &args.json {

@@ -141,6 +141,10 @@ pub(crate) struct ServeArgs {
     /// asks again after its locktimeout= (30 seconds), and signals end its wait, as flock -w needs
     #[arg(long)]
     no_lock_wait: bool,
+    /// Copy long reads into replies, instead of sending the pages of their files where that is faster: what is written to a file
+    /// while a reply is on its way may be in it then
+    #[arg(long)]
+    no_zerocopy: bool,
     /// How long a connection polls before it sleeps, microseconds; 0 is not at all [default: 50, or
     /// 0 on one processor]
     #[arg(long, value_name = "US")]
@@ -255,6 +259,7 @@ impl ServeArgs {
             workers: self.workers.map_or(default.workers, usize::from),
             connections: self.max_connections,
             in_flight: self.max_in_flight as usize,
+            zerocopy: !self.no_zerocopy,
             ..default
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
-use vfs::{Errno, Patience, Payload, Result, Sink};
+use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 
 use super::cached::Cached;
 use super::pages::Piece;
@@ -73,6 +73,11 @@ impl Sink for Filling<'_> {
             }
         }
         Ok(done)
+    }
+
+    /// Its memory moves while nobody holds the lock.
+    fn lend(&mut self, _: usize, _: Fill<'_>) -> Option<Result<usize>> {
+        None
     }
 }
 

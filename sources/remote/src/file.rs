@@ -1,5 +1,6 @@
 //! What open files are alike in, whatever the protocol.
 
+use vfs::copies::copied;
 use vfs::{Errno, Kind, OpenFlags, Payload, Result, Seek};
 
 /// How many messages of one read or write are in flight at a time: enough to keep both ends and what is
@@ -34,6 +35,7 @@ pub(crate) fn in_pieces(
     let _ = data.bytes(&mut |piece| {
         if whole <= most && piece.len() < whole {
             together.reserve_exact(whole - together.len());
+            copied(piece.len());
             together.extend_from_slice(piece);
             return Ok(());
         }

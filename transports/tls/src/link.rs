@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ClientConnection, Connection, ServerConnection};
-use transports::{Interest, Link, Ready};
+use transports::{Interest, Link, Payloads, Ready};
 use wire::Certified;
 
 use crate::channel::Channel;
@@ -169,6 +169,14 @@ impl Link for TlsLink {
         Ok(Certified {
             names: shown.map(|certificate| names::of(certificate)),
         })
+    }
+
+    /// What lies in memory of the keys' is copied from and to there anyway: once more or once less.
+    fn payloads(&self) -> Payloads {
+        Payloads {
+            pages: usize::MAX,
+            ..self.link.payloads()
+        }
     }
 
     fn peer(&self) -> &str {

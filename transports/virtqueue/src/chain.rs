@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use libc::iovec;
 use rustix::io::Errno as Raw;
-use vfs::{Errno, Patience, Payload, Result, Sink};
+use vfs::copies::copied;
+use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 use vm_memory::GuestAddress;
 use wire::{Incoming, Outgoing};
 
@@ -243,6 +244,7 @@ impl Payload for Part<'_> {
         let mut copy = vec![0; self.rest.len().min(64 << 10)];
         while !self.rest.is_empty() {
             let len = self.rest.len().min(copy.len());
+            copied(len);
             self.area.load(self.rest.start, &mut copy[..len]);
             take(&copy[..len])?;
             self.rest.start += len;
@@ -272,6 +274,7 @@ impl Payload for Part<'_> {
 
 impl Reply {
     fn put(&mut self, mut bytes: &[u8]) {
+        copied(bytes.len());
         while let (Some(piece), false) = (self.area.pieces.0.get(self.piece), bytes.is_empty()) {
             let at = self.len - self.before;
             let len = bytes.len().min(piece.iov_len - at);
@@ -343,6 +346,11 @@ impl Sink for Reply {
         })?;
         self.seek(start + read);
         Ok(read)
+    }
+
+    /// A guest's memory is never lent: the guest changes it.
+    fn lend(&mut self, _: usize, _: Fill<'_>) -> Option<Result<usize>> {
+        None
     }
 }
 

@@ -27,7 +27,7 @@ use vfs::{Errno, Result};
 use wire::{Malformed, Put};
 
 use self::reply::{Expected, mismatch};
-use crate::message::{HEADER, Header};
+use crate::message::{DATA_HEAD, HEADER, Header};
 use crate::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
 
 /// One connection to a server.
@@ -228,6 +228,28 @@ impl Client {
             )));
         }
         Ok(Some(size as usize))
+    }
+
+    /// Which request the Rread is for that `head` begins with, and how long its payload is, which may be received apart; nothing
+    /// of any other message, of one that [`Client::receive`] would not take, or if less than the message's
+    /// [`DATA_HEAD`] has come.
+    pub fn apart(&self, head: &[u8]) -> Option<(Tag, usize)> {
+        let (head, _) = head.split_first_chunk::<DATA_HEAD>()?;
+        let Header { size, number, tag } = Header::decode(head).ok()?;
+        let count = u32::from_le_bytes([head[7], head[8], head[9], head[10]]);
+        let expected = self.flights.get(usize::from(tag.0))?.expected?;
+        let fits = number == Kind::Read.reply()
+            && expected.is_read(count)
+            && size.checked_sub(count) == Some(DATA_HEAD as u32);
+        fits.then_some((tag, count as usize))
+    }
+
+    /// Takes an Rread by its tag, whose payload has been received apart: [`Client::apart`] has told of it.
+    pub fn landed(&mut self, tag: Tag) {
+        if let Some(flight) = self.flights.get_mut(usize::from(tag.0)) {
+            flight.expected = None;
+            self.free_tag(tag);
+        }
     }
 
     /// Takes a whole message from the server.

@@ -32,6 +32,11 @@ impl Expected {
         Expected { kind, most, fid }
     }
 
+    /// Whether a Tread is answered by an Rread of `count` bytes.
+    pub(super) fn is_read(&self, count: u32) -> bool {
+        self.kind == Kind::Read && count <= self.most
+    }
+
     /// Whether the request succeeded, by a reply that may be one to it.
     #[inline]
     pub(super) fn check(&self, reply: &Rmessage<'_>) -> std::result::Result<Result<()>, Malformed> {

@@ -209,6 +209,67 @@ fn tags_and_fids_are_used_again_and_have_an_end() {
 }
 
 #[test]
+fn a_payload_may_be_received_apart_if_it_is_one_that_was_asked_for() {
+    let mut client = linux();
+    let tag = read(&mut client, 100);
+    let good = reply(
+        tag,
+        &Rmessage::Read {
+            data: Data(&[7; 100]),
+        },
+    );
+    assert_eq!(client.apart(&good[..DATA_HEAD]), Some((tag, 100)));
+    assert_eq!(client.apart(&good[..DATA_HEAD - 1]), None);
+    let more = reply(
+        tag,
+        &Rmessage::Read {
+            data: Data(&[7; 101]),
+        },
+    );
+    let listed = reply(
+        tag,
+        &Rmessage::Readdir {
+            data: Data(&[7; 100]),
+        },
+    );
+    let of_another = reply(
+        Tag(9),
+        &Rmessage::Read {
+            data: Data(&[7; 100]),
+        },
+    );
+    let mut longer = good.clone();
+    longer[0] += 1;
+    for other in [more, listed, of_another, longer] {
+        assert_eq!(client.apart(&other), None, "{:?}", &other[..DATA_HEAD]);
+    }
+    client.landed(tag);
+    assert_eq!(client.apart(&good), None, "it is answered");
+    client.release(tag);
+    assert_eq!(read(&mut client, 1), tag, "and can be used again");
+}
+
+#[test]
+fn one_that_is_received_apart_while_it_is_cancelled_keeps_its_tag_until_that_is_answered() {
+    let mut client = linux();
+    let tag = read(&mut client, 100);
+    assert!(client.cancel(tag, &mut Vec::new()));
+    let good = reply(
+        tag,
+        &Rmessage::Read {
+            data: Data(&[7; 3]),
+        },
+    );
+    assert_eq!(client.apart(&good), Some((tag, 3)));
+    client.landed(tag);
+    client.release(tag);
+    assert_ne!(read(&mut client, 1), tag);
+    let flushed = reply(flush_tag(tag), &Rmessage::Flush {});
+    assert_eq!(client.receive(&flushed), Ok(Received::TooLate));
+    assert_eq!(read(&mut client, 1), tag);
+}
+
+#[test]
 fn what_the_dialect_lacks_or_msize_forbids_is_not_sent() {
     let mut out = Vec::new();
     let mut client = Client::new(Dialect::Unix, 8192);
@@ -247,7 +308,13 @@ proptest! {
                 message[..4].copy_from_slice(&size.to_le_bytes());
                 message[5] %= 8;
                 message[6] &= 0x80;
-                let _ = client.receive(&message);
+                let apart = client.apart(&message);
+                let received = client.receive(&message);
+                if let Some((tag, len)) = apart
+                    && len + DATA_HEAD == message.len()
+                {
+                    prop_assert_eq!(received, answer(tag, Ok(())));
+                }
             }
             let _ = client.agree(&message);
             super::dir::entries(&message).for_each(drop);

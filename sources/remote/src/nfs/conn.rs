@@ -15,11 +15,12 @@ use wire::Malformed;
 
 use super::mount::Dialled;
 use crate::ConnectError;
-use crate::pipe::{self, Half, Kept, Pipe, Reply, Shape, error_text};
+use crate::pipe::{self, Apart, Half, Kept, Pipe, Reply, Shape, error_text};
 
 impl Half for Calls {
     const NAME: &'static str = "NFS";
     const HEADER: usize = 4;
+    const DATA_HEAD: usize = 4;
     /// RPC has none.
     type Aside = std::convert::Infallible;
     type Reading = ();
@@ -30,6 +31,13 @@ impl Half for Calls {
     fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {
         Calls::frame(self, head)
     }
+
+    /// What stands before a payload has no fixed length here, and something stands behind it.
+    fn apart(&self, _: &[u8]) -> Option<Apart> {
+        None
+    }
+
+    fn landed(&mut self, _: usize) {}
 
     #[inline]
     fn receive(
@@ -109,7 +117,8 @@ impl Conn {
             let why = format!("cannot connect: {error}");
             ConnectError::new(Errno::from(error), why)
         })?;
-        let pipe = Pipe::over(link, Calls::new(credentials.clone(), most), most)?;
+        let payloads = link.payloads();
+        let pipe = Pipe::over(link, Calls::new(credentials.clone(), most), most, payloads)?;
         // So that calls of an earlier process are not taken for ours.
         let first = std::time::SystemTime::UNIX_EPOCH.elapsed();
         let first = first.map_or(0, |time| time.as_micros() as u32);
@@ -270,7 +279,9 @@ impl Conn {
                     if let Some(backchannels) = self.backchannels.get() {
                         calls.call_back(backchannels.clone());
                     }
-                    let pipe = Pipe::over(link, calls, self.most).map_err(|error| error.errno())?;
+                    let payloads = link.payloads();
+                    let pipe = Pipe::over(link, calls, self.most, payloads)
+                        .map_err(|error| error.errno())?;
                     tracing::info!("connected to {} again", pipe.peer());
                     current.pipe = pipe.clone();
                     self.times.fetch_add(1, Ordering::AcqRel);

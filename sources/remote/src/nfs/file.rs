@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ::nfs::client::Stable;
 use vfs::{
-    Access, Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
+    Access, Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Fill, Kind, Lease,
     LeaseKind, Node, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
@@ -392,5 +392,9 @@ impl Sink for Nowhere {
         _: Patience,
     ) -> Result<usize> {
         Ok(len)
+    }
+
+    fn lend(&mut self, _: usize, _: Fill<'_>) -> Option<Result<usize>> {
+        None
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use p9::client::ask;
 use p9::{Data, Datasync, Fid, Rmessage, Tmessage};
+use vfs::copies::copied;
 use vfs::{
     Access, Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
     LeaseKind, Node, NodeId, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
@@ -15,7 +16,7 @@ use super::dir::Listing;
 use super::fid::{Held, Walk, Wire};
 use super::legacy;
 use super::node::{self, RemoteNode};
-use super::pipe::Reply;
+use super::pipe::{Came, Landing, Reply};
 use crate::file::{AT_A_TIME, in_pieces, may_open, seek_solid};
 
 /// A fid that is open.
@@ -118,33 +119,55 @@ impl RemoteFile {
         }
     }
 
-    /// Reads more than one message carries, several messages at a time.
+    /// Reads by as many messages as it takes, several at a time: into `memory`, of which each message has its part, or else
+    /// to `each`, in order.
     fn read_long(
         &self,
         cx: &Cx<'_>,
         offset: u64,
         len: usize,
-        sink: &mut dyn Sink,
+        mut memory: &mut [u8],
+        each: &mut dyn FnMut(&[u8]),
     ) -> Result<usize> {
         let pipe = &self.wire().pipe;
         let io = self.opened.io();
-        let mut flight = VecDeque::with_capacity(AT_A_TIME);
+        let mut counts = VecDeque::new();
+        let mut flight = VecDeque::new();
         let (mut asked, mut got) = (0, 0);
         loop {
             while asked < len && flight.len() < AT_A_TIME {
                 let count = io.min(len - asked);
                 let at = offset.checked_add(asked as u64).ok_or(Errno::EINVAL)?;
-                flight.push_back((count, pipe.submit(&self.ask_read(at, count))?));
+                let own = count.min(memory.len());
+                let own = memory.split_off_mut(..own).unwrap_or_default();
+                let ticket = pipe.submit(&self.ask_read(at, count))?;
+                flight.push_back(Landing::new(ticket, own));
+                counts.push_back(count);
                 asked += count;
             }
-            let Some((count, ticket)) = flight.pop_front() else {
+            let (Some(came), Some(count)) =
+                (pipe.wait_landing(cx, &mut flight), counts.pop_front())
+            else {
                 return Ok(got);
             };
-            match pipe.wait_in(cx, ticket) {
-                Ok(reply) => {
-                    sink.bytes(reply.data());
-                    got += reply.data().len();
-                    if reply.data().len() < count {
+            let come = came.map(|(came, own)| match came {
+                Came::Landed(come) => come,
+                Came::Whole(reply) => {
+                    let data = reply.data();
+                    match own.get_mut(..data.len()) {
+                        Some(own) if !own.is_empty() => {
+                            copied(data.len());
+                            own.copy_from_slice(data);
+                        }
+                        _ => each(data),
+                    }
+                    data.len()
+                }
+            });
+            match come {
+                Ok(come) => {
+                    got += come;
+                    if come < count {
                         return Ok(got);
                     }
                 }
@@ -256,8 +279,14 @@ impl File for RemoteFile {
         }
         cx.may_wait()?;
         let len = len.min(sink.room());
+        if len >= self.wire().pipe.lands_from() {
+            let mut fill = |memory: &mut [u8]| self.read_long(cx, offset, len, memory, &mut |_| {});
+            if let Some(done) = sink.lend(len, &mut fill) {
+                return done;
+            }
+        }
         if len > self.opened.io() {
-            return self.read_long(cx, offset, len, sink);
+            return self.read_long(cx, offset, len, &mut [], &mut |data| sink.bytes(data));
         }
         let reply = self.wire().call(cx, &self.ask_read(offset, len))?;
         sink.bytes(reply.data());

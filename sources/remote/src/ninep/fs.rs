@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use p9::{Dialect, Fid, QidType, Tmessage, Uid};
-use transports::Link;
+use transports::{Link, Payloads};
 use vfs::{
     Caller, Capabilities, Cx, Errno, FileSystem, Handle, Kind, Level, Node, OpenFlags, Result,
 };
@@ -32,6 +32,9 @@ pub struct Options {
     pub msize: u32,
     /// The best dialect to offer.
     pub version: Dialect,
+    /// Whether payloads come to where they are wanted, and leave from where they are, from the sizes on from which that pays. Else
+    /// they are copied from and to the buffers of messages.
+    pub zerocopy: bool,
 }
 
 impl Default for Options {
@@ -43,6 +46,7 @@ impl Default for Options {
             // The most that Linux offers on streams: what servers are used to.
             msize: (1 << 20) + 24,
             version: Dialect::Linux,
+            zerocopy: true,
         }
     }
 }
@@ -72,7 +76,11 @@ impl Remote9p {
         link: impl Link + 'static,
         options: Options,
     ) -> std::result::Result<Arc<Remote9p>, ConnectError> {
-        let pipe = Pipe::open(link, options.version, options.msize)?;
+        let payloads = match options.zerocopy {
+            true => link.payloads(),
+            false => Payloads::INLINE,
+        };
+        let pipe = Pipe::open_with(link, options.version, options.msize, payloads)?;
         let wire = Wire::new(pipe);
         let caller = Caller::new(rustix::process::geteuid().as_raw(), 0);
         let user = user_of(&options, wire.dialect(), &caller);

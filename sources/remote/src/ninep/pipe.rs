@@ -5,13 +5,13 @@ use std::sync::Arc;
 use p9::client::{Client, Received};
 use p9::message::{DATA_HEAD, HEADER};
 use p9::{Dialect, Fid, Rmessage, Tag, Tmessage};
-use transports::Link;
+use transports::{Link, Payloads};
 use vfs::{Cx, Errno, Result};
 use wire::Malformed;
 
 use super::greet::greet;
 use crate::ConnectError;
-use crate::pipe::{self, Half, Shape};
+use crate::pipe::{self, Apart, Half, Shape};
 
 /// A connection to a 9P server. Shared by all who use it; it ends when the last of them drops it.
 pub type Pipe = pipe::Pipe<Client>;
@@ -22,6 +22,12 @@ pub type Reply = pipe::Reply<Client>;
 
 /// A request in flight. Dropping it forgets its reply.
 pub type Ticket<'a> = pipe::Ticket<'a, Client>;
+
+/// A read in flight, and the memory that its payload may come to.
+pub(super) type Landing<'p, 'm> = pipe::Landing<'p, 'm, Client>;
+
+/// How a reply has come.
+pub(super) type Came = pipe::Came<Client>;
 
 /// What was agreed on.
 #[derive(Clone, Copy)]
@@ -34,6 +40,7 @@ pub struct Agreed {
 impl Half for Client {
     const NAME: &'static str = "9P";
     const HEADER: usize = HEADER;
+    const DATA_HEAD: usize = DATA_HEAD;
     type Aside = Fid;
     type Reading = Agreed;
 
@@ -48,6 +55,18 @@ impl Half for Client {
     #[inline]
     fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {
         Client::frame(self, head)
+    }
+
+    fn apart(&self, head: &[u8]) -> Option<Apart> {
+        let (tag, len) = Client::apart(self, head)?;
+        Some(Apart {
+            number: tag.0.into(),
+            len,
+        })
+    }
+
+    fn landed(&mut self, number: usize) {
+        Client::landed(self, tag(number));
     }
 
     #[inline]
@@ -86,18 +105,29 @@ fn tag(number: usize) -> Tag {
 
 impl Pipe {
     /// Begins a session over `link`: agrees on a dialect, at best `dialect`, and on the size of messages,
-    /// at most `msize`.
+    /// at most `msize`. Payloads travel as the link has it best.
     pub fn open(
         link: impl Link + 'static,
         dialect: Dialect,
         msize: u32,
+    ) -> std::result::Result<Arc<Pipe>, ConnectError> {
+        let payloads = link.payloads();
+        Pipe::open_with(link, dialect, msize, payloads)
+    }
+
+    /// [`Pipe::open`], and payloads travel as `payloads` says.
+    pub fn open_with(
+        link: impl Link + 'static,
+        dialect: Dialect,
+        msize: u32,
+        payloads: Payloads,
     ) -> std::result::Result<Arc<Pipe>, ConnectError> {
         let mut client = Client::new(dialect, msize);
         let mut hello = Vec::new();
         client.hello(&mut hello);
         greet(&link, &mut client, &hello)?;
         let most = client.msize() as usize;
-        Pipe::over(Box::new(link), client, most)
+        Pipe::over(Box::new(link), client, most, payloads)
     }
 
     /// What is spoken.

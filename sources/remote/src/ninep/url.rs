@@ -18,9 +18,9 @@ use crate::url::{BadUrl, decode, host_and_port};
 
 /// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME`, `9p+unix:SOCKET`, `9p+vsock:[CID:]PORT` or
 /// `9p+vsock-uds:PATH:PORT` (see [`Addr`]), or `9p+virtio:SOCKET`, a vhost-user device; each with `?` and
-/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`, and `retry=SECONDS` or `hard`, for how long a server that
-/// is lost is waited for ([`Retry`]). `%` and two hexadecimal digits stand for a
-/// byte.
+/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`, `zerocopy=on` or `off` ([`Options::zerocopy`]), and
+/// `retry=SECONDS` or `hard`, for how long a server that is lost is waited for ([`Retry`]). `%` and two hexadecimal digits stand
+/// for a byte.
 ///
 /// With `aname=`, the path of the URL is one within that tree; else the whole path is the `aname`, which
 /// barge's own server takes for both.
@@ -171,11 +171,12 @@ impl Url {
                 "uname" => url.options.uname = value,
                 "uid" => url.options.uid = Some(uid(&value)?),
                 "aname" => aname = Some(value),
+                "zerocopy" => url.options.zerocopy = switch(&value)?,
                 "retry" => url.retry = Retry::For(seconds(&value)?),
                 "hard" if value.is_empty() => url.retry = Retry::Forever,
                 _ => {
                     return Err(format!(
-                        "version=, msize=, uname=, uid=, aname=, retry= or hard, not '{name}'"
+                        "version=, msize=, uname=, uid=, aname=, zerocopy=, retry= or hard, not '{name}'"
                     ));
                 }
             }
@@ -271,6 +272,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .map_err(|_| format!("retry= with seconds, not '{text}'"))
 }
 
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("zerocopy=on or off, not '{text}'")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,7 +309,8 @@ mod tests {
         assert_eq!(within.options.aname, "/srv");
         assert_eq!(within.path, "dir/file");
 
-        let socket = url("9p+unix:/run/s?version=9p2000.u&msize=64k&uname=glenda&uid=7");
+        let socket =
+            url("9p+unix:/run/s?version=9p2000.u&msize=64k&uname=glenda&uid=7&zerocopy=off");
         assert_eq!(socket.place, Place::Addr(Addr::Unix("/run/s".into())));
         let expected = Options {
             aname: String::new(),
@@ -308,6 +318,7 @@ mod tests {
             uid: Some(7),
             msize: 65536,
             version: Dialect::Unix,
+            zerocopy: false,
         };
         assert_eq!(socket.options, expected);
         assert_eq!(url("9p://h/?aname=").options.aname, "");
@@ -356,6 +367,7 @@ mod tests {
             ("9p://h/?msize=100", "msize= from 4096"),
             ("9p://h/?msize=9999m", "msize= from 4096"),
             ("9p://h/?uid=me", "uid="),
+            ("9p://h/?zerocopy=no", "zerocopy="),
             ("9p://h/?retry=ever", "retry="),
             ("9p://h/?hard=1", "not 'hard'"),
             ("9p://h/?port=7", "not 'port'"),

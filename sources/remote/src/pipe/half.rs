@@ -12,6 +12,9 @@ pub trait Half: Send + 'static {
     /// How many bytes of a message tell its length.
     const HEADER: usize;
 
+    /// How many bytes stand before a payload that may be received apart.
+    const DATA_HEAD: usize;
+
     /// What is told to the server without anybody waiting for its answer.
     type Aside: Send;
 
@@ -24,6 +27,13 @@ pub trait Half: Send + 'static {
     /// The length of the message that `head` begins with, or nothing as long as too little has come to
     /// tell.
     fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed>;
+
+    /// What follows the head that `head` begins with, if all that stands before a payload has come, and it is one that could be
+    /// received anywhere: a good answer to a request in flight.
+    fn apart(&self, head: &[u8]) -> Option<Apart>;
+
+    /// Takes a message of which [`Half::apart`] has told, now that its payload has come.
+    fn landed(&mut self, number: usize);
 
     /// Takes a whole message from the server. Where servers ask as well, what they are answered goes to `to`.
     fn receive(
@@ -40,6 +50,15 @@ pub trait Half: Send + 'static {
 
     /// Encodes an aside, and says by what number it is answered.
     fn aside(&mut self, aside: &Self::Aside, to: &mut Vec<u8>) -> Result<usize>;
+}
+
+/// A payload that may be received apart from its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// The number of the request that it answers.
+    pub number: usize,
+    /// How many bytes it is, behind the first [`Half::DATA_HEAD`].
+    pub len: usize,
 }
 
 /// What a message from the server means.

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use transports::{Link, Poller};
+use vfs::copies::copied;
 
 use super::Half;
 
@@ -102,17 +103,19 @@ impl<H: Half> Input<H> {
 
     /// Receives more, and says how many bytes: 0 when the server has ended. `begun` is the length of the
     /// message that has come in part, if enough of it has; `next` is how long the next one probably is, if
-    /// that is large.
+    /// that is large; `apart` says that a payload may have to come elsewhere, so no more is received than stands before it.
     pub(super) fn recv(
         &mut self,
         link: &dyn Link,
         begun: Option<usize>,
         next: Option<usize>,
+        apart: bool,
         wait: bool,
     ) -> io::Result<usize> {
         let come = self.end - self.start;
         let missing = begun.map(|len| len - come);
         let limit = match missing {
+            _ if apart && come < H::DATA_HEAD => H::DATA_HEAD - come,
             Some(missing) if missing >= Input::<H>::LARGE => missing,
             None if come == 0 => next.unwrap_or(self.size),
             _ => self.size,
@@ -130,6 +133,25 @@ impl<H: Half> Input<H> {
         Ok(got)
     }
 
+    /// Receives the payload that follows the head that has come into `into`, all of it, and says whether the server has not
+    /// ended before. After an error as much of it has come as before.
+    pub(super) fn land(&mut self, link: &dyn Link, into: &mut [u8]) -> io::Result<bool> {
+        let behind = &self.pending()[H::DATA_HEAD..];
+        let mut come = behind.len().min(into.len());
+        copied(come);
+        into[..come].copy_from_slice(&behind[..come]);
+        let passed = H::DATA_HEAD + come;
+        while come < into.len() {
+            let room = &mut into[come..];
+            match self.poller.wait(|wait| link.recv(room, wait))? {
+                0 => return Ok(false),
+                got => come += got,
+            }
+        }
+        self.skip(passed);
+        Ok(true)
+    }
+
     /// Makes `current` this thread's alone, with room for a message of `len` bytes from `start` on.
     fn make_room(&mut self, len: usize) {
         let (start, end) = (self.start, self.end);
@@ -137,6 +159,7 @@ impl<H: Half> Input<H> {
         if alone && start < end && start + len <= self.size {
             return;
         }
+        copied(end - start);
         if alone {
             let chunk = Arc::get_mut(&mut self.current).expect("no reply shares it");
             chunk.copy_within(start..end, 0);

@@ -50,7 +50,7 @@ impl<H: Half> Pipe<H> {
     fn hear(&self) {
         let mut state = self.state();
         if let Some(mut input) = state.input.take() {
-            state = self.recv(state, &mut input, false);
+            state = self.recv(state, &mut input, false, false);
             self.hand_over(&mut state, input);
         }
     }

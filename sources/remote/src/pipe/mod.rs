@@ -10,7 +10,8 @@
 //! the same errno, and the reason is told once ([`Pipe::failure`], and a log line).
 //!
 //! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them. `cancel` and
-//! `asides` ask for what nobody waits for; `listen` is for who wants to hear what a server asks by itself; `state` is all that changes; a [`Half`] knows the protocol.
+//! `asides` ask for what nobody waits for; `land` is for payloads that shall come to
+//! where they are wanted; `listen` is for who wants to hear what a server asks by itself; `state` is all that changes; a [`Half`] knows the protocol.
 //!
 //! What it lacks on purpose: how a session begins, reconnecting, time limits.
 //!
@@ -21,6 +22,7 @@ mod asides;
 mod cancel;
 mod half;
 mod input;
+mod land;
 mod listen;
 mod send;
 mod state;
@@ -31,20 +33,24 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 
 use rustix::event::{EventfdFlags, eventfd};
-use transports::Link;
+use transports::{Link, Payloads};
+use vfs::copies::copied;
 use vfs::{Cx, Errno, Result};
 
 use self::asides::Asides;
-pub(crate) use self::half::{Half, Received};
+pub(crate) use self::half::{Apart, Half, Received};
 use self::input::Input;
 pub(crate) use self::input::Reply;
+pub(crate) use self::land::Landing;
 pub(crate) use self::listen::rung;
+pub(crate) use self::state::Came;
 use self::state::{Guard, State, Who};
 use crate::ConnectError;
 
 /// A connection. Shared by all who use it; it ends when the last of them drops it.
 pub struct Pipe<H: Half> {
     link: Box<dyn Link>,
+    payloads: Payloads,
     reading: H::Reading,
     state: Mutex<State<H>>,
     /// Rung when the sending role is free and somebody waits for it.
@@ -134,18 +140,16 @@ impl<H: Half> Pipe<H> {
     /// copied with.
     const UNREAD: usize = 1 << 20;
 
-    /// Payloads up to this are copied into the queue; larger ones leave from where they are. About where a
-    /// copy costs as much as a piece more in a system call.
-    const INLINE: usize = 8 << 10;
-
     /// Replies from this size on are received one by one: see [`Input::recv`].
     const LARGE: usize = 32 << 10;
 
-    /// A pipe over `link`, on which what has to be said first has been said. Messages have up to `most` bytes.
+    /// A pipe over `link`, on which what has to be said first has been said. Messages have up to `most` bytes, and their
+    /// payloads travel as `payloads` says.
     pub(crate) fn over(
         link: Box<dyn Link>,
         half: H,
         most: usize,
+        payloads: Payloads,
     ) -> std::result::Result<Arc<Pipe<H>>, ConnectError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
             ConnectError::new(Errno::from_raw(error.raw_os_error()), error.to_string())
@@ -153,6 +157,7 @@ impl<H: Half> Pipe<H> {
         let reading = half.reading();
         Ok(Arc::new_cyclic(|this| Pipe {
             link,
+            payloads,
             reading,
             state: Mutex::new(State {
                 half,
@@ -177,6 +182,11 @@ impl<H: Half> Pipe<H> {
     /// What it takes to read a reply.
     pub(crate) fn reading(&self) -> H::Reading {
         self.reading
+    }
+
+    /// From what size on a payload is worth memory of its own to land in, bytes.
+    pub(crate) fn lands_from(&self) -> usize {
+        self.payloads.land
     }
 
     /// Who is at the other end.
@@ -205,7 +215,7 @@ impl<H: Half> Pipe<H> {
         encode: impl FnOnce(&mut H, &mut Vec<u8>) -> Result<(usize, &'p [u8])>,
     ) -> Result<Ticket<'_, H>> {
         let mut state = self.state();
-        let separate = shape.payload > Pipe::<H>::INLINE;
+        let separate = shape.payload >= self.payloads.gather;
         while separate && state.sending && state.failed.is_none() {
             state.senders += 1;
             state = self.may_send.wait(state).expect(POISON);
@@ -219,6 +229,7 @@ impl<H: Half> Pipe<H> {
         if separate {
             drop(self.send_with(state, payload, shape.zeros));
         } else {
+            copied(payload.len());
             state.queue.extend_from_slice(payload);
             let len = state.queue.len() + shape.zeros;
             state.queue.resize(len, 0);

@@ -129,7 +129,7 @@ impl<H: Half> Pipe<H> {
         state.stuck = false;
         if let Some(mut input) = input {
             if ready.as_ref().is_ok_and(|ready| ready.read) {
-                state = self.recv(state, &mut input, false);
+                state = self.recv(state, &mut input, false, false);
             }
             self.hand_over(&mut state, input);
         }

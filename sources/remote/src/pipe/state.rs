@@ -36,7 +36,7 @@ pub(super) struct State<H: Half> {
 
 /// What becomes of a reply.
 pub(super) struct Slot<H: Half> {
-    pub(super) reply: Option<Result<Reply<H>>>,
+    pub(super) reply: Option<Result<Came<H>>>,
     pub(super) who: Who,
     /// Rung for a follower.
     pub(super) bell: Option<Arc<Condvar>>,
@@ -57,6 +57,14 @@ impl<H: Half> Default for Slot<H> {
             life: 0,
         }
     }
+}
+
+/// How a reply has come.
+pub(crate) enum Came<H: Half> {
+    /// As it is.
+    Whole(Reply<H>),
+    /// As its payload, so many bytes, in the memory that was lent for it.
+    Landed(usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,6 +110,16 @@ impl<H: Half> State<H> {
         }
     }
 
+    /// The payload that answers request `number` has come to where its ticket's holder, who received it, wanted it.
+    pub(super) fn landed(&mut self, number: usize, len: usize) {
+        self.half.landed(number);
+        let slot = &mut self.slots[number];
+        if slot.large {
+            self.large.0 -= 1;
+        }
+        slot.reply = Some(Ok(Came::Landed(len)));
+    }
+
     #[inline]
     pub(super) fn answered(
         &mut self,
@@ -116,7 +134,7 @@ impl<H: Half> State<H> {
         }
         if slot.who == Who::Ticket {
             slot.reply = Some(match result {
-                Ok(()) => Ok(input.take(len)),
+                Ok(()) => Ok(Came::Whole(input.take(len))),
                 Err(errno) => {
                     input.skip(len);
                     Err(errno)

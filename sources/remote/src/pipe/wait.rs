@@ -3,8 +3,9 @@
 use vfs::{Errno, Result};
 
 use super::input::{Input, Reply};
+use super::land::{Landing, memory};
 use super::state::{Guard, State};
-use super::{ECONNRESET, Half, POISON, Pipe, Received, Ticket};
+use super::{Came, ECONNRESET, Half, POISON, Pipe, Received, Ticket};
 
 impl<H: Half> Pipe<H> {
     /// Waits for the reply. Errs as the server says, or if the connection has failed.
@@ -12,6 +13,18 @@ impl<H: Half> Pipe<H> {
         assert!(std::ptr::eq(self, ticket.pipe), "a ticket of another pipe");
         let number = ticket.number;
         std::mem::forget(ticket);
+        match self.wait_for(number, &mut [])? {
+            Came::Whole(reply) => Ok(reply),
+            Came::Landed(_) => unreachable!("nobody lent memory for it"),
+        }
+    }
+
+    /// Waits for the reply to request `number`, and lets payloads land in `landings` meanwhile.
+    pub(super) fn wait_for(
+        &self,
+        number: usize,
+        landings: &mut [Landing<'_, '_, H>],
+    ) -> Result<Came<H>> {
         let mut state = self.state();
         loop {
             let slot = &mut state.slots[number];
@@ -25,7 +38,7 @@ impl<H: Half> Pipe<H> {
             if !state.queue.is_empty() && !state.sending {
                 state = self.send_queued(state, true);
             } else if let Some(input) = state.input.take() {
-                state = self.lead(state, input, number);
+                state = self.lead(state, input, number, landings);
             } else {
                 state = self.follow(state, number);
             }
@@ -38,9 +51,15 @@ impl<H: Half> Pipe<H> {
         mut state: Guard<'a, H>,
         mut input: Input<H>,
         number: usize,
+        landings: &mut [Landing<'_, '_, H>],
     ) -> Guard<'a, H> {
         loop {
-            state = self.recv(state, &mut input, true);
+            state = match state.half.apart(input.pending()) {
+                Some(apart) if let Some(into) = memory(landings, apart) => {
+                    self.land(state, &mut input, apart.number, into)
+                }
+                _ => self.recv(state, &mut input, true, !landings.is_empty()),
+            };
             let done = state.slots[number].reply.is_some();
             if done || state.failed.is_some() {
                 break;
@@ -52,18 +71,20 @@ impl<H: Half> Pipe<H> {
         state
     }
 
-    /// Receives once, and gives out what has come whole.
+    /// Receives once, and gives out what has come whole. If a payload may be received apart that is no more than what stands
+    /// before it.
     pub(super) fn recv<'a>(
         &'a self,
         state: Guard<'a, H>,
         input: &mut Input<H>,
         wait: bool,
+        apart: bool,
     ) -> Guard<'a, H> {
         // Checked when it came.
         let begun = state.half.frame(input.pending()).unwrap_or(None);
         let next = (state.large.0 > 0).then_some(state.large.1);
         drop(state);
-        let got = input.recv(&*self.link, begun, next, wait);
+        let got = input.recv(&*self.link, begun, next, apart, wait);
         let mut state = self.state();
         match got {
             Ok(0) => self.fail(&mut state, ECONNRESET, &"the server ended the connection"),

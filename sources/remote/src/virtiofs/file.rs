@@ -231,7 +231,7 @@ impl File for FuseFile {
         let channel = self.node().channel();
         let (queue, most) = (channel.own_queue(), channel.client().max_write());
         let len = len.min(sink.room());
-        let mut buffer = vec![0; len.min(most)];
+        let mut buffer = Vec::new();
         let mut flight = VecDeque::with_capacity(AT_A_TIME);
         let (mut asked, mut got) = (0, 0);
         loop {
@@ -252,11 +252,18 @@ impl File for FuseFile {
             };
             match sent.wait_in(cx) {
                 Ok(answer) => {
-                    let data = &mut buffer[..answer.len().min(size)];
-                    answer.load(0, data);
-                    sink.bytes(data);
-                    got += data.len();
-                    if data.len() < size {
+                    let come = answer.len().min(size);
+                    let lent = sink.lend(come, &mut |memory| {
+                        answer.load(0, memory);
+                        Ok(come)
+                    });
+                    if lent.is_none() {
+                        buffer.resize(come.max(buffer.len()), 0);
+                        answer.load(0, &mut buffer[..come]);
+                        sink.bytes(&buffer[..come]);
+                    }
+                    got += come;
+                    if come < size {
                         return Ok(got);
                     }
                 }

@@ -36,6 +36,9 @@ impl Link for Cuttable {
     fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {
         self.0.send(bytes, wait)
     }
+    fn payloads(&self) -> transports::Payloads {
+        self.0.payloads()
+    }
     fn wait(
         &self,
         interest: transports::Interest,

@@ -30,11 +30,15 @@ impl Served {
     }
 
     pub(crate) fn of(fs: Arc<dyn FileSystem>) -> Served {
+        Served::tuned(fs, Tuning::default())
+    }
+
+    pub(crate) fn tuned(fs: Arc<dyn FileSystem>, tuning: Tuning) -> Served {
         let exports = ExportList(vec![Arc::new(Export::new("", fs))]);
         let options = p9::server::Options::default();
         let server = Server::new(Arc::new(exports), Arc::new(NumericUsers), options);
         Served {
-            engine: Engine::new(Tuning::default()).expect("an engine"),
+            engine: Engine::new(tuning).expect("an engine"),
             service: Service(server),
         }
     }

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use vfs::{Patience, Result, Sink};
+use vfs::{Fill, Patience, Result, Sink};
 use wire::{Buffered, Outgoing, Xdr};
 
 use super::FAILED;
@@ -97,6 +97,15 @@ impl Sink for Reply<'_> {
             copy.bytes.resize(copy.bytes.len() + got, 0);
         }
         Ok(got)
+    }
+
+    fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
+        let filled = self.out.lend(len, fill)?;
+        if let (Some(copy), Ok(got)) = (&mut self.copy, filled) {
+            copy.lost = true;
+            copy.bytes.resize(copy.bytes.len() + got, 0);
+        }
+        Some(filled)
     }
 }
 

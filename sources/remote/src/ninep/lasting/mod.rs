@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use p9::recovery::Record;
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Interest, Link, Ready};
+use transports::{Interest, Link, Payloads, Ready};
 
 use self::receive::Incoming;
 pub use self::relay::relay;
@@ -57,6 +57,7 @@ pub struct LastingLink {
     retry: Retry,
     peer: String,
     addr: Option<IpAddr>,
+    payloads: Payloads,
     state: Mutex<State>,
     /// The state is another than it was.
     changed: Condvar,
@@ -97,6 +98,7 @@ impl LastingLink {
             retry,
             peer: link.peer().to_owned(),
             addr: link.peer_addr(),
+            payloads: link.payloads(),
             state: Mutex::new(State {
                 record: Record::default(),
                 link: link.into(),
@@ -207,6 +209,10 @@ impl Link for LastingLink {
         state.link.hang_up();
         drop(state);
         self.ring();
+    }
+
+    fn payloads(&self) -> Payloads {
+        self.payloads
     }
 
     fn peer(&self) -> &str {

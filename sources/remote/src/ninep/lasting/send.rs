@@ -7,6 +7,7 @@ use std::sync::Arc;
 use p9::message::HEADER;
 use p9::recovery::Asked;
 use transports::Link;
+use vfs::copies::copied;
 
 use super::{LastingLink, POISON};
 
@@ -64,6 +65,7 @@ impl LastingLink {
             let len = whole((u32::from_le_bytes(size) as usize).max(HEADER))?;
             let mut state = self.state();
             let mut message = state.record.buffer();
+            copied(len);
             message.reserve_exact(len);
             gather(pieces, at, len, |part, _| message.extend_from_slice(part));
             let up = state.up;

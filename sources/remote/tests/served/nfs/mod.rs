@@ -5,6 +5,7 @@ mod delegations;
 mod direct;
 mod ganesha;
 mod net;
+mod pages;
 mod restart;
 mod secure;
 mod sparse;

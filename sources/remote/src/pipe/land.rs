@@ -1,0 +1,76 @@
+//! Payloads that come to where they are wanted: what stands before one is received for itself, and says whose it is.
+//!
+//! That is so for the payloads of the thread that receives. Another's come as whole messages, as nobody may put
+//! anything into memory that is lent to another thread; so do errors, whatever their length, and nothing but a payload ever
+//! comes into memory that is lent.
+
+use std::collections::VecDeque;
+
+use vfs::{Cx, Result};
+
+use super::input::Input;
+use super::state::Guard;
+use super::{Apart, Came, ECONNRESET, Half, Pipe, Ticket};
+
+/// A request in flight, and the memory that its payload may come to.
+pub(crate) struct Landing<'p, 'm, H: Half> {
+    ticket: Ticket<'p, H>,
+    memory: &'m mut [u8],
+}
+
+impl<'p, 'm, H: Half> Landing<'p, 'm, H> {
+    /// Memory for a payload of no more than its length; of none if that is empty.
+    pub(crate) fn new(ticket: Ticket<'p, H>, memory: &'m mut [u8]) -> Landing<'p, 'm, H> {
+        Landing { ticket, memory }
+    }
+}
+
+/// The memory for this payload.
+pub(super) fn memory<'l, H: Half>(
+    landings: &'l mut [Landing<'_, '_, H>],
+    apart: Apart,
+) -> Option<&'l mut [u8]> {
+    let landing = landings
+        .iter_mut()
+        .find(|landing| landing.ticket.number == apart.number)?;
+    landing.memory.get_mut(..apart.len)
+}
+
+impl<H: Half> Pipe<H> {
+    /// [`Pipe::wait_in`] for the first of `landings`, which it takes, while those behind it may land, too. Nothing if there is
+    /// none.
+    pub(crate) fn wait_landing<'m>(
+        &self,
+        cx: &Cx<'_>,
+        landings: &mut VecDeque<Landing<'_, 'm, H>>,
+    ) -> Option<Result<(Came<H>, &'m mut [u8])>> {
+        let first = landings.front()?;
+        if cx.call.waker().is_some() {
+            self.watch(cx.call, &first.ticket);
+        }
+        let came = self.wait_for(first.ticket.number, landings.make_contiguous());
+        let Landing { ticket, memory } = landings.pop_front()?;
+        std::mem::forget(ticket);
+        Some(came.map(|came| (came, memory)))
+    }
+
+    /// Receives the payload of request `number`, whose head has come.
+    pub(super) fn land<'a>(
+        &'a self,
+        state: Guard<'a, H>,
+        input: &mut Input<H>,
+        number: usize,
+        memory: &mut [u8],
+    ) -> Guard<'a, H> {
+        drop(state);
+        let landed = input.land(&*self.link, memory);
+        let mut state = self.state();
+        match landed {
+            Ok(true) => state.landed(number, memory.len()),
+            Ok(false) => self.fail(&mut state, ECONNRESET, &"the server ended the connection"),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => input.restart(),
+            Err(error) => self.fail(&mut state, ECONNRESET, &error),
+        }
+        state
+    }
+}
