@@ -10,6 +10,7 @@ mod layers;
 mod locks;
 mod mount;
 mod nfs;
+mod pack;
 mod reconnect;
 mod restart;
 mod served;
