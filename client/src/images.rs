@@ -61,18 +61,22 @@ impl Image {
         self.path.as_os_str().as_bytes()
     }
 
+    /// The file or block device that it is in, and its further ones; an error if something within it is named.
+    pub fn file(&self) -> io::Result<(&Path, &[PathBuf])> {
+        match split(self.path())? {
+            (file, b"") => Ok((file, &self.devices)),
+            (_, within) => {
+                let within = within.escape_ascii();
+                let text = format!("expected a whole image, got '{within}' within one");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+            }
+        }
+    }
+
     /// Opens the image, which has to be named without a path in it.
     pub(crate) fn open(&self) -> io::Result<Arc<dyn FileSystem>> {
-        match self.find()? {
-            (tree, within) if within.is_empty() => Ok(tree),
-            (_, within) => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!(
-                    "expected a whole image, got '{}' within one",
-                    within.escape_ascii()
-                ),
-            )),
-        }
+        self.file()?;
+        Ok(self.find()?.0)
     }
 
     /// Opens the image, and says which path in it is named.

@@ -135,6 +135,15 @@ impl Source {
         }
     }
 
+    /// The image that is named, if it is one or something within.
+    pub fn image(&self) -> Option<Image> {
+        match self {
+            Source::HostDir(path) => Image::whole(path),
+            Source::Image(image) => Some(image.clone()),
+            Source::Memory | Source::Remote(_) => None,
+        }
+    }
+
     /// The last name of what is named; nothing if it ends otherwise (`.`, `..`, a source's root).
     pub fn name(&self) -> Option<Vec<u8>> {
         let path = match self {

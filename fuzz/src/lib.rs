@@ -3,6 +3,7 @@
 //! - [`decode`]: messages are decoded or refused, and what was decoded is encoded to the same bytes.
 //! - [`client`]: the client half takes what a server may answer, and refuses the rest.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it asks.
+//! - [`image`]: of an image of EROFS everything can be asked for, whatever it says, within bounds of time and memory.
 //! - [`nfs`]: the NFS server half answers each call once, as long as it says, whatever it asks.
 //! - [`nfs_client`]: so does that of NFS, and makes of READ_PLUS's segments no byte that was not told.
 //! - [`rings`]: a device takes what it can out of any memory and any queues, and gives each request back.
@@ -17,6 +18,7 @@
 pub mod client;
 pub mod decode;
 pub mod fuse;
+pub mod image;
 pub mod nfs;
 pub mod nfs_client;
 pub mod rings;

@@ -18,6 +18,7 @@
 
 pub mod bed;
 pub mod cases;
+mod exhaust;
 pub mod payload;
 pub mod script;
 mod seen;
@@ -25,5 +26,6 @@ pub mod session;
 mod suite;
 
 pub use bed::{Bed, Opened, Profile, Seen, Subject, clock, run};
+pub use exhaust::exhaust;
 pub use payload::{Bytes, Message, Room};
 pub use script::{Answer, Called, Gate, Script};

@@ -7,7 +7,7 @@ use super::place::Place;
 
 #[derive(Args)]
 pub(crate) struct LsArgs {
-    /// What to list: PATH, dir:PATH, 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
+    /// What to list: PATH, dir:PATH, IMAGE/PATH, image:IMAGE[/PATH], 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
     /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2] or nfs+unix:SOCKET?path=PATH
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
     pub(super) places: Vec<Place>,

@@ -1,5 +1,6 @@
-//! `barge mount`: a source on a directory of this host, by the kernel's FUSE.
+//! `barge mount`: a source on a directory of this host, by the kernel's FUSE; an image by its EROFS, if that can be.
 
+mod kernel;
 pub(crate) mod options;
 mod window;
 
@@ -24,7 +25,7 @@ use crate::{Done, Failure, background, service, signals};
 
 #[derive(Args)]
 pub(crate) struct MountArgs {
-    /// What to mount: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, nfs://HOST[:PORT]/PATH or virtiofs:SOCKET
+    /// What to mount: PATH, dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, nfs://HOST[:PORT]/PATH or virtiofs:SOCKET
     source: Source,
     /// Where
     dir: PathBuf,
@@ -37,6 +38,9 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground, and say 'ready' on standard output
     #[arg(short, long)]
     foreground: bool,
+    /// Mount an image by FUSE even where the kernel could by itself; an option that only FUSE has does the same
+    #[arg(long)]
+    fuse: bool,
     /// What mount(8) tells its helpers besides
     #[command(flatten)]
     helper: HelperArgs,
@@ -62,11 +66,17 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// `barge mount`
 pub(crate) fn run(args: &MountArgs) -> Done {
+    let options = options::settle(&args.options, &args.source, args.helper.sloppy)?;
+    if !background::is_background() && by_kernel(args, &options) {
+        return match args.foreground {
+            true => kernel::stay(args),
+            false => Ok(ExitCode::SUCCESS),
+        };
+    }
     if !args.foreground && !background::is_background() {
         return background::start();
     }
     sys::limits::raise_descriptors();
-    let options = options::settle(&args.options, &args.source, args.helper.sloppy)?;
     let mut fs = args.source.open(hostdir::Options::default())?;
     if let Some(pages) = options.pages {
         fs = stack(fs, PageCache::new(pages).map_err(Failure::new)?);
@@ -107,6 +117,26 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         tracing::warn!("{}: not synchronized: {errno}", args.dir.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the kernel could mount it by itself, and has.
+fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
+    let Source::Tree(source) = &args.source else {
+        return false;
+    };
+    match (source.image(), options.kernel_flags) {
+        (Some(image), Some(flags)) if !args.fuse => {
+            let mounted = kernel::mount(&image, &args.dir, flags);
+            if let Err(error) = &mounted {
+                tracing::info!(
+                    "{}: the kernel's own EROFS cannot, FUSE may: {error}",
+                    args.source
+                );
+            }
+            mounted.is_ok()
+        }
+        _ => false,
+    }
 }
 
 /// What ends a mount.

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use layers::pagecache::{self, Mode};
+use rustix::mount::MountFlags;
 use transports::fusedev::{MountFlag, MountOptions};
 
 use crate::source::Source;
@@ -117,6 +118,8 @@ pub(super) struct Settled {
     /// The page cache, if there is one.
     pub(super) pages: Option<pagecache::Options>,
     pub(super) read_only: bool,
+    /// For a mount without FUSE; nothing if an option is FUSE's alone.
+    pub(super) kernel_flags: Option<MountFlags>,
 }
 
 /// The last of contrary options counts. One that is not known is passed over if `sloppy`, and an error otherwise.
@@ -136,7 +139,14 @@ pub(super) fn settle(
     };
     let mut pages = pagecache::Options::default();
     let mut cache = Cache::of(source);
+    let mut kernel_flags = Some(MountFlags::empty());
     for option in options {
+        match (option, &mut kernel_flags) {
+            (MountOption::Flag(flag), Some(flags)) => flag.apply(flags),
+            // Others may use a mount of the kernel's anyway.
+            (MountOption::Flag(_) | MountOption::AllowOther | MountOption::Nothing, _) => {}
+            _ => kernel_flags = None,
+        }
         match option {
             MountOption::Flag(flag) => mount.flags.push(*flag),
             MountOption::AllowOther => mount.allow_other = true,
@@ -173,6 +183,7 @@ pub(super) fn settle(
         mount,
         fuse,
         pages,
+        kernel_flags,
     })
 }
 

@@ -20,7 +20,7 @@ use crate::source::{Named, Source};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// What to serve: PATH, dir:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
+    /// What to serve: PATH (of a directory or an image), dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
     /// 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT,
     /// nfs://HOST[:PORT]/PATH, or refer:/PATH@HOST[+HOST], to which clients of NFS v4 are sent; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
     /// current directory, read-only

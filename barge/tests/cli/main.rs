@@ -6,6 +6,7 @@ mod foreign;
 #[cfg(feature = "gss")]
 mod gss;
 mod guests;
+mod images;
 mod layers;
 mod locks;
 mod mount;

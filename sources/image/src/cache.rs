@@ -121,7 +121,7 @@ impl Theirs {
 
 impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
     /// A cache of up to `cap` bytes, and what is being loaded.
-    pub fn new(cap: u64) -> Arc<Cache<K>> {
+    pub(crate) fn new(cap: u64) -> Arc<Cache<K>> {
         Arc::new(Cache {
             cap,
             state: Mutex::new(State {
@@ -203,7 +203,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
     }
 
     /// Frees what was not asked for during the last few calls of this; says whether anything is left.
-    pub fn age(&self) -> bool {
+    pub(crate) fn age(&self) -> bool {
         let now = self.round.fetch_add(1, Ordering::Relaxed) + 1;
         let mut state = self.lock();
         let state = &mut *state;
@@ -220,7 +220,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
     }
 
     /// What it has done until now.
-    pub fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> Figures {
         Figures {
             bytes: self.lock().bytes,
             hits: self.hits.load(Ordering::Relaxed),

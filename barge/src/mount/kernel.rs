@@ -1,0 +1,63 @@
+//! An image, by the kernel's own EROFS: nothing stays behind to serve it.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use barge_client::Image;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::{Event, MountArgs};
+use crate::{Done, Failure, service, signals};
+
+/// Mounts `image` on `dir`, as far as this kernel can: files from 6.12 on, and block devices.
+pub(super) fn mount(image: &Image, dir: &Path, flags: MountFlags) -> io::Result<()> {
+    let (file, devices) = image.file()?;
+    let devices: Vec<_> = devices
+        .iter()
+        .map(|device| format!("device={}", device.display()))
+        .collect();
+    let data = CString::new(devices.join(","))?;
+    let flags = flags | MountFlags::RDONLY;
+    Ok(rustix::mount::mount(
+        file,
+        dir,
+        "erofs",
+        flags,
+        data.as_c_str(),
+    )?)
+}
+
+/// Stays until it is told to stop, and takes the mount away then, or until somebody else has.
+pub(super) fn stay(args: &MountArgs) -> Done {
+    let failed = |error: io::Error| Failure::new(format!("{}: {error}", args.dir.display()));
+    let mounted = fs::metadata(&args.dir).map_err(failed)?.dev();
+    let (tell, told) = channel();
+    let stop = tell.clone();
+    let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
+    // It is readable, and has an exception whenever mounts change (proc_pid_mounts(5)).
+    let mounts = fs::File::open("/proc/self/mounts").map_err(failed)?;
+    let dir = args.dir.clone();
+    std::thread::spawn(move || {
+        let is_mounted = || fs::metadata(&dir).is_ok_and(|metadata| metadata.dev() == mounted);
+        while is_mounted() {
+            let mut changes = [PollFd::new(&mounts, PollFlags::PRI)];
+            if poll(&mut changes, None).is_err_and(|error| error != rustix::io::Errno::INTR) {
+                return;
+            }
+        }
+        let _ = tell.send(Event::Unmounted);
+    });
+    service::tell_ready();
+    let done = match told.recv() {
+        Ok(Event::Stop) => rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
+            .map_err(|error| failed(error.into())),
+        _ => Ok(()),
+    };
+    drop(signals);
+    done.map(|()| std::process::ExitCode::SUCCESS)
+}

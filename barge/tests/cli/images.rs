@@ -1,0 +1,113 @@
+//! Images as sources: paths into them, over protocols, mounted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rustix::process::geteuid;
+
+use crate::mount::{Mounted, may_mount};
+use crate::served::{BARGE, Served, complained, said};
+
+/// An image that mkfs.erofs made: `text`, `link`, `fifo`, and in `d` `file` and `again`, which is `text`.
+fn image(name: &str) -> PathBuf {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/erofs_image");
+    seeds.join(name).canonicalize().expect("an image")
+}
+
+fn barge(args: &[&str]) -> Output {
+    Command::new(BARGE).args(args).output().expect("runs")
+}
+
+#[test]
+fn a_path_may_lead_into_an_image() {
+    let image = image("lz4");
+    let file = image.display().to_string();
+    for root in [
+        format!("{file}/"),
+        format!("image:{file}"),
+        format!("image:{file}/"),
+    ] {
+        assert_eq!(said(&barge(&["ls", &root])), "d\nfifo\nlink\ntext\n");
+    }
+    for within in [format!("{file}/d/file"), format!("image:{file}/d/file")] {
+        assert_eq!(said(&barge(&["cat", &within])), "hello");
+    }
+    // A file is a file, whatever is in it.
+    assert_eq!(
+        barge(&["cat", &file]).stdout,
+        fs::read(&image).expect("read")
+    );
+    let tree = said(&barge(&["tree", &format!("{file}/")]));
+    assert!(
+        tree.contains("link -> d/file") && tree.contains("again"),
+        "{tree}"
+    );
+    let to = tempfile::tempdir().expect("a directory");
+    let copy = to.path().join("copy").display().to_string();
+    said(&barge(&["cp", "-r", &format!("{file}/d"), &copy]));
+    assert_eq!(
+        fs::read(to.path().join("copy/file")).expect("copied"),
+        b"hello"
+    );
+    assert_eq!(
+        fs::read(to.path().join("copy/again"))
+            .expect("copied")
+            .len(),
+        1920
+    );
+}
+
+#[test]
+fn what_is_no_image_is_told_in_a_line() {
+    let told = complained(&barge(&["ls", "/etc/passwd/"]));
+    assert!(told.contains("expected an image"), "{told}");
+    let within = format!("{}/d", image("flat").display());
+    let told = complained(&barge(&["serve", &within]));
+    assert!(told.contains("expected a whole image"), "{told}");
+}
+
+#[test]
+fn an_image_is_served() {
+    let served = Served::start(&[&image("zstd").display().to_string()]);
+    assert_eq!(
+        said(&served.barge(&["ls", "{}"], "")),
+        "d\nfifo\nlink\ntext\n"
+    );
+    assert_eq!(said(&served.barge(&["cat", "{}"], "d/file")), "hello");
+    let told = complained(&served.barge(&["cp", "/etc/hostname", "{}"], "new"));
+    assert!(told.contains("Read-only file system"), "{told}");
+    assert!(served.stop().success());
+}
+
+#[test]
+fn an_image_is_mounted_by_fuse_and_by_the_kernel() {
+    if !may_mount() {
+        return;
+    }
+    let file = image("lz4").display().to_string();
+    for args in [
+        &["--fuse", &file][..],
+        &[&file],
+        &[&file, "-o", "nosuid,nodev"],
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mounted = Mounted::new(args, dir.path());
+        let root = geteuid().is_root();
+        assert_eq!(fs::read(dir.path().join("d/file")).expect("read"), b"hello");
+        let refused = fs::write(dir.path().join("new"), b"").map_err(|error| error.kind());
+        assert_eq!(refused, Err(std::io::ErrorKind::ReadOnlyFilesystem));
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let at = dir.path().display().to_string();
+        let line = mounts
+            .lines()
+            .find(|line| line.contains(&at))
+            .expect("mounted");
+        eprintln!("{line}");
+        if args.contains(&"--fuse") || !root {
+            assert!(line.contains(" fuse"), "{line}");
+        }
+        drop(mounted);
+        assert!(!dir.path().join("d").exists(), "it is taken away");
+    }
+}

@@ -1,0 +1,5 @@
+//! Images of EROFS: see `barge_fuzz::image`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| barge_fuzz::image::run(data));

@@ -1,0 +1,10 @@
+//! Images against those who know them: the kernel, mkfs.erofs.
+
+mod bed;
+mod compare;
+mod kernel;
+mod mutated;
+mod options;
+mod readonly;
+mod seeds;
+mod tree;
