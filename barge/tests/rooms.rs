@@ -84,6 +84,7 @@ fn rooms_use_only_what_they_may() {
                 "nfs",
                 "memory",
                 "erofs",
+                "rofs",
             ]
             .contains(&room);
             assert!(
