@@ -32,7 +32,6 @@ const ROOMS: &[(&str, &[&str])] = &[
         "client",
         &["vfs", "sys", "hostdir", "image", "memory", "remote"],
     ),
-    ("erofs", &[]),
     ("layers", &["vfs"]),
     ("block", &["vfs", "wire"]),
     ("p9", &["vfs", "wire"]),
@@ -87,6 +86,7 @@ fn rooms_use_only_what_they_may() {
                 "nfs",
                 "memory",
                 "erofs",
+                "rofs",
             ]
             .contains(&room);
             assert!(

@@ -6,7 +6,9 @@ use rofs::{BLOCK, InodeKind, Superblock, Tables};
 pub fn image(data: &[u8]) {
     read(data);
     let mut fitting = data.to_vec();
-    let size = (fitting.len() as u64).next_multiple_of(BLOCK).max(2 * BLOCK);
+    let size = (fitting.len() as u64)
+        .next_multiple_of(BLOCK)
+        .max(2 * BLOCK);
     fitting.resize(size as usize, 0);
     let number = |at: usize| u64::from(fitting[at]);
     let superblock = Superblock {
@@ -28,7 +30,10 @@ fn read(image: &[u8]) {
     let Ok(superblock) = Superblock::parse(block, size) else {
         return;
     };
-    assert_eq!(Superblock::parse(&superblock.encode(), size), Ok(superblock));
+    assert_eq!(
+        Superblock::parse(&superblock.encode(), size),
+        Ok(superblock)
+    );
     let (at, len) = superblock.tables();
     let tables = image[at as usize..(at + len) as usize].to_vec();
     let Ok(tables) = Tables::parse(&superblock, tables) else {

@@ -30,7 +30,9 @@ fn plan(data: &[u8]) {
     for visit in visits {
         if let Kind::File(contents) = plan.kind(visit.node) {
             let mut buffer = vec![0; contents.len().min(MOST) as usize];
-            contents.read(0, &mut buffer).expect("all parts are within the archive");
+            contents
+                .read(0, &mut buffer)
+                .expect("all parts are within the archive");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::{Contents, contents};
 
 /// The most directories one below the other: a tree that goes deeper has no end, or no path that a program could name.
-const MOST_LEVELS: usize = 2048;
+pub(crate) const MOST_LEVELS: usize = 2048;
 
 /// A node of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -25,10 +25,11 @@ impl ImageNode {
         let nid = self.parent_number(cx.patience)?;
         let inode = self.shared.inode(nid, cx.patience)?;
         let node = ImageNode::new(&self.shared, inode, nid);
-        match node.is_directory() {
-            true => Ok(node),
-            false => Err(Errno::EIO),
+        if !node.is_directory() {
+            return Err(Errno::EIO);
         }
+        let above = node.parent_number(cx.patience)?;
+        Ok(ImageNode::new(&self.shared, inode, above))
     }
 
     /// What this directory says that its directory is.

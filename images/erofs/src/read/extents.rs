@@ -2,6 +2,7 @@
 
 use super::index::{cluster, plain};
 use super::meta::Meta;
+use super::superblock::MAX_PLACE;
 use super::{Error, Run, Storage, What};
 use crate::layout::{
     Advise, EXTENT_LENGTH_MASK, EXTENT_PARTIAL, Extent, ExtentCount, MAX_PCLUSTER_DECODED,
@@ -80,7 +81,7 @@ impl Extents {
                 what: What::Hole,
             });
         }
-        if len > MAX_PCLUSTER_DECODED.into() {
+        if len > MAX_PCLUSTER_DECODED.into() || place > MAX_PLACE {
             return Err(Error::Corrupt(BOGUS));
         }
         let (device, on_device) = meta.image.locate(0, place)?;

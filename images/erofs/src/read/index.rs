@@ -493,15 +493,13 @@ pub(super) fn plain<E>(
         ));
     }
     // What comes first in the file is last on disk.
-    let first = block
-        .map_or(0, |block| (block - start % block) % block)
-        .min(len);
+    let first = block.map_or(0, |block| block - start % block);
     let (start, len, place) = match offset - start < first {
-        true => (
-            start,
-            first,
-            place + u64::from(encoded) - block.map_or(0, |block| block - start % block),
-        ),
+        true => {
+            let end = place + u64::from(encoded);
+            let place = end.checked_sub(first).ok_or(Error::Corrupt(BOGUS))?;
+            (start, first.min(len), place)
+        }
         false => (start + first, len - first, place),
     };
     let what = match device {

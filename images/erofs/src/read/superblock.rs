@@ -55,8 +55,8 @@ struct Device {
     len: u64,
 }
 
-/// A byte's place has 64 bits, a block is at least of 512 bytes; nothing may be beyond.
-const MAX_BLOCKS: u64 = 1 << 48;
+/// A place in bytes beyond which nothing can be: then sums of places and lengths cannot overflow.
+pub(super) const MAX_PLACE: u64 = 1 << 62;
 
 impl Image {
     /// Reads the superblock, the tables that it names, and the special inodes.
@@ -262,7 +262,7 @@ impl Image {
 
     /// The place of a block in bytes, if any image could have it.
     pub(super) fn place<E>(&self, block: u64) -> Result<u64, Error<E>> {
-        match block < MAX_BLOCKS {
+        match block < MAX_PLACE >> self.block_bits {
             true => Ok(block << self.block_bits),
             false => Err(Error::Corrupt("a block beyond any image")),
         }

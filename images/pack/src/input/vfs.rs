@@ -8,10 +8,7 @@ use vfs::{Entry, Errno, Level};
 
 use crate::contents::OfTree;
 use crate::error::{Error, Result};
-use crate::plan::{Attributes, Kind, NodeId, Plan};
-
-/// The most levels of directories that are walked: a plan takes no more.
-const MOST_LEVELS: usize = 2048;
+use crate::plan::{Attributes, Kind, MOST_LEVELS, NodeId, Plan};
 
 /// What is below `path` in `tree`. What cannot be looked at makes it fail: an image that lacks something silently is none.
 pub fn file_system(tree: &Tree, path: &[u8]) -> Result<Plan> {

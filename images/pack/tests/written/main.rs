@@ -2,4 +2,6 @@
 
 mod erofs;
 mod inputs;
+mod large;
+mod mutated;
 mod trees;
