@@ -32,7 +32,6 @@ const ROOMS: &[(&str, &[&str])] = &[
         "client",
         &["vfs", "sys", "hostdir", "image", "memory", "remote"],
     ),
-    ("erofs", &[]),
     ("layers", &["vfs"]),
     ("p9", &["vfs", "wire"]),
     ("fuse", &["vfs", "wire"]),
