@@ -4,7 +4,7 @@
 //! - [`read`]: superblock, inodes, directories, attributes, and where contents are;
 //! - [`decode`]: LZ4, MicroLZMA, DEFLATE and Zstandard;
 //! - [`check`]: whether all of an image is sound;
-//! - [`write`]: metadata of an image under construction.
+//! - [`mod@write`]: metadata of an image under construction.
 //!
 //! What it lacks on purpose: I/O, caches, threads, clocks and the standard library.
 
