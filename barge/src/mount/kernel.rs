@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{Event, MountArgs};
-use crate::{Done, Failure, service, signals};
+use crate::{Done, Failure, background, service, signals};
 
 /// Mounts `image` on `dir`, as far as this kernel can: files from 6.12 on, and block devices.
 pub(super) fn mount(image: &Image, dir: &Path, flags: MountFlags) -> io::Result<()> {
@@ -52,6 +52,7 @@ pub(super) fn stay(args: &MountArgs) -> Done {
         }
         let _ = tell.send(Event::Unmounted);
     });
+    background::ready()?;
     service::tell_ready();
     let done = match told.recv() {
         Ok(Event::Stop) => rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use erofs::read::Contents;
 use vfs::{Access, Cx, DirEntry, DirSink, Errno, Patience, Plus, Result};
 
-use crate::fs::id_of;
 use crate::node::{ImageNode, kind_of};
 
 impl ImageNode {
@@ -128,7 +127,7 @@ impl ImageNode {
             };
             let entry = DirEntry {
                 name: entry.name,
-                id: id_of(entry.nid),
+                id: shared.id_of(entry.nid),
                 kind: kind_of(entry.kind),
                 cookie,
                 entry: whole,

@@ -143,6 +143,21 @@ impl Shared {
         inode.map_err(|error| self.told(error))
     }
 
+    /// The node's number: the inode's, as Linux shows it, but never 0.
+    pub(crate) fn id_of(&self, nid: u64) -> NodeId {
+        /// No inode has it: it would lie beyond 64 bits.
+        const OF_ZERO: u64 = 1 << 62;
+        match self.image.metabox() {
+            None if nid == 0 => OF_ZERO,
+            None => nid,
+            // Bit 31 tells inodes in the metabox from others, so that 32 bits do for small images.
+            Some(_) => match nid << 1 >> 32 << 32 | nid & 0x7fff_ffff | nid >> 63 << 31 {
+                0 => OF_ZERO,
+                id => id,
+            },
+        }
+    }
+
     /// Notes that a node is in the tree.
     pub(crate) fn note(&self, nid: u64) {
         let mut known = self.known();
@@ -182,13 +197,6 @@ fn stale(errno: Errno) -> Errno {
         Errno::WOULD_BLOCK => errno,
         _ => Errno::ESTALE,
     }
-}
-
-/// The node's number: the inode's, but never 0.
-pub(crate) fn id_of(nid: u64) -> NodeId {
-    /// No inode has it: it would lie beyond 64 bits.
-    const OF_ZERO: u64 = 1 << 62;
-    if nid == 0 { OF_ZERO } else { nid }
 }
 
 pub(crate) fn handle_of(identity: u64, nid: u64, parent: u64) -> Result<Handle> {

@@ -1,7 +1,7 @@
 //! A source: a read-only image of a file system, which is EROFS.
 //!
 //! An image's bytes come from a [`RangeSource`]: a file, memory. What is read of them in small pieces (metadata, ends of files) and what is decoded is kept
-//! in a [`Cache`], which is bounded; stored contents of an image in a file go from that file to the transport, past the cache, since the kernel
+//! in a cache, which is bounded; stored contents of an image in a file go from that file to the transport, past the cache, since the kernel
 //! keeps them already. What an image says is never trusted: it may show wrong contents, but ends no call, and takes no more memory than that
 //! bound and a few clusters for each call under way.
 //!

@@ -12,7 +12,7 @@ use vfs::{
 };
 
 use crate::file::OpenFile;
-use crate::fs::{Shared, handle_of, id_of};
+use crate::fs::{Shared, handle_of};
 use crate::perm;
 
 /// `EROFS_SUPER_MAGIC_V1` (`linux/magic.h`): what programs that look know the file system by.
@@ -69,7 +69,7 @@ impl ImageNode {
         };
         let (major, minor) = inode.device;
         Attr {
-            id: id_of(inode.nid),
+            id: self.shared.id_of(inode.nid),
             generation: self.shared.identity,
             kind: self.vfs_kind(),
             mode: inode.mode.into(),
@@ -173,7 +173,7 @@ impl Node for ImageNode {
     }
 
     fn id(&self) -> NodeId {
-        id_of(self.inode.nid)
+        self.shared.id_of(self.inode.nid)
     }
 
     fn kind(&self) -> Kind {

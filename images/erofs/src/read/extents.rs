@@ -70,7 +70,12 @@ impl Extents {
         let len = end - start;
         let place = u64::from(extent.place) | u64::from(extent.place_high) << 32;
         if last && self.has_fragment() {
-            let what = What::Packed(u64::from(extent.encoded) | place << 32);
+            // Only those that tell a place have room for more.
+            let high = match self.advise.extent_size() {
+                4 => 0,
+                _ => place << 32,
+            };
+            let what = What::Packed(u64::from(extent.encoded) | high);
             return Ok(Run { start, len, what });
         }
         let encoded = extent.encoded & EXTENT_LENGTH_MASK;
