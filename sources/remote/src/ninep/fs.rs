@@ -15,8 +15,8 @@ use super::file::Opened;
 use super::locks;
 use super::node::RemoteNode;
 use super::pipe::Pipe;
-use crate::ConnectError;
 use crate::locks::Mirrors;
+use crate::{ConnectError, Silence};
 
 /// What is asked of a 9P server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Options {
     pub msize: u32,
     /// The best dialect to offer.
     pub version: Dialect,
+    /// What is done when it does not answer.
+    pub silence: Silence,
 }
 
 impl Default for Options {
@@ -43,6 +45,7 @@ impl Default for Options {
             // The most that Linux offers on streams: what servers are used to.
             msize: (1 << 20) + 24,
             version: Dialect::Linux,
+            silence: Silence::default(),
         }
     }
 }
@@ -72,7 +75,8 @@ impl Remote9p {
         link: impl Link + 'static,
         options: Options,
     ) -> std::result::Result<Arc<Remote9p>, ConnectError> {
-        let pipe = Pipe::open(link, options.version, options.msize)?;
+        let pipe = Pipe::open_with(link, options.version, options.msize, options.silence)?;
+        pipe.be_soft(true);
         let wire = Wire::new(pipe);
         let caller = Caller::new(rustix::process::geteuid().as_raw(), 0);
         let user = user_of(&options, wire.dialect(), &caller);
@@ -94,6 +98,7 @@ impl Remote9p {
             Err(errno) if kind.is_none() => return Err(refused(errno)),
             Err(_) => kind.unwrap_or((1, Kind::Directory)),
         };
+        wire.pipe.be_soft(options.silence.soft);
         let shared = Arc::new(Shared {
             mirrors: Mirrors::default(),
             client_id: locks::client_id(),

@@ -12,4 +12,5 @@ mod net;
 mod nfs;
 mod pipe;
 mod queue;
+mod silent;
 mod virtiofsd;
