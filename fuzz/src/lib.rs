@@ -5,6 +5,7 @@
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it asks.
 //! - [`nfs`]: the NFS server half answers each call once, as long as it says, whatever it asks.
 //! - [`nfs_client`]: so does that of NFS, and makes of READ_PLUS's segments no byte that was not told.
+//! - [`recovery`]: what a client has is said again to a server that may answer anything, and each request is answered once.
 //! - [`rings`]: a device takes what it can out of any memory and any queues, and gives each request back.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //!
@@ -17,6 +18,7 @@ pub mod decode;
 pub mod fuse;
 pub mod nfs;
 pub mod nfs_client;
+pub mod recovery;
 pub mod rings;
 pub mod session;
 

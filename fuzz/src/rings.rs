@@ -157,7 +157,9 @@ fn serve(ring: &dyn Ring, session: &dyn Session, held: &mut Vec<Box<dyn Exchange
         let room = out.room();
         match session.serve(&Call::detached(), Patience::Full, message, out) {
             Ok(Answer::Parked) => held.push(exchange),
-            Ok(other @ (Answer::WouldBlock | Answer::Secure)) => panic!("{other:?} with all patience"),
+            Ok(other @ (Answer::WouldBlock | Answer::Secure)) => {
+                panic!("{other:?} with all patience")
+            }
             Ok(Answer::Done) | Err(_) => {
                 assert!(out.len() <= room && out.room() == room - out.len());
                 ring.give(exchange);
