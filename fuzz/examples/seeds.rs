@@ -49,6 +49,7 @@ fn main() -> io::Result<()> {
             &answers(dialect, &replies),
         )?;
     }
+    write("p9_recovery", "lost", &lost())?;
     write("nfs_client", "segments", &pieces())?;
     write("nfs_session", "v3", &nfs3())?;
     write("nfs_session", "v4.2", &nfs42())?;
@@ -60,6 +61,15 @@ fn main() -> io::Result<()> {
     write("p9_session", "9P2000.L-locks", &linux_locks())?;
     write("p9_session", "9P2000.u", &old(Dialect::Unix))?;
     write("p9_session", "9P2000", &old(Dialect::Plan9))
+}
+
+/// A script of `barge_fuzz::recovery`: everything is asked and answered, then the server is lost and another comes, twice.
+fn lost() -> Vec<u8> {
+    let steps = (0..20u8).flat_map(|kind| [0, kind % 5, 0, kind % 3, 1, 2, kind, 3, 0, 0, 1]);
+    let lost = [6, 0, 1, 2, 3, 7].into_iter();
+    let others = (0..200u8).map(|at| at % 8);
+    let whole: Vec<u8> = steps.chain(lost).chain(others).collect();
+    [&whole[..], &whole].concat()
 }
 
 /// A script of `barge_fuzz::nfs_client`: results of everything that can be asked there, all of zeros.

@@ -7,6 +7,7 @@
 //! - [`image`]: of an image of EROFS everything can be asked for, whatever it says, within bounds of time and memory.
 //! - [`nfs`]: the NFS server half answers each call once, as long as it says, whatever it asks.
 //! - [`nfs_client`]: so does that of NFS, and makes of READ_PLUS's segments no byte that was not told.
+//! - [`recovery`]: what a client has is said again to a server that may answer anything, and each request is answered once.
 //! - [`rings`]: a device takes what it can out of any memory and any queues, and gives each request back.
 //! - [`rofs`]: images are refused, or walked to the end.
 //! - [`tar`]: archives are refused, or make a plan.
@@ -23,6 +24,7 @@ pub mod fuse;
 pub mod image;
 pub mod nfs;
 pub mod nfs_client;
+pub mod recovery;
 pub mod rings;
 pub mod rofs;
 pub mod session;

@@ -8,6 +8,7 @@
 
 mod addr;
 mod datagrams;
+mod dial;
 mod frame;
 pub mod fusedev;
 mod link;
@@ -22,9 +23,10 @@ mod vsock;
 
 pub use addr::{Addr, BadAddr};
 pub use datagrams::Datagrams;
+pub use dial::{TICK, dial};
 pub use frame::Frame;
 pub use link::{Interest, Link, Ready, StreamLink, pair};
-pub use listener::{Listener, dial};
+pub use listener::Listener;
 pub use outbox::Outbox;
 pub use pages::Pages;
 pub use payloads::Payloads;

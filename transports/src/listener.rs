@@ -1,6 +1,6 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -153,21 +153,6 @@ impl Drop for Listener {
     }
 }
 
-/// Connects to `addr`.
-pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
-    let fd: OwnedFd = match addr {
-        Addr::Tcp { host, port } => TcpStream::connect((host.as_str(), *port))?.into(),
-        Addr::Unix(path) => match abstract_addr(path)? {
-            Some(addr) => UnixStream::connect_addr(&addr)?.into(),
-            None => UnixStream::connect(path)?.into(),
-        },
-        Addr::Vsock { cid, port } => vsock::connect(*cid, *port)?,
-        Addr::VsockUds { path, port } => vsock::connect_uds(path, *port)?,
-        Addr::Fd(number) => sys::inherit::fd(*number)?,
-    };
-    StreamLink::new(fd, addr.to_string())
-}
-
 /// Where clients reach a socket that listens, if it has such a place.
 fn local_addr(socket: &OwnedFd) -> io::Result<Option<Addr>> {
     let any = rustix::net::getsockname(socket)?;
@@ -235,7 +220,7 @@ fn transient(error: io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Link;
+    use crate::{Link, dial};
     use rustix::event::{EventfdFlags, eventfd};
     use std::os::fd::AsFd;
 

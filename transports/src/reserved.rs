@@ -1,27 +1,23 @@
 //! Connections from ports that only the super-user has, which servers take for a sign of trust (`secure` of exports(5)).
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::StreamLink;
+use crate::{StreamLink, dial};
 
 /// Linux's clients use these: below stand too many ports of services.
 const PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
 
-/// Connects to a TCP port from a reserved one, which takes the privilege to bind it.
+/// [`crate::dial()`] to a TCP port from a reserved one, which takes the privilege to bind it.
 pub fn dial_from_reserved(host: &str, port: u16) -> io::Result<StreamLink> {
-    let mut why = io::Error::from(io::ErrorKind::NotFound);
-    for to in (host, port).to_socket_addrs()? {
-        match connect(to) {
-            Ok(fd) => return StreamLink::new(fd, format!("tcp:{host}:{port}")),
-            Err(error) => why = error,
-        }
-    }
-    Err(why)
+    dial::link(
+        dial::first(host, port, connect)?,
+        format!("tcp:{host}:{port}"),
+    )
 }
 
 fn connect(to: SocketAddr) -> io::Result<OwnedFd> {
@@ -37,7 +33,9 @@ fn connect(to: SocketAddr) -> io::Result<OwnedFd> {
             SocketAddr::V4(_) => SocketAddr::from(([0; 4], port)),
             SocketAddr::V6(_) => SocketAddr::from(([0; 16], port)),
         };
-        match rustix::net::bind(&fd, &from).and_then(|()| rustix::net::connect(&fd, &to)) {
+        match rustix::net::bind(&fd, &from)
+            .and_then(|()| dial::connect(&fd, |fd| rustix::net::connect(fd, &to)))
+        {
             Ok(()) => return Ok(fd),
             // Somebody has it, or had it with this very server a moment ago.
             Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) => {}

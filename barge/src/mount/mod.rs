@@ -4,17 +4,17 @@ mod kernel;
 pub(crate) mod options;
 mod window;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::Server;
-use layers::{PageCache, ReadOnly, stack};
-use rustix::fs::{Mode, OFlags};
+use layers::{Owned, PageCache, ReadOnly, stack};
 use transports::fusedev::Mount;
 use vfs::{Call, Caller, Cx, Export};
 
@@ -31,7 +31,9 @@ pub(crate) struct MountArgs {
     /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, nosuid, nodev, noexec, noatime, sync, fsname=NAME; and
     /// cache=none|readahead|mmap|loose, what is kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
     /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
-    /// writeback, it may write behind, where nobody else changes the source. What is for fstab alone is passed over
+    /// writeback, it may write behind, where nobody else changes the source; uid=N, gid=N, whose everything is shown to be; soft, calls
+    /// that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS, for how long a server that is lost is
+    /// waited for (60); hard, for both without end. What is for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground, and say 'ready' on standard output
@@ -73,12 +75,16 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         return background::start();
     }
     sys::limits::raise_descriptors();
-    let mut fs = args.source.open(hostdir::Options::default())?;
+    let limit = patience(&options.from);
+    let mut fs = options.from.open(hostdir::Options::default())?;
     if let Some(pages) = options.pages {
         fs = stack(fs, PageCache::new(pages).map_err(Failure::new)?);
     }
     if options.read_only {
         fs = stack(fs, ReadOnly);
+    }
+    if options.owned != Owned::default() {
+        fs = stack(fs, options.owned);
     }
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let engine = Engine::new(Tuning::default()).map_err(Failure::new)?;
@@ -101,17 +107,27 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     background::ready()?;
     service::tell_ready();
     if let Ok(Event::Stop) = told.recv() {
-        leave(&mount, &args.dir)?;
+        leave(&mount, &args.dir, limit)?;
         // Whether it is over or somebody still has something open: who does gets errors.
         let _ = told.recv_timeout(service::FAREWELL);
     }
-    drop(signals);
-    if options.pages.is_some()
-        && let Err(errno) = fs.sync(&Cx::new(&Caller::ROOT, &Call::detached()))
-    {
+    let pages = options.pages.is_some();
+    let synced = within(limit, move || {
         // What is written through memory maps may come behind the last close.
-        tracing::warn!("{}: not synchronized: {errno}", args.dir.display());
+        let synced = match pages {
+            true => fs.sync(&Cx::new(&Caller::ROOT, &Call::detached())),
+            false => Ok(()),
+        };
+        // The source takes leave of its server, which it may wait for.
+        drop((fs, server, engine));
+        synced
+    });
+    match synced {
+        Some(Ok(())) => {}
+        Some(Err(errno)) => not_synced(&args.dir, &errno),
+        None => not_synced(&args.dir, &"the server does not answer"),
     }
+    drop(signals);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -135,6 +151,28 @@ fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
     }
 }
 
+/// How long what is left to be done at the end may take: as long as the source waits for its server.
+fn patience(source: &Source) -> Duration {
+    match source.clone() {
+        Source::Tree(barge_client::Source::Remote(mut url)) => url.silence().timeo,
+        _ => Duration::MAX,
+    }
+}
+
+/// Does `what`, unless that takes longer than `time`: then it goes on by itself, and ends with this process.
+fn within<T: Send + 'static>(
+    time: Duration,
+    what: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = channel();
+    std::thread::spawn(move || tell.send(what()));
+    told.recv_timeout(time).ok()
+}
+
+fn not_synced(dir: &Path, why: &dyn std::fmt::Display) {
+    tracing::warn!("{}: not synchronized: {why}", dir.display());
+}
+
 /// What ends a mount.
 enum Event {
     /// A signal.
@@ -151,14 +189,22 @@ fn drive(engine: &Arc<Engine>, server: &Server, mount: &Mount) -> std::io::Resul
         .collect()
 }
 
-/// Takes the mount away, after what programs have written to it.
-fn leave(mount: &Mount, dir: &std::path::Path) -> Result<(), Failure> {
-    let synced = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(rustix::fs::syncfs);
-    if let Err(error) = synced {
-        tracing::warn!("{}: not synchronized: {error}", dir.display());
+/// Takes the mount away, after what programs have written to it. If that takes longer than `limit`, whoever uses the mount gets
+/// errors at once.
+fn leave(mount: &Mount, dir: &Path, limit: Duration) -> Result<(), Failure> {
+    // A process of its own: a thread that the kernel has wait for this one's answers could not even be killed.
+    let mut sync = Command::new("sync");
+    sync.arg("-f").arg(dir).stderr(Stdio::null());
+    let synced = within(limit, move || sync.status());
+    match &synced {
+        Some(Ok(status)) if status.success() => {}
+        Some(Ok(status)) => not_synced(dir, status),
+        Some(Err(error)) => not_synced(dir, error),
+        None => not_synced(dir, &"the server does not answer"),
     }
-    mount
-        .unmount()
-        .map_err(|error| Failure::new(format!("{}: {error}", dir.display())))
+    let left = match synced {
+        Some(_) => mount.unmount(),
+        None => mount.give_up(),
+    };
+    left.map_err(|error| Failure::new(format!("{}: {error}", dir.display())))
 }

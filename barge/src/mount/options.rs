@@ -1,9 +1,12 @@
 //! `-o`: what mount(8) passes on, and what is this file system's own.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::ValueEnum;
+use layers::Owned;
 use layers::pagecache::{self, Mode};
+use remote::{Retry, Silence};
 use rustix::mount::MountFlags;
 use transports::fusedev::{MountFlag, MountOptions};
 
@@ -22,6 +25,15 @@ pub(super) enum MountOption {
     /// Bytes of memory for the page cache.
     CacheSize(usize),
     Writeback,
+    /// Calls that are not answered in time fail, or wait for ever.
+    Soft(bool),
+    /// How long what is waited for may take.
+    Timeo(Duration),
+    /// For how long a server that is lost is waited for.
+    Retry(Retry),
+    /// Whose everything is shown to be.
+    Uid(u32),
+    Gid(u32),
     /// One for fstab, or that is so anyway.
     Nothing,
     /// None that is known here.
@@ -78,6 +90,13 @@ fn bytes(text: &str) -> Result<usize, String> {
     bytes.filter(|&bytes| bytes >= 1 << 20).ok_or_else(bad)
 }
 
+/// A user's or group's number.
+fn id(option: &str, value: &str) -> Result<u32, String> {
+    // All ones mean that there is none.
+    let id = value.parse().ok().filter(|&id| id != u32::MAX);
+    id.ok_or_else(|| format!("expected a number behind {option:.4}, got '{value}'"))
+}
+
 impl FromStr for MountOption {
     type Err = String;
 
@@ -92,6 +111,16 @@ impl FromStr for MountOption {
             ("cache", value) => MountOption::Cache(value.parse()?),
             ("cache_size", value) => MountOption::CacheSize(bytes(value)?),
             ("writeback", "") => MountOption::Writeback,
+            ("soft", "") => MountOption::Soft(true),
+            ("hard", "") => MountOption::Soft(false),
+            ("timeo", value) => MountOption::Timeo(
+                Silence::timeo(value).map_err(|what| format!("expected {what}"))?,
+            ),
+            ("retry", value) => MountOption::Retry(
+                Retry::seconds(value).map_err(|what| format!("expected {what}"))?,
+            ),
+            ("uid", value) => MountOption::Uid(id(text, value)?),
+            ("gid", value) => MountOption::Gid(id(text, value)?),
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "") => {
                 MountOption::Nothing
             }
@@ -117,6 +146,10 @@ pub(super) struct Settled {
     pub(super) fuse: fuse::server::Options,
     /// The page cache, if there is one.
     pub(super) pages: Option<pagecache::Options>,
+    /// Whose everything is shown to be.
+    pub(super) owned: Owned,
+    /// The source, which is waited for as the options say.
+    pub(super) from: Source,
     pub(super) read_only: bool,
     /// For a mount without FUSE; nothing if an option is FUSE's alone.
     pub(super) kernel_flags: Option<MountFlags>,
@@ -140,6 +173,8 @@ pub(super) fn settle(
     let mut pages = pagecache::Options::default();
     let mut cache = Cache::of(source);
     let mut kernel_flags = Some(MountFlags::empty());
+    let mut owned = Owned::default();
+    let mut from = source.clone();
     for option in options {
         match (option, &mut kernel_flags) {
             (MountOption::Flag(flag), Some(flags)) => flag.apply(flags),
@@ -154,6 +189,20 @@ pub(super) fn settle(
             MountOption::Cache(named) => cache = *named,
             MountOption::CacheSize(bytes) => pages.memory = *bytes,
             MountOption::Writeback => fuse.writeback = true,
+            MountOption::Soft(soft) => {
+                let url = remote(&mut from)?;
+                url.silence().soft = *soft;
+                if let (false, Some(retry)) = (soft, url.retry()) {
+                    *retry = Retry::Forever;
+                }
+            }
+            MountOption::Timeo(time) => remote(&mut from)?.silence().timeo = *time,
+            MountOption::Retry(retry) => match remote(&mut from)?.retry() {
+                Some(place) => *place = *retry,
+                None => return Err(Failure::usage("retry= is for 9P and NFS sources")),
+            },
+            MountOption::Uid(uid) => owned.uid = Some(*uid),
+            MountOption::Gid(gid) => owned.gid = Some(*gid),
             MountOption::Nothing => {}
             MountOption::Unknown(text) if sloppy => {
                 tracing::warn!("mount option {text} is passed over")
@@ -184,7 +233,19 @@ pub(super) fn settle(
         fuse,
         pages,
         kernel_flags,
+        owned,
+        from,
     })
+}
+
+/// What is waited for.
+fn remote(source: &mut Source) -> Result<&mut remote::Url, Failure> {
+    match source {
+        Source::Tree(barge_client::Source::Remote(url)) => Ok(url),
+        _ => Err(Failure::usage(
+            "soft, hard, timeo= and retry= are for a source that another server has",
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -213,6 +274,25 @@ mod tests {
                 .read_only
         );
         assert!(settled_by("cache=some", true).is_err());
+    }
+
+    #[test]
+    fn a_server_is_waited_for_as_is_said() {
+        let settled = |text: &str| {
+            let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
+            let source: Source = "9p+unix:/s?timeo=10".parse().expect("a source");
+            let settled = settle(&options.expect("known"), &source, false);
+            let mut settled = settled.map_err(|failure| failure.message).expect("good");
+            let url = super::remote(&mut settled.from);
+            let url = url.map_err(|failure| failure.message).expect("remote");
+            (*url.silence(), *url.retry().expect("it comes again"))
+        };
+        let (silence, retry) = settled("soft,retry=3");
+        assert!(silence.soft && retry == Retry::For(Duration::from_secs(3)));
+        assert_eq!(silence.timeo, Duration::from_secs(1));
+        let (silence, retry) = settled("soft,timeo=20,hard");
+        assert!(!silence.soft && retry == Retry::Forever);
+        assert_eq!(silence.timeo, Duration::from_secs(2));
     }
 
     #[test]
@@ -245,6 +325,9 @@ mod tests {
             "writeback=1",
             "rows",
             "fsname=",
+            "timeo=0",
+            "uid=me",
+            "soft",
         ] {
             assert!(settled(bad).is_err(), "{bad}");
         }

@@ -203,6 +203,63 @@ fn read_only_means_it() {
     );
 }
 
+/// Who waits in vain for a server that is stopped can be ended, gets errors if he is soft about it, and the mount goes when it is
+/// told to.
+#[test]
+fn a_server_that_stops_answering_holds_nobody() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let (served, url) = served_at(dir.path());
+    fs::write(dir.path().join("share/f"), "text").expect("written");
+    let at = dir.path().join("at");
+    fs::create_dir(&at).expect("made");
+    let server = Pid::from_raw(served.id() as i32).expect("a process");
+    for (options, errs) in [("cache=none,timeo=20", false), ("soft,timeo=20", true)] {
+        let mounted = Mounted::new(&[&url, "-o", options], &at);
+        kill_process(server, Signal::STOP).expect("stopped");
+        let mut cat = Command::new("cat");
+        cat.arg(at.join("f")).stderr(Stdio::piped());
+        let mut cat = cat.spawn().expect("starts");
+        if errs {
+            let output = cat.wait_with_output().expect("ends");
+            let why = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(why.contains("timed out"), "{why}");
+        } else {
+            cat.kill().expect("asked");
+            assert!(!cat.wait().expect("ends").success());
+        }
+        mounted.signal();
+        assert!(mounted.ended().success(), "{options}");
+        assert!(!is_mount(&at), "{options}");
+        kill_process(server, Signal::CONT).expect("goes on");
+    }
+}
+
+#[test]
+fn everything_is_shown_as_whose_it_is_said_to_be() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let mounted = Mounted::new(&["mem:", "-o", "uid=12,gid=34"], dir.path());
+    let file = dir.path().join("f");
+    fs::write(&file, "text").expect("written");
+    for path in [dir.path(), &file] {
+        let is = fs::metadata(path).expect("there");
+        assert_eq!((is.uid(), is.gid()), (12, 34));
+    }
+    if geteuid().is_root() {
+        let give = |uid| std::os::unix::fs::chown(&file, Some(uid), None);
+        give(12).expect("to whom it belongs");
+        let refused = give(13).expect_err("to somebody else");
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    }
+    mounted.signal();
+    assert!(mounted.ended().success());
+}
+
 /// The kernel may hand the interruption to another thread than the one that has the request.
 #[test]
 fn who_waits_for_a_lock_can_be_interrupted() {

@@ -173,7 +173,7 @@ fn look_up_as_a_guest(socket: &Path, name: &str) -> EntryOut {
             ..Header::default()
         };
         request.encode(Form::default(), header, &mut message);
-        let mut chain = driver.queues()[1].chain().expect("room");
+        let mut chain = driver.queues()[1].chain(|| false).expect("room");
         chain.request(&message);
         let lengths = Lengths {
             request: message.len(),
@@ -183,7 +183,7 @@ fn look_up_as_a_guest(socket: &Path, name: &str) -> EntryOut {
         let mut reply = vec![0; Queue::REPLY];
         let len = chain
             .submit(lengths)
-            .wait()
+            .wait(|| false)
             .expect("answered")
             .inline(&mut reply);
         let head = OutHeader::decode(&reply[..len]).expect("a header");

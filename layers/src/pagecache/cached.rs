@@ -54,6 +54,17 @@ pub(super) struct State {
     old: bool,
 }
 
+/// What a file has to be known for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Somebody has it open, or something of it is here.
+    Needed,
+    /// Somebody is still to be told of what was lost, which is only so if he let go of it without closing.
+    Untold,
+    /// Nothing.
+    Idle,
+}
+
 /// What came of [`Cached::fetch`].
 pub(super) enum Fetched {
     /// All up to there was read, or was here.
@@ -200,12 +211,23 @@ impl Cached {
         }
     }
 
-    /// Whether it need not be known any more. It must be if somebody is still to be told of what was lost, which is only so
-    /// if he let go of it without closing.
-    pub(super) fn is_idle(&self) -> bool {
+    /// What it has to be known for.
+    pub(super) fn used(&self) -> Use {
         let state = self.lock();
         let empty = state.pages.is_empty() && state.pages.is_clean();
-        state.opens == 0 && empty && state.errors.told
+        match state.opens == 0 && empty {
+            false => Use::Needed,
+            true if state.errors.told => Use::Idle,
+            true => Use::Untold,
+        }
+    }
+
+    /// Something of it is lost, and nobody has it open any more.
+    #[cfg(test)]
+    pub(super) fn lose(&self) {
+        let mut state = self.lock();
+        state.errors.note(Errno::EIO);
+        state.opens -= 1;
     }
 
     /// It was opened when `attr` was so, asked for when [`Core::landings`] was `since`.

@@ -6,7 +6,8 @@
 //! - [`virtiofs`] is one over a vhost-user device: the client half of FUSE ([`fuse::client`]) joined to a
 //!   driver ([`virtqueue::driver`]), without a virtual machine.
 //!
-//! `pipe` moves messages for those that speak over a stream.
+//! `pipe` moves messages for those that speak over a stream; `silence` is what is
+//! done about servers that do not answer.
 //!
 //! [`Url`] says what to connect to.
 
@@ -19,9 +20,11 @@ mod locks;
 pub mod nfs;
 pub mod ninep;
 mod pipe;
+mod silence;
 mod url;
 pub mod virtiofs;
 mod xattr;
 
 pub use error::ConnectError;
+pub use silence::{Retry, Silence};
 pub use url::{BadUrl, Url};

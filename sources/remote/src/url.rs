@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transports::Addr;
 use vfs::FileSystem;
 
-use crate::{ConnectError, nfs, ninep, virtiofs};
+use crate::{ConnectError, Retry, Silence, nfs, ninep, virtiofs};
 
 /// A server and one of its trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +73,24 @@ impl Url {
                 let (tree, path) = url.find()?;
                 Ok((tree, path))
             }
+        }
+    }
+
+    /// What is done when the server does not answer.
+    pub fn silence(&mut self) -> &mut Silence {
+        match self {
+            Url::Ninep(url) => &mut url.options.silence,
+            Url::Nfs(url) => &mut url.options.silence,
+            Url::Virtiofs(url) => &mut url.silence,
+        }
+    }
+
+    /// What is done when the server is lost; nothing where it would not come again.
+    pub fn retry(&mut self) -> Option<&mut Retry> {
+        match self {
+            Url::Ninep(url) => Some(&mut url.retry),
+            Url::Nfs(url) => Some(&mut url.options.retry),
+            Url::Virtiofs(_) => None,
         }
     }
 

@@ -6,6 +6,7 @@ set -eu
 kind=$(stat -f -c %T .)
 vers=$(sed -n 's/^[^ ]* \/mnt nfs.*[ ,]\(vers=[0-9.]*\).*/\1/p' /proc/mounts)
 source=$(sed -n 's/^\([a-z0-9]*\):[^ ]* \/mnt fuse.*/source=\1/p' /proc/mounts)
+[ -z "${SOURCE:-}" ] || source="source=$SOURCE server=$SERVER"
 tags=" any ${kind} ${vers} ${source} $(uname -r | cut -d. -f1,2) cache=${CACHE:-none} "
 
 other=$(mktemp -d -p /dev/shm)

@@ -18,6 +18,7 @@ mod console;
 mod cpio;
 mod family;
 pub mod guest;
+pub mod hosted;
 mod initramfs;
 pub mod kernel;
 pub mod local;
@@ -105,7 +106,7 @@ impl Dirs {
     }
 
     /// The barge under test: the one named, or this workspace's release build.
-    fn barge(&self, named: Option<&Path>) -> Result<String> {
+    pub fn barge(&self, named: Option<&Path>) -> Result<String> {
         let built = self.programs.with_file_name("release").join("barge");
         let barge = named.unwrap_or(&built);
         let barge = barge.canonicalize().with_context(|| {

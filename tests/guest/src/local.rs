@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::Result;
@@ -16,7 +17,19 @@ use crate::{Dirs, quote};
 pub fn run(dirs: &Dirs, case: &Case, keep: bool) -> Result<i32> {
     let scratch = Scratch::new(dirs, keep)?;
     let share = scratch.share()?;
-    let bin = scratch.dir.join("bin");
+    run_in(dirs, case, (&scratch.dir, &share, &share), |command| {
+        command.env("BARGE_LOCAL", "1");
+    })
+}
+
+/// Runs a case in the directory `at`, `host` in `share`; their own programs are in `scratch`. `more` is what else it is told.
+pub(crate) fn run_in(
+    dirs: &Dirs,
+    case: &Case,
+    (scratch, share, at): (&Path, &Path, &Path),
+    more: impl FnOnce(&mut Command),
+) -> Result<i32> {
+    let bin = scratch.join("bin");
     fs::create_dir(&bin)?;
     let host = bin.join("host");
     fs::write(
@@ -32,7 +45,7 @@ pub fn run(dirs: &Dirs, case: &Case, keep: bool) -> Result<i32> {
     let mut command = Command::new("sh");
     command
         .args(["-c", &case.script])
-        .current_dir(&share)
+        .current_dir(at)
         .stdin(Stdio::null());
     command
         .env_clear()
@@ -40,8 +53,8 @@ pub fn run(dirs: &Dirs, case: &Case, keep: bool) -> Result<i32> {
     command
         .env("HOME", "/root")
         .env("LC_ALL", "C")
-        .env("BARGE_SCRIPTS", &dirs.scripts)
-        .env("BARGE_LOCAL", "1");
+        .env("BARGE_SCRIPTS", &dirs.scripts);
+    more(&mut command);
     let status = family.spawn(&mut command)?.wait()?;
     Ok(status
         .code()

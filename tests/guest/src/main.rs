@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use barge_guest::guest::{Case, Mount, Seat};
+use barge_guest::hosted::{self, Hosted};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::run::Plan;
 use barge_guest::{Dirs, TimedOut, Unavailable, bench, local, matrix, readplus, run, tlshd, tools};
@@ -26,7 +27,7 @@ struct Cli {
 enum Subcommands {
     /// Serve a directory, mount it in a guest, run a script there
     Run(RunArgs),
-    /// Run a script in a directory of this machine, to try the script itself
+    /// Run a script in a directory of this machine, to try the script itself, or in a mount of `barge mount` there
     Local(LocalArgs),
     /// Run every script with every kernel and way to mount
     Matrix(MatrixArgs),
@@ -61,6 +62,15 @@ struct Script {
 struct LocalArgs {
     #[command(flatten)]
     script: Script,
+    /// Mount what this server serves by `barge mount`: 9p, nfs3, nfs4.2, virtiofs (barge's), diod, virtiofsd, ganesha-nfs3, ganesha-nfs4.1
+    #[arg(long, value_name = "SERVER", value_parser = hosted::named)]
+    mount: Option<&'static Hosted>,
+    /// The barge under test, if not the release build of this workspace
+    #[arg(long, value_name = "PATH", requires = "mount")]
+    barge: Option<PathBuf>,
+    /// Mount options
+    #[arg(short, long = "options", value_name = "OPTIONS", requires = "mount")]
+    options: Vec<String>,
 }
 
 #[derive(Args)]
@@ -271,7 +281,15 @@ fn run_plan(dirs: &Dirs, plan: &Plan) -> Result<u8> {
 
 fn run_local(args: LocalArgs) -> Result<u8> {
     let dirs = Dirs::find()?;
-    let status = local::run(&dirs, &args.script.case(&dirs)?, args.script.keep)?;
+    let case = args.script.case(&dirs)?;
+    let status = match args.mount {
+        None => local::run(&dirs, &case, args.script.keep)?,
+        Some(hosted) => {
+            let barge = dirs.barge(args.barge.as_deref())?;
+            let what = (hosted, &*barge, &*args.options);
+            hosted::run(&dirs, &case, what, args.script.keep)?
+        }
+    };
     Ok(u8::try_from(status).unwrap_or(u8::MAX))
 }
 

@@ -14,7 +14,7 @@ use crate::family::Family;
 use crate::{fill, tail};
 
 /// How long a server may take to accept, and to stop when told to.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where QEMU's user network shows the host's loopback.
 pub(crate) const HOST: &str = "10.0.2.2";
@@ -109,6 +109,11 @@ impl Server {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// An error if the server is gone or has panicked.

@@ -76,6 +76,16 @@ impl Mount {
         }
         Ok(rustix::mount::unmount(&self.at, UnmountFlags::DETACH)?)
     }
+
+    /// The same without any waiting: whoever has something open or waits for an answer gets an error. What was mounted by
+    /// fusermount3 is left where it is, and ends with this process.
+    pub fn give_up(&self) -> io::Result<()> {
+        if self.by_helper {
+            return Ok(());
+        }
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
+        Ok(rustix::mount::unmount(&self.at, flags)?)
+    }
 }
 
 /// What a mount option says that the kernel keeps for every file system, as mount(8) names it.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -14,12 +14,24 @@ pub(super) struct Job {
     /// fio's name of it.
     kind: &'static str,
     block: &'static str,
+    /// Who writes.
+    pub(super) writers: Writers,
     /// How many times as fast merging made it when that was first measured (Linux's 9P client, 2016).
     pub(super) first_measured: f64,
 }
 
+/// Who does it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writers {
+    One,
+    /// Four, each a file of its own.
+    Files,
+    /// Four, each a quarter of the same file.
+    Parts,
+}
+
 /// All of them.
-pub(super) const JOBS: [Job; 8] = [
+pub(super) const JOBS: [Job; 10] = [
     Job::new("write 1M", "write", "1m", 2.60),
     Job::new("read 1M", "read", "1m", 1.95),
     Job::new("write 4K", "write", "4k", 2.32),
@@ -28,6 +40,8 @@ pub(super) const JOBS: [Job; 8] = [
     Job::new("random read 1M", "randread", "1m", 1.21),
     Job::new("random write 4K", "randwrite", "4k", 1.10),
     Job::new("random read 4K", "randread", "4k", 1.56),
+    Job::of_four("4 files, write 4K", Writers::Files),
+    Job::of_four("4 parts, write 4K", Writers::Parts),
 ];
 
 /// What is read, or written at random.
@@ -51,7 +65,16 @@ impl Job {
             name,
             kind,
             block,
+            writers: Writers::One,
             first_measured,
+        }
+    }
+
+    /// When it was first measured, four writers had one buffer between them: what one gained is what four shall.
+    const fn of_four(name: &'static str, writers: Writers) -> Job {
+        Job {
+            writers,
+            ..Job::new(name, "write", "4k", 2.32)
         }
     }
 
@@ -63,15 +86,29 @@ impl Job {
         if self.kind == "write" { OUT } else { DATA }
     }
 
+    /// Its files below `dir`.
+    fn files(&self, dir: &Path) -> Vec<PathBuf> {
+        let file = dir.join(self.file());
+        match self.writers {
+            Writers::One | Writers::Parts => vec![file],
+            Writers::Files => (0..4)
+                .map(|at| file.with_extension(at.to_string()))
+                .collect(),
+        }
+    }
+
     /// Has its file as it begins with.
     pub(super) fn prepare(&self, share: &Path, size: u64) -> Result<(), String> {
         let path = share.join(self.file());
         let told = |error: std::io::Error| format!("{}: {error}", path.display());
         if self.file() == OUT {
-            return match fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(told(error)),
-                _ => Ok(()),
-            };
+            return self
+                .files(share)
+                .iter()
+                .try_for_each(|path| match fs::remove_file(path) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(told(error)),
+                    _ => Ok(()),
+                });
         }
         if fs::metadata(&path).is_ok_and(|data| data.len() == size) {
             return Ok(());
@@ -82,6 +119,28 @@ impl Job {
             file.write_all(&block).map_err(told)?;
         }
         file.sync_all().map_err(told)
+    }
+
+    /// Who does how much of it and where, in fio's words.
+    fn share_out(&self, dir: &Path, size: u64) -> Vec<String> {
+        let file = dir.join(self.file());
+        let file = file.display();
+        let four = [
+            "--numjobs=4".to_owned(),
+            "--group_reporting".into(),
+            format!("--size={}", size / 4),
+        ];
+        match self.writers {
+            Writers::One => vec![format!("--filename={file}"), format!("--size={size}")],
+            Writers::Files => {
+                let name = format!("--filename_format={file}.$jobnum");
+                [&four[..], &[name]].concat()
+            }
+            Writers::Parts => {
+                let part = format!("--offset_increment={}", size / 4);
+                [&four[..], &[format!("--filename={file}"), part]].concat()
+            }
+        }
     }
 
     /// Does it, below `dir`, and says how many MB/s that are.
@@ -104,8 +163,7 @@ impl Job {
                 "--invalidate=0",
             ])
             .args(["--end_fsync=1", "--randseed=7", "--output-format=json"])
-            .arg(format!("--filename={}", dir.join(self.file()).display()))
-            .arg(format!("--size={size}"))
+            .args(self.share_out(dir, size))
             .arg(format!("--runtime={}ms", seconds(quick) * 1000.0))
             .args([
                 format!("--rw={}", self.kind),

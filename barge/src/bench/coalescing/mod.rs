@@ -1,16 +1,18 @@
-//! The table `coalescing`: `barge mount` of 9P with messages merged and with a page in each, beside the local file system that is
-//! served. The jobs are those of iozone by which page coalescing was first measured in Linux's 9P client, as fio has them.
+//! The table `coalescing`: `barge mount` of 9P, NFS and virtiofs with messages merged and with a page in each, beside the local file
+//! system that is served. The jobs are those of iozone by which page coalescing was first measured in Linux's 9P client, as fio has them.
 
 mod job;
 mod limit;
 mod mounted;
+mod relay;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use self::job::{JOBS, Job};
+use self::job::{JOBS, Job, Writers};
 use self::limit::Limit;
 use self::mounted::Mounted;
+use self::relay::Relay;
 use super::BenchArgs;
 use super::network::Network;
 use super::place::Place;
@@ -23,8 +25,12 @@ use crate::Failure;
 enum Way {
     Unix,
     Tcp,
-    /// TCP, with 1 ms more for each direction.
+    /// TCP, half a millisecond later in each direction.
     Delayed,
+    /// NFS 4.2 by TCP.
+    Nfs,
+    /// A virtiofs device.
+    Virtiofs,
 }
 
 impl Way {
@@ -33,6 +39,8 @@ impl Way {
             Way::Unix => "Unix",
             Way::Tcp => "TCP",
             Way::Delayed => "TCP + 1 ms",
+            Way::Nfs => "NFS 4.2",
+            Way::Virtiofs => "virtiofs",
         }
     }
 
@@ -72,10 +80,12 @@ impl Column {
 
 /// A server that is reached by one way.
 struct Served {
-    way: Way,
     /// Where it is, as a source.
     url: String,
+    /// The same with a page in each message, and the options for that.
+    paged: (String, &'static str),
     network: Option<Network>,
+    relay: Option<Relay>,
     _server: Process,
 }
 
@@ -110,7 +120,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let mut notes = notes(args, &place, &sizes, runs, limit.is_some());
     let mut rows = Vec::new();
     let mut short = Vec::new();
-    for way in [Way::Unix, Way::Tcp, Way::Delayed] {
+    for way in [Way::Unix, Way::Tcp, Way::Delayed, Way::Nfs, Way::Virtiofs] {
         let name = |job: &Job| format!("{}, {}", way.name(), job.name);
         let jobs: Vec<_> = JOBS.iter().filter(|job| args.wants(&name(job))).collect();
         if jobs.is_empty() {
@@ -125,6 +135,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         };
         for job in jobs {
             let mut all = vec![Vec::new(); COLUMNS.len()];
+            let mut messages = Vec::new();
             for round in 0..runs {
                 for turn in 0..COLUMNS.len() {
                     let turn = (turn + round) % COLUMNS.len();
@@ -132,7 +143,18 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                     let rate = measure(job, &served, COLUMNS[turn], bench, args.quick);
                     let failed = |why| Failure::new(format!("{}: {why}", name(job)));
                     all[turn].push(rate.map_err(failed)?);
+                    let mean = served.relay.as_ref().and_then(Relay::mean_write);
+                    if let (0, Some(mean)) = (round, mean) {
+                        messages.push(format!("{} {mean}", COLUMNS[turn].name()));
+                    }
                 }
+            }
+            if job.writers != Writers::One && !messages.is_empty() {
+                let messages = messages.join(", ");
+                notes.push(format!(
+                    "{}: bytes of a Twrite, mean: {messages}",
+                    name(job)
+                ));
             }
             short.extend(falls_short(&name(job), way, job, &all));
             rows.push(Row {
@@ -148,7 +170,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         notes.push(format!("short of what is aimed at: {}", short.join("; ")));
     }
     Ok(Results {
-        title: "9P mounted, messages merged and not".into(),
+        title: "barge mount, messages merged and not".into(),
         notes,
         servers: COLUMNS.map(|column| column.name().to_owned()).into(),
         peers: vec![1],
@@ -175,9 +197,13 @@ fn notes(
         "the ratio is that of loose to a page each".into(),
         format!(
             "loose: cache=loose, merged by the kernel; mmap: cache=mmap,cache_size={}M, merged by barge; a page each: cache=auto, \
-             msize=4120, of which the client has 8 under way; local: the file system that is served",
+             msize=4120, of which the client has 8 under way; by NFS rsize=4096 and wsize=4096; by virtiofs, which has no such size, \
+             cache=none; local: the file system that is served",
             mib(sizes.cache)
         ),
+        "TCP + 1 ms: through a relay on loopback that passes everything on half a millisecond later in each direction; it takes \
+         processor time of its own, from all columns but local"
+            .into(),
     ];
     notes.push(match limited {
         true => format!(
@@ -237,67 +263,69 @@ fn empty_caches() -> Result<(), String> {
 
 impl Served {
     fn start(way: Way, place: &Place) -> Result<Served, String> {
+        let failed = |failure: Failure| failure.message;
         let network = match way {
-            Way::Unix => None,
-            _ => Some(
+            Way::Tcp | Way::Nfs => Some(
                 Network::bare()
                     .ok_or("no network can be made: Debian's iproute2 and util-linux")?,
             ),
+            Way::Unix | Way::Delayed | Way::Virtiofs => None,
         };
-        let (addr, url) = match &network {
-            None => {
-                let path = place.run.join("socket");
-                let path = path.display();
-                (format!("unix:{path}"), format!("9p+unix:{path}"))
-            }
-            Some(_) => {
-                let port = free_port().map_err(|failure| failure.message)?;
-                (
-                    format!("tcp:127.0.0.1:{port}"),
-                    format!("9p://127.0.0.1:{port}"),
-                )
-            }
-        };
+        let path = place.run.join("socket").display().to_string();
+        let port = free_port().map_err(failed)?;
         let mut command = barge(network.as_ref())?;
-        command.args(["serve", "--9p", &addr]).arg(&place.share);
-        let server = Process::ready(&mut command).map_err(|failure| failure.message)?;
-        if let (Way::Delayed, Some(network)) = (way, &network) {
-            let mut command = network.command();
-            command.args([
-                "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms", "limit",
-                "100000",
-            ]);
-            let output = command.output().map_err(|error| format!("tc: {error}"))?;
-            if !output.status.success() {
-                let why = String::from_utf8_lossy(&output.stderr);
-                return Err(format!("no delay (netem): {}", why.trim()));
+        command.arg("serve");
+        match way {
+            Way::Unix => command.args(["--9p", &format!("unix:{path}")]),
+            Way::Tcp | Way::Delayed => command.args(["--9p", &format!("tcp:127.0.0.1:{port}")]),
+            Way::Nfs => {
+                let state = place.run.join("state");
+                command
+                    .args(["--nfs", &format!("tcp:127.0.0.1:{port}"), "--state-dir"])
+                    .arg(state)
             }
-        }
+            Way::Virtiofs => command.args(["--virtiofs", &path]),
+        };
+        let server = Process::ready(command.arg(&place.share)).map_err(failed)?;
+        let relay = match way {
+            Way::Delayed => {
+                let relay = Relay::start(([127, 0, 0, 1], port).into());
+                Some(relay.map_err(|error| format!("no relay: {error}"))?)
+            }
+            _ => None,
+        };
+        let port = relay.as_ref().map_or(port, |relay| relay.port);
+        let url = match way {
+            Way::Unix => format!("9p+unix:{path}"),
+            Way::Tcp | Way::Delayed => format!("9p://127.0.0.1:{port}/"),
+            Way::Nfs => format!("nfs://127.0.0.1:{port}/?vers=4.2"),
+            Way::Virtiofs => format!("virtiofs:{path}"),
+        };
+        let paged = match way {
+            Way::Unix | Way::Tcp | Way::Delayed => (format!("{url}?msize=4120"), "cache=auto"),
+            Way::Nfs => (format!("{url}&rsize=4096&wsize=4096"), "cache=auto"),
+            Way::Virtiofs => (url.clone(), "cache=none"),
+        };
         Ok(Served {
-            way,
             url,
+            paged,
             network,
+            relay,
             _server: server,
         })
     }
 
     fn mount(&self, column: Column, run: &Path, sizes: &Sizes) -> Result<Mounted, String> {
-        let slash = if self.way == Way::Unix { "" } else { "/" };
+        let mmap = format!("cache=mmap,cache_size={}", sizes.cache);
         let (source, options) = match column {
-            Column::Loose => (self.url.clone(), "cache=loose".into()),
-            Column::Mmap => (
-                self.url.clone(),
-                format!("cache=mmap,cache_size={}", sizes.cache),
-            ),
-            _ => (
-                format!("{}{slash}?msize=4120", self.url),
-                "cache=auto".into(),
-            ),
+            Column::Loose => (&self.url, "cache=loose"),
+            Column::Mmap => (&self.url, &*mmap),
+            Column::Local | Column::Paged => (&self.paged.0, self.paged.1),
         };
         Mounted::new(
             barge(self.network.as_ref())?,
-            &source,
-            &options,
+            source,
+            options,
             run.join("mounted"),
         )
     }

@@ -122,6 +122,7 @@ impl Server {
             queues,
             depth: 64,
             poll,
+            ..Options::default()
         };
         let channel = Channel::mount(stream, options).map_err(|error| error.to_string())?;
         Ok(Running {

@@ -14,8 +14,8 @@ use vfs::{Caller, Cx, Errno, Result};
 use wire::Malformed;
 
 use super::mount::Dialled;
-use crate::ConnectError;
 use crate::pipe::{self, Apart, Half, Kept, Pipe, Reply, Shape, error_text};
+use crate::{ConnectError, Retry, Silence};
 
 impl Half for Calls {
     const NAME: &'static str = "NFS";
@@ -82,6 +82,7 @@ pub(super) struct Conn {
     credentials: Credentials,
     most: usize,
     act_as: As,
+    patience: (Silence, Retry),
     current: Mutex<Current>,
     /// How often it has been made anew.
     times: AtomicU64,
@@ -102,23 +103,24 @@ pub struct Flight {
 }
 
 impl Conn {
-    /// For how long a lost connection is tried to be made anew.
-    const PATIENCE: Duration = Duration::from_secs(60);
-
-    /// The first connection. Replies have up to `most` bytes.
+    /// The first connection, to a server that is not known: until [`Conn::settle`] nobody waits for it for ever. Replies have up
+    /// to `most` bytes.
     pub(super) fn open(
         dial: Dial,
         machine: &str,
         act_as: As,
         most: usize,
+        patience: (Silence, Retry),
     ) -> std::result::Result<Conn, ConnectError> {
         let credentials = Credentials::new(machine);
         let link = dial().map_err(|error| {
             let why = format!("cannot connect: {error}");
             ConnectError::new(Errno::from(error), why)
         })?;
+        let calls = Calls::new(credentials.clone(), most);
         let payloads = link.payloads();
-        let pipe = Pipe::over(link, Calls::new(credentials.clone(), most), most, payloads)?;
+        let pipe = Pipe::over(link, calls, most, payloads, patience.0)?;
+        pipe.be_soft(true);
         // So that calls of an earlier process are not taken for ours.
         let first = std::time::SystemTime::UNIX_EPOCH.elapsed();
         let first = first.map_or(0, |time| time.as_micros() as u32);
@@ -127,11 +129,17 @@ impl Conn {
             credentials,
             most,
             act_as,
+            patience,
             current: Mutex::new(Current { pipe }),
             times: AtomicU64::new(0),
             backchannels: OnceLock::new(),
             next_xid: AtomicU32::new(first ^ std::process::id().rotate_left(16)),
         })
+    }
+
+    /// The server answers: from now on it is waited for as was asked.
+    pub(super) fn settle(&self) {
+        self.current().pipe.be_soft(self.patience.0.soft);
     }
 
     /// Who is at the other end.
@@ -192,14 +200,14 @@ impl Conn {
         ask: &A,
         read: impl FnOnce(A::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let until = Instant::now() + Conn::PATIENCE;
+        let (begun, retry) = (Instant::now(), self.patience.1);
         let mut pauses = None;
         let reply = loop {
             let lost = match flight.kept.take() {
                 None => self.current().pipe.clone(),
                 Some(kept) => {
                     let pipe = kept.pipe.clone();
-                    match kept.wait() {
+                    match kept.wait_in(cx) {
                         Ok(reply) => break reply,
                         Err(errno) if pipe.failure().is_none() => {
                             return Err(Failure::Refused(errno));
@@ -211,7 +219,7 @@ impl Conn {
             // A server that ends each connection is not asked all the time, and not for ever.
             match &mut pauses {
                 None => pauses = Some(Pauses::new()),
-                Some(_) if Instant::now() >= until => {
+                Some(_) if !retry.goes_on(begun) => {
                     return Err(Failure::Refused(Errno::ETIMEDOUT));
                 }
                 Some(pauses) => pauses.pause(cx).map_err(Failure::Refused)?,
@@ -269,7 +277,7 @@ impl Conn {
         if !Arc::ptr_eq(&current.pipe, lost) || current.pipe.failure().is_none() {
             return Ok(current.pipe.clone());
         }
-        let until = Instant::now() + Conn::PATIENCE;
+        let (begun, (silence, retry)) = (Instant::now(), self.patience);
         let mut pause = Duration::from_millis(1);
         loop {
             cx.call.check()?;
@@ -280,14 +288,14 @@ impl Conn {
                         calls.call_back(backchannels.clone());
                     }
                     let payloads = link.payloads();
-                    let pipe = Pipe::over(link, calls, self.most, payloads)
-                        .map_err(|error| error.errno())?;
+                    let pipe = Pipe::over(link, calls, self.most, payloads, silence);
+                    let pipe = pipe.map_err(|error| error.errno())?;
                     tracing::info!("connected to {} again", pipe.peer());
                     current.pipe = pipe.clone();
                     self.times.fetch_add(1, Ordering::AcqRel);
                     return Ok(pipe);
                 }
-                Err(error) if Instant::now() >= until => {
+                Err(error) if !retry.goes_on(begun) => {
                     tracing::error!("{}: {error}", lost.peer());
                     return Err(Errno::ETIMEDOUT);
                 }

@@ -25,7 +25,14 @@ pub struct Procedures {
 impl Procedures {
     /// Connects.
     pub fn open(dial: Dial) -> std::result::Result<Procedures, ConnectError> {
-        let conn = Conn::open(dial, &machine(), None, Core::MOST as usize)?;
+        let conn = Conn::open(
+            dial,
+            &machine(),
+            None,
+            Core::MOST as usize,
+            Default::default(),
+        )?;
+        conn.settle();
         Ok(Procedures { conn })
     }
 
@@ -68,7 +75,13 @@ impl Compounds {
     /// Connects, and makes a client known by v4.`minor`.
     pub fn open(dial: Dial, minor: u32) -> std::result::Result<Compounds, ConnectError> {
         let machine = machine();
-        let conn = Conn::open(dial, &machine, None, Core::MOST as usize)?;
+        let conn = Conn::open(
+            dial,
+            &machine,
+            None,
+            Core::MOST as usize,
+            Default::default(),
+        )?;
         let peer = conn.peer();
         Compounds::over(conn, minor, &machine).map_err(|errno| {
             let why = format!("NFS server {peer}: no client by v4.{minor}: {errno}");

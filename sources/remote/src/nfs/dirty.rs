@@ -56,6 +56,8 @@ impl Dirty {
         match commit() {
             Ok(verifier) if verifier == since.verifier && !since.lost => Ok(()),
             Ok(_) => Err(Errno::EIO),
+            // There is no such file any more: what was written to it is nobody's.
+            Err(Errno::ESTALE) => Err(Errno::ESTALE),
             Err(errno) => {
                 // Not durable yet: whoever asks next tries again.
                 let mut files = self.files();
@@ -111,6 +113,14 @@ mod tests {
         dirty.written(&file, &write(OLD, false));
         dirty.written(&file, &write(NEW, false));
         assert_eq!(dirty.clean(&file, || Ok(OLD)), Err(Errno::EIO));
+    }
+
+    #[test]
+    fn what_is_removed_is_not_asked_for_again() {
+        let (dirty, file): (_, Handle) = (Dirty::default(), [1][..].into());
+        dirty.written(&file, &write(OLD, false));
+        let gone = dirty.clean(&file, || Err(Errno::ESTALE));
+        assert_eq!((gone, dirty.all()), (Err(Errno::ESTALE), Vec::new()));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::dirty::Dirty;
 use super::node::NfsNode;
 use super::version::{Found, Version};
 use crate::locks::Mirrors;
+use crate::{Retry, Silence};
 
 /// How a server is spoken to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,12 @@ pub struct Options {
     pub no_delegations: bool,
     /// Connect from a reserved port, as servers with `secure` in exports(5) demand.
     pub reserved_port: bool,
+    /// The most bytes of one READ and of one WRITE, if less than both sides have anyway.
+    pub sizes: (Option<u32>, Option<u32>),
+    /// What is done when it does not answer.
+    pub silence: Silence,
+    /// What is done when it is lost.
+    pub retry: Retry,
 }
 
 /// A tree that an NFS server has.
@@ -83,7 +90,11 @@ impl<V: Version> FileSystem for RemoteNfs<V> {
         cx.may_wait()?;
         let mut done = Ok(());
         for handle in self.shared.dirty.all() {
-            done = done.and(self.shared.commit(cx, &handle));
+            match self.shared.commit(cx, &handle) {
+                // Removed since.
+                Err(Errno::ESTALE) => {}
+                result => done = done.and(result),
+            }
         }
         done
     }

@@ -63,7 +63,8 @@ impl Mount<'_> {
         let conn = |port: Option<u16>| {
             let dial = self.dial.clone();
             let dial = Box::new(move || dial(port));
-            Conn::open(dial, &machine, self.act_as(), Core::MOST as usize)
+            let patience = (self.options.silence, self.options.retry);
+            Conn::open(dial, &machine, self.act_as(), Core::MOST as usize, patience)
         };
         let first = conn(None)?;
         let peer = first.peer();
@@ -99,6 +100,14 @@ impl Mount<'_> {
         self.mount_v3(&cx, first, root, &rest).map_err(refused)
     }
 
+    fn bounded(&self, told: Limits) -> Limits {
+        let (read, write) = self.options.sizes;
+        bounded(Limits {
+            read: told.read.min(read.unwrap_or(u32::MAX)),
+            write: told.write.min(write.unwrap_or(u32::MAX)),
+        })
+    }
+
     fn act_as(&self) -> As {
         self.options.act_as
     }
@@ -132,7 +141,9 @@ impl Mount<'_> {
     }
 
     fn mount_v3(&self, cx: &Cx<'_>, conn: Conn, root: Handle, rest: &[String]) -> Result<Given> {
-        let limits = v3::call(&conn, cx, &FsInfo { handle: &root }, bounded)?;
+        let limits = v3::call(&conn, cx, &FsInfo { handle: &root }, |told| {
+            self.bounded(told)
+        })?;
         let get = GetAttr {
             handle: &root,
             tree: Tree::default(),
@@ -161,7 +172,7 @@ impl Mount<'_> {
         }
         let ask = AskTraits { handle: &handle };
         let can = core.ask(cx, ask, |can| can)?;
-        let limits = bounded(can.limits);
+        let limits = self.bounded(can.limits);
         let get = GetAttr4 {
             handle: &handle,
             tree: NOWHERE,

@@ -11,12 +11,12 @@ use vfs::{Errno, FileSystem};
 use super::fs::Options;
 use super::mount::{Dialled, Mount, mount};
 use super::secure::{Secure, secured};
-use crate::ConnectError;
 use crate::url::{BadUrl, decode, host_and_port};
+use crate::{ConnectError, Retry, Silence};
 
 /// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. Behind a question mark
 /// may stand, separated by `&`, `vers=` 3, 4, 4.0, 4.1 or 4.2, `mountport=`, `uid=` and `gid=` as whom everyone
-/// acts, `noreadplus`, `nodelegations`, and `resvport` to come from a reserved port. `xprtsec=tls` or `mtls` (nfs(5)) has the connection
+/// acts, `rsize=` and `wsize=` the most bytes of a message's payload, `retry=`, `timeo=`, `soft` and `hard` as for 9P ([`crate::ninep::Url`]), `noreadplus`, `nodelegations`, and `resvport` to come from a reserved port. `xprtsec=tls` or `mtls` (nfs(5)) has the connection
 /// secured: `tlsca=` names a file with the authorities whose certificates are trusted instead of the system's, `tlscert=` and
 /// `tlskey=` what is shown with `mtls`. `%` and two hexadecimal digits stand for a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,11 +114,20 @@ impl Url {
             match name {
                 "vers" => url.options.version = Some(version(&value)?),
                 "mountport" => url.options.mount_port = Some(port(&value)?),
+                "rsize" => url.options.sizes.0 = Some(size("rsize", &value)?),
+                "wsize" => url.options.sizes.1 = Some(size("wsize", &value)?),
                 "uid" => uid = Some(id("uid", &value)?),
                 "gid" => gid = Some(id("gid", &value)?),
                 "noreadplus" => url.options.no_read_plus = true,
                 "nodelegations" => url.options.no_delegations = true,
                 "resvport" => url.options.reserved_port = true,
+                "retry" => url.options.retry = Retry::seconds(&value)?,
+                "timeo" => url.options.silence.timeo = Silence::timeo(&value)?,
+                "soft" if value.is_empty() => url.options.silence.soft = true,
+                "hard" if value.is_empty() => {
+                    url.options.retry = Retry::Forever;
+                    url.options.silence.soft = false;
+                }
                 "path" => url.path = value,
                 "xprtsec" => security = value,
                 "tlsca" => files.ca = Some(value.into()),
@@ -126,7 +135,7 @@ impl Url {
                 "tlskey" => files.key = Some(value.into()),
                 _ => {
                     return Err(format!(
-                        "vers=, mountport=, uid=, gid=, noreadplus, nodelegations, resvport, xprtsec=, tlsca=, tlscert=, tlskey= or path=, not '{name}'"
+                        "vers=, mountport=, uid=, gid=, rsize=, wsize=, retry=, timeo=, soft, hard, noreadplus, nodelegations, resvport, xprtsec=, tlsca=, tlscert=, tlskey= or path=, not '{name}'"
                     ));
                 }
             }
@@ -159,6 +168,12 @@ fn port(text: &str) -> Result<u16, String> {
         Ok(port) if port > 0 => Ok(port),
         _ => Err(format!("mountport= from 1 to 65535, not '{text}'")),
     }
+}
+
+/// As nfs(5) has it: what is less than a page is not worth a message.
+fn size(name: &str, text: &str) -> Result<u32, String> {
+    let size = text.parse().ok().filter(|&size| size >= 1024);
+    size.ok_or_else(|| format!("{name}= with bytes from 1024 on, not '{text}'"))
 }
 
 fn id(name: &str, text: &str) -> Result<u32, String> {
@@ -195,6 +210,8 @@ impl FromStr for Url {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn url(text: &str) -> Url {
@@ -211,7 +228,7 @@ mod tests {
             ("", Options::default())
         );
         let full = url(
-            "nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus&nodelegations&resvport",
+            "nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus&nodelegations&resvport&soft&timeo=30&retry=5&rsize=4096",
         );
         let want = Options {
             version: Some((3, 0)),
@@ -220,6 +237,12 @@ mod tests {
             no_read_plus: true,
             no_delegations: true,
             reserved_port: true,
+            silence: Silence {
+                timeo: Duration::from_secs(3),
+                soft: true,
+            },
+            retry: Retry::For(Duration::from_secs(5)),
+            sizes: (Some(4096), None),
         };
         assert_eq!((full.path.as_str(), full.options), ("a b/c", want));
         assert_eq!(url("nfs://h/?vers=4.1").options.version, Some((4, 1)));
@@ -259,7 +282,9 @@ mod tests {
             ("nfs://h/?vers=2", "vers=3"),
             ("nfs://h/?uid=me", "uid="),
             ("nfs://h/?mountport=x", "mountport="),
-            ("nfs://h/?soft", "not 'soft'"),
+            ("nfs://h/?soft=1", "not 'soft'"),
+            ("nfs://h/?timeo=x", "timeo="),
+            ("nfs://h/?wsize=1", "wsize="),
             ("nfs://h/?xprtsec=ssl", "xprtsec=none, tls or mtls"),
             ("nfs://h/?xprtsec=mtls", "tlscert= and tlskey="),
             ("nfs://h/?tlsca=/ca", "xprtsec="),

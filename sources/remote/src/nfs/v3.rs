@@ -31,6 +31,7 @@ pub(super) struct V3 {
 impl V3 {
     pub(super) fn new(conn: Conn, tree: Tree, limits: Limits) -> V3 {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
+        conn.settle();
         V3 {
             conn,
             tree,

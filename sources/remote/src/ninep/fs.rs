@@ -15,8 +15,8 @@ use super::file::Opened;
 use super::locks;
 use super::node::RemoteNode;
 use super::pipe::Pipe;
-use crate::ConnectError;
 use crate::locks::Mirrors;
+use crate::{ConnectError, Silence};
 
 /// What is asked of a 9P server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct Options {
     /// Whether payloads come to where they are wanted, and leave from where they are, from the sizes on from which that pays. Else
     /// they are copied from and to the buffers of messages.
     pub zerocopy: bool,
+    /// What is done when it does not answer.
+    pub silence: Silence,
 }
 
 impl Default for Options {
@@ -47,6 +49,7 @@ impl Default for Options {
             msize: (1 << 20) + 24,
             version: Dialect::Linux,
             zerocopy: true,
+            silence: Silence::default(),
         }
     }
 }
@@ -80,7 +83,9 @@ impl Remote9p {
             true => link.payloads(),
             false => Payloads::INLINE,
         };
-        let pipe = Pipe::open_with(link, options.version, options.msize, payloads)?;
+        let silence = options.silence;
+        let pipe = Pipe::open_with(link, options.version, options.msize, payloads, silence)?;
+        pipe.be_soft(true);
         let wire = Wire::new(pipe);
         let caller = Caller::new(rustix::process::geteuid().as_raw(), 0);
         let user = user_of(&options, wire.dialect(), &caller);
@@ -102,6 +107,7 @@ impl Remote9p {
             Err(errno) if kind.is_none() => return Err(refused(errno)),
             Err(_) => kind.unwrap_or((1, Kind::Directory)),
         };
+        wire.pipe.be_soft(options.silence.soft);
         let shared = Arc::new(Shared {
             mirrors: Mirrors::default(),
             client_id: locks::client_id(),

@@ -1,17 +1,21 @@
 //! How a session begins.
 
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
 use p9::client::Client;
 use transports::Link;
 use vfs::Errno;
 
-use crate::ConnectError;
 use crate::pipe::{ECONNRESET, error_text};
+use crate::{ConnectError, Silence};
 
-/// Tversion and its reply.
+/// Tversion and its reply, for which the server has `timeo`.
 pub(super) fn greet(
     link: &dyn Link,
     client: &mut Client,
     hello: &[u8],
+    timeo: Duration,
 ) -> std::result::Result<(), ConnectError> {
     let broken = |error: std::io::Error| {
         let why = error_text::<Client>(link.peer(), &error);
@@ -24,6 +28,7 @@ pub(super) fn greet(
     // Before anything is agreed on, a message is no longer than this.
     let mut buffer = vec![0; 8192];
     let mut end = 0;
+    let until = Instant::now() + timeo;
     loop {
         let whole = client.frame(&buffer[..end]).map_err(refused)?;
         match whole {
@@ -41,7 +46,18 @@ pub(super) fn greet(
             _ => {}
         }
         let room = whole.unwrap_or(buffer.len());
-        match link.recv(&mut buffer[end..room], true).map_err(broken)? {
+        let got = match link.recv(&mut buffer[end..room], true) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => match Instant::now() < until {
+                true => continue,
+                false => {
+                    let what = "the server does not answer Tversion";
+                    let text = error_text::<Client>(link.peer(), &what);
+                    return Err(ConnectError::new(Silence::ERRNO, text));
+                }
+            },
+            done => done.map_err(broken)?,
+        };
+        match got {
             0 => {
                 let what = "the server ended the connection instead of answering Tversion";
                 return Err(ConnectError::new(

@@ -42,7 +42,7 @@ impl Lockable for RemoteNode {
             proc_id: process(lock.space),
             client_id: self.shared.client_id.as_bytes(),
         };
-        match status(&self.wire().call(cx, &lock)?.message()?) {
+        match status(&self.wire().pipe.call_long(cx, &lock)?.message()?) {
             lock_status::SUCCESS => Ok(()),
             lock_status::BLOCKED | lock_status::GRACE => Err(Errno::EAGAIN),
             _ => Err(Errno::ENOLCK),

@@ -22,6 +22,7 @@ mod url;
 mod xattr;
 
 pub use self::fs::{Options, Remote9p};
-pub use self::lasting::{Dial, LastingLink, Retry, relay};
+pub use self::lasting::{Dial, LastingLink, relay};
 pub use self::pipe::{Pipe, Reply, Ticket};
 pub use self::url::{Place, Url};
+pub use crate::Retry;

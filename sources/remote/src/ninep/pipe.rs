@@ -10,8 +10,8 @@ use vfs::{Cx, Errno, Result};
 use wire::Malformed;
 
 use super::greet::greet;
-use crate::ConnectError;
 use crate::pipe::{self, Apart, Half, Shape};
+use crate::{ConnectError, Silence};
 
 /// A connection to a 9P server. Shared by all who use it; it ends when the last of them drops it.
 pub type Pipe = pipe::Pipe<Client>;
@@ -112,22 +112,23 @@ impl Pipe {
         msize: u32,
     ) -> std::result::Result<Arc<Pipe>, ConnectError> {
         let payloads = link.payloads();
-        Pipe::open_with(link, dialect, msize, payloads)
+        Pipe::open_with(link, dialect, msize, payloads, Silence::default())
     }
 
-    /// [`Pipe::open`], and payloads travel as `payloads` says.
+    /// [`Pipe::open`] to a server that may not answer, and payloads travel as `payloads` says.
     pub fn open_with(
         link: impl Link + 'static,
         dialect: Dialect,
         msize: u32,
         payloads: Payloads,
+        silence: Silence,
     ) -> std::result::Result<Arc<Pipe>, ConnectError> {
         let mut client = Client::new(dialect, msize);
         let mut hello = Vec::new();
         client.hello(&mut hello);
-        greet(&link, &mut client, &hello)?;
+        greet(&link, &mut client, &hello, silence.timeo)?;
         let most = client.msize() as usize;
-        Pipe::over(Box::new(link), client, most, payloads)
+        Pipe::over(Box::new(link), client, most, payloads, silence)
     }
 
     /// What is spoken.
@@ -199,6 +200,14 @@ impl Pipe {
         cx.call.check()?;
         let ticket = self.submit(request)?;
         self.wait_in(cx, ticket)
+    }
+
+    /// [`Pipe::call_in`] for what may take as long as others please: a lock that they have.
+    pub(super) fn call_long(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
+        cx.may_wait()?;
+        cx.call.check()?;
+        let ticket = self.submit(request)?;
+        self.wait_long(cx, ticket)
     }
 }
 

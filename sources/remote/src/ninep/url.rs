@@ -12,15 +12,15 @@ use p9::Dialect;
 use transports::{Addr, Link};
 use vfs::Errno;
 
-use super::{LastingLink, Options, Remote9p, Retry};
-use crate::ConnectError;
+use super::{LastingLink, Options, Remote9p};
 use crate::url::{BadUrl, decode, host_and_port};
+use crate::{ConnectError, Retry, Silence};
 
 /// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME`, `9p+unix:SOCKET`, `9p+vsock:[CID:]PORT` or
 /// `9p+vsock-uds:PATH:PORT` (see [`Addr`]), or `9p+virtio:SOCKET`, a vhost-user device; each with `?` and
-/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`, `zerocopy=on` or `off` ([`Options::zerocopy`]), and
-/// `retry=SECONDS` or `hard`, for how long a server that is lost is waited for ([`Retry`]). `%` and two hexadecimal digits stand
-/// for a byte.
+/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`, `zerocopy=on` or `off` ([`Options::zerocopy`]); `retry=SECONDS`,
+/// for how long a server that is lost is waited for ([`Retry`]), `soft` and `timeo=TENTHS`, for one that does not answer
+/// ([`Silence`]), and `hard`, for both without end. `%` and two hexadecimal digits stand for a byte.
 ///
 /// With `aname=`, the path of the URL is one within that tree; else the whole path is the `aname`, which
 /// barge's own server takes for both.
@@ -91,7 +91,8 @@ impl Url {
             return Err(Errno::EOPNOTSUPP.into());
         };
         let dial = move || -> io::Result<Box<dyn Link>> { Ok(Box::new(transports::dial(&addr)?)) };
-        LastingLink::new(dial()?, Box::new(dial), self.retry)
+        let timeo = self.options.silence.timeo;
+        Ok(LastingLink::new(dial()?, Box::new(dial), self.retry)?.patient(timeo))
     }
 
     /// Connects to the tree that an `aname` of unknown parts begins with, and says what path is left: its end
@@ -172,11 +173,16 @@ impl Url {
                 "uid" => url.options.uid = Some(uid(&value)?),
                 "aname" => aname = Some(value),
                 "zerocopy" => url.options.zerocopy = switch(&value)?,
-                "retry" => url.retry = Retry::For(seconds(&value)?),
-                "hard" if value.is_empty() => url.retry = Retry::Forever,
+                "retry" => url.retry = Retry::seconds(&value)?,
+                "timeo" => url.options.silence.timeo = Silence::timeo(&value)?,
+                "soft" if value.is_empty() => url.options.silence.soft = true,
+                "hard" if value.is_empty() => {
+                    url.retry = Retry::Forever;
+                    url.options.silence.soft = false;
+                }
                 _ => {
                     return Err(format!(
-                        "version=, msize=, uname=, uid=, aname=, zerocopy=, retry= or hard, not '{name}'"
+                        "version=, msize=, uname=, uid=, aname=, zerocopy=, retry=, timeo=, soft or hard, not '{name}'"
                     ));
                 }
             }
@@ -266,12 +272,6 @@ fn uid(text: &str) -> Result<u32, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    text.parse()
-        .map(Duration::from_secs)
-        .map_err(|_| format!("retry= with seconds, not '{text}'"))
-}
-
 fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
@@ -319,6 +319,7 @@ mod tests {
             msize: 65536,
             version: Dialect::Unix,
             zerocopy: false,
+            silence: Silence::default(),
         };
         assert_eq!(socket.options, expected);
         assert_eq!(url("9p://h/?aname=").options.aname, "");
@@ -326,6 +327,11 @@ mod tests {
         assert_eq!(url("9p://h/?hard").retry, Retry::Forever);
         let some = Retry::For(Duration::from_secs(5));
         assert_eq!(url("9p://h/?retry=5").retry, some);
+        let soft = Silence {
+            timeo: Duration::from_millis(1500),
+            soft: true,
+        };
+        assert_eq!(url("9p://h/?soft&timeo=15").options.silence, soft);
     }
 
     #[test]
@@ -370,6 +376,7 @@ mod tests {
             ("9p://h/?zerocopy=no", "zerocopy="),
             ("9p://h/?retry=ever", "retry="),
             ("9p://h/?hard=1", "not 'hard'"),
+            ("9p://h/?timeo=0", "timeo="),
             ("9p://h/?port=7", "not 'port'"),
             ("nfs://h/", "9p://HOST"),
         ] {

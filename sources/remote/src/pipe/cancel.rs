@@ -1,5 +1,7 @@
 //! How a call that is cancelled cancels its request.
 
+use std::time::Instant;
+
 use vfs::Call;
 
 use super::state::State;
@@ -19,7 +21,11 @@ impl<H: Half> Pipe<H> {
         if state.failed.is_some() || state.slots[number].life != life {
             return;
         }
-        let State { half, queue, .. } = &mut *state;
+        let State {
+            half, queue, slots, ..
+        } = &mut *state;
+        // Even if the server cannot be asked to.
+        slots[number].cancelled.get_or_insert_with(Instant::now);
         if half.cancel(number, queue) {
             // Whoever cancels must not wait for a server that does not listen.
             drop(self.send_queued(state, false));

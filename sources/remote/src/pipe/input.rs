@@ -134,7 +134,7 @@ impl<H: Half> Input<H> {
     }
 
     /// Receives the payload that follows the head that has come into `into`, all of it, and says whether the server has not
-    /// ended before. After an error as much of it has come as before.
+    /// ended before. After `WouldBlock` what has come of it stands behind the head; after other errors, as much as before.
     pub(super) fn land(&mut self, link: &dyn Link, into: &mut [u8]) -> io::Result<bool> {
         let behind = &self.pending()[H::DATA_HEAD..];
         let mut come = behind.len().min(into.len());
@@ -143,13 +143,28 @@ impl<H: Half> Input<H> {
         let passed = H::DATA_HEAD + come;
         while come < into.len() {
             let room = &mut into[come..];
-            match self.poller.wait(|wait| link.recv(room, wait))? {
-                0 => return Ok(false),
-                got => come += got,
+            match self.poller.wait(|wait| link.recv(room, wait)) {
+                Ok(0) => return Ok(false),
+                Ok(got) => come += got,
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::WouldBlock {
+                        self.put_back(&into[passed - H::DATA_HEAD..come], into.len());
+                    }
+                    return Err(error);
+                }
             }
         }
         self.skip(passed);
         Ok(true)
+    }
+
+    /// Adds `bytes` to what has come of a message with a payload of `len` bytes.
+    fn put_back(&mut self, bytes: &[u8], len: usize) {
+        copied(bytes.len());
+        self.make_room(H::DATA_HEAD + len);
+        let current = Arc::get_mut(&mut self.current).expect("no reply shares it");
+        current[self.end..][..bytes.len()].copy_from_slice(bytes);
+        self.end += bytes.len();
     }
 
     /// Makes `current` this thread's alone, with room for a message of `len` bytes from `start` on.

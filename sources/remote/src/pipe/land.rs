@@ -68,6 +68,7 @@ impl<H: Half> Pipe<H> {
         match landed {
             Ok(true) => state.landed(number, memory.len()),
             Ok(false) => self.fail(&mut state, ECONNRESET, &"the server ended the connection"),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => input.restart(),
             Err(error) => self.fail(&mut state, ECONNRESET, &error),
         }

@@ -9,11 +9,11 @@
 //! A server that answers what it may not ends the connection: everyone who waits, or asks later, gets
 //! the same errno, and the reason is told once ([`Pipe::failure`], and a log line).
 //!
-//! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them. `cancel` and
-//! `asides` ask for what nobody waits for; `land` is for payloads that shall come to
+//! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them; `silence` gives up what is not
+//! answered. `cancel` and `asides` ask for what nobody waits for; `land` is for payloads that shall come to
 //! where they are wanted; `listen` is for who wants to hear what a server asks by itself; `state` is all that changes; a [`Half`] knows the protocol.
 //!
-//! What it lacks on purpose: how a session begins, reconnecting, time limits.
+//! What it lacks on purpose: how a session begins, reconnecting.
 //!
 //! Lock order: the pipe's one mutex, never held across a system call but for wake-ups. The two roles
 //! that move bytes (sending, receiving) are taken and given back under it.
@@ -25,12 +25,14 @@ mod input;
 mod land;
 mod listen;
 mod send;
+mod silence;
 mod state;
 mod wait;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Link, Payloads};
@@ -43,15 +45,18 @@ use self::input::Input;
 pub(crate) use self::input::Reply;
 pub(crate) use self::land::Landing;
 pub(crate) use self::listen::rung;
+use self::silence::Clock;
 pub(crate) use self::state::Came;
 use self::state::{Guard, State, Who};
-use crate::ConnectError;
+use crate::{ConnectError, Silence};
 
 /// A connection. Shared by all who use it; it ends when the last of them drops it.
 pub struct Pipe<H: Half> {
     link: Box<dyn Link>,
     payloads: Payloads,
     reading: H::Reading,
+    /// How long the server may take nothing that is sent.
+    timeo: Duration,
     state: Mutex<State<H>>,
     /// Rung when the sending role is free and somebody waits for it.
     may_send: Condvar,
@@ -102,10 +107,10 @@ impl<H: Half> Ticket<'_, H> {
 }
 
 impl<H: Half> Kept<H> {
-    /// [`Pipe::wait`].
-    pub(crate) fn wait(mut self) -> Result<Reply<H>> {
+    /// [`Pipe::wait_in`].
+    pub(crate) fn wait_in(mut self, cx: &Cx<'_>) -> Result<Reply<H>> {
         let ticket = self.ticket();
-        ticket.map_or(Err(Errno::EIO), |ticket| ticket.pipe.wait(ticket))
+        ticket.map_or(Err(Errno::EIO), |ticket| ticket.pipe.wait_in(cx, ticket))
     }
 
     fn ticket(&mut self) -> Option<Ticket<'_, H>> {
@@ -150,6 +155,7 @@ impl<H: Half> Pipe<H> {
         half: H,
         most: usize,
         payloads: Payloads,
+        silence: Silence,
     ) -> std::result::Result<Arc<Pipe<H>>, ConnectError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
             ConnectError::new(Errno::from_raw(error.raw_os_error()), error.to_string())
@@ -159,6 +165,7 @@ impl<H: Half> Pipe<H> {
             link,
             payloads,
             reading,
+            timeo: silence.timeo,
             state: Mutex::new(State {
                 half,
                 slots: Vec::new(),
@@ -171,6 +178,7 @@ impl<H: Half> Pipe<H> {
                 followers: Vec::new(),
                 large: (0, 0),
                 asides: Asides::default(),
+                clock: Clock::new(silence),
                 failed: None,
             }),
             may_send: Condvar::new(),
@@ -241,13 +249,19 @@ impl<H: Half> Pipe<H> {
     }
 
     /// [`Pipe::wait`] as part of a call that may be cancelled: then the server is asked to, and what it
-    /// answers counts: the reply, or `EINTR`.
+    /// answers counts: the reply, or `EINTR`. If it says nothing at all any more, it is `EINTR`, and what was asked may yet be done.
     pub fn wait_in(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
         // A call that nobody can run again is one that nobody cancels.
         if cx.call.waker().is_some() {
             self.watch(cx.call, &ticket);
         }
         self.wait(ticket)
+    }
+
+    /// [`Pipe::wait_in`] for what may take as long as others please.
+    pub(crate) fn wait_long(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
+        self.state().slots[ticket.number].long = true;
+        self.wait_in(cx, ticket)
     }
 
     /// Ends the connection. The first reason counts.

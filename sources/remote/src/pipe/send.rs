@@ -1,7 +1,8 @@
 //! How requests leave: one thread at a time sends what all have queued.
 
-use std::io::{ErrorKind, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use transports::Interest;
 
@@ -82,9 +83,10 @@ impl<H: Half> Pipe<H> {
     }
 
     /// Sends both, one behind the other, and says how many bytes; all of them if `patient`.
-    fn send_pieces(&self, one: &[u8], other: &[u8], patient: bool) -> std::io::Result<usize> {
+    fn send_pieces(&self, one: &[u8], other: &[u8], patient: bool) -> io::Result<usize> {
         let whole = one.len() + other.len();
         let mut sent = 0;
+        let mut stuck = None;
         while sent < whole {
             let head = &one[sent.min(one.len())..];
             let tail = &other[sent.saturating_sub(one.len())..];
@@ -95,9 +97,19 @@ impl<H: Half> Pipe<H> {
                 self.link.send_vectored(&pieces, false)
             };
             match more {
-                Ok(more) => sent += more,
+                Ok(more) => {
+                    sent += more;
+                    stuck = None;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock && !patient => break,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let since = stuck.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.timeo {
+                        return Err(io::Error::new(
+                            ErrorKind::TimedOut,
+                            "the server takes nothing",
+                        ));
+                    }
                     if !self.await_room()? {
                         return Ok(whole);
                     }
@@ -108,9 +120,9 @@ impl<H: Half> Pipe<H> {
         Ok(sent)
     }
 
-    /// Waits until more can be sent. A server may first want to be rid of replies: if nobody receives,
+    /// Waits until more can be sent, or a moment. A server may first want to be rid of replies: if nobody receives,
     /// that is done here. `false` if the connection has failed.
-    fn await_room(&self) -> std::io::Result<bool> {
+    fn await_room(&self) -> io::Result<bool> {
         let mut state = self.state();
         let input = state.input.take();
         state.stuck = input.is_none();
@@ -119,7 +131,9 @@ impl<H: Half> Pipe<H> {
             read: input.is_some(),
             write: true,
         };
-        let ready = self.link.wait(interest, self.wake.as_fd(), None);
+        let ready = self
+            .link
+            .wait(interest, self.wake.as_fd(), Some(transports::TICK));
         if ready.as_ref().is_ok_and(|ready| ready.woken) {
             let mut count = [0; 8];
             // Whether or not another has seen it before.
@@ -131,6 +145,7 @@ impl<H: Half> Pipe<H> {
             if ready.as_ref().is_ok_and(|ready| ready.read) {
                 state = self.recv(state, &mut input, false, false);
             }
+            self.look_at_time(&mut state);
             self.hand_over(&mut state, input);
         }
         ready.map(|_| !state.is_failed())

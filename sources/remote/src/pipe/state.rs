@@ -1,12 +1,14 @@
 //! What the pipe's mutex guards.
 
 use std::sync::{Arc, Condvar, MutexGuard};
+use std::time::Instant;
 
 use vfs::{Errno, Result};
 
 use super::Half;
 use super::asides::Asides;
 use super::input::{Input, Reply};
+use super::silence::Clock;
 
 pub(super) type Guard<'a, H> = MutexGuard<'a, State<H>>;
 
@@ -31,6 +33,7 @@ pub(super) struct State<H: Half> {
     /// How many large replies are awaited, and about how large.
     pub(super) large: (usize, usize),
     pub(super) asides: Asides<H::Aside>,
+    pub(super) clock: Clock,
     pub(super) failed: Option<(Errno, String)>,
 }
 
@@ -44,6 +47,16 @@ pub(super) struct Slot<H: Half> {
     large: bool,
     /// Tells this use of the number from earlier ones.
     pub(super) life: u64,
+    /// Whether the server has not answered.
+    pub(super) in_flight: bool,
+    /// It is cancelled, since when the server has said nothing.
+    pub(super) cancelled: Option<Instant>,
+    /// When it was first seen to wait.
+    pub(super) seen: Option<Instant>,
+    /// It may take as long as it takes, whatever the pipe is like.
+    pub(super) long: bool,
+    /// It has waited long enough: what it fails with.
+    pub(super) over: Option<Errno>,
 }
 
 impl<H: Half> Default for Slot<H> {
@@ -55,6 +68,11 @@ impl<H: Half> Default for Slot<H> {
             waits: false,
             large: false,
             life: 0,
+            in_flight: false,
+            cancelled: None,
+            seen: None,
+            long: false,
+            over: None,
         }
     }
 }
@@ -105,6 +123,8 @@ impl<H: Half> State<H> {
         slot.who = who;
         slot.life += 1;
         slot.large = large.is_some();
+        slot.in_flight = true;
+        (slot.cancelled, slot.seen, slot.long, slot.over) = (None, None, false, None);
         if let Some(large) = large {
             self.large = (self.large.0 + 1, large);
         }
@@ -113,7 +133,9 @@ impl<H: Half> State<H> {
     /// The payload that answers request `number` has come to where its ticket's holder, who received it, wanted it.
     pub(super) fn landed(&mut self, number: usize, len: usize) {
         self.half.landed(number);
+        self.clock.heard = true;
         let slot = &mut self.slots[number];
+        slot.in_flight = false;
         if slot.large {
             self.large.0 -= 1;
         }
@@ -128,7 +150,9 @@ impl<H: Half> State<H> {
         input: &mut Input<H>,
         len: usize,
     ) {
+        self.clock.heard = true;
         let slot = &mut self.slots[number];
+        slot.in_flight = false;
         if slot.large {
             self.large.0 -= 1;
         }

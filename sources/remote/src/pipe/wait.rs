@@ -4,11 +4,13 @@ use vfs::{Errno, Result};
 
 use super::input::{Input, Reply};
 use super::land::{Landing, memory};
-use super::state::{Guard, State};
+use super::state::{Guard, State, Who};
 use super::{Came, ECONNRESET, Half, POISON, Pipe, Received, Ticket};
+#[cfg(doc)]
+use crate::Silence;
 
 impl<H: Half> Pipe<H> {
-    /// Waits for the reply. Errs as the server says, or if the connection has failed.
+    /// Waits for the reply. Errs as the server says, if the connection has failed, or if it took too long ([`Silence`]).
     pub fn wait(&self, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
         assert!(std::ptr::eq(self, ticket.pipe), "a ticket of another pipe");
         let number = ticket.number;
@@ -33,6 +35,11 @@ impl<H: Half> Pipe<H> {
                 return reply;
             }
             if let Some((errno, _)) = state.failed {
+                return Err(errno);
+            }
+            let slot = &mut state.slots[number];
+            if let Some(errno) = slot.over {
+                slot.who = Who::Nobody;
                 return Err(errno);
             }
             if !state.queue.is_empty() && !state.sending {
@@ -60,7 +67,9 @@ impl<H: Half> Pipe<H> {
                 }
                 _ => self.recv(state, &mut input, true, !landings.is_empty()),
             };
-            let done = state.slots[number].reply.is_some();
+            self.look_at_time(&mut state);
+            let slot = &state.slots[number];
+            let done = slot.reply.is_some() || slot.over.is_some();
             if done || state.failed.is_some() {
                 break;
             }
@@ -144,7 +153,8 @@ impl<H: Half> Pipe<H> {
         let mut state = bell
             .wait_while(state, |state| {
                 let slot = &state.slots[number];
-                slot.reply.is_none() && state.input.is_none() && state.failed.is_none()
+                let done = slot.reply.is_some() || slot.over.is_some();
+                !done && state.input.is_none() && state.failed.is_none()
             })
             .expect(POISON);
         state.slots[number].waits = false;
@@ -157,7 +167,8 @@ impl<H: Half> Pipe<H> {
         state.input = Some(input);
         let next = state.followers.iter().find_map(|&number| {
             let slot = &state.slots[number];
-            slot.bell.as_ref().filter(|_| slot.reply.is_none())
+            let done = slot.reply.is_some() || slot.over.is_some();
+            slot.bell.as_ref().filter(|_| !done)
         });
         match next {
             Some(bell) => bell.notify_one(),

@@ -4,25 +4,28 @@
 //! a time. A server that answers what it may not gets `EIO` reported for that request; one that
 //! breaks its queue, or goes, ends the channel, and why is logged once.
 //!
-//! What it lacks on purpose: reconnecting, and time limits.
+//! What it lacks on purpose: reconnecting.
 //!
 //! Lock order: the forgets that wait, or a queue's; never both.
 
+use std::cell::Cell;
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, Once, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuse::Request;
 use fuse::client::Client;
 use fuse::layout::{BatchForgetIn, ForgetOne, InterruptIn, StatxOut};
 use fuse::message::{REPLY_HEADER, Rest};
-use vfs::{Caller, Cx, Errno, Result};
+use vfs::{Call, Caller, Cx, Errno, Result};
 use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket};
 use wire::Malformed;
 
-use crate::ConnectError;
 use crate::cancel::on_cancel;
+use crate::{ConnectError, Silence};
 
 /// How a device is driven.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +36,8 @@ pub struct Options {
     pub depth: u16,
     /// How long to look for replies before sleeping.
     pub poll: Duration,
+    /// What is done when it does not answer.
+    pub silence: Silence,
 }
 
 impl Default for Options {
@@ -42,6 +47,7 @@ impl Default for Options {
             depth: 64,
             // As long as a wake-up takes.
             poll: Duration::from_micros(50),
+            silence: Silence::default(),
         }
     }
 }
@@ -50,6 +56,7 @@ impl Default for Options {
 pub struct Channel {
     driver: Driver,
     client: Client,
+    silence: Silence,
     forgets: Mutex<Vec<ForgetOne>>,
     told: Once,
     this: Weak<Channel>,
@@ -80,6 +87,7 @@ impl Channel {
             let why = error.to_string();
             ConnectError::new(Errno::from(error), why)
         };
+        let set_up = limit(&socket, options.silence.timeo).map_err(failed)?;
         let driver = Driver::connect(
             socket,
             2,
@@ -92,13 +100,15 @@ impl Channel {
             },
         )
         .map_err(failed)?;
-        let client = greet(&driver.queues()[1]).map_err(failed)?;
+        drop(set_up);
+        let client = greet(&driver.queues()[1], options.silence.timeo).map_err(failed)?;
         let client = client.map_err(|errno| {
             ConnectError::new(errno, format!("the server does not mount: {errno}"))
         })?;
         Ok(Arc::new_cyclic(|this| Channel {
             driver,
             client,
+            silence: options.silence,
             forgets: Mutex::default(),
             told: Once::new(),
             this: this.clone(),
@@ -123,17 +133,28 @@ impl Channel {
     /// Room for a request by request queue `queue`. Waits for it; with `hold` the caller holds other
     /// requests in flight, and is told `EAGAIN` instead.
     pub fn begin(&self, queue: usize, hold: bool) -> Result<Draft<'_>> {
-        let ring = &self.driver.queues()[1 + queue];
-        let chain = match hold {
-            true => ring.try_chain().ok_or(Errno::EAGAIN)?,
-            false => ring.chain().map_err(|error| self.broken(&error))?,
-        };
+        match hold {
+            true => {
+                let chain = self.driver.queues()[1 + queue].try_chain();
+                Ok(self.draft(queue, chain.ok_or(Errno::EAGAIN)?))
+            }
+            false => self.begin_in(queue, &Waiting::new(None, self.silence)),
+        }
+    }
+
+    fn begin_in(&self, queue: usize, waiting: &Waiting<'_>) -> Result<Draft<'_>> {
+        let chain = self.driver.queues()[1 + queue].chain(|| waiting.is_over());
+        let chain = chain.map_err(|error| self.failed(waiting, &error))?;
+        Ok(self.draft(queue, chain))
+    }
+
+    fn draft<'c>(&'c self, queue: usize, chain: Chain<'c>) -> Draft<'c> {
         let channel = self;
-        Ok(Draft {
+        Draft {
             channel,
             queue,
             chain,
-        })
+        }
     }
 
     /// Sends a request and waits for its reply, as part of a call that may be cancelled: then the server
@@ -147,7 +168,7 @@ impl Channel {
     ) -> Result<Answer<'_>> {
         cx.may_wait()?;
         cx.call.check()?;
-        self.begin(self.own_queue(), false)?
+        self.begin_in(self.own_queue(), &Waiting::new(Some(cx.call), self.silence))?
             .submit(cx.caller, node, request, 0, room)?
             .wait_in(cx)
     }
@@ -212,6 +233,13 @@ impl Channel {
         ring.kick();
     }
 
+    fn failed(&self, waiting: &Waiting<'_>, error: &io::Error) -> Errno {
+        match error.kind() {
+            io::ErrorKind::TimedOut => waiting.errno(),
+            _ => self.broken(error),
+        }
+    }
+
     fn broken(&self, error: &io::Error) -> Errno {
         self.told.call_once(|| tracing::error!("virtiofs: {error}"));
         Errno::EIO
@@ -224,17 +252,73 @@ impl Drop for Channel {
     }
 }
 
-/// Mounts: the first request.
-fn greet(queue: &Queue) -> io::Result<Result<Client>> {
+/// Who waits for a device.
+struct Waiting<'a> {
+    call: Option<&'a Call>,
+    silence: Silence,
+    since: Instant,
+    /// When it was seen to be cancelled.
+    cancelled: Cell<Option<Instant>>,
+}
+
+impl<'a> Waiting<'a> {
+    /// How long a request that is cancelled may take to be answered.
+    const GRACE: Duration = Duration::from_secs(2);
+
+    fn new(call: Option<&'a Call>, silence: Silence) -> Waiting<'a> {
+        Waiting {
+            call,
+            silence,
+            since: Instant::now(),
+            cancelled: Cell::new(None),
+        }
+    }
+
+    /// Whether it has waited long enough.
+    fn is_over(&self) -> bool {
+        if self.cancelled.get().is_none() && self.call.is_some_and(|call| call.check().is_err()) {
+            self.cancelled.set(Some(Instant::now()));
+        }
+        let cancelled = self.cancelled.get();
+        cancelled.is_some_and(|at| at.elapsed() >= Waiting::GRACE)
+            || self.silence.soft && self.since.elapsed() >= self.silence.timeo
+    }
+
+    /// Why.
+    fn errno(&self) -> Errno {
+        match self.cancelled.get() {
+            Some(_) => Errno::EINTR,
+            None => Silence::ERRNO,
+        }
+    }
+}
+
+/// Ends the connection after `timeo`, unless what is returned is dropped before. Who speaks vhost-user waits for answers for ever.
+fn limit(socket: &UnixStream, timeo: Duration) -> io::Result<Sender<()>> {
+    let (done, waited) = channel();
+    let socket = socket.try_clone()?;
+    std::thread::Builder::new().spawn(move || {
+        if waited.recv_timeout(timeo) == Err(RecvTimeoutError::Timeout) {
+            // An error means that it has ended.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    })?;
+    Ok(done)
+}
+
+/// Mounts: the first request, for which the device has `timeo`.
+fn greet(queue: &Queue, timeo: Duration) -> io::Result<Result<Client>> {
+    let since = Instant::now();
+    let over = || since.elapsed() >= timeo;
     let hello = Client::hello();
-    let mut chain = queue.chain()?;
+    let mut chain = queue.chain(over)?;
     chain.request(&hello);
     let lengths = Lengths {
         request: hello.len(),
         reply: Client::WELCOME,
         ..Lengths::default()
     };
-    let reply = chain.submit(lengths).wait()?;
+    let reply = chain.submit(lengths).wait(over)?;
     let mut welcome = [0; Client::WELCOME];
     let len = reply.inline(&mut welcome);
     Ok(Client::meet(&welcome[..len]))
@@ -304,10 +388,17 @@ pub struct Flight<'c> {
 }
 
 impl<'c> Flight<'c> {
-    /// Waits for the reply. Errs as the server says; `EIO` if it is no reply, or the device is gone.
+    /// Waits for the reply. Errs as the server says; `EIO` if it is no reply, or the device is gone; `ETIMEDOUT` if it took
+    /// too long ([`Silence`]).
     pub fn wait(self) -> Result<Answer<'c>> {
+        let silence = self.channel.silence;
+        self.wait_as(&Waiting::new(None, silence))
+    }
+
+    fn wait_as(self, waiting: &Waiting<'_>) -> Result<Answer<'c>> {
         let channel = self.channel;
-        let reply = self.ticket.wait().map_err(|error| channel.broken(&error))?;
+        let reply = self.ticket.wait(|| waiting.is_over());
+        let reply = reply.map_err(|error| channel.failed(waiting, &error))?;
         let mut head = [0; REPLY_HEADER + MOST_FIXED];
         let inline = reply.inline(&mut head);
         let body = channel
@@ -316,7 +407,7 @@ impl<'c> Flight<'c> {
         Ok(Answer { head, reply, body })
     }
 
-    /// [`Flight::wait`] as part of a call that may be cancelled.
+    /// [`Flight::wait`] as part of a call that may be cancelled: `EINTR` if it is, and the server says nothing of it in time.
     pub fn wait_in(self, cx: &Cx<'_>) -> Result<Answer<'c>> {
         // A call that nobody can run again is one that nobody cancels.
         if cx.call.waker().is_some() {
@@ -325,7 +416,8 @@ impl<'c> Flight<'c> {
                 channel.interrupt(queue, unique);
             });
         }
-        self.wait()
+        let silence = self.channel.silence;
+        self.wait_as(&Waiting::new(Some(cx.call), silence))
     }
 }
 

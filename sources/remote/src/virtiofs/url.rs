@@ -10,14 +10,16 @@ use vfs::Errno;
 
 use super::channel::Options;
 use super::fs::RemoteFuse;
-use crate::ConnectError;
 use crate::url::{BadUrl, decode};
+use crate::{ConnectError, Silence};
 
 /// A virtiofs server, as virtiofsd is one: `virtiofs:SOCKET`, behind which a path in its tree may stand. `%`
 /// and two hexadecimal digits stand for a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     place: PathBuf,
+    /// What is done when it does not answer.
+    pub silence: Silence,
 }
 
 impl Url {
@@ -27,6 +29,7 @@ impl Url {
         match place.is_empty() {
             false => Ok(Url {
                 place: place.into(),
+                silence: Silence::default(),
             }),
             true => Err(bad("virtiofs:SOCKET")),
         }
@@ -34,7 +37,7 @@ impl Url {
 
     /// Mounts what listens at the socket.
     pub fn connect(&self) -> Result<Arc<RemoteFuse>, ConnectError> {
-        mount(&self.place)
+        mount(&self.place, self.silence)
     }
 
     /// Mounts what listens at the beginning of the path, and says what is left of it.
@@ -49,7 +52,10 @@ impl Url {
         let socket = socket.unwrap_or(&self.place);
         let path = self.place.strip_prefix(socket).unwrap_or(Path::new(""));
         // It was decoded from text.
-        Ok((mount(socket)?, path.to_string_lossy().into_owned()))
+        Ok((
+            mount(socket, self.silence)?,
+            path.to_string_lossy().into_owned(),
+        ))
     }
 
     pub(crate) fn path(&self) -> &[u8] {
@@ -57,13 +63,17 @@ impl Url {
     }
 }
 
-fn mount(socket: &Path) -> Result<Arc<RemoteFuse>, ConnectError> {
+fn mount(socket: &Path, silence: Silence) -> Result<Arc<RemoteFuse>, ConnectError> {
     let shown = socket.display();
     let stream = UnixStream::connect(socket).map_err(|error| {
         let why = format!("cannot connect to {shown}: {error}");
         ConnectError::new(Errno::from(error), why)
     })?;
-    RemoteFuse::mount(stream, Options::default())
+    let options = Options {
+        silence,
+        ..Options::default()
+    };
+    RemoteFuse::mount(stream, options)
         .map_err(|error| ConnectError::new(error.errno(), format!("{shown}: {error}")))
 }
 

@@ -60,6 +60,7 @@ impl Slow {
             queues: 1,
             depth: 16,
             poll: Duration::ZERO,
+            silence: Default::default(),
         };
         let channel = Channel::mount(socket.try_clone().expect("a copy"), options);
         let mut slow = Slow {

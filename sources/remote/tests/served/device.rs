@@ -97,6 +97,7 @@ pub(crate) fn mounted(
         queues,
         depth: 16,
         poll,
+        silence: Default::default(),
     };
     let mount = RemoteFuse::mount(socket, options).expect("mounted");
     (shared, mount)

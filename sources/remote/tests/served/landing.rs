@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use p9::message::DATA_HEAD;
 use p9::{Data, Dialect, DotuErrno, Kind, Rmessage, Tag};
@@ -27,6 +28,9 @@ const LARGE: usize = 32 << 10;
 
 const SIZE: usize = 300_000;
 
+/// For how long the client waits at a time.
+const PATIENCE: Duration = Duration::from_millis(1);
+
 /// What somebody between server and client makes of the reply to a read, the how manieth it is: its dialect, tag and payload.
 /// Nothing ends the connection.
 type Meddle = Box<dyn FnMut(usize, Dialect, Tag, &[u8]) -> Option<Vec<Vec<u8>>> + Send>;
@@ -48,6 +52,7 @@ impl Meddled {
         let node = ok(with_cx(|cx| direct.root(cx)));
         drop(ok(Seen { node, who }.file("file", &content)));
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        ours.set_read_timeout(Some(PATIENCE)).expect("set");
         between(theirs, served.link(), dialect, meddle);
         let link = StreamLink::new(OwnedFd::from(ours), "somebody").expect("a link");
         let options = Options {
@@ -104,7 +109,7 @@ fn between(client: UnixStream, server: StreamLink, dialect: Dialect, mut meddle:
     thread::spawn(move || {
         let mut client = client;
         let (mut message, mut reads) = (Vec::new(), 0);
-        while receive(&server, &mut message) {
+        'all: while receive(&server, &mut message) {
             let mut sent = vec![std::mem::take(&mut message)];
             if sent[0][4] == Kind::Read.reply() {
                 let tag = Tag(u16::from_le_bytes([sent[0][5], sent[0][6]]));
@@ -114,8 +119,14 @@ fn between(client: UnixStream, server: StreamLink, dialect: Dialect, mut meddle:
                 }
                 reads += 1;
             }
-            if sent.iter().any(|piece| client.write_all(piece).is_err()) {
-                break;
+            for (at, piece) in sent.iter().enumerate() {
+                // A server that pauses for longer than its client waits at a time.
+                if at > 0 {
+                    thread::sleep(2 * PATIENCE);
+                }
+                if client.write_all(piece).is_err() {
+                    break 'all;
+                }
             }
         }
         let _ = client.shutdown(std::net::Shutdown::Both);
@@ -149,6 +160,36 @@ fn encoded(dialect: Dialect, tag: Tag, reply: &Rmessage<'_>) -> Vec<u8> {
 fn rread(tag: Tag, data: &[u8]) -> Vec<u8> {
     let data = Data(data);
     encoded(Dialect::Linux, tag, &Rmessage::Read { data })
+}
+
+#[test]
+fn payloads_that_pause_on_their_way_come_whole() {
+    let cuts = [
+        1,
+        DATA_HEAD - 1,
+        DATA_HEAD,
+        DATA_HEAD + 1,
+        5000,
+        LARGE,
+        60_000,
+    ];
+    let played = Meddled::new(
+        Dialect::Linux,
+        Box::new(move |_, _, tag, data| {
+            let mut rest = rread(tag, data);
+            let mut pieces = Vec::new();
+            for cut in cuts.into_iter().rev().filter(|&cut| cut < data.len()) {
+                pieces.push(rest.split_off(cut));
+            }
+            pieces.push(rest);
+            pieces.reverse();
+            Some(pieces)
+        }),
+    );
+    for len in [LARGE, 60_000, SIZE] {
+        let (read, memory) = played.read(0, len);
+        assert!(read == Ok(len) && memory == played.content[..len], "{len}");
+    }
 }
 
 #[test]

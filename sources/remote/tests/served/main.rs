@@ -16,4 +16,5 @@ mod nfs;
 mod pages;
 mod pipe;
 mod queue;
+mod silent;
 mod virtiofsd;

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use transports::TICK;
 use vm_memory::volatile_memory::{VolatileMemory, VolatileSlice};
 use vm_memory::{Bytes, MmapRegion};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
@@ -113,10 +114,11 @@ impl Events {
         Ok(Events(epoll))
     }
 
-    /// Waits for either; false if the device is gone.
+    /// Waits for either, but no longer than a [`TICK`]; false if the device is gone.
     fn wait(&self) -> io::Result<bool> {
         let mut events = [EpollEvent::default(); 2];
-        match self.0.wait(-1, &mut events) {
+        match self.0.wait(TICK.as_millis() as i32, &mut events) {
+            Ok(0) => Ok(true),
             Ok(count) => Ok(events[..count]
                 .iter()
                 .any(|event| event.data() == Events::CALL)),
@@ -252,9 +254,9 @@ impl Queue {
     }
 
     /// Room for a request; waits for it if there is none, so who asks must not hold back what others wait
-    /// for.
-    pub fn chain(&self) -> io::Result<Chain<'_>> {
-        let slot = self.until(|state| state.take(Queue::SPARE))?;
+    /// for. `TimedOut` once it is `over`, which is looked at now and then.
+    pub fn chain(&self, over: impl Fn() -> bool) -> io::Result<Chain<'_>> {
+        let slot = self.until(over, |state| state.take(Queue::SPARE))?;
         Ok(Chain { queue: self, slot })
     }
 
@@ -345,8 +347,8 @@ impl Queue {
         &self.shared.call
     }
 
-    fn wait(&self, slot: u16) -> io::Result<usize> {
-        self.until(|state| match state.slots[usize::from(slot)] {
+    fn wait(&self, slot: u16, over: impl Fn() -> bool) -> io::Result<usize> {
+        self.until(over, |state| match state.slots[usize::from(slot)] {
             Phase::Back { len } => {
                 state.slots[usize::from(slot)] = Phase::Ours;
                 Some(len as usize)
@@ -355,8 +357,13 @@ impl Queue {
         })
     }
 
-    /// Waits until there is what `look` looks for.
-    fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> io::Result<T> {
+    /// Waits until there is what `look` looks for, or it is `over`.
+    fn until<T>(
+        &self,
+        over: impl Fn() -> bool,
+        mut look: impl FnMut(&mut State) -> Option<T>,
+    ) -> io::Result<T> {
+        let mut looked = Instant::now();
         let mut state = self.state();
         loop {
             if let Some(found) = look(&mut state) {
@@ -366,8 +373,14 @@ impl Queue {
                 return Err(io::Error::new(ErrorKind::BrokenPipe, why));
             }
             self.tell(&mut state);
+            if looked.elapsed() >= TICK {
+                if over() {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                looked = Instant::now();
+            }
             if state.leading {
-                state = self.bell.wait(state).expect(POISON);
+                state = self.bell.wait_timeout(state, TICK).expect(POISON).0;
                 continue;
             }
             if self.reap(&mut state) {
@@ -387,7 +400,7 @@ impl Queue {
         }
     }
 
-    /// Waits until the device has given back more than `used`.
+    /// Waits until the device has given back more than `used`, or a moment.
     fn pause(&self, used: u16) -> Result<(), &'static str> {
         let there = self.number(self.shared.layout.used() + 2);
         if !self.shared.poll.is_zero() {
@@ -405,7 +418,7 @@ impl Queue {
             }
         }
         self.ask_to_be_told(Some(used));
-        while there.load(Ordering::Acquire) == used {
+        if there.load(Ordering::Acquire) == used {
             match self.shared.events.wait() {
                 // There is nothing to read if a signal came instead.
                 Ok(true) => drop(self.shared.call.read()),
@@ -647,10 +660,11 @@ impl Drop for Chain<'_> {
 }
 
 impl<'q> Ticket<'q> {
-    /// Waits for the reply. Errs once the device is gone.
-    pub fn wait(self) -> io::Result<Reply<'q>> {
+    /// Waits for the reply. Errs once the device is gone; `TimedOut` once it is `over`, which is looked at now and then: then the
+    /// reply is forgotten.
+    pub fn wait(self, over: impl Fn() -> bool) -> io::Result<Reply<'q>> {
         let (queue, slot, inline) = (self.queue, self.slot, self.inline);
-        let len = queue.wait(slot)?;
+        let len = queue.wait(slot, over)?;
         std::mem::forget(self);
         let chain = Chain { queue, slot };
         Ok(Reply { chain, len, inline })
@@ -745,7 +759,7 @@ mod tests {
 
     impl Queue {
         fn asked(&self) -> Ticket<'_> {
-            self.chain().expect("room").submit(ASKED)
+            self.chain(|| false).expect("room").submit(ASKED)
         }
 
         /// As the device: what is said to be used, and how much of it.
@@ -781,10 +795,10 @@ mod tests {
             drop(forgotten);
             queue.use_up(used, index);
             // A reply that came before may be had.
-            let _ = ticket.wait();
+            let _ = ticket.wait(|| false);
             let late = queue
-                .chain()
-                .map(|chain| chain.submit(ASKED).wait().is_ok());
+                .chain(|| false)
+                .map(|chain| chain.submit(ASKED).wait(|| false).is_ok());
             assert!(!late.unwrap_or(false), "{used:?} {index}");
             assert!(queue.state().failed.is_some(), "{used:?} {index}");
         }
@@ -795,12 +809,20 @@ mod tests {
         let (queue, device) = queue();
         std::thread::scope(|scope| {
             let waiting: Vec<_> = (0..2)
-                .map(|_| scope.spawn(|| queue.chain()?.submit(ASKED).wait().map(drop)))
+                .map(|_| {
+                    scope.spawn(|| {
+                        queue
+                            .chain(|| false)?
+                            .submit(ASKED)
+                            .wait(|| false)
+                            .map(drop)
+                    })
+                })
                 .collect();
             // There is room for no third, who waits for that.
             let third = scope.spawn(|| {
                 loop {
-                    drop(queue.chain()?.submit(ASKED));
+                    drop(queue.chain(|| false)?.submit(ASKED));
                 }
             });
             queue.use_up(&[(u32::MAX, 0)], 1);
@@ -819,7 +841,7 @@ mod tests {
         let (queue, _device) = queue();
         let ticket = queue.asked();
         queue.use_up(&[(0, 116)], 1);
-        let reply = ticket.wait().expect("a reply");
+        let reply = ticket.wait(|| false).expect("a reply");
         // The device goes on writing.
         queue.use_up(&[(0, u32::MAX)], 1);
         assert_eq!((reply.len(), reply.inline(&mut [0; 512])), (116, 16));

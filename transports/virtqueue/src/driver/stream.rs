@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Interest, Link, Payloads, Ready};
+use transports::{Interest, Link, Payloads, Ready, TICK};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use super::Driver;
@@ -229,7 +229,8 @@ const WAKE: u64 = 4;
 const APART: usize = 8 << 10;
 
 impl Link for Stream {
-    fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+    /// Who waits is told `WouldBlock` after [`TICK`], to look at the time.
+    fn recv(&self, buf: &mut [u8], mut wait: bool) -> io::Result<usize> {
         let mut coming = self.coming();
         let mut gone = false;
         loop {
@@ -239,7 +240,10 @@ impl Link for Stream {
             match self.take(&mut coming, buf)? {
                 0 if gone => return Ok(0),
                 0 if !wait => return Err(ErrorKind::WouldBlock.into()),
-                0 => gone = self.await_reply(&coming, None)?,
+                0 => {
+                    gone = self.await_reply(&coming, Some(TICK))?;
+                    wait = false;
+                }
                 got => return Ok(got),
             }
         }

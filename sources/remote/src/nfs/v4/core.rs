@@ -6,7 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use ::nfs::client::v4::{
     Backchannels, ClientId, Compound, CreateSession, DestroyClientId, DestroySession, ExchangeId,
@@ -99,6 +99,7 @@ impl Core {
         }
         let call = vfs::Call::detached();
         core.recover(&Cx::new(&core.machine, &call), &life, Status::StaleClientid)?;
+        core.conn.settle();
         Ok(core)
     }
 
@@ -325,7 +326,7 @@ impl Core {
 
     /// Gets over what a server says of a life's state.
     pub(super) fn recover(&self, cx: &Cx<'_>, life: &Arc<Life>, status: Status) -> Result<()> {
-        let mut recovering = self.recovering();
+        let mut recovering = self.recovering(cx)?;
         if self.life().number != life.number {
             // Somebody has.
             return Ok(());
@@ -496,8 +497,16 @@ impl Core {
         }
     }
 
-    fn recovering(&self) -> MutexGuard<'_, Recovering> {
-        self.recovering.lock().expect("no panic holds it")
+    /// Waits for whoever recovers, which may take as long as the server pleases.
+    fn recovering(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, Recovering>> {
+        let mut pauses = Pauses::new();
+        loop {
+            match self.recovering.try_lock() {
+                Ok(recovering) => return Ok(recovering),
+                Err(TryLockError::WouldBlock) => pauses.pause(cx)?,
+                Err(TryLockError::Poisoned(_)) => panic!("no panic holds it"),
+            }
+        }
     }
 }
 

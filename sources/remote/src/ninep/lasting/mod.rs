@@ -30,31 +30,18 @@ use transports::{Interest, Link, Payloads, Ready};
 
 use self::receive::Incoming;
 pub use self::relay::relay;
-use self::send::Run;
+use self::send::Runs;
+use crate::{Retry, Silence};
 
 /// Makes a connection.
 pub type Dial = Box<dyn Fn() -> io::Result<Box<dyn Link>> + Send + Sync>;
-
-/// For how long a server that is lost is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    /// For so long; zero means not at all. Then the connection has failed.
-    For(Duration),
-    /// Until it comes again.
-    Forever,
-}
-
-impl Default for Retry {
-    /// As long as for NFS.
-    fn default() -> Retry {
-        Retry::For(Duration::from_secs(60))
-    }
-}
 
 /// See the module. What is given to [`Link::send`] has to be whole messages, or the rest of what was given before.
 pub struct LastingLink {
     dial: Dial,
     retry: Retry,
+    /// How long a server may take nothing, or not answer what it is told when it has come again.
+    timeo: Duration,
     peer: String,
     addr: Option<IpAddr>,
     payloads: Payloads,
@@ -63,7 +50,7 @@ pub struct LastingLink {
     changed: Condvar,
     /// Readable when who waits for the server shall look at the state.
     bell: OwnedFd,
-    runs: Mutex<VecDeque<Run>>,
+    runs: Mutex<Runs>,
     incoming: Mutex<Incoming>,
 }
 
@@ -96,6 +83,7 @@ impl LastingLink {
         Ok(LastingLink {
             dial,
             retry,
+            timeo: Silence::default().timeo,
             peer: link.peer().to_owned(),
             addr: link.peer_addr(),
             payloads: link.payloads(),
@@ -115,6 +103,11 @@ impl LastingLink {
             runs: Mutex::default(),
             incoming: Mutex::default(),
         })
+    }
+
+    /// The same, to a server that loses its connection when it takes nothing for `timeo`.
+    pub fn patient(self, timeo: Duration) -> LastingLink {
+        LastingLink { timeo, ..self }
     }
 
     /// The connection of `epoch` is of no use any more.

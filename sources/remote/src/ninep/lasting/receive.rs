@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use p9::message::HEADER;
 use p9::recovery::Record;
-use transports::{Interest, Link};
+use transports::{Interest, Link, Ready, TICK};
 
 use super::{LastingLink, POISON};
 
@@ -47,7 +47,8 @@ impl LastingLink {
                     return Err(ErrorKind::WouldBlock.into());
                 }
                 self.renew(state);
-                continue;
+                // Who receives may want to look at the time.
+                return Err(ErrorKind::WouldBlock.into());
             }
             let (link, epoch) = (state.link.clone(), state.epoch);
             // Only then there are answers that are not the server's.
@@ -59,8 +60,10 @@ impl LastingLink {
                     incoming.note(&buf[..got], &mut self.state().record);
                     return Ok(got);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock && wait => {
-                    self.listen(&link)?;
+                Err(error) if error.kind() == ErrorKind::WouldBlock && wait && listens => {
+                    if !self.listen(&link)? {
+                        return Err(error);
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
                 Err(error) => self.lost(epoch, &error),
@@ -68,16 +71,17 @@ impl LastingLink {
         }
     }
 
-    /// Waits until the server says something, or there is an answer that is not its.
-    fn listen(&self, link: &Arc<dyn Link>) -> io::Result<()> {
+    /// Waits until the server says something, or there is an answer that is not its, and says whether one or the other is so.
+    fn listen(&self, link: &Arc<dyn Link>) -> io::Result<bool> {
         let interest = Interest {
             read: true,
             write: false,
         };
-        if link.wait(interest, self.bell.as_fd(), None)?.woken {
+        let ready = link.wait(interest, self.bell.as_fd(), Some(TICK))?;
+        if ready.woken {
             self.hush();
         }
-        Ok(())
+        Ok(ready != Ready::default())
     }
 }
 

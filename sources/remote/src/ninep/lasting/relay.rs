@@ -42,6 +42,8 @@ fn pass(from: &dyn Link, to: &dyn Link) -> io::Result<()> {
             Ok(got) => end += got,
             // It comes again from its beginning.
             Err(error) if error.kind() == ErrorKind::Interrupted => end = 0,
+            // Nothing has come for a while.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
         }
         let mut whole = 0;

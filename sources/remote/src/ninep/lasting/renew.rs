@@ -10,7 +10,7 @@ use p9::recovery::{Failure, Server};
 use p9::{Dialect, Tag, Tmessage};
 use transports::{Interest, Link};
 
-use super::{LastingLink, Outage, POISON, Retry, State};
+use super::{LastingLink, Outage, POISON, State};
 
 impl Outage {
     /// How long it takes until another connection is tried for the first time, and at most.
@@ -59,9 +59,9 @@ impl LastingLink {
                 since.elapsed().as_secs_f32()
             ),
             Err(Failure::Never(why)) => self.give_up(why),
-            Err(Failure::Later(why)) => match self.retry {
-                Retry::For(time) if since.elapsed() >= time => self.give_up(why),
-                _ => tracing::debug!("9P connection to {}: {why}", self.peer),
+            Err(Failure::Later(why)) => match self.retry.goes_on(since) {
+                true => tracing::debug!("9P connection to {}: {why}", self.peer),
+                false => self.give_up(why),
             },
         }
     }
@@ -149,8 +149,12 @@ struct Talk<'a> {
 }
 
 impl Talk<'_> {
-    /// How long an answer may take: a server that begins again may have to find its disks first.
+    /// How long an answer may take at most: a server that begins again may have to find its disks first.
     const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn patience(&self) -> Duration {
+        self.of.timeo.min(Talk::PATIENCE)
+    }
 
     fn exchange(&self, requests: &[Tmessage<'_>]) -> io::Result<Vec<Vec<u8>>> {
         let mut asked = Vec::new();
@@ -197,10 +201,11 @@ impl Talk<'_> {
                 Ok(got) => part = &mut part[got..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let bell = self.of.bell.as_fd();
-                    let ready = self.link.wait(interest, bell, Some(Talk::PATIENCE))?;
+                    let ready = self.link.wait(interest, bell, Some(self.patience()))?;
                     if ready.woken {
                         self.of.hush();
-                        if self.of.state().ended {
+                        let state = self.of.state();
+                        if state.ended || !state.answers.is_empty() {
                             return Err(ErrorKind::ConnectionAborted.into());
                         }
                     } else if !ready.read {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
+use std::time::Instant;
 
 use p9::message::HEADER;
 use p9::recovery::Asked;
@@ -11,8 +12,16 @@ use vfs::copies::copied;
 
 use super::{LastingLink, POISON};
 
+/// What is noted, in its order.
+#[derive(Default)]
+pub(super) struct Runs {
+    all: VecDeque<Run>,
+    /// Since when the server takes nothing of it.
+    stuck: Option<Instant>,
+}
+
 /// Bytes of requests that are noted and not taken off their sender's hands yet.
-pub(super) struct Run {
+struct Run {
     len: usize,
     /// By what connection they go; nothing if they do not, or go later.
     via: Option<(u64, Arc<dyn Link>)>,
@@ -21,14 +30,16 @@ pub(super) struct Run {
 impl LastingLink {
     pub(super) fn send_pieces(&self, pieces: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
         let mut runs = self.runs.lock().expect(POISON);
-        self.note(&mut runs, pieces)?;
+        let Runs { all, stuck } = &mut *runs;
+        self.note(all, pieces)?;
         let mut done = 0;
-        while let Some(run) = runs.front_mut() {
+        while let Some(run) = all.front_mut() {
             if let Some((epoch, link)) = &run.via
                 && self.state().epoch == *epoch
             {
                 match link.send_vectored(&cut(pieces, done, run.len), wait) {
                     Ok(sent) => {
+                        *stuck = None;
                         done += sent;
                         run.len -= sent;
                         if run.len > 0 {
@@ -36,7 +47,10 @@ impl LastingLink {
                         }
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock && done == 0 => {
-                        return Err(error);
+                        if stuck.get_or_insert_with(Instant::now).elapsed() < self.timeo {
+                            return Err(error);
+                        }
+                        self.lost(*epoch, &"the server takes nothing");
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(done),
                     // It is among those that are sent again.
@@ -44,7 +58,8 @@ impl LastingLink {
                 }
             }
             done += run.len;
-            runs.pop_front();
+            *stuck = None;
+            all.pop_front();
         }
         Ok(done)
     }

@@ -1,0 +1,125 @@
+//! Connecting, to who may not answer.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::{Addr, StreamLink, vsock};
+
+/// Who waits in [`crate::Link::recv`] for something to come by a connection that was dialled is told `WouldBlock` so often, to look
+/// at the time: seldom enough to cost nothing.
+pub const TICK: Duration = Duration::from_secs(1);
+
+/// How long connecting may take, to each of a host's addresses: as long as three SYNs that are lost, and a bit.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// For how long a machine may not acknowledge anything until its connection is lost: what nfs(5) has for `timeo=` over TCP.
+const GONE: Duration = Duration::from_secs(60);
+
+/// Connects to `addr`: `TimedOut` if that takes longer than 10 s. A machine that is gone for a minute ends its TCP connection; see
+/// also [`TICK`].
+pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
+    let fd: OwnedFd = match addr {
+        Addr::Tcp { host, port } => tcp(host, *port)?,
+        Addr::Unix(path) => unix(path)?,
+        Addr::Vsock { cid, port } => vsock::connect(*cid, *port)?,
+        Addr::VsockUds { path, port } => vsock::connect_uds(path, *port)?,
+        Addr::Fd(number) => sys::inherit::fd(*number)?,
+    };
+    link(fd, addr.to_string())
+}
+
+/// A link over a connection that was made.
+pub(crate) fn link(fd: OwnedFd, peer: String) -> io::Result<StreamLink> {
+    // Descriptors that are no sockets have neither, and whoever inherits one waits for ever.
+    let _ = sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(TICK));
+    let _ = miss_the_peer(fd.as_fd());
+    StreamLink::new(fd, peer)
+}
+
+fn miss_the_peer(fd: impl AsFd) -> rustix::io::Result<()> {
+    sockopt::set_tcp_user_timeout(&fd, GONE.as_millis() as u32)?;
+    sockopt::set_tcp_keepidle(&fd, GONE / 2)?;
+    sockopt::set_tcp_keepintvl(&fd, GONE / 6)?;
+    sockopt::set_socket_keepalive(&fd, true)
+}
+
+fn tcp(host: &str, port: u16) -> io::Result<OwnedFd> {
+    first(host, port, |to| {
+        Ok(TcpStream::connect_timeout(&to, PATIENCE)?.into())
+    })
+}
+
+/// The first connection that `connect` makes to any address of `host`.
+pub(crate) fn first(
+    host: &str,
+    port: u16,
+    connect: impl Fn(SocketAddr) -> io::Result<OwnedFd>,
+) -> io::Result<OwnedFd> {
+    let mut why = io::Error::from(ErrorKind::NotFound);
+    for to in (host, port).to_socket_addrs()? {
+        match connect(to) {
+            Ok(fd) => return Ok(fd),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+/// Connects a socket that has no address of its own or has it already, within [`PATIENCE`].
+pub(crate) fn connect(
+    socket: &OwnedFd,
+    connect: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
+    // That of connect(2) as well: socket(7).
+    sockopt::set_socket_timeout(socket, Timeout::Send, Some(PATIENCE))?;
+    match connect(socket) {
+        // How TCP and Unix sockets say that the time is over.
+        Err(Errno::INPROGRESS | Errno::AGAIN) => Err(Errno::TIMEDOUT),
+        done => {
+            sockopt::set_socket_timeout(socket, Timeout::Send, None)?;
+            done
+        }
+    }
+}
+
+fn unix(path: &Path) -> io::Result<OwnedFd> {
+    let to = match path.as_os_str().as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddrUnix::new_abstract_name(name)?,
+        None => SocketAddrUnix::new(path)?,
+    };
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    connect(&socket, |socket| rustix::net::connect(socket, &to))?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Link;
+
+    #[test]
+    fn who_waits_for_one_that_says_nothing_looks_at_the_time() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = listener.local_addr().expect("an address").port();
+        let link = dial(&Addr::Tcp {
+            host: "127.0.0.1".into(),
+            port,
+        })
+        .expect("connected");
+        let _silent = listener.accept().expect("one");
+        let come = link.recv(&mut [0; 8], true).map_err(|error| error.kind());
+        assert_eq!(come, Err(ErrorKind::WouldBlock));
+    }
+}
