@@ -44,14 +44,14 @@ impl Work {
 }
 
 /// The middle of some runs and how far they lie apart.
-struct Summary {
-    median: f64,
+pub(super) struct Summary {
+    pub(super) median: f64,
     least: f64,
     most: f64,
 }
 
 impl Summary {
-    fn of(runs: &[f64]) -> Option<Summary> {
+    pub(super) fn of(runs: &[f64]) -> Option<Summary> {
         let mut sorted = runs.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (least, most) = (*sorted.first()?, *sorted.last()?);

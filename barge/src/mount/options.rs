@@ -76,25 +76,12 @@ impl Cache {
     }
 }
 
-/// A number of bytes, perhaps with a unit.
-fn bytes(text: &str) -> Result<usize, String> {
-    let bad = || format!("expected a number of bytes from 1M on, such as 64M, got '{text}'");
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
-        Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
-        _ => (text, 1),
-    };
-    let number: usize = digits.parse().map_err(|_| bad())?;
-    let bytes = number.checked_mul(unit);
-    bytes.filter(|&bytes| bytes >= 1 << 20).ok_or_else(bad)
-}
-
-/// A user's or group's number.
-fn id(option: &str, value: &str) -> Result<u32, String> {
-    // All ones mean that there is none.
-    let id = value.parse().ok().filter(|&id| id != u32::MAX);
-    id.ok_or_else(|| format!("expected a number behind {option:.4}, got '{value}'"))
+/// Bytes of memory for the page cache.
+fn cache_size(text: &str) -> Result<usize, String> {
+    let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes
+        .filter(|&bytes| bytes >= 1 << 20)
+        .ok_or_else(|| format!("expected a number of bytes from 1M on, such as 64M, got '{text}'"))
 }
 
 impl FromStr for MountOption {
@@ -109,7 +96,7 @@ impl FromStr for MountOption {
             ("allow_other", "") => MountOption::AllowOther,
             ("fsname", value) if !value.is_empty() => MountOption::FsName(value.into()),
             ("cache", value) => MountOption::Cache(value.parse()?),
-            ("cache_size", value) => MountOption::CacheSize(bytes(value)?),
+            ("cache_size", value) => MountOption::CacheSize(cache_size(value)?),
             ("writeback", "") => MountOption::Writeback,
             ("soft", "") => MountOption::Soft(true),
             ("hard", "") => MountOption::Soft(false),
@@ -119,8 +106,8 @@ impl FromStr for MountOption {
             ("retry", value) => MountOption::Retry(
                 Retry::seconds(value).map_err(|what| format!("expected {what}"))?,
             ),
-            ("uid", value) => MountOption::Uid(id(text, value)?),
-            ("gid", value) => MountOption::Gid(id(text, value)?),
+            ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
+            ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "") => {
                 MountOption::Nothing
             }

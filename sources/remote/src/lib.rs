@@ -27,4 +27,4 @@ mod xattr;
 
 pub use error::ConnectError;
 pub use silence::{Retry, Silence};
-pub use url::{BadUrl, Url};
+pub use url::{BadUrl, Url, bytes, id};

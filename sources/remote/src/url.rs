@@ -38,6 +38,23 @@ impl fmt::Display for BadUrl {
 
 impl std::error::Error for BadUrl {}
 
+/// A number of bytes, perhaps of KiB, MiB or GiB (`k`, `m`, `g`); nothing if `text` is none.
+pub fn bytes(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 1 << 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// A user's or group's number, the value of the option `name`; all ones mean that there is none. Errs with what was expected.
+pub fn id(name: &str, text: &str) -> Result<u32, String> {
+    let id = text.parse().ok().filter(|&id| id != u32::MAX);
+    id.ok_or_else(|| format!("{name}= with a number, not '{text}'"))
+}
+
 impl Url {
     /// What URLs begin with, before a colon.
     pub const SCHEMES: &[&str] = &[

@@ -17,7 +17,7 @@ use super::BenchArgs;
 use super::network::Network;
 use super::place::Place;
 use super::process::{Process, find, free_port};
-use super::report::{Results, Row, Work};
+use super::report::{Results, Row, Summary, Work};
 use crate::Failure;
 
 /// Ways to the server.
@@ -217,11 +217,7 @@ fn notes(
 
 /// What of a row is below its target: to a page each, and to the local file system.
 fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String> {
-    let median = |column: usize| {
-        let mut sorted = runs[column].clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
-    };
+    let median = |column: usize| Summary::of(&runs[column]).map_or(f64::NAN, |of| of.median);
     let (loose, paged, local) = (median(0), median(1), median(2));
     let mut short = Vec::new();
     let target = way.target(job);

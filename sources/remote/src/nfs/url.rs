@@ -11,7 +11,7 @@ use vfs::{Errno, FileSystem};
 use super::fs::Options;
 use super::mount::{Dialled, Mount, mount};
 use super::secure::{Secure, secured};
-use crate::url::{BadUrl, decode, host_and_port};
+use crate::url::{BadUrl, decode, host_and_port, id};
 use crate::{ConnectError, Retry, Silence};
 
 /// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. Behind a question mark
@@ -174,14 +174,6 @@ fn port(text: &str) -> Result<u16, String> {
 fn size(name: &str, text: &str) -> Result<u32, String> {
     let size = text.parse().ok().filter(|&size| size >= 1024);
     size.ok_or_else(|| format!("{name}= with bytes from 1024 on, not '{text}'"))
-}
-
-fn id(name: &str, text: &str) -> Result<u32, String> {
-    // All ones mean that there is none.
-    match text.parse() {
-        Ok(id) if id != u32::MAX => Ok(id),
-        _ => Err(format!("{name}= with a number, not '{text}'")),
-    }
 }
 
 /// As it would be given again, but for what is encoded.

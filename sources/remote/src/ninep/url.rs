@@ -13,7 +13,7 @@ use transports::{Addr, Link};
 use vfs::Errno;
 
 use super::{LastingLink, Options, Remote9p};
-use crate::url::{BadUrl, decode, host_and_port};
+use crate::url::{BadUrl, bytes, decode, host_and_port, id};
 use crate::{ConnectError, Retry, Silence};
 
 /// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME`, `9p+unix:SOCKET`, `9p+vsock:[CID:]PORT` or
@@ -170,7 +170,7 @@ impl Url {
                 "version" => url.options.version = version(&value)?,
                 "msize" => url.options.msize = msize(&value)?,
                 "uname" => url.options.uname = value,
-                "uid" => url.options.uid = Some(uid(&value)?),
+                "uid" => url.options.uid = Some(id("uid", &value)?),
                 "aname" => aname = Some(value),
                 "zerocopy" => url.options.zerocopy = switch(&value)?,
                 "retry" => url.retry = Retry::seconds(&value)?,
@@ -245,31 +245,12 @@ fn version(text: &str) -> Result<Dialect, String> {
 }
 
 fn msize(text: &str) -> Result<u32, String> {
-    let bad = || {
-        format!(
-            "msize= from {} to {}, not '{text}'",
-            Url::MIN_MSIZE,
-            Url::MAX_MSIZE
-        )
-    };
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    let number: u32 = digits.parse().map_err(|_| bad())?;
-    number
-        .checked_mul(unit)
-        .filter(|msize| (Url::MIN_MSIZE..=Url::MAX_MSIZE).contains(msize))
-        .ok_or_else(bad)
-}
-
-fn uid(text: &str) -> Result<u32, String> {
-    // All ones mean that there is none.
-    match text.parse() {
-        Ok(uid) if uid != u32::MAX => Ok(uid),
-        _ => Err(format!("uid= with a number, not '{text}'")),
-    }
+    let msize = bytes(text).and_then(|bytes| u32::try_from(bytes).ok());
+    let range = Url::MIN_MSIZE..=Url::MAX_MSIZE;
+    msize.filter(|msize| range.contains(msize)).ok_or_else(|| {
+        let (least, most) = range.into_inner();
+        format!("msize= from {least} to {most}, not '{text}'")
+    })
 }
 
 fn switch(text: &str) -> Result<bool, String> {
