@@ -12,7 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("wire", &["vfs"]),
     ("sys", &["vfs"]),
     ("hostdir", &["vfs", "sys"]),
-    ("image", &["vfs", "erofs"]),
+    ("image", &["vfs", "erofs", "rofs"]),
     ("memory", &["vfs"]),
     (
         "remote",

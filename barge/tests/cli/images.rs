@@ -20,6 +20,50 @@ fn barge(args: &[&str]) -> Output {
 }
 
 #[test]
+fn what_was_packed_as_rofs_is_a_source_too() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    fs::create_dir_all(path("tree/d")).expect("made");
+    fs::write(path("tree/d/file"), "x".repeat(100_000)).expect("written");
+    fs::write(path("tree/empty"), "").expect("written");
+    std::os::unix::fs::symlink("d/file", path("tree/link")).expect("linked");
+    let image = path("image");
+    said(&barge(&[
+        "pack",
+        "--quiet",
+        "--format",
+        "rofs",
+        &path("tree"),
+        &image,
+    ]));
+    assert_eq!(
+        said(&barge(&["ls", &format!("{image}/")])),
+        "d\nempty\nlink\n"
+    );
+    said(&barge(&[
+        "cp",
+        "-r",
+        &format!("image:{image}"),
+        &path("copy"),
+    ]));
+    let copied = fs::read_to_string(path("copy/d/file")).expect("copied");
+    assert!(copied == "x".repeat(100_000));
+    let link = fs::read_link(path("copy/link")).expect("a link");
+    assert_eq!(link, Path::new("d/file"));
+    // By the reader, what was packed is the same again, byte for byte.
+    let again = path("again");
+    said(&barge(&[
+        "pack",
+        "--quiet",
+        "--format",
+        "rofs",
+        &format!("image:{image}"),
+        &again,
+    ]));
+    assert!(fs::read(&again).expect("read") == fs::read(&image).expect("read"));
+}
+
+#[test]
 fn a_path_may_lead_into_an_image() {
     let image = image("lz4");
     let file = image.display().to_string();

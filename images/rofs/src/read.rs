@@ -28,6 +28,9 @@ impl core::error::Error for Broken {}
 
 type Result<T> = core::result::Result<T, Broken>;
 
+/// The most bytes of tables: they are read whole, and a sparse file of any size can say that it has more.
+const MOST: u64 = 1 << 30;
+
 fn broken<T>(at: u64, what: &'static str) -> Result<T> {
     Err(Broken { at, what })
 }
@@ -59,6 +62,12 @@ impl Superblock {
             .filter(|&end| superblock.tables_block > 0 && end <= size / BLOCK);
         if end.is_none() {
             return broken(24, "tables that are not within the image");
+        }
+        if superblock.tables_blocks > MOST / BLOCK {
+            return broken(
+                32,
+                "tables of more than 1 GiB, which nobody holds in memory",
+            );
         }
         // What each takes at least. 128 bits, for the counts are whatever the image says.
         let least = u128::from(superblock.entries) * Entry::FIXED as u128

@@ -3,22 +3,22 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use erofs::read::What;
 use vfs::{
-    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Lease, LeaseKind, OpenFlags,
-    Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Allocate, Attr, Broken, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Lease, LeaseKind,
+    OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
+use crate::format::{Format, Listed};
 use crate::node::ImageNode;
 
 /// A node, opened.
-pub(crate) struct OpenFile {
-    node: Arc<ImageNode>,
+pub(crate) struct OpenFile<F: Format> {
+    node: Arc<ImageNode<F>>,
     flags: OpenFlags,
 }
 
-impl OpenFile {
-    pub(crate) fn new(node: Arc<ImageNode>, flags: OpenFlags) -> OpenFile {
+impl<F: Format> OpenFile<F> {
+    pub(crate) fn new(node: Arc<ImageNode<F>>, flags: OpenFlags) -> OpenFile<F> {
         OpenFile { node, flags }
     }
 
@@ -28,31 +28,25 @@ impl OpenFile {
 
     /// The extent with `offset`, which is before the end, from there on: its end, and whether it is a hole.
     fn extent(&self, offset: u64, patience: Patience) -> Result<(u64, bool)> {
-        let shared = &self.node.shared;
-        let contents = self.node.contents(patience)?;
-        if contents.is_solid() {
-            return Ok((contents.size(), false));
-        }
-        let run = shared.image.map(&shared.access(patience), contents, offset);
-        let run = run.map_err(|error| shared.told(error))?;
-        Ok((run.start + run.len, run.what == What::Hole))
+        let ImageNode { format, item, .. } = &*self.node;
+        format.extent(item, offset, patience)
     }
 
     fn size(&self) -> Result<u64> {
         match self.node.is_directory() {
             true => Err(Errno::EINVAL),
-            false => Ok(self.node.inode.size),
+            false => Ok(self.node.attr.size),
         }
     }
 }
 
-impl File for OpenFile {
+impl<F: Format> File for OpenFile<F> {
     fn as_any(&self) -> &dyn Any {
         self
     }
 
     fn attr(&self, _cx: &Cx<'_>, _want: Want) -> Result<Attr> {
-        Ok(self.node.full_attr())
+        Ok(self.node.attr)
     }
 
     fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr) -> Result<Attr> {
@@ -66,15 +60,13 @@ impl File for OpenFile {
         if self.node.is_directory() {
             return Err(Errno::EISDIR);
         }
-        let left = self.node.inode.size.saturating_sub(offset);
+        let left = self.node.attr.size.saturating_sub(offset);
         let len = left.min(len.min(sink.room()) as u64);
         if len == 0 {
             return Ok(0);
         }
-        let contents = self.node.contents(cx.patience)?;
-        self.node
-            .shared
-            .put(contents, offset, len, cx.patience, sink)
+        let ImageNode { format, item, .. } = &*self.node;
+        format.put(item, offset, len, cx.patience, sink)
     }
 
     fn write(&self, _cx: &Cx<'_>, _offset: u64, _data: &mut dyn Payload) -> Result<usize> {
@@ -88,7 +80,29 @@ impl File for OpenFile {
         if !self.reads() {
             return Err(Errno::EBADF);
         }
-        self.node.list(cx, cookie, plus, sink)
+        // Half a listing would have left a trace.
+        let patience = match cx.patience {
+            Patience::None => return Err(Errno::WOULD_BLOCK),
+            Patience::Brief | Patience::Full => Patience::Full,
+        };
+        let ImageNode { format, item, .. } = &*self.node;
+        format.list(item, cookie, plus, patience, &mut |listed| {
+            let Listed {
+                name,
+                id,
+                kind,
+                cookie,
+                item,
+            } = listed;
+            let entry = item.map(|item| ImageNode::new(format, item).entry());
+            sink.entry(DirEntry {
+                name,
+                id,
+                kind,
+                cookie,
+                entry,
+            })
+        })
     }
 
     fn fsync(&self, _cx: &Cx<'_>, _datasync: bool) -> Result<()> {

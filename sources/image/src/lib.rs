@@ -1,4 +1,4 @@
-//! A source: a read-only image of a file system, which is EROFS.
+//! A source: a read-only image of a file system, EROFS or ROFS.
 //!
 //! An image's bytes come from a [`RangeSource`]: a file, memory. What is read of them in small pieces (metadata, ends of files) and what is decoded is kept
 //! in a cache, which is bounded; stored contents of an image in a file go from that file to the transport, past the cache, since the kernel
@@ -7,7 +7,9 @@
 //!
 //! Nodes are made when they are looked up: the number of an inode is all that there is to one. An image must not change while it is open.
 //!
-//! What it lacks on purpose: writing (`EROFS`), other formats, and any idea of where images come from.
+//! A format says what it knows of nodes (`format`); what they are to a file system is the same for all.
+//!
+//! What it lacks on purpose: writing (`EROFS`), and any idea of where images come from.
 //!
 //! Lock order: a cache's table is held to look and to note, never while bytes are read or decoded; who waits for another's load holds that load's lock alone. The table of
 //! known nodes is held for a look-up.
@@ -15,13 +17,14 @@
 #![forbid(unsafe_code)]
 
 mod cache;
-mod data;
-mod dir;
+mod erofs;
 mod file;
+mod format;
 mod fs;
 mod node;
 mod perm;
 mod range;
+mod rofs;
 mod storage;
 mod xattr;
 

@@ -1,103 +1,50 @@
-//! A node: an inode, and what is known of its contents.
+//! A node of any format.
 
 use std::any::Any;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
-use erofs::layout::FileType;
-use erofs::read::{Contents, Inode};
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
 use vfs::{
-    Access, Attr, Cx, Device, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId,
-    OpenFlags, Patience, RenameFlags, Result, SetAttr, StatFs, Time, Want, XattrFlags,
+    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
+    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
 };
 
 use crate::file::OpenFile;
-use crate::fs::{Shared, handle_of};
+use crate::format::{Format, Tree};
 use crate::perm;
 
-/// `EROFS_SUPER_MAGIC_V1` (`linux/magic.h`): what programs that look know the file system by.
-const KIND: u32 = 0xe0f5_e1e2;
-
-/// The longest target of a symbolic link (`PATH_MAX`).
-const TARGET_MAX: u64 = 4096;
-
 /// A node.
-pub(crate) struct ImageNode {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) inode: Inode,
-    this: Weak<ImageNode>,
-    /// The directory that it was found in.
-    parent: u64,
-    contents: OnceLock<Contents>,
+pub(crate) struct ImageNode<F: Format> {
+    pub(crate) format: Arc<F>,
+    pub(crate) item: F::Item,
+    pub(crate) attr: Attr,
+    this: Weak<ImageNode<F>>,
 }
 
-impl ImageNode {
-    pub(crate) fn new(shared: &Arc<Shared>, inode: Inode, parent: u64) -> Arc<ImageNode> {
+impl<F: Format> Tree<F> {
+    pub(crate) fn node(&self, item: F::Item) -> Arc<ImageNode<F>> {
+        ImageNode::new(&self.0, item)
+    }
+}
+
+impl<F: Format> ImageNode<F> {
+    pub(crate) fn new(format: &Arc<F>, item: F::Item) -> Arc<ImageNode<F>> {
         Arc::new_cyclic(|this| ImageNode {
-            shared: shared.clone(),
-            inode,
+            format: format.clone(),
+            attr: format.attr(&item),
+            item,
             this: this.clone(),
-            parent,
-            contents: OnceLock::new(),
         })
     }
 
-    pub(crate) fn vfs_kind(&self) -> Kind {
-        kind_of(self.inode.kind).expect("an inode is of some kind")
-    }
-
     pub(crate) fn is_directory(&self) -> bool {
-        self.inode.kind == FileType::Directory
-    }
-
-    /// Where its contents are.
-    pub(crate) fn contents(&self, patience: Patience) -> Result<&Contents> {
-        if let Some(contents) = self.contents.get() {
-            return Ok(contents);
-        }
-        let shared = &self.shared;
-        let contents = shared.image.contents(&shared.access(patience), &self.inode);
-        let contents = contents.map_err(|error| shared.told(error))?;
-        Ok(self.contents.get_or_init(|| contents))
-    }
-
-    pub(crate) fn full_attr(&self) -> Attr {
-        let inode = &self.inode;
-        let time = Time {
-            sec: inode.mtime,
-            nsec: inode.mtime_nsec,
-        };
-        let (major, minor) = inode.device;
-        Attr {
-            id: self.shared.id_of(inode.nid),
-            generation: self.shared.identity,
-            kind: self.vfs_kind(),
-            mode: inode.mode.into(),
-            nlink: inode.links,
-            uid: inode.uid,
-            gid: inode.gid,
-            rdev: Device { major, minor },
-            size: inode.size,
-            blksize: self.shared.image.block_size() as u32,
-            blocks: inode.sectors(&self.shared.image),
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: None,
-            change: self.shared.identity,
-            device: 0,
-        }
+        self.attr.kind == Kind::Directory
     }
 
     /// What the caller may do, if something could be changed.
     fn allowed(&self, cx: &Cx<'_>) -> Result<Access> {
-        let acl = self.acl(cx.patience)?;
-        Ok(perm::allowed(
-            &self.inode,
-            self.vfs_kind(),
-            acl.as_ref(),
-            cx.caller,
-        ))
+        let acl = self.format.acl(&self.item, cx.patience)?;
+        Ok(perm::allowed(&self.attr, acl.as_ref(), cx.caller))
     }
 
     /// `EACCES` unless the caller may do all of `want`.
@@ -108,18 +55,28 @@ impl ImageNode {
         }
     }
 
-    pub(crate) fn entry(self: Arc<ImageNode>) -> Entry {
-        let attr = self.full_attr();
+    pub(crate) fn entry(self: Arc<ImageNode<F>>) -> Entry {
+        let attr = self.attr;
         Entry { node: self, attr }
     }
 
-    fn arc(&self) -> Arc<ImageNode> {
-        self.this.upgrade().expect("a node lives in an Arc")
+    /// The child `name`, for a caller who may search this directory.
+    fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Arc<ImageNode<F>>> {
+        self.check_search(cx)?;
+        let item = self.format.find(&self.item, name.bytes(), cx.patience)?;
+        Ok(ImageNode::new(&self.format, item))
+    }
+
+    fn check_search(&self, cx: &Cx<'_>) -> Result<()> {
+        match self.is_directory() {
+            true => self.check(cx, Access::EXEC),
+            false => Err(Errno::ENOTDIR),
+        }
     }
 
     fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
-        match self.vfs_kind() {
+        match self.attr.kind {
             Kind::File if writes => return Err(Errno::EROFS),
             Kind::File => {}
             Kind::Directory if writes => return Err(Errno::EISDIR),
@@ -136,16 +93,17 @@ impl ImageNode {
                 self.check(cx, want)?;
             }
         }
-        if flags.contains(OpenFlags::NOATIME) && !perm::owns(&self.inode, cx.caller) {
+        if flags.contains(OpenFlags::NOATIME) && !perm::owns(&self.attr, cx.caller) {
             return Err(Errno::EPERM);
         }
-        self.contents(cx.patience)?;
-        Ok(Arc::new(OpenFile::new(self.arc(), flags)))
+        self.format.ready(&self.item, cx.patience)?;
+        let node = self.this.upgrade().expect("a node lives in an Arc");
+        Ok(Arc::new(OpenFile::new(node, flags)))
     }
 
     /// Why `name` is not made: because it is there, or because nothing is.
     fn refuse_to_make<T>(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<T> {
-        match self.find(cx, name.bytes()) {
+        match self.find(cx, name) {
             Ok(_) => Err(Errno::EEXIST),
             Err(Errno::ENOENT) => Err(Errno::EROFS),
             Err(errno) => Err(errno),
@@ -153,39 +111,25 @@ impl ImageNode {
     }
 }
 
-/// The kind, as the file-system traits have it.
-pub(crate) fn kind_of(kind: FileType) -> Option<Kind> {
-    Some(match kind {
-        FileType::Unknown => return None,
-        FileType::File => Kind::File,
-        FileType::Directory => Kind::Directory,
-        FileType::CharDevice => Kind::CharDevice,
-        FileType::BlockDevice => Kind::BlockDevice,
-        FileType::Fifo => Kind::Fifo,
-        FileType::Socket => Kind::Socket,
-        FileType::Symlink => Kind::Symlink,
-    })
-}
-
-impl Node for ImageNode {
+impl<F: Format> Node for ImageNode<F> {
     fn as_any(&self) -> &dyn Any {
         self
     }
 
     fn id(&self) -> NodeId {
-        self.shared.id_of(self.inode.nid)
+        self.attr.id
     }
 
     fn kind(&self) -> Kind {
-        self.vfs_kind()
+        self.attr.kind
     }
 
     fn handle(&self, _cx: &Cx<'_>) -> Result<Handle> {
-        handle_of(self.shared.identity, self.inode.nid, self.parent)
+        self.format.handle(&self.item)
     }
 
     fn attr(&self, _cx: &Cx<'_>, _want: Want) -> Result<Attr> {
-        Ok(self.full_attr())
+        Ok(self.attr)
     }
 
     fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr) -> Result<Attr> {
@@ -193,10 +137,8 @@ impl Node for ImageNode {
     }
 
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        let contained = matches!(
-            self.vfs_kind(),
-            Kind::File | Kind::Directory | Kind::Symlink
-        );
+        let kind = self.attr.kind;
+        let contained = matches!(kind, Kind::File | Kind::Directory | Kind::Symlink);
         let refused = match contained {
             true => Access::WRITE,
             false => Access::empty(),
@@ -205,18 +147,7 @@ impl Node for ImageNode {
     }
 
     fn statfs(&self, _cx: &Cx<'_>) -> Result<StatFs> {
-        let image = &self.shared.image;
-        Ok(StatFs {
-            kind: KIND,
-            bsize: image.block_size() as u32,
-            blocks: image.blocks,
-            bfree: 0,
-            bavail: 0,
-            files: image.inodes,
-            ffree: 0,
-            fsid: self.shared.identity,
-            namelen: Name::MAX as u32,
-        })
+        Ok(self.format.statfs())
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
@@ -224,31 +155,20 @@ impl Node for ImageNode {
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        if self.inode.kind != FileType::Symlink {
-            return Err(Errno::EINVAL);
-        }
-        if self.inode.size > TARGET_MAX {
-            return Err(Errno::EIO);
-        }
-        let shared = &self.shared;
-        let contents = self.contents(cx.patience)?;
-        let mut target = vec![0; self.inode.size as usize];
-        let read = shared
-            .image
-            .read(&shared.access(cx.patience), contents, 0, &mut target);
-        read.map_err(|error| shared.told(error))?;
-        match target.contains(&0) {
-            false => Ok(target),
-            true => Err(Errno::EIO),
+        match self.attr.kind {
+            Kind::Symlink => self.format.target(&self.item, cx.patience),
+            _ => Err(Errno::EINVAL),
         }
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        Ok(self.find(cx, name.bytes())?.entry())
+        Ok(self.find(cx, name)?.entry())
     }
 
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
-        Ok(self.find_parent(cx)?.entry())
+        self.check_search(cx)?;
+        let item = self.format.parent(&self.item, cx.patience)?;
+        Ok(ImageNode::new(&self.format, item).entry())
     }
 
     fn create(
@@ -261,7 +181,7 @@ impl Node for ImageNode {
         if flags.contains(OpenFlags::EXCL) {
             return self.refuse_to_make(cx, name);
         }
-        let node = match self.find(cx, name.bytes()) {
+        let node = match self.find(cx, name) {
             Err(Errno::ENOENT) => return Err(Errno::EROFS),
             found => found?,
         };
@@ -285,7 +205,7 @@ impl Node for ImageNode {
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, _dir: bool) -> Result<()> {
-        self.find(cx, name.bytes())?;
+        self.find(cx, name)?;
         Err(Errno::EROFS)
     }
 
@@ -297,7 +217,7 @@ impl Node for ImageNode {
         _to_name: Name<'_>,
         _flags: RenameFlags,
     ) -> Result<()> {
-        self.find(cx, name.bytes())?;
+        self.find(cx, name)?;
         Err(Errno::EROFS)
     }
 

@@ -1,8 +1,7 @@
 //! Who may do what: the checks of Linux's `fs/namei.c` and `fs/posix_acl.c`.
 
-use erofs::read::Inode;
 use vfs::acl::{Acl, Whose};
-use vfs::{Access, Caller, Groups, Kind};
+use vfs::{Access, Attr, Caller, Groups, Kind};
 
 /// The super-user, who may do nearly anything.
 pub(crate) fn is_root(caller: &Caller) -> bool {
@@ -15,15 +14,15 @@ fn in_group(caller: &Caller, gid: u32) -> bool {
 }
 
 /// Owner or super-user.
-pub(crate) fn owns(inode: &Inode, caller: &Caller) -> bool {
-    is_root(caller) || caller.uid == inode.uid
+pub(crate) fn owns(attr: &Attr, caller: &Caller) -> bool {
+    is_root(caller) || caller.uid == attr.uid
 }
 
 /// What the mode and the ACL, if there is one, let the caller do, as if something could be changed.
-pub(crate) fn allowed(inode: &Inode, kind: Kind, acl: Option<&Acl>, caller: &Caller) -> Access {
-    let mode = u32::from(inode.mode);
+pub(crate) fn allowed(attr: &Attr, acl: Option<&Acl>, caller: &Caller) -> Access {
+    let mode = attr.mode;
     if is_root(caller) {
-        let executable = kind == Kind::Directory || mode & 0o111 != 0;
+        let executable = attr.kind == Kind::Directory || mode & 0o111 != 0;
         let exec = match executable {
             true => Access::EXEC,
             false => Access::empty(),
@@ -31,12 +30,12 @@ pub(crate) fn allowed(inode: &Inode, kind: Kind, acl: Option<&Acl>, caller: &Cal
         return Access::READ | Access::WRITE | exec;
     }
     let class = |shift: u32| Access::from_bits_truncate(mode >> shift);
-    if caller.uid == inode.uid {
+    if caller.uid == attr.uid {
         return class(6);
     }
     match acl {
-        Some(acl) => by_acl(acl, inode.gid, caller),
-        None if in_group(caller, inode.gid) => class(3),
+        Some(acl) => by_acl(acl, attr.gid, caller),
+        None if in_group(caller, attr.gid) => class(3),
         None => class(0),
     }
 }

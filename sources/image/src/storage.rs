@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use erofs::layout::Algorithm;
 use erofs::read::{Cluster, Error, Image, Storage};
-use vfs::{Errno, Patience, Result};
+use vfs::{Errno, Patience, Result, Sink};
 
 use crate::cache::{Cache, Claim, Load, Theirs};
 use crate::range::{Piece, RangeSource};
@@ -18,6 +18,10 @@ const MAX_WINDOW: u64 = 64;
 
 /// Decoded bytes up to which LZ4 is done before a hand-over to another thread would be.
 const BRIEF: u32 = 64 << 10;
+
+/// Bytes below which a piece comes from the cache, though a file has it: the ends of files lie among metadata, and a system
+/// call is dearer than a copy of so little (`sink.file` is one).
+pub(crate) const SMALL: usize = 4096;
 
 /// What the reader of an image answers.
 pub(crate) type Read<T> = core::result::Result<T, Error<Errno>>;
@@ -137,6 +141,30 @@ impl Access<'_> {
             at += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// The `len` bytes `at` a device.
+    pub(crate) fn bytes(&self, device: u16, at: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len);
+        self.segments(device, at, len, &mut |piece| bytes.extend_from_slice(piece))?;
+        Ok(bytes)
+    }
+
+    /// Puts `len` bytes `at` a device into `sink`, straight from the file that has them if there is one and they are many.
+    pub(crate) fn give(
+        &self,
+        device: u16,
+        at: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        match self.source(device, at, len)?.file() {
+            Some(file) if len >= SMALL => sink.file(file, at, len, self.patience),
+            _ => {
+                sink.bytes(&self.bytes(device, at, len)?);
+                Ok(len)
+            }
+        }
     }
 
     /// The segment `number`; those up to `last` will be asked for as well.

@@ -1,15 +1,16 @@
 //! Extended attributes: who may see which (xattr(7)).
 
-use vfs::acl::{self, Acl};
-use vfs::{Access, Caller, Cx, Errno, Kind, Patience, Result};
+use vfs::acl;
+use vfs::{Access, Caller, Cx, Errno, Kind, Result};
 
+use crate::format::Format;
 use crate::node::ImageNode;
 use crate::perm;
 
-impl ImageNode {
+impl<F: Format> ImageNode<F> {
     pub(crate) fn get_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
         if name.starts_with(b"user.") {
-            if !matches!(self.vfs_kind(), Kind::File | Kind::Directory) {
+            if !matches!(self.attr.kind, Kind::File | Kind::Directory) {
                 return Err(Errno::ENODATA);
             }
             self.check(cx, Access::READ)?;
@@ -21,40 +22,19 @@ impl ImageNode {
         {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.raw_xattr(name, cx.patience)?.ok_or(Errno::ENODATA)
+        let value = self.format.xattr(&self.item, name, cx.patience)?;
+        value.ok_or(Errno::ENODATA)
     }
 
     pub(crate) fn list_xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
         let mut list = Vec::new();
-        let shared = &self.shared;
-        let each =
-            shared
-                .image
-                .each_xattr(&shared.access(cx.patience), &self.inode, &mut |name, _| {
-                    if shown(name, cx.caller) {
-                        list.extend_from_slice(name);
-                        list.push(0);
-                    }
-                    Ok(true)
-                });
-        each.map_err(|error| shared.told(error))?;
+        self.format.xattrs(&self.item, cx.patience, &mut |name| {
+            if shown(name, cx.caller) {
+                list.extend_from_slice(name);
+                list.push(0);
+            }
+        })?;
         Ok(list)
-    }
-
-    /// The ACL that says more than the mode, if there is one.
-    pub(crate) fn acl(&self, patience: Patience) -> Result<Option<Acl>> {
-        match self.raw_xattr(acl::ACCESS, patience)? {
-            Some(value) => Acl::read(&value).map(Some).map_err(|_| Errno::EIO),
-            None => Ok(None),
-        }
-    }
-
-    fn raw_xattr(&self, name: &[u8], patience: Patience) -> Result<Option<Vec<u8>>> {
-        let shared = &self.shared;
-        let value = shared
-            .image
-            .xattr(&shared.access(patience), &self.inode, name);
-        value.map_err(|error| shared.told(error))
     }
 }
 

@@ -6,5 +6,6 @@ mod kernel;
 mod mutated;
 mod options;
 mod readonly;
+mod rofs;
 mod seeds;
 mod tree;

@@ -1,12 +1,12 @@
-//! Contents on their way from an image to a sink.
+//! Contents on their way from an image of EROFS to a sink.
 
 use std::sync::Arc;
 
 use erofs::read::{Contents, What};
 use vfs::{Errno, Patience, Result, Sink};
 
-use crate::fs::Shared;
-use crate::storage::Access;
+use super::Erofs;
+use crate::storage::{Access, SMALL};
 
 /// A part of a read, as it can be given to a sink.
 enum Part {
@@ -25,17 +25,13 @@ enum Part {
     },
 }
 
-/// Bytes below which a piece comes from the cache, though a file has it: the ends of files lie among metadata, and a system
-/// call is dearer than a copy of so little (`sink.file` is one).
-const SMALL: u64 = 4096;
-
 /// Parts of a read: a file of the smallest chunks has that many in a large message.
 const MAX_PARTS: usize = 4096;
 
-impl Shared {
+impl Erofs {
     /// Puts up to `len` bytes of `contents` from `offset` into `sink`, and says how many; the caller has seen to it that it does not go
     /// beyond the end.
-    pub(crate) fn put(
+    pub(super) fn give_contents(
         &self,
         contents: &Contents,
         offset: u64,
@@ -145,7 +141,7 @@ impl Shared {
         parts: &mut Vec<Part>,
     ) -> Result<()> {
         let source = access.source(device, place, len as usize)?;
-        if source.file().is_some() && len >= SMALL {
+        if source.file().is_some() && len >= SMALL as u64 {
             match parts.last_mut() {
                 Some(Part::File {
                     device: of,
@@ -158,10 +154,7 @@ impl Shared {
             }
             return Ok(());
         }
-        let mut bytes = Vec::with_capacity(len as usize);
-        access.segments(device, place, len as usize, &mut |piece| {
-            bytes.extend_from_slice(piece)
-        })?;
+        let bytes = access.bytes(device, place, len as usize)?;
         parts.push(Part::Bytes {
             bytes: bytes.into(),
             skip: 0,

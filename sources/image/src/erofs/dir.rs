@@ -1,0 +1,101 @@
+//! Look-ups and listings of EROFS.
+//!
+//! That a tree is one is checked where it is walked: whatever directory is found by a name has to call the one it was found in its
+//! parent. So no directory is within itself, and who walks a tree comes to an end.
+
+use vfs::{Errno, Patience, Plus, Result};
+
+use super::{Erofs, Item, kind_of};
+use crate::format::Listed;
+
+impl Erofs {
+    /// What a directory says that its directory is.
+    pub(super) fn parent_number(&self, dir: &Item, patience: Patience) -> Result<u64> {
+        if dir.inode.nid == self.image.root {
+            return Ok(dir.inode.nid);
+        }
+        let number = self.number_of(dir, b"..", patience);
+        number.map_err(|errno| match errno {
+            Errno::ENOENT => Errno::EIO,
+            errno => errno,
+        })
+    }
+
+    /// Whether a node is among a directory's children.
+    pub(super) fn has(&self, dir: &Item, child: u64, patience: Patience) -> Result<bool> {
+        let access = self.access(patience);
+        let contents = self.contents(dir, patience)?;
+        let mut entries = self.image.entries(&access, contents, 0);
+        loop {
+            match entries.next_entry().map_err(|error| self.told(error))? {
+                Some((entry, _)) if is_dots(entry.name) => {}
+                Some((entry, _)) if entry.nid == child => return Ok(true),
+                Some(_) => {}
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// The inode that a directory has as `name`.
+    pub(super) fn number_of(&self, dir: &Item, name: &[u8], patience: Patience) -> Result<u64> {
+        let contents = self.contents(dir, patience)?;
+        let found = self.image.lookup(&self.access(patience), contents, name);
+        match found.map_err(|error| self.told(error))? {
+            Some((nid, _)) => Ok(nid),
+            None => Err(Errno::ENOENT),
+        }
+    }
+
+    /// The node that an entry of a directory is of.
+    pub(super) fn child(&self, dir: &Item, nid: u64, patience: Patience) -> Result<Item> {
+        let here = dir.inode.nid;
+        let item = Item::new(self.inode(nid, patience)?, here);
+        if item.is_directory() {
+            let foreign = nid == self.image.root || self.parent_number(&item, patience)? != here;
+            if foreign {
+                tracing::debug!("directory {nid} is found in {here}, which is not its parent");
+                return Err(Errno::EIO);
+            }
+        }
+        self.note(nid);
+        Ok(item)
+    }
+
+    /// [`crate::format::Format::list`].
+    pub(super) fn children(
+        &self,
+        dir: &Item,
+        cookie: u64,
+        plus: Plus,
+        patience: Patience,
+        each: &mut dyn FnMut(Listed<'_, Item>) -> bool,
+    ) -> Result<()> {
+        let access = self.access(patience);
+        let contents = self.contents(dir, patience)?;
+        let mut entries = self.image.entries(&access, contents, cookie);
+        while let Some((entry, cookie)) = entries.next_entry().map_err(|error| self.told(error))? {
+            if is_dots(entry.name) {
+                continue;
+            }
+            let item = match plus {
+                Plus::Names => None,
+                Plus::Entries => self.child(dir, entry.nid, patience).ok(),
+            };
+            let goes_on = each(Listed {
+                name: entry.name,
+                id: self.id_of(entry.nid),
+                kind: kind_of(entry.kind),
+                cookie,
+                item,
+            });
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
