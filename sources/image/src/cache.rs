@@ -16,6 +16,9 @@ use vfs::{Errno, Result};
 /// How long nobody has to ask for what is freed then: a build or a boot is over after that, and reading once more is cheap.
 pub(crate) const IDLE: Duration = Duration::from_secs(120);
 
+/// Less than this is not worth a thread that watches over it, bytes.
+const WATCHED: u64 = 1 << 20;
+
 /// How many times during that is looked.
 const ROUNDS: u32 = 4;
 
@@ -190,7 +193,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
             Err(_) => state.slots.remove(&key),
         };
         state.shrink(self.cap);
-        let watch = !state.watched && state.bytes > 0;
+        let watch = !state.watched && state.bytes >= WATCHED;
         state.watched |= watch;
         drop(state);
         if let Some(Slot::Loading(loading)) = slot {
