@@ -176,12 +176,16 @@ impl Tables {
             _ => return broken(inodes_at, "a root that is no directory"),
         }
         let mut pending = vec![1_u64];
+        let mut met = vec![false; self.entries.len()];
         while let Some(number) = pending.pop() {
             let Some((first, count)) = self.run(number) else {
                 continue;
             };
-            for index in first..first + count {
+            for (index, met) in met.iter_mut().enumerate().skip(first).take(count) {
                 let here = base + self.entries[index] as u64;
+                if core::mem::replace(met, true) {
+                    return broken(here, "an entry of two directories");
+                }
                 let entry = self.entry(index);
                 let bad_name = entry.name.is_empty()
                     || [&b"."[..], b".."].contains(&entry.name)

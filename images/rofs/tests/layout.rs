@@ -272,3 +272,33 @@ proptest! {
         }
     }
 }
+
+/// Else a few bytes could be a tree that takes for ever to look at.
+#[test]
+fn no_entry_is_of_two_directories() {
+    let mut writer = Writer::new();
+    for (dir, file) in [(b"a", b"x"), (b"b", b"y")] {
+        writer.enter(dir).expect("short");
+        writer.file(file, 0).expect("short");
+        writer.leave();
+    }
+    let mut finished = writer.finish();
+    let size = finished.tables_at + finished.tables.len() as u64;
+    let superblock = Superblock::parse(&finished.superblock, size).expect("good");
+    assert!(Tables::parse(&superblock, finished.tables.clone()).is_ok());
+    // Root, a, x, b, y: the children of b become those of a.
+    let inode = |number: u64| [0x4000_u64.to_le_bytes(), number.to_le_bytes()].concat();
+    let place = |number: u64| {
+        let begins = |bytes: &[u8]| *bytes == inode(number);
+        finished
+            .tables
+            .windows(16)
+            .position(begins)
+            .expect("an inode")
+            + 16
+    };
+    let (a, b) = (place(2), place(4));
+    finished.tables.copy_within(a..a + 16, b);
+    let broken = Tables::parse(&superblock, finished.tables).expect_err("broken");
+    assert_eq!(broken.what, "an entry of two directories");
+}
