@@ -38,6 +38,8 @@ impl Diod {
         let all = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(dir.path(), all).expect("set");
         let process = Command::new(DIOD)
+            // It wants to be allowed core files; they go with the directory.
+            .current_dir(&dir)
             // Without authentication and without a user database: our users are numbers.
             .args(["-f", "-n", "-N", "-l"])
             .arg(dir.path().join("socket"))
