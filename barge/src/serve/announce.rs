@@ -51,7 +51,7 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
         text.push_str(&device_options(channel));
     }
     for drive in &plan.block.drives {
-        if let Addr::Unix(socket) = &drive.at {
+        if let Addr::Unix(socket) = &drive.socket.at {
             text.push_str(&monitor_options(&block_device(socket)));
         }
     }
@@ -155,7 +155,7 @@ fn nbd_command(addr: &Addr) -> String {
 /// As QEMU has it since `vhost-user-test-device`; and what the guest is told. Linux has at most 128 pieces of a message, and so
 /// 500 KiB.
 fn device_options(channel: &Channel) -> String {
-    let Addr::Unix(socket) = &channel.at else {
+    let Addr::Unix(socket) = &channel.socket.at else {
         return String::new();
     };
     let device = format!(
