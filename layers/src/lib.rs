@@ -28,6 +28,7 @@ pub mod pagecache;
 pub mod readonly;
 pub mod squash;
 mod stack;
+mod sync;
 pub mod trace;
 pub mod xattrmap;
 

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use vfs::{
     Allocate, Attr, Broken, CopyHow, Cx, DirSink, Extent, File, Lease, LeaseKind, OpenFlags,
@@ -14,6 +14,7 @@ use super::ahead::Stream;
 use super::cached::{Cached, Fetched};
 use super::pages::{BLOCK, PAGE, Piece};
 use super::table::Table;
+use crate::sync::{Mutex, MutexGuard};
 
 /// One open of a file that the cache knows.
 pub(super) struct CachedFile {
