@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::RwLockReadGuard;
 
 use rustix::io::preadv;
 use vfs::Patience;
@@ -18,15 +19,24 @@ pub trait RangeSource: Send + Sync {
         self.len() == 0
     }
 
-    /// How much patience it takes to read.
-    fn patience(&self) -> Patience;
+    /// How much patience it takes to read `len` bytes from `at`.
+    fn patience(&self, at: u64, len: usize) -> Patience;
 
     /// Fills `pieces`, which are in order and do not overlap: several at once, so that a source far away can ask for them at
     /// once, and for those that adjoin as one. What is not there is an error.
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()>;
 
-    /// The file that has the same bytes at the same places, if there is one.
-    fn file(&self) -> Option<BorrowedFd<'_>>;
+    /// A file that has the `len` bytes from `at` at the same place, if there is one.
+    fn file(&self, at: u64, len: usize) -> Option<Held<'_>>;
+}
+
+/// A file whose bytes stay what they are while this is held, which should not be for long.
+#[derive(Debug)]
+pub struct Held<'a> {
+    /// The file.
+    pub file: BorrowedFd<'a>,
+    /// Keeps them from being taken away.
+    pub(crate) _gate: Option<RwLockReadGuard<'a, ()>>,
 }
 
 /// A range to be read.
@@ -64,7 +74,7 @@ impl RangeSource for FileRanges {
     }
 
     /// As for any metadata of a local file system.
-    fn patience(&self) -> Patience {
+    fn patience(&self, _at: u64, _len: usize) -> Patience {
         Patience::Brief
     }
 
@@ -89,8 +99,11 @@ impl RangeSource for FileRanges {
         Ok(())
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.file.as_fd())
+    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
+        Some(Held {
+            file: self.file.as_fd(),
+            _gate: None,
+        })
     }
 }
 
@@ -125,7 +138,7 @@ impl RangeSource for MemoryRanges {
         self.0.len() as u64
     }
 
-    fn patience(&self) -> Patience {
+    fn patience(&self, _at: u64, _len: usize) -> Patience {
         Patience::None
     }
 
@@ -140,7 +153,7 @@ impl RangeSource for MemoryRanges {
         Ok(())
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
+    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
         None
     }
 }

@@ -11,7 +11,7 @@ use crate::range::{Piece, RangeSource};
 
 /// Bytes that are read at once: of metadata, what belongs together is close together, and a disk or a network has no smaller
 /// measure that is worth a request.
-const SEGMENT: u64 = 16 << 10;
+pub(crate) const SEGMENT: u64 = 16 << 10;
 
 /// Segments that a run of misses grows to: 1 MiB, from which on a request's own cost no longer counts.
 const MAX_WINDOW: u64 = 64;
@@ -100,7 +100,11 @@ impl Storage for Direct<'_, '_> {
 
     fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<()> {
         let source = self.0.source(device, at, into.len())?;
-        self.0.may(source.patience())?;
+        // Far away it takes a request, which brings what is behind as well.
+        if source.patience(at, into.len()) == Patience::Full {
+            return self.0.read_at(device, at, into);
+        }
+        self.0.may(source.patience(at, into.len()))?;
         Ok(source.read(&mut [Piece { at, into }])?)
     }
 
@@ -109,9 +113,9 @@ impl Storage for Direct<'_, '_> {
     }
 }
 
-impl Access<'_> {
+impl<'a> Access<'a> {
     /// The source that has `len` bytes `at` a device.
-    pub(crate) fn source(&self, device: u16, at: u64, len: usize) -> Result<&dyn RangeSource> {
+    pub(crate) fn source(&self, device: u16, at: u64, len: usize) -> Result<&'a dyn RangeSource> {
         let source = self.devices.each.get(usize::from(device));
         let source = source.ok_or(Errno::ENODEV)?;
         match at.checked_add(len as u64) {
@@ -158,9 +162,10 @@ impl Access<'_> {
         len: usize,
         sink: &mut dyn Sink,
     ) -> Result<usize> {
-        match self.source(device, at, len)?.file() {
-            Some(file) if len >= SMALL => sink.file(file, at, len, self.patience),
-            _ => {
+        let source = self.source(device, at, len)?;
+        match (len >= SMALL).then(|| source.file(at, len)).flatten() {
+            Some(held) => sink.file(held.file, at, len, self.patience),
+            None => {
                 sink.bytes(&self.bytes(device, at, len)?);
                 Ok(len)
             }
@@ -177,7 +182,9 @@ impl Access<'_> {
     ) -> Result<Arc<[u8]>> {
         let cache = &self.devices.cache;
         let key = Key::Segment(device, number);
-        if self.patience < source.patience() {
+        let at = number * SEGMENT;
+        let len = SEGMENT.min(source.len() - at) as usize;
+        if self.patience < source.patience(at, len) {
             return cache.get(key).ok_or(Errno::WOULD_BLOCK);
         }
         match cache.claim(key) {
