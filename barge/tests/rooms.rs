@@ -31,7 +31,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     (
         "client",
-        &["vfs", "sys", "hostdir", "image", "memory", "objects", "remote"],
+        &[
+            "vfs", "sys", "hostdir", "image", "memory", "objects", "remote",
+        ],
     ),
     ("layers", &["vfs"]),
     ("block", &["vfs", "wire"]),

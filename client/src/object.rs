@@ -11,9 +11,8 @@ use vfs::FileSystem;
 pub(crate) fn open(url: &Url) -> io::Result<Arc<dyn FileSystem>> {
     let object = Object::open(url, Tuning::default())?;
     let tree = ImageFs::with(vec![object], DEFAULT_CACHE);
-    let tree = tree.map_err(|error| {
-        io::Error::new(io::ErrorKind::InvalidData, OpenError::Image(error))
-    })?;
+    let tree =
+        tree.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, OpenError::Image(error)))?;
     Ok(Arc::new(tree))
 }
 

@@ -16,6 +16,9 @@ pub(crate) const SEGMENT: u64 = 16 << 10;
 /// Segments that a run of misses grows to: 1 MiB, from which on a request's own cost no longer counts.
 const MAX_WINDOW: u64 = 64;
 
+/// The same where a request goes far: 4 MiB take as long as several round trips, over most networks.
+const FAR_WINDOW: u64 = 256;
+
 /// Decoded bytes up to which LZ4 is done before a hand-over to another thread would be.
 const BRIEF: u32 = 64 << 10;
 
@@ -65,10 +68,9 @@ impl Storage for Access<'_> {
 
     fn decoded(&self, image: &Image, cluster: &Cluster) -> Read<Arc<[u8]>> {
         let brief = cluster.algorithm == Algorithm::Lz4 && cluster.decoded <= BRIEF;
-        let needed = if brief {
-            Patience::Brief
-        } else {
-            Patience::Full
+        let needed = match brief {
+            true => self.patience_for(cluster).max(Patience::Brief),
+            false => Patience::Full,
         };
         let key = Key::Cluster(*cluster);
         let cache = &self.devices.cache;
@@ -208,17 +210,27 @@ impl<'a> Access<'a> {
             unreachable!("it was claimed as a segment");
         };
         let is_there = |number: u64| cache.has(Key::Segment(device, number));
-        let in_a_row = (1..=MAX_WINDOW.min(number)).take_while(|back| is_there(number - back));
+        let len = |number: u64| SEGMENT.min(source.len() - number * SEGMENT) as usize;
+        let window = match source.patience(number * SEGMENT, len(number)) {
+            Patience::Full => FAR_WINDOW,
+            _ => MAX_WINDOW,
+        };
+        let in_a_row = (1..=window.min(number)).take_while(|back| is_there(number - back));
         let wanted = last.max(number + in_a_row.count() as u64);
         let highest = (source.len() - 1) / SEGMENT;
         let mut loads = vec![(number, first)];
-        for next in number + 1..=wanted.min(number + MAX_WINDOW - 1).min(highest) {
-            match cache.claim(Key::Segment(device, next)) {
-                Claim::Ours(load) => loads.push((next, load)),
-                Claim::Ready(_) | Claim::Theirs(_) => break,
+        for next in number + 1..=wanted.min(number + window - 1).min(highest) {
+            if self.patience < source.patience(next * SEGMENT, len(next)) {
+                break;
+            }
+            // What is there in between costs less than another request.
+            if is_there(next) {
+                continue;
+            }
+            if let Claim::Ours(load) = cache.claim(Key::Segment(device, next)) {
+                loads.push((next, load));
             }
         }
-        let len = |number: u64| SEGMENT.min(source.len() - number * SEGMENT) as usize;
         let mut segments: Vec<_> = loads.iter().map(|(at, _)| vec![0; len(*at)]).collect();
         let mut pieces: Vec<_> = loads
             .iter()
@@ -234,6 +246,17 @@ impl<'a> Access<'a> {
             load.settle(Ok(segment.clone()));
         }
         Ok(segments[0].clone())
+    }
+
+    /// What it takes to read what a cluster is decoded from.
+    fn patience_for(&self, cluster: &Cluster) -> Patience {
+        let (device, at, len) = match cluster.device {
+            Some(device) => (device, cluster.place, cluster.encoded as usize),
+            // It may be anywhere.
+            None => (0, 0, usize::MAX),
+        };
+        let source = self.devices.each.get(usize::from(device));
+        source.map_or(Patience::Full, |source| source.patience(at, len))
     }
 
     fn wait(&self, theirs: Theirs) -> Result<Arc<[u8]>> {

@@ -27,9 +27,9 @@ pub(crate) fn plan<'a>(pieces: &'a mut [Piece<'_>], gap: u64, most: u64) -> Vec<
     for piece in pieces {
         let (mut at, mut into) = (piece.at, &mut *piece.into);
         while !into.is_empty() {
-            let last = spans.last_mut().filter(|span| {
-                at - span.range.end <= gap && at - span.range.start < most
-            });
+            let last = spans
+                .last_mut()
+                .filter(|span| at - span.range.end <= gap && at - span.range.start < most);
             let room = match &last {
                 Some(span) => most - (at - span.range.start),
                 None => most,
@@ -65,7 +65,10 @@ impl Span<'_> {
             if piece.at >= end {
                 break;
             }
-            let (from, to) = (at.max(piece.at), end.min(piece.at + piece.into.len() as u64));
+            let (from, to) = (
+                at.max(piece.at),
+                end.min(piece.at + piece.into.len() as u64),
+            );
             let into = &mut piece.into[(from - piece.at) as usize..(to - piece.at) as usize];
             into.copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
         }
@@ -97,7 +100,10 @@ mod tests {
         assert_eq!(ranges(&[(0, 250)], 10, 100), [0..100, 100..200, 200..250]);
         assert_eq!(ranges(&[(0, 90), (95, 20)], 10, 100), [0..100, 100..115]);
         assert_eq!(ranges(&[(5, 0), (9, 1)], 10, 100), [9..10]);
-        assert_eq!(ranges(&[(u64::MAX - 5, 5)], 10, 100), [u64::MAX - 5..u64::MAX]);
+        assert_eq!(
+            ranges(&[(u64::MAX - 5, 5)], 10, 100),
+            [u64::MAX - 5..u64::MAX]
+        );
     }
 
     proptest! {

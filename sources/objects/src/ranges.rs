@@ -145,7 +145,9 @@ impl Object {
                 (object.identity, object.len, object.head) = (identity, len, head);
             }
             Ok(None) => (object.identity, object.len) = known.expect("it was asked for"),
-            Err(Failed { what, passes: true, .. }) if known.is_some() => {
+            Err(Failed {
+                what, passes: true, ..
+            }) if known.is_some() => {
                 tracing::warn!("{url}: what is on disk has to do: {what}");
                 (object.identity, object.len) = known.expect("there is one");
             }
@@ -416,9 +418,13 @@ fn failure(error: &object_store::Error, errno: Option<Errno>) -> Failed {
         reason = below;
     }
     let words: String = reason.to_string().chars().take(WORDS).collect();
+    let what = match error {
+        Error::NotSupported { .. } => "expected a server that gives ranges".to_owned(),
+        _ => words.trim().escape_debug().to_string(),
+    };
     Failed {
         errno: errno.unwrap_or(Errno::EINVAL),
-        what: words.trim().escape_debug().to_string(),
+        what,
         passes: matches!(error, Error::Generic { .. }),
     }
 }

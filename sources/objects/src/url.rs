@@ -167,7 +167,10 @@ impl Url {
 
     /// What tells it from all other objects, for the disk.
     pub(crate) fn unique(&self) -> String {
-        let endpoint = self.options.iter().filter(|(name, _)| name.contains("endpoint"));
+        let endpoint = self
+            .options
+            .iter()
+            .filter(|(name, _)| name.contains("endpoint"));
         let endpoint: Vec<_> = endpoint.map(|(_, value)| value.as_str()).collect();
         format!("{self} {}", endpoint.join(" "))
     }
@@ -211,37 +214,64 @@ impl Url {
                 let mut builder = AmazonS3Builder::from_env().with_bucket_name(&self.bucket);
                 for (key, value) in [
                     (ClientConfigKey::AllowHttp, "true".into()),
-                    (ClientConfigKey::Timeout, format!("{}ms", tuning.request.as_millis())),
+                    (
+                        ClientConfigKey::Timeout,
+                        format!("{}ms", tuning.request.as_millis()),
+                    ),
                 ] {
                     builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
                 }
                 for (key, value) in &self.options {
                     builder = builder.with_config(key.parse()?, value);
                 }
-                Arc::new(builder.with_http_connector(connector).with_retry(never).build()?)
+                Arc::new(
+                    builder
+                        .with_http_connector(connector)
+                        .with_retry(never)
+                        .build()?,
+                )
             }
             Scheme::Google => {
                 let mut builder = GoogleCloudStorageBuilder::from_env();
-                builder = builder.with_bucket_name(&self.bucket).with_client_options(client);
+                builder = builder
+                    .with_bucket_name(&self.bucket)
+                    .with_client_options(client);
                 for (key, value) in &self.options {
                     builder = builder.with_config(key.parse()?, value);
                 }
-                Arc::new(builder.with_http_connector(connector).with_retry(never).build()?)
+                Arc::new(
+                    builder
+                        .with_http_connector(connector)
+                        .with_retry(never)
+                        .build()?,
+                )
             }
             Scheme::Azure => {
                 let mut builder = MicrosoftAzureBuilder::from_env();
-                builder = builder.with_container_name(&self.bucket).with_client_options(client);
+                builder = builder
+                    .with_container_name(&self.bucket)
+                    .with_client_options(client);
                 for (key, value) in &self.options {
                     builder = builder.with_config(key.parse()?, value);
                 }
-                Arc::new(builder.with_http_connector(connector).with_retry(never).build()?)
+                Arc::new(
+                    builder
+                        .with_http_connector(connector)
+                        .with_retry(never)
+                        .build()?,
+                )
             }
             Scheme::Http | Scheme::Https => {
                 // The whole address, whatever is in it, stays as it is.
                 path = Path::default();
                 let builder = HttpBuilder::new().with_url(self.address());
                 let builder = builder.with_client_options(client);
-                Arc::new(builder.with_http_connector(connector).with_retry(never).build()?)
+                Arc::new(
+                    builder
+                        .with_http_connector(connector)
+                        .with_retry(never)
+                        .build()?,
+                )
             }
         };
         Ok((store, path))
@@ -286,7 +316,9 @@ mod tests {
 
     #[test]
     fn a_path_is_shortened_until_only_a_name_is_left() {
-        let url: Url = "s3://b/dir/image.erofs/etc//passwd/?region=x".parse().expect("a URL");
+        let url: Url = "s3://b/dir/image.erofs/etc//passwd/?region=x"
+            .parse()
+            .expect("a URL");
         let mut names = Vec::new();
         let mut shorter = url.clone();
         while let Some((parent, name)) = shorter.parent() {
@@ -300,7 +332,9 @@ mod tests {
 
     #[test]
     fn where_it_is_kept_is_an_option_too() {
-        let mut url: Url = "s3://b/k?cache_dir=%2Fvar%2Fx&cache_dir_size=2G".parse().expect("a URL");
+        let mut url: Url = "s3://b/k?cache_dir=%2Fvar%2Fx&cache_dir_size=2G"
+            .parse()
+            .expect("a URL");
         let tier = TierOptions::new("/var/x".into(), Some(2 << 30));
         assert_eq!(url.tier(), Some(&tier));
         url.keep_in(&TierOptions::new("/else".into(), None));

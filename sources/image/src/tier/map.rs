@@ -141,7 +141,11 @@ fn sum(parts: &[&[u8]]) -> [u8; SUM] {
     for part in parts {
         hasher.update(part);
     }
-    *hasher.finalize().as_bytes().first_chunk().expect("32 bytes")
+    *hasher
+        .finalize()
+        .as_bytes()
+        .first_chunk()
+        .expect("32 bytes")
 }
 
 #[cfg(test)]
@@ -169,7 +173,11 @@ mod tests {
         let two = Known::new(b"two", 100_000).expect("short");
         let tag = one.tag(3, b"bytes");
         assert_eq!(tag, one.tag(3, b"bytes"));
-        for other in [one.tag(4, b"bytes"), one.tag(3, b"bytez"), two.tag(3, b"bytes")] {
+        for other in [
+            one.tag(4, b"bytes"),
+            one.tag(3, b"bytez"),
+            two.tag(3, b"bytes"),
+        ] {
             assert_ne!(tag, other);
         }
     }

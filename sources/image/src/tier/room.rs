@@ -34,7 +34,8 @@ impl TierOptions {
         let unit = units.iter().find(|(unit, _)| lower.ends_with(*unit));
         let digits = unit.map_or(text, |_| &text[..text.len() - 1]);
         let number = digits.parse::<u64>().ok();
-        let bytes = number.and_then(|number| number.checked_mul(1 << unit.map_or(0, |unit| unit.1)));
+        let bytes =
+            number.and_then(|number| number.checked_mul(1 << unit.map_or(0, |unit| unit.1)));
         bytes.ok_or_else(|| format!("a number of bytes such as 500M or 10G, got '{text}'"))
     }
 }
@@ -126,7 +127,10 @@ impl Room {
 
     /// The other images.
     fn others(&self) -> Vec<Other> {
-        let entries = fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
+        let entries = fs::read_dir(&self.options.dir)
+            .into_iter()
+            .flatten()
+            .flatten();
         let paths = entries.map(|entry| entry.path());
         let maps = paths.filter(|path| path.extension().is_some_and(|end| end == "map"));
         let of = |map: PathBuf| {
@@ -141,7 +145,9 @@ impl Room {
                 name,
             })
         };
-        maps.filter_map(of).filter(|other| other.name != self.name).collect()
+        maps.filter_map(of)
+            .filter(|other| other.name != self.name)
+            .collect()
     }
 
     /// Removes an image that nobody has open.
@@ -173,7 +179,13 @@ mod tests {
 
     #[test]
     fn a_size_is_a_number_with_a_unit() {
-        for (text, size) in [("0", 0), ("512", 512), ("2k", 2048), ("3M", 3 << 20), ("1T", 1 << 40)] {
+        for (text, size) in [
+            ("0", 0),
+            ("512", 512),
+            ("2k", 2048),
+            ("3M", 3 << 20),
+            ("1T", 1 << 40),
+        ] {
             assert_eq!(TierOptions::size(text), Ok(size));
         }
         for text in ["", "G", "-1", "1.5G", "99999999999T", "1é"] {

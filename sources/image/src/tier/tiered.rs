@@ -70,7 +70,8 @@ impl Tier {
             Err(_) => None,
         };
         // A file that is shorter is none of ours.
-        let known = known.filter(|known| pair.data.metadata().is_ok_and(|m| m.len() == known.len()));
+        let known =
+            known.filter(|known| pair.data.metadata().is_ok_and(|m| m.len() == known.len()));
         Ok(Tier { room, pair, known })
     }
 
@@ -202,7 +203,10 @@ impl Tiered {
         loads: Vec<Load<u64>>,
         fetched: &mut BTreeMap<u64, Arc<[u8]>>,
     ) -> io::Result<()> {
-        let mut segments: Vec<_> = loads.iter().map(|load| vec![0; self.len_of(load.key())]).collect();
+        let mut segments: Vec<_> = loads
+            .iter()
+            .map(|load| vec![0; self.len_of(load.key())])
+            .collect();
         let mut pieces: Vec<_> = loads
             .iter()
             .zip(&mut segments)
@@ -396,6 +400,6 @@ fn bit(number: u64) -> u64 {
 fn segments(at: u64, len: usize) -> RangeInclusive<u64> {
     match len {
         0 => 1..=0,
-        len => at / SEGMENT..=(at + (len as u64 - 1)) / SEGMENT,
+        len => at / SEGMENT..=at.saturating_add(len as u64 - 1) / SEGMENT,
     }
 }

@@ -64,7 +64,12 @@ fn ranges_are_read_in_few_requests() {
     // What came when it was opened.
     read(&object, &bytes, &[(0, 100), (16_000, 384)]).expect("read");
     assert_eq!(server.requests().len(), 0);
-    read(&object, &bytes, &[(20_000, 5000), (25_000, 10), (60_000, 1)]).expect("read");
+    read(
+        &object,
+        &bytes,
+        &[(20_000, 5000), (25_000, 10), (60_000, 1)],
+    )
+    .expect("read");
     let requests = server.requests();
     assert_eq!(requests.len(), 1);
     assert_eq!(requests[0].range, Some(20_000..60_001));

@@ -208,7 +208,9 @@ fn read(reader: &mut impl BufRead) -> std::io::Result<Option<Request>> {
         };
         match name.to_ascii_lowercase().as_str() {
             "range" => {
-                let range = value.strip_prefix("bytes=").and_then(|range| range.split_once('-'));
+                let range = value
+                    .strip_prefix("bytes=")
+                    .and_then(|range| range.split_once('-'));
                 let (start, last) = range.expect("a range with two ends");
                 let number = |text: &str| text.parse::<u64>().expect("a number");
                 request.range = Some(number(start)..number(last) + 1);
@@ -232,7 +234,10 @@ fn respond(
         format!("{weak}\"{etag}\"")
     });
     let plain = |stream: &mut dyn Write, status: u16, more: &str| {
-        write!(stream, "HTTP/1.1 {status} Told\r\n{more}Content-Length: 4\r\n\r\ntold")
+        write!(
+            stream,
+            "HTTP/1.1 {status} Told\r\n{more}Content-Length: 4\r\n\r\ntold"
+        )
     };
     match answer {
         Answer::Status(status, wait) => {
