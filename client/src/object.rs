@@ -20,6 +20,7 @@ pub(crate) fn open(url: &Url) -> io::Result<Arc<dyn FileSystem>> {
 pub(crate) fn find(url: &Url) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
     let mut within = String::new();
     let mut image = url.clone();
+    let mut first = None;
     loop {
         let error = match open(&image) {
             Ok(tree) => return Ok((tree, within.into_bytes())),
@@ -32,13 +33,15 @@ pub(crate) fn find(url: &Url) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
         );
         match image.parent().filter(|_| missing) {
             Some((parent, name)) => {
+                first.get_or_insert(error);
                 within = match within.as_str() {
                     "" => name.to_owned(),
                     within => format!("{name}/{within}"),
                 };
                 image = parent;
             }
-            None => return Err(error),
+            // What is wrong with the object that was named, if there is none at all.
+            None => return Err(first.filter(|_| missing).unwrap_or(error)),
         }
     }
 }

@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    fn ranges(pieces: &[(u64, usize)], gap: u64, most: u64) -> Vec<Range<u64>> {
+    fn ranges(pieces: &[(u64, usize)], gap: u64, most: u64) -> Vec<(u64, u64)> {
         let mut bytes: Vec<_> = pieces.iter().map(|&(_, len)| vec![0; len]).collect();
         let mut pieces: Vec<_> = pieces
             .iter()
@@ -89,21 +89,23 @@ mod tests {
             .map(|(&(at, _), into)| Piece { at, into })
             .collect();
         let spans = plan(&mut pieces, gap, most);
-        spans.into_iter().map(|span| span.range).collect()
+        let ranges = spans.into_iter().map(|span| span.range);
+        ranges.map(|range| (range.start, range.end)).collect()
     }
 
     #[test]
     fn what_is_close_is_one_request_and_what_is_long_several() {
-        assert_eq!(ranges(&[(0, 10), (10, 5)], 0, 100), [0..15]);
-        assert_eq!(ranges(&[(0, 10), (20, 5)], 10, 100), [0..25]);
-        assert_eq!(ranges(&[(0, 10), (21, 5)], 10, 100), [0..10, 21..26]);
-        assert_eq!(ranges(&[(0, 250)], 10, 100), [0..100, 100..200, 200..250]);
-        assert_eq!(ranges(&[(0, 90), (95, 20)], 10, 100), [0..100, 100..115]);
-        assert_eq!(ranges(&[(5, 0), (9, 1)], 10, 100), [9..10]);
-        assert_eq!(
-            ranges(&[(u64::MAX - 5, 5)], 10, 100),
-            [u64::MAX - 5..u64::MAX]
-        );
+        for (pieces, spans) in [
+            (&[(0, 10), (10, 5)][..], &[(0, 15)][..]),
+            (&[(0, 10), (20, 5)], &[(0, 25)]),
+            (&[(0, 10), (21, 5)], &[(0, 10), (21, 26)]),
+            (&[(0, 250)], &[(0, 100), (100, 200), (200, 250)]),
+            (&[(0, 90), (95, 20)], &[(0, 100), (100, 115)]),
+            (&[(5, 0), (9, 1)], &[(9, 10)]),
+            (&[(u64::MAX - 5, 5)], &[(u64::MAX - 5, u64::MAX)]),
+        ] {
+            assert_eq!(ranges(pieces, 10, 100), spans, "{pieces:?}");
+        }
     }
 
     proptest! {

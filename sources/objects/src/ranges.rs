@@ -353,7 +353,7 @@ impl RangeSource for Object {
 impl Drop for Object {
     fn drop(&mut self) {
         let Fetched { requests, bytes } = self.fetched();
-        tracing::info!("{}: {requests} requests, {bytes} bytes", self.shown);
+        tracing::debug!("{}: {requests} requests, {bytes} bytes", self.shown);
     }
 }
 
@@ -420,6 +420,7 @@ fn failure(error: &object_store::Error, errno: Option<Errno>) -> Failed {
     let words: String = reason.to_string().chars().take(WORDS).collect();
     let what = match error {
         Error::NotSupported { .. } => "expected a server that gives ranges".to_owned(),
+        Error::NotFound { .. } => "404, there is no such object".to_owned(),
         _ => words.trim().escape_debug().to_string(),
     };
     Failed {

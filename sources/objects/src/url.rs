@@ -72,7 +72,9 @@ impl FromStr for Url {
         };
         let (place, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
         let (bucket, key) = place.split_once('/').unwrap_or((place, ""));
-        if bucket.is_empty() || key.trim_matches('/').is_empty() {
+        // As behind any image's name, a slash says that its root is meant.
+        let key = key.trim_end_matches('/');
+        if bucket.is_empty() || key.is_empty() {
             return Err(bad(match scheme {
                 Scheme::Http | Scheme::Https => "a host and a path",
                 _ => "a bucket and a key",
@@ -154,8 +156,7 @@ impl Url {
 
     /// The object that is left without the last part of the path, and that part.
     pub fn parent(&self) -> Option<(Url, &str)> {
-        let key = self.key.trim_end_matches('/');
-        let (parent, name) = key.rsplit_once('/')?;
+        let (parent, name) = self.key.rsplit_once('/')?;
         let parent = parent.trim_end_matches('/');
         if parent.is_empty() {
             return None;

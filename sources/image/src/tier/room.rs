@@ -156,7 +156,7 @@ impl Room {
         let lock = File::open(&map)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         match fs::remove_file(self.path(name, "data")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => fs::remove_file(map),
         }
     }

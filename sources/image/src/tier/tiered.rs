@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -134,7 +134,7 @@ impl RangeSource for Tiered {
             let mut state = self.lock();
             for Piece { at, into } in &*pieces {
                 let numbers = segments(*at, into.len());
-                wanted.extend(numbers.filter(|number| !state.is_sound(*number..=*number)));
+                wanted.extend(numbers.filter(|number| !state.is_sound(*number..*number + 1)));
             }
         }
         let fetched = self.segments(wanted)?;
@@ -362,7 +362,7 @@ impl State {
     }
 
     /// Whether all these segments were looked at; then they have been asked for.
-    fn is_sound(&mut self, mut numbers: RangeInclusive<u64>) -> bool {
+    fn is_sound(&mut self, mut numbers: Range<u64>) -> bool {
         numbers.all(|number| match self.chunks.get_mut(&(number / CHUNK)) {
             Some(chunk) if chunk.sound & bit(number) != 0 => {
                 chunk.again = true;
@@ -397,9 +397,9 @@ fn bit(number: u64) -> u64 {
 }
 
 /// The segments that have `len` bytes from `at`.
-fn segments(at: u64, len: usize) -> RangeInclusive<u64> {
+fn segments(at: u64, len: usize) -> Range<u64> {
     match len {
-        0 => 1..=0,
-        len => at / SEGMENT..=at.saturating_add(len as u64 - 1) / SEGMENT,
+        0 => 0..0,
+        len => at / SEGMENT..at.saturating_add(len as u64).div_ceil(SEGMENT),
     }
 }

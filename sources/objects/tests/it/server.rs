@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What an answer is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,14 @@ pub(crate) struct Server {
 
 struct Shared {
     state: Mutex<State>,
-    latency: Duration,
+    link: Option<Link>,
+}
+
+/// What is between the server and its clients: how long a request takes to be answered, and how many bytes a second come of all answers together.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    pub(crate) latency: Duration,
+    pub(crate) bandwidth: u32,
 }
 
 struct State {
@@ -69,12 +76,14 @@ struct State {
     /// What is done when nothing is next.
     always: Answer,
     requests: Vec<Request>,
+    /// When the link is free.
+    free: Instant,
     gone: bool,
 }
 
 impl Server {
-    /// A server of `bytes` at `/dir/image`, each answer of which takes `latency`.
-    pub(crate) fn with_latency(bytes: Vec<u8>, latency: Duration) -> Server {
+    /// A server of `bytes` at `/dir/image`, perhaps behind a link that takes its time.
+    pub(crate) fn behind(link: Option<Link>, bytes: Vec<u8>) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared {
@@ -87,9 +96,10 @@ impl Server {
                 next: VecDeque::new(),
                 always: Answer::Good,
                 requests: Vec::new(),
+                free: Instant::now(),
                 gone: false,
             }),
-            latency,
+            link,
         });
         let ours = shared.clone();
         thread::spawn(move || {
@@ -106,7 +116,7 @@ impl Server {
     }
 
     pub(crate) fn new(bytes: Vec<u8>) -> Server {
-        Server::with_latency(bytes, Duration::ZERO)
+        Server::behind(None, bytes)
     }
 
     pub(crate) fn url(&self) -> String {
@@ -156,10 +166,11 @@ impl Shared {
     }
 
     fn serve(&self, mut stream: &TcpStream) -> std::io::Result<()> {
+        stream.set_nodelay(true)?;
         let mut reader = BufReader::new(stream);
         while let Some(request) = read(&mut reader)? {
             let (answer, state) = self.take(&request);
-            thread::sleep(self.latency);
+            self.delay(&request);
             let goes_on = respond(&mut stream, &request, &answer, &state)?;
             if answer == Answer::Stalled {
                 // Until the client goes.
@@ -170,6 +181,25 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Takes as long as the link does.
+    fn delay(&self, request: &Request) {
+        let Some(Link { latency, bandwidth }) = self.link else {
+            return;
+        };
+        let bytes = request
+            .range
+            .as_ref()
+            .map_or(0, |range| range.end - range.start);
+        let takes = Duration::from_secs(1) * bytes as u32 / bandwidth;
+        let done = {
+            let mut state = self.lock();
+            let start = state.free.max(Instant::now() + latency);
+            state.free = start + takes;
+            state.free
+        };
+        thread::sleep(done.saturating_duration_since(Instant::now()));
     }
 
     /// What is answered, and of what.
