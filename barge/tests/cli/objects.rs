@@ -1,5 +1,6 @@
 //! Images in object stores: over HTTP from a server that counts, and from moto, a server of S3.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -157,6 +158,8 @@ struct Moto {
     child: Child,
     addr: String,
     lines: Receiver<String>,
+    /// Marks among the lines.
+    marks: Cell<u32>,
 }
 
 impl Moto {
@@ -184,7 +187,12 @@ impl Moto {
             Some(addr.trim().to_owned())
         });
         let addr = addr.expect("it says where it is");
-        Some(Moto { child, addr, lines })
+        Some(Moto {
+            child,
+            addr,
+            lines,
+            marks: Cell::new(0),
+        })
     }
 
     fn put(&self, path: &str, body: &[u8]) {
@@ -215,9 +223,10 @@ impl Moto {
 
     /// How many requests there were for `path` since this was asked last.
     fn requests(&self, path: &str) -> Vec<String> {
-        // What it says of a request comes after the answer: it says it of this one behind all others.
-        self.put("/until/here", b"");
-        let until = |line: &String| !line.contains("PUT /until/here");
+        // What it says of a request comes after the answer: it says it of this one behind all others. Nobody in particular may make an object once.
+        let mark = format!("/until/{}", self.marks.replace(self.marks.get() + 1));
+        self.put(&mark, b"");
+        let until = |line: &String| !line.contains(&mark);
         let lines = self.lines.iter().take_while(until);
         lines
             .filter(|line| line.contains(&format!("GET {path}")))

@@ -26,6 +26,9 @@ pub trait RangeSource: Send + Sync {
     /// once, and for those that adjoin as one. What is not there is an error.
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()>;
 
+    /// How many bytes are worth reading ahead of somebody who reads in a row.
+    fn run(&self) -> u64;
+
     /// A file that has the `len` bytes from `at` at the same place, if there is one.
     fn file(&self, at: u64, len: usize) -> Option<Held<'_>>;
 }
@@ -47,6 +50,9 @@ pub struct Piece<'a> {
     /// What is filled.
     pub into: &'a mut [u8],
 }
+
+/// From so many bytes on a request's own cost no longer counts, where that is a system call's.
+pub(crate) const NEAR_RUN: u64 = 1 << 20;
 
 /// The most pieces of one system call (`IOV_MAX`, `limits.h`).
 const IOV_MAX: usize = 1024;
@@ -76,6 +82,10 @@ impl RangeSource for FileRanges {
     /// As for any metadata of a local file system.
     fn patience(&self, _at: u64, _len: usize) -> Patience {
         Patience::Brief
+    }
+
+    fn run(&self) -> u64 {
+        NEAR_RUN
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
@@ -140,6 +150,10 @@ impl RangeSource for MemoryRanges {
 
     fn patience(&self, _at: u64, _len: usize) -> Patience {
         Patience::None
+    }
+
+    fn run(&self) -> u64 {
+        NEAR_RUN
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {

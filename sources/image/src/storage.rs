@@ -13,12 +13,6 @@ use crate::range::{Piece, RangeSource};
 /// measure that is worth a request.
 pub(crate) const SEGMENT: u64 = 16 << 10;
 
-/// Segments that a run of misses grows to: 1 MiB, from which on a request's own cost no longer counts.
-const MAX_WINDOW: u64 = 64;
-
-/// The same where a request goes far: 4 MiB take as long as several round trips, over most networks.
-const FAR_WINDOW: u64 = 256;
-
 /// Decoded bytes up to which LZ4 is done before a hand-over to another thread would be.
 const BRIEF: u32 = 64 << 10;
 
@@ -211,10 +205,7 @@ impl<'a> Access<'a> {
         };
         let is_there = |number: u64| cache.has(Key::Segment(device, number));
         let len = |number: u64| SEGMENT.min(source.len() - number * SEGMENT) as usize;
-        let window = match source.patience(number * SEGMENT, len(number)) {
-            Patience::Full => FAR_WINDOW,
-            _ => MAX_WINDOW,
-        };
+        let window = source.run() / SEGMENT;
         let in_a_row = (1..=window.min(number)).take_while(|back| is_there(number - back));
         let wanted = last.max(number + in_a_row.count() as u64);
         let highest = (source.len() - 1) / SEGMENT;

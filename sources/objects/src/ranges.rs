@@ -20,6 +20,9 @@ use crate::wire::{Attempt, Counts, Fetched};
 /// Bytes that opening asks for, since whoever opens an image reads them first (a segment of the cache's).
 const HEAD: u64 = 16 << 10;
 
+/// Bytes that a run grows to: they take longer than a round trip does, over most networks. `docs/design/images.md` has what was measured.
+const RUN: u64 = 4 << 20;
+
 /// Requests of one call that are under way at a time: what it takes to fill a connection's bandwidth with requests of [`MOST`] bytes.
 const IN_FLIGHT: usize = 8;
 
@@ -321,6 +324,10 @@ impl RangeSource for Object {
             true => Patience::None,
             false => Patience::Full,
         }
+    }
+
+    fn run(&self) -> u64 {
+        RUN
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {

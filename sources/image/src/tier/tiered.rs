@@ -128,6 +128,10 @@ impl RangeSource for Tiered {
         }
     }
 
+    fn run(&self) -> u64 {
+        self.far.run()
+    }
+
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let mut wanted = BTreeSet::new();
         {

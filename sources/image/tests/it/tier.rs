@@ -30,6 +30,10 @@ impl RangeSource for Far {
         Patience::Full
     }
 
+    fn run(&self) -> u64 {
+        CHUNK as u64
+    }
+
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let bytes: usize = pieces.iter().map(|piece| piece.into.len()).sum();
         self.fetched.fetch_add(bytes as u64, Ordering::Relaxed);
