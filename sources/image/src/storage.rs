@@ -214,12 +214,9 @@ impl<'a> Access<'a> {
             if self.patience < source.patience(next * SEGMENT, len(next)) {
                 break;
             }
-            // What is there in between costs less than another request.
-            if is_there(next) {
-                continue;
-            }
-            if let Claim::Ours(load) = cache.claim(Key::Segment(device, next)) {
-                loads.push((next, load));
+            match cache.claim(Key::Segment(device, next)) {
+                Claim::Ours(load) => loads.push((next, load)),
+                Claim::Ready(_) | Claim::Theirs(_) => break,
             }
         }
         let mut segments: Vec<_> = loads.iter().map(|(at, _)| vec![0; len(*at)]).collect();

@@ -106,7 +106,7 @@ impl Object {
                     }
                     Err(error) => return Err(error),
                 };
-                let identity = object.identity.bytes();
+                let identity = object.identity.bytes(url);
                 Ok(Arc::new(tier.over(Arc::new(object), &identity)?))
             }
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -382,17 +382,21 @@ impl Identity {
         }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    /// What is kept on disk of it. Queries may be signatures that differ each time, so they tell objects apart only where nothing better does, and are not kept.
+    fn bytes(&self, url: &Url) -> Vec<u8> {
         match self {
             Identity::ETag(etag) => format!("etag {etag}").into(),
-            Identity::Modified(time) => format!("modified {time}").into(),
+            Identity::Modified(time) => format!("modified {time} {}", url.query_hash()).into(),
         }
     }
 
     fn parse(bytes: &[u8]) -> Option<Identity> {
         match str::from_utf8(bytes).ok()?.split_once(' ')? {
             ("etag", etag) => Some(Identity::ETag(etag.into())),
-            ("modified", time) => Some(Identity::Modified(time.parse().ok()?)),
+            ("modified", rest) => {
+                let (time, _) = rest.split_once(' ')?;
+                Some(Identity::Modified(time.parse().ok()?))
+            }
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! What an object is called.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -174,6 +175,13 @@ impl Url {
             .filter(|(name, _)| name.contains("endpoint"));
         let endpoint: Vec<_> = endpoint.map(|(_, value)| value.as_str()).collect();
         format!("{self} {}", endpoint.join(" "))
+    }
+
+    /// A number that is another one for another query.
+    pub(crate) fn query_hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.query.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The address, for HTTP.

@@ -62,12 +62,17 @@ impl Room {
     pub(super) fn open(options: &TierOptions, name: &str) -> io::Result<(Room, Pair)> {
         let mut dirs = fs::DirBuilder::new();
         dirs.recursive(true).mode(0o700).create(&options.dir)?;
+        let options = TierOptions {
+            // Wherever this process goes later.
+            dir: fs::canonicalize(&options.dir)?,
+            size: options.size,
+        };
         let room = Room {
-            options: options.clone(),
             name: blake3::hash(name.as_bytes()).to_hex()[..32].to_owned(),
             others: 0,
             // The first who wants room looks.
             since: options.size,
+            options,
         };
         let file = |path: PathBuf| {
             let mut options = OpenOptions::new();

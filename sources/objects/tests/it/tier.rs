@@ -39,6 +39,24 @@ fn a_restart_fetches_nothing_again() {
 }
 
 #[test]
+fn two_queries_are_two_images_where_only_times_tell() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (bytes, other) = (object_of(100_000), object_of(100_001).split_off(1));
+    let server = Server::new(bytes.clone());
+    server.tell(None, false, true);
+    for _ in 0..2 {
+        let image = open(&format!("{}?v=1", server.url()), dir.path()).expect("opened");
+        read(&*image, &bytes, &[(0, 100_000)]).expect("read");
+    }
+    // One request each time for what there is no ETag to ask by.
+    assert_eq!(server.requests().len(), 3);
+    server.replace(other.clone(), "second");
+    server.tell(None, false, true);
+    let image = open(&format!("{}?v=2", server.url()), dir.path()).expect("opened");
+    read(&*image, &other, &[(0, 100_000)]).expect("read");
+}
+
+#[test]
 fn a_store_that_cannot_be_reached_is_not_missed() {
     let dir = tempfile::tempdir().expect("a directory");
     let bytes = object_of(3 << 20);
