@@ -18,6 +18,7 @@ mod serve;
 mod service;
 mod signals;
 mod source;
+mod tier;
 
 use std::fmt::Display;
 use std::process::ExitCode;

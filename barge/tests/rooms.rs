@@ -13,6 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sys", &["vfs"]),
     ("hostdir", &["vfs", "sys"]),
     ("image", &["vfs", "erofs", "rofs"]),
+    ("objects", &["vfs", "image"]),
     ("memory", &["vfs"]),
     (
         "remote",
@@ -30,7 +31,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     (
         "client",
-        &["vfs", "sys", "hostdir", "image", "memory", "remote"],
+        &[
+            "vfs", "sys", "hostdir", "image", "memory", "objects", "remote",
+        ],
     ),
     ("layers", &["vfs"]),
     ("block", &["vfs", "wire"]),

@@ -57,6 +57,7 @@ mod client;
 mod file;
 mod images;
 mod metadata;
+mod object;
 pub mod source;
 mod ticket;
 pub mod tree;
@@ -64,6 +65,7 @@ mod walk;
 
 pub use client::Client;
 pub use file::{File, OpenOptions};
+pub use image::TierOptions;
 pub use images::Image;
 pub use metadata::{DirEntry, Metadata};
 pub use source::{BadSource, Source};

@@ -9,11 +9,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use image::TierOptions;
 use remote::ConnectError;
 use rustix::process::{getgid, getuid};
 use vfs::{FileSystem, Time};
 
 use crate::images::Image;
+use crate::object;
 
 /// Where a tree lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub enum Source {
     HostDir(PathBuf),
     /// `image:PATH`: an image of a file system, in a file or a block device.
     Image(Image),
+    /// `s3://…`, `gs://…`, `az://…`, `http://…`, `https://…`: an image of a file system that is an object in a store.
+    Object(objects::Url),
     /// `mem:`: a tree in memory, empty at first.
     Memory,
     /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `9p+virtio:…`, `nfs://…`, `nfs+unix:…`, `virtiofs:…`: another
@@ -49,6 +53,7 @@ impl FromStr for Source {
         match text.split_once(':') {
             Some(("dir", path)) if !path.is_empty() => Ok(Source::HostDir(path.into())),
             Some(("dir", _)) => Err(bad(&"expected dir:PATH")),
+            Some(("image", url)) if is_object(url) => url.parse(),
             Some(("image", path)) if !path.is_empty() => Ok(Source::Image(Image::parse(path))),
             Some(("image", _)) => Err(bad(&"expected image:PATH")),
             Some(("mem", "")) => Ok(Source::Memory),
@@ -57,9 +62,14 @@ impl FromStr for Source {
                 let url = text.parse().map(Source::Remote);
                 url.map_err(|error: remote::BadUrl| bad(&error))
             }
+            Some(_) if is_object(text) => {
+                let url = text.parse().map(Source::Object);
+                url.map_err(|error: objects::BadUrl| bad(&error))
+            }
             Some((scheme, _)) if is_scheme(text, scheme) => Err(bad(&format_args!(
                 "expected PATH, dir:PATH, image:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, \
-                 9p+virtio:SOCKET, nfs://HOST, nfs+unix:SOCKET or virtiofs:SOCKET, \
+                 9p+virtio:SOCKET, nfs://HOST, nfs+unix:SOCKET, virtiofs:SOCKET, s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, \
+                 http://HOST/PATH or https://HOST/PATH, \
                  got scheme '{scheme}'"
             ))),
             _ if text.is_empty() => Err(bad(&"expected a path or a URL")),
@@ -70,8 +80,13 @@ impl FromStr for Source {
 
 /// Whether the text is a URL rather than a path with a colon in it.
 fn is_scheme(text: &str, scheme: &str) -> bool {
-    let known = ["s3", "http", "https"];
-    known.contains(&scheme) || text[scheme.len()..].starts_with("://")
+    text[scheme.len()..].starts_with("://")
+}
+
+/// Whether the text is the URL of an object.
+fn is_object(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| objects::Url::SCHEMES.contains(&scheme))
 }
 
 impl fmt::Display for Source {
@@ -79,6 +94,7 @@ impl fmt::Display for Source {
         match self {
             Source::HostDir(path) => path.display().fmt(f),
             Source::Image(image) => image.fmt(f),
+            Source::Object(url) => url.fmt(f),
             Source::Memory => f.write_str("mem:"),
             Source::Remote(url) => url.fmt(f),
         }
@@ -101,6 +117,7 @@ impl Source {
                 Ok(tree)
             }
             Source::Image(image) => image.open(),
+            Source::Object(url) => object::open(url),
             // It is whoever's who runs this.
             Source::Memory => Ok(memory::Memory::with(
                 Arc::new(now),
@@ -127,6 +144,7 @@ impl Source {
                 Ok((Source::HostDir(dir).open(hostdir)?, name))
             }
             Source::Image(image) => image.find(),
+            Source::Object(url) => object::find(url),
             Source::Remote(url) => {
                 let (tree, path) = url.find().map_err(told)?;
                 Ok((tree, path.into_bytes()))
@@ -135,12 +153,19 @@ impl Source {
         }
     }
 
-    /// The image that is named, if it is one or something within.
+    /// Has what is fetched of an object kept on disk; of other sources nothing is.
+    pub fn keep_in(&mut self, tier: &TierOptions) {
+        if let Source::Object(url) = self {
+            url.keep_in(tier);
+        }
+    }
+
+    /// The image in a file that is named, if it is one or something within.
     pub fn image(&self) -> Option<Image> {
         match self {
             Source::HostDir(path) => Image::whole(path),
             Source::Image(image) => Some(image.clone()),
-            Source::Memory | Source::Remote(_) => None,
+            Source::Object(_) | Source::Memory | Source::Remote(_) => None,
         }
     }
 
@@ -149,6 +174,7 @@ impl Source {
         let path = match self {
             Source::HostDir(path) => path.as_os_str().as_bytes(),
             Source::Image(image) => image.path(),
+            Source::Object(url) => url.path(),
             Source::Memory => b"",
             Source::Remote(url) => url.path(),
         };
@@ -236,6 +262,7 @@ mod tests {
             ("9p://h/d/f?aname=/srv", Some("f")),
             ("nfs://h/srv/x?vers=3", Some("x")),
             ("nfs://h", None),
+            ("s3://b/d/image?region=x", Some("image")),
         ] {
             let source: Source = text.parse().expect(text);
             assert_eq!(source.name().as_deref(), name.map(str::as_bytes), "{text}");
@@ -252,11 +279,14 @@ mod tests {
             ("mem:", "mem:"),
             ("image:/a.erofs/usr", "image:/a.erofs/usr"),
             ("image:a?device=b&device=c", "image:a?device=b&device=c"),
+            ("image:s3://b/k", "s3://b/k"),
+            ("https://h/k?signature=x", "https://h/k"),
+            ("gs:k", "gs:k"),
         ] {
             let source: Source = text.parse().expect(text);
             assert_eq!(source.to_string(), shown);
         }
-        for text in ["", "dir:", "image:", "mem:x", "ftp://h/x"] {
+        for text in ["", "dir:", "image:", "mem:x", "ftp://h/x", "s3://b"] {
             let bad = text.parse::<Source>().expect_err(text).to_string();
             assert!(bad.contains("expected"), "{bad}");
         }

@@ -4,11 +4,13 @@
 use clap::Args;
 
 use super::place::Place;
+use crate::tier::TierArgs;
 
 #[derive(Args)]
 pub(crate) struct LsArgs {
     /// What to list: PATH, dir:PATH, IMAGE/PATH, image:IMAGE[/PATH], 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
-    /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2] or nfs+unix:SOCKET?path=PATH
+    /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2], nfs+unix:SOCKET?path=PATH, or an image in an object store: s3://BUCKET/KEY[/PATH], gs://, az://,
+    /// https://
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
     pub(super) places: Vec<Place>,
     /// Show kind, permissions, links, owner, group, size and time of last change
@@ -26,6 +28,8 @@ pub(crate) struct LsArgs {
     /// Show a JSON object a line
     #[arg(long, conflicts_with_all = ["long", "numeric"])]
     pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) tier: TierArgs,
 }
 
 #[derive(Args)]
@@ -42,6 +46,8 @@ pub(crate) struct StatArgs {
     /// Show a JSON object a line
     #[arg(long)]
     pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) tier: TierArgs,
 }
 
 #[derive(Args)]
@@ -49,6 +55,8 @@ pub(crate) struct CatArgs {
     /// What to write to standard output, one after the other
     #[arg(value_name = "SOURCE/PATH", required = true)]
     pub(super) places: Vec<Place>,
+    #[command(flatten)]
+    pub(super) tier: TierArgs,
 }
 
 #[derive(Args)]
@@ -72,6 +80,8 @@ pub(crate) struct CpArgs {
     /// Show no progress
     #[arg(short, long)]
     pub(super) quiet: bool,
+    #[command(flatten)]
+    pub(super) tier: TierArgs,
 }
 
 #[derive(Args)]
@@ -89,4 +99,6 @@ pub(crate) struct TreeArgs {
     #[arg(short = 'L', long, value_name = "LEVELS",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) level: Option<u32>,
+    #[command(flatten)]
+    pub(super) tier: TierArgs,
 }

@@ -7,6 +7,7 @@ use barge_client::tree::Tree;
 use barge_client::{BadSource, Source};
 
 use crate::Failure;
+use crate::tier::TierArgs;
 
 /// What the command line names.
 #[derive(Clone, Debug)]
@@ -35,8 +36,8 @@ impl fmt::Display for Place {
 impl Place {
     /// Opens the tree it is in, and says where in it: an empty path is the tree's root. What it names need not
     /// exist, the directory it would be in must.
-    pub(super) fn open(&self) -> Result<(Tree, Vec<u8>), Failure> {
-        let found = self.source.find();
+    pub(super) fn open(&self, tier: &TierArgs) -> Result<(Tree, Vec<u8>), Failure> {
+        let found = tier.apply(&self.source).find();
         let (fs, path) = found.map_err(|error| Failure::new(format!("{self}: {error}")))?;
         Ok((Tree::new(fs), path))
     }

@@ -24,7 +24,8 @@ use crate::{Done, Failure, background, service, signals};
 
 #[derive(Args)]
 pub(crate) struct MountArgs {
-    /// What to mount: PATH, dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, nfs://HOST[:PORT]/PATH or virtiofs:SOCKET
+    /// What to mount: PATH, dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, nfs://HOST[:PORT]/PATH, virtiofs:SOCKET, or an
+    /// image in an object store: s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, https://HOST/PATH
     source: Source,
     /// Where
     dir: PathBuf,
@@ -33,7 +34,8 @@ pub(crate) struct MountArgs {
     /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
     /// writeback, it may write behind, where nobody else changes the source; uid=N, gid=N, whose everything is shown to be; soft, calls
     /// that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS, for how long a server that is lost is
-    /// waited for (60); hard, for both without end. What is for fstab alone is passed over
+    /// waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of an image in an object store is kept, up to
+    /// cache_dir_size=BYTES (10G). What is for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground, and say 'ready' on standard output

@@ -1,8 +1,10 @@
 //! `-o`: what mount(8) passes on, and what is this file system's own.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use barge_client::TierOptions;
 use clap::ValueEnum;
 use layers::Owned;
 use layers::pagecache::{self, Mode};
@@ -24,6 +26,10 @@ pub(super) enum MountOption {
     Cache(Cache),
     /// Bytes of memory for the page cache.
     CacheSize(usize),
+    /// Where what is fetched of an image in an object store is kept.
+    CacheDir(PathBuf),
+    /// How large that may become.
+    CacheDirSize(u64),
     Writeback,
     /// Calls that are not answered in time fail, or wait for ever.
     Soft(bool),
@@ -97,6 +103,10 @@ impl FromStr for MountOption {
             ("fsname", value) if !value.is_empty() => MountOption::FsName(value.into()),
             ("cache", value) => MountOption::Cache(value.parse()?),
             ("cache_size", value) => MountOption::CacheSize(cache_size(value)?),
+            ("cache_dir", dir) if !dir.is_empty() => MountOption::CacheDir(dir.into()),
+            ("cache_dir_size", value) => MountOption::CacheDirSize(
+                TierOptions::size(value).map_err(|what| format!("expected {what}"))?,
+            ),
             ("writeback", "") => MountOption::Writeback,
             ("soft", "") => MountOption::Soft(true),
             ("hard", "") => MountOption::Soft(false),
@@ -162,6 +172,7 @@ pub(super) fn settle(
     let mut kernel_flags = Some(MountFlags::empty());
     let mut owned = Owned::default();
     let mut from = source.clone();
+    let (mut dir, mut size) = (None, None);
     for option in options {
         match (option, &mut kernel_flags) {
             (MountOption::Flag(flag), Some(flags)) => flag.apply(flags),
@@ -175,6 +186,8 @@ pub(super) fn settle(
             MountOption::FsName(name) => mount.source.clone_from(name),
             MountOption::Cache(named) => cache = *named,
             MountOption::CacheSize(bytes) => pages.memory = *bytes,
+            MountOption::CacheDir(named) => dir = Some(named.clone()),
+            MountOption::CacheDirSize(bytes) => size = Some(*bytes),
             MountOption::Writeback => fuse.writeback = true,
             MountOption::Soft(soft) => {
                 let url = remote(&mut from)?;
@@ -198,6 +211,13 @@ pub(super) fn settle(
                 return Err(Failure::usage(format!("there is no mount option '{text}'")));
             }
         }
+    }
+    match (dir, &mut from) {
+        (Some(dir), Source::Tree(tree)) => tree.keep_in(&TierOptions::new(dir, size)),
+        (None, _) if size.is_some() => {
+            return Err(Failure::usage("cache_dir_size= goes with cache_dir="));
+        }
+        _ => {}
     }
     let pages = match cache {
         Cache::Kernel(kept) => {
@@ -309,6 +329,9 @@ mod tests {
             "cache=some",
             "cache_size=1k",
             "cache_size=M",
+            "cache_dir=",
+            "cache_dir=/x,cache_dir_size=much",
+            "cache_dir_size=1G",
             "writeback=1",
             "rows",
             "fsname=",

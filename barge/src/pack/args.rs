@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use barge_client::Source;
 use clap::{Args, ValueEnum};
 use pack::erofs::{Compression, Options};
 
 use crate::Failure;
+use crate::tier::TierArgs;
 
 #[derive(Args)]
 pub(crate) struct PackArgs {
@@ -68,9 +70,11 @@ enum Codec {
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// The image
+    /// The image: a file, or an object in a store (s3://BUCKET/KEY, gs://, az://, https://), which is fetched whole
     #[arg(value_name = "IMAGE")]
-    pub(super) image: PathBuf,
+    pub(super) image: Source,
+    #[command(flatten)]
+    pub(super) tier: TierArgs,
 }
 
 impl PackArgs {

@@ -1,21 +1,36 @@
 //! `barge check`.
 
+mod fetched;
+
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
 use erofs::check::{Finding, MOST_FINDINGS};
 use erofs::read::{Cluster, Error, Image, Storage};
 
+use barge_client::Source;
+
+use self::fetched::fetched;
 use super::CheckArgs;
 use crate::{Done, Failure};
 
 /// Looks at an image, and writes what is wrong with it to standard error, a line each.
 pub(crate) fn check(args: &CheckArgs) -> Done {
-    let shown = args.image.display();
+    let shown = &args.image;
     let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
-    let mut file = File::open(&args.image).map_err(failed)?;
+    let mut file = match args.tier.apply(&args.image) {
+        Source::Object(url) => fetched(&url),
+        Source::Image(image) => image.file().and_then(|(path, _)| File::open(path)),
+        Source::HostDir(path) => File::open(path),
+        Source::Memory | Source::Remote(_) => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "expected a file, or an object in a store",
+        )),
+    }
+    .map_err(failed)?;
+    file.rewind().map_err(failed)?;
     let mut head = Vec::new();
     Read::by_ref(&mut file)
         .take(rofs::BLOCK)

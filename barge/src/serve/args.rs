@@ -18,12 +18,13 @@ use super::virtio9p::Channel;
 use super::virtiofs::{Cache, Tag};
 use crate::Failure;
 use crate::source::{Named, Source};
+use crate::tier::TierArgs;
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// What to serve: PATH (of a directory or an image), dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
     /// 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT,
-    /// nfs://HOST[:PORT]/PATH, or refer:/PATH@HOST[+HOST], to which clients of NFS v4 are sent; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
+    /// nfs://HOST[:PORT]/PATH, s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY or https://HOST/PATH (images), or refer:/PATH@HOST[+HOST], to which clients of NFS v4 are sent; NAME=SOURCE gives it a name, which several need: all of them together are a tree, too, with a directory for each. Without any, the
     /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
@@ -58,6 +59,8 @@ pub(crate) struct ServeArgs {
     /// /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    tier: TierArgs,
     #[command(flatten)]
     tls: TlsArgs,
     #[cfg(feature = "gss")]
@@ -196,8 +199,12 @@ impl ServeArgs {
             [] => (vec![current], true),
             sources => (sources.to_vec(), self.read_only),
         };
+        let sources = sources.into_iter().map(|named| Named {
+            source: self.tier.apply_to(&named.source),
+            ..named
+        });
         Ok(Plan {
-            sources,
+            sources: sources.collect(),
             hostdir: hostdir::Options {
                 identity: self.identity(),
                 ..Default::default()

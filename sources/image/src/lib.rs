@@ -26,8 +26,10 @@ mod perm;
 mod range;
 mod rofs;
 mod storage;
+mod tier;
 mod xattr;
 
 pub use cache::Figures;
 pub use fs::{DEFAULT_CACHE, ImageFs, OpenError};
-pub use range::{FileRanges, MemoryRanges, Piece, RangeSource};
+pub use range::{FileRanges, Held, MemoryRanges, Piece, RangeSource};
+pub use tier::{Known, Tier, TierOptions, Tiered};

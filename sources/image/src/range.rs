@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::RwLockReadGuard;
 
 use rustix::io::preadv;
 use vfs::Patience;
@@ -18,15 +19,27 @@ pub trait RangeSource: Send + Sync {
         self.len() == 0
     }
 
-    /// How much patience it takes to read.
-    fn patience(&self) -> Patience;
+    /// How much patience it takes to read `len` bytes from `at`.
+    fn patience(&self, at: u64, len: usize) -> Patience;
 
     /// Fills `pieces`, which are in order and do not overlap: several at once, so that a source far away can ask for them at
     /// once, and for those that adjoin as one. What is not there is an error.
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()>;
 
-    /// The file that has the same bytes at the same places, if there is one.
-    fn file(&self) -> Option<BorrowedFd<'_>>;
+    /// How many bytes are worth reading ahead of somebody who reads in a row.
+    fn run(&self) -> u64;
+
+    /// A file that has the `len` bytes from `at` at the same place, if there is one.
+    fn file(&self, at: u64, len: usize) -> Option<Held<'_>>;
+}
+
+/// A file whose bytes stay what they are while this is held, which should not be for long.
+#[derive(Debug)]
+pub struct Held<'a> {
+    /// The file.
+    pub file: BorrowedFd<'a>,
+    /// Keeps them from being taken away.
+    pub(crate) _gate: Option<RwLockReadGuard<'a, ()>>,
 }
 
 /// A range to be read.
@@ -37,6 +50,9 @@ pub struct Piece<'a> {
     /// What is filled.
     pub into: &'a mut [u8],
 }
+
+/// From so many bytes on a request's own cost no longer counts, where that is a system call's.
+pub(crate) const NEAR_RUN: u64 = 1 << 20;
 
 /// The most pieces of one system call (`IOV_MAX`, `limits.h`).
 const IOV_MAX: usize = 1024;
@@ -64,8 +80,12 @@ impl RangeSource for FileRanges {
     }
 
     /// As for any metadata of a local file system.
-    fn patience(&self) -> Patience {
+    fn patience(&self, _at: u64, _len: usize) -> Patience {
         Patience::Brief
+    }
+
+    fn run(&self) -> u64 {
+        NEAR_RUN
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
@@ -89,8 +109,11 @@ impl RangeSource for FileRanges {
         Ok(())
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.file.as_fd())
+    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
+        Some(Held {
+            file: self.file.as_fd(),
+            _gate: None,
+        })
     }
 }
 
@@ -125,8 +148,12 @@ impl RangeSource for MemoryRanges {
         self.0.len() as u64
     }
 
-    fn patience(&self) -> Patience {
+    fn patience(&self, _at: u64, _len: usize) -> Patience {
         Patience::None
+    }
+
+    fn run(&self) -> u64 {
+        NEAR_RUN
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
@@ -140,7 +167,7 @@ impl RangeSource for MemoryRanges {
         Ok(())
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
+    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
         None
     }
 }

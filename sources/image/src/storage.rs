@@ -11,10 +11,7 @@ use crate::range::{Piece, RangeSource};
 
 /// Bytes that are read at once: of metadata, what belongs together is close together, and a disk or a network has no smaller
 /// measure that is worth a request.
-const SEGMENT: u64 = 16 << 10;
-
-/// Segments that a run of misses grows to: 1 MiB, from which on a request's own cost no longer counts.
-const MAX_WINDOW: u64 = 64;
+pub(crate) const SEGMENT: u64 = 16 << 10;
 
 /// Decoded bytes up to which LZ4 is done before a hand-over to another thread would be.
 const BRIEF: u32 = 64 << 10;
@@ -65,10 +62,9 @@ impl Storage for Access<'_> {
 
     fn decoded(&self, image: &Image, cluster: &Cluster) -> Read<Arc<[u8]>> {
         let brief = cluster.algorithm == Algorithm::Lz4 && cluster.decoded <= BRIEF;
-        let needed = if brief {
-            Patience::Brief
-        } else {
-            Patience::Full
+        let needed = match brief {
+            true => self.patience_for(cluster).max(Patience::Brief),
+            false => Patience::Full,
         };
         let key = Key::Cluster(*cluster);
         let cache = &self.devices.cache;
@@ -100,7 +96,11 @@ impl Storage for Direct<'_, '_> {
 
     fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<()> {
         let source = self.0.source(device, at, into.len())?;
-        self.0.may(source.patience())?;
+        // Far away it takes a request, which brings what is behind as well.
+        if source.patience(at, into.len()) == Patience::Full {
+            return self.0.read_at(device, at, into);
+        }
+        self.0.may(source.patience(at, into.len()))?;
         Ok(source.read(&mut [Piece { at, into }])?)
     }
 
@@ -109,9 +109,9 @@ impl Storage for Direct<'_, '_> {
     }
 }
 
-impl Access<'_> {
+impl<'a> Access<'a> {
     /// The source that has `len` bytes `at` a device.
-    pub(crate) fn source(&self, device: u16, at: u64, len: usize) -> Result<&dyn RangeSource> {
+    pub(crate) fn source(&self, device: u16, at: u64, len: usize) -> Result<&'a dyn RangeSource> {
         let source = self.devices.each.get(usize::from(device));
         let source = source.ok_or(Errno::ENODEV)?;
         match at.checked_add(len as u64) {
@@ -158,9 +158,10 @@ impl Access<'_> {
         len: usize,
         sink: &mut dyn Sink,
     ) -> Result<usize> {
-        match self.source(device, at, len)?.file() {
-            Some(file) if len >= SMALL => sink.file(file, at, len, self.patience),
-            _ => {
+        let source = self.source(device, at, len)?;
+        match (len >= SMALL).then(|| source.file(at, len)).flatten() {
+            Some(held) => sink.file(held.file, at, len, self.patience),
+            None => {
                 sink.bytes(&self.bytes(device, at, len)?);
                 Ok(len)
             }
@@ -177,7 +178,9 @@ impl Access<'_> {
     ) -> Result<Arc<[u8]>> {
         let cache = &self.devices.cache;
         let key = Key::Segment(device, number);
-        if self.patience < source.patience() {
+        let at = number * SEGMENT;
+        let len = SEGMENT.min(source.len() - at) as usize;
+        if self.patience < source.patience(at, len) {
             return cache.get(key).ok_or(Errno::WOULD_BLOCK);
         }
         match cache.claim(key) {
@@ -201,17 +204,21 @@ impl Access<'_> {
             unreachable!("it was claimed as a segment");
         };
         let is_there = |number: u64| cache.has(Key::Segment(device, number));
-        let in_a_row = (1..=MAX_WINDOW.min(number)).take_while(|back| is_there(number - back));
+        let len = |number: u64| SEGMENT.min(source.len() - number * SEGMENT) as usize;
+        let window = source.run() / SEGMENT;
+        let in_a_row = (1..=window.min(number)).take_while(|back| is_there(number - back));
         let wanted = last.max(number + in_a_row.count() as u64);
         let highest = (source.len() - 1) / SEGMENT;
         let mut loads = vec![(number, first)];
-        for next in number + 1..=wanted.min(number + MAX_WINDOW - 1).min(highest) {
+        for next in number + 1..=wanted.min(number + window - 1).min(highest) {
+            if self.patience < source.patience(next * SEGMENT, len(next)) {
+                break;
+            }
             match cache.claim(Key::Segment(device, next)) {
                 Claim::Ours(load) => loads.push((next, load)),
                 Claim::Ready(_) | Claim::Theirs(_) => break,
             }
         }
-        let len = |number: u64| SEGMENT.min(source.len() - number * SEGMENT) as usize;
         let mut segments: Vec<_> = loads.iter().map(|(at, _)| vec![0; len(*at)]).collect();
         let mut pieces: Vec<_> = loads
             .iter()
@@ -227,6 +234,17 @@ impl Access<'_> {
             load.settle(Ok(segment.clone()));
         }
         Ok(segments[0].clone())
+    }
+
+    /// What it takes to read what a cluster is decoded from.
+    fn patience_for(&self, cluster: &Cluster) -> Patience {
+        let (device, at, len) = match cluster.device {
+            Some(device) => (device, cluster.place, cluster.encoded as usize),
+            // It may be anywhere.
+            None => (0, 0, usize::MAX),
+        };
+        let source = self.devices.each.get(usize::from(device));
+        source.map_or(Patience::Full, |source| source.patience(at, len))
     }
 
     fn wait(&self, theirs: Theirs) -> Result<Arc<[u8]>> {

@@ -19,6 +19,7 @@ use vfs::{Entry, Errno, Kind, Make, Mode, Name, Node, NodeId, Result, Time, Want
 use super::Troubles;
 use super::args::CpArgs;
 use super::place::Place;
+use crate::tier::TierArgs;
 use crate::{Done, Failure};
 use barge_client::tree::Tree;
 use data::copy_file;
@@ -30,7 +31,7 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
     let Some((to, from)) = args.places.split_last() else {
         return Err(Failure::usage("expected a source and a destination"));
     };
-    let (tree, path) = to.open()?;
+    let (tree, path) = to.open(&args.tier)?;
     let target = Target::at(tree, &path, to)?;
     if from.len() > 1 && !matches!(target.found, Found::Directory(_)) {
         return Err(Failure::usage(format!(
@@ -59,6 +60,7 @@ pub(crate) fn cp(args: &CpArgs) -> Done {
         }
         let mut walk = Walk {
             copier: &copier,
+            tier: &args.tier,
             queue,
             linked: HashMap::new(),
             made: HashMap::new(),
@@ -175,6 +177,7 @@ impl Copier {
 
 struct Walk<'a> {
     copier: &'a Copier,
+    tier: &'a TierArgs,
     queue: SyncSender<File>,
     /// Copies of files that have more names, by device and number of the original.
     linked: HashMap<(u64, u64), Arc<dyn Node>>,
@@ -192,7 +195,7 @@ struct Pending {
 
 impl Walk<'_> {
     fn place(&mut self, place: &Place, target: &Target) -> std::result::Result<(), Failure> {
-        let (tree, path) = place.open()?;
+        let (tree, path) = place.open(self.tier)?;
         let shown = place.to_string();
         let failed = |errno: Errno| Failure::new(format!("{place}: {errno}"));
         let from = tree

@@ -6,14 +6,16 @@ use erofs::read::{Contents, What};
 use vfs::{Errno, Patience, Result, Sink};
 
 use super::Erofs;
+use crate::range::Held;
 use crate::storage::{Access, SMALL};
 
 /// A part of a read, as it can be given to a sink.
-enum Part {
+enum Part<'a> {
     Hole(u64),
     /// Of a file of this host.
     File {
         device: u16,
+        held: Held<'a>,
         place: u64,
         len: u64,
     },
@@ -75,13 +77,13 @@ impl Erofs {
     }
 
     /// Finds the parts of a read.
-    fn gather(
+    fn gather<'a>(
         &self,
-        access: &Access<'_>,
+        access: &Access<'a>,
         contents: &Contents,
         offset: u64,
         len: u64,
-        parts: &mut Vec<Part>,
+        parts: &mut Vec<Part<'a>>,
     ) -> Result<()> {
         let end = offset + len;
         let mut at = offset;
@@ -132,25 +134,32 @@ impl Erofs {
     }
 
     /// Bytes as they are on a device.
-    fn stored(
+    fn stored<'a>(
         &self,
-        access: &Access<'_>,
+        access: &Access<'a>,
         device: u16,
         place: u64,
         len: u64,
-        parts: &mut Vec<Part>,
+        parts: &mut Vec<Part<'a>>,
     ) -> Result<()> {
         let source = access.source(device, place, len as usize)?;
-        if source.file().is_some() && len >= SMALL as u64 {
+        let large = len >= SMALL as u64;
+        if let Some(held) = large.then(|| source.file(place, len as usize)).flatten() {
             match parts.last_mut() {
                 Some(Part::File {
                     device: of,
                     place: before,
                     len: there,
+                    ..
                 }) if *of == device && *before + *there == place => {
                     *there += len;
                 }
-                _ => parts.push(Part::File { device, place, len }),
+                _ => parts.push(Part::File {
+                    device,
+                    held,
+                    place,
+                    len,
+                }),
             }
             return Ok(());
         }
@@ -164,21 +173,19 @@ impl Erofs {
     }
 
     /// Gives a part to the sink, and says how many bytes.
-    fn give(&self, access: &Access<'_>, part: &Part, sink: &mut dyn Sink) -> Result<usize> {
+    fn give(&self, access: &Access<'_>, part: &Part<'_>, sink: &mut dyn Sink) -> Result<usize> {
         match part {
             Part::Hole(len) => sink.zeros(*len as usize),
             Part::Bytes { bytes, skip, len } => sink.bytes(&bytes[*skip..*skip + *len]),
-            Part::File { device, place, len } => {
-                let source = access.source(*device, *place, *len as usize)?;
-                let file = source.file().ok_or(Errno::EIO)?;
-                return sink.file(file, *place, *len as usize, access.patience);
-            }
+            Part::File {
+                held, place, len, ..
+            } => return sink.file(held.file, *place, *len as usize, access.patience),
         }
         Ok(part.len())
     }
 }
 
-impl Part {
+impl Part<'_> {
     fn len(&self) -> usize {
         match self {
             Part::Hole(len) | Part::File { len, .. } => *len as usize,

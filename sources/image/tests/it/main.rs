@@ -8,4 +8,5 @@ mod options;
 mod readonly;
 mod rofs;
 mod seeds;
+mod tier;
 mod tree;

@@ -1,0 +1,37 @@
+//! Where what is fetched of images in object stores is kept.
+
+use std::path::PathBuf;
+
+use barge_client::TierOptions;
+use clap::Args;
+
+use crate::source::Source;
+
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TierArgs {
+    /// Keep what is fetched of images in object stores in this directory, for the next time too; one process has an image's
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// How large that directory may become; those go first that were used least lately [default: 10G]
+    #[arg(long, value_name = "SIZE", requires = "cache_dir", value_parser = TierOptions::size)]
+    cache_dir_size: Option<u64>,
+}
+
+impl TierArgs {
+    /// The same source, with that; a URL that says it itself is right.
+    pub(crate) fn apply(&self, source: &barge_client::Source) -> barge_client::Source {
+        let mut source = source.clone();
+        if let Some(dir) = &self.cache_dir {
+            source.keep_in(&TierOptions::new(dir.clone(), self.cache_dir_size));
+        }
+        source
+    }
+
+    /// The same, for a source of this program.
+    pub(crate) fn apply_to(&self, source: &Source) -> Source {
+        match source {
+            Source::Tree(tree) => Source::Tree(self.apply(tree)),
+            referral @ Source::Referral { .. } => referral.clone(),
+        }
+    }
+}

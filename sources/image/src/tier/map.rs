@@ -1,0 +1,210 @@
+//! The map of an image's segments on disk.
+//!
+//! A head of [`HEAD`] bytes says which image it is: [`MAGIC`], a checksum of what follows up to its end, the image's length, the length of what it is
+//! known by, and that. All numbers are little-endian. Behind it is a tag for each segment: zeros for a missing one, and otherwise a hash of the head's checksum, the
+//! segment's number, and its bytes. So a tag that is torn, or of another image, or of another place, is of no bytes at all.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+/// What a map begins with. Another layout gets another one.
+const MAGIC: [u8; 8] = *b"bargeseg";
+
+/// Bytes before the first tag: a page, so that tags of a page are in one page.
+pub(super) const HEAD: u64 = 4096;
+
+/// Bytes of a checksum: nobody meets one by chance.
+const SUM: usize = 16;
+
+/// Bytes of a head before what the image is known by.
+const FIXED: usize = MAGIC.len() + SUM + 8 + 4;
+
+/// What a segment has to be; zeros if it is missing.
+pub(super) type Tag = [u8; SUM];
+
+/// No segment.
+pub(super) const MISSING: Tag = [0; SUM];
+
+/// Which image it is that has segments on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    identity: Vec<u8>,
+    len: u64,
+}
+
+impl Known {
+    /// An image of `len` bytes; nothing if what it is known by is too long.
+    pub(super) fn new(identity: &[u8], len: u64) -> Option<Known> {
+        (identity.len() <= HEAD as usize - FIXED).then(|| Known {
+            identity: identity.to_vec(),
+            len,
+        })
+    }
+
+    /// What tells it from others of the same name.
+    pub fn identity(&self) -> &[u8] {
+        &self.identity
+    }
+
+    /// Its length, bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A map's head.
+    pub(super) fn encode(&self) -> [u8; HEAD as usize] {
+        let mut head = [0; HEAD as usize];
+        let len = self.identity.len();
+        head[..8].copy_from_slice(&MAGIC);
+        head[24..32].copy_from_slice(&self.len.to_le_bytes());
+        head[32..36].copy_from_slice(&(len as u32).to_le_bytes());
+        head[FIXED..FIXED + len].copy_from_slice(&self.identity);
+        let sum = sum(&[&head[24..]]);
+        head[8..24].copy_from_slice(&sum);
+        head
+    }
+
+    /// The image that a map's head names; nothing if it is none, or torn.
+    pub fn parse(head: &[u8; HEAD as usize]) -> Option<Known> {
+        let good = head.starts_with(&MAGIC) && head[8..24] == sum(&[&head[24..]]);
+        let len = u32::from_le_bytes(head[32..36].try_into().ok()?) as usize;
+        Some(Known {
+            identity: head[FIXED..].get(..len).filter(|_| good)?.to_vec(),
+            len: u64::from_le_bytes(head[24..32].try_into().ok()?),
+        })
+    }
+
+    /// The tag of segment `number`, which is `bytes`.
+    pub(super) fn tag(&self, number: u64, bytes: &[u8]) -> Tag {
+        let head = sum(&[&self.len.to_le_bytes(), &self.identity]);
+        let tag = sum(&[&head, &number.to_le_bytes(), bytes]);
+        match tag {
+            MISSING => [1; SUM],
+            tag => tag,
+        }
+    }
+}
+
+/// The tag of segment `number` in `map`.
+pub(super) fn read(map: &File, number: u64) -> io::Result<Tag> {
+    let mut tag = MISSING;
+    map.read_exact_at(&mut tag, place(number))?;
+    Ok(tag)
+}
+
+/// Puts the tags of segments from `number` into `map`.
+pub(super) fn write(map: &File, number: u64, tags: &[Tag]) -> io::Result<()> {
+    map.write_all_at(tags.as_flattened(), place(number))
+}
+
+/// Gives `each` the numbers below `end` of segments that `map` says are there, in order.
+pub(super) fn there(map: &File, end: u64, each: &mut dyn FnMut(u64)) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    let mut at = HEAD;
+    loop {
+        // Maps of large images are holes for the most part.
+        match rustix::fs::seek(map, SeekFrom::Data(at)) {
+            Ok(data) => at = HEAD + (data.max(HEAD) - HEAD) / SUM as u64 * SUM as u64,
+            Err(Errno::NXIO) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+        let read = map.read_at(&mut buffer, at)?;
+        let (tags, _) = buffer[..read].as_chunks::<SUM>();
+        let first = (at - HEAD) / SUM as u64;
+        for (number, tag) in (first..end).zip(tags) {
+            if *tag != MISSING {
+                each(number);
+            }
+        }
+        if tags.is_empty() || first + tags.len() as u64 >= end {
+            return Ok(());
+        }
+        at += (tags.len() * SUM) as u64;
+    }
+}
+
+fn place(number: u64) -> u64 {
+    HEAD + number * SUM as u64
+}
+
+fn sum(parts: &[&[u8]]) -> [u8; SUM] {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    *hasher
+        .finalize()
+        .as_bytes()
+        .first_chunk()
+        .expect("32 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_head_says_which_image_it_is_and_a_torn_one_nothing() {
+        let known = Known::new(b"etag \"x\"", 5 << 30).expect("short");
+        let head = known.encode();
+        assert_eq!(Known::parse(&head), Some(known));
+        for at in 0..HEAD as usize {
+            let mut torn = head;
+            torn[at] ^= 1;
+            assert_eq!(Known::parse(&torn), None, "{at}");
+        }
+        assert_eq!(Known::new(&[0; HEAD as usize], 1), None);
+    }
+
+    #[test]
+    fn a_tag_is_of_one_place_in_one_image() {
+        let one = Known::new(b"one", 100_000).expect("short");
+        let two = Known::new(b"two", 100_000).expect("short");
+        let tag = one.tag(3, b"bytes");
+        assert_eq!(tag, one.tag(3, b"bytes"));
+        for other in [
+            one.tag(4, b"bytes"),
+            one.tag(3, b"bytez"),
+            two.tag(3, b"bytes"),
+        ] {
+            assert_ne!(tag, other);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_found(numbers in prop::collection::btree_set(0u64..100_000, 0..40)) {
+            let map = tempfile::tempfile().expect("a file");
+            for number in &numbers {
+                write(&map, *number, &[[7; SUM]]).expect("written");
+            }
+            let mut found = Vec::new();
+            there(&map, 90_000, &mut |number| found.push(number)).expect("read");
+            prop_assert!(found.iter().eq(numbers.range(..90_000)));
+        }
+
+        #[test]
+        fn any_bytes_are_a_head_or_none(bytes in prop::collection::vec(any::<u8>(), HEAD as usize)) {
+            let mut head: [u8; HEAD as usize] = bytes.try_into().expect("as long");
+            prop_assert_eq!(Known::parse(&head), None);
+            // Even if it is sound, what it says has bounds.
+            head[..8].copy_from_slice(&MAGIC);
+            let sum = sum(&[&head[24..]]);
+            head[8..24].copy_from_slice(&sum);
+            if let Some(known) = Known::parse(&head) {
+                prop_assert!(known.identity().len() <= HEAD as usize - FIXED);
+            }
+        }
+    }
+}

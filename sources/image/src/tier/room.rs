@@ -1,0 +1,201 @@
+//! The directory of images' segments, and its bound.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Where segments of images are kept, and how many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierOptions {
+    dir: PathBuf,
+    size: u64,
+}
+
+impl TierOptions {
+    /// Bytes unless told otherwise: a few images of usual size.
+    pub const SIZE: u64 = 10 << 30;
+
+    /// In `dir`, which is made if need be, up to `size` bytes.
+    pub fn new(dir: PathBuf, size: Option<u64>) -> TierOptions {
+        TierOptions {
+            dir,
+            size: size.unwrap_or(TierOptions::SIZE),
+        }
+    }
+
+    /// A number of bytes, perhaps of KiB, MiB, GiB or TiB (`k`, `m`, `g`, `t`). Errs with what was expected.
+    pub fn size(text: &str) -> Result<u64, String> {
+        let units = [('k', 10), ('m', 20), ('g', 30), ('t', 40)];
+        let lower = text.to_ascii_lowercase();
+        let unit = units.iter().find(|(unit, _)| lower.ends_with(*unit));
+        let digits = unit.map_or(text, |_| &text[..text.len() - 1]);
+        let number = digits.parse::<u64>().ok();
+        let bytes =
+            number.and_then(|number| number.checked_mul(1 << unit.map_or(0, |unit| unit.1)));
+        bytes.ok_or_else(|| format!("a number of bytes such as 500M or 10G, got '{text}'"))
+    }
+}
+
+/// The directory, as one of its images sees it.
+#[derive(Debug)]
+pub(super) struct Room {
+    options: TierOptions,
+    name: String,
+    /// Bytes of the other images, as they were when last looked at.
+    others: u64,
+    /// Bytes that came since then.
+    since: u64,
+}
+
+/// The two files of an image.
+pub(super) struct Pair {
+    pub(super) map: File,
+    pub(super) data: File,
+}
+
+impl Room {
+    /// The place of the image `name`, and its files, locked; `ResourceBusy` if another has them.
+    pub(super) fn open(options: &TierOptions, name: &str) -> io::Result<(Room, Pair)> {
+        let mut dirs = fs::DirBuilder::new();
+        dirs.recursive(true).mode(0o700).create(&options.dir)?;
+        let options = TierOptions {
+            // Wherever this process goes later.
+            dir: fs::canonicalize(&options.dir)?,
+            size: options.size,
+        };
+        let room = Room {
+            name: blake3::hash(name.as_bytes()).to_hex()[..32].to_owned(),
+            others: 0,
+            // The first who wants room looks.
+            since: options.size,
+            options,
+        };
+        let file = |path: PathBuf| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).mode(0o600);
+            options.open(path)
+        };
+        loop {
+            let path = room.path(&room.name, "map");
+            let map = file(path.clone())?;
+            if flock(&map, FlockOperation::NonBlockingLockExclusive).is_err() {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            // Another may have taken it away just before.
+            let (ours, there) = (map.metadata()?, fs::metadata(&path));
+            if there.is_ok_and(|there| there.ino() == ours.ino()) {
+                map.set_modified(SystemTime::now())?;
+                let data = file(room.path(&room.name, "data"))?;
+                return Ok((room, Pair { map, data }));
+            }
+        }
+    }
+
+    /// Removes our own image, which is locked.
+    pub(super) fn discard(&self) {
+        // What stays is removed for room later on.
+        let _ = fs::remove_file(self.path(&self.name, "data"));
+        let _ = fs::remove_file(self.path(&self.name, "map"));
+    }
+
+    /// How many of our own `own` bytes have to go before `more` fit.
+    pub(super) fn excess(&mut self, own: u64, more: u64) -> u64 {
+        let over = |others: u64| (others + own + more).saturating_sub(self.options.size);
+        // Others write as well: they are looked at from time to time.
+        if over(self.others) > 0 || self.since >= self.options.size / 64 {
+            self.others = self.make_room(own + more);
+            self.since = 0;
+        }
+        self.since += more;
+        (self.others + own + more).saturating_sub(self.options.size)
+    }
+
+    /// Removes images that nobody has open until `needed` bytes are free or none is left, and says how many bytes the others are then.
+    fn make_room(&self, needed: u64) -> u64 {
+        let mut others = self.others();
+        others.sort_by_key(|other| other.used);
+        let mut bytes = others.iter().map(|other| other.bytes).sum();
+        for other in others {
+            if bytes + needed <= self.options.size {
+                break;
+            }
+            if self.remove(&other.name).is_ok() {
+                bytes -= other.bytes;
+            }
+        }
+        bytes
+    }
+
+    /// The other images.
+    fn others(&self) -> Vec<Other> {
+        let entries = fs::read_dir(&self.options.dir)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let paths = entries.map(|entry| entry.path());
+        let maps = paths.filter(|path| path.extension().is_some_and(|end| end == "map"));
+        let of = |map: PathBuf| {
+            let name = map.file_stem()?.to_str()?.to_owned();
+            let metadata = fs::metadata(&map).ok()?;
+            let data = fs::metadata(self.path(&name, "data"));
+            let blocks = metadata.blocks() + data.map_or(0, |data| data.blocks());
+            Some(Other {
+                used: metadata.modified().ok()?,
+                // In units of 512 bytes, whatever the file system's are (stat(2)).
+                bytes: blocks * 512,
+                name,
+            })
+        };
+        maps.filter_map(of)
+            .filter(|other| other.name != self.name)
+            .collect()
+    }
+
+    /// Removes an image that nobody has open.
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let map = self.path(name, "map");
+        let lock = File::open(&map)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        match fs::remove_file(self.path(name, "data")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => fs::remove_file(map),
+        }
+    }
+
+    fn path(&self, name: &str, end: &str) -> PathBuf {
+        Path::new(&self.options.dir).join(format!("{name}.{end}"))
+    }
+}
+
+/// Another image.
+struct Other {
+    name: String,
+    bytes: u64,
+    used: SystemTime,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_a_number_with_a_unit() {
+        for (text, size) in [
+            ("0", 0),
+            ("512", 512),
+            ("2k", 2048),
+            ("3M", 3 << 20),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(TierOptions::size(text), Ok(size));
+        }
+        for text in ["", "G", "-1", "1.5G", "99999999999T", "1é"] {
+            let bad = TierOptions::size(text).expect_err(text);
+            assert!(bad.contains(text));
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! An image that is far away, over its segments on disk.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::time::SystemTime;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use vfs::{Errno, Patience};
+
+use super::map::{self, HEAD, Known, MISSING};
+use super::room::{Pair, Room, TierOptions};
+use crate::cache::{Cache, Claim, Load};
+use crate::range::{Held, Piece, RangeSource};
+use crate::storage::SEGMENT;
+
+/// Segments that go together: as many as a word has bits, 1 MiB.
+const CHUNK: u64 = 64;
+
+/// An image's place on disk, which is ours as long as this lives.
+pub struct Tier {
+    room: Room,
+    pair: Pair,
+    known: Option<Known>,
+}
+
+/// An image over its segments on disk. Calls may come from any number of threads at a time.
+pub struct Tiered {
+    far: Arc<dyn RangeSource>,
+    /// What is being fetched: it keeps nothing.
+    loads: Arc<Cache<u64>>,
+    known: Known,
+    pair: Pair,
+    gate: RwLock<()>,
+    state: Mutex<State>,
+    room: Mutex<Room>,
+}
+
+struct State {
+    chunks: HashMap<u64, Chunk>,
+    /// In the order that they came or were passed over.
+    order: VecDeque<u64>,
+    /// Bytes on disk.
+    bytes: u64,
+    /// Whether writing has failed, so that it is tried no more.
+    failed: bool,
+}
+
+/// The segments of a chunk, a bit for each.
+#[derive(Default)]
+struct Chunk {
+    /// The map has a tag of it.
+    there: u64,
+    /// It is what the tag says.
+    sound: u64,
+    /// It was asked for since it came or was passed over.
+    again: bool,
+}
+
+impl Tier {
+    /// The place of the image that `name` tells from all others; `ResourceBusy` if somebody has it.
+    pub fn open(options: &TierOptions, name: &str) -> io::Result<Tier> {
+        let (room, pair) = Room::open(options, name)?;
+        let mut head = [0; HEAD as usize];
+        let known = match pair.map.read_exact_at(&mut head, 0) {
+            Ok(()) => Known::parse(&head),
+            Err(_) => None,
+        };
+        // A file that is shorter is none of ours.
+        let known =
+            known.filter(|known| pair.data.metadata().is_ok_and(|m| m.len() == known.len()));
+        Ok(Tier { room, pair, known })
+    }
+
+    /// The image that has segments here.
+    pub fn known(&self) -> Option<&Known> {
+        self.known.as_ref()
+    }
+
+    /// Leaves nothing behind, where there is no image after all.
+    pub fn discard(self) {
+        self.room.discard();
+    }
+
+    /// Puts it before `far`, which is told from others of its name by `identity`. What is here of another goes.
+    pub fn over(self, far: Arc<dyn RangeSource>, identity: &[u8]) -> io::Result<Tiered> {
+        let Tier { room, pair, known } = self;
+        let wanted = Known::new(identity, far.len()).ok_or(io::ErrorKind::InvalidInput)?;
+        if known.as_ref() != Some(&wanted) {
+            pair.map.set_len(0)?;
+            pair.data.set_len(0)?;
+            pair.data.set_len(wanted.len())?;
+            pair.map.write_all_at(&wanted.encode(), 0)?;
+        }
+        let mut state = State {
+            chunks: HashMap::new(),
+            order: VecDeque::new(),
+            bytes: 0,
+            failed: false,
+        };
+        map::there(&pair.map, wanted.len().div_ceil(SEGMENT), &mut |number| {
+            state.add(number);
+        })?;
+        Ok(Tiered {
+            far,
+            loads: Cache::new(0),
+            known: wanted,
+            pair,
+            gate: RwLock::new(()),
+            state: Mutex::new(state),
+            room: Mutex::new(room),
+        })
+    }
+}
+
+impl RangeSource for Tiered {
+    fn len(&self) -> u64 {
+        self.known.len()
+    }
+
+    fn patience(&self, at: u64, len: usize) -> Patience {
+        match self.lock().is_sound(segments(at, len)) {
+            true => Patience::Brief,
+            false => self.far.patience(at, len),
+        }
+    }
+
+    fn run(&self) -> u64 {
+        self.far.run()
+    }
+
+    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        let mut wanted = BTreeSet::new();
+        {
+            let mut state = self.lock();
+            for Piece { at, into } in &*pieces {
+                let numbers = segments(*at, into.len());
+                wanted.extend(numbers.filter(|number| !state.is_sound(*number..*number + 1)));
+            }
+        }
+        let fetched = self.segments(wanted)?;
+        for Piece { at, into } in pieces {
+            let end = *at + into.len() as u64;
+            for number in segments(*at, into.len()) {
+                let start = number * SEGMENT;
+                let (from, to) = (start.max(*at), (start + SEGMENT).min(end));
+                let part = &mut into[(from - *at) as usize..(to - *at) as usize];
+                match fetched.get(&number) {
+                    Some(segment) => {
+                        let segment = &segment[(from - start) as usize..(to - start) as usize];
+                        part.copy_from_slice(segment);
+                    }
+                    None => self.read_sound(from, part)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&self, at: u64, len: usize) -> Option<Held<'_>> {
+        let gate = self.gate.try_read().ok()?;
+        self.lock().is_sound(segments(at, len)).then(|| Held {
+            file: self.pair.data.as_fd(),
+            _gate: Some(gate),
+        })
+    }
+}
+
+impl Tiered {
+    /// Bytes of segments that are on disk.
+    pub fn stored(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// Brings segments that were not looked at yet, each once however many ask.
+    fn segments(&self, numbers: BTreeSet<u64>) -> io::Result<BTreeMap<u64, Arc<[u8]>>> {
+        let mut fetched = BTreeMap::new();
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for number in numbers {
+            match self.loads.claim(number) {
+                Claim::Ready(segment) => drop(fetched.insert(number, segment)),
+                Claim::Theirs(load) => theirs.push((number, load)),
+                Claim::Ours(load) => match self.look(number) {
+                    Some(segment) => {
+                        let segment: Arc<[u8]> = segment.into();
+                        load.settle(Ok(segment.clone()));
+                        fetched.insert(number, segment);
+                    }
+                    None => ours.push(load),
+                },
+            }
+        }
+        self.fetch(ours, &mut fetched)?;
+        // Only now: whoever has one of these may wait for one that was ours.
+        for (number, load) in theirs {
+            fetched.insert(number, load.wait()?);
+        }
+        Ok(fetched)
+    }
+
+    /// Fetches segments that are missing, and keeps them.
+    fn fetch(
+        &self,
+        loads: Vec<Load<u64>>,
+        fetched: &mut BTreeMap<u64, Arc<[u8]>>,
+    ) -> io::Result<()> {
+        let mut segments: Vec<_> = loads
+            .iter()
+            .map(|load| vec![0; self.len_of(load.key())])
+            .collect();
+        let mut pieces: Vec<_> = loads
+            .iter()
+            .zip(&mut segments)
+            .map(|(load, into)| Piece {
+                at: load.key() * SEGMENT,
+                into,
+            })
+            .collect();
+        if let Err(error) = self.far.read(&mut pieces) {
+            let errno = Errno::from(error);
+            loads.into_iter().for_each(|load| load.settle(Err(errno)));
+            return Err(errno.into());
+        }
+        for (load, segment) in loads.into_iter().zip(segments) {
+            let segment: Arc<[u8]> = segment.into();
+            self.keep(load.key(), &segment);
+            fetched.insert(load.key(), segment.clone());
+            load.settle(Ok(segment));
+        }
+        Ok(())
+    }
+
+    /// A segment that is on disk, if it is what it has to be.
+    fn look(&self, number: u64) -> Option<Vec<u8>> {
+        let _gate = self.gate.try_read().ok()?;
+        if !self.lock().has(number) {
+            return None;
+        }
+        let mut segment = vec![0; self.len_of(number)];
+        let read = self.pair.data.read_exact_at(&mut segment, number * SEGMENT);
+        let tag = read.and_then(|()| map::read(&self.pair.map, number));
+        let sound = tag.is_ok_and(|tag| tag == self.known.tag(number, &segment));
+        self.lock().found(number, sound);
+        sound.then_some(segment)
+    }
+
+    /// Reads what is on disk and sound, or was a moment ago.
+    fn read_sound(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let held = self.file(at, into.len());
+        match held.is_some_and(|_held| self.pair.data.read_exact_at(into, at).is_ok()) {
+            true => Ok(()),
+            false => self.far.read(&mut [Piece { at, into }]),
+        }
+    }
+
+    /// Puts a segment on disk, if there is room.
+    fn keep(&self, number: u64, segment: &[u8]) {
+        if !self.make_room() {
+            return;
+        }
+        let Ok(_gate) = self.gate.try_read() else {
+            return;
+        };
+        let tag = self.known.tag(number, segment);
+        let data = self.pair.data.write_all_at(segment, number * SEGMENT);
+        match data.and_then(|()| map::write(&self.pair.map, number, &[tag])) {
+            Ok(()) => {
+                let mut state = self.lock();
+                state.add(number);
+                state.found(number, true);
+            }
+            Err(error) => self.give_up(&error),
+        }
+    }
+
+    /// Whether there is room for a segment, or now is.
+    fn make_room(&self) -> bool {
+        let mut room = self.room.lock().expect("no panic holds it");
+        let (own, failed) = {
+            let state = self.lock();
+            (state.bytes, state.failed)
+        };
+        if failed {
+            return false;
+        }
+        let mut excess = room.excess(own, SEGMENT);
+        if excess == 0 {
+            return true;
+        }
+        let Ok(_gate) = self.gate.try_write() else {
+            return false;
+        };
+        while excess > 0 {
+            let Some((number, freed)) = self.lock().next_to_go() else {
+                return false;
+            };
+            if let Err(error) = self.punch(number) {
+                self.give_up(&error);
+                return false;
+            }
+            excess = excess.saturating_sub(freed);
+        }
+        true
+    }
+
+    /// Takes a chunk's bytes away, whose tags go first.
+    fn punch(&self, number: u64) -> io::Result<()> {
+        map::write(&self.pair.map, number * CHUNK, &[MISSING; CHUNK as usize])?;
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (at, len) = (number * CHUNK * SEGMENT, CHUNK * SEGMENT);
+        Ok(fallocate(&self.pair.data, how, at, len)?)
+    }
+
+    fn give_up(&self, error: &io::Error) {
+        self.lock().failed = true;
+        tracing::warn!("no more segments of images are kept on disk: {error}");
+    }
+
+    fn len_of(&self, number: u64) -> usize {
+        SEGMENT.min(self.known.len() - number * SEGMENT) as usize
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic holds it")
+    }
+}
+
+impl Drop for Tiered {
+    fn drop(&mut self) {
+        // It was used until now; if that cannot be noted, it goes a little earlier.
+        let _ = self.pair.map.set_modified(SystemTime::now());
+    }
+}
+
+impl State {
+    fn add(&mut self, number: u64) {
+        let chunk = self.chunks.entry(number / CHUNK).or_insert_with(|| {
+            self.order.push_back(number / CHUNK);
+            Chunk::default()
+        });
+        if chunk.there & bit(number) == 0 {
+            chunk.there |= bit(number);
+            self.bytes += SEGMENT;
+        }
+    }
+
+    /// Notes whether a segment is what it has to be.
+    fn found(&mut self, number: u64, sound: bool) {
+        let Some(chunk) = self.chunks.get_mut(&(number / CHUNK)) else {
+            return;
+        };
+        if sound {
+            chunk.sound |= bit(number);
+        } else if chunk.there & bit(number) != 0 {
+            chunk.there &= !bit(number);
+            self.bytes -= SEGMENT;
+        }
+    }
+
+    fn has(&self, number: u64) -> bool {
+        let chunk = self.chunks.get(&(number / CHUNK));
+        chunk.is_some_and(|chunk| chunk.there & bit(number) != 0)
+    }
+
+    /// Whether all these segments were looked at; then they have been asked for.
+    fn is_sound(&mut self, mut numbers: Range<u64>) -> bool {
+        numbers.all(|number| match self.chunks.get_mut(&(number / CHUNK)) {
+            Some(chunk) if chunk.sound & bit(number) != 0 => {
+                chunk.again = true;
+                true
+            }
+            _ => false,
+        })
+    }
+
+    /// Forgets the first chunk that was not asked for again, and says how many bytes it has.
+    fn next_to_go(&mut self) -> Option<(u64, u64)> {
+        loop {
+            let number = self.order.pop_front()?;
+            let Some(chunk) = self.chunks.get_mut(&number) else {
+                continue;
+            };
+            if chunk.again {
+                chunk.again = false;
+                self.order.push_back(number);
+                continue;
+            }
+            let bytes = u64::from(chunk.there.count_ones()) * SEGMENT;
+            self.chunks.remove(&number);
+            self.bytes -= bytes;
+            return Some((number, bytes));
+        }
+    }
+}
+
+fn bit(number: u64) -> u64 {
+    1 << (number % CHUNK)
+}
+
+/// The segments that have `len` bytes from `at`.
+fn segments(at: u64, len: usize) -> Range<u64> {
+    match len {
+        0 => 0..0,
+        len => at / SEGMENT..at.saturating_add(len as u64).div_ceil(SEGMENT),
+    }
+}

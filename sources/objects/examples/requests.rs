@@ -1,0 +1,84 @@
+//! What requests cost: pieces apart and together, and runs of several lengths, behind a link of 20 ms and 1 Gbit/s.
+//!
+//! `cargo run --release -p barge-objects --example requests`
+
+use std::time::{Duration, Instant};
+
+use image::{Piece, RangeSource};
+use objects::{Object, Tuning};
+
+#[allow(dead_code, reason = "faults are for the tests")]
+#[path = "../tests/it/server.rs"]
+mod server;
+
+use server::{Link, Server};
+
+const LINK: Link = Link {
+    latency: Duration::from_millis(20),
+    bandwidth: 125_000_000,
+};
+
+const LEN: usize = 64 << 20;
+
+/// Times that each is done: the median is shown, and the least and the most.
+const TIMES: usize = 5;
+
+fn main() {
+    let server = Server::behind(Some(LINK), vec![7; LEN]);
+    let url = server.url().parse().expect("a URL");
+    let object = Object::connect(&url, Tuning::default(), None).expect("connected");
+    println!(
+        "16 pieces of 16 KiB, ms: apart (16 requests, 8 at a time), and in one request with what is between"
+    );
+    for gap in [16, 32, 64, 128, 256, 512] {
+        let step = (gap + 16) << 10;
+        let apart = timed(|| {
+            // Each piece by itself as far as requests go, all at once as far as time does.
+            std::thread::scope(|scope| {
+                for half in 0..8 {
+                    let object = &object;
+                    scope.spawn(move || {
+                        for piece in [half, half + 8] {
+                            read(object, (piece + 1) * step, 16 << 10);
+                        }
+                    });
+                }
+            });
+        });
+        let together = timed(|| read(&object, step, 16 * step));
+        println!("{gap:4} KiB apart: {apart}    together: {together}");
+    }
+    println!("{} MiB in runs, ms", LEN >> 20);
+    for run in [1, 2, 4, 8] {
+        let took = timed(|| {
+            for at in (0..LEN).step_by(run << 20) {
+                read(&object, at, run << 20);
+            }
+        });
+        println!("{run} MiB: {took}");
+    }
+}
+
+fn read(object: &Object, at: usize, len: usize) {
+    let mut into = vec![0; len];
+    let at = at as u64;
+    let piece = Piece {
+        at,
+        into: &mut into,
+    };
+    object.read(&mut [piece]).expect("read");
+}
+
+fn timed(mut what: impl FnMut()) -> String {
+    what();
+    let mut took: Vec<_> = (0..TIMES)
+        .map(|_| {
+            let start = Instant::now();
+            what();
+            start.elapsed().as_secs_f64() * 1000.0
+        })
+        .collect();
+    took.sort_by(f64::total_cmp);
+    let (least, most) = (took[0], took[TIMES - 1]);
+    format!("{:7.1} ({least:.1}-{most:.1})", took[TIMES / 2])
+}

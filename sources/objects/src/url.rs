@@ -1,0 +1,352 @@
+//! What an object is called.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use image::TierOptions;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::path::Path;
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+
+use crate::ranges::Tuning;
+use crate::wire::{Connector, Counts};
+
+/// An object in a store: `s3://BUCKET/KEY`, `gs://BUCKET/KEY`, `az://CONTAINER/KEY`, each perhaps with `?OPTION=VALUE&…`, or `http://…`, `https://…`, whose query is
+/// the server's.
+///
+/// Options are those of the environment's variables in small letters, with or without the beginning that they share: `endpoint` or `aws_endpoint` is
+/// `AWS_ENDPOINT_URL`. They come before the environment. `cache_dir` and `cache_dir_size` are where segments are kept.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Url {
+    scheme: Scheme,
+    /// For HTTP the host, and whatever else is before the path.
+    bucket: String,
+    key: String,
+    /// For HTTP, with its question mark.
+    query: String,
+    options: Vec<(String, String)>,
+    tier: Option<TierOptions>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    S3,
+    Google,
+    Azure,
+    Http,
+    Https,
+}
+
+/// A text that is no URL of an object: says what was expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadUrl(String);
+
+impl fmt::Display for BadUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadUrl {}
+
+impl FromStr for Url {
+    type Err = BadUrl;
+
+    fn from_str(text: &str) -> Result<Url, BadUrl> {
+        // What is behind a question mark may be a secret.
+        let shown = text.split('?').next().unwrap_or_default();
+        let bad = |expected: &str| BadUrl(format!("bad source '{shown}': expected {expected}"));
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("a URL"))?;
+        let scheme = match scheme {
+            "s3" => Scheme::S3,
+            "gs" => Scheme::Google,
+            "az" => Scheme::Azure,
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
+            _ => return Err(bad("s3://, gs://, az://, http:// or https://")),
+        };
+        let (place, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
+        let (bucket, key) = place.split_once('/').unwrap_or((place, ""));
+        // As behind any image's name, a slash says that its root is meant.
+        let key = key.trim_end_matches('/');
+        if bucket.is_empty() || key.is_empty() {
+            return Err(bad(match scheme {
+                Scheme::Http | Scheme::Https => "a host and a path",
+                _ => "a bucket and a key",
+            }));
+        }
+        let mut url = Url {
+            scheme,
+            bucket: bucket.into(),
+            key: key.into(),
+            query: String::new(),
+            options: Vec::new(),
+            tier: None,
+        };
+        if matches!(scheme, Scheme::Http | Scheme::Https) {
+            url.query = query.into();
+            if url::Url::parse(&url.address()).is_err() {
+                return Err(bad("a URL"));
+            }
+            return Ok(url);
+        }
+        let (mut dir, mut size) = (None, None);
+        for (name, value) in url::form_urlencoded::parse(query.trim_start_matches('?').as_bytes()) {
+            match &*name {
+                "cache_dir" => dir = Some(PathBuf::from(&*value)),
+                "cache_dir_size" => size = Some(TierOptions::size(&value).map_err(|e| bad(&e))?),
+                _ if url.knows(&name) => url.options.push((name.into(), value.into())),
+                _ => return Err(bad(&format!("an option of such a store, not '{name}'"))),
+            }
+        }
+        url.tier = match (dir, size) {
+            (Some(dir), size) => Some(TierOptions::new(dir, size)),
+            (None, None) => None,
+            (None, Some(_)) => return Err(bad("cache_dir where there is cache_dir_size")),
+        };
+        Ok(url)
+    }
+}
+
+/// Without query and options, which may be secrets.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            Scheme::S3 => "s3",
+            Scheme::Google => "gs",
+            Scheme::Azure => "az",
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        // Neither may a password be seen.
+        let bucket = self.bucket.rsplit('@').next().unwrap_or_default();
+        write!(f, "{scheme}://{bucket}/{}", self.key)
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Url({self})")
+    }
+}
+
+impl Url {
+    /// What URLs begin with, before a colon.
+    pub const SCHEMES: &[&str] = &["s3", "gs", "az", "http", "https"];
+
+    /// The path that ends in the object's name.
+    pub fn path(&self) -> &[u8] {
+        self.key.as_bytes()
+    }
+
+    /// Where its segments are kept on disk.
+    pub fn tier(&self) -> Option<&TierOptions> {
+        self.tier.as_ref()
+    }
+
+    /// Has its segments kept on disk, unless it says itself where they are.
+    pub fn keep_in(&mut self, tier: &TierOptions) {
+        self.tier.get_or_insert_with(|| tier.clone());
+    }
+
+    /// The object that is left without the last part of the path, and that part.
+    pub fn parent(&self) -> Option<(Url, &str)> {
+        let (parent, name) = self.key.rsplit_once('/')?;
+        let parent = parent.trim_end_matches('/');
+        if parent.is_empty() {
+            return None;
+        }
+        let mut url = self.clone();
+        url.key = parent.into();
+        Some((url, name))
+    }
+
+    /// What tells it from all other objects, for the disk.
+    pub(crate) fn unique(&self) -> String {
+        let endpoint = self
+            .options
+            .iter()
+            .filter(|(name, _)| name.contains("endpoint"));
+        let endpoint: Vec<_> = endpoint.map(|(_, value)| value.as_str()).collect();
+        format!("{self} {}", endpoint.join(" "))
+    }
+
+    /// A number that is another one for another query.
+    pub(crate) fn query_hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.query.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The address, for HTTP.
+    fn address(&self) -> String {
+        let scheme = match self.scheme {
+            Scheme::Https => "https",
+            _ => "http",
+        };
+        format!("{scheme}://{}/{}{}", self.bucket, self.key, self.query)
+    }
+
+    fn knows(&self, option: &str) -> bool {
+        match self.scheme {
+            Scheme::S3 => option.parse::<AmazonS3ConfigKey>().is_ok(),
+            Scheme::Google => option.parse::<GoogleConfigKey>().is_ok(),
+            Scheme::Azure => option.parse::<AzureConfigKey>().is_ok(),
+            Scheme::Http | Scheme::Https => false,
+        }
+    }
+
+    /// The store that it is in, and what it is called there.
+    pub(crate) fn store(
+        &self,
+        tuning: &Tuning,
+        counts: &Arc<Counts>,
+    ) -> object_store::Result<(Arc<dyn ObjectStore>, Path)> {
+        let connector = Connector(counts.clone());
+        // What is asked for again is decided in `ranges`, for all failures alike.
+        let never = RetryConfig {
+            max_retries: 0,
+            ..RetryConfig::default()
+        };
+        let mut client = ClientOptions::new().with_timeout(tuning.request);
+        // Whoever writes http:// means it.
+        client = client.with_allow_http(true);
+        let mut path = Path::from_url_path(&self.key)?;
+        let store: Arc<dyn ObjectStore> = match self.scheme {
+            Scheme::S3 => {
+                let mut builder = AmazonS3Builder::from_env().with_bucket_name(&self.bucket);
+                for (key, value) in [
+                    (ClientConfigKey::AllowHttp, "true".into()),
+                    (
+                        ClientConfigKey::Timeout,
+                        format!("{}ms", tuning.request.as_millis()),
+                    ),
+                ] {
+                    builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
+                }
+                for (key, value) in &self.options {
+                    builder = builder.with_config(key.parse()?, value);
+                }
+                Arc::new(
+                    builder
+                        .with_http_connector(connector)
+                        .with_retry(never)
+                        .build()?,
+                )
+            }
+            Scheme::Google => {
+                let mut builder = GoogleCloudStorageBuilder::from_env();
+                builder = builder
+                    .with_bucket_name(&self.bucket)
+                    .with_client_options(client);
+                for (key, value) in &self.options {
+                    builder = builder.with_config(key.parse()?, value);
+                }
+                Arc::new(
+                    builder
+                        .with_http_connector(connector)
+                        .with_retry(never)
+                        .build()?,
+                )
+            }
+            Scheme::Azure => {
+                let mut builder = MicrosoftAzureBuilder::from_env();
+                builder = builder
+                    .with_container_name(&self.bucket)
+                    .with_client_options(client);
+                for (key, value) in &self.options {
+                    builder = builder.with_config(key.parse()?, value);
+                }
+                Arc::new(
+                    builder
+                        .with_http_connector(connector)
+                        .with_retry(never)
+                        .build()?,
+                )
+            }
+            Scheme::Http | Scheme::Https => {
+                // The whole address, whatever is in it, stays as it is.
+                path = Path::default();
+                let builder = HttpBuilder::new().with_url(self.address());
+                let builder = builder.with_client_options(client);
+                Arc::new(
+                    builder
+                        .with_http_connector(connector)
+                        .with_retry(never)
+                        .build()?,
+                )
+            }
+        };
+        Ok((store, path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_url_of_an_object_says_what_was_expected() {
+        for text in [
+            "s3://",
+            "s3://bucket",
+            "s3://bucket/",
+            "s3:///key",
+            "gs://b/k?endpoint=x",
+            "s3://b/k?colour=red&secret_access_key=hush",
+            "s3://b/k?cache_dir_size=1G",
+            "s3://b/k?cache_dir=/x&cache_dir_size=much",
+            "http://host",
+            "https://ho st/x",
+            "ftp://h/x",
+        ] {
+            let bad = text.parse::<Url>().expect_err(text).to_string();
+            assert!(bad.contains("expected") && !bad.contains("hush"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for text in [
+            "s3://bucket/a/key?region=x&secret_access_key=hush",
+            "https://user:hush@host/path?X-Amz-Signature=hush",
+        ] {
+            let url: Url = text.parse().expect(text);
+            let shown = format!("{url} {url:?}");
+            assert!(!shown.contains("hush") && shown.contains("://"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_shortened_until_only_a_name_is_left() {
+        let url: Url = "s3://b/dir/image.erofs/etc//passwd/?region=x"
+            .parse()
+            .expect("a URL");
+        let mut names = Vec::new();
+        let mut shorter = url.clone();
+        while let Some((parent, name)) = shorter.parent() {
+            names.push(name.to_owned());
+            shorter = parent;
+        }
+        assert_eq!(names, ["passwd", "etc", "image.erofs"]);
+        assert_eq!(shorter.to_string(), "s3://b/dir");
+        assert_eq!(shorter.options, url.options);
+    }
+
+    #[test]
+    fn where_it_is_kept_is_an_option_too() {
+        let mut url: Url = "s3://b/k?cache_dir=%2Fvar%2Fx&cache_dir_size=2G"
+            .parse()
+            .expect("a URL");
+        let tier = TierOptions::new("/var/x".into(), Some(2 << 30));
+        assert_eq!(url.tier(), Some(&tier));
+        url.keep_in(&TierOptions::new("/else".into(), None));
+        assert_eq!(url.tier(), Some(&tier));
+    }
+}

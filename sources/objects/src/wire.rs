@@ -1,0 +1,98 @@
+//! Between the store's client and the network: counts, and what an answer said besides its bytes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
+use reqwest::header::RETRY_AFTER;
+
+/// What was fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Requests that were sent, those that were sent again included.
+    pub requests: u64,
+    /// Bytes of contents that came.
+    pub bytes: u64,
+}
+
+/// Counts [`Fetched`].
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn came(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn fetched(&self) -> Fetched {
+        Fetched {
+            requests: self.requests.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A request that is under way: it goes with the request's extensions, and has what was answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attempt(Arc<Mutex<Answer>>);
+
+/// What a server answered, as far as it did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Answer {
+    /// The status, if there was one.
+    pub(crate) status: Option<u16>,
+    /// How long it wants to be left alone.
+    pub(crate) wait: Option<Duration>,
+}
+
+impl Attempt {
+    pub(crate) fn answer(&self) -> Answer {
+        *self.0.lock().expect("no panic holds it")
+    }
+}
+
+/// Makes clients that count.
+#[derive(Debug)]
+pub(crate) struct Connector(pub(crate) Arc<Counts>);
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Counted {
+            client: ReqwestConnector::default().connect(options)?,
+            counts: self.0.clone(),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Counted {
+    client: HttpClient,
+    counts: Arc<Counts>,
+}
+
+#[async_trait]
+impl HttpService for Counted {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let attempt = request.extensions().get::<Attempt>().cloned();
+        self.counts.requests.fetch_add(1, Ordering::Relaxed);
+        let response = self.client.execute(request).await?;
+        if let Some(Attempt(answer)) = attempt {
+            // A date, which is allowed as well, is no more than a hint here.
+            let wait = response.headers().get(RETRY_AFTER);
+            let wait = wait.and_then(|seconds| seconds.to_str().ok()?.trim().parse().ok());
+            *answer.lock().expect("no panic holds it") = Answer {
+                status: Some(response.status().as_u16()),
+                wait: wait.map(Duration::from_secs),
+            };
+        }
+        Ok(response)
+    }
+}

@@ -1,0 +1,98 @@
+//! Objects over their segments on disk.
+
+use std::sync::Arc;
+
+use image::{RangeSource, TierOptions};
+use objects::{Object, Url};
+
+use crate::faults::{object_of, read, tuning};
+use crate::server::{Answer, Server};
+
+fn open(url: &str, dir: &std::path::Path) -> std::io::Result<Arc<dyn RangeSource>> {
+    let mut url: Url = url.parse().expect("a URL");
+    url.keep_in(&TierOptions::new(dir.to_owned(), None));
+    Object::open(&url, tuning())
+}
+
+#[test]
+fn a_restart_fetches_nothing_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bytes = object_of(3 << 20);
+    let server = Server::new(bytes.clone());
+    for start in 0..3 {
+        let image = open(&server.url(), dir.path()).expect("opened");
+        read(&*image, &bytes, &[(0, 100_000), (2 << 20, 50_000)]).expect("read");
+        let requests = server.requests();
+        if start == 0 {
+            assert_eq!(requests.len(), 3);
+            continue;
+        }
+        // One request, which is answered without the bytes.
+        assert_eq!(requests.len(), 1);
+        assert_eq!(requests[0].if_none_match.as_deref(), Some("\"first\""));
+    }
+    // Another object of that name is another image.
+    let other = object_of(3_000_000).split_off(1000);
+    server.replace(other.clone(), "second");
+    let image = open(&server.url(), dir.path()).expect("opened");
+    read(&*image, &other, &[(0, 100_000), (2 << 20, 50_000)]).expect("read");
+}
+
+#[test]
+fn two_queries_are_two_images_where_only_times_tell() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (bytes, other) = (object_of(100_000), object_of(100_001).split_off(1));
+    let server = Server::new(bytes.clone());
+    server.tell(None, false, true);
+    for _ in 0..2 {
+        let image = open(&format!("{}?v=1", server.url()), dir.path()).expect("opened");
+        read(&*image, &bytes, &[(0, 100_000)]).expect("read");
+    }
+    // One request each time for what there is no ETag to ask by.
+    assert_eq!(server.requests().len(), 3);
+    server.replace(other.clone(), "second");
+    server.tell(None, false, true);
+    let image = open(&format!("{}?v=2", server.url()), dir.path()).expect("opened");
+    read(&*image, &other, &[(0, 100_000)]).expect("read");
+}
+
+#[test]
+fn a_store_that_cannot_be_reached_is_not_missed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bytes = object_of(3 << 20);
+    let server = Server::new(bytes.clone());
+    let image = open(&server.url(), dir.path()).expect("opened");
+    read(&*image, &bytes, &[(0, 100_000)]).expect("read");
+    drop(image);
+    server.always(Answer::Reset);
+    let image = open(&server.url(), dir.path()).expect("opened");
+    assert_eq!(image.len(), 3 << 20);
+    read(&*image, &bytes, &[(0, 100_000)]).expect("read");
+    assert!(read(&*image, &bytes, &[(1 << 20, 1)]).is_err());
+    // But what the server says counts.
+    drop(image);
+    server.always(Answer::Status(403, None));
+    assert!(open(&server.url(), dir.path()).is_err());
+}
+
+#[test]
+fn what_is_no_object_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = Server::new(object_of(1000));
+    assert!(open(&format!("{}/more", server.url()), dir.path()).is_err());
+    let left = std::fs::read_dir(dir.path()).expect("listed").count();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn who_comes_second_goes_without() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bytes = object_of(1 << 20);
+    let server = Server::new(bytes.clone());
+    let first = open(&server.url(), dir.path()).expect("opened");
+    let second = open(&server.url(), dir.path()).expect("opened");
+    for image in [first, second] {
+        read(&*image, &bytes, &[(500_000, 1000)]).expect("read");
+    }
+    assert_eq!(server.requests().len(), 4);
+}
