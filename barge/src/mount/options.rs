@@ -67,10 +67,11 @@ impl FromStr for Cache {
 }
 
 impl Cache {
-    /// What is best for a source: messages to a remote one are worth merging.
+    /// What is best for a source: messages to a remote one are worth merging, and nothing changes in an image.
     fn of(source: &Source) -> Cache {
         match source {
             Source::Tree(barge_client::Source::Remote(_)) => Cache::Pages(Mode::Mmap),
+            Source::Tree(tree) if tree.image().is_some() => Cache::Kernel(serve::Cache::Always),
             _ => Cache::Kernel(serve::Cache::Auto),
         }
     }
