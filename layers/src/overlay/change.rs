@@ -116,6 +116,7 @@ impl OverlayNode {
         target: &Arc<OverlayNode>,
     ) -> Result<Entry> {
         if target.kind == Kind::Directory {
+            self.may_add(cx, name)?;
             return Err(Errno::EPERM);
         }
         let linked = |dir: &dyn Node, cx: &Cx<'_>, name: Name<'_>| {

@@ -93,39 +93,38 @@ enum Same {
 fn may(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, flags: RenameFlags) -> Result<Same> {
     let exchange = flags.contains(RenameFlags::EXCHANGE);
     let source = from.found.as_ref().ok_or(Errno::ENOENT)?;
-    from.dir.may_take(cx, &source.attr)?;
     let stays = |node: &OverlayNode| node.kind == Kind::Directory && node.state().lower.is_some();
+    match &onto.found {
+        Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
+        None if exchange => return Err(Errno::ENOENT),
+        _ if is_within(onto.dir, &source.node) => return Err(Errno::EINVAL),
+        // What is above it has it.
+        Some(target) if is_within(from.dir, &target.node) => {
+            return Err(match exchange {
+                true => Errno::EINVAL,
+                false => Errno::ENOTEMPTY,
+            });
+        }
+        Some(target) if target.node.id == source.node.id => return Ok(Same::Yes),
+        _ => {}
+    }
+    from.dir.may_take(cx, &source.attr)?;
     let Some(target) = &onto.found else {
         onto.dir.check(cx, vfs::Access::WRITE | vfs::Access::EXEC)?;
-        return match () {
-            () if exchange => Err(Errno::ENOENT),
-            () if stays(&source.node) => Err(Errno::EXDEV),
-            () => Ok(Same::No),
+        return match stays(&source.node) {
+            true => Err(Errno::EXDEV),
+            false => Ok(Same::No),
         };
     };
-    if flags.contains(RenameFlags::NOREPLACE) {
-        return Err(Errno::EEXIST);
-    }
-    if target.node.id == source.node.id {
-        return Ok(Same::Yes);
-    }
     onto.dir.may_take(cx, &target.attr)?;
     match (from.is_dir(), onto.is_dir()) {
-        _ if exchange => {
-            if stays(&source.node) || stays(&target.node) {
-                return Err(Errno::EXDEV);
-            }
-        }
-        // What is above it has it.
-        _ if onto.is_dir() && is_within(from.dir, &target.node) => return Err(Errno::ENOTEMPTY),
+        _ if exchange => {}
         (true, false) => return Err(Errno::ENOTDIR),
         (false, true) => return Err(Errno::EISDIR),
-        // Into itself is wrong before it is anything else.
-        (true, true) if is_within(onto.dir, &source.node) => return Err(Errno::EINVAL),
         (true, true) if !target.node.is_empty(cx)? => return Err(Errno::ENOTEMPTY),
         _ => {}
     }
-    if stays(&source.node) {
+    if stays(&source.node) || exchange && stays(&target.node) {
         return Err(Errno::EXDEV);
     }
     Ok(Same::No)
