@@ -11,6 +11,7 @@ mod layers;
 mod locks;
 mod mount;
 mod nfs;
+mod overlay;
 mod pack;
 mod reconnect;
 mod restart;
