@@ -15,7 +15,7 @@ use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::Server;
 use layers::{Owned, PageCache, ReadOnly, stack};
-use transports::fusedev::Mount;
+use transports::fusedev::{Mount, MountFlag};
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
@@ -69,7 +69,7 @@ pub(crate) struct HelperArgs {
 /// `barge mount`
 pub(crate) fn run(args: &MountArgs) -> Done {
     let overlaid = args.overlay.is_some();
-    let options = options::settle(&args.options, &args.source, overlaid, args.helper.sloppy)?;
+    let mut options = options::settle(&args.options, &args.source, overlaid, args.helper.sloppy)?;
     if !background::is_background() && by_kernel(args, &options) {
         return match args.foreground {
             true => kernel::stay(args),
@@ -93,6 +93,10 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     if options.owned != Owned::default() {
         fs = stack(fs, options.owned);
+    }
+    if fs.capabilities().read_only {
+        // So the kernel does not ask.
+        options.mount.flags.extend(MountFlag::named("ro"));
     }
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let engine = Engine::new(Tuning::default()).map_err(Failure::new)?;

@@ -219,6 +219,9 @@ pub(super) fn settle(
             Some(pages)
         }
     };
+    // Of an image nobody else is told, and the kernel checks permissions.
+    let image = matches!(source, Source::Tree(tree) if tree.image().is_some());
+    fuse.without_open = image && fuse.cache == fuse::server::Cache::Always;
     Ok(Settled {
         read_only: mount.is_read_only(),
         mount,

@@ -49,7 +49,7 @@ fn shell(dir: &Path, script: &str) {
 /// All paths, with what they are and have.
 fn dump(dir: &Path) -> String {
     let find = "find . -mindepth 1 \\( -type d -printf '%P d %m %U %G\\n' \\) \
-        -o -printf '%P %y %m %U %G %s %l %n\\n' | sort; find . -type f -printf '%P:' -exec cat {} + | sort";
+        -o -printf '%P %y %m %U %G %s %l %n\\n' | sort; find . -type f -exec sha256sum {} + | sort";
     let output = Command::new("sh")
         .args(["-ec", find])
         .current_dir(dir)
@@ -187,10 +187,10 @@ fn what_clients_write_is_kept_beside_the_image() {
         let served = Served::start(&options);
         let had = said(&served.barge(&["cat", "{}"], "a/file"));
         assert_eq!(had, ["a/file\n", "new\n"][round]);
-        let new = bed.at.join("new");
+        let new = bed.at.join("file");
         fs::write(&new, "new\n").expect("written");
         let new = new.display().to_string();
-        said(&served.barge(&["cp", &new, "{}"], "a/file"));
+        said(&served.barge(&["cp", &new, "{}"], "a"));
         assert_eq!(said(&served.barge(&["cat", "{}"], "a/file")), "new\n");
         let mut second = Command::new(BARGE);
         let second = second

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::fs::{Advice, fadvise};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::super::process::{call, wait_until};
@@ -58,7 +59,9 @@ impl Disk {
         if !wait_until(LONG, left) {
             return Err(format!("{} is still in use", self.at.display()));
         }
-        self.mount("ro,noatime")
+        self.mount("ro,noatime")?;
+        // Where another namespace has a copy of the mount, it was not gone.
+        forget_below(&self.at).map_err(|error| error.to_string())
     }
 
     /// Lets it be written again.
@@ -95,6 +98,18 @@ impl Drop for Disk {
         let _ = unmount(&self.at, UnmountFlags::DETACH);
         let _ = call(Command::new("losetup").args(["--detach", &self.device]));
     }
+}
+
+fn forget_below(dir: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+        if kind.is_dir() {
+            forget_below(&path)?;
+        } else if kind.is_file() {
+            fadvise(&File::open(path)?, 0, None, Advice::DontNeed)?;
+        }
+    }
+    Ok(())
 }
 
 fn losetup(file: &Path, options: &[&str]) -> Result<String, String> {
