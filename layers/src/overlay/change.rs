@@ -104,7 +104,11 @@ impl OverlayNode {
         let upper = self.copy_up(cx, u64::MAX)?;
         let (made, file) = upper.tmpfile(cx, flags, mode)?;
         let id = super::find::id_above(made.node.id());
-        let node = OverlayNode::enter(&self.tree, id, Some((made.node, None)), None, None);
+        let state = State {
+            upper: Some(made.node),
+            ..State::default()
+        };
+        let node = OverlayNode::enter(&self.tree, id, state);
         let attr = node.shown(made.attr);
         self.opened(Entry { node, attr }, flags, file)
     }

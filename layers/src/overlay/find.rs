@@ -67,8 +67,12 @@ impl OverlayNode {
     fn found_below(self: &Arc<Self>, entry: Entry, name: Name<'_>) -> Result<Found> {
         let Entry { node, attr } = entry;
         let id = self.id_below(&attr, name);
-        let place = Some(self.place(name));
-        let node = OverlayNode::enter(&self.tree, id, None, Some(node), place);
+        let state = State {
+            lower: Some(node),
+            place: Some(self.place(name)),
+            ..State::default()
+        };
+        let node = OverlayNode::enter(&self.tree, id, state);
         // If it was copied meanwhile, its attributes are the copy's by and by.
         let attr = node.shown(attr);
         Ok(Found { node, attr })
@@ -108,9 +112,13 @@ impl OverlayNode {
             (None, None) => id_above(entry.node.id()),
         };
         let origin = marked.origin.filter(|bytes| Origin::read(bytes).is_some());
-        let place = Some(self.place(name));
-        let lower = lower.map(|lower| lower.node);
-        let node = OverlayNode::enter(&self.tree, id, Some((entry.node, origin)), lower, place);
+        let state = State {
+            upper: Some(entry.node),
+            lower: lower.map(|lower| lower.node),
+            place: Some(self.place(name)),
+            origin,
+        };
+        let node = OverlayNode::enter(&self.tree, id, state);
         let attr = node.shown(entry.attr);
         Ok(Found { node, attr })
     }
@@ -149,24 +157,10 @@ impl OverlayNode {
         }
     }
 
-    /// The node of number `id`: the one that is known, or a new one.
-    pub(super) fn enter(
-        tree: &Arc<Tree>,
-        id: NodeId,
-        upper: Option<(Arc<dyn Node>, Option<Vec<u8>>)>,
-        lower: Option<Arc<dyn Node>>,
-        place: Option<Place>,
-    ) -> Arc<OverlayNode> {
-        let kind = upper.as_ref().map(|(upper, _)| upper.kind());
-        let kind = kind.or(lower.as_ref().map(|lower| lower.kind()));
-        let kind = kind.expect("something was found");
-        let (upper, origin) = upper.unzip();
-        let state = State {
-            upper,
-            lower,
-            place,
-            origin: origin.flatten(),
-        };
+    /// The node of number `id`, of which `state` was found: the one that is known, or a new one.
+    pub(super) fn enter(tree: &Arc<Tree>, id: NodeId, state: State) -> Arc<OverlayNode> {
+        let real = state.upper.as_ref().or(state.lower.as_ref());
+        let kind = real.expect("something was found").kind();
         let mut nodes = tree.nodes();
         let slot = nodes.entry(id);
         if let Slot::Occupied(known) = &slot

@@ -137,13 +137,11 @@ fn above(root: &Arc<OverlayNode>, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<Ov
         return Ok(node);
     }
     if upper.kind() != Kind::Directory {
-        return Ok(OverlayNode::enter(
-            tree,
-            id,
-            Some((upper, None)),
-            None,
-            None,
-        ));
+        let state = State {
+            upper: Some(upper),
+            ..State::default()
+        };
+        return Ok(OverlayNode::enter(tree, id, state));
     }
     cx.may_wait()?;
     let _names = tree.reading(cx)?;
