@@ -1,12 +1,16 @@
 //! Where trees come from: SOURCE on the command line.
 
 use std::fmt;
+use std::fs::File;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use barge_client::source::now;
-use layers::{ReadOnly, stack};
-use vfs::FileSystem;
+use hostdir::HostDir;
+use layers::{Overlay, ReadOnly, stack};
+use rustix::fs::{FlockOperation, flock};
+use vfs::{Errno, FileSystem};
 
 use crate::Failure;
 
@@ -96,6 +100,28 @@ impl Source {
             // What is shown in its place to those who cannot be sent.
             Source::Referral { .. } => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }
+    }
+}
+
+/// `fs` below what the directory `dir` has; `hostdir` says how that is opened. It is this process's alone, until that ends.
+pub(crate) fn overlaid(
+    fs: Arc<dyn FileSystem>,
+    dir: &Path,
+    hostdir: hostdir::Options,
+) -> Result<Arc<dyn FileSystem>, Failure> {
+    let failed = |why: &dyn fmt::Display| Failure::new(format!("{}: {why}", dir.display()));
+    let own = File::open(dir).map_err(|error| failed(&error))?;
+    flock(&own, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| failed(&"another process has it as its overlay"))?;
+    // Closing it would give the lock back.
+    std::mem::forget(own);
+    let over = HostDir::open(dir, hostdir).map_err(|error| failed(&error))?;
+    match Overlay::new(fs, over) {
+        Ok(overlay) => Ok(overlay),
+        Err(Errno::EOPNOTSUPP) => Err(failed(
+            &"expected a file system with extended attributes, got one without",
+        )),
+        Err(errno) => Err(failed(&errno)),
     }
 }
 

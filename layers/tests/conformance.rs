@@ -290,3 +290,43 @@ mod bundled_hostdir {
 
     vfs_testkit::conformance!(subject);
 }
+
+/// With nothing below, over memory and over the host's: what is below, and what becomes of it, has tests of its own.
+fn over_nothing(over: Arc<dyn FileSystem>, profile: Profile) -> Subject {
+    let overlay = layers::Overlay::new(Memory::new(clock()), over).expect("an overlay");
+    let mut skip = profile.skip;
+    skip.extend([(
+        "rename::whiteout_is_left_behind",
+        "whiteouts are what an overlay is made of: none can be made in one, nor in the kernel's",
+    )]);
+    let profile = Profile {
+        // The root is one with the directory below.
+        dir_links: false,
+        skip,
+        ..profile
+    };
+    Subject::new(overlay, profile)
+}
+
+mod overlay_memory {
+    use super::*;
+
+    fn subject() -> Subject {
+        over_nothing(Memory::new(clock()), Profile::posix())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod overlay_hostdir {
+    use super::*;
+
+    fn subject() -> Subject {
+        let (dir, fs, profile) = host_directory();
+        let mut subject = over_nothing(fs, profile);
+        subject.keep = Box::new(dir);
+        subject
+    }
+
+    vfs_testkit::conformance!(subject);
+}

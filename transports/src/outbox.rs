@@ -169,10 +169,13 @@ impl Outbox {
     #[cold]
     fn grow(&mut self, end: usize) {
         let capacity = end.next_power_of_two().max(4096);
-        if self.end == 0 {
+        if self.end > 0 {
+            self.buffer.resize(capacity, 0);
+        } else if capacity <= Outbox::KEEP {
             self.buffer = vec![0; capacity];
         } else {
-            self.buffer.resize(capacity, 0);
+            // It is for one large message as a rule: for a mebibyte and its header, not for two.
+            self.buffer = vec![0; end.next_multiple_of(Outbox::KEEP)];
         }
     }
 }

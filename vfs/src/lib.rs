@@ -24,6 +24,7 @@ pub mod node;
 pub mod op;
 pub mod payload;
 pub mod peer;
+pub mod perm;
 pub mod ranges;
 pub mod sip;
 

@@ -4,6 +4,7 @@
 //! is the median of several runs, with the least and the most. Peers that are not installed are named.
 
 mod coalescing;
+mod image;
 mod network;
 mod nfs;
 mod ninep;
@@ -34,8 +35,8 @@ pub(crate) struct BenchArgs {
     /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
-    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing always
-    /// the latter]
+    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing and
+    /// image always the latter]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The size of each of readplus's files [default: 64, or 8 when quick], and of coalescing's [default: 256, or 64]
@@ -56,6 +57,8 @@ enum Table {
     Nine,
     /// `barge mount` of 9P with messages merged and with a page in each, beside the local file system; needs root and fio
     Coalescing,
+    /// Node.js and a JDK from images, beside the kernel's EROFS and squashfs, squashfuse and erofsfuse; needs root
+    Image,
     /// NFS over loopback TCP, beside nfs-ganesha
     Nfs,
     /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
@@ -99,6 +102,7 @@ pub(crate) fn run(args: &BenchArgs) -> Done {
     let results = match args.table {
         Table::Nine => ninep::run(args)?,
         Table::Coalescing => coalescing::run(args)?,
+        Table::Image => image::run(args)?,
         Table::Nfs => nfs::run(args)?,
         Table::Readplus => readplus::run(args)?,
         Table::Virtiofs => virtiofs::run(args)?,

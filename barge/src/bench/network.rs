@@ -4,12 +4,12 @@ use std::fs::{File, read_link, read_to_string};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
-use std::thread::{scope, sleep};
-use std::time::{Duration, Instant};
+use std::thread::scope;
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::process::Process;
+use super::process::{Process, wait_until};
 
 /// A network with nothing in it but loopback, and perhaps a portmapper.
 pub(super) struct Network {
@@ -106,14 +106,3 @@ impl Network {
 }
 
 const PORTMAPPER: u16 = 111;
-
-fn wait_until(time: Duration, mut ready: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + time;
-    while Instant::now() < deadline {
-        if ready() {
-            return true;
-        }
-        sleep(Duration::from_millis(10));
-    }
-    false
-}

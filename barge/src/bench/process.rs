@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::Failure;
 
@@ -55,6 +56,32 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Runs a program to its end, and says what it said if that was not a good one.
+pub(super) fn call(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{name}: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let why = String::from_utf8_lossy(&output.stderr);
+            Err(format!("{name}: {}", why.trim()))
+        }
+    }
+}
+
+/// Whether `ready` comes to be true within `time`.
+pub(super) fn wait_until(time: Duration, mut ready: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + time;
+    while Instant::now() < deadline {
+        if ready() {
+            return true;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    false
 }
 
 /// A program on the path, or where cargo installs them.

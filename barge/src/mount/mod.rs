@@ -15,11 +15,11 @@ use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::Server;
 use layers::{Owned, PageCache, ReadOnly, stack};
-use transports::fusedev::Mount;
+use transports::fusedev::{Mount, MountFlag};
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
-use crate::source::Source;
+use crate::source::{self, Source};
 use crate::{Done, Failure, background, service, signals};
 
 #[derive(Args)]
@@ -44,6 +44,10 @@ pub(crate) struct MountArgs {
     /// Mount an image by FUSE even where the kernel could by itself; an option that only FUSE has does the same
     #[arg(long)]
     fuse: bool,
+    /// Make a source writable that cannot be written, an image for one: what is changed is kept in this directory, as Linux's overlayfs
+    /// keeps it (DIR/upper, DIR/work)
+    #[arg(long, value_name = "DIR")]
+    overlay: Option<PathBuf>,
     /// What mount(8) tells its helpers besides
     #[command(flatten)]
     helper: HelperArgs,
@@ -66,7 +70,8 @@ pub(crate) struct HelperArgs {
 
 /// `barge mount`
 pub(crate) fn run(args: &MountArgs) -> Done {
-    let options = options::settle(&args.options, &args.source, args.helper.sloppy)?;
+    let overlaid = args.overlay.is_some();
+    let mut options = options::settle(&args.options, &args.source, overlaid, args.helper.sloppy)?;
     if !background::is_background() && by_kernel(args, &options) {
         return match args.foreground {
             true => kernel::stay(args),
@@ -79,6 +84,9 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     sys::limits::raise_descriptors();
     let limit = patience(&options.from);
     let mut fs = options.from.open(hostdir::Options::default())?;
+    if let Some(dir) = &args.overlay {
+        fs = source::overlaid(fs, dir, hostdir::Options::default())?;
+    }
     if let Some(pages) = options.pages {
         fs = stack(fs, PageCache::new(pages).map_err(Failure::new)?);
     }
@@ -87,6 +95,10 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     if options.owned != Owned::default() {
         fs = stack(fs, options.owned);
+    }
+    if fs.capabilities().read_only {
+        // So the kernel does not ask.
+        options.mount.flags.extend(MountFlag::named("ro"));
     }
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let engine = Engine::new(Tuning::default()).map_err(Failure::new)?;

@@ -73,10 +73,13 @@ impl FromStr for Cache {
 }
 
 impl Cache {
-    /// What is best for a source: messages to a remote one are worth merging.
-    fn of(source: &Source) -> Cache {
+    /// What is best for a source: messages to a remote one are worth merging, and nothing changes in an image.
+    fn of(source: &Source, overlaid: bool) -> Cache {
         match source {
             Source::Tree(barge_client::Source::Remote(_)) => Cache::Pages(Mode::Mmap),
+            Source::Tree(tree) if tree.image().is_some() && !overlaid => {
+                Cache::Kernel(serve::Cache::Always)
+            }
             _ => Cache::Kernel(serve::Cache::Auto),
         }
     }
@@ -152,10 +155,11 @@ pub(super) struct Settled {
     pub(super) kernel_flags: Option<MountFlags>,
 }
 
-/// The last of contrary options counts. One that is not known is passed over if `sloppy`, and an error otherwise.
+/// The last of contrary options counts; `overlaid` is what is written to it kept elsewhere. One that is not known is passed over if `sloppy`, and an error otherwise.
 pub(super) fn settle(
     options: &[MountOption],
     source: &Source,
+    overlaid: bool,
     sloppy: bool,
 ) -> Result<Settled, Failure> {
     let mut mount = MountOptions {
@@ -168,8 +172,9 @@ pub(super) fn settle(
         ..Default::default()
     };
     let mut pages = pagecache::Options::default();
-    let mut cache = Cache::of(source);
-    let mut kernel_flags = Some(MountFlags::empty());
+    let mut cache = Cache::of(source, overlaid);
+    // The kernel's own EROFS is written nowhere.
+    let mut kernel_flags = (!overlaid).then(MountFlags::empty);
     let mut owned = Owned::default();
     let mut from = source.clone();
     let (mut dir, mut size) = (None, None);
@@ -234,6 +239,9 @@ pub(super) fn settle(
             Some(pages)
         }
     };
+    // Of an image nobody else is told, and the kernel checks permissions.
+    let image = matches!(source, Source::Tree(tree) if tree.image().is_some());
+    fuse.without_open = image && fuse.cache == fuse::server::Cache::Always;
     Ok(Settled {
         read_only: mount.is_read_only(),
         mount,
@@ -264,6 +272,7 @@ mod tests {
         settle(
             &options?,
             &Source::Tree(barge_client::Source::Memory),
+            false,
             sloppy,
         )
         .map_err(|failure| failure.message)
@@ -288,7 +297,7 @@ mod tests {
         let settled = |text: &str| {
             let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
             let source: Source = "9p+unix:/s?timeo=10".parse().expect("a source");
-            let settled = settle(&options.expect("known"), &source, false);
+            let settled = settle(&options.expect("known"), &source, false, false);
             let mut settled = settled.map_err(|failure| failure.message).expect("good");
             let url = super::remote(&mut settled.from);
             let url = url.map_err(|failure| failure.message).expect("remote");

@@ -108,6 +108,10 @@ pub(crate) struct ServeArgs {
     /// the only source without one. A source that no line names is for everybody; may be repeated
     #[arg(long, value_name = "LINE")]
     export: Vec<ClientList>,
+    /// Let clients write to a source that cannot be written, an image for one: what they change is kept in this directory, as Linux's
+    /// overlayfs keeps it (DIR/upper, DIR/work). For a single source
+    #[arg(long, value_name = "DIR")]
+    overlay: Option<PathBuf>,
     /// Let clients change nothing
     #[arg(long)]
     read_only: bool,
@@ -210,6 +214,7 @@ impl ServeArgs {
                 ..Default::default()
             },
             kernel_handles: false,
+            overlay: self.overlay()?,
             layers: Layers {
                 xattrs: self.xattrmap.clone(),
                 ids: self.ids()?,
@@ -296,6 +301,15 @@ impl ServeArgs {
             whom,
             uid: self.anon_uid,
             gid: self.anon_gid,
+        }
+    }
+
+    fn overlay(&self) -> Result<Option<PathBuf>, Failure> {
+        match &self.overlay {
+            Some(_) if self.sources.len() != 1 => Err(Failure::usage(
+                "--overlay is for one source: expected it to be named, alone",
+            )),
+            overlay => Ok(overlay.clone()),
         }
     }
 

@@ -14,7 +14,7 @@ use super::nfs;
 use super::plan::{Layers, Plan};
 use super::recovery::names_file;
 use crate::Failure;
-use crate::source::{Named, Source};
+use crate::source::{Named, Source, overlaid};
 
 /// What is served.
 pub(super) struct Exports {
@@ -200,10 +200,13 @@ fn open_each(plan: &Plan, names: &[String], unnamed: bool) -> Result<Vec<Arc<Exp
                 }
                 _ => None,
             };
-            let fs = source.open(hostdir::Options {
+            let mut fs = source.open(hostdir::Options {
                 names,
                 ..options.clone()
             })?;
+            if let Some(dir) = &plan.overlay {
+                fs = overlaid(fs, dir, options.clone())?;
+            }
             if plan.kernel_handles && fs.capabilities().handles != Level::Native {
                 return Err(Failure::usage(format!(
                     "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"

@@ -23,6 +23,8 @@ pub(super) struct Plan {
     pub(super) hostdir: hostdir::Options,
     /// Directories have to have handles of the kernel's.
     pub(super) kernel_handles: bool,
+    /// What is written to the only source is kept there.
+    pub(super) overlay: Option<PathBuf>,
     pub(super) layers: Layers,
     /// Who is let in; a source that none names is for everybody.
     pub(super) lists: Vec<ClientList>,

@@ -12,6 +12,7 @@ mod locks;
 mod mount;
 mod nfs;
 mod objects;
+mod overlay;
 mod pack;
 mod reconnect;
 mod restart;

@@ -22,7 +22,6 @@ mod file;
 mod format;
 mod fs;
 mod node;
-mod perm;
 mod range;
 mod rofs;
 mod storage;

@@ -11,7 +11,6 @@ use vfs::{
 
 use crate::file::OpenFile;
 use crate::format::{Format, Tree};
-use crate::perm;
 
 /// A node.
 pub(crate) struct ImageNode<F: Format> {
@@ -44,7 +43,7 @@ impl<F: Format> ImageNode<F> {
     /// What the caller may do, if something could be changed.
     fn allowed(&self, cx: &Cx<'_>) -> Result<Access> {
         let acl = self.format.acl(&self.item, cx.patience)?;
-        Ok(perm::allowed(&self.attr, acl.as_ref(), cx.caller))
+        Ok(vfs::perm::allowed(&self.attr, acl.as_ref(), cx.caller))
     }
 
     /// `EACCES` unless the caller may do all of `want`.
@@ -93,7 +92,7 @@ impl<F: Format> ImageNode<F> {
                 self.check(cx, want)?;
             }
         }
-        if flags.contains(OpenFlags::NOATIME) && !perm::owns(&self.attr, cx.caller) {
+        if flags.contains(OpenFlags::NOATIME) && !vfs::perm::owns(&self.attr, cx.caller) {
             return Err(Errno::EPERM);
         }
         self.format.ready(&self.item, cx.patience)?;

@@ -5,7 +5,6 @@ use vfs::{Access, Caller, Cx, Errno, Kind, Result};
 
 use crate::format::Format;
 use crate::node::ImageNode;
-use crate::perm;
 
 impl<F: Format> ImageNode<F> {
     pub(crate) fn get_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
@@ -40,5 +39,5 @@ impl<F: Format> ImageNode<F> {
 
 /// Whether a caller sees that there is an attribute of this name.
 fn shown(name: &[u8], caller: &Caller) -> bool {
-    perm::is_root(caller) || !name.starts_with(b"trusted.")
+    vfs::perm::is_root(caller) || !name.starts_with(b"trusted.")
 }

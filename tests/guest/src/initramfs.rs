@@ -103,7 +103,8 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
 fn modules_of(kind: &str) -> &'static [&'static str] {
     match kind {
         "nfs" | "nfs4" => &["nfsv3", "nfsv4", "tls", "gcm", "ghash_generic"],
-        "erofs" => &["erofs", "virtio_blk"],
+        // What it is linked to looks for the generic one when it is loaded.
+        "erofs" => &["crc32c_generic", "erofs", "virtio_blk"],
         _ => &[],
     }
 }

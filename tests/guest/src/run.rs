@@ -74,6 +74,15 @@ pub fn run<W: Write + Send + 'static>(
         family: Family::new()?,
         meeting: Meeting::new(plan.seats.len()),
     });
+    if plan
+        .serve
+        .iter()
+        .any(|command| command.contains("{run}/busybox"))
+    {
+        let file = scratch.dir.join("busybox");
+        fs::write(&file, &busybox)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+    }
     let mut servers = Vec::new();
     for (number, command) in (1..).zip(&plan.serve) {
         let log = scratch.dir.join(format!("server-{number}.log"));
@@ -186,6 +195,16 @@ impl Mount {
 }
 
 impl Case {
+    /// A case that is the text of a script of `sh`, which the guest's root need not have.
+    pub fn text(name: &str, file: &Path) -> Result<Self> {
+        let script = fs::read_to_string(file);
+        Ok(Self {
+            name: name.into(),
+            script: script.with_context(|| format!("no script {}", file.display()))?,
+            own_dir: false,
+        })
+    }
+
     /// A case that runs a program with arguments and environment, both visible in the guest.
     pub fn program(name: &str, program: &Path, args: &[String], env: &[(String, String)]) -> Self {
         let mut script = String::new();

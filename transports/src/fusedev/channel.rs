@@ -27,7 +27,8 @@ pub struct Channel {
 struct Inner {
     /// What was found when somebody looked whether there is anything.
     next: Option<Box<Asked>>,
-    /// Those given back, to be used again.
+    /// Those given back, to be used again, the last first: one of them may have room for a large reply, for who reads a file asks
+    /// for more of it, and fresh memory costs as much as what is copied there.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Asked>>,
 }
@@ -116,8 +117,10 @@ impl Ring for Channel {
             }
         }
         asked.reply.clear();
-        asked.reply.shrink();
         let mut inner = self.inner();
+        if inner.spare.iter().any(|spare| spare.reply.is_large()) {
+            asked.reply.shrink();
+        }
         if inner.spare.len() < Inner::SPARE {
             inner.spare.push(asked);
         }

@@ -4,9 +4,11 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rustix::fs::{Advice, fadvise};
+
+use super::super::process::call;
 
 /// The file systems.
 pub(super) const KINDS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -117,19 +119,6 @@ impl Drop for Disk {
     fn drop(&mut self) {
         // An error means that it was not mounted, or that somebody is in there.
         let _ = call(Command::new("umount").arg("-l").arg(self.path()));
-    }
-}
-
-fn call(command: &mut Command) -> Result<(), String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{name}: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let why = String::from_utf8_lossy(&output.stderr);
-            Err(format!("{name}: {}", why.trim()))
-        }
     }
 }
 

@@ -86,6 +86,7 @@ impl VirtiofsdArgs {
                 ..Default::default()
             },
             kernel_handles: self.inode_file_handles == Handles::Mandatory,
+            overlay: None,
             layers: Layers {
                 xattrs: self.xattrmap.clone(),
                 ids: self

@@ -150,15 +150,23 @@ impl Session {
             ),
             (options.cache != Cache::Never, InitFlags::CACHE_SYMLINKS),
             (
-                options.cache == Cache::Always
-                    && self.capabilities.read_only
-                    && self.capabilities.stable_cookies,
+                self.never_changes() && self.capabilities.stable_cookies,
                 InitFlags::NO_OPENDIR_SUPPORT,
+            ),
+            (
+                options.without_open && self.capabilities.read_only,
+                InitFlags::NO_OPEN_SUPPORT,
             ),
             (options.writeback, InitFlags::WRITEBACK_CACHE),
             (options.announce_submounts, InitFlags::SUBMOUNTS),
-            (options.posix_locks, InitFlags::POSIX_LOCKS),
-            (options.flock, InitFlags::FLOCK_LOCKS),
+            (
+                options.posix_locks && !options.without_open,
+                InitFlags::POSIX_LOCKS,
+            ),
+            (
+                options.flock && !options.without_open,
+                InitFlags::FLOCK_LOCKS,
+            ),
             (options.killpriv_v2, InitFlags::HANDLE_KILLPRIV_V2),
             (options.allow_mmap, InitFlags::DIRECT_IO_ALLOW_MMAP),
             (

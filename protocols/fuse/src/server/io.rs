@@ -10,7 +10,7 @@ use crate::layout::{
     CopyIn, CopyOut, FallocateIn, FsyncIn, LseekIn, LseekOut, ReadIn, WriteIn, WriteOut,
 };
 use crate::message::WRITE_HEAD;
-use crate::numbers::{FSYNC_FDATASYNC, WRITE_KILL_SUIDGID, whence};
+use crate::numbers::{FSYNC_FDATASYNC, InitFlags, WRITE_KILL_SUIDGID, whence};
 use crate::words::allocate_of;
 
 impl Turn<'_> {
@@ -148,7 +148,10 @@ impl Turn<'_> {
     }
 
     fn readable_or_writable(&self, fh: u64) -> Result<Arc<Open>> {
-        let open = self.opened(fh)?;
+        let open = match self.agreed.has(InitFlags::NO_OPEN_SUPPORT) {
+            true => Arc::new(self.open_unasked()?),
+            false => self.opened(fh)?,
+        };
         match open.is_directory() {
             false => Ok(open),
             true => Err(Errno::EISDIR),

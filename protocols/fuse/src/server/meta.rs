@@ -53,6 +53,9 @@ impl Turn<'_> {
     /// Attributes, of the open file if the client names one: they outlive its name.
     fn attr(&self, fh: Option<u64>, want: Want) -> Result<Attr> {
         match fh {
+            Some(_) if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) => {
+                self.node()?.node.attr(&self.cx, want)
+            }
             Some(fh) => self.opened(fh)?.file.attr(&self.cx, want),
             None => self.node()?.node.attr(&self.cx, want),
         }

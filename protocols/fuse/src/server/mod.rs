@@ -117,6 +117,11 @@ impl Session {
         Agreed::unpack(self.agreed.load(Ordering::Acquire))
     }
 
+    /// The tree cannot be changed here, and is by nobody else.
+    fn never_changes(&self) -> bool {
+        self.options.cache == Cache::Always && self.capabilities.read_only
+    }
+
     /// What the client has now.
     pub fn figures(&self) -> Figures {
         Figures {
@@ -342,6 +347,7 @@ impl Turn<'_> {
             } => self.rename(name.0, args.newdir, newname.0, args.flags),
             // Nothing was opened, and nothing can have changed.
             R::Fsyncdir { .. } if self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) => self.reply(&[]),
+            R::Fsync { .. } if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) => self.reply(&[]),
             R::Fsync { args } | R::Fsyncdir { args } => self.fsync(&args),
             R::Fallocate { args } => self.fallocate(&args),
             R::Lseek { args } => self.lseek(&args),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use vfs::{Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr};
+use vfs::{Caller, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr};
 
 use super::Turn;
 use super::handles::{Locked, Open, Reserved};
@@ -14,7 +14,11 @@ use crate::numbers::{Flags, InitFlags, OPEN_KILL_SUIDGID, RELEASE_FLOCK_UNLOCK};
 use crate::words;
 
 impl Turn<'_> {
+    /// Where nothing is opened, the client goes on by itself after `ENOSYS`, here and in FLUSH.
     pub(super) fn open(&mut self, args: &OpenIn) -> Result<()> {
+        if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) {
+            return Err(Errno::ENOSYS);
+        }
         self.check_room(OpenOut::SIZE)?;
         let node = self.node()?.node;
         if node.kind() == Kind::Directory {
@@ -58,6 +62,13 @@ impl Turn<'_> {
     pub(super) fn open_directory(&self) -> Result<Open> {
         let node = self.directory()?.node;
         let file = node.open(&self.cx, OpenFlags::READ)?;
+        Ok(self.open_of(node, file, OpenFlags::READ))
+    }
+
+    /// The file that the request is about, opened: the client has let somebody do that.
+    pub(super) fn open_unasked(&self) -> Result<Open> {
+        let node = self.node()?.node;
+        let file = node.open(&self.cx.on_behalf_of(&Caller::ROOT), OpenFlags::READ)?;
         Ok(self.open_of(node, file, OpenFlags::READ))
     }
 
@@ -204,6 +215,9 @@ impl Turn<'_> {
 
     /// One of the descriptors of an open file was closed: its process's locks of the file go.
     pub(super) fn flush(&mut self, args: &FlushIn) -> Result<()> {
+        if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) {
+            return Err(Errno::ENOSYS);
+        }
         let open = self.opened(args.fh)?;
         let done = match open.flags.contains(OpenFlags::WRITE) {
             true => open.file.flush(&self.cx),

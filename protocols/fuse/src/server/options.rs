@@ -25,6 +25,9 @@ pub struct Options {
     pub cache: Cache,
     /// How long names and attributes are good for, instead of what [`Options::cache`] says.
     pub timeout: Option<Duration>,
+    /// Of a tree that cannot be changed nothing is opened: the client reads by nodes, and decides itself who may do what and who has
+    /// which lock. For one client that checks permissions, as Linux does where it mounts by itself.
+    pub without_open: bool,
     /// The client writes behind. For trees that nobody else changes.
     pub writeback: bool,
     /// A program's `O_DIRECT` goes through to the source; otherwise it is the client's alone.
@@ -70,6 +73,7 @@ impl Default for Options {
         Options {
             cache: Cache::Auto,
             timeout: None,
+            without_open: false,
             writeback: false,
             allow_direct_io: false,
             tmpfile: false,

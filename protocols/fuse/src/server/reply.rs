@@ -96,6 +96,16 @@ impl Turn<'_> {
         })
     }
 
+    /// What a look-up answers that finds nothing, for the client to keep.
+    pub(super) fn nothing(&self) -> EntryOut {
+        let validity = self.peer.options.validity();
+        EntryOut {
+            entry_valid: validity.as_secs(),
+            entry_valid_nsec: validity.subsec_nanos(),
+            ..EntryOut::default()
+        }
+    }
+
     pub(super) fn reply_attr(&mut self, attr: &Attr) -> Result<()> {
         let validity = self.peer.options.validity();
         let answer = AttrOut {

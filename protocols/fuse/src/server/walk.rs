@@ -1,6 +1,6 @@
 //! LOOKUP, FORGET, BATCH_FORGET: which nodes the client knows.
 
-use vfs::{Entry, Name, Result, Want};
+use vfs::{Entry, Errno, Name, Result, Want};
 
 use super::Turn;
 use super::nodes::Known;
@@ -16,7 +16,13 @@ impl Turn<'_> {
                 node: up.node.clone(),
             },
             b".." => up.node.parent(&self.cx)?,
-            name => up.node.lookup(&self.cx, Name::new(name)?)?,
+            name => match up.node.lookup(&self.cx, Name::new(name)?) {
+                // Where nothing changes, that will be so.
+                Err(Errno::ENOENT) if self.peer.never_changes() => {
+                    return self.reply(&[&self.nothing().encode()]);
+                }
+                found => found?,
+            },
         };
         self.reply_entry(&up, &entry)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fuse::Request as R;
-use fuse::layout::{FsyncIn, OpenIn};
+use fuse::layout::{FlushIn, FsyncIn, GetattrIn, OpenIn, ReadIn};
 use fuse::numbers::ROOT_ID;
 use fuse::server::{Cache, Options, Server};
 use layers::{ReadOnly, stack};
@@ -11,7 +11,7 @@ use memory::Memory;
 use vfs::{Errno, Export, FileSystem};
 use vfs_testkit::clock;
 
-use crate::net::{Listed, Net, lookup, server};
+use crate::net::{Listed, Net, entry, lookup, server};
 
 /// All of a directory, in replies of `size` bytes.
 fn all(net: &Net, nodeid: u64, size: u32, plus: bool) -> Vec<Listed> {
@@ -149,4 +149,51 @@ fn a_directory_that_cannot_change_need_not_be_opened() {
     net.ok(dir, &R::Fsyncdir { args });
     let file = net.lookup(dir, "file-0").nodeid;
     assert_eq!(net.list(file, 0, 0, 400, false), Err(Errno::ENOTDIR));
+}
+
+/// Nor need a file, by a client that checks permissions; and what is not there need not be looked for again.
+#[test]
+fn a_file_that_cannot_change_need_not_be_opened() {
+    let tree = Memory::new(clock());
+    let on = |fs: Arc<dyn FileSystem>, without_open| {
+        let options = Options {
+            cache: Cache::Always,
+            without_open,
+            ..Options::default()
+        };
+        Net::on(&Server::new(Arc::new(Export::new("", fs)), options))
+    };
+    let writable = on(tree.clone(), true);
+    let (_, open) = writable.create(ROOT_ID, "a");
+    writable.write(open.fh, 0, b"hello").expect("room");
+    let missing = lookup("b");
+    assert_eq!(writable.err(ROOT_ID, &missing), Errno::ENOENT);
+
+    let still = stack(tree, ReadOnly);
+    let net = on(still.clone(), false);
+    net.open(net.lookup(ROOT_ID, "a").nodeid, 0);
+    let mut net = on(still, true);
+    let file = net.lookup(ROOT_ID, "a").nodeid;
+    let args = OpenIn::default();
+    assert_eq!(net.err(file, &R::Open { args }), Errno::ENOSYS);
+    let args = FlushIn::default();
+    assert_eq!(net.err(file, &R::Flush { args }), Errno::ENOSYS);
+    let args = FsyncIn::default();
+    net.ok(file, &R::Fsync { args });
+    let nothing = entry(&net.ok(ROOT_ID, &missing));
+    assert_eq!((nothing.nodeid, nothing.entry_valid), (0, 86400));
+    // The client has let this one open it, by whatever it knows.
+    net.uid = 1000;
+    let args = ReadIn {
+        size: 100,
+        ..ReadIn::default()
+    };
+    assert_eq!(net.ok(file, &R::Read { args }), b"hello");
+    assert_eq!(net.err(ROOT_ID, &R::Read { args }), Errno::EISDIR);
+    assert_eq!(net.err(999, &R::Read { args }), Errno::ESTALE);
+    let args = GetattrIn {
+        getattr_flags: 1,
+        ..GetattrIn::default()
+    };
+    net.ok(file, &R::Getattr { args });
 }

@@ -237,7 +237,7 @@ fn boot(
         cases: scripts
             .iter()
             .map(|script| script.case(dirs, options.quick, &usual))
-            .collect(),
+            .collect::<Result<_>>()?,
         case_timeout: options.timeout / 2,
         timeout: options.timeout,
         accel: options.accel.clone(),

@@ -1,5 +1,7 @@
 //! The scripts of the matrix.
 
+use anyhow::Result;
+
 use super::Options;
 use super::setup::Setup;
 use crate::Dirs;
@@ -38,17 +40,23 @@ impl Script {
         self.setup == Setup::Usual
     }
 
-    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: &[(&str, &str)]) -> Case {
+    /// What may take reading of a file of this workspace, for a guest that has no other.
+    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: &[(&str, &str)]) -> Result<Case> {
         let sizes = if quick { self.quick } else { self.full };
         let env: Vec<_> = sizes
             .iter()
             .chain(usual)
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        Case {
+        let file = dirs.scripts.join(self.file);
+        let case = match self.setup {
+            Setup::Image | Setup::ImageDisk => Case::text(self.name, &file)?,
+            _ => Case::program(self.name, &file, &[], &env),
+        };
+        Ok(Case {
             own_dir: true,
-            ..Case::program(self.name, &dirs.scripts.join(self.file), &[], &env)
-        }
+            ..case
+        })
     }
 }
 
@@ -219,6 +227,20 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("TREES", "/usr/bin /etc /usr/lib/python3 /usr/share/doc")],
         setup: Setup::Root,
         ways: &["loose", "virtiofs-4q", "nfs4.2"],
+    },
+    Script {
+        name: "image",
+        file: "image.sh",
+        setup: Setup::Image,
+        ways: &["loose", "virtiofs-4q", "nfs4.2"],
+        ..PLAIN
+    },
+    Script {
+        name: "image-disk",
+        file: "image.sh",
+        setup: Setup::ImageDisk,
+        ways: &["mmap"],
+        ..PLAIN
     },
     Script {
         name: "bundle",

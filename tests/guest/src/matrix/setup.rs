@@ -11,6 +11,10 @@ pub(super) enum Setup {
     Two(&'static str, &'static str),
     /// A guest whose root is served by barge too, in the way of the share.
     Root,
+    /// A guest whose root is an image of busybox, made in `{run}/tree`, that barge serves in the way of the share.
+    Image,
+    /// The same image as a disk that the guest mounts by itself.
+    ImageDisk,
     /// A guest with the share, and with a device beside that shows it and memory as one.
     Bundle,
     /// A guest with the share, and with a vsock whose ports are Unix sockets of the host at `{run}/vm`; barge serves the share there, too, at port 5640.
@@ -71,6 +75,22 @@ impl Setup {
                 scene.root = Some(way.root().map(beside));
                 qemu.extend(way.device("root").iter().map(|text| beside(text)));
             }
+            Self::Image => {
+                let command = serve("{run}/image", &beside(way.address()), way);
+                scene.serve.push(packed(barge, &command));
+                scene.root = Some(way.root().map(beside));
+                qemu.extend(way.device("root").iter().map(|text| beside(text)));
+            }
+            Self::ImageDisk => {
+                let command = format!("{barge} serve {{run}}/image --block {{socket2}},ro");
+                scene.serve.push(packed(barge, &command));
+                scene.root = Some(Mount {
+                    kind: "erofs".into(),
+                    options: "ro".into(),
+                    device: "/dev/vda".into(),
+                });
+                qemu.extend(DRIVE.map(beside));
+            }
             Self::Bundle => {
                 let own = way.address().replace("{socket}", "one={socket}");
                 let addresses = format!("{own} {}", beside(way.address()));
@@ -109,6 +129,17 @@ impl Setup {
         }
         scene
     }
+}
+
+/// A server's command behind the packing of an image: busybox with a link for each of its programs, the directories that a guest mounts
+/// something at, and files of several sizes and kinds.
+fn packed(barge: &str, command: &str) -> String {
+    let tree = "mkdir -p {run}/tree/bin && cd {run}/tree && mkdir dev proc sys run tmp mnt root etc data && cp {run}/busybox bin && \
+        for name in $(bin/busybox --list); do [ $name = busybox ] || ln -s busybox bin/$name; done && \
+        for size in 0 1 511 512 4095 4096 4097 100000 3000000; do head -c $size /dev/urandom >data/$size; done && \
+        ln data/4097 data/again && truncate -s 10M data/hole && mknod data/null c 1 3 && mkfifo data/pipe";
+    let pack = format!("{barge} pack --quiet --compress lz4 {{run}}/tree {{run}}/image");
+    format!("sh -ec '{tree} && {pack} && exec {command}'")
 }
 
 /// The shortest that there is.
@@ -185,6 +216,17 @@ mod tests {
             )
         );
         assert!(command.contains("exec barge serve {share} --nfs tcp:127.0.0.1:{port}"));
+    }
+
+    #[test]
+    fn an_image_is_a_disk_or_is_served_as_the_share_is() {
+        let scene = Setup::Image.scene(Way::named("nfs4.2"), "barge", &[]);
+        let command = "exec barge serve {run}/image --nfs tcp:127.0.0.1:{port2} ";
+        assert!(scene.serve[1].contains(command), "{}", scene.serve[1]);
+        let scene = Setup::ImageDisk.scene(Way::named("mmap"), "barge", &[]);
+        assert_eq!(scene.root.unwrap().kind, "erofs");
+        let socket = "socket,id=drive,path={socket2}".to_owned();
+        assert!(scene.seats[0].qemu.contains(&socket));
     }
 
     #[test]

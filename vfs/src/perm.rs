@@ -1,10 +1,10 @@
-//! Who may do what: the checks of Linux's `fs/namei.c` and `fs/posix_acl.c`.
+//! Who may do what, for sources that have nobody to ask: the checks of Linux's `fs/namei.c` and `fs/posix_acl.c`.
 
-use vfs::acl::{Acl, Whose};
-use vfs::{Access, Attr, Caller, Groups, Kind};
+use crate::acl::{Acl, Whose};
+use crate::{Access, Attr, Caller, Groups, Kind};
 
 /// The super-user, who may do nearly anything.
-pub(crate) fn is_root(caller: &Caller) -> bool {
+pub fn is_root(caller: &Caller) -> bool {
     caller.uid == 0
 }
 
@@ -14,12 +14,12 @@ fn in_group(caller: &Caller, gid: u32) -> bool {
 }
 
 /// Owner or super-user.
-pub(crate) fn owns(attr: &Attr, caller: &Caller) -> bool {
+pub fn owns(attr: &Attr, caller: &Caller) -> bool {
     is_root(caller) || caller.uid == attr.uid
 }
 
 /// What the mode and the ACL, if there is one, let the caller do, as if something could be changed.
-pub(crate) fn allowed(attr: &Attr, acl: Option<&Acl>, caller: &Caller) -> Access {
+pub fn allowed(attr: &Attr, acl: Option<&Acl>, caller: &Caller) -> Access {
     let mode = attr.mode;
     if is_root(caller) {
         let executable = attr.kind == Kind::Directory || mode & 0o111 != 0;

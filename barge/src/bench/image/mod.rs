@@ -1,0 +1,277 @@
+//! The table `image`: a runtime that begins from an image and runs a program, from before the mount until after the unmount, beside the
+//! same tree in memory and on a disk, and images mounted by the kernel and by other programs.
+
+mod disk;
+mod mounts;
+mod tree;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use self::disk::Disk;
+use self::mounts::{Column, Mounted, Stored, What};
+use self::tree::{Program, Runtime};
+use super::BenchArgs;
+use super::place::Place;
+use super::process::call;
+use super::report::{Results, Row, Summary, Work};
+use crate::Failure;
+
+/// What a program is begun with.
+struct Cell {
+    runtime: Runtime,
+    program: Program,
+    stored: Stored,
+}
+
+/// Where everything is.
+struct Bed {
+    disk: Disk,
+    /// In memory.
+    tmpfs: PathBuf,
+    /// Where it is mounted.
+    at: PathBuf,
+}
+
+/// One way through.
+struct Pass {
+    ms: f64,
+    requests: f64,
+    mib: f64,
+    /// MiB that were held for it at the end, if that was asked.
+    held: Option<f64>,
+}
+
+/// The rows of a cell: what is measured, in what, and of a pass with nothing in any cache, or with all of it.
+const FIGURES: [(&str, &str); 5] = [
+    ("cold", "ms"),
+    ("warm", "ms"),
+    ("cold, requests", "number"),
+    ("cold, read", "MiB"),
+    ("held", "MiB"),
+];
+
+pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new(
+            "bench image makes a file system on a loop device, and mounts: it takes user 0",
+        ));
+    }
+    let place = Place::below(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
+    let mut notes = vec![format!(
+        "{} runs each, alternating, after one to warm up; the images and the tree of 'disk' are on an ext4 on a loop device below {}, \
+         which has nothing in any cache before a cold run, and all of the image in the page cache before a warm one",
+        args.runs(),
+        place.parent()
+    )];
+    notes.push(
+        "the ratio is that to the kernel's EROFS; requests and MiB are the disk's; held: what the page cache has of the files and of the \
+         image, and the server's own memory, after a cold run"
+            .into(),
+    );
+    let bed = Bed::make(&place).map_err(Failure::new)?;
+    let mut columns = Vec::from(Column::ALL);
+    let mut rows = Vec::new();
+    let mut short = Vec::new();
+    for runtime in Runtime::ALL {
+        let cells: Vec<_> = cells(runtime)
+            .filter(|cell| args.wants(&cell.name()))
+            .collect();
+        if cells.is_empty() {
+            continue;
+        }
+        if let Err(why) = bed.fill(runtime) {
+            notes.push(format!("{} is missing: {why}", runtime.name()));
+            continue;
+        }
+        if rows.is_empty() {
+            columns.retain(
+                |&column| match bed.pass(&cells[0], column, (false, false)) {
+                    Ok(_) => true,
+                    Err(why) => {
+                        notes.push(format!("{} is missing: {why}", column.name()));
+                        false
+                    }
+                },
+            );
+        }
+        for cell in cells {
+            let failed = |why| Failure::new(format!("{}: {why}", cell.name()));
+            let measured = bed.measure(&cell, &columns, args.runs()).map_err(failed)?;
+            short.extend(falls_short(&cell.name(), &columns, &measured));
+            rows.extend(measured);
+        }
+    }
+    if !short.is_empty() {
+        notes.push(format!("short of what is aimed at: {}", short.join("; ")));
+    }
+    let kernel = columns.iter().position(|&column| column == Column::Erofs);
+    Ok(Results {
+        title: "A runtime from an image, from before the mount until after the unmount".into(),
+        notes,
+        servers: columns
+            .iter()
+            .map(|column| column.name().to_owned())
+            .collect(),
+        peers: kernel.into_iter().collect(),
+        rows,
+    })
+}
+
+fn cells(runtime: Runtime) -> impl Iterator<Item = Cell> {
+    let cell = move |program, stored| Cell {
+        runtime,
+        program,
+        stored,
+    };
+    let of = move |program| Stored::ALL.map(|stored| cell(program, stored));
+    Program::ALL.into_iter().flat_map(of)
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        let (runtime, program) = (self.runtime.name(), self.program.name());
+        format!("{runtime} {program}, {}", self.stored.name())
+    }
+
+    /// The name of an image.
+    fn image(&self, kind: &str) -> String {
+        format!("{}-{}.{kind}", self.runtime.name(), self.stored.name())
+    }
+}
+
+impl Bed {
+    fn make(place: &Place) -> Result<Bed, String> {
+        let [tmpfs, at] = ["tmpfs", "mounted"].map(|name| place.run.join(name));
+        for dir in [&tmpfs, &at] {
+            fs::create_dir_all(dir).map_err(|error| error.to_string())?;
+        }
+        let mut mount = Command::new("mount");
+        call(mount.args(["-t", "tmpfs", "none"]).arg(&tmpfs))?;
+        let disk = Disk::make(&place.run).inspect_err(|_| unmount_lazily(&tmpfs))?;
+        Ok(Bed { disk, tmpfs, at })
+    }
+
+    /// Makes a runtime's tree, in memory and on the disk, and the images of it.
+    fn fill(&self, runtime: Runtime) -> Result<(), String> {
+        let name = runtime.name();
+        self.disk.writable()?;
+        let tree = self.tmpfs.join(name);
+        runtime.make(&tree)?;
+        let mut copy = Command::new("cp");
+        call(copy.arg("-a").arg(&tree).arg(self.disk.path().join(name)))?;
+        for stored in Stored::ALL {
+            let image = |kind| {
+                self.disk
+                    .path()
+                    .join(format!("{name}-{}.{kind}", stored.name()))
+            };
+            stored.pack(&tree, &image("erofs"), &image("squashfs"))?;
+        }
+        Ok(())
+    }
+
+    /// Mounts, runs, unmounts: with nothing in any cache if it is to be `cold`.
+    fn pass(
+        &self,
+        cell: &Cell,
+        column: Column,
+        (cold, weigh): (bool, bool),
+    ) -> Result<Pass, String> {
+        if cold {
+            self.disk.forget()?;
+        }
+        let on_disk = |name: String| self.disk.path().join(name);
+        let name = cell.runtime.name();
+        let [erofs, squashfs] = ["erofs", "squashfs"].map(|kind| on_disk(cell.image(kind)));
+        let what = What {
+            tmpfs: &self.tmpfs.join(name),
+            tree: &on_disk(name.into()),
+            erofs: &erofs,
+            squashfs: &squashfs,
+        };
+        let before = self.disk.reads()?;
+        let began = Instant::now();
+        let mounted = Mounted::new(column, &what, &self.at)?;
+        cell.runtime.run(cell.program, &self.at)?;
+        let held = weigh.then(|| mounted.memory(column, column.image(&what)));
+        mounted.end()?;
+        let ms = began.elapsed().as_secs_f64() * 1e3;
+        let after = self.disk.reads()?;
+        Ok(Pass {
+            ms,
+            requests: after.requests - before.requests,
+            mib: after.mib - before.mib,
+            held: held.transpose()?,
+        })
+    }
+
+    /// The rows of a cell.
+    fn measure(&self, cell: &Cell, columns: &[Column], runs: usize) -> Result<Vec<Row>, String> {
+        let mut figures = vec![vec![Vec::new(); columns.len()]; FIGURES.len()];
+        for round in 0..=runs {
+            for turn in 0..columns.len() {
+                let turn = (turn + round) % columns.len();
+                let column = columns[turn];
+                let told = |why| format!("{}: {why}", column.name());
+                // The first round warms up, and is not timed.
+                let cold = self.pass(cell, column, (true, round == 0)).map_err(told)?;
+                let warm = self.pass(cell, column, (false, false)).map_err(told)?;
+                if round == 0 {
+                    figures[4][turn].extend(cold.held);
+                    continue;
+                }
+                let of_run = [cold.ms, warm.ms, cold.requests, cold.mib];
+                for (row, figure) in figures.iter_mut().zip(of_run) {
+                    row[turn].push(figure);
+                }
+            }
+        }
+        let row = |((what, unit), runs): (_, Vec<Vec<f64>>)| Row {
+            name: format!("{}, {what}", cell.name()),
+            unit,
+            work: vec![Work::default(); runs.len()],
+            calls: vec![None; runs.len()],
+            runs,
+        };
+        Ok(FIGURES.into_iter().zip(figures).map(row).collect())
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        unmount_lazily(&self.tmpfs);
+    }
+}
+
+fn unmount_lazily(at: &Path) {
+    // An error means that it is gone already.
+    let _ = unmount(at, UnmountFlags::DETACH);
+}
+
+/// What of a cell is beyond its target, in times of what it is held against.
+fn falls_short(name: &str, columns: &[Column], rows: &[Row]) -> Vec<String> {
+    let median = |row: usize, column: Column| {
+        let at = columns.iter().position(|&other| other == column)?;
+        Some(Summary::of(&rows[row].runs[at])?.median)
+    };
+    const THIRD: f64 = 1.0 / 3.0;
+    let targets = [
+        (1, Column::Tmpfs, 1.3),
+        (0, Column::Erofs, 1.5),
+        (0, Column::Squashfuse, THIRD),
+        (1, Column::Squashfuse, THIRD),
+        (0, Column::Erofsfuse, THIRD),
+        (1, Column::Erofsfuse, THIRD),
+    ];
+    let beyond = |(row, peer, most): (usize, Column, f64)| {
+        let times = median(row, Column::Barge)? / median(row, peer)?;
+        let (when, peer) = (FIGURES[row].0, peer.name());
+        (times > most).then(|| format!("{name}, {when}: {times:.2} of {most:.2} times {peer}"))
+    };
+    targets.into_iter().filter_map(beyond).collect()
+}

@@ -1,0 +1,205 @@
+//! Handles. What is above has the upper's, behind a byte; what is or was below has its own for good, which says where that is:
+//!
+//! ```text
+//! 1 | the upper's handle
+//! 2 | number u64 | the handle of the directory below that has it, or its own if it is a directory
+//! ```
+//!
+//! Who has one is shown what it stands for as long as this process knows it. Otherwise the second form is looked for by name, which each
+//! directory on the way is listed for: what was renamed since is stale then.
+
+use std::sync::Arc;
+
+use vfs::{
+    Cx, DirEntry, DirSink, Entry, Errno, Handle, Kind, Name, Node, NodeId, OpenFlags, Plus, Result,
+};
+
+use super::find::{id_above, known};
+use super::node::{OverlayNode, State};
+use super::ours;
+
+const ABOVE: u8 = 1;
+const BELOW: u8 = 2;
+
+/// How deep a directory may be to be looked for: a path has no more components (`PATH_MAX`).
+const DEPTH: usize = 2048;
+
+/// The second form.
+pub(super) struct Origin<'a> {
+    pub(super) id: NodeId,
+    directory: &'a [u8],
+}
+
+impl<'a> Origin<'a> {
+    pub(super) fn read(bytes: &'a [u8]) -> Option<Origin<'a>> {
+        let (&BELOW, rest) = bytes.split_first()? else {
+            return None;
+        };
+        let (id, directory) = rest.split_first_chunk()?;
+        Some(Origin {
+            id: NodeId::from_le_bytes(*id),
+            directory,
+        })
+    }
+}
+
+/// [`Node::handle`].
+pub(super) fn of(node: &OverlayNode, cx: &Cx<'_>) -> Result<Handle> {
+    let state = node.state();
+    let bytes = match (origin_of(node, cx, &state), &state.upper) {
+        (Some(origin), _) => origin?,
+        (None, Some(upper)) => {
+            let mut bytes = vec![ABOVE];
+            bytes.extend_from_slice(upper.handle(cx)?.bytes());
+            bytes
+        }
+        (None, None) => return Err(Errno::ESTALE),
+    };
+    match bytes.len() <= Handle::MAX_OF_SOURCE {
+        true => Handle::new(&bytes),
+        false => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// The handle of what is or was below.
+pub(super) fn origin_of(node: &OverlayNode, cx: &Cx<'_>, state: &State) -> Option<Result<Vec<u8>>> {
+    if let Some(origin) = &state.origin {
+        return Some(Ok(origin.clone()));
+    }
+    let directory = match (&state.lower, &state.place) {
+        (None, _) => return None,
+        (Some(lower), _) if node.kind == Kind::Directory => lower.handle(&ours(cx)),
+        // A name was found in a directory that was there.
+        (Some(_), Some(place)) => match place.parent.state().lower {
+            Some(parent) => parent.handle(&ours(cx)),
+            None => return None,
+        },
+        (Some(_), None) => Err(Errno::ESTALE),
+    };
+    Some(directory.map(|directory| {
+        let mut bytes = vec![BELOW];
+        bytes.extend_from_slice(&node.id.to_le_bytes());
+        bytes.extend_from_slice(directory.bytes());
+        bytes
+    }))
+}
+
+/// [`vfs::FileSystem::resolve`].
+pub(super) fn resolve(
+    root: &Arc<OverlayNode>,
+    cx: &Cx<'_>,
+    handle: &Handle,
+) -> Result<Arc<OverlayNode>> {
+    let tree = &root.tree;
+    let Some((&form, rest)) = handle.bytes().split_first() else {
+        return Err(Errno::ESTALE);
+    };
+    if form == ABOVE {
+        return above(root, cx, &Handle::new(rest)?);
+    }
+    let origin = Origin::read(handle.bytes()).ok_or(Errno::ESTALE)?;
+    let directory = Handle::new(origin.directory)?;
+    // Whoever made the number up knows no handle of the directory's.
+    let directory = tree.lower.resolve(&ours(cx), &directory)?;
+    if let Some(node) = known(tree, origin.id) {
+        return match of(&node, cx) {
+            Ok(own) if own == *handle => Ok(node),
+            Ok(_) => Err(Errno::ESTALE),
+            Err(errno) => Err(errno),
+        };
+    }
+    cx.may_wait()?;
+    let cx = &ours(cx);
+    let _names = tree.reading(cx)?;
+    let mut found = descend(
+        root,
+        cx,
+        &path_of(&*tree.lower.root(cx)?, cx, directory.clone())?,
+    )?;
+    if directory.id() != origin.id {
+        let name = name_where(&*directory, cx, |entry, name| {
+            found.id_below(&entry.attr, name) == origin.id
+        })?;
+        found = found.find(cx, Name::new(&name)?)?.node;
+    }
+    match of(&found, cx)? == *handle {
+        true => Ok(found),
+        false => Err(Errno::ESTALE),
+    }
+}
+
+fn above(root: &Arc<OverlayNode>, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<OverlayNode>> {
+    let tree = &root.tree;
+    let cx = &ours(cx);
+    let upper = tree.over.resolve(cx, handle)?;
+    let id = id_above(upper.id());
+    if let Some(node) = known(tree, id) {
+        return Ok(node);
+    }
+    if upper.kind() != Kind::Directory {
+        let state = State {
+            upper: Some(upper),
+            ..State::default()
+        };
+        return Ok(OverlayNode::enter(tree, id, state));
+    }
+    cx.may_wait()?;
+    let _names = tree.reading(cx)?;
+    let top = root.upper().ok_or(Errno::ESTALE)?;
+    let found = descend(root, cx, &path_of(&*top, cx, upper)?)?;
+    match found.id == id {
+        true => Ok(found),
+        false => Err(Errno::ESTALE),
+    }
+}
+
+/// The names that lead from `top` to `dir`, the last first.
+fn path_of(top: &dyn Node, cx: &Cx<'_>, mut dir: Arc<dyn Node>) -> Result<Vec<Vec<u8>>> {
+    let mut path = Vec::new();
+    while dir.id() != top.id() {
+        let parent = dir.parent(cx)?.node;
+        if path.len() == DEPTH || parent.id() == dir.id() {
+            return Err(Errno::ESTALE);
+        }
+        let id = dir.id();
+        path.push(name_where(&*parent, cx, |entry, _| entry.node.id() == id)?);
+        dir = parent;
+    }
+    Ok(path)
+}
+
+fn descend(root: &Arc<OverlayNode>, cx: &Cx<'_>, path: &[Vec<u8>]) -> Result<Arc<OverlayNode>> {
+    let mut node = root.clone();
+    for name in path.iter().rev() {
+        let found = node.find(cx, Name::new(name)?);
+        node = found.map_err(|_| Errno::ESTALE)?.node;
+        if node.kind != Kind::Directory {
+            return Err(Errno::ESTALE);
+        }
+    }
+    Ok(node)
+}
+
+/// The name of the entry that `is_it`, `ESTALE` if there is none.
+fn name_where(
+    dir: &dyn Node,
+    cx: &Cx<'_>,
+    is_it: impl Fn(&Entry, Name<'_>) -> bool,
+) -> Result<Vec<u8>> {
+    struct Search<F> {
+        is_it: F,
+        found: Option<Vec<u8>>,
+    }
+    impl<F: Fn(&Entry, Name<'_>) -> bool> DirSink for Search<F> {
+        fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+            let name = Name::new(entry.name).ok().zip(entry.entry);
+            let found = name.is_some_and(|(name, entry)| (self.is_it)(&entry, name));
+            self.found = found.then(|| entry.name.to_vec());
+            !found
+        }
+    }
+    let mut search = Search { is_it, found: None };
+    let listing = dir.open(cx, OpenFlags::READ)?;
+    listing.readdir(cx, 0, Plus::Entries, &mut search)?;
+    search.found.ok_or(Errno::ESTALE)
+}

@@ -1,0 +1,444 @@
+//! A node of both trees.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+
+use vfs::acl::{self, Acl};
+use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::{
+    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
+    RenameFlags, Result, SetAttr, SetTime, StatFs, Want, XattrFlags, perm,
+};
+
+use super::file::OverlayFile;
+use super::{Tree, handle, ours};
+
+pub(super) struct OverlayNode {
+    pub(super) tree: Arc<Tree>,
+    pub(super) id: NodeId,
+    pub(super) kind: Kind,
+    /// It is above itself.
+    root: bool,
+    state: RwLock<State>,
+    /// Held while it is copied up.
+    pub(super) copying: Mutex<()>,
+    /// Counts changes of a directory's names that are made here.
+    epoch: AtomicU64,
+    this: std::sync::Weak<OverlayNode>,
+}
+
+/// What a node is at the moment.
+#[derive(Clone, Default)]
+pub(super) struct State {
+    /// Once there, it stays.
+    pub(super) upper: Option<Arc<dyn Node>>,
+    /// What was copied, or is one with the directory above.
+    pub(super) lower: Option<Arc<dyn Node>>,
+    /// One of its names; nothing for the root, and for what has none any more.
+    pub(super) place: Option<Place>,
+    /// The handle that it had below.
+    pub(super) origin: Option<Vec<u8>>,
+}
+
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) parent: Arc<OverlayNode>,
+    pub(super) name: Box<[u8]>,
+}
+
+impl OverlayNode {
+    pub(super) fn new(tree: &Arc<Tree>, id: NodeId, kind: Kind, state: State) -> Arc<OverlayNode> {
+        Arc::new_cyclic(|this| OverlayNode {
+            tree: tree.clone(),
+            id,
+            kind,
+            root: false,
+            state: RwLock::new(state),
+            copying: Mutex::new(()),
+            epoch: AtomicU64::new(0),
+            this: this.clone(),
+        })
+    }
+
+    pub(super) fn root(
+        tree: &Arc<Tree>,
+        upper: Arc<dyn Node>,
+        lower: Arc<dyn Node>,
+    ) -> Arc<OverlayNode> {
+        let state = State {
+            upper: Some(upper),
+            lower: Some(lower.clone()),
+            ..State::default()
+        };
+        let root = Arc::new_cyclic(|this| OverlayNode {
+            tree: tree.clone(),
+            id: lower.id(),
+            kind: Kind::Directory,
+            root: true,
+            state: RwLock::new(state),
+            copying: Mutex::new(()),
+            epoch: AtomicU64::new(0),
+            this: this.clone(),
+        });
+        tree.nodes().insert(root.id, Arc::downgrade(&root));
+        root
+    }
+
+    pub(super) fn this(&self) -> Arc<OverlayNode> {
+        self.this.upgrade().expect("whoever calls has it")
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().expect("no panic holds it")
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.read().clone()
+    }
+
+    pub(super) fn upper(&self) -> Option<Arc<dyn Node>> {
+        self.read().upper.clone()
+    }
+
+    /// What is on top.
+    pub(super) fn real(&self) -> Result<Arc<dyn Node>> {
+        let state = self.read();
+        let real = state.upper.as_ref().or(state.lower.as_ref());
+        real.cloned().ok_or(Errno::ESTALE)
+    }
+
+    /// Changes what it is.
+    pub(super) fn becomes(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.write().expect("no panic holds it"));
+    }
+
+    /// It was looked up: what is told then is as good as what is known, or better.
+    pub(super) fn is_found(&self, found: State) {
+        self.becomes(|state| {
+            state.place = found.place.or(state.place.take());
+            if found.upper.is_some() {
+                state.upper = found.upper;
+                state.lower = found.lower.or(state.lower.take());
+                state.origin = found.origin.or(state.origin.take());
+            }
+        });
+    }
+
+    /// It lost the name `name` in `dir`.
+    pub(super) fn lost(&self, dir: &OverlayNode, name: Name<'_>) {
+        self.becomes(|state| {
+            let is_it = |place: &Place| place.parent.id == dir.id && *place.name == *name.bytes();
+            if state.place.as_ref().is_some_and(is_it) {
+                state.place = None;
+            }
+        });
+        dir.touch();
+    }
+
+    /// Its names have changed.
+    pub(super) fn touch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Both trees have something of this directory.
+    fn is_merged(&self) -> bool {
+        let state = self.read();
+        self.kind == Kind::Directory && state.upper.is_some() && state.lower.is_some()
+    }
+
+    /// Attributes of what is on top as those of this node.
+    pub(super) fn shown(&self, mut attr: Attr) -> Attr {
+        attr.id = self.id;
+        attr.generation = 0;
+        attr.device = 0;
+        if self.is_merged() {
+            // Directories below are not counted: that would take a listing.
+            attr.nlink = 1;
+        }
+        let state = self.read();
+        // Below, nothing is ever removed.
+        if state.upper.is_none() && state.place.is_none() {
+            attr.nlink = 0;
+        }
+        attr
+    }
+
+    /// What the caller may do, as if everything could be changed.
+    pub(super) fn allowed(&self, cx: &Cx<'_>) -> Result<Access> {
+        let State { upper, lower, .. } = self.state();
+        if let Some(upper) = upper {
+            return upper.access(cx, Access::all());
+        }
+        let lower = lower.ok_or(Errno::ESTALE)?;
+        let acl = match lower.xattr(&ours(cx), acl::ACCESS) {
+            Ok(value) => Some(Acl::read(&value)?),
+            Err(Errno::ENODATA | Errno::EOPNOTSUPP) => None,
+            Err(errno) => return Err(errno),
+        };
+        let attr = lower.attr(&ours(cx), Want::BASIC)?;
+        Ok(perm::allowed(&attr, acl.as_ref(), cx.caller))
+    }
+
+    /// `EACCES` unless the caller may do all of `want`.
+    pub(super) fn check(&self, cx: &Cx<'_>, want: Access) -> Result<()> {
+        match self.allowed(cx)?.contains(want) {
+            true => Ok(()),
+            false => Err(Errno::EACCES),
+        }
+    }
+
+    /// What is above, copied there if it has to be, for a change that the caller may make as far as can be told before.
+    fn above(&self, cx: &Cx<'_>, may: impl FnOnce(&Attr) -> Result<()>) -> Result<Arc<dyn Node>> {
+        if let Some(upper) = self.upper() {
+            return Ok(upper);
+        }
+        cx.may_wait()?;
+        may(&self.real()?.attr(&ours(cx), Want::STAT)?)?;
+        self.copy_up(cx, u64::MAX)
+    }
+
+    /// Whether `set` is the caller's to make, roughly: the copy decides, but is not made for nothing.
+    pub(super) fn may_set(&self, cx: &Cx<'_>, set: &SetAttr, attr: &Attr) -> Result<()> {
+        let exact = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+        let owners = set.changes_access() || exact(set.atime) || exact(set.mtime);
+        let owns = perm::owns(attr, cx.caller);
+        match () {
+            () if owners && !owns => Err(Errno::EPERM),
+            () if set.size.is_some() => self.check(cx, Access::WRITE),
+            () if !owns && *set != SetAttr::default() => self.check(cx, Access::WRITE),
+            () => Ok(()),
+        }
+    }
+
+    /// Attributes that are marks, and nobody's to see or set.
+    fn check_name(&self, name: &[u8]) -> Result<()> {
+        match self.tree.marks.is_ours(name) {
+            true => Err(Errno::EOPNOTSUPP),
+            false => Ok(()),
+        }
+    }
+
+    /// Opens it as it is now, for a file of ours.
+    pub(super) fn open_as(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<OverlayFile>> {
+        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
+        if writes && self.kind == Kind::File && self.upper().is_none() {
+            cx.may_wait()?;
+            let mut want = Access::WRITE;
+            want.set(Access::READ, flags.contains(OpenFlags::READ));
+            let attr = self.real()?.attr(&ours(cx), Want::STAT)?;
+            let is_owner = flags.contains(OpenFlags::OWNER) && attr.uid == cx.caller.uid;
+            if !is_owner {
+                self.check(cx, want)?;
+            }
+            let keep = match flags.contains(OpenFlags::TRUNC) {
+                true => 0,
+                false => u64::MAX,
+            };
+            self.copy_up(cx, keep)?;
+        }
+        let upper = self.upper();
+        let is_above = upper.is_some();
+        let real = upper.map_or_else(|| self.real(), Ok)?;
+        let file = real.open(cx, flags)?;
+        Ok(Arc::new(OverlayFile::new(
+            self.this(),
+            flags,
+            file,
+            is_above,
+        )))
+    }
+
+    fn directory(&self) -> Result<Arc<OverlayNode>> {
+        match self.kind {
+            Kind::Directory => Ok(self.this()),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+}
+
+/// Nodes above go one after the other, however deep it is.
+impl Drop for OverlayNode {
+    fn drop(&mut self) {
+        let parent = |node: &mut OverlayNode| {
+            let state = node.state.get_mut().ok()?;
+            state.place.take().map(|place| place.parent)
+        };
+        OverlayNode::leave(&self.tree, self.id);
+        let mut next = parent(self);
+        while let Some(mut node) = next.and_then(Arc::into_inner) {
+            next = parent(&mut node);
+        }
+    }
+}
+
+impl Node for OverlayNode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> NodeId {
+        self.id
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn handle(&self, cx: &Cx<'_>) -> Result<Handle> {
+        handle::of(self, cx)
+    }
+
+    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        Ok(self.shown(self.real()?.attr(cx, want)?))
+    }
+
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        if *set == SetAttr::default() {
+            return self.attr(cx, Want::STAT);
+        }
+        if set.size.is_some() && self.kind != Kind::File {
+            return Err(match self.kind {
+                Kind::Directory => Errno::EISDIR,
+                _ => Errno::EINVAL,
+            });
+        }
+        let upper = self.above(cx, |attr| self.may_set(cx, set, attr))?;
+        Ok(self.shown(upper.setattr(cx, set)?))
+    }
+
+    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
+        Ok(self.allowed(cx)? & want)
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        self.tree.scratch.dir.statfs(cx)
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        Ok(self.open_as(cx, flags)?)
+    }
+
+    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        self.real()?.readlink(cx)
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        let dir = self.directory()?;
+        let _names = self.tree.reading(cx)?;
+        Ok(dir.find(cx, name)?.entry())
+    }
+
+    fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
+        let dir = self.directory()?;
+        let node = match self.state().place {
+            Some(place) => place.parent,
+            None if self.root => dir,
+            None => return Err(Errno::ESTALE),
+        };
+        let attr = node.attr(cx, Want::STAT)?;
+        Ok(Entry { node, attr })
+    }
+
+    fn create(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        self.directory()?.create_in(cx, name, flags, mode)
+    }
+
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+        self.directory()?.make_in(cx, name, what, mode)
+    }
+
+    fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)> {
+        self.directory()?.tmpfile_in(cx, flags, mode)
+    }
+
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
+        let target = self.of_this_tree(target)?.this();
+        self.directory()?.link_in(cx, name, &target)
+    }
+
+    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        self.directory()?.unlink_in(cx, name, dir)
+    }
+
+    fn rename(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &dyn Node,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let to = self.of_this_tree(to)?.directory()?;
+        self.directory()?.rename_in(cx, name, &to, to_name, flags)
+    }
+
+    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        self.check_name(name)?;
+        self.real()?.xattr(cx, name)
+    }
+
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        let names = self.real()?.xattrs(cx)?;
+        let shown = names.split_inclusive(|&byte| byte == 0);
+        let shown = shown.filter(|name| !self.tree.marks.is_ours(name));
+        Ok(shown.flatten().copied().collect())
+    }
+
+    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.check_name(name)?;
+        let upper = self.above(cx, |attr| self.may_set_xattr(cx, attr))?;
+        upper.set_xattr(cx, name, value, flags)
+    }
+
+    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        self.check_name(name)?;
+        let upper = self.above(cx, |attr| {
+            self.may_set_xattr(cx, attr)?;
+            self.real()?.xattr(&ours(cx), name).map(drop)
+        })?;
+        upper.remove_xattr(cx, name)
+    }
+
+    /// Nobody outside sees them: what they are on may be below, or become a copy.
+    fn host_lock(&self, _: &Cx<'_>, _: Space, _: u64, _: u64, _: HostLock) -> Result<()> {
+        Ok(())
+    }
+
+    fn host_lock_holder(
+        &self,
+        _: &Cx<'_>,
+        _: Space,
+        _: u64,
+        _: u64,
+        _: LockKind,
+    ) -> Result<Option<Outsider>> {
+        Ok(None)
+    }
+}
+
+impl OverlayNode {
+    fn may_set_xattr(&self, cx: &Cx<'_>, attr: &Attr) -> Result<()> {
+        match perm::owns(attr, cx.caller) {
+            true => Ok(()),
+            false => self.check(cx, Access::WRITE),
+        }
+    }
+
+    fn of_this_tree<'a>(&self, node: &'a dyn Node) -> Result<&'a OverlayNode> {
+        match node.as_any().downcast_ref::<OverlayNode>() {
+            Some(node) if Arc::ptr_eq(&node.tree, &self.tree) => Ok(node),
+            _ => Err(Errno::EXDEV),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Renaming. What is below goes up first; what is one with a directory below stays, for nothing below can move (`EXDEV`).
+
+use std::sync::Arc;
+
+use vfs::{Cx, Errno, Kind, Name, RenameFlags, Result};
+
+use super::find::{Above, above};
+use super::node::{OverlayNode, Place};
+use super::{Found, ours};
+
+/// An entry of a directory that takes part.
+struct End<'a> {
+    dir: &'a Arc<OverlayNode>,
+    name: Name<'a>,
+    found: Option<Found>,
+}
+
+impl End<'_> {
+    fn node(&self) -> Option<&Arc<OverlayNode>> {
+        self.found.as_ref().map(|found| &found.node)
+    }
+
+    fn is_dir(&self) -> bool {
+        self.node().is_some_and(|node| node.kind == Kind::Directory)
+    }
+
+    /// Looks again, with the names held: whether it is what it was, and above.
+    fn stays(&self, cx: &Cx<'_>) -> Result<bool> {
+        let now = match self.dir.find(cx, self.name) {
+            Err(Errno::ENOENT) => None,
+            found => Some(found?.node.id),
+        };
+        Ok(now == self.node().map(|node| node.id) && self.dir.upper().is_some())
+    }
+}
+
+impl OverlayNode {
+    pub(super) fn rename_in(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &Arc<OverlayNode>,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        cx.may_wait()?;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if flags.contains(RenameFlags::WHITEOUT)
+            || exchange && flags.contains(RenameFlags::NOREPLACE)
+        {
+            return Err(Errno::EINVAL);
+        }
+        loop {
+            cx.call.check()?;
+            let (from, onto) = {
+                let _names = self.tree.reading(cx)?;
+                let from = Some(self.find(cx, name)?);
+                let onto = match to.find(cx, to_name) {
+                    Err(Errno::ENOENT) => None,
+                    found => Some(found?),
+                };
+                let end = |dir, name, found| End { dir, name, found };
+                let ends = (end(self, name, from), end(to, to_name, onto));
+                if may(cx, &ends.0, &ends.1, flags)? == Same::Yes {
+                    return Ok(());
+                }
+                ends
+            };
+            self.copy_up(cx, u64::MAX)?;
+            to.copy_up(cx, u64::MAX)?;
+            if let Some(node) = from.node() {
+                node.copy_up(cx, u64::MAX)?;
+            }
+            if let Some(node) = onto.node().filter(|_| exchange) {
+                node.copy_up(cx, u64::MAX)?;
+            }
+            let _names = self.tree.changing();
+            if from.stays(&ours(cx))? && onto.stays(&ours(cx))? {
+                may(cx, &from, &onto, flags)?;
+                return move_above(cx, &from, &onto, exchange);
+            }
+        }
+    }
+}
+
+#[derive(PartialEq)]
+enum Same {
+    Yes,
+    No,
+}
+
+/// Whether it may be: by what can be told before the host is asked.
+fn may(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, flags: RenameFlags) -> Result<Same> {
+    let exchange = flags.contains(RenameFlags::EXCHANGE);
+    let source = from.found.as_ref().ok_or(Errno::ENOENT)?;
+    let stays = |node: &OverlayNode| node.kind == Kind::Directory && node.state().lower.is_some();
+    match &onto.found {
+        Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
+        None if exchange => return Err(Errno::ENOENT),
+        _ if is_within(onto.dir, &source.node) => return Err(Errno::EINVAL),
+        // What is above it has it.
+        Some(target) if is_within(from.dir, &target.node) => {
+            return Err(match exchange {
+                true => Errno::EINVAL,
+                false => Errno::ENOTEMPTY,
+            });
+        }
+        Some(target) if target.node.id == source.node.id => return Ok(Same::Yes),
+        _ => {}
+    }
+    from.dir.may_take(cx, &source.attr)?;
+    let Some(target) = &onto.found else {
+        onto.dir.check(cx, vfs::Access::WRITE | vfs::Access::EXEC)?;
+        return match stays(&source.node) {
+            true => Err(Errno::EXDEV),
+            false => Ok(Same::No),
+        };
+    };
+    onto.dir.may_take(cx, &target.attr)?;
+    match (from.is_dir(), onto.is_dir()) {
+        _ if exchange => {}
+        (true, false) => return Err(Errno::ENOTDIR),
+        (false, true) => return Err(Errno::EISDIR),
+        (true, true) if !target.node.is_empty(cx)? => return Err(Errno::ENOTEMPTY),
+        _ => {}
+    }
+    if stays(&source.node) || exchange && stays(&target.node) {
+        return Err(Errno::EXDEV);
+    }
+    Ok(Same::No)
+}
+
+fn is_within(dir: &Arc<OverlayNode>, above: &OverlayNode) -> bool {
+    let mut next = Some(dir.clone());
+    while let Some(dir) = next {
+        if dir.id == above.id {
+            return true;
+        }
+        next = dir.state().place.map(|place| place.parent);
+    }
+    false
+}
+
+/// Moves what is above by now. The caller holds the names.
+fn move_above(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, exchange: bool) -> Result<()> {
+    let ours = &ours(cx);
+    let tree = &from.dir.tree;
+    let upper = |node: &OverlayNode| node.upper().ok_or(Errno::ESTALE);
+    let (dir, to) = (upper(from.dir)?, upper(onto.dir)?);
+    let is_below = |end: &End<'_>| -> Result<bool> { Ok(end.dir.below(ours, end.name)?.is_some()) };
+    let (below_from, below_onto) = (is_below(from)?, is_below(onto)?);
+    let mark = |end: &End<'_>, hides: bool| match end.node() {
+        Some(node) if hides && node.kind == Kind::Directory => {
+            tree.marks.set_opaque(&*upper(node)?, ours)
+        }
+        _ => Ok(()),
+    };
+    mark(from, below_onto)?;
+    let mut flags = RenameFlags::empty();
+    let mut leaves_whiteout = false;
+    if exchange {
+        mark(onto, below_from)?;
+        flags = RenameFlags::EXCHANGE;
+    } else {
+        let target = onto.node().filter(|target| target.kind == Kind::Directory);
+        if let Some(target) = target {
+            onto.dir.clear(ours, target, onto.name)?;
+        }
+        let whiteout = matches!(above(&*to, ours, onto.name)?, Above::Whiteout);
+        if whiteout && from.is_dir() {
+            // No directory replaces it.
+            flags = RenameFlags::EXCHANGE;
+            leaves_whiteout = !below_from;
+        } else if below_from {
+            flags = RenameFlags::WHITEOUT;
+        }
+    }
+    // The host decides as well.
+    dir.rename(cx, from.name, &*to, onto.name, flags)?;
+    if leaves_whiteout {
+        dir.unlink(ours, from.name, false)?;
+    }
+    let place = |end: &End<'_>| Place {
+        parent: end.dir.clone(),
+        name: end.name.bytes().into(),
+    };
+    if let Some(node) = onto.node() {
+        match exchange {
+            true => node.becomes(|state| state.place = Some(place(from))),
+            false => node.lost(onto.dir, onto.name),
+        }
+    }
+    if let Some(node) = from.node() {
+        node.becomes(|state| state.place = Some(place(onto)));
+    }
+    from.dir.touch();
+    onto.dir.touch();
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! `barge`: where things are made, and where they go to be taken apart.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vfs::{
+    Cx, DirEntry, DirSink, Entry, Errno, Kind, Make, Mode, Name, Node, OpenFlags, Plus,
+    RenameFlags, Result, SetAttr, Want,
+};
+
+use super::marks::WHITEOUT;
+
+/// How deep what a crash has left may be: nothing that is made here is deeper.
+const DEPTH: usize = 3;
+
+pub(super) struct Scratch {
+    pub(super) dir: Arc<dyn Node>,
+    next: AtomicU64,
+}
+
+/// A name in it.
+pub(super) struct Temporary(String);
+
+impl Temporary {
+    pub(super) fn name(&self) -> Name<'_> {
+        Name::new(self.0.as_bytes()).expect("digits are a name")
+    }
+}
+
+impl Scratch {
+    /// Empties it: nobody else uses it.
+    pub(super) fn new(dir: Arc<dyn Node>, cx: &Cx<'_>) -> Result<Scratch> {
+        empty(&*dir, cx, DEPTH)?;
+        Ok(Scratch {
+            dir,
+            next: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn name(&self) -> Temporary {
+        Temporary(self.next.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+
+    /// Makes a whiteout of `name` in `upper`, in the place of `there` if there is something.
+    pub(super) fn white_out(
+        &self,
+        cx: &Cx<'_>,
+        upper: &dyn Node,
+        name: Name<'_>,
+        there: Option<Kind>,
+    ) -> Result<()> {
+        let temporary = self.name();
+        let (whiteout, none) = (Make::CharDevice(WHITEOUT), Mode::exactly(0));
+        self.dir.make(cx, temporary.name(), whiteout, none)?;
+        let flags = match there {
+            Some(Kind::Directory) => RenameFlags::EXCHANGE,
+            Some(_) => RenameFlags::empty(),
+            None => RenameFlags::NOREPLACE,
+        };
+        let put = self.dir.rename(cx, temporary.name(), upper, name, flags);
+        if put.is_err() || there == Some(Kind::Directory) {
+            self.discard(cx, &temporary);
+        }
+        put
+    }
+
+    /// Removes what has a name here, if there is anything, with all that it has. What cannot be removed is at the next start.
+    pub(super) fn discard(&self, cx: &Cx<'_>, temporary: &Temporary) {
+        let removed = match self.dir.lookup(cx, temporary.name()) {
+            Ok(entry) => remove(&*self.dir, cx, temporary.name(), &entry, DEPTH),
+            Err(errno) => Err(errno),
+        };
+        if let Err(errno) = removed
+            && errno != Errno::ENOENT
+        {
+            tracing::warn!("what was left of an overlay is not removed: {errno}");
+        }
+    }
+
+    /// Has `make` make something by a name that a whiteout has in `upper`, as if it were made there: in a directory that gives on what
+    /// `upper` does, where anybody may. Then it takes the whiteout's place, marked by `mark` before.
+    pub(super) fn over_whiteout<T>(
+        &self,
+        cx: &Cx<'_>,
+        upper: &dyn Node,
+        name: Name<'_>,
+        mut make: impl FnMut(&dyn Node, Name<'_>) -> Result<T>,
+        mark: impl Fn(&dyn Node) -> Result<()>,
+    ) -> Result<T> {
+        const SET_GID: u32 = 0o2000;
+        const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+        let temporary = self.name();
+        let inner = Name::new(b"made")?;
+        let like = upper.attr(cx, Want::BASIC)?;
+        let nest = self
+            .dir
+            .make(cx, temporary.name(), Make::Directory, Mode::exactly(0o700))?;
+        let done = (|| {
+            let owner = SetAttr {
+                gid: Some(like.gid),
+                ..SetAttr::default()
+            };
+            nest.node.setattr(cx, &owner)?;
+            let mode = SetAttr {
+                mode: Some(0o777 | like.mode & SET_GID),
+                ..SetAttr::default()
+            };
+            nest.node.setattr(cx, &mode)?;
+            if let Ok(acl) = upper.xattr(cx, DEFAULT_ACL) {
+                let flags = vfs::XattrFlags::empty();
+                nest.node.set_xattr(cx, DEFAULT_ACL, &acl, flags)?;
+            }
+            let made = make(&*nest.node, inner)?;
+            let entry = nest.node.lookup(cx, inner)?;
+            let flags = match entry.node.kind() {
+                Kind::Directory => {
+                    mark(&*entry.node)?;
+                    RenameFlags::EXCHANGE
+                }
+                _ => RenameFlags::empty(),
+            };
+            nest.node.rename(cx, inner, upper, name, flags)?;
+            Ok(made)
+        })();
+        self.discard(cx, &temporary);
+        done
+    }
+}
+
+/// The entries of a directory that is about to be removed.
+#[derive(Default)]
+struct Names(Vec<Vec<u8>>);
+
+impl DirSink for Names {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        self.0.push(entry.name.to_vec());
+        true
+    }
+}
+
+fn empty(dir: &dyn Node, cx: &Cx<'_>, depth: usize) -> Result<()> {
+    let mut names = Names::default();
+    let listing = dir.open(cx, OpenFlags::READ)?;
+    listing.readdir(cx, 0, Plus::Names, &mut names)?;
+    for name in names.0 {
+        let name = Name::new(&name)?;
+        let entry = dir.lookup(cx, name)?;
+        remove(dir, cx, name, &entry, depth)?;
+    }
+    Ok(())
+}
+
+fn remove(dir: &dyn Node, cx: &Cx<'_>, name: Name<'_>, entry: &Entry, depth: usize) -> Result<()> {
+    let is_dir = entry.node.kind() == Kind::Directory;
+    if is_dir {
+        if depth == 0 {
+            return Err(Errno::ENOTEMPTY);
+        }
+        empty(&*entry.node, cx, depth - 1)?;
+    }
+    dir.unlink(cx, name, is_dir)
+}
