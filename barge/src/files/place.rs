@@ -20,10 +20,13 @@ impl FromStr for Place {
     type Err = BadSource;
 
     fn from_str(text: &str) -> Result<Place, BadSource> {
-        Ok(Place {
-            shown: text.to_owned(),
-            source: text.parse()?,
-        })
+        let source: Source = text.parse()?;
+        let shown = match &source {
+            // Its options may be secrets.
+            Source::Object(url) => url.to_string(),
+            _ => text.to_owned(),
+        };
+        Ok(Place { shown, source })
     }
 }
 

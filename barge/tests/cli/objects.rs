@@ -262,6 +262,9 @@ fn an_image_in_s3_is_a_source_and_is_kept() {
         moto.addr
     );
     assert_eq!(said(&barge(&["ls", &plain])), "etc\nlarge\n");
+    let none = plain.replace("linux", "none").replace("=secret", "=hush");
+    let told = complained(&barge(&["ls", &none]));
+    assert!(told.contains("404") && !told.contains("hush"), "{told}");
     moto.requests("/images");
 
     let kept = tree.path("kept").display().to_string();

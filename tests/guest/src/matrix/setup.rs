@@ -132,10 +132,13 @@ impl Setup {
 }
 
 /// A server's command behind the packing of an image: busybox with a link for each of its programs, the directories that a guest mounts
-/// something at, and files of several sizes and kinds.
+/// something at, and files of several sizes and kinds. Not every busybox has a flock(1), which one guest can do without, and its timeout(1)
+/// leaves somebody behind in the share.
 fn packed(barge: &str, command: &str) -> String {
-    let tree = "mkdir -p {run}/tree/bin && cd {run}/tree && mkdir dev proc sys run tmp mnt root etc data && cp {run}/busybox bin && \
+    let tree = "mkdir -p {run}/tree/bin && cd {run}/tree && mkdir dev proc sys run tmp mnt root etc data && ln -s /proc/mounts etc/mtab && cp {run}/busybox bin && \
         for name in $(bin/busybox --list); do [ $name = busybox ] || ln -s busybox bin/$name; done && \
+        rm -f bin/flock bin/timeout && printf \"#!/bin/sh\\n\" >bin/flock && printf \"#!/bin/sh\\nshift 3; exec \\\"\\$@\\\"\\n\" >bin/timeout && \
+        chmod 755 bin/flock bin/timeout && \
         for size in 0 1 511 512 4095 4096 4097 100000 3000000; do head -c $size /dev/urandom >data/$size; done && \
         ln data/4097 data/again && truncate -s 10M data/hole && mknod data/null c 1 3 && mkfifo data/pipe";
     let pack = format!("{barge} pack --quiet --compress lz4 {{run}}/tree {{run}}/image");
