@@ -1,6 +1,7 @@
 //! Where trees come from: SOURCE on the command line.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -87,6 +88,25 @@ impl FromStr for Named {
 }
 
 impl Source {
+    /// The same, but it has to be an image, and signed with one of `keys`, if there are any.
+    pub(crate) fn signed(self, keys: &[PathBuf]) -> Result<Source, Failure> {
+        if keys.is_empty() {
+            return Ok(self);
+        }
+        let image = match &self {
+            Source::Tree(tree) => tree.image(),
+            Source::Referral { .. } => None,
+        };
+        match image {
+            Some(image) => Ok(Source::Tree(barge_client::Source::Image(
+                image.signed(keys),
+            ))),
+            None => Err(Failure::usage(format!(
+                "--verify-key: expected an image, got {self}"
+            ))),
+        }
+    }
+
     /// Opens it; `hostdir` says how, if it is a directory of this host.
     pub(crate) fn open(&self, hostdir: hostdir::Options) -> Result<Arc<dyn FileSystem>, Failure> {
         match self {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use image::{ImageFs, OpenError};
+use image::{ImageFs, OpenError, PublicKey, Trust};
 use vfs::FileSystem;
 
 /// An image, and perhaps a path in it: `IMAGE/PATH`, where IMAGE is the first part that is no directory.
@@ -17,6 +17,8 @@ use vfs::FileSystem;
 pub struct Image {
     path: PathBuf,
     devices: Vec<PathBuf>,
+    /// Public keys, one of which has to have signed it, if there are any.
+    keys: Vec<PathBuf>,
 }
 
 impl Image {
@@ -29,6 +31,23 @@ impl Image {
         Image {
             path: path.into(),
             devices,
+            keys: Vec::new(),
+        }
+    }
+
+    /// The same, but it has to be signed with one of these keys: files of PEM.
+    pub fn signed(self, keys: &[PathBuf]) -> Image {
+        Image {
+            keys: keys.to_vec(),
+            ..self
+        }
+    }
+
+    /// What it has to show.
+    fn trust(&self) -> io::Result<Trust> {
+        match self.keys.is_empty() {
+            true => Ok(Trust::Hashes),
+            false => public_keys(&self.keys).map(Trust::Keys),
         }
     }
 
@@ -53,6 +72,7 @@ impl Image {
         Image {
             path: path.into(),
             devices: Vec::new(),
+            keys: Vec::new(),
         }
     }
 
@@ -82,10 +102,10 @@ impl Image {
     /// Opens the image, and says which path in it is named.
     pub(crate) fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
         let (file, within) = split(self.path())?;
-        let opened = ImageFs::open(file, &self.devices);
+        let opened = ImageFs::open(file, &self.devices, &self.trust()?);
         let tree = opened.map_err(|error| match error {
             OpenError::Io(error) => error,
-            OpenError::Image(_) => io::Error::new(io::ErrorKind::InvalidData, error),
+            error => io::Error::new(io::ErrorKind::InvalidData, error),
         })?;
         Ok((Arc::new(tree), within.to_vec()))
     }
@@ -100,6 +120,19 @@ impl fmt::Display for Image {
         }
         Ok(())
     }
+}
+
+/// Reads public Ed25519 keys off files of PEM.
+pub fn public_keys(files: &[PathBuf]) -> io::Result<Vec<PublicKey>> {
+    let key = |file: &PathBuf| {
+        let failed = |error: &dyn fmt::Display| {
+            let text = format!("{}: {error}", file.display());
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        };
+        let text = fs::read_to_string(file).map_err(|error| failed(&error))?;
+        PublicKey::from_pem(&text).map_err(|error| failed(&error))
+    };
+    files.iter().map(key).collect()
 }
 
 /// The first part of a path that is no directory, and what is behind it.

@@ -42,6 +42,10 @@ pub(crate) struct MountArgs {
     /// Mount an image by FUSE even where the kernel could by itself; an option that only FUSE has does the same
     #[arg(long)]
     fuse: bool,
+    /// Mount an image only if it is signed with the key whose public half is in this file (PEM, Ed25519), and show nothing that is not what
+    /// was signed, which takes FUSE; given several times, with one of them
+    #[arg(long, value_name = "FILE")]
+    verify_key: Vec<PathBuf>,
     /// What mount(8) tells its helpers besides
     #[command(flatten)]
     helper: HelperArgs,
@@ -64,7 +68,8 @@ pub(crate) struct HelperArgs {
 
 /// `barge mount`
 pub(crate) fn run(args: &MountArgs) -> Done {
-    let options = options::settle(&args.options, &args.source, args.helper.sloppy)?;
+    let source = args.source.clone().signed(&args.verify_key)?;
+    let options = options::settle(&args.options, &source, args.helper.sloppy)?;
     if !background::is_background() && by_kernel(args, &options) {
         return match args.foreground {
             true => kernel::stay(args),
@@ -137,7 +142,7 @@ fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
         return false;
     };
     match (source.image(), options.kernel_flags) {
-        (Some(image), Some(flags)) if !args.fuse => {
+        (Some(image), Some(flags)) if !args.fuse && args.verify_key.is_empty() => {
             let mounted = kernel::mount(&image, &args.dir, flags);
             if let Err(error) = &mounted {
                 tracing::info!(

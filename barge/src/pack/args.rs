@@ -35,6 +35,12 @@ pub(crate) struct PackArgs {
     /// Store what is equal once: chunks (of 64K, if no size is given), or segments of compressed files
     #[arg(long)]
     dedupe: bool,
+    /// Write no hashes behind the image: Linux passes over them, barge holds what it reads against them
+    #[arg(long, conflicts_with = "sign")]
+    pub(super) no_hashes: bool,
+    /// Sign the image with the private key in this file (PEM, Ed25519: openssl genpkey -algorithm ed25519)
+    #[arg(long, value_name = "FILE")]
+    pub(super) sign: Option<PathBuf>,
     /// Make everything belong to this user, by number
     #[arg(long, value_name = "UID")]
     pub(super) owner: Option<u32>,
@@ -71,6 +77,9 @@ pub(crate) struct CheckArgs {
     /// The image
     #[arg(value_name = "IMAGE")]
     pub(super) image: PathBuf,
+    /// It has to be signed with the key whose public half is in this file (PEM, Ed25519); given several times, with one of them
+    #[arg(long, value_name = "FILE")]
+    pub(super) verify_key: Vec<PathBuf>,
 }
 
 impl PackArgs {
@@ -127,6 +136,8 @@ impl PackArgs {
             || self.level.is_some()
             || self.chunksize.is_some()
             || self.dedupe
+            || self.no_hashes
+            || self.sign.is_some()
     }
 }
 

@@ -1,7 +1,9 @@
 //! `barge check`.
 
+mod hashes;
+
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
@@ -15,6 +17,7 @@ use crate::{Done, Failure};
 pub(crate) fn check(args: &CheckArgs) -> Done {
     let shown = args.image.display();
     let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
+    let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
     let mut file = File::open(&args.image).map_err(failed)?;
     let mut head = Vec::new();
     Read::by_ref(&mut file)
@@ -22,9 +25,19 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
         .read_to_end(&mut head)
         .map_err(failed)?;
     if head.starts_with(&rofs::MAGIC.to_le_bytes()) {
+        if !keys.is_empty() {
+            let line = "expected a signature, got an image of ROFS, which has none";
+            return Err(Failure::new(format!("{shown}: {line}")));
+        }
         return check_rofs(&file, &head).map_err(|what| Failure::new(format!("{shown}: {what}")));
     }
     let mut count = 0;
+    let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    hashes::check(&file, len, &keys, &mut |what| {
+        count += 1;
+        eprintln!("barge: {shown}: {what}");
+    })
+    .map_err(failed)?;
     erofs::check::check(&OfFile(file), &mut |finding| {
         let Finding { path, what } = finding;
         count += 1;
@@ -32,7 +45,7 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
         let path = String::from_utf8_lossy(&path);
         eprintln!("barge: {shown}: {}{separator}{what}", path.escape_debug());
     });
-    if count == MOST_FINDINGS {
+    if count >= MOST_FINDINGS {
         eprintln!("barge: {shown}: and perhaps more");
     }
     Ok(ExitCode::from(u8::from(count > 0)))

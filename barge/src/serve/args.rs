@@ -105,6 +105,10 @@ pub(crate) struct ServeArgs {
     /// the only source without one. A source that no line names is for everybody; may be repeated
     #[arg(long, value_name = "LINE")]
     export: Vec<ClientList>,
+    /// Serve images only, and only if they are signed with the key whose public half is in this file (PEM, Ed25519); given several times, with one of
+    /// them. Nothing is shown that is not what was signed. Disks (--block, --nbd) are not held against it, and do not go with it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"])]
+    verify_key: Vec<PathBuf>,
     /// Let clients change nothing
     #[arg(long)]
     read_only: bool,
@@ -196,8 +200,14 @@ impl ServeArgs {
             [] => (vec![current], true),
             sources => (sources.to_vec(), self.read_only),
         };
+        let signed = |named: Named| {
+            Ok(Named {
+                source: named.source.signed(&self.verify_key)?,
+                ..named
+            })
+        };
         Ok(Plan {
-            sources,
+            sources: sources.into_iter().map(signed).collect::<Result<_, _>>()?,
             hostdir: hostdir::Options {
                 identity: self.identity(),
                 ..Default::default()

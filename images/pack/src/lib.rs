@@ -24,6 +24,7 @@ pub use contents::Contents;
 pub use error::{Error, Result};
 pub use output::Output;
 pub use plan::{Attributes, Kind, NodeId, Plan};
+pub use sidecar::{Hot, SecretKey};
 
 /// Is told of progress, on the thread that packs.
 pub trait Progress {

@@ -15,6 +15,7 @@ use crate::format::Tree;
 use crate::range::{FileRanges, RangeSource};
 use crate::rofs::Rofs;
 use crate::storage::{Access, Devices, Read};
+use crate::verified::{Trust, Untrusted, Verified};
 
 /// Bytes that are kept of an image unless told otherwise: what a run-time's working set of metadata and decoded clusters takes.
 pub const DEFAULT_CACHE: u64 = 256 << 20;
@@ -32,6 +33,8 @@ pub enum OpenError {
     Io(io::Error),
     /// It is no image, or none that is known here.
     Image(Error<Errno>),
+    /// It is not believed.
+    Untrusted(Untrusted),
 }
 
 impl fmt::Display for OpenError {
@@ -42,6 +45,7 @@ impl fmt::Display for OpenError {
                 f.write_str("expected an image, got a file that ends too soon")
             }
             OpenError::Image(error) => write!(f, "expected an image of EROFS or ROFS: {error}"),
+            OpenError::Untrusted(error) => error.fmt(f),
         }
     }
 }
@@ -50,21 +54,45 @@ impl std::error::Error for OpenError {}
 
 impl ImageFs {
     /// Opens an image in a file, and its further devices in files, with [`DEFAULT_CACHE`].
-    pub fn open(path: &Path, devices: &[PathBuf]) -> core::result::Result<ImageFs, OpenError> {
+    pub fn open(
+        path: &Path,
+        devices: &[PathBuf],
+        trust: &Trust,
+    ) -> core::result::Result<ImageFs, OpenError> {
         let each = std::iter::once(path).chain(devices.iter().map(PathBuf::as_path));
         let each = each.map(|path| -> io::Result<Arc<dyn RangeSource>> {
             Ok(Arc::new(FileRanges::open(path)?))
         });
         let each = each.collect::<io::Result<_>>().map_err(OpenError::Io)?;
-        ImageFs::with(each, DEFAULT_CACHE).map_err(OpenError::Image)
+        ImageFs::with(each, DEFAULT_CACHE, trust)
     }
 
     /// Opens an image: its devices, the first of which has the superblock, with a cache of up to `cache` bytes.
-    pub fn with(devices: Vec<Arc<dyn RangeSource>>, cache: u64) -> Read<ImageFs> {
+    pub fn with(
+        mut devices: Vec<Arc<dyn RangeSource>>,
+        cache: u64,
+        trust: &Trust,
+    ) -> core::result::Result<ImageFs, OpenError> {
+        let verified = match devices.first() {
+            Some(first) => Verified::open(first.clone(), trust).map_err(OpenError::Untrusted)?,
+            None => None,
+        };
+        if matches!(trust, Trust::Keys(_)) && devices.len() > 1 {
+            return Err(OpenError::Untrusted(Untrusted::Devices));
+        }
+        let verified = verified.map(Arc::new);
+        if let Some(verified) = &verified {
+            devices[0] = verified.clone();
+        }
         let devices = Arc::new(Devices {
             each: devices,
             cache: Cache::new(cache),
+            root: verified.as_ref().map(|verified| *verified.root()),
         });
+        ImageFs::read(devices).map_err(OpenError::Image)
+    }
+
+    fn read(devices: Arc<Devices>) -> Read<ImageFs> {
         let access = Access {
             devices: &devices,
             patience: Patience::Full,

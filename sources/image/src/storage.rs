@@ -1,17 +1,20 @@
 //! An image's storage: devices in segments, and what was decoded, through the cache.
 
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use erofs::layout::Algorithm;
 use erofs::read::{Cluster, Error, Image, Storage};
+use sidecar::Hash;
 use vfs::{Errno, Patience, Result, Sink};
 
 use crate::cache::{Cache, Claim, Load, Theirs};
 use crate::range::{Piece, RangeSource};
 
 /// Bytes that are read at once: of metadata, what belongs together is close together, and a disk or a network has no smaller
-/// measure that is worth a request.
-const SEGMENT: u64 = 16 << 10;
+/// measure that is worth a request. Each has a hash of its own, where an image has hashes.
+const SEGMENT: u64 = sidecar::CHUNK;
 
 /// Segments that a run of misses grows to: 1 MiB, from which on a request's own cost no longer counts.
 const MAX_WINDOW: u64 = 64;
@@ -39,6 +42,8 @@ pub(crate) enum Key {
 pub(crate) struct Devices {
     pub(crate) each: Vec<Arc<dyn RangeSource>>,
     pub(crate) cache: Arc<Cache<Key>>,
+    /// The root of the hashes that the first one is held against.
+    pub(crate) root: Option<Hash>,
 }
 
 /// An image's storage for one call.
@@ -57,18 +62,21 @@ impl Storage for Access<'_> {
 
     fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<()> {
         let mut done = 0;
-        self.segments(device, at, into.len(), &mut |bytes| {
-            into[done..done + bytes.len()].copy_from_slice(bytes);
-            done += bytes.len();
+        self.segments(device, at, into.len(), &mut |segment, range| {
+            into[done..done + range.len()].copy_from_slice(&segment[range.clone()]);
+            done += range.len();
         })
     }
 
     fn decoded(&self, image: &Image, cluster: &Cluster) -> Read<Arc<[u8]>> {
         let brief = cluster.algorithm == Algorithm::Lz4 && cluster.decoded <= BRIEF;
-        let needed = if brief {
-            Patience::Brief
-        } else {
-            Patience::Full
+        let source = self
+            .devices
+            .each
+            .get(usize::from(cluster.device.unwrap_or(0)));
+        let needed = match (brief, source) {
+            (true, Some(source)) => source.patience().max(Patience::Brief),
+            _ => Patience::Full,
         };
         let key = Key::Cluster(*cluster);
         let cache = &self.devices.cache;
@@ -87,7 +95,8 @@ impl Storage for Access<'_> {
     }
 }
 
-/// Encoded bytes: they are read once, for what they decode to is kept.
+/// Encoded bytes: they are read once, for what they decode to is kept. Of an image with hashes they are kept as well, for several clusters share
+/// what is verified at once.
 struct Direct<'a, 'b>(&'a Access<'b>);
 
 impl Storage for Direct<'_, '_> {
@@ -99,6 +108,9 @@ impl Storage for Direct<'_, '_> {
     }
 
     fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<()> {
+        if device == 0 && self.0.devices.root.is_some() {
+            return self.0.read_at(device, at, into);
+        }
         let source = self.0.source(device, at, into.len())?;
         self.0.may(source.patience())?;
         Ok(source.read(&mut [Piece { at, into }])?)
@@ -120,13 +132,13 @@ impl Access<'_> {
         }
     }
 
-    /// Gives `take` the `len` bytes `at` a device, in pieces.
+    /// Gives `take` the `len` bytes `at` a device: segments, and what of each is meant.
     pub(crate) fn segments(
         &self,
         device: u16,
         at: u64,
         len: usize,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut dyn FnMut(Arc<[u8]>, Range<usize>),
     ) -> Result<()> {
         let source = self.source(device, at, len)?;
         let end = at + len as u64;
@@ -136,9 +148,9 @@ impl Access<'_> {
             let last = (end - 1) / SEGMENT;
             let segment = self.segment(source, device, number, last)?;
             let first = (at % SEGMENT) as usize;
-            let piece = &segment[first..segment.len().min(first + (end - at) as usize)];
-            take(piece);
-            at += piece.len() as u64;
+            let last = segment.len().min(first + (end - at) as usize);
+            take(segment, first..last);
+            at += (last - first) as u64;
         }
         Ok(())
     }
@@ -146,7 +158,9 @@ impl Access<'_> {
     /// The `len` bytes `at` a device.
     pub(crate) fn bytes(&self, device: u16, at: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(len);
-        self.segments(device, at, len, &mut |piece| bytes.extend_from_slice(piece))?;
+        self.segments(device, at, len, &mut |segment, range| {
+            bytes.extend_from_slice(&segment[range]);
+        })?;
         Ok(bytes)
     }
 
@@ -221,12 +235,22 @@ impl Access<'_> {
                 into,
             })
             .collect();
-        source.read(&mut pieces)?;
-        let segments: Vec<Arc<[u8]>> = segments.into_iter().map(Arc::from).collect();
+        let read = match source.read(&mut pieces) {
+            // One of them is not what it has to be: that is no reason for the others to fail.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let each = pieces.chunks_mut(1);
+                each.map(|piece| Ok(source.read(piece)?)).collect()
+            }
+            Err(error) => return Err(error.into()),
+            Ok(()) => vec![Ok(()); pieces.len()],
+        };
+        let segments = (segments.into_iter().zip(read))
+            .map(|(segment, read): (Vec<u8>, Result<()>)| read.map(|()| Arc::from(segment)));
+        let segments: Vec<Result<Arc<[u8]>>> = segments.collect();
         for ((_, load), segment) in loads.into_iter().zip(&segments) {
-            load.settle(Ok(segment.clone()));
+            load.settle(segment.clone());
         }
-        Ok(segments[0].clone())
+        segments[0].clone()
     }
 
     fn wait(&self, theirs: Theirs) -> Result<Arc<[u8]>> {

@@ -59,7 +59,7 @@ impl Bed {
 
     /// Opens it.
     pub(crate) fn open(&self) -> ImageFs {
-        ImageFs::open(&self.image(), &self.devices).expect("an image")
+        ImageFs::open(&self.image(), &self.devices, &Trust::Hashes).expect("an image")
     }
 
     /// Has the kernel mount it; or why that cannot be.
