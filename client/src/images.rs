@@ -93,21 +93,29 @@ impl Image {
         }
     }
 
-    /// Opens the image, which has to be named without a path in it.
+    /// Opens the image, which has to be named without a path in it, for a program to run from: what it says that this reads first is
+    /// read ahead.
     pub(crate) fn open(&self) -> io::Result<Arc<dyn FileSystem>> {
         self.file()?;
-        Ok(self.find()?.0)
+        let (tree, _) = self.parts()?;
+        tree.read_ahead();
+        Ok(Arc::new(tree))
     }
 
     /// Opens the image, and says which path in it is named.
     pub(crate) fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
+        let (tree, within) = self.parts()?;
+        Ok((Arc::new(tree), within))
+    }
+
+    fn parts(&self) -> io::Result<(ImageFs, Vec<u8>)> {
         let (file, within) = split(self.path())?;
         let opened = ImageFs::open(file, &self.devices, &self.trust()?);
         let tree = opened.map_err(|error| match error {
             OpenError::Io(error) => error,
             error => io::Error::new(io::ErrorKind::InvalidData, error),
         })?;
-        Ok((Arc::new(tree), within.to_vec()))
+        Ok((tree, within.to_vec()))
     }
 }
 

@@ -19,6 +19,7 @@ use transports::fusedev::Mount;
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
+use crate::record::Recorder;
 use crate::source::Source;
 use crate::{Done, Failure, background, service, signals};
 
@@ -46,6 +47,9 @@ pub(crate) struct MountArgs {
     /// was signed, which takes FUSE; given several times, with one of them
     #[arg(long, value_name = "FILE")]
     verify_key: Vec<PathBuf>,
+    /// Write down what is read of the source, and in which order, for barge pack --trace; an image is mounted by FUSE then
+    #[arg(long, value_name = "FILE")]
+    record_trace: Option<PathBuf>,
     /// What mount(8) tells its helpers besides
     #[command(flatten)]
     helper: HelperArgs,
@@ -66,6 +70,13 @@ pub(crate) struct HelperArgs {
     t: Option<String>,
 }
 
+impl MountArgs {
+    /// Whether what the kernel can by itself would not do.
+    fn takes_fuse(&self) -> bool {
+        self.fuse || !self.verify_key.is_empty() || self.record_trace.is_some()
+    }
+}
+
 /// `barge mount`
 pub(crate) fn run(args: &MountArgs) -> Done {
     let source = args.source.clone().signed(&args.verify_key)?;
@@ -82,6 +93,14 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     sys::limits::raise_descriptors();
     let limit = patience(&options.from);
     let mut fs = options.from.open(hostdir::Options::default())?;
+    let recorder = args
+        .record_trace
+        .as_deref()
+        .map(Recorder::create)
+        .transpose()?;
+    if let Some(recorder) = &recorder {
+        fs = recorder.over(fs);
+    }
     if let Some(pages) = options.pages {
         fs = stack(fs, PageCache::new(pages).map_err(Failure::new)?);
     }
@@ -133,6 +152,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         None => not_synced(&args.dir, &"the server does not answer"),
     }
     drop(signals);
+    recorder.map_or(Ok(()), |recorder| recorder.finish())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -142,7 +162,7 @@ fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
         return false;
     };
     match (source.image(), options.kernel_flags) {
-        (Some(image), Some(flags)) if !args.fuse && args.verify_key.is_empty() => {
+        (Some(image), Some(flags)) if !args.takes_fuse() => {
             let mounted = kernel::mount(&image, &args.dir, flags);
             if let Err(error) = &mounted {
                 tracing::info!(

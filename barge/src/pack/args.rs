@@ -36,8 +36,11 @@ pub(crate) struct PackArgs {
     #[arg(long)]
     dedupe: bool,
     /// Write no hashes behind the image: Linux passes over them, barge holds what it reads against them
-    #[arg(long, conflicts_with = "sign")]
+    #[arg(long, conflicts_with_all = ["sign", "trace"])]
     pub(super) no_hashes: bool,
+    /// Put what a program read (barge serve --record-trace FILE) first in the image, and note that it is to be read ahead
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
     /// Sign the image with the private key in this file (PEM, Ed25519: openssl genpkey -algorithm ed25519)
     #[arg(long, value_name = "FILE")]
     pub(super) sign: Option<PathBuf>,
@@ -126,6 +129,7 @@ impl PackArgs {
             cluster,
             chunk: self.chunksize,
             dedupe: self.dedupe,
+            first: Vec::new(),
             threads: self.jobs.map_or(processors, usize::from),
         })
     }
@@ -138,6 +142,7 @@ impl PackArgs {
             || self.dedupe
             || self.no_hashes
             || self.sign.is_some()
+            || self.trace.is_some()
     }
 }
 

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use barge_client::Source;
 use barge_client::tree::Tree;
-use pack::{Output, Plan, SecretKey, input};
+use pack::{Output, Plan, SecretKey, Trace, input};
 
 pub(crate) use args::{CheckArgs, PackArgs};
 pub(crate) use check::check;
@@ -24,13 +24,14 @@ use crate::{Done, Failure};
 
 /// Writes an image of a tree.
 pub(crate) fn pack(args: &PackArgs) -> Done {
-    let options = args.erofs()?;
+    let mut options = args.erofs()?;
     if args.format == Format::Rofs && args.asks_for_erofs() {
         return Err(Failure::usage(
-            "ROFS has no compression, chunks or hashes: --compress, --level, --chunksize, --dedupe, --no-hashes and --sign go with --format erofs",
+            "ROFS has no compression, chunks or hashes: --compress, --level, --chunksize, --dedupe, --no-hashes, --sign and --trace go with --format erofs",
         ));
     }
     let key = args.sign.as_deref().map(secret_key).transpose()?;
+    let trace = args.trace.as_deref().map(trace).transpose()?;
     let epoch = source_date_epoch()?;
     let shown = args.image.display();
     let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
@@ -47,6 +48,9 @@ pub(crate) fn pack(args: &PackArgs) -> Done {
     if let Some(epoch) = epoch {
         plan.clamp_times(epoch);
     }
+    if let Some(trace) = &trace {
+        options.first = trace.files(&plan);
+    }
     let progress = Progress::new(args.quiet);
     let written = match args.format {
         Format::Erofs => pack::erofs::write(&plan, &options, &mut output, &progress)
@@ -57,7 +61,13 @@ pub(crate) fn pack(args: &PackArgs) -> Done {
     };
     progress.finish();
     let lines = written.map_err(|error| Failure::new(format!("{}: {error}", args.tree)))?;
-    output.seal(&[], key.as_ref()).map_err(failed)?;
+    let hot = match &trace {
+        Some(trace) => trace
+            .hot(output.written().map_err(failed)?)
+            .map_err(|error| Failure::new(format!("{shown}: {error}")))?,
+        None => Vec::new(),
+    };
+    output.seal(&hot, key.as_ref()).map_err(failed)?;
     output.finish().map_err(failed)?;
     if !args.quiet {
         lines
@@ -75,6 +85,13 @@ impl pack::Progress for Progress {
     fn done(&self, bytes: u64) {
         self.done(bytes);
     }
+}
+
+/// What was recorded.
+fn trace(file: &Path) -> Result<Trace, Failure> {
+    let failed = |error: &dyn Display| Failure::new(format!("{}: {error}", file.display()));
+    let bytes = std::fs::read(file).map_err(|error| failed(&error))?;
+    Trace::parse(&bytes).map_err(|error| failed(&error))
 }
 
 /// What images are signed with.

@@ -17,6 +17,7 @@ use super::vhost::Affinity;
 use super::virtio9p::Channel;
 use super::virtiofs::{Cache, Share, Tag};
 use crate::Failure;
+use crate::record::Recorder;
 use crate::source::{Named, Source};
 
 #[derive(Args)]
@@ -109,6 +110,9 @@ pub(crate) struct ServeArgs {
     /// them. Nothing is shown that is not what was signed. Disks (--block, --nbd) are not held against it, and do not go with it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"])]
     verify_key: Vec<PathBuf>,
+    /// Write down what clients read of the only source, and in which order, for barge pack --trace
+    #[arg(long, value_name = "FILE")]
+    record_trace: Option<PathBuf>,
     /// Let clients change nothing
     #[arg(long)]
     read_only: bool,
@@ -206,7 +210,15 @@ impl ServeArgs {
                 ..named
             })
         };
+        if self.record_trace.is_some() && sources.len() > 1 {
+            return Err(Failure::usage(
+                "--record-trace: expected one source, got several",
+            ));
+        }
         Ok(Plan {
+            recorder: (self.record_trace.as_deref())
+                .map(Recorder::create)
+                .transpose()?,
             sources: sources.into_iter().map(signed).collect::<Result<_, _>>()?,
             hostdir: hostdir::Options {
                 identity: self.identity(),

@@ -112,7 +112,7 @@ impl Output {
     }
 
     /// The file, with all that has been written until now.
-    pub(crate) fn written(&mut self) -> io::Result<&File> {
+    pub fn written(&mut self) -> io::Result<&File> {
         self.file.flush()?;
         Ok(self.file.get_ref().as_file())
     }

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::erofs::read::Error;
+use sidecar::Hot;
 use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, Patience, Result};
 
+use crate::ahead::read_ahead;
 use crate::cache::{Cache, Figures};
 use crate::erofs::Erofs;
 use crate::format::Tree;
@@ -24,6 +26,8 @@ pub const DEFAULT_CACHE: u64 = 256 << 20;
 pub struct ImageFs {
     tree: Box<dyn FileSystem>,
     devices: Arc<Devices>,
+    /// What is to be read ahead.
+    hot: Vec<Hot>,
 }
 
 /// Why an image cannot be opened.
@@ -89,10 +93,11 @@ impl ImageFs {
             cache: Cache::new(cache),
             root: verified.as_ref().map(|verified| *verified.root()),
         });
-        ImageFs::read(devices).map_err(OpenError::Image)
+        let hot = verified.map_or(Vec::new(), |verified| verified.hot().to_vec());
+        ImageFs::read(devices, hot).map_err(OpenError::Image)
     }
 
-    fn read(devices: Arc<Devices>) -> Read<ImageFs> {
+    fn read(devices: Arc<Devices>, hot: Vec<Hot>) -> Read<ImageFs> {
         let access = Access {
             devices: &devices,
             patience: Patience::Full,
@@ -103,7 +108,12 @@ impl ImageFs {
             rofs::MAGIC => Box::new(Tree(Arc::new(Rofs::open(devices.clone())?))),
             _ => Box::new(Tree(Arc::new(Erofs::open(devices.clone())?))),
         };
-        Ok(ImageFs { tree, devices })
+        Ok(ImageFs { tree, devices, hot })
+    }
+
+    /// Begins to read what the image says that its program uses first: for who is going to run it. It is done by a thread of its own.
+    pub fn read_ahead(&self) {
+        read_ahead(&self.devices, self.hot.clone());
     }
 
     /// What its cache has done.

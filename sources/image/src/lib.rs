@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod cache;
 mod erofs;
 mod file;

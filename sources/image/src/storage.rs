@@ -14,7 +14,7 @@ use crate::range::{Piece, RangeSource};
 
 /// Bytes that are read at once: of metadata, what belongs together is close together, and a disk or a network has no smaller
 /// measure that is worth a request. Each has a hash of its own, where an image has hashes.
-const SEGMENT: u64 = sidecar::CHUNK;
+pub(crate) const SEGMENT: u64 = sidecar::CHUNK;
 
 /// Segments that a run of misses grows to: 1 MiB, from which on a request's own cost no longer counts.
 const MAX_WINDOW: u64 = 64;
@@ -197,29 +197,30 @@ impl Access<'_> {
         match cache.claim(key) {
             Claim::Ready(segment) => Ok(segment),
             Claim::Theirs(theirs) => self.wait(theirs),
-            Claim::Ours(load) => self.load(source, device, load, last),
+            Claim::Ours(load) => {
+                // As many as were read in a row before it: a reader that goes on will want them.
+                let is_there = |number: u64| cache.has(Key::Segment(device, number));
+                let back = (1..=MAX_WINDOW.min(number)).take_while(|back| is_there(number - back));
+                let last = last.max(number + back.count() as u64);
+                self.load(source, load, last)?.swap_remove(0)
+            }
         }
     }
 
-    /// Loads our segment, and behind it those that are missing up to `last`, or as many as were read in a row before it: a reader
-    /// that goes on will want them.
-    fn load(
+    /// Loads our segment, and behind it those that are missing up to `last`. Says what came of it and of each of them.
+    pub(crate) fn load(
         &self,
         source: &dyn RangeSource,
-        device: u16,
         first: Load<Key>,
         last: u64,
-    ) -> Result<Arc<[u8]>> {
+    ) -> Result<Vec<Result<Arc<[u8]>>>> {
         let cache = &self.devices.cache;
-        let Key::Segment(_, number) = first.key() else {
+        let Key::Segment(device, number) = first.key() else {
             unreachable!("it was claimed as a segment");
         };
-        let is_there = |number: u64| cache.has(Key::Segment(device, number));
-        let in_a_row = (1..=MAX_WINDOW.min(number)).take_while(|back| is_there(number - back));
-        let wanted = last.max(number + in_a_row.count() as u64);
         let highest = (source.len() - 1) / SEGMENT;
         let mut loads = vec![(number, first)];
-        for next in number + 1..=wanted.min(number + MAX_WINDOW - 1).min(highest) {
+        for next in number + 1..=last.min(number + MAX_WINDOW - 1).min(highest) {
             match cache.claim(Key::Segment(device, next)) {
                 Claim::Ours(load) => loads.push((next, load)),
                 Claim::Ready(_) | Claim::Theirs(_) => break,
@@ -250,7 +251,7 @@ impl Access<'_> {
         for ((_, load), segment) in loads.into_iter().zip(&segments) {
             load.settle(segment.clone());
         }
-        segments[0].clone()
+        Ok(segments)
     }
 
     fn wait(&self, theirs: Theirs) -> Result<Arc<[u8]>> {
