@@ -4,6 +4,7 @@
 //! for meanwhile is not to be driven out by what may be. It is told to step back (nice) where processors are short.
 
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
@@ -17,9 +18,9 @@ use crate::storage::{Access, Devices, Key, SEGMENT};
 const NICE: i32 = 19;
 
 /// Begins to read `hot` of the first of `devices`, whose segments they are.
-pub(crate) fn read_ahead(devices: &Arc<Devices>, hot: Vec<Hot>) {
+pub(crate) fn read_ahead(devices: &Arc<Devices>, hot: Vec<Hot>) -> Option<JoinHandle<()>> {
     if hot.is_empty() {
-        return;
+        return None;
     }
     let devices = Arc::downgrade(devices);
     let thread = std::thread::Builder::new().name("image-ahead".into());
@@ -28,9 +29,9 @@ pub(crate) fn read_ahead(devices: &Arc<Devices>, hot: Vec<Hot>) {
         let _ = setpriority_process(Some(gettid()), NICE);
         read_all(&devices, &hot);
     });
-    if let Err(error) = spawned {
-        tracing::warn!("nothing of an image is read ahead: {error}");
-    }
+    spawned
+        .inspect_err(|error| tracing::warn!("nothing of an image is read ahead: {error}"))
+        .ok()
 }
 
 /// Does it; stops early where there is no more room, or nobody who has use for it.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use ::erofs::read::Error;
 use sidecar::Hot;
@@ -111,9 +112,10 @@ impl ImageFs {
         Ok(ImageFs { tree, devices, hot })
     }
 
-    /// Begins to read what the image says that its program uses first: for who is going to run it. It is done by a thread of its own.
-    pub fn read_ahead(&self) {
-        read_ahead(&self.devices, self.hot.clone());
+    /// Begins to read what the image says that its program uses first: for who is going to run it. It is done by a thread of its own,
+    /// which is given to who wants to wait for it; none if there is nothing to read.
+    pub fn read_ahead(&self) -> Option<JoinHandle<()>> {
+        read_ahead(&self.devices, self.hot.clone())
     }
 
     /// What its cache has done.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use image::ImageFs;
+use image::{ImageFs, Trust};
 use tempfile::TempDir;
 
 /// An image with what it was made of.

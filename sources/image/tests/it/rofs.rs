@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use image::{FileRanges, ImageFs, MemoryRanges, RangeSource};
+use image::{FileRanges, ImageFs, MemoryRanges, RangeSource, Trust};
 use proptest::prelude::*;
 use rofs::Writer;
 use vfs::{Caller, Errno, FileSystem, Handle, Kind};

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use image::ImageFs;
+use image::{ImageFs, Trust};
 use vfs_testkit::exhaust;
 
 use crate::compare::root;
