@@ -24,8 +24,6 @@ const MOST_TOLD: usize = 1024;
 /// What an image has to show before it is believed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Nothing: its hashes are not looked at.
-    Blindly,
     /// The hashes that it has. One without any is shown as it is.
     #[default]
     Hashes,
@@ -86,22 +84,18 @@ impl Verified {
         trust: &Trust,
     ) -> Result<Option<Verified>, Untrusted> {
         let mut bytes = [0; HEADER];
-        let header = match (trust, inner.len() < HEADER as u64) {
-            (Trust::Blindly, _) => return Ok(None),
-            (_, true) => None,
-            (_, false) => {
+        let header = match inner.len() < HEADER as u64 {
+            true => None,
+            false => {
                 read(&*inner, 0, &mut bytes)?;
                 Header::parse(&bytes, inner.len())?
             }
         };
-        let header = match (header, trust) {
-            (Some(header), Trust::Keys(keys)) => {
-                header.verify(keys)?;
-                header
-            }
-            (Some(header), _) => header,
-            (None, Trust::Keys(_)) => return Err(Broken::NotSigned.into()),
-            (None, _) => return Ok(None),
+        if let Trust::Keys(keys) = trust {
+            header.as_ref().ok_or(Broken::NotSigned)?.verify(keys)?;
+        }
+        let Some(header) = header else {
+            return Ok(None);
         };
         let range = header.manifest();
         let mut bytes = vec![0; (range.end - range.start) as usize];
