@@ -210,16 +210,23 @@ impl RangeSource for Verified {
             .all(|(piece, (at, len))| (piece.at, piece.into.len()) == (*at, *len));
         if are_chunks {
             self.inner.read(pieces)?;
-            return (pieces.iter()).try_for_each(|piece| self.verify_all(piece.at, piece.into));
+            (pieces.iter()).try_for_each(|piece| self.verify_all(piece.at, piece.into))?;
+        } else {
+            for (piece, (at, len)) in pieces.iter_mut().zip(around) {
+                let mut chunks = vec![0; len];
+                read(&*self.inner, at, &mut chunks)?;
+                self.verify_all(at, &chunks)?;
+                let skip = (piece.at - at) as usize;
+                piece
+                    .into
+                    .copy_from_slice(&chunks[skip..][..piece.into.len()]);
+            }
         }
-        for (piece, (at, len)) in pieces.iter_mut().zip(around) {
-            let mut chunks = vec![0; len];
-            read(&*self.inner, at, &mut chunks)?;
-            self.verify_all(at, &chunks)?;
-            let skip = (piece.at - at) as usize;
-            piece
-                .into
-                .copy_from_slice(&chunks[skip..][..piece.into.len()]);
+        // The header is no part of the image: the hash of its chunk has zeros there.
+        for piece in pieces {
+            let header = (HEADER as u64).saturating_sub(piece.at) as usize;
+            let len = piece.into.len();
+            piece.into[..header.min(len)].fill(0);
         }
         Ok(())
     }
