@@ -79,7 +79,8 @@ impl Exports {
 
 /// Opens what `plan` names; nobody said where to serve it if `unnamed`.
 pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
-    let each = open_each(plan, unnamed)?;
+    let names = names(&plan.sources)?;
+    let each = open_each(plan, &names, unnamed)?;
     let referrals = referrals(&plan.sources);
     let whole = match each.as_slice() {
         // A referral is told of by the directory that it is in.
@@ -96,17 +97,20 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         whole,
         listed,
         referrals,
-        images: images(plan)?,
+        images: images(plan, names)?,
     })
 }
 
-fn images(plan: &Plan) -> Result<Vec<Image>, Failure> {
+fn images(plan: &Plan, names: Vec<String>) -> Result<Vec<Image>, Failure> {
     let mut images = Vec::new();
-    for (name, Named { source, .. }) in names(&plan.sources)?.into_iter().zip(&plan.sources) {
+    if plan.block.is_empty() {
+        return Ok(images);
+    }
+    for (name, Named { source, .. }) in names.into_iter().zip(&plan.sources) {
         let Source::Tree(tree) = source else {
             continue;
         };
-        let Some(image) = tree.image().filter(|_| !plan.block.is_empty()) else {
+        let Some(image) = tree.image() else {
             continue;
         };
         let (file, _) = image.file().map_err(Failure::new)?;
@@ -177,9 +181,8 @@ fn check(lists: &[ClientList], names: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open_each(plan: &Plan, unnamed: bool) -> Result<Vec<Arc<Export>>, Failure> {
-    let names = names(&plan.sources)?;
-    check(&plan.lists, &names)?;
+fn open_each(plan: &Plan, names: &[String], unnamed: bool) -> Result<Vec<Arc<Export>>, Failure> {
+    check(&plan.lists, names)?;
     let share = usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX);
     let options = hostdir::Options {
         descriptors: Some(share / plan.sources.len()),
@@ -188,12 +191,12 @@ fn open_each(plan: &Plan, unnamed: bool) -> Result<Vec<Arc<Export>>, Failure> {
     let nfs = plan.nfs.as_ref();
     let known_by = nfs.and_then(|nfs| Some((nfs, nfs::known_addr(nfs, unnamed)?)));
     names
-        .into_iter()
+        .iter()
         .zip(&plan.sources)
         .map(|(name, Named { source, .. })| {
             let names = match (source, &known_by) {
                 (Source::Tree(barge_client::Source::HostDir(_)), Some((nfs, addr))) => {
-                    names_file(nfs.state_dir.as_deref(), addr, &name)
+                    names_file(nfs.state_dir.as_deref(), addr, name)
                 }
                 _ => None,
             };
@@ -210,9 +213,9 @@ fn open_each(plan: &Plan, unnamed: bool) -> Result<Vec<Arc<Export>>, Failure> {
                 Some(recorder) => recorder.over(fs),
                 None => fs,
             };
-            let clients = of(&plan.lists, &name);
+            let clients = of(&plan.lists, name);
             let fs = wrap(fs, &plan.layers, clients);
-            Ok(Arc::new(Export::new(name, fs)))
+            Ok(Arc::new(Export::new(name.as_str(), fs)))
         })
         .collect()
 }

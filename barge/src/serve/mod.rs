@@ -67,8 +67,8 @@ fn serve(plan: &Plan) -> Done {
         nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),
         nbd: addrs_of(&nbd),
     };
-    let mut places = virtiofs::places(&exports, &plan.virtiofs)?;
-    places.extend(block::places(&exports, &plan.block, &plan.virtiofs)?);
+    let mut places = virtiofs::places(&exports, &plan.virtiofs, &plan.vhost)?;
+    places.extend(block::places(&exports, &plan.block, &plan.vhost)?);
     let nine = plan.nine.as_ref();
     let nine = nine.map(|nine| {
         (
@@ -77,7 +77,7 @@ fn serve(plan: &Plan) -> Done {
         )
     });
     if let Some((nine, server)) = &nine {
-        places.extend(virtio9p::places(&exports, nine, &plan.virtiofs, server)?);
+        places.extend(virtio9p::places(&exports, nine, &plan.vhost, server)?);
     }
     let stopped = engine.clone();
     let acceptor = nfs.as_ref().and_then(nfs::Place::acceptor);
@@ -93,7 +93,7 @@ fn serve(plan: &Plan) -> Done {
     }
     block::serve(&engine, nbd, &exports)?;
     let tending = nfs.map(|place| place.serve(&engine)).transpose()?;
-    vhost::serve(&engine, places, plan.virtiofs.once)?;
+    vhost::serve(&engine, places, plan.vhost.once)?;
     announce::ready(&addrs, &exports, plan)?;
     let status = match &plan.run {
         Some(command) => {
