@@ -76,7 +76,7 @@ impl Place {
         file.write_all_at(&byte, bit / 8).expect("written");
     }
 
-    /// Where in an image the first file's text is.
+    /// Where in an image a text is.
     fn place(&self, image: &str, text: &str) -> u64 {
         let bytes = fs::read(self.path(image)).expect("read");
         let at = bytes
@@ -181,7 +181,6 @@ fn what_was_changed_is_not_served_and_all_else_is() {
     }
     let told = complained(&place.barge(&["cat", "image/b"]));
     assert!(told.contains("are not what was packed"), "{told}");
-    // As if there were no hashes, Linux reads it.
 }
 
 #[test]
