@@ -13,6 +13,7 @@ mod files;
 mod log;
 mod mount;
 mod pack;
+mod record;
 mod reference;
 mod serve;
 mod service;

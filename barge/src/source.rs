@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -91,6 +91,28 @@ impl FromStr for Named {
 }
 
 impl Source {
+    /// The same, but it has to be an image, and signed with one of `keys`, if there are any.
+    pub(crate) fn signed(self, keys: &[PathBuf]) -> Result<Source, Failure> {
+        if keys.is_empty() {
+            return Ok(self);
+        }
+        let signed = match &self {
+            Source::Tree(barge_client::Source::Object(url)) => {
+                let mut url = url.clone();
+                url.sign(keys);
+                Some(barge_client::Source::Object(url))
+            }
+            Source::Tree(tree) => {
+                let image = tree.image();
+                image.map(|image| barge_client::Source::Image(image.signed(keys)))
+            }
+            Source::Referral { .. } => None,
+        };
+        signed
+            .map(Source::Tree)
+            .ok_or_else(|| Failure::usage(format!("--verify-key: expected an image, got {self}")))
+    }
+
     /// Opens it; `hostdir` says how, if it is a directory of this host.
     pub(crate) fn open(&self, hostdir: hostdir::Options) -> Result<Arc<dyn FileSystem>, Failure> {
         match self {

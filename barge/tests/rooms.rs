@@ -12,7 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("wire", &["vfs"]),
     ("sys", &["vfs"]),
     ("hostdir", &["vfs", "sys"]),
-    ("image", &["vfs", "erofs", "rofs"]),
+    ("image", &["vfs", "erofs", "rofs", "sidecar"]),
     ("objects", &["vfs", "image"]),
     ("memory", &["vfs"]),
     (
@@ -45,8 +45,12 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("virtqueue", &["vfs", "wire", "sys", "transports"]),
     ("engine", &["vfs", "wire", "transports"]),
     ("erofs", &[]),
-    ("pack", &["vfs", "sys", "client", "erofs", "rofs"]),
+    (
+        "pack",
+        &["vfs", "sys", "client", "erofs", "rofs", "sidecar"],
+    ),
     ("rofs", &[]),
+    ("sidecar", &[]),
     ("guest", &[]),
 ];
 
@@ -90,6 +94,7 @@ fn rooms_use_only_what_they_may() {
                 "memory",
                 "erofs",
                 "rofs",
+                "sidecar",
             ]
             .contains(&room);
             assert!(

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use image::{ImageFs, OpenError};
+use image::{ImageFs, OpenError, PublicKey, Trust};
 use vfs::FileSystem;
 
 /// An image, and perhaps a path in it: `IMAGE/PATH`, where IMAGE is the first part that is no directory.
@@ -17,6 +17,8 @@ use vfs::FileSystem;
 pub struct Image {
     path: PathBuf,
     devices: Vec<PathBuf>,
+    /// Public keys, one of which has to have signed it, if there are any.
+    keys: Vec<PathBuf>,
 }
 
 impl Image {
@@ -29,6 +31,15 @@ impl Image {
         Image {
             path: path.into(),
             devices,
+            keys: Vec::new(),
+        }
+    }
+
+    /// The same, but it has to be signed with one of these keys: files of PEM.
+    pub fn signed(self, keys: &[PathBuf]) -> Image {
+        Image {
+            keys: keys.to_vec(),
+            ..self
         }
     }
 
@@ -53,6 +64,7 @@ impl Image {
         Image {
             path: path.into(),
             devices: Vec::new(),
+            keys: Vec::new(),
         }
     }
 
@@ -73,21 +85,26 @@ impl Image {
         }
     }
 
-    /// Opens the image, which has to be named without a path in it.
+    /// Opens the image, which has to be named without a path in it, for a program to run from: what it says that this reads first is
+    /// read ahead.
     pub(crate) fn open(&self) -> io::Result<Arc<dyn FileSystem>> {
         self.file()?;
-        Ok(self.find()?.0)
+        let (tree, _) = self.parts()?;
+        tree.read_ahead();
+        Ok(Arc::new(tree))
     }
 
     /// Opens the image, and says which path in it is named.
     pub(crate) fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
+        let (tree, within) = self.parts()?;
+        Ok((Arc::new(tree), within))
+    }
+
+    fn parts(&self) -> io::Result<(ImageFs, Vec<u8>)> {
         let (file, within) = split(self.path())?;
-        let opened = ImageFs::open(file, &self.devices);
-        let tree = opened.map_err(|error| match error {
-            OpenError::Io(error) => error,
-            OpenError::Image(_) => io::Error::new(io::ErrorKind::InvalidData, error),
-        })?;
-        Ok((Arc::new(tree), within.to_vec()))
+        let opened = ImageFs::open(file, &self.devices, &trust(&self.keys)?);
+        let tree = opened.map_err(told)?;
+        Ok((tree, within.to_vec()))
     }
 }
 
@@ -100,6 +117,35 @@ impl fmt::Display for Image {
         }
         Ok(())
     }
+}
+
+/// Why an image cannot be opened.
+pub(crate) fn told(error: OpenError) -> io::Error {
+    match error {
+        OpenError::Io(error) => error,
+        error => io::Error::new(io::ErrorKind::InvalidData, error),
+    }
+}
+
+/// What an image has to show: a signature by one of `keys`, if there are any.
+pub(crate) fn trust(keys: &[PathBuf]) -> io::Result<Trust> {
+    match keys {
+        [] => Ok(Trust::Hashes),
+        keys => public_keys(keys).map(Trust::Keys),
+    }
+}
+
+/// Reads public Ed25519 keys off files of PEM.
+pub fn public_keys(files: &[PathBuf]) -> io::Result<Vec<PublicKey>> {
+    let key = |file: &PathBuf| {
+        let failed = |error: &dyn fmt::Display| {
+            let text = format!("{}: {error}", file.display());
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        };
+        let text = fs::read_to_string(file).map_err(|error| failed(&error))?;
+        PublicKey::from_pem(&text).map_err(|error| failed(&error))
+    };
+    files.iter().map(key).collect()
 }
 
 /// The first part of a path that is no directory, and what is behind it.

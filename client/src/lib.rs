@@ -66,7 +66,7 @@ mod walk;
 pub use client::Client;
 pub use file::{File, OpenOptions};
 pub use image::TierOptions;
-pub use images::Image;
+pub use images::{Image, public_keys};
 pub use metadata::{DirEntry, Metadata};
 pub use source::{BadSource, Source};
 pub use ticket::Ticket;

@@ -3,27 +3,33 @@
 use std::io;
 use std::sync::Arc;
 
-use image::{DEFAULT_CACHE, ImageFs, OpenError};
+use image::{DEFAULT_CACHE, ImageFs};
 use objects::{Object, Tuning, Url};
 use vfs::FileSystem;
 
-/// Opens the image that `url` names.
+use crate::images::{told, trust};
+
+/// Opens the image that `url` names, for a program to run from: what it says that this reads first is read ahead.
 pub(crate) fn open(url: &Url) -> io::Result<Arc<dyn FileSystem>> {
-    let object = Object::open(url, Tuning::default())?;
-    let tree = ImageFs::with(vec![object], DEFAULT_CACHE);
-    let tree =
-        tree.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, OpenError::Image(error)))?;
+    let tree = image(url)?;
+    tree.read_ahead();
     Ok(Arc::new(tree))
+}
+
+fn image(url: &Url) -> io::Result<ImageFs> {
+    let trust = trust(url.keys())?;
+    let object = Object::open(url, Tuning::default())?;
+    ImageFs::with(vec![object], DEFAULT_CACHE, &trust).map_err(told)
 }
 
 /// Opens the image that `url` names or leads into, and says which path in it is named: the image is the object with the longest name that is there.
 pub(crate) fn find(url: &Url) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
     let mut within = String::new();
-    let mut image = url.clone();
+    let mut url = url.clone();
     let mut first = None;
     loop {
-        let error = match open(&image) {
-            Ok(tree) => return Ok((tree, within.into_bytes())),
+        let error = match image(&url) {
+            Ok(tree) => return Ok((Arc::new(tree), within.into_bytes())),
             Err(error) => error,
         };
         // Whoever may not list a bucket is not told what is missing.
@@ -31,14 +37,14 @@ pub(crate) fn find(url: &Url) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
             error.kind(),
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
         );
-        match image.parent().filter(|_| missing) {
+        match url.parent().filter(|_| missing) {
             Some((parent, name)) => {
                 first.get_or_insert(error);
                 within = match within.as_str() {
                     "" => name.to_owned(),
                     within => format!("{name}/{within}"),
                 };
-                image = parent;
+                url = parent;
             }
             // What is wrong with the object that was named, if there is none at all.
             None => return Err(first.filter(|_| missing).unwrap_or(error)),

@@ -10,6 +10,7 @@
 //! - [`recovery`]: what a client has is said again to a server that may answer anything, and each request is answered once.
 //! - [`rings`]: a device takes what it can out of any memory and any queues, and gives each request back.
 //! - [`rofs`]: images are refused, or walked to the end.
+//! - [`sidecar`]: what lies beside images is refused or within its bounds, and no change to an image goes unseen.
 //! - [`tar`]: archives are refused, or make a plan.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //!
@@ -28,6 +29,7 @@ pub mod recovery;
 pub mod rings;
 pub mod rofs;
 pub mod session;
+pub mod sidecar;
 pub mod tar;
 
 /// Far more room for a reply than any session may use.

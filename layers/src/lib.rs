@@ -6,9 +6,9 @@
 //! all layers what wrapping takes: results are wrapped, arguments unwrapped. [`bundle`] makes one file system
 //! of several, by a layer over each.
 //!
-//! What it lacks on purpose: sources, clocks (they are injected), state per node or file but in [`pagecache`].
+//! What it lacks on purpose: sources, clocks (they are injected), state per node or file but in [`pagecache`] and [`record`].
 //!
-//! Lock order: none here but in [`fault`], whose lock is held for a decision only, and in [`pagecache`]; [`bundle`] asks other lock
+//! Lock order: none here but in [`fault`], whose lock is held for a decision only, in [`record`], and in [`pagecache`]; [`bundle`] asks other lock
 //! tables.
 
 #![forbid(unsafe_code)]
@@ -27,6 +27,7 @@ pub mod overlay;
 mod owned;
 pub mod pagecache;
 pub mod readonly;
+pub mod record;
 pub mod squash;
 mod stack;
 mod sync;
@@ -43,6 +44,7 @@ pub use overlay::Overlay;
 pub use owned::Owned;
 pub use pagecache::PageCache;
 pub use readonly::ReadOnly;
+pub use record::Record;
 pub use squash::Squash;
 pub use stack::stack;
 pub use trace::Trace;

@@ -497,6 +497,37 @@ fn trace_tells_what_came_of_each_operation() {
 }
 
 #[test]
+fn what_is_touched_is_recorded_once() {
+    let touched = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let told = touched.clone();
+    let record = layers::Record::new(Box::new(move |path, range| {
+        let path = String::from_utf8_lossy(path).into_owned();
+        told.lock().expect("no panic holds it").push((path, range));
+    }));
+    let below = tree();
+    let dir = ok(root(&below, &ALICE).mkdir("d", 0o755));
+    ok(dir.file("file", b"0123456789"));
+    ok(dir.file("other", b"x"));
+    let fs = root(&stack(below, record), &ALICE);
+    for _ in 0..2 {
+        let dir = ok(fs.lookup("d"));
+        let file = ok(ok(dir.lookup("file")).open(R));
+        ok(file.read(4, 3));
+        ok(file.read(2, 100));
+        assert!(dir.lookup("none").is_err());
+    }
+    let touched = touched.lock().expect("no panic holds it").clone();
+    let want = [
+        ("d", 0..0),
+        ("d/file", 0..0),
+        ("d/file", 4..7),
+        ("d/file", 2..4),
+        ("d/file", 7..10),
+    ];
+    assert_eq!(touched, want.map(|(path, range)| (path.to_owned(), range)));
+}
+
+#[test]
 fn stacks_tell_their_nodes_from_others() {
     let below = tree();
     let one = root(&stack(below.clone(), Empty), &ALICE);

@@ -19,6 +19,7 @@ use transports::fusedev::{Mount, MountFlag};
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
+use crate::record::Recorder;
 use crate::source::{self, Source};
 use crate::{Done, Failure, background, service, signals};
 
@@ -48,6 +49,13 @@ pub(crate) struct MountArgs {
     /// keeps it (DIR/upper, DIR/work)
     #[arg(long, value_name = "DIR")]
     overlay: Option<PathBuf>,
+    /// Mount an image only if it is signed with the key whose public half is in this file (PEM, Ed25519), and show nothing that is not what
+    /// was signed, which takes FUSE; given several times, with one of them
+    #[arg(long, value_name = "FILE")]
+    verify_key: Vec<PathBuf>,
+    /// Write down what is read of the source, and in which order, for barge pack --trace; an image is mounted by FUSE then
+    #[arg(long, value_name = "FILE")]
+    record_trace: Option<PathBuf>,
     /// What mount(8) tells its helpers besides
     #[command(flatten)]
     helper: HelperArgs,
@@ -68,10 +76,18 @@ pub(crate) struct HelperArgs {
     t: Option<String>,
 }
 
+impl MountArgs {
+    /// Whether what the kernel can by itself would not do.
+    fn takes_fuse(&self) -> bool {
+        self.fuse || !self.verify_key.is_empty() || self.record_trace.is_some()
+    }
+}
+
 /// `barge mount`
 pub(crate) fn run(args: &MountArgs) -> Done {
+    let source = args.source.clone().signed(&args.verify_key)?;
     let overlaid = args.overlay.is_some();
-    let mut options = options::settle(&args.options, &args.source, overlaid, args.helper.sloppy)?;
+    let mut options = options::settle(&args.options, &source, overlaid, args.helper.sloppy)?;
     if !background::is_background() && by_kernel(args, &options) {
         return match args.foreground {
             true => kernel::stay(args),
@@ -84,6 +100,14 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     sys::limits::raise_descriptors();
     let limit = patience(&options.from);
     let mut fs = options.from.open(hostdir::Options::default())?;
+    let recorder = args
+        .record_trace
+        .as_deref()
+        .map(Recorder::create)
+        .transpose()?;
+    if let Some(recorder) = &recorder {
+        fs = recorder.over(fs);
+    }
     if let Some(dir) = &args.overlay {
         fs = source::overlaid(fs, dir, hostdir::Options::default())?;
     }
@@ -142,6 +166,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         None => not_synced(&args.dir, &"the server does not answer"),
     }
     drop(signals);
+    recorder.map_or(Ok(()), |recorder| recorder.finish())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -151,7 +176,7 @@ fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
         return false;
     };
     match (source.image(), options.kernel_flags) {
-        (Some(image), Some(flags)) if !args.fuse => {
+        (Some(image), Some(flags)) if !args.takes_fuse() => {
             let mounted = kernel::mount(&image, &args.dir, flags);
             if let Err(error) = &mounted {
                 tracing::info!(

@@ -37,6 +37,15 @@ pub(crate) struct PackArgs {
     /// Store what is equal once: chunks (of 64K, if no size is given), or segments of compressed files
     #[arg(long)]
     dedupe: bool,
+    /// Write no hashes behind the image: Linux passes over them, barge holds what it reads against them
+    #[arg(long, conflicts_with_all = ["sign", "trace"])]
+    pub(super) no_hashes: bool,
+    /// Put what a program read (barge serve --record-trace FILE) first in the image, and note that it is to be read ahead
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+    /// Sign the image with the private key in this file (PEM, Ed25519: openssl genpkey -algorithm ed25519)
+    #[arg(long, value_name = "FILE")]
+    pub(super) sign: Option<PathBuf>,
     /// Make everything belong to this user, by number
     #[arg(long, value_name = "UID")]
     pub(super) owner: Option<u32>,
@@ -75,6 +84,9 @@ pub(crate) struct CheckArgs {
     pub(super) image: Source,
     #[command(flatten)]
     pub(super) tier: TierArgs,
+    /// It has to be signed with the key whose public half is in this file (PEM, Ed25519); given several times, with one of them
+    #[arg(long, value_name = "FILE")]
+    pub(super) verify_key: Vec<PathBuf>,
 }
 
 impl PackArgs {
@@ -121,6 +133,7 @@ impl PackArgs {
             cluster,
             chunk: self.chunksize,
             dedupe: self.dedupe,
+            first: Vec::new(),
             threads: self.jobs.map_or(processors, usize::from),
         })
     }
@@ -131,6 +144,9 @@ impl PackArgs {
             || self.level.is_some()
             || self.chunksize.is_some()
             || self.dedupe
+            || self.no_hashes
+            || self.sign.is_some()
+            || self.trace.is_some()
     }
 }
 

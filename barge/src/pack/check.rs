@@ -1,9 +1,10 @@
 //! `barge check`.
 
 mod fetched;
+mod hashes;
 
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ use crate::{Done, Failure};
 pub(crate) fn check(args: &CheckArgs) -> Done {
     let shown = &args.image;
     let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
+    let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
     let mut file = match args.tier.apply(&args.image) {
         Source::Object(url) => fetched(&url),
         Source::Image(image) => image.file().and_then(|(path, _)| File::open(path)),
@@ -37,9 +39,19 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
         .read_to_end(&mut head)
         .map_err(failed)?;
     if head.starts_with(&rofs::MAGIC.to_le_bytes()) {
+        if !keys.is_empty() {
+            let line = "expected a signature, got an image of ROFS, which has none";
+            return Err(Failure::new(format!("{shown}: {line}")));
+        }
         return check_rofs(&file, &head).map_err(|what| Failure::new(format!("{shown}: {what}")));
     }
     let mut count = 0;
+    let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    hashes::check(&file, len, &keys, &mut |what| {
+        count += 1;
+        eprintln!("barge: {shown}: {what}");
+    })
+    .map_err(failed)?;
     erofs::check::check(&OfFile(file), &mut |finding| {
         let Finding { path, what } = finding;
         count += 1;
@@ -47,7 +59,7 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
         let path = String::from_utf8_lossy(&path);
         eprintln!("barge: {shown}: {}{separator}{what}", path.escape_debug());
     });
-    if count == MOST_FINDINGS {
+    if count >= MOST_FINDINGS {
         eprintln!("barge: {shown}: and perhaps more");
     }
     Ok(ExitCode::from(u8::from(count > 0)))

@@ -5,6 +5,7 @@
 mod args;
 mod check;
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 use barge_client::Source;
 use barge_client::tree::Tree;
-use pack::{Output, Plan, input};
+use pack::{Output, Plan, SecretKey, Trace, input};
 
 pub(crate) use args::{CheckArgs, PackArgs};
 pub(crate) use check::check;
@@ -23,12 +24,14 @@ use crate::{Done, Failure};
 
 /// Writes an image of a tree.
 pub(crate) fn pack(args: &PackArgs) -> Done {
-    let options = args.erofs()?;
+    let mut options = args.erofs()?;
     if args.format == Format::Rofs && args.asks_for_erofs() {
         return Err(Failure::usage(
-            "ROFS has no compression and no chunks: --compress, --level, --chunksize and --dedupe go with --format erofs",
+            "ROFS has no compression, chunks or hashes: --compress, --level, --chunksize, --dedupe, --no-hashes, --sign and --trace go with --format erofs",
         ));
     }
+    let key = args.sign.as_deref().map(secret_key).transpose()?;
+    let trace = args.trace.as_deref().map(trace).transpose()?;
     let epoch = source_date_epoch()?;
     let shown = args.image.display();
     let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
@@ -37,10 +40,16 @@ pub(crate) fn pack(args: &PackArgs) -> Done {
         false => Output::to_file(&args.image),
     }
     .map_err(failed)?;
+    if args.format == Format::Erofs && !args.no_hashes {
+        output = output.with_hashes();
+    }
     let mut plan = plan(&args.tree, &output)?;
     plan.set_owners(args.owner, args.group);
     if let Some(epoch) = epoch {
         plan.clamp_times(epoch);
+    }
+    if let Some(trace) = &trace {
+        options.first = trace.files(&plan);
     }
     let progress = Progress::new(args.quiet);
     let written = match args.format {
@@ -52,6 +61,13 @@ pub(crate) fn pack(args: &PackArgs) -> Done {
     };
     progress.finish();
     let lines = written.map_err(|error| Failure::new(format!("{}: {error}", args.tree)))?;
+    let hot = match &trace {
+        Some(trace) => trace
+            .hot(output.written().map_err(failed)?)
+            .map_err(|error| Failure::new(format!("{shown}: {error}")))?,
+        None => Vec::new(),
+    };
+    output.seal(&hot, key.as_ref()).map_err(failed)?;
     output.finish().map_err(failed)?;
     if !args.quiet {
         lines
@@ -71,6 +87,20 @@ impl pack::Progress for Progress {
     }
 }
 
+/// What was recorded.
+fn trace(file: &Path) -> Result<Trace, Failure> {
+    let failed = |error: &dyn Display| Failure::new(format!("{}: {error}", file.display()));
+    let bytes = std::fs::read(file).map_err(|error| failed(&error))?;
+    Trace::parse(&bytes).map_err(|error| failed(&error))
+}
+
+/// What images are signed with.
+fn secret_key(file: &Path) -> Result<SecretKey, Failure> {
+    let failed = |error: &dyn Display| Failure::new(format!("{}: {error}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
+    SecretKey::from_pem(&text).map_err(|error| failed(&error))
+}
+
 /// The time behind which nothing was changed, where whoever builds has set one (reproducible-builds.org).
 fn source_date_epoch() -> Result<Option<i64>, Failure> {
     let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
@@ -84,7 +114,7 @@ fn source_date_epoch() -> Result<Option<i64>, Failure> {
 
 /// What TREE names: an archive, an OCI image, or any source.
 fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::new(format!("{tree}: {error}"));
+    let failed = |error: &dyn Display| Failure::new(format!("{tree}: {error}"));
     let scratch = || output.scratch();
     let archive = |file: File| {
         let plain = input::unpacked(file, scratch).map_err(|error| failed(&error))?;

@@ -17,6 +17,7 @@ use super::vhost::{Affinity, Socket, Vhost};
 use super::virtio9p::Channel;
 use super::virtiofs::{Cache, Tag};
 use crate::Failure;
+use crate::record::Recorder;
 use crate::source::{Named, Source};
 use crate::tier::TierArgs;
 
@@ -112,6 +113,13 @@ pub(crate) struct ServeArgs {
     /// overlayfs keeps it (DIR/upper, DIR/work). For a single source
     #[arg(long, value_name = "DIR")]
     overlay: Option<PathBuf>,
+    /// Serve images only, and only if they are signed with the key whose public half is in this file (PEM, Ed25519); given several times, with one of
+    /// them. Nothing is shown that is not what was signed. Disks (--block, --nbd) are not held against it, and do not go with it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"])]
+    verify_key: Vec<PathBuf>,
+    /// Write down what clients read of the only source, and in which order, for barge pack --trace
+    #[arg(long, value_name = "FILE")]
+    record_trace: Option<PathBuf>,
     /// Let clients change nothing
     #[arg(long)]
     read_only: bool,
@@ -203,12 +211,22 @@ impl ServeArgs {
             [] => (vec![current], true),
             sources => (sources.to_vec(), self.read_only),
         };
-        let sources = sources.into_iter().map(|named| Named {
-            source: self.tier.apply_to(&named.source),
-            ..named
-        });
+        if self.record_trace.is_some() && sources.len() > 1 {
+            return Err(Failure::usage(
+                "--record-trace: expected one source, got several",
+            ));
+        }
+        let settled = |named: Named| {
+            Ok(Named {
+                source: self.tier.apply_to(&named.source).signed(&self.verify_key)?,
+                ..named
+            })
+        };
         Ok(Plan {
-            sources: sources.collect(),
+            recorder: (self.record_trace.as_deref())
+                .map(Recorder::create)
+                .transpose()?,
+            sources: sources.into_iter().map(settled).collect::<Result<_, _>>()?,
             hostdir: hostdir::Options {
                 identity: self.identity(),
                 ..Default::default()

@@ -212,6 +212,10 @@ fn open_each(plan: &Plan, names: &[String], unnamed: bool) -> Result<Vec<Arc<Exp
                     "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
                 )));
             }
+            let fs = match &plan.recorder {
+                Some(recorder) => recorder.over(fs),
+                None => fs,
+            };
             let clients = of(&plan.lists, name);
             let fs = wrap(fs, &plan.layers, clients);
             Ok(Arc::new(Export::new(name.as_str(), fs)))

@@ -106,6 +106,9 @@ fn serve(plan: &Plan) -> Done {
     engine.wait();
     drop(tending);
     drop(signals);
+    plan.recorder
+        .as_ref()
+        .map_or(Ok(()), |recorder| recorder.finish())?;
     Ok(status)
 }
 

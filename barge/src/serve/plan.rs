@@ -1,6 +1,7 @@
 //! What is served, and how: what every command line that serves comes to.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Tuning;
@@ -15,10 +16,13 @@ use super::secure::Tls;
 use super::vhost::{Socket, Vhost};
 use super::virtio9p::Channel;
 use super::virtiofs::Tag;
+use crate::record::Recorder;
 use crate::source::Named;
 
 pub(super) struct Plan {
     pub(super) sources: Vec<Named>,
+    /// Who writes down what is read of the only one.
+    pub(super) recorder: Option<Arc<Recorder>>,
     /// How directories of this host are opened. The budget of descriptors is this program's to divide.
     pub(super) hostdir: hostdir::Options,
     /// Directories have to have handles of the kernel's.

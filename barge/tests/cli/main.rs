@@ -6,6 +6,7 @@ mod foreign;
 #[cfg(feature = "gss")]
 mod gss;
 mod guests;
+mod hashes;
 mod images;
 mod layers;
 mod locks;

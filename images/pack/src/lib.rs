@@ -4,6 +4,8 @@
 //! ([`Contents`]). Inputs make one ([`input`]: any file system of barge, a tar stream, the layers of an OCI image); writers take it
 //! ([`erofs`], [`rofs`]) and put an image into an [`Output`]. Bytes of files are read while the image is written, once.
 //!
+//! An image of EROFS gets hashes behind it, a signature, and what is to be read ahead ([`Output::seal`], [`Trace`]), if it is asked to.
+//!
 //! The same plan makes the same image, byte for byte, however many threads there are.
 //!
 //! What it lacks on purpose: filters (what is not to be in an image is not in the tree), labels by rule, images on devices.
@@ -19,11 +21,14 @@ pub mod input;
 mod output;
 pub mod plan;
 pub mod rofs;
+pub mod trace;
 
 pub use contents::Contents;
 pub use error::{Error, Result};
 pub use output::Output;
 pub use plan::{Attributes, Kind, NodeId, Plan};
+pub use sidecar::{Hot, SecretKey};
+pub use trace::Trace;
 
 /// Is told of progress, on the thread that packs.
 pub trait Progress {

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use sidecar::{Builder, Hot, SecretKey};
 use tempfile::NamedTempFile;
 
 /// What is written at a time.
@@ -15,6 +16,8 @@ pub struct Output {
     file: BufWriter<NamedTempFile>,
     written: u64,
     to: Option<PathBuf>,
+    /// Hashes what is appended, if that is wanted.
+    hashes: Option<Builder>,
 }
 
 impl Output {
@@ -42,6 +45,15 @@ impl Output {
             file: BufWriter::with_capacity(BUFFER, file),
             written: 0,
             to,
+            hashes: None,
+        }
+    }
+
+    /// The image gets hashes ([`Output::seal`]): they are made as it is written.
+    pub fn with_hashes(self) -> Output {
+        Output {
+            hashes: Some(Builder::default()),
+            ..self
         }
     }
 
@@ -53,6 +65,9 @@ impl Output {
     /// Appends bytes.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.written += bytes.len() as u64;
+        if let Some(hashes) = &mut self.hashes {
+            hashes.append(bytes);
+        }
         self.file.write_all(bytes)
     }
 
@@ -64,8 +79,7 @@ impl Output {
 
     /// Overwrites what has been appended before.
     pub(crate) fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.flush()?;
-        self.file.get_ref().as_file().write_all_at(bytes, at)
+        self.written()?.write_all_at(bytes, at)
     }
 
     /// Where there is room for files that are needed meanwhile.
@@ -77,6 +91,30 @@ impl Output {
     /// A file without a name, on the same file system as the image.
     pub fn scratch(&self) -> io::Result<File> {
         tempfile::tempfile_in(self.directory())
+    }
+
+    /// The image is written: its hashes come behind it if it is to have some, with what is to be read ahead (`hot`) and signed with
+    /// `key`. Only its first chunk may have been overwritten.
+    pub fn seal(&mut self, hot: &[Hot], key: Option<&SecretKey>) -> io::Result<()> {
+        let Some(hashes) = self.hashes.take() else {
+            return Ok(());
+        };
+        let mut first = vec![0; hashes.first_chunk()];
+        self.written()?.read_exact_at(&mut first, 0)?;
+        let (behind, mut header) = hashes
+            .finish(&first, hot)
+            .ok_or_else(|| io::Error::other("an image too large for hashes"))?;
+        if let Some(key) = key {
+            header.sign(key);
+        }
+        self.append(&behind)?;
+        self.overwrite(0, &header.encode())
+    }
+
+    /// The file, with all that has been written until now.
+    pub fn written(&mut self) -> io::Result<&File> {
+        self.file.flush()?;
+        Ok(self.file.get_ref().as_file())
     }
 
     /// The image is whole: it takes its place, durably. Says how many bytes it has.

@@ -139,6 +139,11 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
         })
     }
 
+    /// The most bytes that it holds.
+    pub(crate) fn cap(&self) -> u64 {
+        self.cap
+    }
+
     /// What is at `key`, if it is there.
     pub(crate) fn get(&self, key: K) -> Option<Arc<[u8]>> {
         let ready = self.lock().ready(&key, self.round.load(Ordering::Relaxed));

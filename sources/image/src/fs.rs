@@ -5,16 +5,20 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use ::erofs::read::Error;
+use sidecar::Hot;
 use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, Patience, Result};
 
+use crate::ahead::read_ahead;
 use crate::cache::{Cache, Figures};
 use crate::erofs::Erofs;
 use crate::format::Tree;
 use crate::range::{FileRanges, RangeSource};
 use crate::rofs::Rofs;
 use crate::storage::{Access, Devices, Read};
+use crate::verified::{Trust, Untrusted, Verified};
 
 /// Bytes that are kept of an image unless told otherwise: what a run-time's working set of metadata and decoded clusters takes.
 pub const DEFAULT_CACHE: u64 = 256 << 20;
@@ -23,6 +27,8 @@ pub const DEFAULT_CACHE: u64 = 256 << 20;
 pub struct ImageFs {
     tree: Box<dyn FileSystem>,
     devices: Arc<Devices>,
+    /// What is to be read ahead.
+    hot: Vec<Hot>,
 }
 
 /// Why an image cannot be opened.
@@ -32,6 +38,8 @@ pub enum OpenError {
     Io(io::Error),
     /// It is no image, or none that is known here.
     Image(Error<Errno>),
+    /// It is not believed.
+    Untrusted(Untrusted),
 }
 
 impl fmt::Display for OpenError {
@@ -42,6 +50,7 @@ impl fmt::Display for OpenError {
                 f.write_str("expected an image, got a file that ends too soon")
             }
             OpenError::Image(error) => write!(f, "expected an image of EROFS or ROFS: {error}"),
+            OpenError::Untrusted(error) => error.fmt(f),
         }
     }
 }
@@ -50,21 +59,46 @@ impl std::error::Error for OpenError {}
 
 impl ImageFs {
     /// Opens an image in a file, and its further devices in files, with [`DEFAULT_CACHE`].
-    pub fn open(path: &Path, devices: &[PathBuf]) -> core::result::Result<ImageFs, OpenError> {
+    pub fn open(
+        path: &Path,
+        devices: &[PathBuf],
+        trust: &Trust,
+    ) -> core::result::Result<ImageFs, OpenError> {
         let each = std::iter::once(path).chain(devices.iter().map(PathBuf::as_path));
         let each = each.map(|path| -> io::Result<Arc<dyn RangeSource>> {
             Ok(Arc::new(FileRanges::open(path)?))
         });
         let each = each.collect::<io::Result<_>>().map_err(OpenError::Io)?;
-        ImageFs::with(each, DEFAULT_CACHE).map_err(OpenError::Image)
+        ImageFs::with(each, DEFAULT_CACHE, trust)
     }
 
     /// Opens an image: its devices, the first of which has the superblock, with a cache of up to `cache` bytes.
-    pub fn with(devices: Vec<Arc<dyn RangeSource>>, cache: u64) -> Read<ImageFs> {
+    pub fn with(
+        mut devices: Vec<Arc<dyn RangeSource>>,
+        cache: u64,
+        trust: &Trust,
+    ) -> core::result::Result<ImageFs, OpenError> {
+        let verified = match devices.first() {
+            Some(first) => Verified::open(first.clone(), trust).map_err(OpenError::Untrusted)?,
+            None => None,
+        };
+        if matches!(trust, Trust::Keys(_)) && devices.len() > 1 {
+            return Err(OpenError::Untrusted(Untrusted::Devices));
+        }
+        let verified = verified.map(Arc::new);
+        if let Some(verified) = &verified {
+            devices[0] = verified.clone();
+        }
         let devices = Arc::new(Devices {
             each: devices,
             cache: Cache::new(cache),
+            root: verified.as_ref().map(|verified| *verified.root()),
         });
+        let hot = verified.map_or(Vec::new(), |verified| verified.hot().to_vec());
+        ImageFs::read(devices, hot).map_err(OpenError::Image)
+    }
+
+    fn read(devices: Arc<Devices>, hot: Vec<Hot>) -> Read<ImageFs> {
         let access = Access {
             devices: &devices,
             patience: Patience::Full,
@@ -75,7 +109,13 @@ impl ImageFs {
             rofs::MAGIC => Box::new(Tree(Arc::new(Rofs::open(devices.clone())?))),
             _ => Box::new(Tree(Arc::new(Erofs::open(devices.clone())?))),
         };
-        Ok(ImageFs { tree, devices })
+        Ok(ImageFs { tree, devices, hot })
+    }
+
+    /// Begins to read what the image says that its program uses first: for who is going to run it. It is done by a thread of its own,
+    /// which is given to who wants to wait for it; none if there is nothing to read.
+    pub fn read_ahead(&self) -> Option<JoinHandle<()>> {
+        read_ahead(&self.devices, self.hot.clone())
     }
 
     /// What its cache has done.

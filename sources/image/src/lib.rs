@@ -2,7 +2,7 @@
 //!
 //! An image's bytes come from a [`RangeSource`]: a file, memory. What is read of them in small pieces (metadata, ends of files) and what is decoded is kept
 //! in a cache, which is bounded; stored contents of an image in a file go from that file to the transport, past the cache, since the kernel
-//! keeps them already. What an image says is never trusted: it may show wrong contents, but ends no call, and takes no more memory than that
+//! keeps them already. Where an image has hashes (`sidecar`), nothing goes past the cache, and nothing comes into it unverified. What an image says is never trusted: it may show wrong contents, but ends no call, and takes no more memory than that
 //! bound and a few clusters for each call under way.
 //!
 //! Nodes are made when they are looked up: the number of an inode is all that there is to one. An image must not change while it is open.
@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod cache;
 mod erofs;
 mod file;
@@ -26,9 +27,12 @@ mod range;
 mod rofs;
 mod storage;
 mod tier;
+mod verified;
 mod xattr;
 
 pub use cache::Figures;
 pub use fs::{DEFAULT_CACHE, ImageFs, OpenError};
 pub use range::{FileRanges, Held, MemoryRanges, Piece, RangeSource};
+pub use sidecar::PublicKey;
 pub use tier::{Known, Tier, TierOptions, Tiered};
+pub use verified::{Trust, Untrusted};

@@ -1,17 +1,20 @@
 //! An image's storage: devices in segments, and what was decoded, through the cache.
 
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use erofs::layout::Algorithm;
 use erofs::read::{Cluster, Error, Image, Storage};
+use sidecar::Hash;
 use vfs::{Errno, Patience, Result, Sink};
 
 use crate::cache::{Cache, Claim, Load, Theirs};
 use crate::range::{Piece, RangeSource};
 
 /// Bytes that are read at once: of metadata, what belongs together is close together, and a disk or a network has no smaller
-/// measure that is worth a request.
-pub(crate) const SEGMENT: u64 = 16 << 10;
+/// measure that is worth a request. Each has a hash of its own, where an image has hashes.
+pub(crate) const SEGMENT: u64 = sidecar::CHUNK;
 
 /// Decoded bytes up to which LZ4 is done before a hand-over to another thread would be.
 const BRIEF: u32 = 64 << 10;
@@ -36,6 +39,8 @@ pub(crate) enum Key {
 pub(crate) struct Devices {
     pub(crate) each: Vec<Arc<dyn RangeSource>>,
     pub(crate) cache: Arc<Cache<Key>>,
+    /// The root of the hashes that the first one is held against.
+    pub(crate) root: Option<Hash>,
 }
 
 /// An image's storage for one call.
@@ -54,9 +59,9 @@ impl Storage for Access<'_> {
 
     fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<()> {
         let mut done = 0;
-        self.segments(device, at, into.len(), &mut |bytes| {
-            into[done..done + bytes.len()].copy_from_slice(bytes);
-            done += bytes.len();
+        self.segments(device, at, into.len(), &mut |segment, range| {
+            into[done..done + range.len()].copy_from_slice(&segment[range.clone()]);
+            done += range.len();
         })
     }
 
@@ -83,7 +88,8 @@ impl Storage for Access<'_> {
     }
 }
 
-/// Encoded bytes: they are read once, for what they decode to is kept.
+/// Encoded bytes: they are read once, for what they decode to is kept. Of an image with hashes they are kept as well, for several clusters share
+/// what is verified at once.
 struct Direct<'a, 'b>(&'a Access<'b>);
 
 impl Storage for Direct<'_, '_> {
@@ -95,6 +101,9 @@ impl Storage for Direct<'_, '_> {
     }
 
     fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<()> {
+        if device == 0 && self.0.devices.root.is_some() {
+            return self.0.read_at(device, at, into);
+        }
         let source = self.0.source(device, at, into.len())?;
         // Far away it takes a request, which brings what is behind as well.
         if source.patience(at, into.len()) == Patience::Full {
@@ -120,13 +129,13 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Gives `take` the `len` bytes `at` a device, in pieces.
+    /// Gives `take` the `len` bytes `at` a device: segments, and what of each is meant.
     pub(crate) fn segments(
         &self,
         device: u16,
         at: u64,
         len: usize,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut dyn FnMut(Arc<[u8]>, Range<usize>),
     ) -> Result<()> {
         let source = self.source(device, at, len)?;
         let end = at + len as u64;
@@ -136,9 +145,9 @@ impl<'a> Access<'a> {
             let last = (end - 1) / SEGMENT;
             let segment = self.segment(source, device, number, last)?;
             let first = (at % SEGMENT) as usize;
-            let piece = &segment[first..segment.len().min(first + (end - at) as usize)];
-            take(piece);
-            at += piece.len() as u64;
+            let last = segment.len().min(first + (end - at) as usize);
+            take(segment, first..last);
+            at += (last - first) as u64;
         }
         Ok(())
     }
@@ -146,7 +155,9 @@ impl<'a> Access<'a> {
     /// The `len` bytes `at` a device.
     pub(crate) fn bytes(&self, device: u16, at: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(len);
-        self.segments(device, at, len, &mut |piece| bytes.extend_from_slice(piece))?;
+        self.segments(device, at, len, &mut |segment, range| {
+            bytes.extend_from_slice(&segment[range]);
+        })?;
         Ok(bytes)
     }
 
@@ -186,31 +197,33 @@ impl<'a> Access<'a> {
         match cache.claim(key) {
             Claim::Ready(segment) => Ok(segment),
             Claim::Theirs(theirs) => self.wait(theirs),
-            Claim::Ours(load) => self.load(source, device, load, last),
+            Claim::Ours(load) => {
+                // As many as were read in a row before it: a reader that goes on will want them.
+                let is_there = |number: u64| cache.has(Key::Segment(device, number));
+                let window = source.run() / SEGMENT;
+                let back = (1..=window.min(number)).take_while(|back| is_there(number - back));
+                let last = last.max(number + back.count() as u64);
+                self.load(source, load, last)?.swap_remove(0)
+            }
         }
     }
 
-    /// Loads our segment, and behind it those that are missing up to `last`, or as many as were read in a row before it: a reader
-    /// that goes on will want them.
-    fn load(
+    /// Loads our segment, and behind it those that are missing up to `last`. Says what came of it and of each of them.
+    pub(crate) fn load(
         &self,
         source: &dyn RangeSource,
-        device: u16,
         first: Load<Key>,
         last: u64,
-    ) -> Result<Arc<[u8]>> {
+    ) -> Result<Vec<Result<Arc<[u8]>>>> {
         let cache = &self.devices.cache;
-        let Key::Segment(_, number) = first.key() else {
+        let Key::Segment(device, number) = first.key() else {
             unreachable!("it was claimed as a segment");
         };
-        let is_there = |number: u64| cache.has(Key::Segment(device, number));
         let len = |number: u64| SEGMENT.min(source.len() - number * SEGMENT) as usize;
         let window = source.run() / SEGMENT;
-        let in_a_row = (1..=window.min(number)).take_while(|back| is_there(number - back));
-        let wanted = last.max(number + in_a_row.count() as u64);
         let highest = (source.len() - 1) / SEGMENT;
         let mut loads = vec![(number, first)];
-        for next in number + 1..=wanted.min(number + window - 1).min(highest) {
+        for next in number + 1..=last.min(number + window - 1).min(highest) {
             if self.patience < source.patience(next * SEGMENT, len(next)) {
                 break;
             }
@@ -228,12 +241,22 @@ impl<'a> Access<'a> {
                 into,
             })
             .collect();
-        source.read(&mut pieces)?;
-        let segments: Vec<Arc<[u8]>> = segments.into_iter().map(Arc::from).collect();
+        let read = match source.read(&mut pieces) {
+            // One of them is not what it has to be: that is no reason for the others to fail.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let each = pieces.chunks_mut(1);
+                each.map(|piece| Ok(source.read(piece)?)).collect()
+            }
+            Err(error) => return Err(error.into()),
+            Ok(()) => vec![Ok(()); pieces.len()],
+        };
+        let segments = (segments.into_iter().zip(read))
+            .map(|(segment, read): (Vec<u8>, Result<()>)| read.map(|()| Arc::from(segment)));
+        let segments: Vec<Result<Arc<[u8]>>> = segments.collect();
         for ((_, load), segment) in loads.into_iter().zip(&segments) {
-            load.settle(Ok(segment.clone()));
+            load.settle(segment.clone());
         }
-        Ok(segments[0].clone())
+        Ok(segments)
     }
 
     /// What it takes to read what a cluster is decoded from.

@@ -32,6 +32,7 @@ pub struct Url {
     query: String,
     options: Vec<(String, String)>,
     tier: Option<TierOptions>,
+    keys: Vec<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,7 @@ impl FromStr for Url {
             query: String::new(),
             options: Vec::new(),
             tier: None,
+            keys: Vec::new(),
         };
         if matches!(scheme, Scheme::Http | Scheme::Https) {
             url.query = query.into();
@@ -153,6 +155,16 @@ impl Url {
     /// Has its segments kept on disk, unless it says itself where they are.
     pub fn keep_in(&mut self, tier: &TierOptions) {
         self.tier.get_or_insert_with(|| tier.clone());
+    }
+
+    /// It has to be signed with one of these keys: files of PEM.
+    pub fn sign(&mut self, keys: &[PathBuf]) {
+        self.keys = keys.to_vec();
+    }
+
+    /// The keys that it has to be signed with one of, if there are any.
+    pub fn keys(&self) -> &[PathBuf] {
+        &self.keys
     }
 
     /// The object that is left without the last part of the path, and that part.

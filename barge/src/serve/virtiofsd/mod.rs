@@ -68,6 +68,7 @@ impl VirtiofsdArgs {
         let default = engine::Tuning::default();
         let translated = self.translated()?;
         Ok(Plan {
+            recorder: None,
             sources: vec![Named {
                 name: None,
                 source: Source::Tree(barge_client::Source::HostDir(dir)),

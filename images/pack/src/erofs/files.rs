@@ -127,7 +127,7 @@ impl<'a> Files<'a> {
                 scope.spawn(move || work(options, &queue));
             }
             let mut pending = VecDeque::<(Segment, Receiver<io::Result<Done>>)>::new();
-            for at in 0..self.visits.len() {
+            for at in self.order() {
                 let contents = match self.plan.kind(self.visits[at].node) {
                     Kind::File(contents) => contents.clone(),
                     Kind::Symlink(target) if target.len() <= self.rooms[at] => {
@@ -164,6 +164,21 @@ impl<'a> Files<'a> {
             Ok(())
         })?;
         Ok((self.bodies, self.tails))
+    }
+
+    /// All of them: those that are to come first, then the others.
+    fn order(&self) -> Vec<usize> {
+        let numbers: HashMap<_, _> = (self.visits.iter().enumerate())
+            .map(|(at, visit)| (visit.node, at))
+            .collect();
+        let mut taken = vec![false; self.visits.len()];
+        let first = self.options.first.iter();
+        let mut order: Vec<usize> = first
+            .filter_map(|node| numbers.get(node).copied())
+            .collect();
+        order.retain(|at| !std::mem::replace(&mut taken[*at], true));
+        order.extend((0..taken.len()).filter(|at| !taken[*at]));
+        order
     }
 
     fn failed(&self, at: usize, error: io::Error) -> Error {

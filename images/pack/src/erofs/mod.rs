@@ -16,7 +16,7 @@ use ::erofs::write::{BLOCK, Body, Common, Impossible, Inode, Metadata, can_name}
 
 use self::files::Files;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, Visit, path};
+use crate::plan::{NodeId, Plan, Visit, path};
 use crate::{Attributes, Kind, Output, Progress};
 
 /// How an image is written.
@@ -31,6 +31,8 @@ pub struct Options {
     pub chunk: Option<u64>,
     /// Store equal parts once: equal chunks, of compressed files equal segments of 1 MiB.
     pub dedupe: bool,
+    /// Files whose contents come first, in this order; those of others follow in the order of the tree.
+    pub first: Vec<NodeId>,
     /// Threads that read, compress and hash.
     pub threads: usize,
 }
@@ -49,6 +51,7 @@ impl Default for Options {
             cluster: 64 << 10,
             chunk: None,
             dedupe: false,
+            first: Vec::new(),
             threads: 1,
         }
     }

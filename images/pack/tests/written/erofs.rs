@@ -20,6 +20,7 @@ fn ways() -> Vec<(&'static str, Options)> {
         chunk,
         dedupe,
         threads: 2,
+        ..Options::default()
     };
     let none = Compression::None;
     vec![

@@ -163,13 +163,13 @@ impl Erofs {
             }
             return Ok(());
         }
-        let bytes = access.bytes(device, place, len as usize)?;
-        parts.push(Part::Bytes {
-            bytes: bytes.into(),
-            skip: 0,
-            len: len as usize,
-        });
-        Ok(())
+        access.segments(device, place, len as usize, &mut |bytes, range| {
+            parts.push(Part::Bytes {
+                bytes,
+                skip: range.start,
+                len: range.len(),
+            });
+        })
     }
 
     /// Gives a part to the sink, and says how many bytes.

@@ -33,7 +33,7 @@ const MAX_KNOWN: usize = 1 << 20;
 pub(crate) struct Erofs {
     image: Image,
     devices: Arc<Devices>,
-    /// What tells this image from others: of its superblock.
+    /// What tells this image from others: of its superblock, and of the root of its hashes.
     identity: u64,
     /// Nodes that are in the tree, because a look-up led to them.
     known: Mutex<HashSet<u64>>,
@@ -72,10 +72,12 @@ impl Erofs {
         let mut superblock = [0; 128];
         let read = access.read_at(0, SUPERBLOCK_OFFSET as u64, &mut superblock);
         read.map_err(Error::Storage)?;
+        let root = devices.root.as_ref().map_or(&[][..], |root| root);
+        let identity = fold(&[&superblock[..], root].concat());
         let erofs = Erofs {
             image,
             devices,
-            identity: fold(&superblock),
+            identity,
             known: Mutex::default(),
         };
         // What has no root is no image.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use image::ImageFs;
+use image::{ImageFs, Trust};
 use tempfile::TempDir;
 
 /// An image with what it was made of.
@@ -59,7 +59,7 @@ impl Bed {
 
     /// Opens it.
     pub(crate) fn open(&self) -> ImageFs {
-        ImageFs::open(&self.image(), &self.devices).expect("an image")
+        ImageFs::open(&self.image(), &self.devices, &Trust::Hashes).expect("an image")
     }
 
     /// Has the kernel mount it; or why that cannot be.

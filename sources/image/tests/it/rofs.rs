@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use image::{FileRanges, ImageFs, MemoryRanges, RangeSource};
+use image::{FileRanges, ImageFs, MemoryRanges, RangeSource, Trust};
 use proptest::prelude::*;
 use rofs::Writer;
 use vfs::{Caller, Errno, FileSystem, Handle, Kind};
@@ -42,14 +42,14 @@ fn image() -> Vec<u8> {
 
 fn in_memory(image: Vec<u8>) -> Result<ImageFs, String> {
     let source: Arc<dyn RangeSource> = Arc::new(MemoryRanges(image));
-    ImageFs::with(vec![source], CACHE).map_err(|error| error.to_string())
+    ImageFs::with(vec![source], CACHE, &Trust::Hashes).map_err(|error| error.to_string())
 }
 
 fn in_a_file(image: &[u8]) -> ImageFs {
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().write_all_at(image, 0).expect("written");
     let source: Arc<dyn RangeSource> = Arc::new(FileRanges::open(file.path()).expect("opened"));
-    ImageFs::with(vec![source], CACHE).expect("an image")
+    ImageFs::with(vec![source], CACHE, &Trust::Hashes).expect("an image")
 }
 
 fn names(seen: &Seen) -> Vec<String> {
@@ -117,7 +117,7 @@ fn tables_that_would_fill_the_memory_are_refused() {
     file.as_file().write_all_at(&image, 0).expect("written");
     file.as_file().set_len(1 << 42).expect("sparse");
     let source: Arc<dyn RangeSource> = Arc::new(FileRanges::open(file.path()).expect("opened"));
-    assert!(ImageFs::with(vec![source], CACHE).is_err());
+    assert!(ImageFs::with(vec![source], CACHE, &Trust::Hashes).is_err());
 }
 
 proptest! {

@@ -1,0 +1,148 @@
+//! Whether an image is what was packed, byte for byte, and who has signed it.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use erofs::check::MOST_FINDINGS;
+use sidecar::{Broken, HASH, HEADER, Hash, Header, Manifest, PublicKey, Shape, hash};
+
+/// Chunks that are read at a time, 1 MiB: from each multiple of this on, so many hashes lie in one chunk.
+const AT_A_TIME: u64 = 64;
+
+/// Holds all bytes of the image in the first `len` bytes of `file` against its hashes, and those against a signature with one
+/// of `keys`, if there are any, and gives `told` what is wrong. Without `keys`, an image without hashes is fine.
+pub(super) fn check(
+    file: &File,
+    len: u64,
+    keys: &[PublicKey],
+    told: &mut dyn FnMut(String),
+) -> io::Result<()> {
+    let mut bytes = [0; HEADER];
+    let header = match len < HEADER as u64 {
+        true => Ok(None),
+        false => {
+            file.read_exact_at(&mut bytes, 0)?;
+            Header::parse(&bytes, len)
+        }
+    };
+    let header = match header {
+        Ok(None) if keys.is_empty() => return Ok(()),
+        Ok(header) => header.ok_or(Broken::NotSigned),
+        Err(broken) => Err(broken),
+    };
+    let header = match header {
+        Ok(header) => header,
+        Err(broken) => {
+            told(broken.to_string());
+            return Ok(());
+        }
+    };
+    check_signature(&header, keys, told);
+    let range = header.manifest();
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    file.read_exact_at(&mut bytes, range.start)?;
+    match Manifest::parse(&header, &bytes) {
+        Ok(manifest) => {
+            let shape = header.shape();
+            Levels {
+                file,
+                shape,
+                manifest,
+            }
+            .check(told)
+        }
+        Err(broken) => {
+            told(broken.to_string());
+            Ok(())
+        }
+    }
+}
+
+fn check_signature(header: &Header, keys: &[PublicKey], told: &mut dyn FnMut(String)) {
+    if keys.is_empty() {
+        if !header.is_consistent() {
+            told(Broken::Signature.to_string());
+        }
+        return;
+    }
+    match (header.verify(keys), header.signer()) {
+        (Ok(()), _) => {}
+        (Err(Broken::OtherKey), Some(signer)) => told(format!("{}: {signer}", Broken::OtherKey)),
+        (Err(broken), _) => told(broken.to_string()),
+    }
+}
+
+/// An image and its hashes.
+struct Levels<'a> {
+    file: &'a File,
+    shape: &'a Shape,
+    manifest: Manifest,
+}
+
+impl Levels<'_> {
+    /// From the uppermost level down, so that it is said first which hashes are not to be believed themselves.
+    fn check(&self, told: &mut dyn FnMut(String)) -> io::Result<()> {
+        let mut found = 0;
+        let mut told = |range: (u64, u64), what: &str| {
+            told(format!("bytes {} to {}: {what}", range.0, range.1 - 1));
+            found += 1;
+            found < MOST_FINDINGS
+        };
+        for level in (0..self.shape.levels().len()).rev() {
+            if let Some(above) = self.shape.levels().get(level + 1) {
+                let between = (self.shape.levels()[level].end, above.start);
+                let bytes = self.read(between.0, between.1)?;
+                let zeros = bytes.iter().all(|byte| *byte == 0);
+                if !zeros && !told(between, "expected zeros") {
+                    return Ok(());
+                }
+            }
+            let chunks = self.shape.chunks(level);
+            for first in (0..chunks).step_by(AT_A_TIME as usize) {
+                let numbers = first..chunks.min(first + AT_A_TIME);
+                for number in self.wrong(level, numbers)? {
+                    let range = self.shape.chunk(level, number);
+                    if !told((range.start, range.end), "not what was packed") {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of some chunks of a level whose hashes are others.
+    fn wrong(&self, level: usize, numbers: Range<u64>) -> io::Result<Vec<u64>> {
+        let place = |number| self.shape.chunk(level, number);
+        let start = place(numbers.start).start;
+        let bytes = self.read(start, place(numbers.end - 1).end)?;
+        let hashes = self.hashes(level, &numbers)?;
+        let wrong = numbers.zip(hashes).filter(|(number, expected)| {
+            let range = place(*number);
+            let chunk = &bytes[(range.start - start) as usize..(range.end - start) as usize];
+            hash(chunk, (level, *number) == (0, 0)) != *expected
+        });
+        Ok(wrong.map(|(number, _)| number).collect())
+    }
+
+    /// The hashes that those chunks have to have.
+    fn hashes(&self, level: usize, numbers: &Range<u64>) -> io::Result<Vec<Hash>> {
+        if level + 1 == self.shape.levels().len() {
+            let each = numbers.clone().filter_map(|at| self.manifest.hash(at));
+            return Ok(each.collect());
+        }
+        let (chunk, place) = Shape::above(numbers.start);
+        let at = self.shape.chunk(level + 1, chunk).start + place.start as u64;
+        let mut hashes = vec![[0; HASH]; (numbers.end - numbers.start) as usize];
+        self.file.read_exact_at(hashes.as_flattened_mut(), at)?;
+        Ok(hashes)
+    }
+
+    fn read(&self, start: u64, end: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; (end - start) as usize];
+        self.file.read_exact_at(&mut bytes, start)?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,58 @@
+//! `--record-trace`: what clients touch of a source, written to a file as they do.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use layers::{Record, stack};
+use vfs::FileSystem;
+
+use crate::Failure;
+
+/// A trace under construction.
+pub(crate) struct Recorder {
+    path: PathBuf,
+    /// The first error stays, and ends the recording.
+    file: Mutex<io::Result<BufWriter<File>>>,
+}
+
+impl Recorder {
+    /// Begins a trace in a file, in the place of what is there.
+    pub(crate) fn create(path: &Path) -> Result<Arc<Recorder>, Failure> {
+        let file = File::create(path);
+        let file = file.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+        Ok(Arc::new(Recorder {
+            path: path.to_owned(),
+            file: Mutex::new(Ok(BufWriter::new(file))),
+        }))
+    }
+
+    /// `fs`, of which everything that is touched is recorded.
+    pub(crate) fn over(self: &Arc<Recorder>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+        let recorder = self.clone();
+        let touched = move |path: &[u8], range: Range<u64>| {
+            recorder.write(|file| file.write_all(&pack::trace::line(path, range)));
+        };
+        stack(fs, Record::new(Box::new(touched)))
+    }
+
+    /// The trace is whole.
+    pub(crate) fn finish(&self) -> Result<(), Failure> {
+        self.write(BufWriter::flush);
+        match &*self.file.lock().expect("no panic holds it") {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Failure::new(format!("{}: {error}", self.path.display()))),
+        }
+    }
+
+    fn write(&self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
+        let mut file = self.file.lock().expect("no panic holds it");
+        if let Ok(open) = &mut *file
+            && let Err(error) = write(open)
+        {
+            *file = Err(error);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What a program needs of a tree, in which order: recorded while it ran, and held against an image.
+//!
+//! A trace is lines of text: offset, length, and the path from the root, with a space between. They name parts of files rather than of an image, so they are
+//! as true for the next image of that tree. The length is 0 where a node was only looked up; of a directory, bytes are its listing. In paths a
+//! backslash is `\\` and a newline `\n`.
+//!
+//! What it lacks on purpose: times, and how often; what is not in the tree any more is passed over.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use ::erofs::layout::FileType;
+use ::erofs::read::{Cluster, Error as ReadError, Image, Inode, Storage, What};
+use sidecar::{CHUNK, Hot};
+
+use crate::Kind;
+use crate::error::{Error, Result};
+use crate::plan::{NodeId, Plan};
+
+/// Chunks between two that are wanted, up to which it is better to read them as well than to ask twice: 64 KiB.
+const GAP: u32 = 4;
+
+/// The most lines of a trace: what is recorded is no more.
+const MOST: usize = 1 << 20;
+
+/// A trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    touched: Vec<(Vec<u8>, Range<u64>)>,
+}
+
+/// A line of a trace: these bytes of what is at `path`.
+pub fn line(path: &[u8], range: Range<u64>) -> Vec<u8> {
+    let mut line = format!("{} {} ", range.start, range.end - range.start).into_bytes();
+    for byte in path {
+        match byte {
+            b'\\' => line.extend(b"\\\\"),
+            b'\n' => line.extend(b"\\n"),
+            byte => line.push(*byte),
+        }
+    }
+    line.push(b'\n');
+    line
+}
+
+impl Trace {
+    /// Reads it off a file's bytes. A last line without an end is passed over: who wrote it was stopped.
+    pub fn parse(bytes: &[u8]) -> Result<Trace> {
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n').take(MOST);
+        let whole = lines.filter_map(|line| line.strip_suffix(b"\n"));
+        let touched = whole.enumerate().map(|(at, line)| {
+            parse_line(line).ok_or_else(|| {
+                let got = line.escape_ascii();
+                Error::new(format!(
+                    "line {}: expected OFFSET LENGTH PATH, got '{got}'",
+                    at + 1
+                ))
+            })
+        });
+        Ok(Trace {
+            touched: touched.collect::<Result<_>>()?,
+        })
+    }
+
+    /// The files of `plan` in the order that they were read first.
+    pub fn files(&self, plan: &Plan) -> Vec<NodeId> {
+        let read = self.touched.iter().filter(|(_, range)| !range.is_empty());
+        let nodes = read.filter_map(|(path, _)| {
+            let names = path
+                .split(|byte| *byte == b'/')
+                .filter(|name| !name.is_empty());
+            let found = |at, name| plan.lookup(at, name);
+            names.into_iter().try_fold(NodeId::ROOT, found)
+        });
+        let mut files: Vec<_> = nodes
+            .filter(|node| matches!(plan.kind(*node), Kind::File(_)))
+            .collect();
+        let mut known = BTreeSet::new();
+        files.retain(|node| known.insert(*node));
+        files
+    }
+
+    /// What of the image of EROFS in `file` is read by who does all that once more: ranges in the order that they are needed first.
+    pub fn hot(&self, file: &File) -> Result<Vec<Hot>> {
+        let failed = |error: ReadError<io::Error>| Error::new(error);
+        let storage = Logged {
+            file,
+            log: RefCell::default(),
+        };
+        let image = Image::open(&storage).map_err(failed)?;
+        let mut walk = Walk {
+            root: image.inode(&storage, image.root).map_err(failed)?,
+            image,
+            storage,
+            known: HashMap::new(),
+        };
+        for (path, range) in &self.touched {
+            walk.touch(path, range).map_err(failed)?;
+        }
+        Ok(ranges(&walk.storage.log.into_inner()))
+    }
+}
+
+fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Range<u64>)> {
+    let mut parts = line.splitn(3, |byte| *byte == b' ');
+    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
+    let (offset, len) = (number()?, number()?);
+    let mut path = Vec::new();
+    let mut bytes = parts.next()?.iter();
+    while let Some(byte) = bytes.next() {
+        path.push(match byte {
+            b'\\' => match bytes.next()? {
+                b'n' => b'\n',
+                b'\\' => b'\\',
+                _ => return None,
+            },
+            byte => *byte,
+        });
+    }
+    Some((path, offset..offset.checked_add(len)?))
+}
+
+/// Chunks with when they were needed first, as ranges.
+fn ranges(log: &BTreeMap<u32, usize>) -> Vec<Hot> {
+    let mut ranges: Vec<(usize, Hot)> = Vec::new();
+    for (&chunk, &when) in log {
+        match ranges.last_mut() {
+            Some((first, hot)) if chunk - (hot.first + hot.count) <= GAP => {
+                *first = when.min(*first);
+                hot.count = chunk + 1 - hot.first;
+            }
+            _ => ranges.push((
+                when,
+                Hot {
+                    first: chunk,
+                    count: 1,
+                },
+            )),
+        }
+    }
+    ranges.sort_by_key(|(when, _)| *when);
+    ranges.into_iter().map(|(_, hot)| hot).collect()
+}
+
+/// Goes through an image as the trace says.
+struct Walk<'a> {
+    image: Image,
+    storage: Logged<'a>,
+    root: Inode,
+    /// What paths lead to.
+    known: HashMap<Vec<u8>, Option<Inode>>,
+}
+
+impl Walk<'_> {
+    fn touch(&mut self, path: &[u8], range: &Range<u64>) -> Walked<()> {
+        let Some(inode) = self.find(path)? else {
+            return Ok(());
+        };
+        if !matches!(
+            inode.kind,
+            FileType::File | FileType::Directory | FileType::Symlink
+        ) {
+            return Ok(());
+        }
+        let contents = self.image.contents(&self.storage, &inode)?;
+        // Whoever looks a link up reads it.
+        let range = match inode.kind {
+            FileType::Symlink => &(0..inode.size),
+            _ => range,
+        };
+        let (mut at, end) = (range.start, range.end.min(contents.size()));
+        while at < end {
+            let run = self.image.map(&self.storage, &contents, at)?;
+            let next = run.start.saturating_add(run.len).min(end);
+            match run.what {
+                What::Stored { place, .. } => {
+                    let start = place + (at - run.start);
+                    self.storage.note(start..start + (next - at));
+                }
+                What::Encoded(Cluster { place, encoded, .. }) => {
+                    self.storage.note(place..place + u64::from(encoded));
+                }
+                // The others are in no image that is written here.
+                What::Hole | What::Metabox(_) | What::Packed(_) => {}
+            }
+            if next <= at {
+                break;
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, path: &[u8]) -> Walked<Option<Inode>> {
+        let (mut at, mut end) = (self.root, 0);
+        for name in path.split(|byte| *byte == b'/') {
+            end += name.len();
+            if !name.is_empty() {
+                let whole = &path[..end];
+                let found = match self.known.get(whole) {
+                    Some(found) => *found,
+                    None => self.child(&at, name)?,
+                };
+                self.known.insert(whole.to_vec(), found);
+                match found {
+                    Some(inode) => at = inode,
+                    None => return Ok(None),
+                }
+            }
+            end += 1;
+        }
+        Ok(Some(at))
+    }
+
+    fn child(&self, dir: &Inode, name: &[u8]) -> Walked<Option<Inode>> {
+        if dir.kind != FileType::Directory {
+            return Ok(None);
+        }
+        let contents = self.image.contents(&self.storage, dir)?;
+        let found = self.image.lookup(&self.storage, &contents, name)?;
+        let inode = found.map(|(nid, _)| self.image.inode(&self.storage, nid));
+        inode.transpose()
+    }
+}
+
+type Walked<T> = std::result::Result<T, ReadError<io::Error>>;
+
+/// An image in a file, and which chunks of it were read, with when first.
+struct Logged<'a> {
+    file: &'a File,
+    log: RefCell<BTreeMap<u32, usize>>,
+}
+
+impl Logged<'_> {
+    fn note(&self, bytes: Range<u64>) {
+        let mut log = self.log.borrow_mut();
+        for chunk in bytes.start / CHUNK..bytes.end.div_ceil(CHUNK) {
+            // Beyond 64 TiB nothing is hot.
+            if let Ok(chunk) = u32::try_from(chunk) {
+                let when = log.len();
+                log.entry(chunk).or_insert(when);
+            }
+        }
+    }
+}
+
+impl Storage for Logged<'_> {
+    type Error = io::Error;
+    type Decoded = Vec<u8>;
+
+    fn devices(&self) -> u16 {
+        1
+    }
+
+    fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.note(at..at.saturating_add(into.len() as u64));
+        self.file.read_exact_at(into, at)
+    }
+
+    fn decoded(&self, image: &Image, cluster: &Cluster) -> Walked<Vec<u8>> {
+        cluster.decode(image, self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_they_were_written() {
+        let touched = [
+            (&b"usr/bin/node"[..], 0..4096),
+            (b"a name\\n with\n all", 7..7),
+            (b"", 0..10),
+            (b"\xff", 5..u64::MAX),
+        ];
+        let mut bytes: Vec<u8> = Vec::new();
+        for (path, range) in touched.clone() {
+            bytes.extend(line(path, range));
+        }
+        bytes.extend(b"12 cut off");
+        let want = touched.map(|(path, range)| (path.to_vec(), range)).to_vec();
+        assert_eq!(Trace::parse(&bytes).expect("a trace").touched, want);
+        for bad in [
+            "x",
+            "1 2",
+            "1 x path",
+            "1 -2 path",
+            "1 2 \\x",
+            "18446744073709551615 1 a",
+        ] {
+            let error = Trace::parse(format!("{bad}\n").as_bytes()).expect_err(bad);
+            assert!(error.to_string().starts_with("line 1: expected"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_close_is_one_range_and_what_is_first_comes_first() {
+        let log = BTreeMap::from([(0, 0), (2, 7), (7, 9), (20, 1), (21, 2), (100, 3)]);
+        let want = [(0, 8), (20, 2), (100, 1)];
+        let got: Vec<_> = ranges(&log)
+            .iter()
+            .map(|hot| (hot.first, hot.count))
+            .collect();
+        assert_eq!(got, want);
+    }
+}

@@ -1,0 +1,82 @@
+//! What is behind the hashes: the last of them, and the hot list.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::Broken;
+use crate::header::Header;
+use crate::shape::{CHUNK, HASH, Hash};
+
+/// The most ranges of a hot list: half a MiB of them.
+pub const MOST_HOT: u32 = 1 << 16;
+
+/// Chunks of the image that follow each other, and are worth reading before anybody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hot {
+    /// The first one.
+    pub first: u32,
+    /// How many, at least one.
+    pub count: u32,
+}
+
+impl Hot {
+    pub(crate) const SIZE: usize = 8;
+
+    /// Their bytes in an image, whose end may come before theirs.
+    pub fn range(&self) -> Range<u64> {
+        let first = u64::from(self.first);
+        first * CHUNK..(first + u64::from(self.count)) * CHUNK
+    }
+
+    pub(crate) fn encode(&self) -> [u8; Hot::SIZE] {
+        let mut bytes = [0; Hot::SIZE];
+        bytes[..4].copy_from_slice(&self.first.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.count.to_le_bytes());
+        bytes
+    }
+}
+
+/// A manifest, of which the root has been held against header and bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    top: Vec<u8>,
+    /// The hot list, in the order that it is to be read in.
+    pub hot: Vec<Hot>,
+}
+
+impl Manifest {
+    /// Reads it off `bytes`, which lie at [`Header::manifest`].
+    pub fn parse(header: &Header, bytes: &[u8]) -> Result<Manifest, Broken> {
+        let range = header.manifest();
+        if bytes.len() as u64 != range.end - range.start
+            || header.root_with(bytes) != *header.root()
+        {
+            return Err(Broken::Damaged("the root is not of these hashes"));
+        }
+        let (top, ranges) = bytes.split_at(bytes.len() - header.hot() * Hot::SIZE);
+        let chunks = header.shape().chunks(0);
+        let (ranges, _) = ranges.as_chunks::<{ Hot::SIZE }>();
+        let hot = ranges.iter().map(|bytes| {
+            let [a, b, c, d, rest @ ..] = *bytes;
+            let hot = Hot {
+                first: u32::from_le_bytes([a, b, c, d]),
+                count: u32::from_le_bytes(rest),
+            };
+            let end = u64::from(hot.first) + u64::from(hot.count);
+            match hot.count > 0 && end <= chunks {
+                true => Ok(hot),
+                false => Err(Broken::Damaged("a hot range that the image has not")),
+            }
+        });
+        Ok(Manifest {
+            hot: hot.collect::<Result<_, _>>()?,
+            top: top.to_vec(),
+        })
+    }
+
+    /// The hash of a chunk of the uppermost level.
+    pub fn hash(&self, number: u64) -> Option<Hash> {
+        let at = usize::try_from(number).ok()?.checked_mul(HASH)?;
+        self.top.get(at..)?.first_chunk().copied()
+    }
+}

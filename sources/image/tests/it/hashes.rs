@@ -1,0 +1,294 @@
+//! Images with hashes: whatever of them is changed is never shown, and nothing else is lost by that.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use image::{
+    Held, ImageFs, MemoryRanges, OpenError, Piece, PublicKey, RangeSource, Trust, Untrusted,
+};
+use sidecar::{Broken, Builder, CHUNK, Hot, SecretKey};
+use tempfile::TempDir;
+use vfs::{Errno, OpenFlags, Patience};
+use vfs_testkit::Seen;
+
+use crate::bed::Bed;
+use crate::compare::root;
+
+/// Room for everything.
+const CACHE: u64 = 256 << 20;
+
+/// An image in memory that notes what is read of it.
+struct Noted {
+    bytes: MemoryRanges,
+    reads: Mutex<Vec<(u64, u64)>>,
+}
+
+impl RangeSource for Noted {
+    fn len(&self) -> u64 {
+        self.bytes.len()
+    }
+
+    fn patience(&self, _at: u64, _len: usize) -> Patience {
+        Patience::Full
+    }
+
+    fn run(&self) -> u64 {
+        self.bytes.run()
+    }
+
+    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        let last = pieces.last().expect("a piece");
+        let end = last.at + last.into.len() as u64;
+        let mut reads = self.reads.lock().expect("no panic holds it");
+        reads.push((pieces[0].at, end - pieces[0].at));
+        self.bytes.read(pieces)
+    }
+
+    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
+        None
+    }
+}
+
+fn noted(bytes: Vec<u8>) -> Arc<Noted> {
+    Arc::new(Noted {
+        bytes: MemoryRanges(bytes),
+        reads: Mutex::default(),
+    })
+}
+
+fn open(source: &Arc<Noted>, trust: &Trust) -> Result<ImageFs, OpenError> {
+    ImageFs::with(vec![source.clone()], CACHE, trust)
+}
+
+/// Bytes that do not compress.
+fn noise(len: usize, mut state: u64) -> Vec<u8> {
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// An image with hashes of a level of their own, and `big` of 9 MiB, `a` and `b` of 300,000 bytes in it.
+fn image(options: &[&str], hot: &[Hot], key: Option<&SecretKey>) -> Option<Vec<u8>> {
+    let tree = TempDir::new().expect("a directory");
+    plant(tree.path());
+    let bed = Bed::make(options, tree.path());
+    let bed = bed.inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
+    let image = fs::read(bed.image()).expect("an image");
+    let mut builder = Builder::default();
+    builder.append(&image);
+    let first = &image[..builder.first_chunk()];
+    let (behind, mut header) = builder.finish(first, hot).expect("there is room");
+    if let Some(key) = key {
+        header.sign(key);
+    }
+    assert_eq!(header.shape().levels().len(), 2, "hashes in two levels");
+    let mut image = [image, behind].concat();
+    image[..1024].copy_from_slice(&header.encode());
+    Some(image)
+}
+
+fn plant(root: &Path) {
+    for (name, len) in [("a", 300_000), ("b", 300_000), ("big", 9 << 20)] {
+        fs::write(
+            root.join(name),
+            noise(len, len as u64 + u64::from(name.as_bytes()[0])),
+        )
+        .expect("written");
+    }
+    fs::write(root.join("text"), "again and again\n".repeat(50_000)).expect("written");
+}
+
+fn read(root: &Seen, name: &str) -> vfs::Result<Vec<u8>> {
+    let file = root.lookup(name)?.open(OpenFlags::READ)?;
+    let mut bytes = Vec::new();
+    loop {
+        match file.read(bytes.len() as u64, 1 << 20)? {
+            read if read.is_empty() => return Ok(bytes),
+            read => bytes.extend(read),
+        }
+    }
+}
+
+fn expected(name: &str) -> Vec<u8> {
+    match name {
+        "text" => "again and again\n".repeat(50_000).into(),
+        "big" => noise(9 << 20, (9 << 20) + u64::from(b'b')),
+        name => noise(300_000, 300_000 + u64::from(name.as_bytes()[0])),
+    }
+}
+
+const NAMES: [&str; 4] = ["a", "b", "big", "text"];
+
+#[test]
+fn all_is_shown_as_long_as_nothing_is_changed() {
+    for options in [&[][..], &["-zlz4"], &["-zlz4hc", "-C65536"]] {
+        let Some(image) = image(options, &[], None) else {
+            return;
+        };
+        let fs = open(&noted(image), &Trust::Hashes).expect("an image");
+        for name in NAMES {
+            assert!(
+                read(&root(&fs), name) == Ok(expected(name)),
+                "{options:?} {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_changed_cannot_be_read_and_all_else_can() {
+    for options in [&[][..], &["-zlz4"]] {
+        let Some(image) = image(options, &[], None) else {
+            return;
+        };
+        // A place within `a`, which is stored as it is.
+        let part = &expected("a")[100_000..100_064];
+        let at = image.windows(64).position(|bytes| bytes == part);
+        let at = at.expect("it is there");
+        for flip in [0x80, 1] {
+            let mut image = image.clone();
+            image[at] ^= flip;
+            let fs = open(&noted(image), &Trust::Hashes).expect("an image");
+            for name in ["b", "big", "text"] {
+                assert!(read(&root(&fs), name) == Ok(expected(name)), "{name}");
+            }
+            assert_eq!(read(&root(&fs), "a"), Err(Errno::EIO));
+            // What is before and behind it is there; another time as well.
+            for _ in 0..2 {
+                let file = root(&fs)
+                    .lookup("a")
+                    .expect("there")
+                    .open(OpenFlags::READ)
+                    .expect("opened");
+                assert_eq!(file.read(100_000, 64), Err(Errno::EIO));
+                for at in [0, 200_000] {
+                    let want = &expected("a")[at..at + 50_000];
+                    assert!(file.read(at as u64, 50_000).as_deref() == Ok(want));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hashes_are_held_against_hashes() {
+    let Some(image) = image(&[], &[], None) else {
+        return;
+    };
+    let header = sidecar::Header::parse(image.first_chunk().expect("long"), image.len() as u64);
+    let header = header.expect("sound").expect("there");
+    let level = header.shape().chunk(1, 0);
+    let mut changed = image.clone();
+    changed[level.start as usize] ^= 1;
+    let fs = open(&noted(changed), &Trust::Hashes);
+    assert!(fs.is_err(), "the superblock's own hash cannot be believed");
+    for at in header.manifest() {
+        let mut changed = image.clone();
+        changed[at as usize] ^= 1;
+        let opened = open(&noted(changed), &Trust::Hashes).err();
+        assert!(
+            matches!(
+                opened,
+                Some(OpenError::Untrusted(Untrusted::Broken(Broken::Damaged(_))))
+            ),
+            "{opened:?}"
+        );
+    }
+}
+
+#[test]
+fn only_what_somebody_trusted_has_signed_is_opened() {
+    let [one, other] = [1, 2].map(key);
+    let Some(signed) = image(&[], &[], Some(&one)) else {
+        return;
+    };
+    let Some(unsigned) = image(&[], &[], None) else {
+        return;
+    };
+    let trust = |keys: &[PublicKey]| Trust::Keys(keys.to_vec());
+    let both = trust(&[other.public(), one.public()]);
+    let fs = open(&noted(signed.clone()), &both).expect("trusted");
+    assert!(read(&root(&fs), "b") == Ok(expected("b")));
+    let why = |image: &[u8], trust: &Trust| match open(&noted(image.to_vec()), trust) {
+        Err(OpenError::Untrusted(Untrusted::Broken(why))) => why,
+        other => panic!("{:?}", other.err()),
+    };
+    assert_eq!(why(&signed, &trust(&[other.public()])), Broken::OtherKey);
+    assert_eq!(why(&unsigned, &both), Broken::NotSigned);
+    let mut forged = signed.clone();
+    forged[88] ^= 1;
+    assert_eq!(why(&forged, &both), Broken::Signature);
+    // Somebody else's content under the header that was signed.
+    let mut forged = signed;
+    forged[1024 + 40] ^= 1;
+    assert!(
+        open(&noted(forged), &both).is_err(),
+        "the superblock is not what was signed"
+    );
+}
+
+fn key(seed: u8) -> SecretKey {
+    let secret = [
+        "MC4CAQAwBQYDK2VwBCIEIDm34jEZWTyBUJQMb0ZEdSQmtpb6FHlhFkOS6vpJ0Vuh",
+        "MC4CAQAwBQYDK2VwBCIEIDm34jEZWTyBUJQMb0ZEdSQmtpb6FHlhFkOS6vpJ0Vui",
+    ][usize::from(seed - 1)];
+    let pem = format!("-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n");
+    SecretKey::from_pem(&pem).expect("a key")
+}
+
+#[test]
+fn what_is_hot_is_read_ahead_in_few_pieces_and_never_again() {
+    let hot = [
+        Hot { first: 0, count: 3 },
+        Hot {
+            first: 100,
+            count: 150,
+        },
+    ];
+    let Some(image) = image(&[], &hot, None) else {
+        return;
+    };
+    let source = noted(image);
+    let fs = open(&source, &Trust::Hashes).expect("an image");
+    let took = || std::mem::take(&mut *source.reads.lock().expect("no panic holds it"));
+    took();
+    let thread = fs.read_ahead().expect("there is a list");
+    thread.join().expect("no panic");
+    let reads = took();
+    // A MiB each, and a chunk of hashes.
+    assert!(reads.len() <= 6, "{reads:?}");
+    let bytes: u64 = reads.iter().map(|(_, len)| len).sum();
+    assert!(bytes <= (3 + 150 + 1) * CHUNK, "{reads:?}");
+    assert!(read(&root(&fs), "big") == Ok(expected("big")));
+    let again = took();
+    let hot = 100 * CHUNK..250 * CHUNK;
+    let overlaps = |&(at, len): &(u64, u64)| at < hot.end && at + len > hot.start;
+    assert!(!again.iter().any(overlaps), "{again:?}");
+}
+
+#[test]
+fn no_more_is_read_ahead_than_half_of_the_cache() {
+    let hot = [Hot {
+        first: 0,
+        count: 500,
+    }];
+    let Some(image) = image(&[], &hot, None) else {
+        return;
+    };
+    let source = noted(image);
+    let cache = 64 * CHUNK;
+    let fs = ImageFs::with(vec![source.clone()], cache, &Trust::Hashes).expect("an image");
+    let thread = fs.read_ahead().expect("there is a list");
+    thread.join().expect("no panic");
+    assert!(
+        fs.figures().bytes <= cache / 2 + 4 * CHUNK,
+        "{:?}",
+        fs.figures()
+    );
+    assert!(read(&root(&fs), "big") == Ok(expected("big")));
+    assert!(fs.figures().bytes <= cache);
+}
