@@ -26,7 +26,8 @@ pub fn image(data: &[u8]) {
     };
     let mut file = [image, &behind].concat();
     file[..HEADER].copy_from_slice(&header.encode());
-    let fits = count > 0 && hot.range().start + u64::from(count - 1) * sidecar::CHUNK < image.len() as u64;
+    let fits =
+        count > 0 && hot.range().start + u64::from(count - 1) * sidecar::CHUNK < image.len() as u64;
     assert_eq!(verify(&file) == Ok(true), fits);
     if fits && flip != 0 {
         let at = usize::from(at) * file.len() / 256;
