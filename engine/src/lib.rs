@@ -15,8 +15,11 @@
 
 mod datagrams;
 mod drive;
+mod histogram;
 mod input;
 mod lane;
+mod ledger;
+mod look;
 mod pace;
 mod queue;
 mod request;
@@ -27,6 +30,9 @@ mod watch;
 mod wheel;
 mod workers;
 
+pub use histogram::Times;
+pub use ledger::{Operation, Operations};
+pub use look::{LaneLook, Look};
 pub use queue::{Driven, Queues};
 pub use server::{Engine, Service, Tuning};
 pub use stats::{Snapshot, Stats};

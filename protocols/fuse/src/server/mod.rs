@@ -29,10 +29,10 @@ mod walk;
 mod xattr;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Patience, Result};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role};
+use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Vocabulary};
 
 use self::handles::{Handles, Open};
 use self::init::Agreed;
@@ -239,6 +239,7 @@ impl wire::Session for Session {
             Some(_) => turn.answer(&request),
             None => turn.answer_first(&request),
         });
+        call.note(u16::try_from(header.opcode).unwrap_or(0));
         let Err(errno) = done else {
             return Ok(Answer::Done);
         };
@@ -248,11 +249,49 @@ impl wire::Session for Session {
             Errno::PARKED => Answer::Parked,
             _ if silent => Answer::Done,
             errno => {
+                call.note_fault(errno.raw());
                 turn.refuse(errno);
                 Answer::Done
             }
         })
     }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        &VOCABULARY
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            version: self.agreed().map_or(String::new(), Agreed::version),
+            user: String::new(),
+        }
+    }
+}
+
+/// A request's word is its opcode.
+static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
+    let most = Opcode::ALL.iter().map(|&opcode| opcode as u32).max();
+    let word = |number| match Opcode::of(number) {
+        Some(opcode) => format!("FUSE_{}", constant_of(opcode.name())),
+        None => String::new(),
+    };
+    Vocabulary {
+        protocol: "fuse",
+        words: (0..=most.unwrap_or(0)).map(word).collect(),
+        fault: Vocabulary::errno,
+    }
+});
+
+/// `CopyFileRange` as the kernel's `COPY_FILE_RANGE`.
+fn constant_of(name: &str) -> String {
+    let mut constant = String::new();
+    for (at, letter) in name.char_indices() {
+        if at > 0 && letter.is_ascii_uppercase() {
+            constant.push('_');
+        }
+        constant.push(letter.to_ascii_uppercase());
+    }
+    constant
 }
 
 /// What a request says besides its arguments.
