@@ -14,6 +14,7 @@ mod log;
 mod mount;
 mod pack;
 mod reference;
+mod seeing;
 mod serve;
 mod service;
 mod signals;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Tree(args) => files::tree(args),
         Command::Pack(args) => pack::pack(args),
         Command::Check(args) => pack::check(args),
+        Command::Top(args) => seeing::top(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => reference::completions(args),
         Command::Man(args) => reference::man(args),

@@ -11,7 +11,7 @@ use super::block::{Block, Drive};
 use super::exports::ClientList;
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
-use super::plan::{Layers, Nfs, Nine, Plan, Virtiofs};
+use super::plan::{Http, Layers, Nfs, Nine, Plan, Virtiofs};
 use super::secure::TlsArgs;
 use super::vhost::Affinity;
 use super::virtio9p::Channel;
@@ -79,6 +79,15 @@ pub(crate) struct ServeArgs {
     /// path of a file; an image is the export without a name, or of its source's [usual port: 10809]
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<Addr>,
+    /// Show by HTTP what is done here, at PORT of this machine alone, tcp:HOST:PORT or unix:PATH: a status page (/), its figures
+    /// (/status.json), Prometheus's (/metrics), and whether it is there (/healthz). `barge top` shows the same. Whoever can connect sees
+    /// who the clients are
+    #[arg(long, value_name = "ADDR", value_parser = crate::seeing::addr)]
+    http: Option<Addr>,
+    /// A further name by which browsers and programs may call that, besides addresses, localhost and this machine's name; may be
+    /// repeated
+    #[arg(long, value_name = "NAME", requires = "http")]
+    http_name: Vec<String>,
     /// What a virtiofs guest may keep
     #[arg(long, value_name = "MODE", default_value = "auto")]
     cache: Cache,
@@ -130,7 +139,7 @@ pub(crate) struct ServeArgs {
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     identity: IdentityArg,
-    /// Run a command with $BARGE_9P, $BARGE_NFS and $BARGE_NBD set, stop when it ends, and exit with its status
+    /// Run a command with $BARGE_9P, $BARGE_NFS, $BARGE_NBD and $BARGE_HTTP set, stop when it ends, and exit with its status
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
     /// The largest 9P message to agree to, bytes
@@ -248,6 +257,10 @@ impl ServeArgs {
                 once: false,
             },
             tuning: self.tuning(),
+            http: self.http.clone().map(|addr| Http {
+                addr,
+                names: self.http_name.clone(),
+            }),
             run: self.run.clone(),
         })
     }
@@ -256,6 +269,7 @@ impl ServeArgs {
         let default = Tuning::default();
         Tuning {
             poll: self.poll_us.map_or(default.poll, Duration::from_micros),
+            counts: self.http.is_some(),
             workers: self.workers.map_or(default.workers, usize::from),
             connections: self.max_connections,
             in_flight: self.max_in_flight as usize,

@@ -13,8 +13,8 @@ use vfs::{Export, FileSystem, Level};
 use super::nfs;
 use super::plan::{Layers, Plan};
 use super::recovery::names_file;
-use crate::Failure;
 use crate::source::{Named, Source};
+use crate::{Failure, seeing};
 
 /// What is served.
 pub(super) struct Exports {
@@ -22,6 +22,8 @@ pub(super) struct Exports {
     pub(super) each: Vec<Arc<Export>>,
     /// What clients get that name none: the only source, or all of them as directories of one tree.
     pub(super) whole: Arc<Export>,
+    /// Each source as it was opened, before layers.
+    pub(super) sources: Vec<seeing::Source>,
     /// What clients of NFS are told may be mounted.
     pub(super) listed: Vec<Listed>,
     /// What is elsewhere.
@@ -79,7 +81,8 @@ impl Exports {
 
 /// Opens what `plan` names; nobody said where to serve it if `unnamed`.
 pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
-    let each = open_each(plan, unnamed)?;
+    let mut sources = Vec::new();
+    let each = open_each(plan, unnamed, &mut sources)?;
     let referrals = referrals(&plan.sources);
     let whole = match each.as_slice() {
         // A referral is told of by the directory that it is in.
@@ -94,6 +97,7 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
     Ok(Exports {
         each,
         whole,
+        sources,
         listed,
         referrals,
         images: images(plan)?,
@@ -177,7 +181,11 @@ fn check(lists: &[ClientList], names: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open_each(plan: &Plan, unnamed: bool) -> Result<Vec<Arc<Export>>, Failure> {
+fn open_each(
+    plan: &Plan,
+    unnamed: bool,
+    sources: &mut Vec<seeing::Source>,
+) -> Result<Vec<Arc<Export>>, Failure> {
     let names = names(&plan.sources)?;
     check(&plan.lists, &names)?;
     let share = usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX);
@@ -206,6 +214,11 @@ fn open_each(plan: &Plan, unnamed: bool) -> Result<Vec<Arc<Export>>, Failure> {
                     "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
                 )));
             }
+            sources.push(seeing::Source {
+                name: name.clone(),
+                source: source.to_string(),
+                fs: fs.clone(),
+            });
             let clients = of(&plan.lists, &name);
             let fs = wrap(fs, &plan.layers, clients);
             Ok(Arc::new(Export::new(name, fs)))

@@ -32,9 +32,17 @@ pub(super) struct Plan {
     pub(super) nfs: Option<Nfs>,
     pub(super) virtiofs: Virtiofs,
     pub(super) block: Block,
+    /// Where it is shown what is done, if it is.
+    pub(super) http: Option<Http>,
     pub(super) tuning: Tuning,
     /// The command for which all this lives.
     pub(super) run: Option<String>,
+}
+
+/// How it is shown what is done: where, and by which further names.
+pub(super) struct Http {
+    pub(super) addr: Addr,
+    pub(super) names: Vec<String>,
 }
 
 /// What stands between sources and clients, from the source up.

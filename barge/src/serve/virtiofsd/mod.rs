@@ -115,6 +115,7 @@ impl VirtiofsdArgs {
                 },
                 ..default
             },
+            http: None,
             run: None,
         })
     }

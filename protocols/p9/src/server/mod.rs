@@ -253,9 +253,9 @@ impl Session for Connection {
 
     fn facts(&self) -> Facts {
         Facts {
-            version: self.agreed().map_or(String::new(), |agreed| {
-                format!("{}, msize {}", agreed.dialect, agreed.msize)
-            }),
+            version: self
+                .agreed()
+                .map_or(String::new(), |agreed| agreed.dialect.to_string()),
             user: self.user.get().cloned().unwrap_or_default(),
         }
     }
