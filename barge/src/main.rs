@@ -7,6 +7,7 @@
 
 mod background;
 mod bench;
+mod calls;
 mod cli;
 mod connect;
 mod files;

@@ -3,7 +3,8 @@
 // Asks for the figures once a second, and shows what became of them during the last five. What clients say of themselves
 // is put in as text, never as markup.
 (() => {
-  const KEPT = 120, WINDOW = 5;
+  const KEPT = 120, WINDOW = 5, FEW = 10;
+  let wholeList = false;
   const samples = [], rates = [];
   const by = id => document.getElementById(id);
   const key = operation => operation.protocol + " " + operation.name;
@@ -55,7 +56,7 @@
     head.append(line("th", columns.map(column => column[0])));
     rows.forEach(row => body.append(line("td", row)));
     if (rows.length === 0) {
-      const row = document.createElement("tr"), only = cell("td", none, "none");
+      const row = document.createElement("tr"), only = cell("td", none, "empty");
       only.colSpan = columns.length;
       row.append(only);
       body.append(row);
@@ -113,10 +114,12 @@
       tile("errors/s", rate(failed), failed > 0 ? "bad" : ""),
       ...(hits + misses > 0 ? [tile("cache hits", (100 * hits / (hits + misses)).toFixed(1) + " %")] : []));
     draw();
-    table("operations", [["operation"], ["", "text wide"], ["per s"], ["median"], ["99 %"], ["99.9 %", "wide"], ["all"], ["failed"]],
-      operations.map(o => [o.name, o.protocol, rate(o.rate), time(quantile(o.buckets, 0.5)), time(quantile(o.buckets, 0.99)),
+    table("operations", [["operation"], ["", "text wide"], ["per s"], ["median"], ["99 %"], ["99.9 %", "wide"], ["all", "wide"], ["failed"]],
+      operations.slice(0, wholeList ? undefined : FEW).map(o => [o.name, o.protocol, rate(o.rate), time(quantile(o.buckets, 0.5)), time(quantile(o.buckets, 0.99)),
         time(quantile(o.buckets, 0.999)), count(o.count), [count(errors(o)), errors(o) ? "bad" : "none"]]),
       "nothing was asked yet");
+    by("all").hidden = operations.length <= FEW;
+    by("all").textContent = wholeList ? "only the most frequent" : "all " + operations.length;
     by("more").textContent = now.connections > now.clients.length ? "the " + now.clients.length + " busiest of " + now.connections : "";
     table("clients", [["address"], ["", "text"], ["who", "text wide"], ["for"], ["requests"], ["sent"], ["received", "wide"], ["in flight", "wide"], ["waiting", "wide"]],
       now.clients.map(c => [c.peer, c.version || c.protocol, c.user, age(c.age), count(c.done.requests), bytes(c.done.sent),
@@ -132,6 +135,7 @@
     table("errors", [["error"], ["operation", "text"], ["all"]], why.map(([errno, name, n]) => [errno, name, count(n)]), "none so far");
   };
 
+  by("all").addEventListener("click", () => { wholeList = !wholeList; show(); });
   const state = (text, mark) => { by("state").textContent = text; by("state").className = mark; };
   const look = async () => {
     try {

@@ -84,6 +84,10 @@ pub(crate) struct ServeArgs {
     /// who the clients are
     #[arg(long, value_name = "ADDR", value_parser = crate::seeing::addr)]
     http: Option<Addr>,
+    /// Write every call of the sources to a file, an object a line, for `barge bench replay`. It costs some microseconds a call, and
+    /// 200 bytes
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// A further name by which browsers and programs may call that, besides addresses, localhost and this machine's name; may be
     /// repeated
     #[arg(long, value_name = "NAME", requires = "http")]
@@ -218,6 +222,7 @@ impl ServeArgs {
                 squash: self.squash(),
                 read_only,
             },
+            trace: self.trace.clone(),
             lists: self.export.clone(),
             nine: Some(Nine {
                 addrs: self.nine.clone(),

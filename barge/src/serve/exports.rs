@@ -6,13 +6,15 @@ use std::time::Instant;
 
 use ::nfs::server::{Listed, Referral};
 use block::nbd::Image;
+use layers::record::Event;
 use layers::squash::Whom;
-use layers::{Bundle, Clients, ReadOnly, Trace, stack};
+use layers::{Bundle, Clients, ReadOnly, Record, Trace, stack};
 use vfs::{Export, FileSystem, Level};
 
 use super::nfs;
 use super::plan::{Layers, Plan};
 use super::recovery::names_file;
+use crate::calls::Recorder;
 use crate::source::{Named, Source};
 use crate::{Failure, seeing};
 
@@ -24,6 +26,8 @@ pub(super) struct Exports {
     pub(super) whole: Arc<Export>,
     /// Each source as it was opened, before layers.
     pub(super) sources: Vec<seeing::Source>,
+    /// What all calls are written to, if they are.
+    pub(super) trace: Option<Recorder>,
     /// What clients of NFS are told may be mounted.
     pub(super) listed: Vec<Listed>,
     /// What is elsewhere.
@@ -81,8 +85,12 @@ impl Exports {
 
 /// Opens what `plan` names; nobody said where to serve it if `unnamed`.
 pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
+    let trace = plan.trace.as_deref().map(|path| {
+        Recorder::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+    });
+    let trace = trace.transpose()?;
     let mut sources = Vec::new();
-    let each = open_each(plan, unnamed, &mut sources)?;
+    let each = open_each(plan, unnamed, trace.as_ref(), &mut sources)?;
     let referrals = referrals(&plan.sources);
     let whole = match each.as_slice() {
         // A referral is told of by the directory that it is in.
@@ -98,6 +106,7 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         each,
         whole,
         sources,
+        trace,
         listed,
         referrals,
         images: images(plan)?,
@@ -184,6 +193,7 @@ fn check(lists: &[ClientList], names: &[String]) -> Result<(), Failure> {
 fn open_each(
     plan: &Plan,
     unnamed: bool,
+    trace: Option<&Recorder>,
     sources: &mut Vec<seeing::Source>,
 ) -> Result<Vec<Arc<Export>>, Failure> {
     let names = names(&plan.sources)?;
@@ -220,7 +230,12 @@ fn open_each(
                 fs: fs.clone(),
             });
             let clients = of(&plan.lists, &name);
-            let fs = wrap(fs, &plan.layers, clients);
+            let mut fs = wrap(fs, &plan.layers, clients);
+            if let Some(trace) = trace {
+                let (trace, name, start) = (trace.clone(), name.clone(), Instant::now());
+                let take = Box::new(move |event: &Event<'_>| trace.write(&name, event));
+                fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), take));
+            }
             Ok(Arc::new(Export::new(name, fs)))
         })
         .collect()

@@ -112,6 +112,9 @@ fn serve(plan: &Plan) -> Done {
         None => ExitCode::SUCCESS,
     };
     engine.wait();
+    if let Some(trace) = &exports.trace {
+        trace.finish();
+    }
     drop(tending);
     drop(signals);
     Ok(status)

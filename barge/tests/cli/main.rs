@@ -14,6 +14,7 @@ mod nfs;
 mod pack;
 mod reconnect;
 mod restart;
+mod seeing;
 mod served;
 mod service;
 mod tls;

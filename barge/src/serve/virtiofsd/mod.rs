@@ -115,6 +115,7 @@ impl VirtiofsdArgs {
                 },
                 ..default
             },
+            trace: None,
             http: None,
             run: None,
         })

@@ -1,0 +1,314 @@
+//! Every call told in full, so that it can be made again: what `barge bench replay` reads.
+//!
+//! Calls that lead to nodes, read them and write them are told with their arguments, the others only with what became of
+//! them. Contents are not told. An attempt that is made again with more patience is none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use vfs::{
+    Access, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, File, FileSystem, Mode, Name, Node,
+    NodeId, Op, OpenFlags, Payload, Plus, Result, Sink, Want,
+};
+
+use crate::{Clock, Layer, Opened, forward};
+
+/// A call.
+#[derive(Clone, Debug)]
+pub struct Event<'a> {
+    /// When it began.
+    pub at: Duration,
+    /// How long it took.
+    pub took: Duration,
+    /// Which it was.
+    pub op: Op,
+    /// The number of the node it was of; 0 for the file system.
+    pub node: NodeId,
+    /// Who asked: user and group.
+    pub caller: (u32, u32),
+    /// What it was given.
+    pub given: Given<'a>,
+    /// What became of it.
+    pub outcome: Result<Outcome>,
+}
+
+/// Arguments, as far as they are told. A file has some number for as long as it is open, and another may have it afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Given<'a> {
+    /// Those of calls that have none, or that are not told.
+    Nothing,
+    Name(&'a [u8]),
+    Flags(OpenFlags),
+    Create(&'a [u8], OpenFlags, u32),
+    Unlink(&'a [u8], bool),
+    Want(u32),
+    Opened(u64),
+    /// A file, an offset or cookie, and a length.
+    Range(u64, u64, u64),
+}
+
+/// What became of a call that did not fail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The node that it led to.
+    pub found: Option<NodeId>,
+    /// The file that it opened.
+    pub opened: Option<u64>,
+    /// How many bytes, or entries.
+    pub done: Option<u64>,
+    /// Where a listing goes on.
+    pub next: Option<u64>,
+}
+
+impl Outcome {
+    fn found(node: &Arc<dyn Node>) -> Outcome {
+        Outcome {
+            found: Some(node.id()),
+            ..Outcome::default()
+        }
+    }
+
+    fn opened(file: &Arc<dyn File>) -> Outcome {
+        Outcome {
+            opened: Some(number(&**file)),
+            ..Outcome::default()
+        }
+    }
+
+    fn done(done: usize) -> Outcome {
+        Outcome {
+            done: Some(done as u64),
+            ..Outcome::default()
+        }
+    }
+}
+
+/// Where it is in memory: no other file is there meanwhile.
+fn number(file: &dyn File) -> u64 {
+    std::ptr::from_ref(file).cast::<()>() as u64
+}
+
+/// Takes calls, from many threads at once.
+pub type Taker = Box<dyn Fn(&Event<'_>) + Send + Sync>;
+
+/// The layer.
+pub struct Record {
+    clock: Clock,
+    take: Taker,
+}
+
+impl Record {
+    /// Has `take` take every call, with times by `clock`.
+    pub fn new(clock: Clock, take: Taker) -> Record {
+        Record { clock, take }
+    }
+
+    fn told<T>(
+        &self,
+        (op, node, given): (Op, NodeId, Given<'_>),
+        cx: &Cx<'_>,
+        run: impl FnOnce() -> Result<T>,
+        outcome: impl FnOnce(&T) -> Outcome,
+    ) -> Result<T> {
+        let at = (self.clock)();
+        let result = run();
+        if !matches!(&result, Err(errno) if errno.is_signal()) {
+            (self.take)(&Event {
+                at,
+                took: (self.clock)().saturating_sub(at),
+                op,
+                node,
+                caller: (cx.caller.uid, cx.caller.gid),
+                given,
+                outcome: result.as_ref().map(outcome).map_err(|errno: &Errno| *errno),
+            });
+        }
+        result
+    }
+
+    fn briefly<T>(
+        &self,
+        op: Op,
+        node: NodeId,
+        cx: &Cx<'_>,
+        run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.told((op, node, Given::Nothing), cx, run, |_| Outcome::default())
+    }
+}
+
+/// Counts what a listing gives away.
+struct Counted<'a> {
+    to: &'a mut dyn DirSink,
+    entries: usize,
+    next: Option<u64>,
+}
+
+impl DirSink for Counted<'_> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        let cookie = entry.cookie;
+        let taken = self.to.entry(entry);
+        if taken {
+            self.entries += 1;
+            self.next = Some(cookie);
+        }
+        taken
+    }
+}
+
+impl Layer for Record {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    fn root(&self, inner: &dyn FileSystem, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
+        let call = (Op::Root, 0, Given::Nothing);
+        self.told(call, cx, || inner.root(cx), Outcome::found)
+    }
+
+    fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        let call = (Op::Lookup, inner.id(), Given::Name(name.bytes()));
+        let outcome = |entry: &Entry| Outcome::found(&entry.node);
+        self.told(call, cx, || inner.lookup(cx, name), outcome)
+    }
+
+    fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<vfs::Attr> {
+        let call = (Op::Attr, inner.id(), Given::Want(want.bits()));
+        self.told(call, cx, || inner.attr(cx, want), |_| Outcome::default())
+    }
+
+    fn access(&self, inner: &dyn Node, cx: &Cx<'_>, want: Access) -> Result<Access> {
+        let call = (Op::Access, inner.id(), Given::Want(want.bits()));
+        let outcome = |may: &Access| Outcome::done(may.bits() as usize);
+        self.told(call, cx, || inner.access(cx, want), outcome)
+    }
+
+    fn readlink(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        let call = (Op::Readlink, inner.id(), Given::Nothing);
+        let outcome = |target: &Vec<u8>| Outcome::done(target.len());
+        self.told(call, cx, || inner.readlink(cx), outcome)
+    }
+
+    fn xattr(&self, inner: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        let call = (Op::Xattr, inner.id(), Given::Name(name));
+        let outcome = |value: &Vec<u8>| Outcome::done(value.len());
+        self.told(call, cx, || inner.xattr(cx, name), outcome)
+    }
+
+    fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        let call = (Op::Open, inner.id(), Given::Flags(flags));
+        self.told(call, cx, || inner.open(cx, flags), Outcome::opened)
+    }
+
+    fn create(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        let given = Given::Create(name.bytes(), flags, mode.bits & !mode.umask);
+        let outcome = |(entry, file): &(Entry, Arc<dyn File>)| Outcome {
+            found: Some(entry.node.id()),
+            ..Outcome::opened(file)
+        };
+        let create = || inner.create(cx, name, flags, mode);
+        self.told((Op::Create, inner.id(), given), cx, create, outcome)
+    }
+
+    fn unlink(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        let call = (Op::Unlink, inner.id(), Given::Unlink(name.bytes(), dir));
+        let unlink = || inner.unlink(cx, name, dir);
+        self.told(call, cx, unlink, |()| Outcome::default())
+    }
+
+    fn file_attr(&self, inner: Opened<'_>, cx: &Cx<'_>, want: Want) -> Result<vfs::Attr> {
+        let given = Given::Range(number(inner.file), 0, want.bits().into());
+        let call = (Op::FileAttr, inner.node.id(), given);
+        self.told(call, cx, || inner.attr(cx, want), |_| Outcome::default())
+    }
+
+    fn read(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        let given = Given::Range(number(inner.file), offset, len as u64);
+        let read = || inner.read(cx, offset, len, sink);
+        let call = (Op::Read, inner.node.id(), given);
+        self.told(call, cx, read, |done| Outcome::done(*done))
+    }
+
+    fn write(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        offset: u64,
+        data: &mut dyn Payload,
+    ) -> Result<usize> {
+        let given = Given::Range(number(inner.file), offset, data.len() as u64);
+        let write = || inner.write(cx, offset, data);
+        let call = (Op::Write, inner.node.id(), given);
+        self.told(call, cx, write, |done| Outcome::done(*done))
+    }
+
+    fn readdir(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: Plus,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let given = Given::Range(number(inner.file), cookie, u64::from(plus == Plus::Entries));
+        let call = (Op::Readdir, inner.node.id(), given);
+        let list = || {
+            let mut counted = Counted {
+                to: sink,
+                entries: 0,
+                next: None,
+            };
+            inner.readdir(cx, cookie, plus, &mut counted)?;
+            Ok((counted.entries, counted.next))
+        };
+        let outcome = |&(entries, next): &(usize, Option<u64>)| Outcome {
+            next,
+            ..Outcome::done(entries)
+        };
+        self.told(call, cx, list, outcome).map(drop)
+    }
+
+    fn fsync(&self, inner: Opened<'_>, cx: &Cx<'_>, datasync: bool) -> Result<()> {
+        let given = Given::Range(number(inner.file), 0, datasync.into());
+        let call = (Op::Fsync, inner.node.id(), given);
+        self.told(
+            call,
+            cx,
+            || inner.fsync(cx, datasync),
+            |()| Outcome::default(),
+        )
+    }
+
+    fn flush(&self, inner: Opened<'_>, cx: &Cx<'_>) -> Result<()> {
+        let call = (
+            Op::Flush,
+            inner.node.id(),
+            Given::Opened(number(inner.file)),
+        );
+        self.told(call, cx, || inner.flush(cx), |()| Outcome::default())
+    }
+
+    forward! { id above }
+
+    forward! { with briefly:
+        resolve sync
+        handle setattr statfs parent make tmpfile link rename xattrs set_xattr remove_xattr
+        host_lock host_lock_holder
+        file_setattr allocate seek extents copy lease
+    }
+}
