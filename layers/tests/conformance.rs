@@ -7,7 +7,9 @@ use std::time::Duration;
 use layers::fault::{Fault, What, When};
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, Whom};
-use layers::{Bundle, Clients, IdMap, IdRange, Layer, MapIds, PageCache, Trace, XattrMap, stack};
+use layers::{
+    Bundle, Clients, IdMap, IdRange, Layer, MapIds, PageCache, Record, Trace, XattrMap, stack,
+};
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
 use vfs_testkit::{Profile, Subject, clock};
@@ -121,6 +123,16 @@ mod trace {
 
     fn subject() -> Subject {
         over(Trace::new(still()))
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod record {
+    use super::*;
+
+    fn subject() -> Subject {
+        over(Record::new(still(), Box::new(|_| ())))
     }
 
     vfs_testkit::conformance!(subject);

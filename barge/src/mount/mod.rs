@@ -15,12 +15,14 @@ use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::Server;
 use layers::{Owned, PageCache, ReadOnly, stack};
+use transports::Addr;
 use transports::fusedev::Mount;
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
+use crate::seeing::{Seeing, SourceCache};
 use crate::source::Source;
-use crate::{Done, Failure, background, service, signals};
+use crate::{Done, Failure, background, seeing, serve, service, signals};
 
 #[derive(Args)]
 pub(crate) struct MountArgs {
@@ -33,7 +35,7 @@ pub(crate) struct MountArgs {
     /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
     /// writeback, it may write behind, where nobody else changes the source; uid=N, gid=N, whose everything is shown to be; soft, calls
     /// that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS, for how long a server that is lost is
-    /// waited for (60); hard, for both without end. What is for fstab alone is passed over
+    /// waited for (60); hard, for both without end; http=ADDR shows what is done, as `barge serve --http` does. What is for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground, and say 'ready' on standard output
@@ -77,8 +79,11 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     sys::limits::raise_descriptors();
     let limit = patience(&options.from);
     let mut fs = options.from.open(hostdir::Options::default())?;
+    let mut cache = SourceCache::Image(fs.clone());
     if let Some(pages) = options.pages {
-        fs = stack(fs, PageCache::new(pages).map_err(Failure::new)?);
+        let pages = Arc::new(PageCache::new(pages).map_err(Failure::new)?);
+        cache = SourceCache::Pages(pages.clone());
+        fs = stack(fs, pages);
     }
     if options.read_only {
         fs = stack(fs, ReadOnly);
@@ -87,7 +92,14 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         fs = stack(fs, options.owned);
     }
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
-    let engine = Engine::new(Tuning::default()).map_err(Failure::new)?;
+    let tuning = Tuning {
+        counts: options.http.is_some(),
+        ..Tuning::default()
+    };
+    let engine = Engine::new(tuning).map_err(Failure::new)?;
+    if let Some(addr) = &options.http {
+        show(&engine, addr, &options.from, cache)?;
+    }
     let failed = |error| Failure::new(format!("{}: {error}", args.dir.display()));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
     let channels = drive(&engine, &server, &mount).map_err(|error| {
@@ -118,6 +130,8 @@ pub(crate) fn run(args: &MountArgs) -> Done {
             true => fs.sync(&Cx::new(&Caller::ROOT, &Call::detached())),
             false => Ok(()),
         };
+        engine.stop();
+        engine.wait();
         // The source takes leave of its server, which it may wait for.
         drop((fs, server, engine));
         synced
@@ -129,6 +143,22 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     drop(signals);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows at `addr` what is done.
+fn show(
+    engine: &Arc<Engine>,
+    addr: &Addr,
+    source: &Source,
+    cache: SourceCache,
+) -> Result<(), Failure> {
+    let listener = serve::listen(addr)?;
+    let source = seeing::Source {
+        name: String::new(),
+        source: source.to_string(),
+        cache,
+    };
+    Seeing::new(engine.clone(), vec![source]).serve(listener, &[])
 }
 
 /// Whether the kernel could mount it by itself, and has.

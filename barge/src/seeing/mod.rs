@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use engine::Engine;
 use image::ImageFs;
+use layers::PageCache;
 use transports::{Addr, Listener};
 use vfs::FileSystem;
 
@@ -37,20 +38,45 @@ pub(crate) struct Source {
     pub(crate) name: String,
     /// As the command line has it.
     pub(crate) source: String,
-    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) cache: SourceCache,
+}
+
+/// What keeps something of a source here.
+pub(crate) enum SourceCache {
+    /// An image's; nothing does of a source that is none.
+    Image(Arc<dyn FileSystem>),
+    Pages(Arc<PageCache>),
 }
 
 impl Source {
     fn look(&self) -> Export {
-        let image = self.fs.as_any().downcast_ref::<ImageFs>();
         Export {
             name: self.name.clone(),
             source: self.source.clone(),
-            cache: image.map(ImageFs::figures).map(|figures| Cache {
-                hits: figures.hits,
-                misses: figures.misses,
-                bytes: figures.bytes,
-            }),
+            cache: self.cache.look(),
+        }
+    }
+}
+
+impl SourceCache {
+    fn look(&self) -> Option<Cache> {
+        match self {
+            SourceCache::Image(fs) => {
+                let figures = fs.as_any().downcast_ref::<ImageFs>()?.figures();
+                Some(Cache {
+                    hits: figures.hits,
+                    misses: figures.misses,
+                    bytes: figures.bytes,
+                })
+            }
+            SourceCache::Pages(pages) => {
+                let figures = pages.figures();
+                Some(Cache {
+                    hits: figures.hits,
+                    misses: figures.misses,
+                    bytes: figures.bytes,
+                })
+            }
         }
     }
 }

@@ -227,7 +227,7 @@ fn open_each(
             sources.push(seeing::Source {
                 name: name.clone(),
                 source: source.to_string(),
-                fs: fs.clone(),
+                cache: seeing::SourceCache::Image(fs.clone()),
             });
             let clients = of(&plan.lists, &name);
             let mut fs = wrap(fs, &plan.layers, clients);

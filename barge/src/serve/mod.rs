@@ -141,7 +141,7 @@ fn nine_listeners(nine: &Nine, unnamed: bool) -> Result<Vec<Listener>, Failure> 
     Ok(listeners)
 }
 
-fn listen(addr: &Addr) -> Result<Listener, Failure> {
+pub(crate) fn listen(addr: &Addr) -> Result<Listener, Failure> {
     Listener::bind(addr).map_err(|error| {
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => " (is another server running there?)",

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vfs::{
@@ -168,6 +169,7 @@ impl File for CachedFile {
             let missing = match self.cached.get(range.clone()) {
                 Ok(pieces) => {
                     if read_ahead {
+                        self.table.core.hits.fetch_add(1, Ordering::Relaxed);
                         self.read_ahead(cx, &range, size);
                     }
                     return Ok(put(&pieces, sink));
@@ -176,6 +178,7 @@ impl File for CachedFile {
             };
             self.cached.may_wait(cx)?;
             if std::mem::take(&mut read_ahead) {
+                self.table.core.misses.fetch_add(1, Ordering::Relaxed);
                 self.read_ahead(cx, &range, size);
             }
             let mut rest = self.around(missing.start..range.end, size);

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use p9::{Dialect, Fid, Tag, Tmessage, Uid};
+use p9::{Dialect, Fid, Names, Tag, Tmessage, Uid};
 
 use super::{get, http};
 use crate::served::{BARGE, Served, complained, said};
@@ -73,7 +73,7 @@ fn every_request_is_counted_once_and_for_ever() {
         client.call(Tmessage::Walk {
             fid: Fid(0),
             newfid: Fid(1),
-            names: [name.as_bytes()].into_iter().collect(),
+            names: Names::new(&[name.as_bytes()]),
         });
     }
     let check = |connections: f64| {
@@ -166,11 +166,13 @@ fn an_images_cache_is_seen() {
     std::fs::create_dir(dir.path().join("tree")).expect("made");
     std::fs::write(dir.path().join("tree/file"), vec![7; 100_000]).expect("written");
     let image = dir.path().join("image");
-    let made = Command::new("mkfs.erofs")
+    let mut command = Command::new("mkfs.erofs");
+    command
         .arg("-zlz4")
         .arg(&image)
         .arg(dir.path().join("tree"));
-    assert!(made.stdout(Stdio::null()).status().expect("runs").success());
+    let made = command.stdout(Stdio::null()).status().expect("runs");
+    assert!(made.success());
     let served = Served::start(&[image.to_str().expect("a name"), "--http", "0"]);
     assert_eq!(said(&served.barge(&["cat", "{}"], "file")).len(), 100_000);
     let now = metrics(&http(&served));

@@ -71,7 +71,7 @@ fn those_that_do_nothing_are_few_and_do_not_stay() {
     for stream in &mut idle {
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
-        assert_eq!(rest, []);
+        assert!(rest.is_empty(), "{rest:?}");
     }
     assert_eq!(get(&at, "/healthz"), "ok\n");
     let _idle = TcpStream::connect(&at).expect("connected");

@@ -3,6 +3,7 @@
 mod counts;
 mod hostile;
 mod page;
+mod replay;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
