@@ -114,15 +114,15 @@
       tile("errors/s", rate(failed), failed > 0 ? "bad" : ""),
       ...(hits + misses > 0 ? [tile("cache hits", (100 * hits / (hits + misses)).toFixed(1) + " %")] : []));
     draw();
-    table("operations", [["operation"], ["", "text wide"], ["per s"], ["median"], ["99 %"], ["99.9 %", "wide"], ["all", "wide"], ["failed"]],
+    table("operations", [["operation"], ["protocol", "text wide"], ["per s"], ["median"], ["99 %"], ["99.9 %", "wide"], ["all", "wide"], ["failed"]],
       operations.slice(0, wholeList ? undefined : FEW).map(o => [o.name, o.protocol, rate(o.rate), time(quantile(o.buckets, 0.5)), time(quantile(o.buckets, 0.99)),
         time(quantile(o.buckets, 0.999)), count(o.count), [count(errors(o)), errors(o) ? "bad" : "none"]]),
       "nothing was asked yet");
     by("all").hidden = operations.length <= FEW;
     by("all").textContent = wholeList ? "only the most frequent" : "all " + operations.length;
     by("more").textContent = now.connections > now.clients.length ? "the " + now.clients.length + " busiest of " + now.connections : "";
-    table("clients", [["address"], ["", "text"], ["who", "text wide"], ["for"], ["requests"], ["sent"], ["received", "wide"], ["in flight", "wide"], ["waiting", "wide"]],
-      now.clients.map(c => [c.peer, c.version || c.protocol, c.user, age(c.age), count(c.done.requests), bytes(c.done.sent),
+    table("clients", [["address"], ["speaks", "text"], ["who", "text wide"], ["for", "wide"], ["requests"], ["sent"], ["received", "wide"], ["in flight", "wide"], ["waiting", "wide"]],
+      now.clients.map(c => [c.peer.replace(/^tcp:/, ""), c.version || c.protocol, c.user, age(c.age), count(c.done.requests), bytes(c.done.sent),
         bytes(c.done.received), String(c.in_flight), String(c.parked)]),
       "nobody is connected");
     table("exports", [["name"], ["source", "text"], ["cache hits"], ["holds", "wide"]],

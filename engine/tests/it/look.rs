@@ -48,7 +48,8 @@ fn each_request_is_counted_once_wherever_it_was_answered() {
     assert_eq!((lane.in_flight, lane.done.requests), (2, 5));
     rig.fake.open(4);
     rig.fake.open(5);
-    (reply(&link), reply(&link));
+    reply(&link);
+    reply(&link);
     let all = [("e", 2), ("f", 1), ("p", 1), ("w", 1)].into();
     assert_eq!(counts(&rig.engine.look()), all);
     assert_eq!(rig.engine.look().lanes[0].parked, 0);
@@ -72,7 +73,8 @@ fn what_is_cancelled_and_what_cancels_are_counted() {
     send(&link, &[b"\x01s"]);
     rig.fake.await_reached(1);
     send(&link, &[b"\x02c\x01"]);
-    (reply(&link), reply(&link));
+    reply(&link);
+    reply(&link);
     assert_eq!(counts(&rig.engine.look()), [("c", 1), ("s", 1)].into());
 }
 

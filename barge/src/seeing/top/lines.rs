@@ -30,7 +30,9 @@ pub(super) const CLIENTS: [&str; 8] = [
 /// A line on each: the server, its load, and what its caches do.
 pub(super) fn summary(change: &Change<'_>, operations: &[OperationChange<'_>]) -> Vec<String> {
     let now = change.now;
-    let failed: f64 = operations.iter().map(|operation| operation.errors).sum();
+    let failed = operations
+        .iter()
+        .fold(0.0, |sum, operation| sum + operation.errors);
     let mut lines = vec![
         format!(
             "barge {}, process {}, up {}, {} connections",

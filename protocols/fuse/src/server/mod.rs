@@ -424,3 +424,22 @@ impl Turn<'_> {
         self.peer.handles.get(self.life, fh)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::VOCABULARY;
+
+    #[test]
+    fn requests_have_the_kernels_names() {
+        let word = |number: usize| VOCABULARY.words[number].as_str();
+        let words = [1, 26, 42, 44, 45].map(word);
+        let expected = [
+            "FUSE_LOOKUP",
+            "FUSE_INIT",
+            "FUSE_BATCH_FORGET",
+            "FUSE_READDIRPLUS",
+            "FUSE_RENAME2",
+        ];
+        assert_eq!(words, expected);
+    }
+}
