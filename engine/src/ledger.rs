@@ -32,6 +32,7 @@ impl Ledger {
         }
     }
 
+    /// Enters a request. A number beyond those of the vocabulary is not counted.
     pub(crate) fn enter(&self, noted: Noted, took: Duration) {
         let Some(times) = self.times.get(usize::from(noted.word)) else {
             return;
@@ -57,12 +58,19 @@ impl Ledger {
             let Some(times) = times.get() else {
                 continue;
             };
-            let key = (self.vocabulary.protocol, name.as_str());
-            let operation = all.entry(key).or_default();
+            let name = match name.as_str() {
+                "" => "other",
+                name => name,
+            };
+            let operation = all.entry((self.vocabulary.protocol, name)).or_default();
             operation.times.add(&times.look());
             let word = word as u16;
             for (&(_, fault), count) in faults.range((word, 0)..=(word, u16::MAX)) {
-                let name = (self.vocabulary.fault)(fault);
+                let mut name = (self.vocabulary.fault)(fault);
+                let full = operation.faults.len() >= Ledger::FAULTS;
+                if full && !operation.faults.contains_key(&name) {
+                    name = (self.vocabulary.fault)(Vocabulary::OTHER_FAULT);
+                }
                 *operation.faults.entry(name).or_default() += count;
             }
         }
@@ -83,14 +91,4 @@ pub struct Operation {
     pub times: Times,
     /// How many of them failed, by why.
     pub faults: BTreeMap<String, u64>,
-}
-
-impl Operation {
-    /// Those of `other` as well.
-    pub fn add(&mut self, other: &Operation) {
-        self.times.add(&other.times);
-        for (fault, count) in &other.faults {
-            *self.faults.entry(fault.clone()).or_default() += count;
-        }
-    }
 }

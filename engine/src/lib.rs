@@ -8,7 +8,8 @@
 //!
 //! It knows no protocol (a [`wire::Session`]), no transport ([`transports::Link`]) and no source.
 //!
-//! Lock order: a lane's in-flight table, then its output or the workers' queue; the tally of all lanes last.
+//! Lock order: a lane's in-flight table, then its output or the workers' queue; the tally of all lanes, and
+//! what failed of a lane, last.
 //! Nothing waits under any of them, but for a lane that sends while nothing else of it is in flight.
 
 #![forbid(unsafe_code)]

@@ -57,7 +57,7 @@ pub trait Session: Send + Sync {
 pub struct Vocabulary {
     /// Its own name, in small letters.
     pub protocol: &'static str,
-    /// Its words for requests, by the numbers that are noted; an empty one has none.
+    /// Its words for requests, by the numbers that are noted; those with an empty one are counted together.
     pub words: Vec<String>,
     /// Its word for why something failed.
     pub fault: fn(u16) -> String,

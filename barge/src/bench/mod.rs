@@ -38,6 +38,9 @@ pub(crate) struct BenchArgs {
     /// Of replay: make also those calls that change something; zeros are written
     #[arg(long)]
     changes: bool,
+    /// Of 9p: beside a server that counts what it does (serve --http), instead of one that does not poll
+    #[arg(long)]
+    counted: bool,
     /// Few and short runs: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,

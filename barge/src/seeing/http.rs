@@ -199,9 +199,24 @@ fn converse(
     };
     let bytes = match &read {
         Ok(asked) => answer(asked).bytes(asked.head_only),
-        Err(refusal) => refusal.bytes(false),
+        Err(refusal) => {
+            drain(link);
+            refusal.bytes(false)
+        }
     };
     send(link, &bytes, stop)
+}
+
+/// Takes what has come besides: if it were left, the connection would end by a reset, and the answer might be lost.
+fn drain(link: &dyn Link) {
+    /// Whoever sends more than this at once does not wait for an answer.
+    const MOST: usize = 64;
+    let mut buffer = vec![0; LONGEST];
+    for _ in 0..MOST {
+        if !matches!(link.recv(&mut buffer, false), Ok(1..)) {
+            return;
+        }
+    }
 }
 
 fn send(link: &dyn Link, bytes: &[u8], stop: BorrowedFd<'_>) -> io::Result<()> {

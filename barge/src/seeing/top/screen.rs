@@ -58,7 +58,9 @@ impl Screen {
                 }
                 match event::read()? {
                     Event::Key(key) if ends(key.code, key.modifiers) => return Ok(()),
-                    Event::Resize(..) => drop(terminal.draw(|frame| self.draw(frame))?),
+                    Event::Resize(..) => {
+                        terminal.draw(|frame| self.draw(frame))?;
+                    }
                     _ => {}
                 }
             }
