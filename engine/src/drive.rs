@@ -13,6 +13,7 @@ use wire::{Answer, Malformed, Role};
 use crate::input::Input;
 use crate::lane::{Lane, invalid};
 use crate::pace::Pace;
+use crate::request::named;
 use crate::stats::add;
 
 /// What only the lane's own thread has.
@@ -95,13 +96,10 @@ impl<'a> Own<'a> {
     fn serve(&mut self, start: usize, len: usize) -> io::Result<()> {
         let lane = self.lane;
         add(&lane.stats().requests, 1);
-        let number = &lane.stats().requests;
-        let _span = trace_span!(
-            "request",
-            conn = lane.id(),
-            id = number.load(Ordering::Relaxed)
-        )
-        .entered();
+        let _span = named(|| {
+            let id = lane.stats().requests.load(Ordering::Relaxed);
+            trace_span!("request", conn = lane.id(), id)
+        });
         let message = &self.input.buffer[start..start + len];
         let id = match lane.session.role(message).map_err(invalid)? {
             Role::Request { id } => id,

@@ -19,7 +19,7 @@ use wire::{Answer, Facts, Role, Session, Vocabulary};
 
 use crate::look::{Seen, seen};
 use crate::pace::Pace;
-use crate::request::{Job, Ran, Request, Run};
+use crate::request::{Job, Ran, Request, Run, named};
 use crate::server::Engine;
 use crate::share::Share;
 use crate::stats::{Account, Stats, add};
@@ -405,13 +405,10 @@ impl QueueLane {
     fn begin(self: &Arc<Self>, mut exchange: Box<dyn Exchange>, patience: Patience) -> Begun {
         let message = exchange.split().0;
         add(&self.stats.requests, 1);
-        let number = &self.stats.requests;
-        let _span = trace_span!(
-            "request",
-            queue = self.ring.name(),
-            id = number.load(Ordering::Relaxed)
-        )
-        .entered();
+        let _span = named(|| {
+            let id = self.stats.requests.load(Ordering::Relaxed);
+            trace_span!("request", queue = self.ring.name(), id)
+        });
         add(&self.stats.received, message.size());
         let id = match self.queues.session.role(message.bytes()) {
             Ok(Role::Request { id }) => id,

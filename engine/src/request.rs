@@ -5,12 +5,18 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use tracing::Span;
+use tracing::span::EnteredSpan;
+use tracing::{Level, Span, enabled};
 use transports::Outbox;
 use vfs::{Call, Peer};
 
 use crate::stats::Stats;
 use crate::workers::Workers;
+
+/// Has what is logged from here on be of the request that `span` names; not where nothing of requests is logged.
+pub(crate) fn named(span: impl FnOnce() -> Span) -> Option<EnteredSpan> {
+    enabled!(Level::TRACE).then(|| span().entered())
+}
 
 /// A request in flight. What it asks, and of whom, is its lane's business.
 pub(crate) struct Request<J> {
