@@ -102,7 +102,8 @@
     const caches = status => status.exports.filter(e => e.cache).reduce(([h, m], { cache }) => [h + cache.hits, m + cache.misses], [0, 0]);
     const [hits, misses] = caches(now);
 
-    by("about").textContent = now.version + ", up " + age(now.uptime) + ", process " + now.pid;
+    by("about").textContent = now.version + ", up " + age(now.uptime);
+    by("about").title = "process " + now.pid;
     by("tiles").replaceChildren(
       tile("operations/s", rate(per(now.done.requests, before.done.requests))),
       tile("sent/s", bytes(Math.round(per(now.done.sent, before.done.sent)))),
@@ -121,7 +122,7 @@
     by("all").hidden = operations.length <= FEW;
     by("all").textContent = wholeList ? "only the most frequent" : "all " + operations.length;
     by("more").textContent = now.connections > now.clients.length ? "the " + now.clients.length + " busiest of " + now.connections : "";
-    table("clients", [["address"], ["speaks", "text"], ["who", "text wide"], ["for", "wide"], ["requests"], ["sent"], ["received", "wide"], ["in flight", "wide"], ["waiting", "wide"]],
+    table("clients", [["address"], ["speaks", "text"], ["who", "text wide"], ["for", "wide"], ["asked"], ["sent"], ["received", "wide"], ["in flight", "wide"], ["waiting", "wide"]],
       now.clients.map(c => [c.peer.replace(/^tcp:/, ""), c.version || c.protocol, c.user, age(c.age), count(c.done.requests), bytes(c.done.sent),
         bytes(c.done.received), String(c.in_flight), String(c.parked)]),
       "nobody is connected");
