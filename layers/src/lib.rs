@@ -29,6 +29,7 @@ pub mod readonly;
 pub mod record;
 pub mod squash;
 mod stack;
+mod sync;
 pub mod trace;
 pub mod xattrmap;
 

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, sockopt};
 
-/// From what size on payloads shall travel apart from the messages that they are of, bytes. Nothing here has a wish for
-/// their alignment.
+/// How many bytes of payloads may be on their way, and from what size on, bytes, they shall travel apart from the messages that they
+/// are of. Nothing here has a wish for their alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payloads {
     /// Received where they are wanted, behind what stands before them: one receipt more.
@@ -15,6 +15,9 @@ pub struct Payloads {
     pub gather: usize,
     /// Sent as the pages that a file has in memory: some system calls more.
     pub pages: usize,
+    /// What may be on its way at a time, asked for or sent: beyond that, a transfer goes on when something of it has come. It may
+    /// always have one message on its way.
+    pub in_flight: usize,
 }
 
 impl Payloads {
@@ -23,13 +26,14 @@ impl Payloads {
         land: usize::MAX,
         gather: usize::MAX,
         pages: usize::MAX,
+        in_flight: IN_FLIGHT,
     };
 
     /// Of a stream of bytes that takes no pages.
     pub(crate) const STREAM: Payloads = Payloads {
         land: LAND,
         gather: GATHER,
-        pages: usize::MAX,
+        ..Payloads::INLINE
     };
 
     /// Of `fd`. One that somebody else has made not to wait takes no pages: splice(2) has no word for waiting nevertheless.
@@ -47,7 +51,18 @@ impl Payloads {
             ..Payloads::STREAM
         }
     }
+
+    /// With another bound on what may be on its way, if one is given.
+    pub fn within(self, in_flight: Option<usize>) -> Payloads {
+        Payloads {
+            in_flight: in_flight.unwrap_or(self.in_flight),
+            ..self
+        }
+    }
 }
+
+/// What 10 Gbit/s carry in 13 ms: more than any way within a data centre holds.
+const IN_FLIGHT: usize = 16 << 20;
 
 /// From here on copying costs more than a receipt.
 const LAND: usize = 32 << 10;

@@ -51,12 +51,14 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
         text.push_str(&device_options(channel));
     }
     for drive in &plan.block.drives {
-        if let Addr::Unix(socket) = &drive.at {
+        if let Addr::Unix(socket) = &drive.socket.at {
             text.push_str(&monitor_options(&block_device(socket)));
         }
     }
+    let image = exports.images.first().map(|image| &image.name);
+    let file = image.map_or("FILE".into(), |name| String::from_utf8_lossy(name));
     for addr in &addrs.nbd {
-        text.push_str(&nbd_command(addr));
+        text.push_str(&nbd_command(addr, &file));
     }
     if let Some(addr) = &addrs.http {
         text.push_str(&page_command(addr));
@@ -155,19 +157,24 @@ fn block_device(socket: &Path) -> String {
     )
 }
 
-/// How Linux has a disk of it; FILE is the file's path.
-fn nbd_command(addr: &Addr) -> String {
-    match addr {
-        Addr::Tcp { host, port } => format!("nbd-client -N FILE {host} {port} /dev/nbd0\n"),
-        Addr::Unix(path) => format!("nbd-client -N FILE -unix {} /dev/nbd0\n", path.display()),
-        _ => String::new(),
-    }
+/// How Linux has a disk of `file`: a file's path, or the name of an image, which may be none.
+fn nbd_command(addr: &Addr, file: &str) -> String {
+    let place = match addr {
+        Addr::Tcp { host, port } => format!("{host} {port}"),
+        Addr::Unix(path) => format!("-unix {}", path.display()),
+        _ => return String::new(),
+    };
+    let name = match file {
+        "" => String::new(),
+        file => format!("-N {file} "),
+    };
+    format!("nbd-client {name}{place} /dev/nbd0\n")
 }
 
 /// As QEMU has it since `vhost-user-test-device`; and what the guest is told. Linux has at most 128 pieces of a message, and so
 /// 500 KiB.
 fn device_options(channel: &Channel) -> String {
-    let Addr::Unix(socket) = &channel.at else {
+    let Addr::Unix(socket) = &channel.socket.at else {
         return String::new();
     };
     let device = format!(
@@ -200,6 +207,14 @@ mod tests {
         assert_eq!(
             mount_command(&vsock, "data", 8192),
             r#"python3 -c 'import socket,subprocess; s=socket.socket(socket.AF_VSOCK); s.connect((2,99)); f=s.fileno(); subprocess.run(["mount","-t","9p","-o",f"trans=fd,rfdno={f},wfdno={f},version=9p2000.L,msize=8192,aname=data","barge","/mnt"],check=True,pass_fds=[f])'"#
+        );
+        let commands = ["FILE", ""].map(|file| nbd_command(&tcp, file));
+        assert_eq!(
+            commands,
+            [
+                "nbd-client -N FILE 127.0.0.1 5640 /dev/nbd0\n",
+                "nbd-client 127.0.0.1 5640 /dev/nbd0\n"
+            ]
         );
         let local = "tcp:[::1]:2049".parse().expect("an address");
         let secured = nfs_mount_commands(&local, true, ",xprtsec=tls");

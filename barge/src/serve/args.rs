@@ -13,9 +13,9 @@ use super::exports::ClientList;
 use super::gss::SecArgs;
 use super::plan::{Http, Layers, Nfs, Nine, Plan, Virtiofs};
 use super::secure::TlsArgs;
-use super::vhost::Affinity;
+use super::vhost::{Affinity, Socket, Vhost};
 use super::virtio9p::Channel;
-use super::virtiofs::{Cache, Share, Tag};
+use super::virtiofs::{Cache, Tag};
 use crate::Failure;
 use crate::source::{Named, Source};
 
@@ -66,7 +66,7 @@ pub(crate) struct ServeArgs {
     /// Serve virtiofs at a vhost-user socket, for a virtual machine monitor; may be repeated. NAME is a
     /// source's; without it, several sources are directories of one share, and mounts of their own there
     #[arg(long, value_name = "[NAME=]SOCKET")]
-    virtiofs: Vec<Share>,
+    virtiofs: Vec<Socket>,
     /// Serve 9P at a vhost-user socket, as a virtio device that a guest mounts by its tag; may be repeated. NAME is a source's, and
     /// the only one to be seen; the tag, if not given, is NAME or share
     #[arg(long = "virtio-9p", value_name = "[NAME=]SOCKET[,tag=TAG]")]
@@ -256,8 +256,10 @@ impl ServeArgs {
                     announce_submounts: !self.no_announce_submounts,
                     ..Default::default()
                 },
-                group: self.socket_group.clone(),
                 tag: Some(Tag::NONE),
+            },
+            vhost: Vhost {
+                group: self.socket_group.clone(),
                 affinity: self.queue_affinity.clone().unwrap_or_default(),
                 once: false,
             },

@@ -11,8 +11,7 @@ use vfs::{Call, Caller, Cx};
 use virtqueue::Config;
 
 use super::exports::Exports;
-use super::plan::Virtiofs;
-use super::vhost::{Kind, Place};
+use super::vhost::{Kind, Place, Socket, Vhost};
 use crate::Failure;
 
 /// What is served as disks, and where.
@@ -33,9 +32,7 @@ impl Block {
 /// `[NAME=]SOCKET[,file=FILE][,ro]`: a device, and where it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Drive {
-    /// The source that the file is of, or all of them.
-    name: Option<String>,
-    pub(super) at: Addr,
+    pub(super) socket: Socket,
     /// Its path there; none for an image, whole.
     file: String,
     read_only: bool,
@@ -45,22 +42,16 @@ impl FromStr for Drive {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Drive, String> {
-        let expected = || "expected [NAME=]SOCKET[,file=FILE][,ro]".to_owned();
         let (text, read_only) = match text.strip_suffix(",ro") {
             Some(text) => (text, true),
             None => (text, false),
         };
         let (place, file) = text.split_once(",file=").unwrap_or((text, ""));
-        let (name, socket) = match place.split_once('=') {
-            Some((name, socket)) if !name.contains('/') => (Some(name.to_owned()), socket),
-            _ => (None, place),
-        };
-        if socket.is_empty() {
-            return Err(expected());
-        }
+        let socket = place
+            .parse()
+            .map_err(|expected| format!("{expected}[,file=FILE][,ro]"))?;
         Ok(Drive {
-            name,
-            at: Addr::Unix(socket.into()),
+            socket,
             file: file.to_owned(),
             read_only,
         })
@@ -77,7 +68,7 @@ const DEPTH: u32 = 128;
 pub(super) fn places(
     exports: &Exports,
     block: &Block,
-    vhost: &Virtiofs,
+    vhost: &Vhost,
 ) -> Result<Vec<Place>, Failure> {
     let place = |drive: &Drive| {
         let disk = Arc::new(drive.open(exports)?);
@@ -91,15 +82,16 @@ pub(super) fn places(
             config,
             free: 0,
         };
-        Place::open(&drive.at, vhost.group.as_deref(), &vhost.affinity, kind)
+        Place::open(&drive.socket.at, vhost, kind)
     };
     block.drives.iter().map(place).collect()
 }
 
 impl Drive {
     fn open(&self, exports: &Exports) -> Result<Disk, Failure> {
-        let export = exports.named(self.name.as_deref(), "--block")?;
-        let name = self.name.as_deref().unwrap_or("").as_bytes();
+        let Socket { name, at } = &self.socket;
+        let export = exports.named(name.as_deref(), "--block")?;
+        let name = name.as_deref().unwrap_or("").as_bytes();
         let image = exports.images.iter().find(|image| image.name == name);
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
@@ -112,7 +104,7 @@ impl Drive {
                 "" => "the source is no image; ,file=FILE names a file in it",
                 file => file,
             };
-            Failure::new(format!("--block {}: {file}: {errno}", self.at))
+            Failure::new(format!("--block {at}: {file}: {errno}"))
         })
     }
 }
@@ -159,13 +151,10 @@ mod tests {
             ("vm=/run/s,file=a/b,c", Some("vm"), "/run/s", "a/b,c", false),
             ("/run/a=b,file=x=y,ro", None, "/run/a=b", "x=y", true),
         ] {
-            let expected = Drive {
-                name: name.map(str::to_owned),
-                at: Addr::Unix(socket.into()),
-                file: file.into(),
-                read_only,
-            };
-            assert_eq!(text.parse(), Ok(expected), "{text}");
+            let drive: Drive = text.parse().expect(text);
+            assert_eq!(drive.socket.name.as_deref(), name);
+            assert_eq!(drive.socket.at.to_string(), format!("unix:{socket}"));
+            assert_eq!((drive.file.as_str(), drive.read_only), (file, read_only));
         }
         for bad in ["", "vm=", ",ro", ",file=x"] {
             assert!(bad.parse::<Drive>().is_err(), "{bad}");

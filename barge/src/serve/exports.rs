@@ -90,7 +90,8 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
     });
     let trace = trace.transpose()?;
     let mut sources = Vec::new();
-    let each = open_each(plan, unnamed, trace.as_ref(), &mut sources)?;
+    let names = names(&plan.sources)?;
+    let each = open_each(plan, &names, unnamed, trace.as_ref(), &mut sources)?;
     let referrals = referrals(&plan.sources);
     let whole = match each.as_slice() {
         // A referral is told of by the directory that it is in.
@@ -109,17 +110,20 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         trace,
         listed,
         referrals,
-        images: images(plan)?,
+        images: images(plan, names)?,
     })
 }
 
-fn images(plan: &Plan) -> Result<Vec<Image>, Failure> {
+fn images(plan: &Plan, names: Vec<String>) -> Result<Vec<Image>, Failure> {
     let mut images = Vec::new();
-    for (name, Named { source, .. }) in names(&plan.sources)?.into_iter().zip(&plan.sources) {
+    if plan.block.is_empty() {
+        return Ok(images);
+    }
+    for (name, Named { source, .. }) in names.into_iter().zip(&plan.sources) {
         let Source::Tree(tree) = source else {
             continue;
         };
-        let Some(image) = tree.image().filter(|_| !plan.block.is_empty()) else {
+        let Some(image) = tree.image() else {
             continue;
         };
         let (file, _) = image.file().map_err(Failure::new)?;
@@ -192,12 +196,12 @@ fn check(lists: &[ClientList], names: &[String]) -> Result<(), Failure> {
 
 fn open_each(
     plan: &Plan,
+    names: &[String],
     unnamed: bool,
     trace: Option<&Recorder>,
     sources: &mut Vec<seeing::Source>,
 ) -> Result<Vec<Arc<Export>>, Failure> {
-    let names = names(&plan.sources)?;
-    check(&plan.lists, &names)?;
+    check(&plan.lists, names)?;
     let share = usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX);
     let options = hostdir::Options {
         descriptors: Some(share / plan.sources.len()),
@@ -206,12 +210,12 @@ fn open_each(
     let nfs = plan.nfs.as_ref();
     let known_by = nfs.and_then(|nfs| Some((nfs, nfs::known_addr(nfs, unnamed)?)));
     names
-        .into_iter()
+        .iter()
         .zip(&plan.sources)
         .map(|(name, Named { source, .. })| {
             let names = match (source, &known_by) {
                 (Source::Tree(barge_client::Source::HostDir(_)), Some((nfs, addr))) => {
-                    names_file(nfs.state_dir.as_deref(), addr, &name)
+                    names_file(nfs.state_dir.as_deref(), addr, name)
                 }
                 _ => None,
             };
@@ -229,14 +233,14 @@ fn open_each(
                 source: source.to_string(),
                 cache: seeing::SourceCache::Image(fs.clone()),
             });
-            let clients = of(&plan.lists, &name);
+            let clients = of(&plan.lists, name);
             let mut fs = wrap(fs, &plan.layers, clients);
             if let Some(trace) = trace {
                 let (trace, name, start) = (trace.clone(), name.clone(), Instant::now());
                 let take = Box::new(move |event: &Event<'_>| trace.write(&name, event));
                 fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), take));
             }
-            Ok(Arc::new(Export::new(name, fs)))
+            Ok(Arc::new(Export::new(name.as_str(), fs)))
         })
         .collect()
 }

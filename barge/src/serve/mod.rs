@@ -71,8 +71,8 @@ fn serve(plan: &Plan) -> Done {
         nbd: addrs_of(&nbd),
         http: http.as_ref().map(|at| at.addr().clone()),
     };
-    let mut places = virtiofs::places(&exports, &plan.virtiofs)?;
-    places.extend(block::places(&exports, &plan.block, &plan.virtiofs)?);
+    let mut places = virtiofs::places(&exports, &plan.virtiofs, &plan.vhost)?;
+    places.extend(block::places(&exports, &plan.block, &plan.vhost)?);
     let nine = plan.nine.as_ref();
     let nine = nine.map(|nine| {
         (
@@ -81,7 +81,7 @@ fn serve(plan: &Plan) -> Done {
         )
     });
     if let Some((nine, server)) = &nine {
-        places.extend(virtio9p::places(&exports, nine, &plan.virtiofs, server)?);
+        places.extend(virtio9p::places(&exports, nine, &plan.vhost, server)?);
     }
     let stopped = engine.clone();
     let acceptor = nfs.as_ref().and_then(nfs::Place::acceptor);
@@ -97,7 +97,7 @@ fn serve(plan: &Plan) -> Done {
     }
     block::serve(&engine, nbd, &exports)?;
     let tending = nfs.map(|place| place.serve(&engine)).transpose()?;
-    vhost::serve(&engine, places, plan.virtiofs.once)?;
+    vhost::serve(&engine, places, plan.vhost.once)?;
     if let (Some(listener), Some(http)) = (http, &plan.http) {
         let sources = std::mem::take(&mut exports.sources);
         Seeing::new(engine.clone(), sources).serve(listener, &http.names)?;

@@ -12,9 +12,9 @@ use super::exports::ClientList;
 #[cfg(feature = "gss")]
 use super::gss::Security;
 use super::secure::Tls;
-use super::vhost::Affinity;
+use super::vhost::{Socket, Vhost};
 use super::virtio9p::Channel;
-use super::virtiofs::{Share, Tag};
+use super::virtiofs::Tag;
 use crate::source::Named;
 
 pub(super) struct Plan {
@@ -34,6 +34,7 @@ pub(super) struct Plan {
     pub(super) nfs: Option<Nfs>,
     pub(super) virtiofs: Virtiofs,
     pub(super) block: Block,
+    pub(super) vhost: Vhost,
     /// Where it is shown what is done, if it is.
     pub(super) http: Option<Http>,
     pub(super) tuning: Tuning,
@@ -89,14 +90,8 @@ pub(super) struct Nfs {
 
 /// How virtiofs is served.
 pub(super) struct Virtiofs {
-    pub(super) shares: Vec<Share>,
+    pub(super) shares: Vec<Socket>,
     pub(super) options: fuse::server::Options,
-    /// The group that may connect.
-    pub(super) group: Option<String>,
     /// What the device's configuration says, if there is to be one.
     pub(super) tag: Option<Tag>,
-    /// Where the threads of queues run.
-    pub(super) affinity: Affinity,
-    /// The first monitor is the only one.
-    pub(super) once: bool,
 }

@@ -51,6 +51,42 @@ impl FromStr for Affinity {
     }
 }
 
+/// `[NAME=]SOCKET`: a source, or all of them as one tree, and where a device shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Socket {
+    pub(super) name: Option<String>,
+    pub(super) at: Addr,
+}
+
+impl FromStr for Socket {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Socket, String> {
+        let (name, socket) = match text.split_once('=') {
+            Some((name, socket)) if !name.contains('/') => (Some(name.to_owned()), socket),
+            _ => (None, text),
+        };
+        if socket.is_empty() {
+            return Err("expected [NAME=]SOCKET".into());
+        }
+        Ok(Socket {
+            name,
+            at: Addr::Unix(socket.into()),
+        })
+    }
+}
+
+/// What all devices have in common.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Vhost {
+    /// The group that may connect.
+    pub(super) group: Option<String>,
+    /// Where the threads of queues run.
+    pub(super) affinity: Affinity,
+    /// The first monitor is the only one.
+    pub(super) once: bool,
+}
+
 /// What is behind a socket.
 pub(super) struct Kind {
     /// What answers a monitor's guest, for each.
@@ -68,17 +104,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Opens a socket where only this user, and the members of `group`, may connect: whoever does has the tree. Before any client
+    /// Opens a socket where only this user, and the members of a group, may connect: whoever does has the tree. Before any client
     /// can be served: the process's umask is another meanwhile.
-    pub(super) fn open(
-        at: &Addr,
-        group: Option<&str>,
-        affinity: &Affinity,
-        kind: Kind,
-    ) -> Result<Place, Failure> {
+    pub(super) fn open(at: &Addr, vhost: &Vhost, kind: Kind) -> Result<Place, Failure> {
         Ok(Place {
-            listener: listen(at, group)?,
-            affinity: affinity.clone(),
+            listener: listen(at, vhost.group.as_deref())?,
+            affinity: vhost.affinity.clone(),
             kind,
         })
     }
@@ -159,6 +190,20 @@ fn listen(at: &Addr, group: Option<&str>) -> Result<Listener, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_is_a_socket_and_perhaps_a_name() {
+        let socket = |text: &str| text.parse::<Socket>();
+        assert_eq!(socket("/run/a=b").map(|socket| socket.name), Ok(None));
+        assert_eq!(
+            socket("home=/run/s"),
+            Ok(Socket {
+                name: Some("home".into()),
+                at: Addr::Unix("/run/s".into()),
+            })
+        );
+        assert!(socket("home=").is_err() && socket("").is_err());
+    }
 
     #[test]
     fn queues_take_turns_on_the_processors_named() {

@@ -4,22 +4,19 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use p9::server::{Exports as Served, Server};
-use transports::Addr;
 use vfs::Export;
 use virtqueue::Config;
 use wire::Session;
 
 use super::exports::Exports;
-use super::plan::{Nine, Virtiofs};
-use super::vhost::{Kind, Place};
+use super::plan::Nine;
+use super::vhost::{Kind, Place, Socket, Vhost};
 use crate::Failure;
 
 /// `[NAME=]SOCKET[,tag=TAG]`: a device, and where it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Channel {
-    /// The only source it shows, or all of them.
-    pub(super) name: Option<String>,
-    pub(super) at: Addr,
+    pub(super) socket: Socket,
     /// What the guest calls it.
     pub(super) tag: String,
 }
@@ -40,28 +37,20 @@ impl FromStr for Channel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Channel, String> {
-        let expected = || "expected [NAME=]SOCKET[,tag=TAG]".to_owned();
         let (place, tag) = match text.rsplit_once(",tag=") {
             Some((place, tag)) => (place, Some(tag)),
             None => (text, None),
         };
-        let (name, socket) = match place.split_once('=') {
-            Some((name, socket)) if !name.contains('/') => (Some(name), socket),
-            _ => (None, place),
-        };
-        if socket.is_empty() {
-            return Err(expected());
-        }
-        let tag = tag.or(name).unwrap_or("share");
+        let socket: Socket = place
+            .parse()
+            .map_err(|expected| format!("{expected}[,tag=TAG]"))?;
+        let tag = tag.or(socket.name.as_deref()).unwrap_or("share");
         if !(1..=Channel::LONGEST_TAG).contains(&tag.len()) {
             let most = Channel::LONGEST_TAG;
             return Err(format!("expected a tag of 1 to {most} bytes, got '{tag}'"));
         }
-        Ok(Channel {
-            name: name.map(str::to_owned),
-            at: Addr::Unix(socket.into()),
-            tag: tag.to_owned(),
-        })
+        let tag = tag.to_owned();
+        Ok(Channel { socket, tag })
     }
 }
 
@@ -72,11 +61,11 @@ const MOUNT_TAG: u64 = 1;
 pub(super) fn places(
     exports: &Exports,
     nine: &Nine,
-    vhost: &Virtiofs,
+    vhost: &Vhost,
     server: &Server,
 ) -> Result<Vec<Place>, Failure> {
     let place = |channel: &Channel| {
-        let server = match channel.name.as_deref() {
+        let server = match channel.socket.name.as_deref() {
             None => server.clone(),
             name => {
                 let only = exports.named(name, "--virtio-9p")?;
@@ -94,7 +83,7 @@ pub(super) fn places(
             },
             free: 0,
         };
-        Place::open(&channel.at, vhost.group.as_deref(), &vhost.affinity, kind)
+        Place::open(&channel.socket.at, vhost, kind)
     };
     nine.channels.iter().map(place).collect()
 }
@@ -122,12 +111,9 @@ mod tests {
             ("/run/a,b,tag=x", None, "/run/a,b", "x"),
         ] {
             let channel: Channel = text.parse().expect(text);
-            let expected = Channel {
-                name: name.map(str::to_owned),
-                at: Addr::Unix(socket.into()),
-                tag: tag.into(),
-            };
-            assert_eq!(channel, expected);
+            assert_eq!(channel.socket.name.as_deref(), name);
+            assert_eq!(channel.socket.at.to_string(), format!("unix:{socket}"));
+            assert_eq!(channel.tag, tag);
         }
         let long = format!("/s,tag={}", "x".repeat(255));
         for bad in ["", "home=", ",tag=x", "/s,tag=", &long] {

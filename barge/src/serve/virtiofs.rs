@@ -5,38 +5,12 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use fuse::server::Server;
-use transports::Addr;
 use virtqueue::Config;
 
 use super::exports::Exports;
 use super::plan::Virtiofs;
-use super::vhost::{Kind, Place};
+use super::vhost::{Kind, Place, Socket, Vhost};
 use crate::Failure;
-
-/// `[NAME=]SOCKET`: a share, or all that there are, and where it is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(super) name: Option<String>,
-    pub(super) at: Addr,
-}
-
-impl FromStr for Share {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Share, String> {
-        let (name, socket) = match text.split_once('=') {
-            Some((name, socket)) if !name.contains('/') => (Some(name.to_owned()), socket),
-            _ => (None, text),
-        };
-        if socket.is_empty() {
-            return Err("expected [NAME=]SOCKET".into());
-        }
-        Ok(Share {
-            name,
-            at: Addr::Unix(socket.into()),
-        })
-    }
-}
 
 /// What a device is called where its configuration is read; no name is the monitor's to choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,8 +67,12 @@ impl From<Cache> for fuse::server::Cache {
 const REQUEST_QUEUES: usize = 64;
 
 /// Opens the sockets of `plan`.
-pub(super) fn places(exports: &Exports, plan: &Virtiofs) -> Result<Vec<Place>, Failure> {
-    let place = |share: &Share| {
+pub(super) fn places(
+    exports: &Exports,
+    plan: &Virtiofs,
+    vhost: &Vhost,
+) -> Result<Vec<Place>, Failure> {
+    let place = |share: &Socket| {
         let export = exports.named(share.name.as_deref(), "--virtiofs")?;
         let server = Server::new(export, plan.options.clone());
         let kind = Kind {
@@ -109,7 +87,7 @@ pub(super) fn places(exports: &Exports, plan: &Virtiofs) -> Result<Vec<Place>, F
             },
             free: 1,
         };
-        Place::open(&share.at, plan.group.as_deref(), &plan.affinity, kind)
+        Place::open(&share.at, vhost, kind)
     };
     plan.shares.iter().map(place).collect()
 }
@@ -126,17 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_a_socket_and_perhaps_a_name_and_a_tag_is_short() {
-        let share = |text: &str| text.parse::<Share>();
-        assert_eq!(share("/run/a=b").map(|share| share.name), Ok(None));
-        assert_eq!(
-            share("home=/run/s"),
-            Ok(Share {
-                name: Some("home".into()),
-                at: Addr::Unix("/run/s".into()),
-            })
-        );
-        assert!(share("home=").is_err());
+    fn a_tag_is_short() {
         assert_eq!(
             space(Tag::NONE, 64),
             [&[0; 36][..], &[64, 0, 0, 0]].concat()

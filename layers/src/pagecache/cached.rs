@@ -7,13 +7,14 @@ mod behind;
 mod fetch;
 
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use vfs::{Attr, Caller, Cx, Errno, File, NodeId, Result, SetAttr, Want};
 
 use super::core::Core;
 use super::pages::Pages;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// A file that somebody has open, or of which there is something in the cache.
 pub(super) struct Cached {

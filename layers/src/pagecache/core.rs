@@ -1,12 +1,13 @@
 //! What all files of a cache share.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::cached::Cached;
 use super::memory::Memory;
 use super::workers::Workers;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) struct Core {
     pub(super) memory: Arc<Memory>,

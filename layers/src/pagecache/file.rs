@@ -2,8 +2,8 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use vfs::{
     Allocate, Attr, Broken, CopyHow, Cx, DirSink, Extent, File, Lease, LeaseKind, OpenFlags,
@@ -15,6 +15,7 @@ use super::ahead::Stream;
 use super::cached::{Cached, Fetched};
 use super::pages::{BLOCK, PAGE, Piece};
 use super::table::Table;
+use crate::sync::{Mutex, MutexGuard};
 
 /// One open of a file that the cache knows.
 pub(super) struct CachedFile {

@@ -3,14 +3,15 @@
 //! Lock order: its own mutex, behind that of a file. Making room takes files' locks, one at a time and not under its own.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 use vfs::{Cx, Result};
 
 use super::cached::Cached;
 use super::pages::BLOCK;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 pub(super) struct Memory {
     /// The most blocks, but for those that are being filled or written.

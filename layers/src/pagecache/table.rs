@@ -3,12 +3,13 @@
 //! Lock order: its own mutex, before that of a file.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use vfs::{Attr, NodeId};
 
 use super::cached::{Cached, Use};
 use super::core::Core;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Files that are open, or of which something is in the cache: no more than are open and there is memory of, and some whose errors
 /// nobody was told of.

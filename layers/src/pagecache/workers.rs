@@ -4,13 +4,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
-use std::thread::Builder;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Cx, File};
 
 use super::cached::{Cached, Reserved};
+use crate::sync::thread::Builder;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// What there is to do.
 pub(super) enum Job {

@@ -49,6 +49,12 @@ pub fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
+/// `inflight=`: bytes. Otherwise what was expected.
+pub(crate) fn in_flight(text: &str) -> Result<usize, String> {
+    let bytes = bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.ok_or_else(|| format!("inflight= with a number of bytes, not '{text}'"))
+}
+
 /// A user's or group's number, the value of the option `name`; all ones mean that there is none. Errs with what was expected.
 pub fn id(name: &str, text: &str) -> Result<u32, String> {
     let id = text.parse().ok().filter(|&id| id != u32::MAX);

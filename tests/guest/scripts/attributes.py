@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 """Extended attributes and ACLs: what is set here the host has and the other way round, and ACLs let in and keep out whom they name.
 
 XATTR: 'no' where there are no extended attributes. ACL: 'posix' (setfacl(1)), 'nfs4' (nfs4_setfacl(1)) or 'no'.
@@ -9,20 +9,13 @@ import errno
 import hashlib
 import os
 import subprocess
-import sys
 import time
 
-failures = 0
+from checking import check, end
+
 XATTR = os.environ.get("XATTR", "yes") == "yes"
 ACL = os.environ.get("ACL", "posix")
 FRIEND, STRANGER = 1234, 1235
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"attributes: {what}: got {repr(got)[:300]}, expected {expected!r}")
 
 
 def attempt(function, *args):
@@ -145,6 +138,4 @@ if XATTR:
     attributes()
 if ACL != "no":
     acls()
-if not failures:
-    print("attributes: both sides have the same, and who may is let in")
-sys.exit(failures > 0)
+end("both sides have the same, and who may is let in")

@@ -4,29 +4,14 @@
 import hashlib
 import os
 import subprocess
-import sys
+
+from checking import check, end, said, skip, tests
 
 SIZE = int(os.environ.get("SIZE", "8")) << 20
 DISK = "/dev/vda"
 if os.environ.get("BARGE_LOCAL") or not os.path.exists(DISK):
-    print("block: this takes a guest with a disk")
-    sys.exit(77)
+    skip("this takes a guest with a disk")
 
-failures = 0
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"block: {what}: got {got!r}, expected {expected!r}")
-
-
-def said(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def setting(name):
@@ -112,9 +97,5 @@ def by_nbd():
     check("errors", subprocess.run(["e2fsck", "-fn", DISK], capture_output=True).returncode, 0)
 
 
-for test in [by_virtio, straight, by_nbd]:
-    try:
-        test()
-    except (OSError, RuntimeError, ValueError) as error:
-        check(test.__name__, str(error), "no error")
-sys.exit(failures > 0)
+tests(by_virtio, straight, by_nbd)
+end("bytes, discards and zeros by both ways")

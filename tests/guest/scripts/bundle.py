@@ -1,27 +1,19 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 """Several sources as one share: the share is one of them, memory another, and beside the mount of the share alone there is one of both. Each is a mount of its own
 there, and what is locked in either place is locked in the other."""
 
 import fcntl
 import os
 import subprocess
-import sys
 import tempfile
 
-if os.environ.get("BARGE_LOCAL"):
-    print("bundle: this takes a guest")
-    sys.exit(77)
+from checking import check, end, skip
 
-failures = 0
+if os.environ.get("BARGE_LOCAL"):
+    skip("this takes a guest")
+
 at = tempfile.mkdtemp(dir="/run")
 here = os.getcwd()
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"bundle: {what}: got {got!r}, expected {expected!r}")
 
 
 def attempt(function, *args):
@@ -76,4 +68,4 @@ for first, second in [(f"{one}/file", "file"), ("file", f"{one}/file")]:
             check(f"{lock.__name__} of {second}, free", attempt(lock, other, fcntl.LOCK_EX | fcntl.LOCK_NB), None)
 os.unlink("file")
 subprocess.run(["umount", at], check=True)
-sys.exit(1 if failures else 0)
+end("two mounts in one share, and their locks seen in both")

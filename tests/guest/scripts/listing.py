@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 """A large directory is listed while both sides change it: what was there all the time is told exactly once, what was gone before never, and nothing twice.
 
 FILES: how many names stay all the time."""
@@ -6,8 +6,9 @@ FILES: how many names stay all the time."""
 import ctypes
 import os
 import subprocess
-import sys
 from collections import Counter
+
+from checking import check, end
 
 FILES = int(os.environ.get("FILES", "2000"))
 STEP = max(FILES // 40, 1)
@@ -23,14 +24,6 @@ libc.seekdir.argtypes = [ctypes.c_void_p, ctypes.c_long]
 libc.closedir.argtypes = [ctypes.c_void_p]
 NAME_IN_DIRENT = 19
 
-failures = 0
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"listing: {what}: got {repr(got)[:200]}, expected {repr(expected)[:200]}")
 
 
 def host(command):
@@ -140,6 +133,4 @@ directory.close()
 subprocess.run(["rm", "-r", "dir"], check=True)
 check("after rm -r", os.path.exists("dir"), False)
 
-if failures:
-    sys.exit(f"listing: {failures} failures")
-print(f"listing: {FILES} names, each told once")
+end(f"{FILES} names, each told once")

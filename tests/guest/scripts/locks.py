@@ -6,19 +6,11 @@ HOST_LOCKS=no leaves out the host, for servers which keep locks to themselves. A
 import fcntl
 import os
 import subprocess
-import sys
 import time
 
+from checking import check, end
 from locking import FREE, OFD_SETLK, READ, WRITE, flock, holder, lock, on_host
 
-failures = 0
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"locks: {what}: got {got!r}, expected {expected!r}")
 
 
 def elsewhere(function):
@@ -109,11 +101,9 @@ if os.environ.get("HOST_LOCKS", "yes") == "yes":
     check("the host's lock by F_GETLK", holder(fd, 0, 0), (30, 10))
     check("beside the host's lock", lock(fd, WRITE, 40, 10), "got")
     subprocess.run(["host", "echo >release; rm held release"], check=True)
-    end = time.monotonic() + 10
-    while lock(fd, WRITE, 35, 1) != "got" and time.monotonic() < end:
+    deadline = time.monotonic() + 10
+    while lock(fd, WRITE, 35, 1) != "got" and time.monotonic() < deadline:
         time.sleep(0.1)
     check("after the host let go", lock(fd, WRITE, 30, 10), "got")
 
-if failures:
-    sys.exit(f"locks: {failures} failures")
-print("locks: held where they should be")
+end("held where they should be")

@@ -1,19 +1,12 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 """An open file stays what it is while its name is moved, removed or replaced: every call on the descriptor still means that file."""
 
 import os
 import stat
 import subprocess
-import sys
 
-failures = 0
+from checking import check, end
 
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"opened: {what}: got {repr(got)[:80]}, expected {expected!r}")
 
 
 # Linux's v9fs keeps the superblock's granularity of a second: it cuts times before it sends them.
@@ -122,6 +115,4 @@ check("a file of mode 000: write", attempt("pwrite", os.pwrite, fd, b"x", 0), 1)
 check("a file of mode 000: read", attempt("pread", os.pread, fd, 1, 0), b"x")
 os.close(fd)
 
-if failures:
-    sys.exit(f"opened: {failures} failures")
-print("opened: descriptors keep their files")
+end("descriptors keep their files")

@@ -7,29 +7,14 @@ other has just written."""
 import fcntl
 import os
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 
+from checking import check, end, said, skip
 from locking import FREE, READ, WRITE, flock, holder, lock, on_host
 
 GUEST, GUESTS = (int(os.environ.get(name, "1")) for name in ("GUEST", "GUESTS"))
 ROWS, TURNS = int(os.environ.get("ROWS", "100")), int(os.environ.get("TURNS", "20"))
-failures = 0
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"pair, guest {GUEST}: {what}: got {got!r}, expected {expected!r}")
-
-
-def run(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"pair, guest {GUEST}: {' '.join(command)}: status {done.returncode} {done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def by_turns(*steps):
@@ -37,7 +22,7 @@ def by_turns(*steps):
     for number, step in enumerate(steps):
         if number % 2 == GUEST - 1:
             step()
-        run("meet")
+        said("meet")
 
 
 def ranges():
@@ -132,18 +117,18 @@ def database(mode):
         with closing(sqlite3.connect(name)) as connection:
             check("journal", connection.execute(f"PRAGMA journal_mode={mode}").fetchone(), (mode,))
             connection.execute("CREATE TABLE t (who INTEGER, n INTEGER, body TEXT, PRIMARY KEY (who, n))")
-        run("host", f"mkfifo {mode}.end; {{ env ROWS={ROWS} {__file__} write {name} 3; echo $? >{mode}.end; }} >{mode}.log 2>&1 &")
-    run("meet")
+        said("host", f"mkfifo {mode}.end; {{ env ROWS={ROWS} {__file__} write {name} 3; echo $? >{mode}.end; }} >{mode}.log 2>&1 &")
+    said("meet")
     write(name, GUEST)
     if GUEST == 1:
-        check("the writer on the host", run("host", f"cat {mode}.end {mode}.log"), "0\n")
-    run("meet")
+        check("the writer on the host", said("host", f"cat {mode}.end {mode}.log"), "0\n")
+    said("meet")
     with closing(sqlite3.connect(name, timeout=120)) as connection:
         check(f"{mode}: integrity", connection.execute("PRAGMA integrity_check").fetchall(), [("ok",)])
         counts = connection.execute("SELECT who, count(*) FROM t GROUP BY who").fetchall()
         check(f"{mode}: rows", counts, [(1, ROWS), (2, ROWS), (3, ROWS)])
-    check(f"{mode}: the host's bytes", run("host", f"sha256sum {name}"), run("sha256sum", name))
-    run("meet")
+    check(f"{mode}: the host's bytes", said("host", f"sha256sum {name}"), said("sha256sum", name))
+    said("meet")
 
 
 def ping_pong():
@@ -157,7 +142,7 @@ def ping_pong():
             check(f"turn {number}", connection.execute("SELECT max(n), length(body) FROM t").fetchone(), (number, number * 50))
             connection.execute("INSERT INTO t VALUES (?, ?)", (number + 1, "y" * (number + 1) * 50))
 
-        run("meet")
+        said("meet")
         by_turns(*[lambda number=number: turn(number) for number in range(TURNS)])
 
 
@@ -165,8 +150,7 @@ if sys.argv[1:2] == ["write"]:
     write(sys.argv[2], int(sys.argv[3]))
     sys.exit()
 if GUESTS != 2:
-    print("pair: this takes two guests")
-    sys.exit(77)
+    skip("this takes two guests")
 ranges()
 waiting()
 if os.environ.get("FLOCK", "yes") == "yes":
@@ -174,6 +158,4 @@ if os.environ.get("FLOCK", "yes") == "yes":
 for mode in ["delete", "truncate"]:
     database(mode)
 ping_pong()
-if failures:
-    sys.exit(f"pair, guest {GUEST}: {failures} failures")
-print(f"pair, guest {GUEST}: of one mind with the other and with the host")
+end("of one mind with the other and with the host")

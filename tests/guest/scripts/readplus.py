@@ -6,22 +6,16 @@ ROUNDS: how often each is read, after one round that does not count. SIZE: of ea
 
 import os
 import statistics
-import subprocess
 import sys
 import time
 import zlib
+
+from checking import said
 
 ROUNDS, SIZE = int(os.environ["ROUNDS"]), int(os.environ["SIZE"]) << 20
 KIB = 1 << 10
 LAYOUTS = [("whole data", SIZE, 0), ("whole hole", SIZE, None)]
 LAYOUTS += [(f"{chunk}K {what} first", chunk * KIB, begin * chunk * KIB) for chunk in (4, 8, 16, 32) for begin, what in ((0, "data"), (1, "hole"))]
-
-
-def run(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"readplus: {' '.join(command)}: {done.stdout}{done.stderr}")
-    return done.stdout.strip()
 
 
 def content(chunk, begin):
@@ -74,8 +68,8 @@ def operations(directory):
 
 plain = "/run/plain"
 os.mkdir(plain)
-port = run("host", "cat $RUN/plain")
-run("mount", "-t", "nfs", "-o", f"vers=4.2,proto=tcp,port={port},actimeo=1", "10.0.2.2:/", plain)
+port = said("host", "cat $RUN/port2").strip()
+said("mount", "-t", "nfs", "-o", f"vers=4.2,proto=tcp,port={port},actimeo=1", "10.0.2.2:/", plain)
 top = os.getcwd()
 mount = next(path for path in (top, os.path.dirname(top), "/mnt") if os.path.ismount(path))
 beside = os.path.join(plain, os.path.relpath(top, mount))
@@ -97,4 +91,4 @@ for name, chunk, begin in LAYOUTS:
     print(f"| {name} | {' | '.join(cells)} | {medians[0] / medians[1]:.2f} |", flush=True)
 if operations(mount)[1] == 0 or operations(plain)[0] == 0:
     sys.exit(f"readplus: READ and READ_PLUS were called {operations(mount)} and {operations(plain)} times: one mount for each was wanted")
-run("umount", plain)
+said("umount", plain)

@@ -5,23 +5,14 @@ any more what it had open and locked. RESETS: how often."""
 import fcntl
 import os
 import subprocess
-import sys
 
+from checking import all_passed, check, end, skip
 from locking import WRITE, flock, lock, on_host
 
 if os.environ.get("BARGE_LOCAL"):
-    print("reset: this takes a guest")
-    sys.exit(77)
+    skip("this takes a guest")
 
 RESETS = int(os.environ.get("RESETS", "2"))
-failures = 0
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"reset: {what}: got {got!r}, expected {expected!r}")
 
 
 def held_on_host():
@@ -73,7 +64,7 @@ def work_until_reset():
             busy(number, told)
     for _ in range(4):
         os.read(begun, 1)
-    if failures == 0:
+    if all_passed():
         with open("/proc/sysrq-trigger", "w") as trigger:
             trigger.write("b")
 
@@ -102,10 +93,8 @@ except FileNotFoundError:
         open(name, "w").close()
 if boot:
     look_after_reset(boot)
-if boot < RESETS and not failures:
+if boot < RESETS and all_passed():
     synchronized("kept", f"boot {boot}\n" * 10_000)
     synchronized("boot", f"{boot}")
     work_until_reset()
-if failures:
-    sys.exit(f"reset: {failures} failures")
-print(f"reset: all forgotten {RESETS} times")
+end(f"all forgotten {RESETS} times")

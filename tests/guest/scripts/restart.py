@@ -10,24 +10,16 @@ import subprocess
 import sys
 import time
 
+from checking import check, end, skip
 from locking import FREE, WRITE, flock, lock, on_host
 
 if os.environ.get("BARGE_LOCAL"):
-    print("restart: this takes a guest")
-    sys.exit(77)
+    skip("this takes a guest")
 
 KILLS = int(os.environ.get("KILLS", "3"))
 HOST_LOCKS = os.environ.get("HOST_LOCKS", "yes") == "yes"
 # By v4.0 no client says that it has reclaimed all, so that grace lasts for a lease of 10 s, and Linux asks again after 15 s at most.
 GRACE = 40 if "vers=4.0" in open("/proc/mounts").read() else 8
-failures = 0
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"restart: {what}: got {got!r}, expected {expected!r}")
 
 
 def attempt(function, *args):
@@ -53,10 +45,10 @@ def whole_elsewhere():
         return flock(file, fcntl.LOCK_EX)
 
 
-def fio(name, end, runs, *options):
+def fio(name, over, runs, *options):
     """Writes and verifies until the end; a file is made by the first run."""
     command = f"fio --name={name} --filename={name}.data --size=4M --rw=randrw --verify=crc32c --verify_fatal=1 --verify_state_save=0 --thread --ioengine=psync"
-    while not end.is_set():
+    while not over.is_set():
         done = subprocess.run([*command.split(), "--bsrange=4k-64k", *options], capture_output=True, text=True)
         if done.returncode:
             print(done.stdout + done.stderr)
@@ -64,10 +56,10 @@ def fio(name, end, runs, *options):
         runs.value += 1
 
 
-def journal(end, lines):
+def journal(over, lines):
     """Appends numbers, and says of each that it is synchronized."""
     with open("journal", "ab", buffering=0) as file:
-        while not end.is_set():
+        while not over.is_set():
             file.write(b"%07d\n" % lines.value)
             os.fsync(file.fileno())
             lines.value += 1
@@ -111,12 +103,12 @@ for name in "file", "whole":
 file, whole = open("file", "r+b"), open("whole", "r+b")
 check("a lock", lock(file, WRITE, 10, 10), "got")
 check("a lock of all", flock(whole, fcntl.LOCK_EX), "got")
-end = multiprocessing.Event()
+over = multiprocessing.Event()
 buffered, direct, lines = [multiprocessing.Value("i", 0) for _ in range(3)]
 programs = [
-    multiprocessing.Process(target=fio, args=("buffered", end, buffered, "--fsync=16")),
-    multiprocessing.Process(target=fio, args=("direct", end, direct, "--direct=1")),
-    multiprocessing.Process(target=journal, args=(end, lines)),
+    multiprocessing.Process(target=fio, args=("buffered", over, buffered, "--fsync=16")),
+    multiprocessing.Process(target=fio, args=("direct", over, direct, "--direct=1")),
+    multiprocessing.Process(target=journal, args=(over, lines)),
 ]
 for program in programs:
     program.start()
@@ -128,7 +120,7 @@ time.sleep(1)
 before = buffered.value, direct.value
 while all(program.is_alive() for program in programs) and (buffered.value == before[0] or direct.value == before[1]):
     time.sleep(0.1)
-end.set()
+over.set()
 for program in programs:
     program.join()
     check("a program", program.exitcode, 0)
@@ -139,7 +131,5 @@ check("unlocking", lock(file, FREE, 10, 10), "got")
 check("what was locked, elsewhere", elsewhere(file_elsewhere), ("got", "got"))
 if HOST_LOCKS:
     check("what was locked, on the host", on_host(WRITE, 15, 1), "got")
-if failures:
-    sys.exit(f"restart: {failures} failures")
-print(f"restart: went on after {KILLS} kills: seconds until a lock was there again, and a file could be made: {' '.join(times)};", end=" ")
-print(f"{buffered.value} and {direct.value} runs of fio, {lines.value} lines")
+end(f"went on after {KILLS} kills: seconds until a lock was there again, and a file could be made: {' '.join(times)};"
+    f" {buffered.value} and {direct.value} runs of fio, {lines.value} lines")

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 """Holes and what moves ranges, as cp(1), fallocate(1) and lseek(2) have them: the bytes are right in any case, and where the
 protocol tells of holes (HOLES) they are where they should be, here and on the host.
 
@@ -11,20 +11,13 @@ import hashlib
 import os
 import struct
 import subprocess
-import sys
 
-failures = 0
+from checking import check, end
+
 HOLES = os.environ.get("HOLES", "yes") == "yes"
 REFLINK = os.environ.get("REFLINK") == "yes"
 SIZE = int(os.environ.get("SIZE", "24")) << 20
 KIB, MIB = 1 << 10, 1 << 20
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"sparse: {what}: got {repr(got)[:200]}, expected {expected!r}")
 
 
 def run(*command):
@@ -174,6 +167,4 @@ holes()
 copies()
 if REFLINK:
     clones()
-if not failures:
-    print("sparse: bytes and holes are where they should be")
-sys.exit(failures > 0)
+end("bytes and holes are where they should be")

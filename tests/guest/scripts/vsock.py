@@ -7,7 +7,8 @@ import fcntl
 import hashlib
 import os
 import subprocess
-import sys
+
+from checking import check, end, said, skip, tests
 
 PORT = 5640
 
@@ -17,24 +18,8 @@ IN_PIECES = not os.uname().release.startswith("6.1.")
 SIZE = int(os.environ.get("SIZE", "4")) << 20
 BARGE = os.environ.get("BARGE")
 if os.environ.get("BARGE_LOCAL") or not BARGE:
-    print("vsock: this takes a guest")
-    sys.exit(77)
+    skip("this takes a guest")
 
-failures = 0
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"vsock: {what}: got {got!r}, expected {expected!r}")
-
-
-def said(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def digest(path):
@@ -123,9 +108,5 @@ def asked_by_the_host(port):
     check("written by the host", open("/run/tree/back").read(), "text of the host")
 
 
-for test in [mounted, by_our_client, from_the_host]:
-    try:
-        test()
-    except (OSError, RuntimeError, ValueError) as error:
-        check(test.__name__, str(error), "no error")
-sys.exit(failures > 0)
+tests(mounted, by_our_client, from_the_host)
+end("9P both ways")

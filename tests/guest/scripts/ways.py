@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 """Mounts other than the usual one: Unix sockets and descriptors, the older dialects, options that change what is seen, and a tree that QEMU and barge share.
 
 BARGE: the program. The servers run in the guest, but for the tree that is shared."""
@@ -11,26 +11,17 @@ import shlex
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
-import traceback
+
+from checking import all_passed, check, end, skip, tests
 
 BARGE = os.environ.get("BARGE")
 if not BARGE:
-    print("ways: BARGE is not set")
-    sys.exit(77)
+    skip("BARGE is not set")
 
-failures = 0
 libc = ctypes.CDLL(None, use_errno=True)
 top = tempfile.mkdtemp(dir="/run")
 log = open(f"{top}/log", "w+")
-
-
-def check(what, got, expected):
-    global failures
-    if got != expected:
-        failures += 1
-        print(f"ways: {what}: got {got!r}, expected {expected!r}")
 
 
 def attempt(function, *args):
@@ -228,13 +219,8 @@ def shared_with_qemu():
         check("its text", open(f"{at}/copy").read(), "by qemu")
 
 
-for test in [unix_socket, descriptors, options, exports, shared_with_qemu]:
-    try:
-        test()
-    except (OSError, RuntimeError) as error:
-        traceback.print_exc()
-        check(test.__name__, str(error), "no error")
-if failures:
+tests(unix_socket, descriptors, options, exports, shared_with_qemu)
+if not all_passed():
     log.seek(0)
     print(log.read())
-    sys.exit(1)
+end("by socket, by descriptor, by each dialect and option")

@@ -25,7 +25,6 @@ pub mod local;
 pub mod matrix;
 mod meeting;
 mod modules;
-pub mod readplus;
 pub mod run;
 pub mod server;
 pub mod tlshd;

@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use barge_guest::bench::{self, Table};
 use barge_guest::guest::{Case, Mount, Seat};
 use barge_guest::hosted::{self, Hosted};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::run::Plan;
-use barge_guest::{Dirs, TimedOut, Unavailable, bench, local, matrix, readplus, run, tlshd, tools};
+use barge_guest::{Dirs, TimedOut, Unavailable, local, matrix, run, tlshd, tools};
 use clap::{Args, Parser, Subcommand};
 
 /// Boots a Linux guest on a served tree and runs scripts in it.
@@ -34,7 +35,9 @@ enum Subcommands {
     /// Measure a file on a RAM disk with fio, through each server by turns
     Fio(FioArgs),
     /// Read files of data and holes by NFS 4.2, with READ_PLUS and with READ by turns
-    Readplus(ReadplusArgs),
+    Readplus(BenchArgs),
+    /// Read and write a file by the kernel's 9P client in each of its cache modes, and by `barge mount`
+    Caches(BenchArgs),
     /// Fill the cache: kernels, busybox and the tools which the scripts need
     Fetch(FetchArgs),
 }
@@ -155,39 +158,27 @@ struct MatrixArgs {
 
 #[derive(Args)]
 struct FioArgs {
-    /// Kernel line
-    #[arg(short, long, default_value = "6.12")]
-    kernel: String,
-    /// How often each server is measured
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
-    /// How long each time
+    /// How many seconds each load takes
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     seconds: u16,
-    /// Size of the file
-    #[arg(long, default_value_t = 256, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
-    size: u16,
-    /// The barge under test, if not the release build of this workspace
-    #[arg(long, value_name = "PATH")]
-    barge: Option<PathBuf>,
     /// A virtiofsd to measure beside it
     #[arg(long, value_name = "PATH")]
     virtiofsd: Option<PathBuf>,
     #[command(flatten)]
-    machine: Machine,
+    bench: BenchArgs,
 }
 
 #[derive(Args)]
-struct ReadplusArgs {
+struct BenchArgs {
     /// Kernel line
     #[arg(short, long, default_value = "6.12")]
     kernel: String,
-    /// How often each file is read in each way
+    /// How often each thing is measured
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Size of the files
-    #[arg(long, default_value_t = 32, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
-    size: u16,
+    /// Size of the file [default: 256 for fio, 32 for readplus, 64 for caches]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
+    size: Option<u16>,
     /// The barge under test, if not the release build of this workspace
     #[arg(long, value_name = "PATH")]
     barge: Option<PathBuf>,
@@ -211,7 +202,8 @@ fn main() -> ExitCode {
         Subcommands::Local(args) => run_local(args),
         Subcommands::Matrix(args) => run_matrix(args),
         Subcommands::Fio(args) => run_fio(args),
-        Subcommands::Readplus(args) => run_readplus(args),
+        Subcommands::Readplus(args) => run_bench(Table::Readplus, args),
+        Subcommands::Caches(args) => run_bench(Table::Caches, args),
         Subcommands::Fetch(args) => fetch(args),
     };
     match result {
@@ -316,31 +308,24 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
 }
 
 fn run_fio(args: FioArgs) -> Result<u8> {
+    let table = Table::Fio {
+        seconds: args.seconds,
+        virtiofsd: args.virtiofsd,
+    };
+    run_bench(table, args.bench)
+}
+
+fn run_bench(table: Table, args: BenchArgs) -> Result<u8> {
     let options = bench::Options {
         kernel: args.kernel,
         rounds: args.rounds,
-        seconds: args.seconds,
-        size: args.size,
-        barge: args.barge,
-        virtiofsd: args.virtiofsd,
-        accel: args.machine.accel,
-        mirror: args.machine.mirror,
-    };
-    let (dirs, disk) = (Dirs::find()?, bench::RamDisk::new()?);
-    run_plan(&dirs, &bench::plan(&dirs, options, &disk)?)
-}
-
-fn run_readplus(args: ReadplusArgs) -> Result<u8> {
-    let options = readplus::Options {
-        kernel: args.kernel,
-        rounds: args.rounds,
         size: args.size,
         barge: args.barge,
         accel: args.machine.accel,
         mirror: args.machine.mirror,
     };
     let (dirs, disk) = (Dirs::find()?, bench::RamDisk::new()?);
-    run_plan(&dirs, &readplus::plan(&dirs, options, &disk)?)
+    run_plan(&dirs, &bench::plan(&dirs, table, options, &disk)?)
 }
 
 fn fetch(args: FetchArgs) -> Result<u8> {

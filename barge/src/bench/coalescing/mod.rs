@@ -197,8 +197,9 @@ fn notes(
         "the ratio is that of loose to a page each".into(),
         format!(
             "loose: cache=loose, merged by the kernel; mmap: cache=mmap,cache_size={}M, merged by barge; a page each: cache=auto, \
-             msize=4120, of which the client has 8 under way; by NFS rsize=4096 and wsize=4096; by virtiofs, which has no such size, \
-             cache=none; local: the file system that is served",
+             msize=4120 and inflight=4096, so that each of the kernel's requests goes page by page; by NFS rsize=4096, wsize=4096 and \
+             inflight=4096; by virtiofs, which has no such size, cache=none: as the program asks; local: the file system that is \
+             served",
             mib(sizes.cache)
         ),
         "TCP + 1 ms: through a relay on loopback that passes everything on half a millisecond later in each direction; it takes \
@@ -298,8 +299,13 @@ impl Served {
             Way::Virtiofs => format!("virtiofs:{path}"),
         };
         let paged = match way {
-            Way::Unix | Way::Tcp | Way::Delayed => (format!("{url}?msize=4120"), "cache=auto"),
-            Way::Nfs => (format!("{url}&rsize=4096&wsize=4096"), "cache=auto"),
+            Way::Unix | Way::Tcp | Way::Delayed => {
+                (format!("{url}?msize=4120&inflight=4096"), "cache=auto")
+            }
+            Way::Nfs => (
+                format!("{url}&rsize=4096&wsize=4096&inflight=4096"),
+                "cache=auto",
+            ),
             Way::Virtiofs => (url.clone(), "cache=none"),
         };
         Ok(Served {

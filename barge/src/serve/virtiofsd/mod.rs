@@ -18,7 +18,8 @@ pub(crate) use self::args::VirtiofsdArgs;
 use self::args::{Handles, Negotiate, Sandbox, Seccomp};
 use super::block::Block;
 use super::plan::{Layers, Plan, Virtiofs};
-use super::virtiofs::{Cache, Share};
+use super::vhost::{Socket, Vhost};
+use super::virtiofs::Cache;
 use crate::source::{Named, Source};
 use crate::{Done, Failure};
 
@@ -100,12 +101,14 @@ impl VirtiofsdArgs {
             nfs: None,
             block: Block::default(),
             virtiofs: Virtiofs {
-                shares: vec![Share { name: None, at }],
+                shares: vec![Socket { name: None, at }],
                 options: self.fuse(),
-                group: self.socket_group.clone(),
                 tag: self.tag,
-                affinity: Default::default(),
+            },
+            vhost: Vhost {
+                group: self.socket_group.clone(),
                 once: true,
+                ..Default::default()
             },
             tuning: engine::Tuning {
                 workers: match self.thread_pool_size {

@@ -49,6 +49,7 @@ impl Turn<'_> {
         self.peer.nodes.check_room()?;
         self.may_label()?;
         let entry = up.node.make(&self.cx, name, what, mode)?;
+        self.peer.nodes.made(self.life, &*entry.node);
         let entry = self.label(&*up.node, Some(name), entry)?;
         self.reply_entry(&up, &entry)
     }

@@ -128,6 +128,18 @@ impl Nodes {
         Ok(id)
     }
 
+    /// `node` has just been made. If its id is known, that is of one that is gone and whose number the source uses again: a server
+    /// behind it has no reason to keep what has neither a name nor an open. Who knew that must not take the new one for it: Linux
+    /// would make nothing in a directory that was removed.
+    pub(super) fn made(&self, life: Life, node: &dyn Node) {
+        let nodeid = self.nodeid_of(node.id());
+        if let Some(mut part) = self.table.of(life, nodeid)
+            && let Some(looked) = part.table.get_mut(&nodeid)
+        {
+            looked.generation = self.new_generation();
+        }
+    }
+
     /// Takes back `lookups` of the look-ups of a node, which goes with the last.
     pub(super) fn forget(&self, life: Life, nodeid: u64, lookups: u64) {
         if nodeid == ROOT_ID {
@@ -222,6 +234,23 @@ mod tests {
         let other = nodes.enter(0, &entry(&script, 5)).expect("room");
         assert_ne!(one.generation, other.generation);
         assert_eq!(nodes.count.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn what_is_made_is_not_what_had_its_number_before() {
+        let script = Script::new();
+        let nodes = Nodes::new(9);
+        let new = entry(&script, 5);
+        nodes.made(0, &*new.node);
+        let one = nodes.enter(0, &new).expect("room");
+        assert_eq!(nodes.enter(0, &new), Ok(one));
+        nodes.made(0, &*new.node);
+        let other = nodes.enter(0, &new).expect("room");
+        assert_eq!(one.nodeid, other.nodeid);
+        assert_ne!(one.generation, other.generation);
+        // The client forgets both by the one number.
+        nodes.forget(0, 5, 3);
+        assert!(nodes.get(0, 5).is_err());
     }
 
     #[test]

@@ -116,6 +116,9 @@ impl Turn<'_> {
         self.may_label()?;
         let ((entry, file), flags) =
             self.writing_behind(flags, |flags| make(self, &*up.node, flags))?;
+        if flags.contains(OpenFlags::EXCL) {
+            self.peer.nodes.made(self.life, &*entry.node);
+        }
         let looked = self.entry_out(&up, &entry)?;
         let opened = self.opened_as(place, self.open_of(entry.node, file, flags))?;
         self.reply(&[&looked.encode(), &opened.encode()])

@@ -13,9 +13,10 @@ use ::nfs::client::{Ask, Body, Calls, Credentials, Failure, Received};
 use vfs::{Caller, Cx, Errno, Result};
 use wire::Malformed;
 
+use super::fs::Options;
 use super::mount::Dialled;
+use crate::ConnectError;
 use crate::pipe::{self, Apart, Half, Kept, Pipe, Reply, Shape, error_text};
-use crate::{ConnectError, Retry, Silence};
 
 impl Half for Calls {
     const NAME: &'static str = "NFS";
@@ -73,16 +74,12 @@ impl Half for Calls {
 /// Makes a connection.
 pub type Dial = Box<dyn Fn() -> Dialled + Send + Sync>;
 
-/// As whom everyone acts, if not each as itself.
-pub(super) type As = Option<(u32, u32)>;
-
 /// A connection to a server.
 pub(super) struct Conn {
     dial: Dial,
     credentials: Credentials,
     most: usize,
-    act_as: As,
-    patience: (Silence, Retry),
+    options: Options,
     current: Mutex<Current>,
     /// How often it has been made anew.
     times: AtomicU64,
@@ -108,9 +105,8 @@ impl Conn {
     pub(super) fn open(
         dial: Dial,
         machine: &str,
-        act_as: As,
         most: usize,
-        patience: (Silence, Retry),
+        options: Options,
     ) -> std::result::Result<Conn, ConnectError> {
         let credentials = Credentials::new(machine);
         let link = dial().map_err(|error| {
@@ -118,8 +114,8 @@ impl Conn {
             ConnectError::new(Errno::from(error), why)
         })?;
         let calls = Calls::new(credentials.clone(), most);
-        let payloads = link.payloads();
-        let pipe = Pipe::over(link, calls, most, payloads, patience.0)?;
+        let payloads = link.payloads().within(options.in_flight);
+        let pipe = Pipe::over(link, calls, most, payloads, options.silence)?;
         pipe.be_soft(true);
         // So that calls of an earlier process are not taken for ours.
         let first = std::time::SystemTime::UNIX_EPOCH.elapsed();
@@ -128,8 +124,7 @@ impl Conn {
             dial,
             credentials,
             most,
-            act_as,
-            patience,
+            options,
             current: Mutex::new(Current { pipe }),
             times: AtomicU64::new(0),
             backchannels: OnceLock::new(),
@@ -139,7 +134,12 @@ impl Conn {
 
     /// The server answers: from now on it is waited for as was asked.
     pub(super) fn settle(&self) {
-        self.current().pipe.be_soft(self.patience.0.soft);
+        self.current().pipe.be_soft(self.options.silence.soft);
+    }
+
+    /// Whether `len` more bytes of payload may be on their way: see [`Pipe::has_room`].
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.current().pipe.has_room(len)
     }
 
     /// Who is at the other end.
@@ -200,7 +200,7 @@ impl Conn {
         ask: &A,
         read: impl FnOnce(A::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let (begun, retry) = (Instant::now(), self.patience.1);
+        let (begun, retry) = (Instant::now(), self.options.retry);
         let mut pauses = None;
         let reply = loop {
             let lost = match flight.kept.take() {
@@ -252,7 +252,7 @@ impl Conn {
         ask: &A,
     ) -> Option<Kept<Calls>> {
         let acts;
-        let caller = match self.act_as {
+        let caller = match self.options.act_as {
             Some((uid, gid)) => {
                 acts = Caller::new(uid, gid);
                 &acts
@@ -277,7 +277,7 @@ impl Conn {
         if !Arc::ptr_eq(&current.pipe, lost) || current.pipe.failure().is_none() {
             return Ok(current.pipe.clone());
         }
-        let (begun, (silence, retry)) = (Instant::now(), self.patience);
+        let (begun, options) = (Instant::now(), &self.options);
         let mut pause = Duration::from_millis(1);
         loop {
             cx.call.check()?;
@@ -287,15 +287,15 @@ impl Conn {
                     if let Some(backchannels) = self.backchannels.get() {
                         calls.call_back(backchannels.clone());
                     }
-                    let payloads = link.payloads();
-                    let pipe = Pipe::over(link, calls, self.most, payloads, silence);
+                    let payloads = link.payloads().within(options.in_flight);
+                    let pipe = Pipe::over(link, calls, self.most, payloads, options.silence);
                     let pipe = pipe.map_err(|error| error.errno())?;
                     tracing::info!("connected to {} again", pipe.peer());
                     current.pipe = pipe.clone();
                     self.times.fetch_add(1, Ordering::AcqRel);
                     return Ok(pipe);
                 }
-                Err(error) if !retry.goes_on(begun) => {
+                Err(error) if !options.retry.goes_on(begun) => {
                     tracing::error!("{}: {error}", lost.peer());
                     return Err(Errno::ETIMEDOUT);
                 }

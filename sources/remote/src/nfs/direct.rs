@@ -12,6 +12,7 @@ use ::nfs::client::{Ask, Failure, Limits};
 use vfs::{Call, Cx, Errno, Result};
 
 use super::conn::{Conn, Dial, Flight, machine, own};
+use super::fs::Options;
 use super::mount::bounded;
 use super::v3;
 use super::v4::{Core, Keeper, Turn};
@@ -25,13 +26,7 @@ pub struct Procedures {
 impl Procedures {
     /// Connects.
     pub fn open(dial: Dial) -> std::result::Result<Procedures, ConnectError> {
-        let conn = Conn::open(
-            dial,
-            &machine(),
-            None,
-            Core::MOST as usize,
-            Default::default(),
-        )?;
+        let conn = Conn::open(dial, &machine(), Core::MOST as usize, Options::default())?;
         conn.settle();
         Ok(Procedures { conn })
     }
@@ -75,13 +70,7 @@ impl Compounds {
     /// Connects, and makes a client known by v4.`minor`.
     pub fn open(dial: Dial, minor: u32) -> std::result::Result<Compounds, ConnectError> {
         let machine = machine();
-        let conn = Conn::open(
-            dial,
-            &machine,
-            None,
-            Core::MOST as usize,
-            Default::default(),
-        )?;
+        let conn = Conn::open(dial, &machine, Core::MOST as usize, Options::default())?;
         let peer = conn.peer();
         Compounds::over(conn, minor, &machine).map_err(|errno| {
             let why = format!("NFS server {peer}: no client by v4.{minor}: {errno}");

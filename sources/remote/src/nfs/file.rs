@@ -110,6 +110,9 @@ impl<V: Version> NfsFile<V> {
             {
                 let at = offset + asked as u64;
                 let wait = flight.is_empty();
+                if !wait && !self.version().has_room(piece.len()) {
+                    break;
+                }
                 match self
                     .version()
                     .begin_write(cx, open, at, stable, piece, wait)
@@ -190,6 +193,9 @@ impl<V: Version> File for NfsFile<V> {
                 let count = io.min(len - asked) as u32;
                 let at = offset + asked as u64;
                 let wait = flight.is_empty();
+                if !wait && !self.version().has_room(count as usize) {
+                    break;
+                }
                 match self.version().begin_read(cx, open, at, count, wait) {
                     Ok(Some(begun)) => {
                         flight.push_back((at, count, begun));

@@ -28,6 +28,8 @@ pub struct Options {
     pub reserved_port: bool,
     /// The most bytes of one READ and of one WRITE, if less than both sides have anyway.
     pub sizes: (Option<u32>, Option<u32>),
+    /// How many bytes of payload may be on their way at a time, if not as many as the link says ([`transports::Payloads::in_flight`]).
+    pub in_flight: Option<usize>,
     /// What is done when it does not answer.
     pub silence: Silence,
     /// What is done when it is lost.

@@ -9,7 +9,7 @@ use ::nfs::client::{Limits, Tree};
 use transports::Link;
 use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
 
-use super::conn::{As, Conn, machine, own};
+use super::conn::{Conn, machine, own};
 use super::fs::{Options, RemoteNfs};
 use super::v3::{self, V3};
 use super::v4::{Core, NOWHERE, Traits, V4};
@@ -63,8 +63,7 @@ impl Mount<'_> {
         let conn = |port: Option<u16>| {
             let dial = self.dial.clone();
             let dial = Box::new(move || dial(port));
-            let patience = (self.options.silence, self.options.retry);
-            Conn::open(dial, &machine, self.act_as(), Core::MOST as usize, patience)
+            Conn::open(dial, &machine, Core::MOST as usize, self.options.clone())
         };
         let first = conn(None)?;
         let peer = first.peer();
@@ -106,10 +105,6 @@ impl Mount<'_> {
             read: told.read.min(read.unwrap_or(u32::MAX)),
             write: told.write.min(write.unwrap_or(u32::MAX)),
         })
-    }
-
-    fn act_as(&self) -> As {
-        self.options.act_as
     }
 
     fn names(&self) -> Vec<&str> {

@@ -11,12 +11,12 @@ use vfs::{Errno, FileSystem};
 use super::fs::Options;
 use super::mount::{Dialled, Mount, mount};
 use super::secure::{Secure, secured};
-use crate::url::{BadUrl, decode, host_and_port, id};
+use crate::url::{BadUrl, decode, host_and_port, id, in_flight};
 use crate::{ConnectError, Retry, Silence};
 
 /// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. Behind a question mark
 /// may stand, separated by `&`, `vers=` 3, 4, 4.0, 4.1 or 4.2, `mountport=`, `uid=` and `gid=` as whom everyone
-/// acts, `rsize=` and `wsize=` the most bytes of a message's payload, `retry=`, `timeo=`, `soft` and `hard` as for 9P ([`crate::ninep::Url`]), `noreadplus`, `nodelegations`, and `resvport` to come from a reserved port. `xprtsec=tls` or `mtls` (nfs(5)) has the connection
+/// acts, `rsize=` and `wsize=` the most bytes of a message's payload, `inflight=`, `retry=`, `timeo=`, `soft` and `hard` as for 9P ([`crate::ninep::Url`]), `noreadplus`, `nodelegations`, and `resvport` to come from a reserved port. `xprtsec=tls` or `mtls` (nfs(5)) has the connection
 /// secured: `tlsca=` names a file with the authorities whose certificates are trusted instead of the system's, `tlscert=` and
 /// `tlskey=` what is shown with `mtls`. `%` and two hexadecimal digits stand for a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +116,7 @@ impl Url {
                 "mountport" => url.options.mount_port = Some(port(&value)?),
                 "rsize" => url.options.sizes.0 = Some(size("rsize", &value)?),
                 "wsize" => url.options.sizes.1 = Some(size("wsize", &value)?),
+                "inflight" => url.options.in_flight = Some(in_flight(&value)?),
                 "uid" => uid = Some(id("uid", &value)?),
                 "gid" => gid = Some(id("gid", &value)?),
                 "noreadplus" => url.options.no_read_plus = true,
@@ -135,7 +136,7 @@ impl Url {
                 "tlskey" => files.key = Some(value.into()),
                 _ => {
                     return Err(format!(
-                        "vers=, mountport=, uid=, gid=, rsize=, wsize=, retry=, timeo=, soft, hard, noreadplus, nodelegations, resvport, xprtsec=, tlsca=, tlscert=, tlskey= or path=, not '{name}'"
+                        "vers=, mountport=, uid=, gid=, rsize=, wsize=, inflight=, retry=, timeo=, soft, hard, noreadplus, nodelegations, resvport, xprtsec=, tlsca=, tlscert=, tlskey= or path=, not '{name}'"
                     ));
                 }
             }
@@ -220,7 +221,7 @@ mod tests {
             ("", Options::default())
         );
         let full = url(
-            "nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus&nodelegations&resvport&soft&timeo=30&retry=5&rsize=4096",
+            "nfs://h:20490/a%20b/c/?vers=3&mountport=20491&uid=7&noreadplus&nodelegations&resvport&soft&timeo=30&retry=5&rsize=4096&inflight=64k",
         );
         let want = Options {
             version: Some((3, 0)),
@@ -235,6 +236,7 @@ mod tests {
             },
             retry: Retry::For(Duration::from_secs(5)),
             sizes: (Some(4096), None),
+            in_flight: Some(65536),
         };
         assert_eq!((full.path.as_str(), full.options), ("a b/c", want));
         assert_eq!(url("nfs://h/?vers=4.1").options.version, Some((4, 1)));

@@ -375,6 +375,10 @@ impl Version for V3 {
         }
     }
 
+    fn has_room(&self, len: usize) -> bool {
+        self.conn.has_room(len)
+    }
+
     fn begin_read(
         &self,
         cx: &Cx<'_>,

@@ -133,6 +133,9 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         mode: u32,
     ) -> Result<(Found, Self::Open)>;
 
+    /// Whether a read or write of `len` bytes may be begun beside those in flight.
+    fn has_room(&self, len: usize) -> bool;
+
     /// Begins to read; nothing if that would have to wait for others first, and it may not.
     fn begin_read(
         &self,

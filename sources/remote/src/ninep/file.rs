@@ -137,6 +137,9 @@ impl RemoteFile {
         loop {
             while asked < len && flight.len() < AT_A_TIME {
                 let count = io.min(len - asked);
+                if !flight.is_empty() && !pipe.has_room(count) {
+                    break;
+                }
                 let at = offset.checked_add(asked as u64).ok_or(Errno::EINVAL)?;
                 let own = count.min(memory.len());
                 let own = memory.split_off_mut(..own).unwrap_or_default();
@@ -186,12 +189,13 @@ impl RemoteFile {
             false => AT_A_TIME,
         };
         let pipe = &self.wire().pipe;
-        let mut pieces = data.chunks(self.opened.io());
+        let mut pieces = data.chunks(self.opened.io()).peekable();
         let mut flight = VecDeque::new();
         let (mut asked, mut written) = (0, 0);
         loop {
             while flight.len() < at_a_time
-                && let Some(piece) = pieces.next()
+                && let Some(piece) =
+                    pieces.next_if(|piece| flight.is_empty() || pipe.has_room(piece.len()))
             {
                 let write = self.ask_write(offset, asked, piece);
                 match write.and_then(|write| pipe.submit(&write)) {

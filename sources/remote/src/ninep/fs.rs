@@ -35,6 +35,8 @@ pub struct Options {
     /// Whether payloads come to where they are wanted, and leave from where they are, from the sizes on from which that pays. Else
     /// they are copied from and to the buffers of messages.
     pub zerocopy: bool,
+    /// How many bytes of payload may be on their way at a time, if not as many as the link says ([`Payloads::in_flight`]).
+    pub in_flight: Option<usize>,
     /// What is done when it does not answer.
     pub silence: Silence,
 }
@@ -49,6 +51,7 @@ impl Default for Options {
             msize: (1 << 20) + 24,
             version: Dialect::Linux,
             zerocopy: true,
+            in_flight: None,
             silence: Silence::default(),
         }
     }
@@ -82,7 +85,8 @@ impl Remote9p {
         let payloads = match options.zerocopy {
             true => link.payloads(),
             false => Payloads::INLINE,
-        };
+        }
+        .within(options.in_flight);
         let silence = options.silence;
         let pipe = Pipe::open_with(link, options.version, options.msize, payloads, silence)?;
         pipe.be_soft(true);

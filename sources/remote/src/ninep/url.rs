@@ -13,12 +13,13 @@ use transports::{Addr, Link};
 use vfs::Errno;
 
 use super::{LastingLink, Options, Remote9p};
-use crate::url::{BadUrl, bytes, decode, host_and_port, id};
+use crate::url::{BadUrl, bytes, decode, host_and_port, id, in_flight};
 use crate::{ConnectError, Retry, Silence};
 
 /// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME`, `9p+unix:SOCKET`, `9p+vsock:[CID:]PORT` or
 /// `9p+vsock-uds:PATH:PORT` (see [`Addr`]), or `9p+virtio:SOCKET`, a vhost-user device; each with `?` and
-/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`, `zerocopy=on` or `off` ([`Options::zerocopy`]); `retry=SECONDS`,
+/// parameters: `version=`, `msize=`, `uname=`, `uid=`, `aname=`, `zerocopy=on` or `off` ([`Options::zerocopy`]); `inflight=BYTES` of
+/// payload that may be on their way at a time; `retry=SECONDS`,
 /// for how long a server that is lost is waited for ([`Retry`]), `soft` and `timeo=TENTHS`, for one that does not answer
 /// ([`Silence`]), and `hard`, for both without end. `%` and two hexadecimal digits stand for a byte.
 ///
@@ -172,6 +173,7 @@ impl Url {
                 "uname" => url.options.uname = value,
                 "uid" => url.options.uid = Some(id("uid", &value)?),
                 "aname" => aname = Some(value),
+                "inflight" => url.options.in_flight = Some(in_flight(&value)?),
                 "zerocopy" => url.options.zerocopy = switch(&value)?,
                 "retry" => url.retry = Retry::seconds(&value)?,
                 "timeo" => url.options.silence.timeo = Silence::timeo(&value)?,
@@ -182,7 +184,7 @@ impl Url {
                 }
                 _ => {
                     return Err(format!(
-                        "version=, msize=, uname=, uid=, aname=, zerocopy=, retry=, timeo=, soft or hard, not '{name}'"
+                        "version=, msize=, uname=, uid=, aname=, zerocopy=, inflight=, retry=, timeo=, soft or hard, not '{name}'"
                     ));
                 }
             }
@@ -290,8 +292,9 @@ mod tests {
         assert_eq!(within.options.aname, "/srv");
         assert_eq!(within.path, "dir/file");
 
-        let socket =
-            url("9p+unix:/run/s?version=9p2000.u&msize=64k&uname=glenda&uid=7&zerocopy=off");
+        let socket = url(
+            "9p+unix:/run/s?version=9p2000.u&msize=64k&uname=glenda&uid=7&zerocopy=off&inflight=1m",
+        );
         assert_eq!(socket.place, Place::Addr(Addr::Unix("/run/s".into())));
         let expected = Options {
             aname: String::new(),
@@ -300,6 +303,7 @@ mod tests {
             msize: 65536,
             version: Dialect::Unix,
             zerocopy: false,
+            in_flight: Some(1 << 20),
             silence: Silence::default(),
         };
         assert_eq!(socket.options, expected);

@@ -1,7 +1,7 @@
 //! Requests that nobody waits for the end of.
 
 use super::state::{State, Who};
-use super::{Half, Pipe};
+use super::{Half, Pipe, Shape};
 
 /// What is told to the server without anyone waiting.
 pub(super) struct Asides<A> {
@@ -54,7 +54,7 @@ impl<H: Half> State<H> {
         }
         match self.half.aside(&aside, &mut self.queue) {
             Ok(number) => {
-                self.begin(number, Who::Aside, None);
+                self.begin(number, Who::Aside, Shape::default());
                 self.asides.in_flight += 1;
                 self.asides.queued += 1;
             }

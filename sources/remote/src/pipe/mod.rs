@@ -129,12 +129,17 @@ impl<H: Half> Drop for Kept<H> {
 /// What is to be known of a request before it is encoded.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Shape {
-    /// How long its reply may be at most, if that is large: see [`Pipe::LARGE`].
+    /// About how long its reply may be at most, if it has a payload.
     pub(crate) reply: usize,
     /// How many bytes of payload follow what is encoded.
     pub(crate) payload: usize,
     /// How many zeros follow these.
     pub(crate) zeros: usize,
+}
+
+impl Shape {
+    /// Replies from this size on are received one by one: see [`Input::recv`].
+    const LARGE: usize = 32 << 10;
 }
 
 impl<H: Half> Pipe<H> {
@@ -144,9 +149,6 @@ impl<H: Half> Pipe<H> {
     /// The most that is queued behind what a server has asked: more than all requests of a session with what they are
     /// copied with.
     const UNREAD: usize = 1 << 20;
-
-    /// Replies from this size on are received one by one: see [`Input::recv`].
-    const LARGE: usize = 32 << 10;
 
     /// A pipe over `link`, on which what has to be said first has been said. Messages have up to `most` bytes, and their
     /// payloads travel as `payloads` says.
@@ -177,6 +179,7 @@ impl<H: Half> Pipe<H> {
                 input: Some(Input::new(most, reading)),
                 followers: Vec::new(),
                 large: (0, 0),
+                in_flight: 0,
                 asides: Asides::default(),
                 clock: Clock::new(silence),
                 failed: None,
@@ -195,6 +198,11 @@ impl<H: Half> Pipe<H> {
     /// From what size on a payload is worth memory of its own to land in, bytes.
     pub(crate) fn lands_from(&self) -> usize {
         self.payloads.land
+    }
+
+    /// Whether `len` more bytes of payload may be on their way ([`Payloads::in_flight`]). Who has nothing on its way need not ask.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        self.state().in_flight + len <= self.payloads.in_flight
     }
 
     /// Who is at the other end.
@@ -232,8 +240,7 @@ impl<H: Half> Pipe<H> {
         state.usable()?;
         let State { half, queue, .. } = &mut *state;
         let (number, payload) = encode(half, queue)?;
-        let large = Some(shape.reply).filter(|&reply| reply >= Pipe::<H>::LARGE);
-        state.begin(number, Who::Ticket, large);
+        state.begin(number, Who::Ticket, shape);
         if separate {
             drop(self.send_with(state, payload, shape.zeros));
         } else {

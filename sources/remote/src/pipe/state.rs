@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use vfs::{Errno, Result};
 
-use super::Half;
 use super::asides::Asides;
 use super::input::{Input, Reply};
 use super::silence::Clock;
+use super::{Half, Shape};
 
 pub(super) type Guard<'a, H> = MutexGuard<'a, State<H>>;
 
@@ -32,6 +32,8 @@ pub(super) struct State<H: Half> {
     pub(super) followers: Vec<usize>,
     /// How many large replies are awaited, and about how large.
     pub(super) large: (usize, usize),
+    /// How many bytes of payloads are on their way, in either direction.
+    pub(super) in_flight: usize,
     pub(super) asides: Asides<H::Aside>,
     pub(super) clock: Clock,
     pub(super) failed: Option<(Errno, String)>,
@@ -45,6 +47,8 @@ pub(super) struct Slot<H: Half> {
     pub(super) bell: Option<Arc<Condvar>>,
     pub(super) waits: bool,
     large: bool,
+    /// Bytes of payload, asked for or sent.
+    payload: usize,
     /// Tells this use of the number from earlier ones.
     pub(super) life: u64,
     /// Whether the server has not answered.
@@ -67,6 +71,7 @@ impl<H: Half> Default for Slot<H> {
             bell: None,
             waits: false,
             large: false,
+            payload: 0,
             life: 0,
             in_flight: false,
             cancelled: None,
@@ -115,31 +120,39 @@ impl<H: Half> State<H> {
     }
 
     #[inline]
-    pub(super) fn begin(&mut self, at: usize, who: Who, large: Option<usize>) {
+    pub(super) fn begin(&mut self, at: usize, who: Who, shape: Shape) {
         if at >= self.slots.len() {
             self.slots.resize_with(at + 1, Slot::default);
         }
         let slot = &mut self.slots[at];
         slot.who = who;
         slot.life += 1;
-        slot.large = large.is_some();
+        slot.large = shape.reply >= Shape::LARGE;
+        slot.payload = shape.reply + shape.payload;
         slot.in_flight = true;
         (slot.cancelled, slot.seen, slot.long, slot.over) = (None, None, false, None);
-        if let Some(large) = large {
-            self.large = (self.large.0 + 1, large);
+        self.in_flight += slot.payload;
+        if slot.large {
+            self.large = (self.large.0 + 1, shape.reply);
+        }
+    }
+
+    /// The server has answered request `number`.
+    fn ended(&mut self, number: usize) {
+        self.clock.heard = true;
+        let slot = &mut self.slots[number];
+        slot.in_flight = false;
+        self.in_flight -= slot.payload;
+        if slot.large {
+            self.large.0 -= 1;
         }
     }
 
     /// The payload that answers request `number` has come to where its ticket's holder, who received it, wanted it.
     pub(super) fn landed(&mut self, number: usize, len: usize) {
         self.half.landed(number);
-        self.clock.heard = true;
-        let slot = &mut self.slots[number];
-        slot.in_flight = false;
-        if slot.large {
-            self.large.0 -= 1;
-        }
-        slot.reply = Some(Ok(Came::Landed(len)));
+        self.ended(number);
+        self.slots[number].reply = Some(Ok(Came::Landed(len)));
     }
 
     #[inline]
@@ -150,12 +163,8 @@ impl<H: Half> State<H> {
         input: &mut Input<H>,
         len: usize,
     ) {
-        self.clock.heard = true;
+        self.ended(number);
         let slot = &mut self.slots[number];
-        slot.in_flight = false;
-        if slot.large {
-            self.large.0 -= 1;
-        }
         if slot.who == Who::Ticket {
             slot.reply = Some(match result {
                 Ok(()) => Ok(Came::Whole(input.take(len))),

@@ -88,7 +88,7 @@ impl Meddled {
     }
 }
 
-fn with_cx<T>(act: impl FnOnce(&Cx<'_>) -> T) -> T {
+pub(crate) fn with_cx<T>(act: impl FnOnce(&Cx<'_>) -> T) -> T {
     let call = Call::detached();
     act(&Cx::new(&Caller::ROOT, &call))
 }
@@ -135,7 +135,7 @@ fn between(client: UnixStream, server: StreamLink, dialect: Dialect, mut meddle:
 }
 
 /// Receives a whole message; not at the end.
-fn receive(link: &StreamLink, message: &mut Vec<u8>) -> bool {
+pub(crate) fn receive(link: &StreamLink, message: &mut Vec<u8>) -> bool {
     let mut whole = 4;
     while message.len() < whole {
         let come = message.len();

@@ -9,6 +9,7 @@ mod device;
 mod diod;
 mod garbage;
 mod hostile;
+mod in_flight;
 mod landing;
 mod lasting;
 mod net;

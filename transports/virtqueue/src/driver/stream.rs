@@ -274,7 +274,7 @@ impl Link for Stream {
         Payloads {
             land: APART,
             gather: APART,
-            pages: usize::MAX,
+            ..Payloads::INLINE
         }
     }
 

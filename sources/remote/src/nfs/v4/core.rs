@@ -113,6 +113,10 @@ impl Core {
         self.conn.listen(bell)
     }
 
+    pub(in crate::nfs) fn has_room(&self, len: usize) -> bool {
+        self.conn.has_room(len)
+    }
+
     pub(in crate::nfs) fn peer(&self) -> String {
         self.conn.peer()
     }

@@ -457,6 +457,10 @@ impl Version for V4 {
         Ok((found, opening))
     }
 
+    fn has_room(&self, len: usize) -> bool {
+        self.core.has_room(len)
+    }
+
     fn begin_read(
         &self,
         cx: &Cx<'_>,

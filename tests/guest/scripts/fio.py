@@ -7,8 +7,8 @@ SECONDS: how long. SIZE: of the file, MiB."""
 import json
 import os
 import statistics
-import subprocess
-import sys
+
+from checking import said
 
 ROUNDS, SECONDS, SIZE = (int(os.environ[name]) for name in ("ROUNDS", "SECONDS", "SIZE"))
 # Name, fio's options, what a result is called, and which part of fio's report it is.
@@ -18,15 +18,8 @@ LOADS = [
 ]
 
 
-def run(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"bench: {' '.join(command)}: {done.stdout}{done.stderr}")
-    return done.stdout
-
-
 def measure(directory, options):
-    report = run(
+    report = said(
         "fio", "--name=bench", f"--filename={directory}/bench.data", f"--size={SIZE}M", "--ioengine=libaio", "--iodepth=1", "--numjobs=1", "--direct=1",
         "--time_based", f"--runtime={SECONDS}", "--randrepeat=0", "--output-format=json", *options,
     )
@@ -37,9 +30,9 @@ mounts = {"barge, 9P": os.getcwd()}
 for tag in os.environ["TAGS"].split(","):
     at = f"/run/bench-{tag}"
     os.mkdir(at)
-    run("mount", "-t", "virtiofs", tag, at)
+    said("mount", "-t", "virtiofs", tag, at)
     mounts[f"{tag}, virtiofs"] = at
-run("dd", "if=/dev/zero", "of=bench.data", "bs=1M", f"count={SIZE}")
+said("dd", "if=/dev/zero", "of=bench.data", "bs=1M", f"count={SIZE}")
 
 print(f"fio on {os.uname().release}, file of {SIZE} MiB, {ROUNDS} rounds of {SECONDS} s: median (least to most)\n")
 print("| | " + " | ".join(mounts) + " |\n|---|" + "---|" * len(mounts))
@@ -54,5 +47,5 @@ for load, options, unit, value in LOADS:
     cells = [f"{statistics.median(each):.0f} ({min(each):.0f} to {max(each):.0f})" for each in results.values()]
     print(f"| {load}, {unit} | " + " | ".join(cells) + " |", flush=True)
 for tag in os.environ["TAGS"].split(","):
-    run("umount", f"/run/bench-{tag}")
+    said("umount", f"/run/bench-{tag}")
 os.unlink("bench.data")

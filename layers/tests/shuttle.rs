@@ -1,0 +1,276 @@
+//! The page cache's threads in orders that a clock seldom brings about: by chance, and by few well-chosen changes of turn (PCT). A run that comes
+//! to no end, all threads waiting, is a failure as well.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use layers::fault::{Fault, What, When};
+use layers::pagecache::{Mode, Options, PageCache};
+use layers::{Layer, Opened, stack};
+use memory::Memory;
+use shuttle::thread::{spawn, yield_now};
+use vfs::{
+    Call, Caller, Capabilities, Cx, Errno, File, FileSystem, Name, Op, OpenFlags, Payload, Result,
+    SetAttr, Sink,
+};
+use vfs_testkit::{Bytes, Room, clock};
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// More than a message carries, so that some leaves by itself.
+const PIECE: usize = 700 << 10;
+
+/// What lets others get on while the source works, which must not meet them while it holds a lock that shuttle does not know: it gets
+/// no more than memory.
+struct Slow;
+
+impl Layer for Slow {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    layers::forward! {
+        id above
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr readdir fsync flush allocate seek extents copy lease
+    }
+
+    fn read(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        at: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        yield_now();
+        let mut room = Room::new(len.min(sink.room()));
+        inner.read(cx, at, len, &mut room)?;
+        yield_now();
+        sink.bytes(room.data());
+        Ok(room.data().len())
+    }
+
+    fn write(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        at: u64,
+        data: &mut dyn Payload,
+    ) -> Result<usize> {
+        let mut whole = Vec::new();
+        data.bytes(&mut |piece| {
+            whole.extend_from_slice(piece);
+            Ok(())
+        })?;
+        yield_now();
+        let written = inner.write(cx, at, &mut Bytes::new(&whole));
+        yield_now();
+        written
+    }
+}
+
+/// A tree, and the cache over it.
+struct Bed {
+    below: Arc<dyn FileSystem>,
+    fault: Arc<Fault>,
+    above: Arc<dyn FileSystem>,
+}
+
+fn bed(memory: usize) -> Bed {
+    let below: Arc<dyn FileSystem> = Memory::new(clock());
+    let fault = Arc::new(Fault::new(3, Arc::new(|| Duration::ZERO)));
+    let cache = PageCache::new(Options {
+        mode: Mode::Mmap,
+        memory,
+        threads: 2,
+    });
+    let over = stack(stack(below.clone(), fault.clone()), Slow);
+    Bed {
+        below,
+        fault,
+        above: stack(over, cache.expect("a thread")),
+    }
+}
+
+fn tried<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> Result<T> {
+    let call = Call::detached();
+    act(&Cx::new(&Caller::ROOT, &call))
+}
+
+fn with<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> T {
+    tried(act).expect("works")
+}
+
+fn create(fs: &dyn FileSystem) -> Arc<dyn File> {
+    with(|cx| {
+        let mode = vfs::Mode::exactly(0o644);
+        fs.root(cx)?.create(cx, Name::new(b"file")?, RW, mode)
+    })
+    .1
+}
+
+fn open(fs: &dyn FileSystem) -> Arc<dyn File> {
+    with(|cx| {
+        let found = fs.root(cx)?.lookup(cx, Name::new(b"file")?)?;
+        found.node.open(cx, RW)
+    })
+}
+
+fn write(file: &dyn File, at: usize, byte: u8, len: usize) -> Result<usize> {
+    let data = vec![byte; len];
+    tried(|cx| file.write(cx, at as u64, &mut Bytes::new(&data)))
+}
+
+fn read(file: &dyn File, at: usize, len: usize) -> Vec<u8> {
+    let mut room = Room::new(len);
+    with(|cx| file.read(cx, at as u64, len, &mut room));
+    room.into_data()
+}
+
+fn is_all(bytes: &[u8], byte: u8) -> bool {
+    bytes.iter().all(|&each| each == byte)
+}
+
+/// In many orders.
+fn explored(test: fn()) {
+    shuttle::check_random(test, 150);
+    shuttle::check_pct(test, 150, 3);
+}
+
+#[test]
+fn writers_of_parts_are_all_below_after_fsync() {
+    explored(|| {
+        let bed = bed(4 << 20);
+        let file = create(&*bed.above);
+        let writers: Vec<_> = (0..3)
+            .map(|part| {
+                let file = file.clone();
+                spawn(move || {
+                    for half in 0..2 {
+                        let at = part * PIECE + half * PIECE / 2;
+                        assert_eq!(write(&*file, at, part as u8 + 1, PIECE / 2), Ok(PIECE / 2));
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.join().expect("it ends");
+        }
+        with(|cx| file.fsync(cx, false));
+        let below = open(&*bed.below);
+        for part in 0..3 {
+            assert!(is_all(&read(&*below, part * PIECE, PIECE), part as u8 + 1));
+        }
+    });
+}
+
+#[test]
+fn a_reader_sees_what_was_written_whatever_is_on_its_way() {
+    explored(|| {
+        let bed = bed(4 << 20);
+        let file = create(&*bed.above);
+        assert_eq!(write(&*file, 0, 1, PIECE), Ok(PIECE));
+        let syncing = spawn({
+            let file = file.clone();
+            move || with(|cx| file.fsync(cx, false))
+        });
+        let reading = spawn({
+            let file = file.clone();
+            move || {
+                for _ in 0..2 {
+                    let seen = read(&*file, PIECE / 2, 5000);
+                    assert!(is_all(&seen, 1) || is_all(&seen, 2));
+                }
+            }
+        });
+        assert_eq!(write(&*file, PIECE / 2, 2, 5000), Ok(5000));
+        assert!(is_all(&read(&*file, PIECE / 2, 5000), 2));
+        syncing.join().expect("it ends");
+        reading.join().expect("it ends");
+        with(|cx| file.fsync(cx, false));
+        assert!(is_all(&read(&*open(&*bed.below), PIECE / 2, 5000), 2));
+    });
+}
+
+#[test]
+fn what_is_cut_off_does_not_come_back() {
+    explored(|| {
+        let bed = bed(4 << 20);
+        let file = create(&*bed.above);
+        assert_eq!(write(&*file, 0, 1, 2 * PIECE), Ok(2 * PIECE));
+        let ahead = spawn({
+            let file = file.clone();
+            move || {
+                let seen = read(&*file, PIECE, PIECE);
+                assert!(is_all(&seen, 1) || is_all(&seen, 0));
+            }
+        });
+        let size = |size| SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        with(|cx| file.setattr(cx, &size(PIECE as u64)));
+        with(|cx| file.setattr(cx, &size(2 * PIECE as u64)));
+        assert!(is_all(&read(&*file, PIECE, PIECE), 0));
+        ahead.join().expect("it ends");
+        with(|cx| file.fsync(cx, false));
+        assert!(is_all(&read(&*open(&*bed.below), PIECE, PIECE), 0));
+        assert!(is_all(&read(&*file, PIECE, PIECE), 0));
+    });
+}
+
+#[test]
+fn writers_who_wait_for_room_go_on() {
+    explored(|| {
+        // Less than what is written.
+        let bed = bed(1 << 20);
+        let file = create(&*bed.above);
+        let writers: Vec<_> = (0..2)
+            .map(|part| {
+                let file = file.clone();
+                spawn(move || {
+                    for turn in 0..3 {
+                        let at = (2 * turn + part) * PIECE;
+                        assert_eq!(write(&*file, at, part as u8 + 1, PIECE), Ok(PIECE));
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.join().expect("it ends");
+        }
+        with(|cx| file.flush(cx));
+        let below = open(&*bed.below);
+        for piece in 0..6 {
+            let seen = read(&*below, piece * PIECE, PIECE);
+            assert!(is_all(&seen, piece as u8 % 2 + 1));
+        }
+    });
+}
+
+#[test]
+fn who_has_the_file_open_is_told_of_a_loss_once() {
+    explored(|| {
+        let bed = bed(4 << 20);
+        let file = create(&*bed.above);
+        let other = open(&*bed.above);
+        bed.fault
+            .add(Some(Op::Write), When::Always, What::Fail(Errno::ENOSPC));
+        let written = write(&*file, 0, 1, PIECE);
+        assert!(matches!(written, Ok(PIECE) | Err(Errno::ENOSPC)));
+        let told = |file: Arc<dyn File>| {
+            spawn(move || {
+                let first = tried(|cx| file.fsync(cx, false));
+                let second = tried(|cx| file.fsync(cx, false));
+                (first, second)
+            })
+        };
+        for told in [told(file), told(other)] {
+            let told = told.join().expect("it ends");
+            assert_eq!(told, (Err(Errno::ENOSPC), Ok(())));
+        }
+    });
+}

@@ -1,0 +1,120 @@
+//! Measurements in one guest, on a RAM disk of the host. They are not tests: a guest is emulated, so what counts is what stands side by side.
+
+mod caches;
+mod fio;
+mod readplus;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::guest::{Case, Seat};
+use crate::run::Plan;
+use crate::{Dirs, quote};
+
+/// What can be measured.
+pub enum Table {
+    /// A file by 9P, by virtiofs and by another virtiofsd, if there is one: its path.
+    Fio {
+        /// How many seconds each load takes.
+        seconds: u16,
+        /// Another virtiofsd.
+        virtiofsd: Option<PathBuf>,
+    },
+    /// Files of data and holes by NFS 4.2, with READ_PLUS and with READ.
+    Readplus,
+    /// Page coalescing's jobs by the kernel's 9P client in each cache mode.
+    Caches,
+}
+
+/// How anything is measured.
+pub struct Options {
+    /// The kernel line.
+    pub kernel: String,
+    /// How often each thing is.
+    pub rounds: u16,
+    /// The size of its file or files, MiB; what suits the table if none.
+    pub size: Option<u16>,
+    /// The program that serves; this workspace's release build if none.
+    pub barge: Option<PathBuf>,
+    /// QEMU's `-accel`.
+    pub accel: String,
+    /// The Debian mirror, if not the machine's own.
+    pub mirror: Option<String>,
+}
+
+/// What a table is about.
+struct Subject {
+    /// The script that measures, without `.py`.
+    name: &'static str,
+    serve: Vec<String>,
+    seat: Seat,
+    /// What its script has to know besides `ROUNDS` and `SIZE`.
+    env: Vec<(&'static str, String)>,
+    /// MiB.
+    size: u16,
+    timeout: Duration,
+}
+
+/// A directory in the host's memory, for as long as this lives.
+pub struct RamDisk(PathBuf);
+
+impl RamDisk {
+    /// An empty one.
+    pub fn new() -> Result<Self> {
+        let dir = PathBuf::from(format!("/dev/shm/barge-guest-{}", std::process::id()));
+        fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for RamDisk {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The run that measures `table` on `disk`.
+pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Result<Plan> {
+    let barge = dirs.barge(options.barge.as_deref())?;
+    let subject = match table {
+        Table::Fio { seconds, virtiofsd } => {
+            fio::subject(&barge, options.rounds, seconds, virtiofsd.as_deref())
+        }
+        Table::Readplus => readplus::subject(&barge),
+        Table::Caches => caches::subject(&barge),
+    };
+    let size = options.size.unwrap_or(subject.size);
+    let usual = [
+        ("ROUNDS", options.rounds.to_string()),
+        ("SIZE", size.to_string()),
+    ];
+    let env: Vec<_> = usual
+        .into_iter()
+        .chain(subject.env)
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+    let script = dirs.scripts.join(format!("{}.py", subject.name));
+    Ok(Plan {
+        kernel: options.kernel,
+        serve: subject.serve,
+        seats: vec![subject.seat],
+        root: None,
+        share: Some(disk.0.clone()),
+        cases: vec![Case::program(subject.name, &script, &[], &env)],
+        case_timeout: subject.timeout,
+        timeout: subject.timeout,
+        accel: options.accel,
+        mirror: options.mirror,
+        keep: false,
+    })
+}
+
+/// A command that writes the port `{NAME}` to a file of that name in the directory of the run, where the guest can ask for it, and then
+/// becomes `serve`.
+fn with_port_told(name: &str, serve: &str) -> String {
+    let command = format!("echo {{{name}}} >{{run}}/{name}; exec {serve}");
+    format!("sh -c {}", quote(&command))
+}

@@ -1,0 +1,23 @@
+//! Two servers of one directory, of which one refuses READ_PLUS.
+
+use std::time::Duration;
+
+use super::{Subject, with_port_told};
+use crate::ways::Way;
+
+pub(super) fn subject(barge: &str) -> Subject {
+    let serve = |port: &str, options: &str| {
+        format!(
+            "{barge} serve {{share}} --nfs tcp:127.0.0.1:{{{port}}} --state-dir {{run}}/state-{port} {options}"
+        )
+    };
+    let plain = serve("port2", "--no-read-plus");
+    Subject {
+        name: "readplus",
+        serve: vec![serve("port", ""), with_port_told("port2", &plain)],
+        seat: Way::named("nfs4.2").seat(&[]),
+        env: Vec::new(),
+        size: 32,
+        timeout: Duration::from_secs(1800),
+    }
+}
