@@ -12,6 +12,7 @@ use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 use crate::mount::MountArgs;
 use crate::pack::{CheckArgs, PackArgs};
 use crate::reference::{CompletionsArgs, ManArgs};
+use crate::seeing::TopArgs;
 use crate::serve::{ServeArgs, VirtiofsdArgs};
 
 /// Carries file systems: serves a tree to whatever a virtual machine, a container or another host
@@ -86,6 +87,8 @@ pub(crate) enum Command {
     Pack(PackArgs),
     /// Say whether an image is sound, and what is wrong with it
     Check(CheckArgs),
+    /// Show what a server does, as it does it: one with --http
+    Top(TopArgs),
     /// Measure barge beside its peers
     Bench(BenchArgs),
     /// Print a completion script for a shell

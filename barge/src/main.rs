@@ -7,19 +7,21 @@
 
 mod background;
 mod bench;
+mod calls;
 mod cli;
 mod connect;
 mod files;
 mod log;
 mod mount;
 mod pack;
-mod record;
 mod reference;
+mod seeing;
 mod serve;
 mod service;
 mod signals;
 mod source;
 mod tier;
+mod touched;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Tree(args) => files::tree(args),
         Command::Pack(args) => pack::pack(args),
         Command::Check(args) => pack::check(args),
+        Command::Top(args) => seeing::top(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => reference::completions(args),
         Command::Man(args) => reference::man(args),

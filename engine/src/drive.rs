@@ -3,14 +3,17 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tracing::trace_span;
 use transports::{Frame, Interest, Outbox, Poller, Ready};
 use wire::{Answer, Malformed, Role};
 
 use crate::input::Input;
 use crate::lane::{Lane, invalid};
 use crate::pace::Pace;
+use crate::request::named;
 use crate::stats::add;
 
 /// What only the lane's own thread has.
@@ -81,9 +84,11 @@ impl<'a> Own<'a> {
             let start = self.input.start;
             self.serve(start, len)?;
             self.input.start += len;
-            self.pace.step();
+            let took = self.pace.step();
+            self.lane.stats().enter(&self.lane.inline, || took);
             if self.out.size() >= Lane::BATCH || self.out.has_pages() {
                 self.flush()?;
+                self.pace.begin();
             }
         }
     }
@@ -91,6 +96,10 @@ impl<'a> Own<'a> {
     fn serve(&mut self, start: usize, len: usize) -> io::Result<()> {
         let lane = self.lane;
         add(&lane.stats().requests, 1);
+        let _span = named(|| {
+            let id = lane.stats().requests.load(Ordering::Relaxed);
+            trace_span!("request", conn = lane.id(), id)
+        });
         let message = &self.input.buffer[start..start + len];
         let id = match lane.session.role(message).map_err(invalid)? {
             Role::Request { id } => id,
@@ -129,6 +138,8 @@ impl<'a> Own<'a> {
                     lane.await_until(|lane| lane.has_room(len))?;
                 }
                 let message = &self.input.buffer[start..start + len];
+                // What it noted is of an attempt.
+                lane.inline.take_noted();
                 lane.offload(id, message);
                 Ok(())
             }

@@ -121,6 +121,10 @@ impl Job for Message {
         &self.lane.workers
     }
 
+    fn stats(&self) -> &Stats {
+        self.lane.stats()
+    }
+
     fn peer(&self) -> Option<&Arc<Peer>> {
         Some(&self.lane.peer)
     }
@@ -260,6 +264,7 @@ impl Lane {
         self.leave_worker();
         let mut done = vec![request.clone()];
         while let Some(request) = done.pop() {
+            self.stats().enter(&request.call, || request.age());
             self.send_from_worker(out);
             out.clear();
             for follower in self.land(&request) {
@@ -513,6 +518,11 @@ impl Lane {
         &self.member.stats
     }
 
+    /// The connection's number.
+    pub(crate) fn id(&self) -> u64 {
+        self.member.id
+    }
+
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.load(Ordering::SeqCst)
     }
@@ -538,11 +548,14 @@ impl Flights {
     }
 
     fn begin(&mut self, lane: &Arc<Lane>, id: u64, message: &[u8]) -> Arc<StreamRequest> {
-        let request = Request::new(Message {
-            lane: lane.clone(),
-            id,
-            bytes: message.into(),
-        });
+        let request = Request::new(
+            lane.stats().begins(),
+            Message {
+                lane: lane.clone(),
+                id,
+                bytes: message.into(),
+            },
+        );
         lane.outstanding.fetch_add(1, Ordering::SeqCst);
         lane.held.fetch_add(message.len(), Ordering::SeqCst);
         let flight = Flight {

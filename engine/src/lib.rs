@@ -8,15 +8,19 @@
 //!
 //! It knows no protocol (a [`wire::Session`]), no transport ([`transports::Link`]) and no source.
 //!
-//! Lock order: a lane's in-flight table, then its output or the workers' queue; the tally of all lanes last.
+//! Lock order: a lane's in-flight table, then its output or the workers' queue; the tally of all lanes, and
+//! what failed of a lane, last.
 //! Nothing waits under any of them, but for a lane that sends while nothing else of it is in flight.
 
 #![forbid(unsafe_code)]
 
 mod datagrams;
 mod drive;
+mod histogram;
 mod input;
 mod lane;
+mod ledger;
+mod look;
 mod pace;
 mod queue;
 mod request;
@@ -27,6 +31,9 @@ mod watch;
 mod wheel;
 mod workers;
 
+pub use histogram::Times;
+pub use ledger::{Operation, Operations};
+pub use look::{LaneLook, Look};
 pub use queue::{Driven, Queues};
 pub use server::{Engine, Service, Tuning};
 pub use stats::{Snapshot, Stats};

@@ -40,9 +40,11 @@ impl Pace {
         }
     }
 
-    pub(crate) fn step(&mut self) {
+    /// A request has had its turn. Says how long that took.
+    pub(crate) fn step(&mut self) -> Duration {
         let now = Instant::now();
-        if now - self.last < Pace::SLOW {
+        let took = now - self.last;
+        if took < Pace::SLOW {
             self.strikes = self.strikes.saturating_sub(1);
         } else if self.strikes > 0 {
             self.careful_until = Some(now + Pace::CAREFUL);
@@ -51,6 +53,7 @@ impl Pace {
             self.strikes = Pace::WITHIN;
         }
         self.last = now;
+        took
     }
 
     pub(crate) fn patience(&self) -> Patience {

@@ -9,17 +9,20 @@ use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
+use tracing::trace_span;
 use transports::{Exchange, Outbox, Poller, Ring};
 use vfs::{Call, Patience};
-use wire::{Answer, Role, Session};
+use wire::{Answer, Facts, Role, Session, Vocabulary};
 
+use crate::look::{Seen, seen};
 use crate::pace::Pace;
-use crate::request::{Job, Ran, Request, Run};
+use crate::request::{Job, Ran, Request, Run, named};
 use crate::server::Engine;
 use crate::share::Share;
-use crate::stats::{Account, add};
+use crate::stats::{Account, Stats, add};
 use crate::watch::Post;
 use crate::wheel::Wheel;
 use crate::workers::Workers;
@@ -73,13 +76,15 @@ impl Queues {
         let lane = Arc::new(QueueLane {
             queues: self.clone(),
             ring,
-            stats: self.engine.tally().open(),
+            stats: self.engine.tally().open(self.session.vocabulary()),
+            inline: Call::detached(),
             wheel: Wheel::default(),
             post: OnceLock::new(),
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
         });
+        lane.stats.shown_by(seen(&lane));
         let mut lanes = self.lanes();
         lanes.retain(|lane| lane.strong_count() > 0);
         lanes.push(Arc::downgrade(&lane));
@@ -142,6 +147,8 @@ struct QueueLane {
     queues: Arc<Queues>,
     ring: Arc<dyn Ring>,
     stats: Account,
+    /// Of requests that are answered by who has the wheel, which nobody can cancel.
+    inline: Call,
     wheel: Wheel,
     /// Where a stand-in is called from. There since before the first request.
     post: OnceLock<Post>,
@@ -211,6 +218,24 @@ impl Run for QueueLane {
     fn wake(self: Arc<Self>) {}
 }
 
+impl Seen for QueueLane {
+    fn peer(&self) -> String {
+        self.ring.name().to_owned()
+    }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        self.queues.session.vocabulary()
+    }
+
+    fn facts(&self) -> Facts {
+        self.queues.session.facts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+}
+
 /// A request that came through a queue.
 struct Queued {
     lane: Arc<QueueLane>,
@@ -250,6 +275,10 @@ impl Job for Queued {
 
     fn workers(&self) -> &Arc<Workers> {
         self.lane.queues.engine.workers()
+    }
+
+    fn stats(&self) -> &Stats {
+        &self.lane.stats
     }
 }
 
@@ -334,7 +363,8 @@ impl QueueLane {
                     continue;
                 }
             }
-            pace.step();
+            let took = pace.step();
+            self.stats.enter(&self.inline, || took);
             if untold == QueueLane::BATCH {
                 self.ring.tell();
                 untold = 0;
@@ -373,9 +403,12 @@ impl QueueLane {
 
     /// Answers a request, if that takes no longer than `patience`.
     fn begin(self: &Arc<Self>, mut exchange: Box<dyn Exchange>, patience: Patience) -> Begun {
-        static INLINE: Call = Call::detached();
         let message = exchange.split().0;
         add(&self.stats.requests, 1);
+        let _span = named(|| {
+            let id = self.stats.requests.load(Ordering::Relaxed);
+            trace_span!("request", queue = self.ring.name(), id)
+        });
         add(&self.stats.received, message.size());
         let id = match self.queues.session.role(message.bytes()) {
             Ok(Role::Request { id }) => id,
@@ -395,16 +428,21 @@ impl QueueLane {
             // It is answered as what cannot be read.
             Err(_) => 0,
         };
-        if self.serve(&INLINE, patience, &mut *exchange) == Answer::Done {
+        if self.serve(&self.inline, patience, &mut *exchange) == Answer::Done {
             self.give(exchange);
             return Begun::Given;
         }
         add(&self.stats.offloaded, 1);
-        let request = Request::new(Queued {
-            lane: self.clone(),
-            id,
-            exchange: Mutex::new(Some(exchange)),
-        });
+        // What it noted is of an attempt.
+        self.inline.take_noted();
+        let request = Request::new(
+            self.stats.begins(),
+            Queued {
+                lane: self.clone(),
+                id,
+                exchange: Mutex::new(Some(exchange)),
+            },
+        );
         self.outstanding.fetch_add(1, Ordering::SeqCst);
         let mut flights = self.flights();
         flights.all.push(Flight {
@@ -437,6 +475,7 @@ impl QueueLane {
 
     /// Gives back what a worker has answered, and then what asked to cancel it.
     fn land(&self, request: &Arc<Request<Queued>>, exchange: Box<dyn Exchange>) {
+        self.stats.enter(&request.call, || request.age());
         let mut flights = self.flights();
         let is_it = |flight: &Flight| Arc::ptr_eq(&flight.request, request);
         let at = flights.all.iter().position(is_it);
@@ -447,10 +486,11 @@ impl QueueLane {
         self.give_last(exchange);
         for mut follower in followers.unwrap_or_default() {
             let (lane, exchange) = (follower.lane, &mut *follower.exchange);
-            static FOLLOWS: Call = Call::detached();
-            if lane.serve(&FOLLOWS, Patience::Full, exchange) != Answer::Done {
+            let call = Call::detached();
+            if lane.serve(&call, Patience::Full, exchange) != Answer::Done {
                 exchange.split().1.truncate(0);
             }
+            lane.stats.enter(&call, Duration::default);
             lane.give_last(follower.exchange);
         }
     }

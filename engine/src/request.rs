@@ -3,17 +3,30 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
 
+use tracing::span::EnteredSpan;
+use tracing::{Level, Span, enabled};
 use transports::Outbox;
 use vfs::{Call, Peer};
 
+use crate::stats::Stats;
 use crate::workers::Workers;
+
+/// Has what is logged from here on be of the request that `span` names; not where nothing of requests is logged.
+pub(crate) fn named(span: impl FnOnce() -> Span) -> Option<EnteredSpan> {
+    enabled!(Level::TRACE).then(|| span().entered())
+}
 
 /// A request in flight. What it asks, and of whom, is its lane's business.
 pub(crate) struct Request<J> {
     pub(crate) job: J,
     pub(crate) call: Call,
     state: AtomicU8,
+    /// When its lane's thread gave it up, if that is counted.
+    begun: Option<Instant>,
+    /// What the log knows it by.
+    span: Span,
 }
 
 /// What a kind of lane has in its requests.
@@ -29,6 +42,9 @@ pub(crate) trait Job: Send + Sync + Sized + 'static {
     fn leave_worker(&self);
 
     fn workers(&self) -> &Arc<Workers>;
+
+    /// The figures of its lane.
+    fn stats(&self) -> &Stats;
 
     /// Who asked for it, if that came over a connection.
     fn peer(&self) -> Option<&Arc<Peer>> {
@@ -62,7 +78,8 @@ const WOKEN: u8 = 2;
 const PARKED: u8 = 3;
 
 impl<J: Job> Request<J> {
-    pub(crate) fn new(job: J) -> Arc<Request<J>> {
+    /// A request that its lane's thread gave up at `begun`.
+    pub(crate) fn new(begun: Option<Instant>, job: J) -> Arc<Request<J>> {
         Arc::new_cyclic(|request: &Weak<Request<J>>| {
             let call = Call::parkable(Waker::from(Arc::new(Wakes(request.clone()))));
             let call = match job.peer() {
@@ -73,6 +90,8 @@ impl<J: Job> Request<J> {
                 job,
                 call,
                 state: AtomicU8::new(QUEUED),
+                begun,
+                span: Span::current(),
             }
         })
     }
@@ -84,16 +103,27 @@ impl<J: Job> Request<J> {
         first
     }
 
+    /// How long it has been in flight.
+    pub(crate) fn age(&self) -> Duration {
+        self.begun.map_or(Duration::ZERO, |begun| begun.elapsed())
+    }
+
     fn park(self: &Arc<Self>) {
         let retry = self.call.take_wake_within();
+        self.job.stats().parked.fetch_add(1, Ordering::Relaxed);
         self.job.leave_worker();
         if !self.exchange(RUNNING, PARKED) {
+            self.unpark();
             self.state.store(QUEUED, Ordering::SeqCst);
             J::schedule(self.clone());
         } else if let Some(time) = retry {
             let this: Arc<dyn Run> = self.clone();
             self.job.workers().wake_after(time, &this);
         }
+    }
+
+    fn unpark(&self) {
+        self.job.stats().parked.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn exchange(&self, from: u8, to: u8) -> bool {
@@ -106,6 +136,8 @@ impl<J: Job> Request<J> {
 impl<J: Job> Run for Request<J> {
     fn run(self: Arc<Self>, out: &mut Outbox) {
         self.state.store(RUNNING, Ordering::SeqCst);
+        let span = self.span.clone();
+        let _span = span.enter();
         if J::run(&self, out) == Ran::Parked {
             self.park();
         }
@@ -122,6 +154,7 @@ impl<J: Job> Run for Request<J> {
             .state
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, woken);
         if before == Ok(PARKED) {
+            self.unpark();
             J::schedule(self);
         }
     }
@@ -146,11 +179,14 @@ impl<J: Job> Wake for Wakes<J> {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+    use wire::Vocabulary;
+
     use super::*;
+    use crate::stats::{Account, Tally};
 
     /// Waits for something each time it is run.
-    #[derive(Default)]
     struct Waits {
+        stats: Account,
         runs: AtomicBool,
         scheduled: AtomicUsize,
     }
@@ -170,12 +206,24 @@ mod tests {
         fn workers(&self) -> &Arc<Workers> {
             unreachable!("it asks for no time")
         }
+
+        fn stats(&self) -> &Stats {
+            &self.stats
+        }
     }
 
     #[test]
     fn one_that_is_woken_while_it_parks_is_run_again() {
+        let tally = Tally::new(false);
         for _ in 0..2000 {
-            let request = Request::new(Waits::default());
+            let request = Request::new(
+                None,
+                Waits {
+                    stats: tally.open(Vocabulary::none()),
+                    runs: AtomicBool::default(),
+                    scheduled: AtomicUsize::default(),
+                },
+            );
             std::thread::scope(|scope| {
                 scope.spawn(|| request.clone().run(&mut Outbox::default()));
                 while !request.job.runs.load(Ordering::SeqCst) {

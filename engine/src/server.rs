@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Link, Listener, Poller, StreamLink};
-use wire::Session;
+use wire::{Session, Vocabulary};
 
 use crate::lane::Lane;
+use crate::look::seen;
 use crate::stats::{Account, Snapshot, Tally};
 use crate::watch::Watch;
 use crate::workers::Workers;
@@ -40,6 +41,8 @@ pub struct Tuning {
     pub workers: usize,
     /// How many connections there may be; more are closed at once.
     pub connections: usize,
+    /// Whether requests are counted by what they are and how long they take ([`Engine::look`]).
+    pub counts: bool,
     /// How long requests in flight get when the engine stops, before they are cancelled.
     pub grace: Duration,
 }
@@ -55,6 +58,7 @@ impl Default for Tuning {
             zerocopy: true,
             workers: (processors * 4).clamp(16, 128),
             connections: 4096,
+            counts: false,
             grace: Duration::from_secs(5),
         }
     }
@@ -91,7 +95,7 @@ impl Engine {
             watch: Watch::new(&workers)?,
             workers,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
-            tally: Arc::default(),
+            tally: Tally::new(tuning.counts),
             tuning,
             stopping: AtomicBool::new(false),
             alive: Mutex::default(),
@@ -132,15 +136,11 @@ impl Engine {
 
     /// Serves the client at the other end of `link`.
     pub fn connect(self: &Arc<Self>, link: Box<dyn Link>, service: &dyn Service) -> io::Result<()> {
-        let member = self.admit()?;
+        let session = service.session();
+        let member = self.admit(session.vocabulary())?;
         let id = member.id;
-        let lane = Lane::new(
-            link,
-            service.session(),
-            self.workers.clone(),
-            self.tuning,
-            member,
-        )?;
+        let lane = Lane::new(link, session, self.workers.clone(), self.tuning, member)?;
+        lane.stats().shown_by(seen(&lane));
         self.alive().members.insert(id, Arc::downgrade(&lane));
         tracing::debug!(connection = id, peer = lane.link.peer(), "connected");
         let engine = self.clone();
@@ -205,7 +205,7 @@ impl Engine {
         (self.alive().members.len(), self.tally.sum())
     }
 
-    fn admit(self: &Arc<Self>) -> io::Result<Member> {
+    fn admit(self: &Arc<Self>, words: &'static Vocabulary) -> io::Result<Member> {
         let most = self.tuning.connections;
         let mut alive = self.alive();
         if alive.members.len() >= most {
@@ -219,7 +219,7 @@ impl Engine {
         Ok(Member {
             engine: self.clone(),
             id,
-            stats: self.tally.open(),
+            stats: self.tally.open(words),
         })
     }
 
@@ -277,7 +277,7 @@ impl Alive {
 /// A connection's place among those alive; dropped last of all that a connection has.
 pub(crate) struct Member {
     engine: Arc<Engine>,
-    id: u64,
+    pub(crate) id: u64,
     pub(crate) stats: Account,
 }
 

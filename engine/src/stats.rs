@@ -1,18 +1,31 @@
 //! What lanes have done: each counts for itself, and the engine adds up.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use vfs::Call;
+use wire::Vocabulary;
+
+use crate::ledger::{Ledger, Operations};
+use crate::look::Seen;
 
 /// What a lane has done. Written by its own threads, read by anyone: figures of one moment need not
 /// agree with each other.
-#[derive(Default)]
 pub struct Stats {
+    pub(crate) since: Instant,
     pub(crate) requests: AtomicU64,
     pub(crate) offloaded: AtomicU64,
     pub(crate) cancelled: AtomicU64,
     pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
+    /// How many requests wait for an event.
+    pub(crate) parked: AtomicUsize,
+    /// What the requests were, if that is counted.
+    ledger: Option<Ledger>,
+    /// Whose figures these are.
+    seen: OnceLock<Weak<dyn Seen>>,
 }
 
 /// [`Stats`] at a moment.
@@ -31,6 +44,49 @@ pub struct Snapshot {
 }
 
 impl Stats {
+    fn new(ledger: Option<Ledger>) -> Stats {
+        Stats {
+            since: Instant::now(),
+            requests: AtomicU64::new(0),
+            offloaded: AtomicU64::new(0),
+            cancelled: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            parked: AtomicUsize::new(0),
+            ledger,
+            seen: OnceLock::new(),
+        }
+    }
+
+    /// Enters a request in the ledger, if there is one; it has had its reply after what `took` says.
+    #[inline]
+    pub(crate) fn enter(&self, call: &Call, took: impl FnOnce() -> Duration) {
+        if let Some(ledger) = &self.ledger
+            && let Some(noted) = call.take_noted()
+        {
+            ledger.enter(noted, took());
+        }
+    }
+
+    /// When a request left its lane's thread, if that will be asked for.
+    pub(crate) fn begins(&self) -> Option<Instant> {
+        self.ledger.as_ref().map(|_| Instant::now())
+    }
+
+    /// Has `seen` tell whose figures these are.
+    pub(crate) fn shown_by(&self, seen: Weak<dyn Seen>) {
+        self.seen.get_or_init(|| seen);
+    }
+
+    /// How many requests wait for an event.
+    pub(crate) fn parked(&self) -> usize {
+        self.parked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn seen(&self) -> Option<Arc<dyn Seen>> {
+        self.seen.get()?.upgrade()
+    }
+
     /// The figures now.
     pub fn snapshot(&self) -> Snapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -59,20 +115,32 @@ impl std::ops::Add for Snapshot {
 }
 
 /// The figures of all lanes together.
-#[derive(Default)]
-pub(crate) struct Tally(Mutex<Lanes>);
+pub(crate) struct Tally {
+    lanes: Mutex<Lanes>,
+    /// Whether lanes have ledgers.
+    counts: bool,
+}
 
 #[derive(Default)]
 struct Lanes {
     now: Vec<Arc<Stats>>,
     /// What those that have ended did.
     past: Snapshot,
+    operations: Operations,
 }
 
 impl Tally {
-    /// The account of a lane that begins.
-    pub(crate) fn open(self: &Arc<Self>) -> Account {
-        let stats = Arc::new(Stats::default());
+    pub(crate) fn new(counts: bool) -> Arc<Tally> {
+        Arc::new(Tally {
+            lanes: Mutex::default(),
+            counts,
+        })
+    }
+
+    /// The account of a lane that begins, whose requests have `words`.
+    pub(crate) fn open(self: &Arc<Self>, words: &'static Vocabulary) -> Account {
+        let ledger = self.counts.then(|| Ledger::new(words));
+        let stats = Arc::new(Stats::new(ledger));
         self.lanes().now.push(stats.clone());
         Account {
             stats,
@@ -86,8 +154,22 @@ impl Tally {
         now.fold(lanes.past, |sum, stats| sum + stats)
     }
 
+    /// What was asked by lanes of now and before.
+    pub(crate) fn operations(&self) -> Operations {
+        let lanes = self.lanes();
+        let mut all = lanes.operations.clone();
+        let ledgers = lanes.now.iter().filter_map(|stats| stats.ledger.as_ref());
+        ledgers.for_each(|ledger| ledger.add_to(&mut all));
+        all
+    }
+
+    /// The lanes that there are.
+    pub(crate) fn now(&self) -> Vec<Arc<Stats>> {
+        self.lanes().now.clone()
+    }
+
     fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        self.0.lock().expect("no panic holds it")
+        self.lanes.lock().expect("no panic holds it")
     }
 }
 
@@ -109,6 +191,9 @@ impl Drop for Account {
     fn drop(&mut self) {
         let mut lanes = self.tally.lanes();
         lanes.past = lanes.past + self.snapshot();
+        if let Some(ledger) = &self.ledger {
+            ledger.add_to(&mut lanes.operations);
+        }
         lanes.now.retain(|stats| !Arc::ptr_eq(stats, &self.stats));
     }
 }

@@ -6,9 +6,9 @@
 //! all layers what wrapping takes: results are wrapped, arguments unwrapped. [`bundle`] makes one file system
 //! of several, by a layer over each.
 //!
-//! What it lacks on purpose: sources, clocks (they are injected), state per node or file but in [`pagecache`] and [`record`].
+//! What it lacks on purpose: sources, clocks (they are injected), state per node or file but in [`pagecache`] and [`touched`].
 //!
-//! Lock order: none here but in [`fault`], whose lock is held for a decision only, in [`record`], and in [`pagecache`]; [`bundle`] asks other lock
+//! Lock order: none here but in [`fault`], whose lock is held for a decision only, in [`touched`], and in [`pagecache`]; [`bundle`] asks other lock
 //! tables.
 
 #![forbid(unsafe_code)]
@@ -31,6 +31,7 @@ pub mod record;
 pub mod squash;
 mod stack;
 mod sync;
+pub mod touched;
 pub mod trace;
 pub mod xattrmap;
 
@@ -47,6 +48,7 @@ pub use readonly::ReadOnly;
 pub use record::Record;
 pub use squash::Squash;
 pub use stack::stack;
+pub use touched::Touched;
 pub use trace::Trace;
 pub use xattrmap::XattrMap;
 

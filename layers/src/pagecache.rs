@@ -26,6 +26,7 @@ mod workers;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use vfs::lock::{HostLock, Space};
 use vfs::{
@@ -71,6 +72,17 @@ impl Default for Options {
     }
 }
 
+/// What a cache has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Reads that had all they wanted.
+    pub hits: u64,
+    /// Those that had to read below.
+    pub misses: u64,
+    /// Bytes that it holds.
+    pub bytes: u64,
+}
+
 /// The layer.
 pub struct PageCache {
     table: Arc<Table>,
@@ -85,6 +97,16 @@ impl PageCache {
             table: Table::new(core),
             mode: options.mode,
         })
+    }
+
+    /// What it has done.
+    pub fn figures(&self) -> Figures {
+        let core = &self.table.core;
+        Figures {
+            hits: core.hits.load(Ordering::Relaxed),
+            misses: core.misses.load(Ordering::Relaxed),
+            bytes: core.memory.used(),
+        }
     }
 
     fn landings(&self) -> u64 {

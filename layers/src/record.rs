@@ -1,137 +1,160 @@
-//! Tells what of a tree is touched, each part when it is touched first: nodes that are looked up, directories that are listed, stretches of files that are
-//! read. So it is known what a program needs of a tree, and in which order.
+//! Every call told in full, so that it can be made again: what `barge bench replay` reads.
 //!
-//! Paths are those from the root by which nodes were found last. What is found by a handle from before this layer was made has none, and is
-//! not told of.
-//!
-//! Lock order: its only lock is held while what was touched is told.
+//! Calls that lead to nodes, read them and write them are told with their arguments, the others only with what became of
+//! them. Contents are not told. An attempt that is made again with more patience is none.
 
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::time::Duration;
 
 use vfs::{
-    Capabilities, Cx, DirEntry, DirSink, Entry, FileSystem, Name, Node, NodeId, Plus, Result, Sink,
-    Want,
+    Access, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, File, FileSystem, Mode, Name, Node,
+    NodeId, Op, OpenFlags, Payload, Plus, Result, Sink, Want,
 };
 
-use crate::{Layer, Opened, forward};
+use crate::{Clock, Layer, Opened, forward};
 
-/// What is told of at most, and nodes whose names are known: some 100 MB of memory.
-const MOST: usize = 1 << 20;
+/// A call.
+#[derive(Clone, Debug)]
+pub struct Event<'a> {
+    /// When it began.
+    pub at: Duration,
+    /// How long it took.
+    pub took: Duration,
+    /// Which it was.
+    pub op: Op,
+    /// The number of the node it was of; 0 for the file system.
+    pub node: NodeId,
+    /// Who asked: user and group.
+    pub caller: (u32, u32),
+    /// What it was given.
+    pub given: Given<'a>,
+    /// What became of it.
+    pub outcome: Result<Outcome>,
+}
 
-/// Is told of a path from the root, without a slash before it, and which of its bytes: none where a node was looked up; a directory's, where it was listed.
-pub type Touched = Box<dyn Fn(&[u8], Range<u64>) + Send + Sync>;
+/// Arguments, as far as they are told. A file has some number for as long as it is open, and another may have it afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Given<'a> {
+    /// Those of calls that have none, or that are not told.
+    Nothing,
+    Name(&'a [u8]),
+    Flags(OpenFlags),
+    Create(&'a [u8], OpenFlags, u32),
+    Unlink(&'a [u8], bool),
+    Want(u32),
+    Opened(u64),
+    /// A file, an offset or cookie, and a length.
+    Range(u64, u64, u64),
+}
+
+/// What became of a call that did not fail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The node that it led to.
+    pub found: Option<NodeId>,
+    /// The file that it opened.
+    pub opened: Option<u64>,
+    /// How many bytes, or entries.
+    pub done: Option<u64>,
+    /// Where a listing goes on.
+    pub next: Option<u64>,
+}
+
+impl Outcome {
+    fn found(node: &Arc<dyn Node>) -> Outcome {
+        Outcome {
+            found: Some(node.id()),
+            ..Outcome::default()
+        }
+    }
+
+    fn opened(file: &Arc<dyn File>) -> Outcome {
+        Outcome {
+            opened: Some(number(&**file)),
+            ..Outcome::default()
+        }
+    }
+
+    fn done(done: usize) -> Outcome {
+        Outcome {
+            done: Some(done as u64),
+            ..Outcome::default()
+        }
+    }
+}
+
+/// Where it is in memory: no other file is there meanwhile.
+fn number(file: &dyn File) -> u64 {
+    std::ptr::from_ref(file).cast::<()>() as u64
+}
+
+/// Takes calls, from many threads at once.
+pub type Taker = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 
 /// The layer.
 pub struct Record {
-    touched: Touched,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    root: Option<NodeId>,
-    /// In which directory each node was found, and by which name.
-    names: HashMap<NodeId, (NodeId, Box<[u8]>)>,
-    /// What was read of each node that was touched: where stretches begin and end, none touching another.
-    read: HashMap<NodeId, BTreeMap<u64, u64>>,
-    told: usize,
+    clock: Clock,
+    take: Taker,
 }
 
 impl Record {
-    /// Tells `touched`.
-    pub fn new(touched: Touched) -> Record {
-        Record {
-            touched,
-            state: Mutex::default(),
-        }
+    /// Has `take` take every call, with times by `clock`.
+    pub fn new(clock: Clock, take: Taker) -> Record {
+        Record { clock, take }
     }
 
-    /// `node` was found.
-    fn found(&self, dir: NodeId, name: &[u8], node: NodeId) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().expect("no panic holds it");
-        if Some(node) != state.root && (state.names.len() < MOST || state.names.contains_key(&node))
-        {
-            state.names.insert(node, (dir, name.into()));
+    fn told<T>(
+        &self,
+        (op, node, given): (Op, NodeId, Given<'_>),
+        cx: &Cx<'_>,
+        run: impl FnOnce() -> Result<T>,
+        outcome: impl FnOnce(&T) -> Outcome,
+    ) -> Result<T> {
+        let at = (self.clock)();
+        let result = run();
+        if !matches!(&result, Err(errno) if errno.is_signal()) {
+            (self.take)(&Event {
+                at,
+                took: (self.clock)().saturating_sub(at),
+                op,
+                node,
+                caller: (cx.caller.uid, cx.caller.gid),
+                given,
+                outcome: result.as_ref().map(outcome).map_err(|errno: &Errno| *errno),
+            });
         }
-        state
+        result
     }
 
-    /// Tells of `range` of `node`, as far as that is new.
-    fn touch(&self, state: &mut State, node: NodeId, range: Range<u64>) {
-        if state.told >= MOST {
-            return;
-        }
-        let Some(path) = state.path(node) else {
-            return;
-        };
-        let known = state.read.contains_key(&node);
-        let new = add(state.read.entry(node).or_default(), range);
-        if !known && new.is_empty() {
-            state.told += 1;
-            (self.touched)(&path, 0..0);
-        }
-        for range in new {
-            state.told += 1;
-            (self.touched)(&path, range);
-        }
-        if state.told >= MOST {
-            tracing::warn!("enough was touched: no more of it is recorded");
-        }
-    }
-
-    fn touch_now(&self, node: NodeId, range: Range<u64>) {
-        let mut state = self.state.lock().expect("no panic holds it");
-        self.touch(&mut state, node, range);
+    fn briefly<T>(
+        &self,
+        op: Op,
+        node: NodeId,
+        cx: &Cx<'_>,
+        run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.told((op, node, Given::Nothing), cx, run, |_| Outcome::default())
     }
 }
 
-impl State {
-    /// The path of a node.
-    fn path(&self, node: NodeId) -> Option<Vec<u8>> {
-        let mut names = Vec::new();
-        let mut at = node;
-        while Some(at) != self.root {
-            let (dir, name) = self.names.get(&at)?;
-            names.push(&name[..]);
-            // Renaming may have made a circle of what was found at different times.
-            if names.len() > self.names.len() {
-                return None;
-            }
-            at = *dir;
-        }
-        names.reverse();
-        Some(names.join(&b'/'))
-    }
+/// Counts what a listing gives away.
+struct Counted<'a> {
+    to: &'a mut dyn DirSink,
+    entries: usize,
+    next: Option<u64>,
 }
 
-/// Adds a stretch, and says what of it is new.
-fn add(known: &mut BTreeMap<u64, u64>, range: Range<u64>) -> Vec<Range<u64>> {
-    let mut new = Vec::new();
-    let Range { mut start, mut end } = range;
-    let mut at = start;
-    if start >= end {
-        return new;
-    }
-    let touching = known.range(..=end).rev();
-    let mut touching: Vec<_> = (touching.take_while(|(_, there)| **there >= start))
-        .map(|(from, to)| (*from, *to))
-        .collect();
-    touching.reverse();
-    for (from, to) in touching {
-        if at < from.min(end) {
-            new.push(at..from.min(end));
+impl DirSink for Counted<'_> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        let cookie = entry.cookie;
+        let taken = self.to.entry(entry);
+        if taken {
+            self.entries += 1;
+            self.next = Some(cookie);
         }
-        at = at.max(to);
-        known.remove(&from);
-        (start, end) = (start.min(from), end.max(to));
+        taken
     }
-    if at < range.end {
-        new.push(at..range.end);
-    }
-    known.insert(start, end);
-    new
 }
 
 impl Layer for Record {
@@ -140,18 +163,71 @@ impl Layer for Record {
     }
 
     fn root(&self, inner: &dyn FileSystem, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
-        let root = inner.root(cx)?;
-        self.state.lock().expect("no panic holds it").root = Some(root.id());
-        Ok(root)
+        let call = (Op::Root, 0, Given::Nothing);
+        self.told(call, cx, || inner.root(cx), Outcome::found)
     }
 
     fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        let entry = inner.lookup(cx, name)?;
-        let id = entry.node.id();
-        let mut state = self.found(inner.id(), name.bytes(), id);
-        self.touch(&mut state, id, 0..0);
-        drop(state);
-        Ok(entry)
+        let call = (Op::Lookup, inner.id(), Given::Name(name.bytes()));
+        let outcome = |entry: &Entry| Outcome::found(&entry.node);
+        self.told(call, cx, || inner.lookup(cx, name), outcome)
+    }
+
+    fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<vfs::Attr> {
+        let call = (Op::Attr, inner.id(), Given::Want(want.bits()));
+        self.told(call, cx, || inner.attr(cx, want), |_| Outcome::default())
+    }
+
+    fn access(&self, inner: &dyn Node, cx: &Cx<'_>, want: Access) -> Result<Access> {
+        let call = (Op::Access, inner.id(), Given::Want(want.bits()));
+        let outcome = |may: &Access| Outcome::done(may.bits() as usize);
+        self.told(call, cx, || inner.access(cx, want), outcome)
+    }
+
+    fn readlink(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        let call = (Op::Readlink, inner.id(), Given::Nothing);
+        let outcome = |target: &Vec<u8>| Outcome::done(target.len());
+        self.told(call, cx, || inner.readlink(cx), outcome)
+    }
+
+    fn xattr(&self, inner: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        let call = (Op::Xattr, inner.id(), Given::Name(name));
+        let outcome = |value: &Vec<u8>| Outcome::done(value.len());
+        self.told(call, cx, || inner.xattr(cx, name), outcome)
+    }
+
+    fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        let call = (Op::Open, inner.id(), Given::Flags(flags));
+        self.told(call, cx, || inner.open(cx, flags), Outcome::opened)
+    }
+
+    fn create(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        flags: OpenFlags,
+        mode: Mode,
+    ) -> Result<(Entry, Arc<dyn File>)> {
+        let given = Given::Create(name.bytes(), flags, mode.bits & !mode.umask);
+        let outcome = |(entry, file): &(Entry, Arc<dyn File>)| Outcome {
+            found: Some(entry.node.id()),
+            ..Outcome::opened(file)
+        };
+        let create = || inner.create(cx, name, flags, mode);
+        self.told((Op::Create, inner.id(), given), cx, create, outcome)
+    }
+
+    fn unlink(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        let call = (Op::Unlink, inner.id(), Given::Unlink(name.bytes(), dir));
+        let unlink = || inner.unlink(cx, name, dir);
+        self.told(call, cx, unlink, |()| Outcome::default())
+    }
+
+    fn file_attr(&self, inner: Opened<'_>, cx: &Cx<'_>, want: Want) -> Result<vfs::Attr> {
+        let given = Given::Range(number(inner.file), 0, want.bits().into());
+        let call = (Op::FileAttr, inner.node.id(), given);
+        self.told(call, cx, || inner.attr(cx, want), |_| Outcome::default())
     }
 
     fn read(
@@ -162,9 +238,23 @@ impl Layer for Record {
         len: usize,
         sink: &mut dyn Sink,
     ) -> Result<usize> {
-        let read = inner.read(cx, offset, len, sink)?;
-        self.touch_now(inner.node.id(), offset..offset + read as u64);
-        Ok(read)
+        let given = Given::Range(number(inner.file), offset, len as u64);
+        let read = || inner.read(cx, offset, len, sink);
+        let call = (Op::Read, inner.node.id(), given);
+        self.told(call, cx, read, |done| Outcome::done(*done))
+    }
+
+    fn write(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        offset: u64,
+        data: &mut dyn Payload,
+    ) -> Result<usize> {
+        let given = Given::Range(number(inner.file), offset, data.len() as u64);
+        let write = || inner.write(cx, offset, data);
+        let call = (Op::Write, inner.node.id(), given);
+        self.told(call, cx, write, |done| Outcome::done(*done))
     }
 
     fn readdir(
@@ -175,64 +265,50 @@ impl Layer for Record {
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        let dir = inner.node.id();
-        let record = self;
-        inner.readdir(cx, cookie, plus, &mut Finding { record, dir, sink })?;
-        if let Ok(attr) = inner.attr(cx, Want::SIZE) {
-            self.touch_now(dir, 0..attr.size);
-        }
-        Ok(())
+        let given = Given::Range(number(inner.file), cookie, u64::from(plus == Plus::Entries));
+        let call = (Op::Readdir, inner.node.id(), given);
+        let list = || {
+            let mut counted = Counted {
+                to: sink,
+                entries: 0,
+                next: None,
+            };
+            inner.readdir(cx, cookie, plus, &mut counted)?;
+            Ok((counted.entries, counted.next))
+        };
+        let outcome = |&(entries, next): &(usize, Option<u64>)| Outcome {
+            next,
+            ..Outcome::done(entries)
+        };
+        self.told(call, cx, list, outcome).map(drop)
     }
 
-    forward! {
-        id above
+    fn fsync(&self, inner: Opened<'_>, cx: &Cx<'_>, datasync: bool) -> Result<()> {
+        let given = Given::Range(number(inner.file), 0, datasync.into());
+        let call = (Op::Fsync, inner.node.id(), given);
+        self.told(
+            call,
+            cx,
+            || inner.fsync(cx, datasync),
+            |()| Outcome::default(),
+        )
+    }
+
+    fn flush(&self, inner: Opened<'_>, cx: &Cx<'_>) -> Result<()> {
+        let call = (
+            Op::Flush,
+            inner.node.id(),
+            Given::Opened(number(inner.file)),
+        );
+        self.told(call, cx, || inner.flush(cx), |()| Outcome::default())
+    }
+
+    forward! { id above }
+
+    forward! { with briefly:
         resolve sync
-        handle attr setattr access statfs open readlink parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr write fsync flush allocate seek extents copy lease
-    }
-}
-
-/// A listing: its nodes can be used without being looked up.
-struct Finding<'a> {
-    record: &'a Record,
-    dir: NodeId,
-    sink: &'a mut dyn DirSink,
-}
-
-impl DirSink for Finding<'_> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        let node = entry.entry.as_ref().map(|entry| entry.node.id());
-        let name = entry.name;
-        let taken = self.sink.entry(entry);
-        if let (true, Some(node)) = (taken, node) {
-            drop(self.record.found(self.dir, name, node));
-        }
-        taken
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_read_before_is_not_new() {
-        let mut known = BTreeMap::new();
-        for (range, new) in [
-            (10..20, &[(10, 20)][..]),
-            (12..18, &[]),
-            (30..40, &[(30, 40)]),
-            (20..25, &[(20, 25)]),
-            (0..50, &[(0, 10), (25, 30), (40, 50)]),
-            (5..5, &[]),
-            (40..60, &[(50, 60)]),
-            (59..61, &[(60, 61)]),
-        ] {
-            let told = add(&mut known, range.clone());
-            let told: Vec<_> = told.iter().map(|new| (new.start, new.end)).collect();
-            assert_eq!(told, new, "{range:?}");
-        }
-        assert_eq!(known, BTreeMap::from([(0, 61)]));
+        handle setattr statfs parent make tmpfile link rename xattrs set_xattr remove_xattr
+        host_lock host_lock_holder
+        file_setattr allocate seek extents copy lease
     }
 }

@@ -8,7 +8,8 @@ use layers::fault::{Fault, What, When};
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, Whom};
 use layers::{
-    Bundle, Clients, IdMap, IdRange, Layer, MapIds, PageCache, Record, Trace, XattrMap, stack,
+    Bundle, Clients, IdMap, IdRange, Layer, MapIds, PageCache, Record, Touched, Trace, XattrMap,
+    stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -132,7 +133,17 @@ mod record {
     use super::*;
 
     fn subject() -> Subject {
-        over(Record::new(Box::new(|_, _| ())))
+        over(Record::new(still(), Box::new(|_| ())))
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod touched {
+    use super::*;
+
+    fn subject() -> Subject {
+        over(Touched::new(Box::new(|_, _| ())))
     }
 
     vfs_testkit::conformance!(subject);

@@ -500,7 +500,7 @@ fn trace_tells_what_came_of_each_operation() {
 fn what_is_touched_is_recorded_once() {
     let touched = Arc::new(std::sync::Mutex::new(Vec::new()));
     let told = touched.clone();
-    let record = layers::Record::new(Box::new(move |path, range| {
+    let record = layers::Touched::new(Box::new(move |path, range| {
         let path = String::from_utf8_lossy(path).into_owned();
         told.lock().expect("no panic holds it").push((path, range));
     }));

@@ -3,7 +3,7 @@
 use core::task::Waker;
 use core::time::Duration;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::{Errno, Peer, Result};
@@ -114,6 +114,22 @@ pub struct Call {
     polls: bool,
     peer: Option<Arc<Peer>>,
     ours: bool,
+    /// [`Call::note`]'s; [`NOTHING`] is none.
+    word: AtomicU16,
+    /// [`Call::note_fault`]'s; 0 is none.
+    fault: AtomicU16,
+}
+
+/// No protocol has so many words.
+const NOTHING: u16 = u16::MAX;
+
+/// What a protocol has noted of a request for those who count, in its own numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// Which of its words for requests.
+    pub word: u16,
+    /// Why it failed; 0 if it did not.
+    pub fault: u16,
 }
 
 impl Call {
@@ -128,6 +144,8 @@ impl Call {
             polls: false,
             peer: None,
             ours: false,
+            word: AtomicU16::new(NOTHING),
+            fault: AtomicU16::new(0),
         }
     }
 
@@ -212,6 +230,26 @@ impl Call {
     /// The address that it came from, if it came from any.
     pub fn addr(&self) -> Option<IpAddr> {
         self.peer.as_ref()?.addr()
+    }
+
+    /// Notes for those who count that this request is what its protocol has the number `word` for, and no failure so far.
+    /// Notes are made by the thread that serves the request, which is also who reads them.
+    pub fn note(&self, word: u16) {
+        self.word.store(word, Ordering::Relaxed);
+        self.fault.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes that it failed: by an errno, or what its protocol has instead.
+    pub fn note_fault(&self, fault: u16) {
+        self.fault.store(fault, Ordering::Relaxed);
+    }
+
+    /// What was noted since last asked.
+    pub fn take_noted(&self) -> Option<Noted> {
+        let word = self.word.load(Ordering::Relaxed);
+        self.word.store(NOTHING, Ordering::Relaxed);
+        let fault = self.fault.load(Ordering::Relaxed);
+        (word != NOTHING).then_some(Noted { word, fault })
     }
 
     /// Cancels: every operation that waits gives up with `EINTR`. Idempotent; says whether it was the first time.

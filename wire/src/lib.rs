@@ -17,6 +17,6 @@ mod xdr;
 pub use offset::{BEHIND_DOT, BEHIND_DOTS, cookie_of, offset_of};
 pub use put::{Buffered, Put};
 pub use read::{Malformed, Reader};
-pub use session::{Answer, Certified, Incoming, Role, Session, Voice};
+pub use session::{Answer, Certified, Facts, Incoming, Role, Session, Vocabulary, Voice};
 pub use write::{LeWriter, Outgoing};
 pub use xdr::{Xdr, XdrReader, padding};

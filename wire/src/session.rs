@@ -1,7 +1,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vfs::{Call, Patience, Payload, Result as Answered};
+use vfs::{Call, Errno, Patience, Payload, Result as Answered};
 
 use crate::{Malformed, Outgoing};
 
@@ -36,9 +36,63 @@ pub trait Session: Send + Sync {
     /// The connection has been secured, as [`Answer::Secure`] asked, and `peer` is at its other end.
     fn secured(&self, _peer: Certified) {}
 
+    /// The protocol's name and words, by which [`Call::note`] and [`Call::note_fault`] are to be read; without any, requests are
+    /// not told apart.
+    fn vocabulary(&self) -> &'static Vocabulary {
+        Vocabulary::none()
+    }
+
+    /// What is known of the client by now, for those who look on.
+    fn facts(&self) -> Facts {
+        Facts::default()
+    }
+
     /// The peer can be spoken to from now on: called once, before its first message, where the transport carries what
     /// nobody asked for. Most protocols have nothing of the kind.
     fn can_speak(&self, _voice: Arc<dyn Voice>) {}
+}
+
+/// What a protocol calls what it does.
+#[derive(Debug)]
+pub struct Vocabulary {
+    /// Its own name, in small letters.
+    pub protocol: &'static str,
+    /// Its words for requests, by the numbers that are noted; those with an empty one are counted together.
+    pub words: Vec<String>,
+    /// Its word for why something failed.
+    pub fault: fn(u16) -> String,
+}
+
+impl Vocabulary {
+    /// A fault that is not told apart from others, of which there are too many.
+    pub const OTHER_FAULT: u16 = u16::MAX;
+
+    /// That of a protocol that notes nothing.
+    pub fn none() -> &'static Vocabulary {
+        static NONE: Vocabulary = Vocabulary {
+            protocol: "",
+            words: Vec::new(),
+            fault: Vocabulary::errno,
+        };
+        &NONE
+    }
+
+    /// The word for a fault that is an errno: its symbol.
+    pub fn errno(number: u16) -> String {
+        match number {
+            Vocabulary::OTHER_FAULT => "other".into(),
+            number => format!("{:?}", Errno::from_raw(number.into())),
+        }
+    }
+}
+
+/// What is known of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Which version, or dialect, of the protocol is spoken; empty if that is open.
+    pub version: String,
+    /// Who has come, and to what; empty if nobody has said so.
+    pub user: String,
 }
 
 /// Who is at the other end of a connection that nobody else can read.

@@ -11,6 +11,7 @@ mod ninep;
 mod place;
 mod process;
 mod readplus;
+mod replay;
 mod report;
 mod rounds;
 mod syscalls;
@@ -29,6 +30,18 @@ use crate::{Done, Failure};
 pub(crate) struct BenchArgs {
     /// Which table
     table: Table,
+    /// Of replay: the trace, and on what its calls are made
+    #[arg(value_names = ["FILE", "SOURCE"], num_args = 2, required_if_eq("table", "replay"))]
+    replay: Vec<String>,
+    /// Of replay: make calls when the trace says, not as fast as it goes
+    #[arg(long)]
+    paced: bool,
+    /// Of replay: make also those calls that change something; zeros are written
+    #[arg(long)]
+    changes: bool,
+    /// Of 9p: beside a server that counts what it does (serve --http), instead of one that does not poll
+    #[arg(long)]
+    counted: bool,
     /// Few and short runs: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,
@@ -63,6 +76,8 @@ enum Table {
     Nfs,
     /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
     Readplus,
+    /// The calls of a trace (`barge serve --trace`) on any source: replay FILE SOURCE
+    Replay,
     /// virtiofs without a virtual machine, beside virtiofsd
     Virtiofs,
     /// 9P with and without zero copy, by sizes, over Unix sockets, TCP and a virtqueue
@@ -97,9 +112,23 @@ impl BenchArgs {
     }
 }
 
+fn run_replay(args: &BenchArgs) -> Done {
+    let [file, source] = args.replay.as_slice() else {
+        return Err(Failure::usage("replay: expected FILE SOURCE"));
+    };
+    let mut replayed = replay::run(file.as_ref(), source, args.paced, args.changes)?;
+    print!("{}", replayed.text());
+    if let Some(path) = &args.json {
+        std::fs::write(path, replayed.json())
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// `barge bench`
 pub(crate) fn run(args: &BenchArgs) -> Done {
     let results = match args.table {
+        Table::Replay => return run_replay(args),
         Table::Nine => ninep::run(args)?,
         Table::Coalescing => coalescing::run(args)?,
         Table::Image => image::run(args)?,

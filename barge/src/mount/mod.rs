@@ -15,13 +15,15 @@ use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::Server;
 use layers::{Owned, PageCache, ReadOnly, stack};
+use transports::Addr;
 use transports::fusedev::{Mount, MountFlag};
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
-use crate::record::Recorder;
+use crate::seeing::{Seeing, SourceCache};
 use crate::source::{self, Source};
-use crate::{Done, Failure, background, service, signals};
+use crate::touched::TouchedFile;
+use crate::{Done, Failure, background, seeing, serve, service, signals};
 
 #[derive(Args)]
 pub(crate) struct MountArgs {
@@ -36,7 +38,7 @@ pub(crate) struct MountArgs {
     /// writeback, it may write behind, where nobody else changes the source; uid=N, gid=N, whose everything is shown to be; soft, calls
     /// that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS, for how long a server that is lost is
     /// waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of an image in an object store is kept, up to
-    /// cache_dir_size=BYTES (10G). What is for fstab alone is passed over
+    /// cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground, and say 'ready' on standard output
@@ -100,19 +102,22 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     sys::limits::raise_descriptors();
     let limit = patience(&options.from);
     let mut fs = options.from.open(hostdir::Options::default())?;
-    let recorder = args
+    let mut cache = SourceCache::Image(fs.clone());
+    let touched = args
         .record_trace
         .as_deref()
-        .map(Recorder::create)
+        .map(TouchedFile::create)
         .transpose()?;
-    if let Some(recorder) = &recorder {
-        fs = recorder.over(fs);
+    if let Some(touched) = &touched {
+        fs = touched.over(fs);
     }
     if let Some(dir) = &args.overlay {
         fs = source::overlaid(fs, dir, hostdir::Options::default())?;
     }
     if let Some(pages) = options.pages {
-        fs = stack(fs, PageCache::new(pages).map_err(Failure::new)?);
+        let pages = Arc::new(PageCache::new(pages).map_err(Failure::new)?);
+        cache = SourceCache::Pages(pages.clone());
+        fs = stack(fs, pages);
     }
     if options.read_only {
         fs = stack(fs, ReadOnly);
@@ -125,7 +130,14 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         options.mount.flags.extend(MountFlag::named("ro"));
     }
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
-    let engine = Engine::new(Tuning::default()).map_err(Failure::new)?;
+    let tuning = Tuning {
+        counts: options.http.is_some(),
+        ..Tuning::default()
+    };
+    let engine = Engine::new(tuning).map_err(Failure::new)?;
+    if let Some(addr) = &options.http {
+        show(&engine, addr, &options.from, cache)?;
+    }
     let failed = |error| Failure::new(format!("{}: {error}", args.dir.display()));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
     let channels = drive(&engine, &server, &mount).map_err(|error| {
@@ -156,6 +168,8 @@ pub(crate) fn run(args: &MountArgs) -> Done {
             true => fs.sync(&Cx::new(&Caller::ROOT, &Call::detached())),
             false => Ok(()),
         };
+        engine.stop();
+        engine.wait();
         // The source takes leave of its server, which it may wait for.
         drop((fs, server, engine));
         synced
@@ -166,8 +180,24 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         None => not_synced(&args.dir, &"the server does not answer"),
     }
     drop(signals);
-    recorder.map_or(Ok(()), |recorder| recorder.finish())?;
+    touched.map_or(Ok(()), |touched| touched.finish())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows at `addr` what is done.
+fn show(
+    engine: &Arc<Engine>,
+    addr: &Addr,
+    source: &Source,
+    cache: SourceCache,
+) -> Result<(), Failure> {
+    let listener = serve::listen(addr)?;
+    let source = seeing::Source {
+        name: String::new(),
+        source: source.to_string(),
+        cache,
+    };
+    Seeing::new(engine.clone(), vec![source]).serve(listener, &[])
 }
 
 /// Whether the kernel could mount it by itself, and has.

@@ -10,6 +10,7 @@ use layers::Owned;
 use layers::pagecache::{self, Mode};
 use remote::{Retry, Silence};
 use rustix::mount::MountFlags;
+use transports::Addr;
 use transports::fusedev::{MountFlag, MountOptions};
 
 use crate::source::Source;
@@ -40,6 +41,8 @@ pub(super) enum MountOption {
     /// Whose everything is shown to be.
     Uid(u32),
     Gid(u32),
+    /// Where it is shown what is done.
+    Http(Addr),
     /// One for fstab, or that is so anyway.
     Nothing,
     /// None that is known here.
@@ -120,6 +123,7 @@ impl FromStr for MountOption {
                 Retry::seconds(value).map_err(|what| format!("expected {what}"))?,
             ),
             ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
+            ("http", value) => MountOption::Http(crate::seeing::addr(value)?),
             ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "") => {
                 MountOption::Nothing
@@ -151,6 +155,8 @@ pub(super) struct Settled {
     /// The source, which is waited for as the options say.
     pub(super) from: Source,
     pub(super) read_only: bool,
+    /// Where it is shown what is done, if it is.
+    pub(super) http: Option<Addr>,
     /// For a mount without FUSE; nothing if an option is FUSE's alone.
     pub(super) kernel_flags: Option<MountFlags>,
 }
@@ -177,7 +183,7 @@ pub(super) fn settle(
     let mut kernel_flags = (!overlaid).then(MountFlags::empty);
     let mut owned = Owned::default();
     let mut from = source.clone();
-    let (mut dir, mut size) = (None, None);
+    let (mut dir, mut size, mut http) = (None, None, None);
     for option in options {
         match (option, &mut kernel_flags) {
             (MountOption::Flag(flag), Some(flags)) => flag.apply(flags),
@@ -208,6 +214,7 @@ pub(super) fn settle(
             },
             MountOption::Uid(uid) => owned.uid = Some(*uid),
             MountOption::Gid(gid) => owned.gid = Some(*gid),
+            MountOption::Http(addr) => http = Some(addr.clone()),
             MountOption::Nothing => {}
             MountOption::Unknown(text) if sloppy => {
                 tracing::warn!("mount option {text} is passed over")
@@ -250,6 +257,7 @@ pub(super) fn settle(
         kernel_flags,
         owned,
         from,
+        http,
     })
 }
 
@@ -346,6 +354,7 @@ mod tests {
             "fsname=",
             "timeo=0",
             "uid=me",
+            "http=here",
             "soft",
         ] {
             assert!(settled(bad).is_err(), "{bad}");

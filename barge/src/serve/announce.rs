@@ -60,6 +60,9 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
     for addr in &addrs.nbd {
         text.push_str(&nbd_command(addr, &file));
     }
+    if let Some(addr) = &addrs.http {
+        text.push_str(&page_command(addr));
+    }
     text.push_str("ready\n");
     let mut out = stdout();
     out.write_all(text.as_bytes())
@@ -67,6 +70,15 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
         .map_err(|error| Failure::new(format!("standard output: {error}")))?;
     service::tell_ready();
     Ok(())
+}
+
+/// Where the status page is, and how `barge top` is called for what has none.
+fn page_command(addr: &Addr) -> String {
+    match addr {
+        Addr::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}/\n"),
+        Addr::Tcp { host, port } => format!("http://{host}:{port}/\n"),
+        addr => format!("barge top {addr}\n"),
+    }
 }
 
 /// What Linux makes of a larger msize on a stream.

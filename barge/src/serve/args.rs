@@ -11,15 +11,15 @@ use super::block::{Block, Drive};
 use super::exports::ClientList;
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
-use super::plan::{Layers, Nfs, Nine, Plan, Virtiofs};
+use super::plan::{Http, Layers, Nfs, Nine, Plan, Virtiofs};
 use super::secure::TlsArgs;
 use super::vhost::{Affinity, Socket, Vhost};
 use super::virtio9p::Channel;
 use super::virtiofs::{Cache, Tag};
 use crate::Failure;
-use crate::record::Recorder;
 use crate::source::{Named, Source};
 use crate::tier::TierArgs;
+use crate::touched::TouchedFile;
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -83,6 +83,19 @@ pub(crate) struct ServeArgs {
     /// path of a file; an image is the export without a name, or of its source's [usual port: 10809]
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<Addr>,
+    /// Show by HTTP what is done here, at PORT of this machine alone, tcp:HOST:PORT or unix:PATH: a status page (/), its figures
+    /// (/status.json), Prometheus's (/metrics), and whether it is there (/healthz). `barge top` shows the same. Whoever can connect sees
+    /// who the clients are
+    #[arg(long, value_name = "ADDR", value_parser = crate::seeing::addr)]
+    http: Option<Addr>,
+    /// Write every call of the sources to a file, an object a line, for `barge bench replay`. It costs some microseconds a call, and
+    /// 200 bytes
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// A further name by which browsers and programs may call that, besides addresses, localhost and this machine's name; may be
+    /// repeated
+    #[arg(long, value_name = "NAME", requires = "http")]
+    http_name: Vec<String>,
     /// What a virtiofs guest may keep
     #[arg(long, value_name = "MODE", default_value = "auto")]
     cache: Cache,
@@ -145,7 +158,7 @@ pub(crate) struct ServeArgs {
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     identity: IdentityArg,
-    /// Run a command with $BARGE_9P, $BARGE_NFS and $BARGE_NBD set, stop when it ends, and exit with its status
+    /// Run a command with $BARGE_9P, $BARGE_NFS, $BARGE_NBD and $BARGE_HTTP set, stop when it ends, and exit with its status
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
     /// The largest 9P message to agree to, bytes
@@ -223,8 +236,8 @@ impl ServeArgs {
             })
         };
         Ok(Plan {
-            recorder: (self.record_trace.as_deref())
-                .map(Recorder::create)
+            touched: (self.record_trace.as_deref())
+                .map(TouchedFile::create)
                 .transpose()?,
             sources: sources.into_iter().map(settled).collect::<Result<_, _>>()?,
             hostdir: hostdir::Options {
@@ -239,6 +252,7 @@ impl ServeArgs {
                 squash: self.squash(),
                 read_only,
             },
+            trace: self.trace.clone(),
             lists: self.export.clone(),
             nine: Some(Nine {
                 addrs: self.nine.clone(),
@@ -280,6 +294,10 @@ impl ServeArgs {
                 once: false,
             },
             tuning: self.tuning(),
+            http: self.http.clone().map(|addr| Http {
+                addr,
+                names: self.http_name.clone(),
+            }),
             run: self.run.clone(),
         })
     }
@@ -288,6 +306,7 @@ impl ServeArgs {
         let default = Tuning::default();
         Tuning {
             poll: self.poll_us.map_or(default.poll, Duration::from_micros),
+            counts: self.http.is_some(),
             workers: self.workers.map_or(default.workers, usize::from),
             connections: self.max_connections,
             in_flight: self.max_in_flight as usize,

@@ -6,15 +6,17 @@ use std::time::Instant;
 
 use ::nfs::server::{Listed, Referral};
 use block::nbd::Image;
+use layers::record::Event;
 use layers::squash::Whom;
-use layers::{Bundle, Clients, ReadOnly, Trace, stack};
+use layers::{Bundle, Clients, ReadOnly, Record, Trace, stack};
 use vfs::{Export, FileSystem, Level};
 
 use super::nfs;
 use super::plan::{Layers, Plan};
 use super::recovery::names_file;
-use crate::Failure;
+use crate::calls::Recorder;
 use crate::source::{Named, Source, overlaid};
+use crate::{Failure, seeing};
 
 /// What is served.
 pub(super) struct Exports {
@@ -22,6 +24,10 @@ pub(super) struct Exports {
     pub(super) each: Vec<Arc<Export>>,
     /// What clients get that name none: the only source, or all of them as directories of one tree.
     pub(super) whole: Arc<Export>,
+    /// Each source as it was opened, before layers.
+    pub(super) sources: Vec<seeing::Source>,
+    /// What all calls are written to, if they are.
+    pub(super) trace: Option<Recorder>,
     /// What clients of NFS are told may be mounted.
     pub(super) listed: Vec<Listed>,
     /// What is elsewhere.
@@ -79,8 +85,13 @@ impl Exports {
 
 /// Opens what `plan` names; nobody said where to serve it if `unnamed`.
 pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
+    let trace = plan.trace.as_deref().map(|path| {
+        Recorder::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+    });
+    let trace = trace.transpose()?;
+    let mut sources = Vec::new();
     let names = names(&plan.sources)?;
-    let each = open_each(plan, &names, unnamed)?;
+    let each = open_each(plan, &names, unnamed, trace.as_ref(), &mut sources)?;
     let referrals = referrals(&plan.sources);
     let whole = match each.as_slice() {
         // A referral is told of by the directory that it is in.
@@ -95,6 +106,8 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
     Ok(Exports {
         each,
         whole,
+        sources,
+        trace,
         listed,
         referrals,
         images: images(plan, names)?,
@@ -181,7 +194,13 @@ fn check(lists: &[ClientList], names: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open_each(plan: &Plan, names: &[String], unnamed: bool) -> Result<Vec<Arc<Export>>, Failure> {
+fn open_each(
+    plan: &Plan,
+    names: &[String],
+    unnamed: bool,
+    trace: Option<&Recorder>,
+    sources: &mut Vec<seeing::Source>,
+) -> Result<Vec<Arc<Export>>, Failure> {
     check(&plan.lists, names)?;
     let share = usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX);
     let options = hostdir::Options {
@@ -204,6 +223,14 @@ fn open_each(plan: &Plan, names: &[String], unnamed: bool) -> Result<Vec<Arc<Exp
                 names,
                 ..options.clone()
             })?;
+            sources.push(seeing::Source {
+                name: name.clone(),
+                source: source.to_string(),
+                cache: seeing::SourceCache::Image(fs.clone()),
+            });
+            if let Some(touched) = &plan.touched {
+                fs = touched.over(fs);
+            }
             if let Some(dir) = &plan.overlay {
                 fs = overlaid(fs, dir, options.clone())?;
             }
@@ -212,12 +239,13 @@ fn open_each(plan: &Plan, names: &[String], unnamed: bool) -> Result<Vec<Arc<Exp
                     "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
                 )));
             }
-            let fs = match &plan.recorder {
-                Some(recorder) => recorder.over(fs),
-                None => fs,
-            };
             let clients = of(&plan.lists, name);
-            let fs = wrap(fs, &plan.layers, clients);
+            let mut fs = wrap(fs, &plan.layers, clients);
+            if let Some(trace) = trace {
+                let (trace, name, start) = (trace.clone(), name.clone(), Instant::now());
+                let take = Box::new(move |event: &Event<'_>| trace.write(&name, event));
+                fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), take));
+            }
             Ok(Arc::new(Export::new(name.as_str(), fs)))
         })
         .collect()

@@ -31,6 +31,7 @@ pub(crate) use self::args::ServeArgs;
 use self::plan::{Nine, Plan};
 pub(crate) use self::virtiofs::Cache;
 pub(crate) use self::virtiofsd::VirtiofsdArgs;
+use crate::seeing::Seeing;
 use crate::{Done, Failure, signals};
 
 /// `barge serve`
@@ -50,7 +51,7 @@ fn serve(plan: &Plan) -> Done {
             .is_some_and(|nine| nine.addrs.is_empty() && nine.channels.is_empty())
         && plan.block.is_empty()
         && !activation::is_activated();
-    let exports = exports::open(plan, unnamed)?;
+    let mut exports = exports::open(plan, unnamed)?;
     let engine = Engine::new(plan.tuning).map_err(Failure::new)?;
     let listeners = match &plan.nine {
         Some(nine) => nine_listeners(nine, unnamed)?,
@@ -61,11 +62,14 @@ fn serve(plan: &Plan) -> Done {
         None => None,
     };
     let nbd = block::listeners(&plan.block)?;
+    let http = plan.http.as_ref().map(|http| listen(&http.addr));
+    let http = http.transpose()?;
     let addrs_of = |listeners: &[Listener]| listeners.iter().map(|at| at.addr().clone()).collect();
     let addrs = Addrs {
         nine: addrs_of(&listeners),
         nfs: nfs.as_ref().map_or(Vec::new(), nfs::Place::addrs),
         nbd: addrs_of(&nbd),
+        http: http.as_ref().map(|at| at.addr().clone()),
     };
     let mut places = virtiofs::places(&exports, &plan.virtiofs, &plan.vhost)?;
     places.extend(block::places(&exports, &plan.block, &plan.vhost)?);
@@ -94,6 +98,10 @@ fn serve(plan: &Plan) -> Done {
     block::serve(&engine, nbd, &exports)?;
     let tending = nfs.map(|place| place.serve(&engine)).transpose()?;
     vhost::serve(&engine, places, plan.vhost.once)?;
+    if let (Some(listener), Some(http)) = (http, &plan.http) {
+        let sources = std::mem::take(&mut exports.sources);
+        Seeing::new(engine.clone(), sources).serve(listener, &http.names)?;
+    }
     announce::ready(&addrs, &exports, plan)?;
     let status = match &plan.run {
         Some(command) => {
@@ -104,11 +112,14 @@ fn serve(plan: &Plan) -> Done {
         None => ExitCode::SUCCESS,
     };
     engine.wait();
+    if let Some(trace) = &exports.trace {
+        trace.finish();
+    }
     drop(tending);
     drop(signals);
-    plan.recorder
+    plan.touched
         .as_ref()
-        .map_or(Ok(()), |recorder| recorder.finish())?;
+        .map_or(Ok(()), |touched| touched.finish())?;
     Ok(status)
 }
 
@@ -117,6 +128,7 @@ struct Addrs {
     nine: Vec<Addr>,
     nfs: Vec<Addr>,
     nbd: Vec<Addr>,
+    http: Option<Addr>,
 }
 
 /// Where 9P is served: at the usual place if nothing at all is asked for.
@@ -132,7 +144,7 @@ fn nine_listeners(nine: &Nine, unnamed: bool) -> Result<Vec<Listener>, Failure> 
     Ok(listeners)
 }
 
-fn listen(addr: &Addr) -> Result<Listener, Failure> {
+pub(crate) fn listen(addr: &Addr) -> Result<Listener, Failure> {
     Listener::bind(addr).map_err(|error| {
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => " (is another server running there?)",

@@ -16,13 +16,13 @@ use super::secure::Tls;
 use super::vhost::{Socket, Vhost};
 use super::virtio9p::Channel;
 use super::virtiofs::Tag;
-use crate::record::Recorder;
 use crate::source::Named;
+use crate::touched::TouchedFile;
 
 pub(super) struct Plan {
     pub(super) sources: Vec<Named>,
     /// Who writes down what is read of the only one.
-    pub(super) recorder: Option<Arc<Recorder>>,
+    pub(super) touched: Option<Arc<TouchedFile>>,
     /// How directories of this host are opened. The budget of descriptors is this program's to divide.
     pub(super) hostdir: hostdir::Options,
     /// Directories have to have handles of the kernel's.
@@ -30,6 +30,8 @@ pub(super) struct Plan {
     /// What is written to the only source is kept there.
     pub(super) overlay: Option<PathBuf>,
     pub(super) layers: Layers,
+    /// Where every call is written to, if it is.
+    pub(super) trace: Option<PathBuf>,
     /// Who is let in; a source that none names is for everybody.
     pub(super) lists: Vec<ClientList>,
     /// 9P, if that is served at all.
@@ -39,9 +41,17 @@ pub(super) struct Plan {
     pub(super) virtiofs: Virtiofs,
     pub(super) block: Block,
     pub(super) vhost: Vhost,
+    /// Where it is shown what is done, if it is.
+    pub(super) http: Option<Http>,
     pub(super) tuning: Tuning,
     /// The command for which all this lives.
     pub(super) run: Option<String>,
+}
+
+/// How it is shown what is done: where, and by which further names.
+pub(super) struct Http {
+    pub(super) addr: Addr,
+    pub(super) names: Vec<String>,
 }
 
 /// What stands between sources and clients, from the source up.

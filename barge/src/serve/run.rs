@@ -32,6 +32,7 @@ pub(super) fn run(command: &str, addrs: &Addrs) -> Result<ExitCode, Failure> {
 }
 
 /// BARGE_9P, BARGE_NFS and BARGE_NBD are the first addresses as URLs, the last as NBD's own have it; the others say their parts.
+/// BARGE_HTTP is an address as `barge top` takes it.
 fn environment(addrs: &Addrs) -> Vec<(String, String)> {
     let socket = |scheme: &str, path: &str| format!("{scheme}+unix:{path}");
     let nine = variables("9P", "9p", &addrs.nine, socket);
@@ -39,7 +40,9 @@ fn environment(addrs: &Addrs) -> Vec<(String, String)> {
     let nbd = variables("NBD", "nbd", &addrs.nbd, |scheme, path| {
         format!("{scheme}+unix:///?socket={path}")
     });
-    nine.into_iter().chain(nfs).chain(nbd).collect()
+    let http = addrs.http.as_ref();
+    let http = http.map(|addr| ("BARGE_HTTP".into(), addr.to_string()));
+    nine.into_iter().chain(nfs).chain(nbd).chain(http).collect()
 }
 
 fn variables(
@@ -91,6 +94,7 @@ mod tests {
             nine: addrs(&["fd:7", "tcp:[::1]:99", "unix:/s"]),
             nfs: addrs(&["unix:/s"]),
             nbd: addrs(&["unix:/b"]),
+            http: "tcp:[::1]:80".parse().ok(),
         };
         let environment = environment(&addrs);
         let is_set = |name: &str, value: &str| {
@@ -101,6 +105,7 @@ mod tests {
         };
         is_set("BARGE_9P", "9p://[::1]:99/");
         is_set("BARGE_NFS", "nfs+unix:/s");
+        is_set("BARGE_HTTP", "tcp:[::1]:80");
         is_set("BARGE_NBD", "nbd+unix:///?socket=/b");
         let status = |command: &str| format!("{:?}", run(command, &addrs).expect("a shell"));
         let code = |code: u8| format!("{:?}", ExitCode::from(code));

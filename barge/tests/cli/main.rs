@@ -17,6 +17,7 @@ mod overlay;
 mod pack;
 mod reconnect;
 mod restart;
+mod seeing;
 mod served;
 mod service;
 mod tls;

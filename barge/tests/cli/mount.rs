@@ -95,6 +95,39 @@ fn a_source_is_used_like_any_directory_until_it_is_unmounted() {
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
 }
 
+#[test]
+fn what_a_mount_does_can_be_seen() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_served, url) = served_at(dir.path());
+    let at = dir.path().join("at");
+    fs::create_dir(&at).expect("made");
+    let http = format!("unix:{}", dir.path().join("http").display());
+    let mounted = Mounted::new(&[&url, "-o", &format!("http={http}")], &at);
+    fs::write(at.join("f"), vec![7; 10_000]).expect("written");
+    assert_eq!(fs::read(at.join("f")).expect("read").len(), 10_000);
+    let mut top = Command::new(BARGE);
+    let json = top
+        .args(["top", &http, "--json", "--once"])
+        .output()
+        .expect("runs")
+        .stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
+    let names = json["operations"].as_array().expect("a list").iter();
+    let names: Vec<_> = names.map(|operation| operation["name"].as_str()).collect();
+    assert!(names.contains(&Some("FUSE_WRITE")), "{names:?}");
+    assert!(
+        json["exports"][0]["cache"]["bytes"]
+            .as_u64()
+            .is_some_and(|bytes| bytes > 0),
+        "{json}"
+    );
+    unmount(&at);
+    assert!(mounted.ended().success());
+}
+
 /// A served directory, and a socket to it.
 fn served_at(dir: &Path) -> (Served, String) {
     let (share, socket) = (dir.join("share"), dir.join("socket"));

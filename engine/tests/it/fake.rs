@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
 use engine::{Engine, Service, Tuning};
 use transports::{StreamLink, pair};
 use vfs::{Call, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session, Voice};
+use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary, Voice};
 
 /// Messages are `len[1] id[1] what[1] more…`; a reply repeats its message.
 #[derive(Default)]
@@ -102,6 +102,8 @@ impl Session for FakeSession {
         fake.served.fetch_add(1, Ordering::SeqCst);
         let message = message.bytes();
         let (id, what) = (message[1], message[2]);
+        // Also where nothing comes of it: that is no request.
+        call.note(what.into());
         let mut gates = fake.gates.lock().expect("no panic holds it");
         match what {
             b'w' | b's' | b'p' | b'n' if patience < Patience::Full => {
@@ -152,14 +154,35 @@ impl Session for FakeSession {
             b'x' => return Err(Malformed::new("expected anything but x")),
             _ => {}
         }
+        if what == b'f' {
+            call.note_fault(2);
+        }
         out.bytes(message);
         Ok(Answer::Done)
+    }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        &VOCABULARY
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            version: "1".into(),
+            user: String::new(),
+        }
     }
 
     fn can_speak(&self, voice: Arc<dyn Voice>) {
         self.0.voices.lock().expect("no panic holds it").push(voice);
     }
 }
+
+/// What a request does is its word.
+static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| Vocabulary {
+    protocol: "fake",
+    words: (0..128u8).map(|byte| char::from(byte).into()).collect(),
+    fault: Vocabulary::errno,
+});
 
 pub(crate) struct FakeService(pub(crate) Arc<Fake>);
 

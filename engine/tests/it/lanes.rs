@@ -8,7 +8,7 @@ use transports::{Link, StreamLink, pair};
 
 use crate::fake::{FakeService, Rig};
 
-fn send(link: &StreamLink, messages: &[&[u8]]) {
+pub(crate) fn send(link: &StreamLink, messages: &[&[u8]]) {
     for message in messages {
         let len = [message.len() as u8 + 1];
         link.send(&[&len, *message].concat(), true).expect("sent");
@@ -16,7 +16,7 @@ fn send(link: &StreamLink, messages: &[&[u8]]) {
 }
 
 /// The next reply, without its length.
-fn reply(link: &StreamLink) -> Vec<u8> {
+pub(crate) fn reply(link: &StreamLink) -> Vec<u8> {
     let mut len = [0];
     assert_eq!(link.recv(&mut len, true).expect("received"), 1, "a reply");
     let mut rest = vec![0; usize::from(len[0]) - 1];

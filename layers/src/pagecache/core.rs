@@ -16,6 +16,9 @@ pub(super) struct Core {
     pub(super) depth: usize,
     /// Moves with each write that is sent, and with each that comes back.
     landings: AtomicU64,
+    /// Reads that had all they wanted here, and those that had not.
+    pub(super) hits: AtomicU64,
+    pub(super) misses: AtomicU64,
     /// For messages of write-behind, which must not have to ask for memory: it may be what makes room.
     buffers: Mutex<Vec<Vec<u8>>>,
 }
@@ -29,6 +32,8 @@ impl Core {
             workers: Workers::new(depth)?,
             depth,
             landings: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
             buffers: Mutex::new((0..depth).map(|_| buffer()).collect()),
         }))
     }

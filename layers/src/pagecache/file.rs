@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use vfs::{
     Allocate, Attr, Broken, CopyHow, Cx, DirSink, Extent, File, Lease, LeaseKind, OpenFlags,
@@ -169,6 +170,7 @@ impl File for CachedFile {
             let missing = match self.cached.get(range.clone()) {
                 Ok(pieces) => {
                     if read_ahead {
+                        self.table.core.hits.fetch_add(1, Ordering::Relaxed);
                         self.read_ahead(cx, &range, size);
                     }
                     return Ok(put(&pieces, sink));
@@ -177,6 +179,7 @@ impl File for CachedFile {
             };
             self.cached.may_wait(cx)?;
             if std::mem::take(&mut read_ahead) {
+                self.table.core.misses.fetch_add(1, Ordering::Relaxed);
                 self.read_ahead(cx, &range, size);
             }
             let mut rest = self.around(missing.start..range.end, size);

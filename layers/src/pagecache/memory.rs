@@ -50,6 +50,11 @@ impl Memory {
     /// With fewer blocks, what is read ahead would be gone before it is read.
     const LEAST: usize = 16;
 
+    /// Bytes that are in use.
+    pub(super) fn used(&self) -> u64 {
+        self.inner().used as u64 * BLOCK
+    }
+
     /// Bytes in all.
     pub(super) fn bytes(&self) -> u64 {
         self.capacity as u64 * BLOCK

@@ -3,11 +3,11 @@
 //! A request is a header, what is to be written, and room for what is read and for one byte, the last, which says what became
 //! of it. There is nothing to be agreed on: what the device can do stands in its features and its configuration.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use vfs::{Call, Caller, Cx, Errno, Patience, Result};
-use wire::{Answer, Incoming, Malformed, Outgoing, Reader, Role, Session};
+use wire::{Answer, Incoming, Malformed, Outgoing, Reader, Role, Session, Vocabulary};
 
 use crate::Disk;
 
@@ -242,15 +242,22 @@ impl Session for Device {
             patience,
             call,
         };
-        let status = match self.answer(&cx, message, out) {
+        let kind = Reader::new(message.bytes()).u32().unwrap_or(u32::MAX);
+        let done = self.answer(&cx, message, out);
+        call.note(u16::try_from(kind).unwrap_or(u16::MAX));
+        let status = match done {
             Ok(()) => status::OK,
             Err(errno) => {
                 out.truncate(0);
                 match errno {
                     Errno::WOULD_BLOCK => return Ok(Answer::WouldBlock),
                     Errno::PARKED => return Ok(Answer::Parked),
-                    Errno::EOPNOTSUPP => status::UNSUPP,
+                    Errno::EOPNOTSUPP => {
+                        call.note_fault(Errno::EOPNOTSUPP.raw());
+                        status::UNSUPP
+                    }
                     errno => {
+                        call.note_fault(errno.raw());
                         tracing::debug!("a request of a block device: {errno}");
                         status::IOERR
                     }
@@ -261,4 +268,28 @@ impl Session for Device {
         out.bytes(&[status]);
         Ok(Answer::Done)
     }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        &VOCABULARY
+    }
 }
+
+/// A request's word is its kind.
+static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
+    let word = |kind| match kind {
+        kind::IN => "VIRTIO_BLK_T_IN",
+        kind::OUT => "VIRTIO_BLK_T_OUT",
+        kind::FLUSH => "VIRTIO_BLK_T_FLUSH",
+        kind::GET_ID => "VIRTIO_BLK_T_GET_ID",
+        kind::DISCARD => "VIRTIO_BLK_T_DISCARD",
+        kind::WRITE_ZEROES => "VIRTIO_BLK_T_WRITE_ZEROES",
+        _ => "",
+    };
+    Vocabulary {
+        protocol: "virtio-blk",
+        words: (0..=kind::WRITE_ZEROES)
+            .map(|kind| word(kind).into())
+            .collect(),
+        fault: Vocabulary::errno,
+    }
+});

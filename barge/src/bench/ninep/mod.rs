@@ -46,7 +46,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         notes.push("diod is missing: Debian's package diod brings it".into());
     }
     servers.extend(diod);
-    servers.push(servers::barge(share, run, &["--poll-us", "0"])?);
+    let other = match args.counted {
+        true => ["--http", "0"],
+        false => ["--poll-us", "0"],
+    };
+    servers.push(servers::barge(share, run, &other)?);
     let cells = cells(args);
     let mut rows = alternate(args, &servers, &cells)?;
     if !count_calls(&servers, &cells, &mut rows, &run.join("strace"))? {

@@ -68,7 +68,7 @@ impl VirtiofsdArgs {
         let default = engine::Tuning::default();
         let translated = self.translated()?;
         Ok(Plan {
-            recorder: None,
+            touched: None,
             sources: vec![Named {
                 name: None,
                 source: Source::Tree(barge_client::Source::HostDir(dir)),
@@ -120,6 +120,8 @@ impl VirtiofsdArgs {
                 },
                 ..default
             },
+            trace: None,
+            http: None,
             run: None,
         })
     }

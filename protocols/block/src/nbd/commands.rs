@@ -26,9 +26,12 @@ impl Attached {
         if request.kind == command::DISC {
             return Ok(());
         }
-        match self.answer(cx, request, message, out) {
+        let answered = self.answer(cx, request, message, out);
+        cx.call.note(request.kind);
+        match answered {
             Err(errno) if is_again(errno) => Err(errno.into()),
             Err(errno) => {
+                cx.call.note_fault(errno.raw());
                 out.truncate(0);
                 self.refuse(request, errno, out);
                 Ok(())

@@ -11,12 +11,12 @@ mod message;
 mod options;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use vfs::{Call, Caller, Cx, Errno, Export, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session, Voice};
+use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session, Vocabulary, Voice};
 
-use self::message::{HandshakeFlags, Message, frame, greeting};
+use self::message::{HandshakeFlags, Message, command, frame, greeting};
 use crate::Disk;
 
 /// The files of an export as disks.
@@ -154,7 +154,31 @@ impl Session for Connection {
     fn can_speak(&self, voice: Arc<dyn Voice>) {
         voice.say(&greeting());
     }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        &VOCABULARY
+    }
 }
+
+/// A command's word is its number; what is agreed on before commands has none.
+static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
+    let word = |kind| match kind {
+        command::READ => "NBD_CMD_READ",
+        command::WRITE => "NBD_CMD_WRITE",
+        command::FLUSH => "NBD_CMD_FLUSH",
+        command::TRIM => "NBD_CMD_TRIM",
+        command::WRITE_ZEROES => "NBD_CMD_WRITE_ZEROES",
+        command::BLOCK_STATUS => "NBD_CMD_BLOCK_STATUS",
+        _ => "",
+    };
+    Vocabulary {
+        protocol: "nbd",
+        words: (0..=command::BLOCK_STATUS)
+            .map(|kind| word(kind).into())
+            .collect(),
+        fault: Vocabulary::errno,
+    }
+});
 
 /// Whether what came of a try means that it is to be tried again, and is no answer.
 fn is_again(errno: Errno) -> bool {

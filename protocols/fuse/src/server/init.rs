@@ -35,6 +35,11 @@ impl Agreed {
         u64::from(self.minor) << Agreed::MINOR_AT | self.flags.bits()
     }
 
+    /// In words.
+    pub(super) fn version(self) -> String {
+        format!("FUSE 7.{}", self.minor)
+    }
+
     pub(super) fn unpack(packed: u64) -> Option<Agreed> {
         let minor = (packed >> Agreed::MINOR_AT) as u32;
         let flags = packed & ((1 << Agreed::MINOR_AT) - 1);

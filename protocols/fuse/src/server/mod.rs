@@ -29,10 +29,10 @@ mod walk;
 mod xattr;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Patience, Result};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role};
+use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Vocabulary};
 
 use self::handles::{Handles, Open};
 use self::init::Agreed;
@@ -244,6 +244,7 @@ impl wire::Session for Session {
             Some(_) => turn.answer(&request),
             None => turn.answer_first(&request),
         });
+        call.note(u16::try_from(header.opcode).unwrap_or(0));
         let Err(errno) = done else {
             return Ok(Answer::Done);
         };
@@ -253,11 +254,49 @@ impl wire::Session for Session {
             Errno::PARKED => Answer::Parked,
             _ if silent => Answer::Done,
             errno => {
+                call.note_fault(errno.raw());
                 turn.refuse(errno);
                 Answer::Done
             }
         })
     }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        &VOCABULARY
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            version: self.agreed().map_or(String::new(), Agreed::version),
+            user: String::new(),
+        }
+    }
+}
+
+/// A request's word is its opcode.
+static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
+    let most = Opcode::ALL.iter().map(|&opcode| opcode as u32).max();
+    let word = |number| match Opcode::of(number) {
+        Some(opcode) => format!("FUSE_{}", constant_of(opcode.name())),
+        None => String::new(),
+    };
+    Vocabulary {
+        protocol: "fuse",
+        words: (0..=most.unwrap_or(0)).map(word).collect(),
+        fault: Vocabulary::errno,
+    }
+});
+
+/// `CopyFileRange` as the kernel's `COPY_FILE_RANGE`.
+fn constant_of(name: &str) -> String {
+    let mut constant = String::new();
+    for (at, letter) in name.char_indices() {
+        if at > 0 && letter.is_ascii_uppercase() {
+            constant.push('_');
+        }
+        constant.push(letter.to_ascii_uppercase());
+    }
+    constant
 }
 
 /// What a request says besides its arguments.
@@ -389,5 +428,24 @@ impl Turn<'_> {
     /// What a request has open, `EBADF` if it is not.
     fn opened(&self, fh: u64) -> Result<Arc<Open>> {
         self.peer.handles.get(self.life, fh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::VOCABULARY;
+
+    #[test]
+    fn requests_have_the_kernels_names() {
+        let word = |number: usize| VOCABULARY.words[number].as_str();
+        let words = [1, 26, 42, 44, 45].map(word);
+        let expected = [
+            "FUSE_LOOKUP",
+            "FUSE_INIT",
+            "FUSE_BATCH_FORGET",
+            "FUSE_READDIRPLUS",
+            "FUSE_RENAME2",
+        ];
+        assert_eq!(words, expected);
     }
 }

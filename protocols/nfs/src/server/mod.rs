@@ -20,6 +20,7 @@ mod replay;
 mod security;
 mod v3;
 pub mod v4;
+mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -28,7 +29,8 @@ use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
 use wire::{
-    Answer, Buffered, Certified, Incoming, Malformed, Outgoing, Role, Voice, Xdr, XdrReader,
+    Answer, Buffered, Certified, Facts, Incoming, Malformed, Outgoing, Role, Vocabulary, Voice,
+    Xdr, XdrReader,
 };
 
 use self::cache::Cache;
@@ -43,6 +45,7 @@ pub use self::security::{CertifiedUser, Transports};
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
+use self::words::Noting;
 use crate::rpc::{
     self, AuthStat, CALL, Credential, LAST, MARK, OpaqueAuth, REPLY, Record, Refusal, flavor,
     program,
@@ -232,6 +235,7 @@ impl Server {
             marked,
             id: self.connections.fetch_add(1, Ordering::Relaxed),
             calls: AtomicU64::new(0),
+            version: AtomicU32::new(0),
             secured: OnceLock::new(),
             admitted: Mutex::default(),
         }
@@ -282,6 +286,8 @@ pub struct Connection {
     marked: bool,
     id: u64,
     calls: AtomicU64,
+    /// The last one of NFS's that was spoken; 0 if none was.
+    version: AtomicU32,
     secured: OnceLock<Secured>,
     /// Calls in flight that are to be served again, by their contexts' and their own numbers.
     admitted: Mutex<HashSet<(u32, u32)>>,
@@ -390,6 +396,21 @@ impl wire::Session for Connection {
     fn can_speak(&self, voice: Arc<dyn Voice>) {
         self.server.voices().insert(self.id, voice);
     }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        &words::VOCABULARY
+    }
+
+    fn facts(&self) -> Facts {
+        let version = match self.version.load(Ordering::Relaxed) {
+            0 => String::new(),
+            version => format!("NFS v{version}"),
+        };
+        Facts {
+            version,
+            user: String::new(),
+        }
+    }
 }
 
 impl Drop for Connection {
@@ -438,11 +459,16 @@ impl Connection {
         {
             return Err(Refusal::Auth(AuthStat::TooWeak).into());
         }
+        asked.call.note(words::word(program, version, procedure));
+        if program == program::NFS && self.version.load(Ordering::Relaxed) != version {
+            self.version.store(version, Ordering::Relaxed);
+        }
         let mut turn = Turn {
             server: &self.server,
             connection: self.id,
             xid: asked.xid,
             call: asked.call,
+            begins_with_status: version == 3 && program != program::MOUNT,
             patience: asked.patience,
             caller,
             flavor: asked.head.credential.flavor,
@@ -521,6 +547,8 @@ pub(crate) struct Turn<'a> {
     /// What its client calls it.
     pub(crate) xid: u32,
     pub(crate) call: &'a Call,
+    /// Whether results begin with a status of v3's.
+    begins_with_status: bool,
     pub(crate) patience: Patience,
     pub(crate) caller: Caller,
     /// How it says who it is.
@@ -575,7 +603,9 @@ impl<'a> Turn<'a> {
     }
 
     pub(super) fn reply<'b>(&mut self, outcome: &impl Xdr<'b>) {
-        outcome.put(&mut Buffered::new(self.out));
+        let call = self.begins_with_status.then_some(self.call);
+        let to = Buffered::new(self.out);
+        outcome.put(&mut Noting { to, call });
     }
 
     pub(super) fn answer<'b, A: Xdr<'a>, R: Xdr<'b>>(

@@ -9,5 +9,6 @@ pub(crate) mod reply;
 mod status;
 pub(crate) mod types;
 
+pub(crate) use op::OPERATIONS;
 pub use status::Status;
 pub use types::{ClientId, SessionId, StateId, Verifier};

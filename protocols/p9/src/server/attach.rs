@@ -126,6 +126,8 @@ impl Turn<'_> {
             aname = %aname.escape_ascii(),
             "attach"
         );
+        let user = &self.peer.user;
+        user.get_or_init(|| format!("uid {} at /{}", caller.uid, export.name));
         let attach = Arc::new(Attach {
             export,
             root: node,

@@ -27,12 +27,12 @@ mod walk;
 mod who;
 mod xattr;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use vfs::lock::Owner;
 use vfs::{Call, Cx, Errno, Patience};
-use wire::{Answer, Buffered, Incoming, Malformed, Outgoing, Role, Session};
+use wire::{Answer, Buffered, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary};
 
 use self::fid::{FidState, Fids};
 use self::xattr::XattrSpace;
@@ -111,6 +111,7 @@ impl Server {
             fids: Fids::new(self.options.max_fids),
             xattr_space: Arc::new(XattrSpace::new(self.options.max_xattr_bytes)),
             agreed: AtomicU64::new(0),
+            user: OnceLock::new(),
             client: Owner::new_client(),
             server: self.clone(),
         }
@@ -124,6 +125,8 @@ pub struct Connection {
     client: u64,
     /// What Tversion agreed on, packed: see [`Agreed`]. 0 before.
     agreed: AtomicU64,
+    /// Who was the first to attach, and to what.
+    user: OnceLock<String>,
     fids: Fids,
     xattr_space: Arc<XattrSpace>,
 }
@@ -228,6 +231,7 @@ impl Session for Connection {
                 })
             }
         };
+        call.note(u16::from(header.number / 2));
         let Err(errno) = done else {
             return Ok(Answer::Done);
         };
@@ -236,12 +240,39 @@ impl Session for Connection {
             Errno::WOULD_BLOCK => Answer::WouldBlock,
             Errno::PARKED => Answer::Parked,
             errno => {
+                call.note_fault(errno.raw());
                 turn.refuse(errno);
                 Answer::Done
             }
         })
     }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        &VOCABULARY
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            version: self
+                .agreed()
+                .map_or(String::new(), |agreed| agreed.dialect.to_string()),
+            user: self.user.get().cloned().unwrap_or_default(),
+        }
+    }
 }
+
+/// A message's word is half its number: requests have even ones.
+static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
+    let word = |half| match Kind::of(half * 2) {
+        Some(kind) => format!("T{}", kind.name().to_ascii_lowercase()),
+        None => String::new(),
+    };
+    Vocabulary {
+        protocol: "9p",
+        words: (0..=u8::MAX / 2).map(word).collect(),
+        fault: Vocabulary::errno,
+    }
+});
 
 impl Connection {
     #[inline]

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use vfs::{Call, Patience, Payload};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
+use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary};
 
 use super::{Connection, Server};
 use crate::Kind;
@@ -51,6 +51,14 @@ impl Session for QueueConnection {
         }
         let bytes = self.begin_of(message.bytes())?;
         self.0.serve(call, patience, &Cut { message, bytes }, out)
+    }
+
+    fn vocabulary(&self) -> &'static Vocabulary {
+        self.0.vocabulary()
+    }
+
+    fn facts(&self) -> Facts {
+        self.0.facts()
     }
 }
 

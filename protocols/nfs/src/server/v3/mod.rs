@@ -101,6 +101,9 @@ impl<'a> Turn<'a> {
         self.once(|turn| {
             let mut bytes = Vec::new();
             procedure(turn, arguments)?.put(&mut bytes);
+            if let Some(status) = bytes.first_chunk() {
+                turn.call.note_fault(u32::from_be_bytes(*status) as u16);
+            }
             turn.out.bytes(&bytes);
             Ok(Some(bytes.into()))
         })

@@ -39,7 +39,7 @@ use self::place::Place;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
 use super::gss::Shown;
-use super::{Stop, Turn, security};
+use super::{Stop, Turn, security, words};
 use crate::rpc::Refusal;
 use crate::v4::attr::Bitmap;
 use crate::v4::op::Op;
@@ -77,6 +77,8 @@ mod number {
     pub(super) const CLOSE: u32 = 4;
     pub(super) const COMMIT: u32 = 5;
     pub(super) const CREATE: u32 = 6;
+    pub(super) const GETATTR: u32 = 9;
+    pub(super) const GETFH: u32 = 10;
     pub(super) const LINK: u32 = 11;
     pub(super) const LOCK: u32 = 12;
     pub(super) const UNLOCK: u32 = 14;
@@ -240,6 +242,7 @@ fn carry_out<'t>(
         minor,
         start,
         number: 0,
+        weight: 0,
         body: 0,
         slot: None,
         current: None,
@@ -380,6 +383,8 @@ struct Compound<'t, 'a> {
     start: usize,
     /// The number of the operation that is being carried out.
     number: u32,
+    /// That of the operation that the compound is named by so far.
+    weight: u8,
     /// Where its own results begin, behind number and status.
     body: usize,
     /// The session's slot that it came by (v4.1).
@@ -392,6 +397,16 @@ struct Compound<'t, 'a> {
     state: Option<StateId>,
     /// The saved one.
     saved_state: Option<StateId>,
+}
+
+/// How much an operation says of what its compound is for. The first of the heaviest names it.
+fn weight(number: u32) -> u8 {
+    match number {
+        number::SEQUENCE | number::SAVEFH => 1,
+        number if number::SETS_HANDLE.contains(&number) => 1,
+        number::GETATTR | number::GETFH => 2,
+        _ => 3,
+    }
 }
 
 impl<'t, 'a> Compound<'t, 'a> {
@@ -424,6 +439,10 @@ impl<'t, 'a> Compound<'t, 'a> {
         let body = self.reply.len();
         let mut before = false;
         (self.number, self.body) = (number, body);
+        if weight(number) > self.weight {
+            self.weight = weight(number);
+            self.turn.call.note(words::operation(number));
+        }
         let done = self.may_stand_here(number, at, count).and_then(|()| {
             if number::CHANGES.contains(&number) && self.reply.room() < number::MOST_OF_A_CHANGE {
                 return Err(self.too_big().into());
@@ -468,6 +487,7 @@ impl<'t, 'a> Compound<'t, 'a> {
             Err(Bad::Answered(status)) => status,
         };
         tracing::debug!(number, ?status, "refused");
+        self.turn.call.note_fault(status as u16);
         self.reply.patch(start + 4, &(status as u32).to_be_bytes());
         Ok(Some(status))
     }

@@ -6,36 +6,36 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use layers::{Record, stack};
+use layers::{Touched, stack};
 use vfs::FileSystem;
 
 use crate::Failure;
 
 /// A trace under construction.
-pub(crate) struct Recorder {
+pub(crate) struct TouchedFile {
     path: PathBuf,
     /// The first error stays, and ends the recording.
     file: Mutex<io::Result<BufWriter<File>>>,
 }
 
-impl Recorder {
+impl TouchedFile {
     /// Begins a trace in a file, in the place of what is there.
-    pub(crate) fn create(path: &Path) -> Result<Arc<Recorder>, Failure> {
+    pub(crate) fn create(path: &Path) -> Result<Arc<TouchedFile>, Failure> {
         let file = File::create(path);
         let file = file.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-        Ok(Arc::new(Recorder {
+        Ok(Arc::new(TouchedFile {
             path: path.to_owned(),
             file: Mutex::new(Ok(BufWriter::new(file))),
         }))
     }
 
     /// `fs`, of which everything that is touched is recorded.
-    pub(crate) fn over(self: &Arc<Recorder>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
-        let recorder = self.clone();
+    pub(crate) fn over(self: &Arc<TouchedFile>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+        let file = self.clone();
         let touched = move |path: &[u8], range: Range<u64>| {
-            recorder.write(|file| file.write_all(&pack::trace::line(path, range)));
+            file.write(|to| to.write_all(&pack::trace::line(path, range)));
         };
-        stack(fs, Record::new(Box::new(touched)))
+        stack(fs, Touched::new(Box::new(touched)))
     }
 
     /// The trace is whole.

@@ -1,0 +1,390 @@
+//! Just enough of HTTP to show things: a request, an answer, the end of the connection (RFC 9112).
+//!
+//! A client has little time and room for its request and for taking the answer, and there are few clients at once. Nothing can be
+//! changed by it, so nobody has to show who he is; but a page of elsewhere must not read what is here, so a client has to call
+//! this server by a name of its own: a name that its owner has pointed here (DNS rebinding) is refused.
+//!
+//! Deliberately absent: bodies of requests, connections that stay, TLS, anything but GET and HEAD.
+
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use transports::{Addr, Interest, Link, Listener};
+
+/// The longest request, bytes: browsers send less than one.
+const LONGEST: usize = 8 << 10;
+
+/// The most lines of a request.
+const HEADERS: usize = 64;
+
+/// How long a client may take for its request, and for taking the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many clients there may be at once: more are turned away. A browser has six connections.
+const CLIENTS: usize = 16;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// Without what is behind a question mark.
+    pub(super) path: String,
+    /// Only the head of the answer is wanted.
+    head_only: bool,
+}
+
+/// What is answered.
+pub(super) struct Answer {
+    status: &'static str,
+    kind: &'static str,
+    /// Further lines of the head, each with its end.
+    lines: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    pub(super) fn new(kind: &'static str, body: impl Into<Vec<u8>>) -> Answer {
+        Answer {
+            status: "200 OK",
+            kind,
+            lines: String::new(),
+            body: body.into(),
+        }
+    }
+
+    /// Another line for the head.
+    pub(super) fn line(mut self, line: &str) -> Answer {
+        self.lines.push_str(line);
+        self.lines.push_str("\r\n");
+        self
+    }
+
+    pub(super) fn refusal(status: &'static str, why: &str) -> Answer {
+        Answer {
+            status,
+            ..Answer::new("text/plain; charset=utf-8", format!("{why}\n"))
+        }
+    }
+
+    fn bytes(&self, head_only: bool) -> Vec<u8> {
+        let Answer {
+            status,
+            kind,
+            lines,
+            body,
+        } = self;
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+             Cross-Origin-Resource-Policy: same-origin\r\n{lines}\r\n",
+            body.len()
+        );
+        let body: &[u8] = if head_only { &[] } else { body };
+        [head.as_bytes(), body].concat()
+    }
+}
+
+/// By which names clients may call this server.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    /// Whoever comes can have come from nowhere else.
+    any: bool,
+    known: Vec<String>,
+}
+
+impl Names {
+    /// Those of a server at `addr`, and `more`.
+    pub(super) fn new(addr: &Addr, more: &[String]) -> Names {
+        let mut known = vec!["localhost".to_owned()];
+        if let Addr::Tcp { host, .. } = addr {
+            known.push(host.to_ascii_lowercase());
+        }
+        let here = rustix::system::uname();
+        known.push(here.nodename().to_string_lossy().to_ascii_lowercase());
+        known.extend(more.iter().map(|name| name.to_ascii_lowercase()));
+        Names {
+            any: !matches!(addr, Addr::Tcp { .. }),
+            known,
+        }
+    }
+
+    /// Whether `host`, as it stands in a request, is this server. An address always is: only names can be made to lead elsewhere.
+    fn have(&self, host: &str) -> bool {
+        if self.any {
+            return true;
+        }
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
+            None => host.split_once(':').map_or(host, |(name, _)| name),
+        };
+        name.parse::<IpAddr>().is_ok() || self.known.contains(&name.to_ascii_lowercase())
+    }
+}
+
+/// Has `answer` answer the clients that come to `listener`, until `stop` is readable.
+pub(super) fn serve(
+    listener: &Listener,
+    names: &Names,
+    answer: &(dyn Fn(&Asked) -> Answer + Sync),
+    stop: BorrowedFd<'_>,
+) {
+    let clients = &AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        loop {
+            let link = match listener.accept(stop) {
+                Ok(Some(link)) => link,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(addr = %listener.addr(), "no longer listening: {error}");
+                    return;
+                }
+            };
+            if clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS {
+                clients.fetch_sub(1, Ordering::SeqCst);
+                continue;
+            }
+            let client = move || {
+                if let Err(error) = converse(&link, names, answer, stop) {
+                    tracing::debug!(peer = link.peer(), "not answered: {error}");
+                }
+                clients.fetch_sub(1, Ordering::SeqCst);
+            };
+            let thread = std::thread::Builder::new().name("barge-http".into());
+            if let Err(error) = thread.spawn_scoped(scope, client) {
+                clients.fetch_sub(1, Ordering::SeqCst);
+                tracing::warn!("a client of HTTP is turned away: {error}");
+            }
+        }
+    });
+}
+
+/// One request, and its answer.
+fn converse(
+    link: &dyn Link,
+    names: &Names,
+    answer: &dyn Fn(&Asked) -> Answer,
+    stop: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; LONGEST];
+    let mut len = 0;
+    let deadline = Instant::now() + PATIENCE;
+    let read = loop {
+        if let Some(read) = read(&buffer[..len], names) {
+            break read;
+        }
+        if len == LONGEST {
+            let most = format!("expected a request of less than {LONGEST} bytes");
+            break Err(Answer::refusal(
+                "431 Request Header Fields Too Large",
+                &most,
+            ));
+        }
+        await_until(
+            link,
+            Interest {
+                read: true,
+                write: false,
+            },
+            deadline,
+            stop,
+        )?;
+        match link.recv(&mut buffer[len..], false) {
+            Ok(0) => return Ok(()),
+            Ok(more) => len += more,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    };
+    let bytes = match &read {
+        Ok(asked) => answer(asked).bytes(asked.head_only),
+        Err(refusal) => {
+            drain(link);
+            refusal.bytes(false)
+        }
+    };
+    send(link, &bytes, stop)
+}
+
+/// Takes what has come besides: if it were left, the connection would end by a reset, and the answer might be lost.
+fn drain(link: &dyn Link) {
+    /// Whoever sends more than this at once does not wait for an answer.
+    const MOST: usize = 64;
+    let mut buffer = vec![0; LONGEST];
+    for _ in 0..MOST {
+        if !matches!(link.recv(&mut buffer, false), Ok(1..)) {
+            return;
+        }
+    }
+}
+
+fn send(link: &dyn Link, bytes: &[u8], stop: BorrowedFd<'_>) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match link.send(&bytes[sent..], false) {
+            Ok(more) => sent += more,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                await_until(
+                    link,
+                    Interest {
+                        read: false,
+                        write: true,
+                    },
+                    deadline,
+                    stop,
+                )?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn await_until(
+    link: &dyn Link,
+    interest: Interest,
+    deadline: Instant,
+    stop: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    let ready = link.wait(interest, stop, Some(left))?;
+    match ready.woken {
+        true => Err(ErrorKind::Interrupted.into()),
+        false => Ok(()),
+    }
+}
+
+/// What `bytes` ask for, or why that is refused; nothing as long as they are not a whole request.
+fn read(bytes: &[u8], names: &Names) -> Option<Result<Asked, Answer>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let bad = |why: &str| Some(Err(Answer::refusal("400 Bad Request", why)));
+    match request.parse(bytes) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) => return None,
+        Err(httparse::Error::TooManyHeaders) => {
+            let most = format!("expected at most {HEADERS} lines");
+            let status = "431 Request Header Fields Too Large";
+            return Some(Err(Answer::refusal(status, &most)));
+        }
+        Err(error) => return bad(&format!("expected a request of HTTP: {error}")),
+    }
+    let head_only = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        _ => {
+            let refusal = Answer::refusal("405 Method Not Allowed", "expected GET or HEAD");
+            return Some(Err(refusal.line("Allow: GET, HEAD")));
+        }
+    };
+    let of_name = |name: &'static str| {
+        let named = move |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case(name);
+        request.headers.iter().filter(named)
+    };
+    if of_name("transfer-encoding").next().is_some()
+        || of_name("content-length").any(|length| length.value != b"0")
+    {
+        return bad("expected a request without a body");
+    }
+    let mut hosts = of_name("host").map(|host| str::from_utf8(host.value));
+    match (hosts.next(), hosts.next()) {
+        // HTTP/1.0, which no browser speaks.
+        (None, None) if request.version == Some(0) => {}
+        (Some(Ok(host)), None) if names.have(host) => {}
+        (Some(Ok(_)), None) => {
+            let why = "expected a name of this server as the host: an address, localhost, or what --http-name says";
+            return Some(Err(Answer::refusal("421 Misdirected Request", why)));
+        }
+        _ => return bad("expected one Host"),
+    }
+    let path = request.path.unwrap_or_default();
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    Some(Ok(Asked {
+        path: path.into(),
+        head_only,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        let addr = "tcp:10.0.0.7:9100".parse().expect("an address");
+        Names::new(&addr, &["Barge.Example".into()])
+    }
+
+    fn status(request: &str) -> &'static str {
+        match read(request.as_bytes(), &names()) {
+            None => "more",
+            Some(Ok(_)) => "asked",
+            Some(Err(refusal)) => &refusal.status[..3],
+        }
+    }
+
+    #[test]
+    fn whole_requests_are_told_from_beginnings_and_from_what_is_none() {
+        let whole = "GET /metrics?x=1 HTTP/1.1\r\nHost: localhost:9100\r\n\r\n";
+        let asked = Asked {
+            path: "/metrics".into(),
+            head_only: false,
+        };
+        assert_eq!(
+            read(whole.as_bytes(), &names()).and_then(Result::ok),
+            Some(asked)
+        );
+        for len in 0..whole.len() {
+            assert_eq!(status(&whole[..len]), "more", "{len}");
+        }
+        for (request, expected) in [
+            ("\x16\x03\x01\x02", "400"),
+            ("GET / HTTP/1.1\r\n\r\n", "400"),
+            ("GET / HTTP/1.0\r\n\r\n", "asked"),
+            (
+                "GET / HTTP/1.1\r\nHost: a\r\nHost: localhost\r\n\r\n",
+                "400",
+            ),
+            ("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", "405"),
+            (
+                "GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+                "400",
+            ),
+            (
+                "GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+                "400",
+            ),
+            ("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", "421"),
+            (
+                "GET / HTTP/1.1\r\nHost: localhost.evil.example\r\n\r\n",
+                "421",
+            ),
+            ("GET / HTTP/1.1\r\nHost: barge.example:80\r\n\r\n", "asked"),
+            ("GET / HTTP/1.1\r\nHost: [::1]:9100\r\n\r\n", "asked"),
+            ("GET / HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n", "asked"),
+            ("GET / HTTP/1.1\r\nHost: [localhost\r\n\r\n", "421"),
+        ] {
+            assert_eq!(status(request), expected, "{request:?}");
+        }
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(HEADERS + 1));
+        assert_eq!(status(&many), "431");
+    }
+
+    #[test]
+    fn a_unix_socket_goes_by_any_name() {
+        let addr = "unix:/run/a.sock".parse().expect("an address");
+        assert!(Names::new(&addr, &[]).have("whatever"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_is_read_or_refused(bytes: Vec<u8>, line in "[ -~\r\n]{0,200}") {
+            let _ = read(&bytes, &names());
+            let _ = read(format!("GET / HTTP/1.1\r\nHost: {line}").as_bytes(), &names());
+        }
+    }
+}

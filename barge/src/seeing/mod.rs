@@ -1,0 +1,145 @@
+//! Seeing inside: what a server does, over HTTP (`--http`) and in the terminal (`barge top`).
+//!
+//! Nothing is kept for it here: whoever asks gets the engine's figures of that moment, added up then.
+
+mod change;
+mod http;
+mod metrics;
+mod page;
+mod status;
+mod top;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine::Engine;
+use image::ImageFs;
+use layers::PageCache;
+use transports::{Addr, Listener};
+use vfs::FileSystem;
+
+use self::http::{Answer, Asked, Names};
+use self::status::{Cache, Export, Status};
+pub(crate) use self::top::{TopArgs, run as top};
+use crate::Failure;
+
+/// Where `barge top` looks if it is not told: beside 9P's usual port.
+const USUAL_PORT: &str = "5641";
+
+/// What is looked into.
+pub(crate) struct Seeing {
+    engine: Arc<Engine>,
+    sources: Vec<Source>,
+    since: Instant,
+}
+
+/// What is served, as it was opened: before layers.
+pub(crate) struct Source {
+    pub(crate) name: String,
+    /// As the command line has it.
+    pub(crate) source: String,
+    pub(crate) cache: SourceCache,
+}
+
+/// What keeps something of a source here.
+pub(crate) enum SourceCache {
+    /// An image's; nothing does of a source that is none.
+    Image(Arc<dyn FileSystem>),
+    Pages(Arc<PageCache>),
+}
+
+impl Source {
+    fn look(&self) -> Export {
+        Export {
+            name: self.name.clone(),
+            source: self.source.clone(),
+            cache: self.cache.look(),
+        }
+    }
+}
+
+impl SourceCache {
+    fn look(&self) -> Option<Cache> {
+        match self {
+            SourceCache::Image(fs) => {
+                let figures = fs.as_any().downcast_ref::<ImageFs>()?.figures();
+                Some(Cache {
+                    hits: figures.hits,
+                    misses: figures.misses,
+                    bytes: figures.bytes,
+                })
+            }
+            SourceCache::Pages(pages) => {
+                let figures = pages.figures();
+                Some(Cache {
+                    hits: figures.hits,
+                    misses: figures.misses,
+                    bytes: figures.bytes,
+                })
+            }
+        }
+    }
+}
+
+impl Seeing {
+    /// An engine that serves `sources`, from now on.
+    pub(crate) fn new(engine: Arc<Engine>, sources: Vec<Source>) -> Seeing {
+        Seeing {
+            engine,
+            sources,
+            since: Instant::now(),
+        }
+    }
+
+    /// Shows it to the clients that come to `listener`, and call it by its address or one of `names`, until the engine stops.
+    pub(crate) fn serve(self, listener: Listener, names: &[String]) -> Result<(), Failure> {
+        let names = Names::new(listener.addr(), names);
+        let engine = self.engine.clone();
+        engine
+            .host(move |stop| http::serve(&listener, &names, &|asked| self.answer(asked), stop))
+            .map_err(Failure::new)
+    }
+
+    fn answer(&self, asked: &Asked) -> Answer {
+        match asked.path.as_str() {
+            "/" => page::answer(),
+            "/healthz" => Answer::new("text/plain; charset=utf-8", "ok\n"),
+            "/status.json" => match serde_json::to_vec(&self.status()) {
+                Ok(json) => Answer::new("application/json", json),
+                Err(error) => broken(&error),
+            },
+            "/metrics" => match metrics::text(self.status()) {
+                Ok(text) => Answer::new(metrics::KIND, text),
+                Err(error) => broken(&error),
+            },
+            _ => Answer::refusal(
+                "404 Not Found",
+                "expected /, /healthz, /metrics or /status.json",
+            ),
+        }
+    }
+
+    fn status(&self) -> Status {
+        let exports = self.sources.iter().map(Source::look).collect();
+        let uptime = self.since.elapsed().as_secs_f64();
+        Status::new(self.engine.look(), uptime, exports)
+    }
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Answer {
+    Answer::refusal("500 Internal Server Error", &error.to_string())
+}
+
+/// The address of `--http`: where programs of this machine, and nobody else, can come unless another is named.
+pub(crate) fn addr(text: &str) -> Result<Addr, String> {
+    let addr = match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => format!("tcp:127.0.0.1:{text}"),
+        false => text.to_owned(),
+    };
+    match addr.parse() {
+        Ok(addr @ (Addr::Tcp { .. } | Addr::Unix(_))) => Ok(addr),
+        _ => Err(format!(
+            "expected PORT (of this machine alone), tcp:HOST:PORT or unix:PATH, got '{text}'"
+        )),
+    }
+}

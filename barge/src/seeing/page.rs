@@ -1,0 +1,33 @@
+//! The status page: one file, whose style and script are the only ones that a browser may use with it.
+
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use sha2::{Digest, Sha256};
+
+use super::http::Answer;
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+const FRAME: &str = include_str!("page.html");
+
+static PAGE: LazyLock<String> =
+    LazyLock::new(|| FRAME.replace("{style}", STYLE).replace("{script}", SCRIPT));
+
+/// Nothing from elsewhere, nothing that was put into the page, and no page around it.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
+    format!(
+        "Content-Security-Policy: default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data:; \
+         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash(SCRIPT),
+        hash(STYLE)
+    )
+});
+
+pub(super) fn answer() -> Answer {
+    Answer::new("text/html; charset=utf-8", PAGE.as_str())
+        .line(&POLICY)
+        .line("Referrer-Policy: no-referrer")
+}

@@ -1,0 +1,69 @@
+//! `barge top`: the status page's figures in the terminal.
+
+mod ask;
+mod lines;
+mod screen;
+
+use std::io::{IsTerminal, Write, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use transports::Addr;
+
+use super::change::Change;
+use super::status::Status;
+use crate::{Done, Failure};
+
+#[derive(Args)]
+pub(crate) struct TopArgs {
+    /// Where a server was told to show what it does (--http): PORT of this machine, tcp:HOST:PORT or unix:PATH
+    #[arg(value_name = "ADDR", value_parser = super::addr, default_value = super::USUAL_PORT)]
+    addr: Addr,
+    /// Print what there is, and end: rates and latencies are of all the time that the server has run. So it is where standard output is
+    /// no terminal
+    #[arg(long)]
+    once: bool,
+    /// Print the figures as /status.json has them, an object a line
+    #[arg(long)]
+    json: bool,
+    /// How often to look, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    interval: u16,
+}
+
+/// `barge top`
+pub(crate) fn run(args: &TopArgs) -> Done {
+    let interval = Duration::from_secs(args.interval.into());
+    if args.json {
+        loop {
+            let status = ask::status(&args.addr)?;
+            let mut line = serde_json::to_string(&status).map_err(Failure::new)?;
+            line.push('\n');
+            say(&line)?;
+            if args.once {
+                return Ok(ExitCode::SUCCESS);
+            }
+            std::thread::sleep(interval);
+        }
+    }
+    if args.once || !stdout().is_terminal() {
+        let status = ask::status(&args.addr)?;
+        say(&lines::text(&Change::new(&status, None)))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // What is wrong from the start is told without a screen.
+    let first = ask::status(&args.addr)?;
+    screen::run(first, &|| ask::status(&args.addr), interval)
+        .map_err(|error| Failure::new(format!("the terminal: {error}")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(text: &str) -> Result<(), Failure> {
+    stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| Failure::new(format!("standard output: {error}")))
+}
+
+/// What a server answers when it is asked.
+type Asked = Result<Status, Failure>;

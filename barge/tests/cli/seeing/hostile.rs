@@ -1,0 +1,80 @@
+//! HTTP by clients that mean harm, or are none.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use super::{ask, get, http};
+use crate::served::Served;
+
+#[test]
+fn what_is_no_good_request_is_refused_and_the_next_is_answered() {
+    let served = Served::start(&["mem:", "--http", "0", "--http-name", "barge.test"]);
+    let at = &http(&served);
+    let long = format!(
+        "GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "a".repeat(9000)
+    );
+    let many = format!(
+        "GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n",
+        "a: b\r\n".repeat(100)
+    );
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", "421"),
+        ("GET / HTTP/1.1\r\nHost: barge.test\r\n\r\n", "200"),
+        (
+            "GET /../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "404",
+        ),
+        ("DELETE / HTTP/1.1\r\nHost: localhost\r\n\r\n", "405"),
+        (
+            "POST /status.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
+            "405",
+        ),
+        ("GET / HTTP/1.1\r\n\r\n", "400"),
+        ("\x16\x03\x01\x02\x00\x01\x00", "400"),
+        ("GET / HTTP/9\r\n\r\n", "400"),
+        (&long, "431"),
+        (&many, "431"),
+    ] {
+        let answer = ask(at, request.as_bytes());
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(
+            answer.starts_with(&expected),
+            "{request:.60}: {answer:.200}"
+        );
+        assert!(answer.contains("\r\nContent-Length: "));
+    }
+    // One that ends too soon gets nothing.
+    assert_eq!(ask(at, b"GET / HTTP/1.1\r\nHost: local"), "");
+    let head = ask(at, b"HEAD /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(
+        head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"),
+        "{head}"
+    );
+    assert_eq!(get(at, "/healthz?x=y"), "ok\n");
+}
+
+#[test]
+fn those_that_do_nothing_are_few_and_do_not_stay() {
+    let served = Served::start(&["mem:", "--http", "0"]);
+    let at = http(&served);
+    let mut idle: Vec<_> = (0..40)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&at).expect("connected");
+            // Whoever is turned away at once may not even take this.
+            let _ = stream.write_all(b"GET / HT");
+            stream
+        })
+        .collect();
+    // All are ended, without having said more; meanwhile files are served.
+    assert!(served.barge(&["ls", "{}"], "").status.success());
+    for stream in &mut idle {
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "{rest:?}");
+    }
+    assert_eq!(get(&at, "/healthz"), "ok\n");
+    let _idle = TcpStream::connect(&at).expect("connected");
+    // Who waits does not keep the server from its end.
+    assert!(served.stop().success());
+}

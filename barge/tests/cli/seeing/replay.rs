@@ -1,0 +1,127 @@
+//! A trace, and its calls made again.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::served::{BARGE, Served, complained, said};
+
+/// `barge bench replay` of a trace, and its JSON.
+fn replay(trace: &Path, source: &Path, more: &[&str]) -> (String, serde_json::Value) {
+    let json = trace.with_extension("json");
+    let output = bench(
+        trace,
+        source,
+        &[more, &["--json", json.to_str().expect("text")]].concat(),
+    );
+    let json = std::fs::read(json).expect("written");
+    (said(&output), serde_json::from_slice(&json).expect("JSON"))
+}
+
+fn bench(trace: &Path, source: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(BARGE);
+    command
+        .args(["bench", "replay"])
+        .arg(trace)
+        .arg(source)
+        .args(more);
+    command.output().expect("runs")
+}
+
+#[test]
+fn calls_are_made_again_and_come_to_the_same_on_the_same_tree() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (share, trace) = (dir.path().join("share"), dir.path().join("trace"));
+    std::fs::create_dir_all(share.join("sub")).expect("made");
+    std::fs::write(share.join("sub/file"), vec![7; 100_000]).expect("written");
+    for number in 0..300 {
+        std::fs::write(share.join(format!("sub/{number}")), "x").expect("written");
+    }
+    let path = |path: &Path| path.to_str().expect("text").to_owned();
+    let served = Served::start(&[&path(&share), "--trace", &path(&trace)]);
+    assert_eq!(
+        said(&served.barge(&["cat", "{}"], "sub/file")).len(),
+        100_000
+    );
+    assert_eq!(
+        said(&served.barge(&["ls", "{}"], "sub")).lines().count(),
+        301
+    );
+    complained(&served.barge(&["cat", "{}"], "sub/none"));
+    let copied = dir.path().join("copied");
+    std::fs::write(&copied, vec![1; 50_000]).expect("written");
+    let url = format!("9p://127.0.0.1:{}/new", served.port());
+    let cp = Command::new(BARGE)
+        .arg("cp")
+        .arg(&copied)
+        .arg(&url)
+        .output()
+        .expect("runs");
+    said(&cp);
+    assert!(served.stop().success());
+
+    // Nothing is changed unless that is asked for.
+    std::fs::remove_file(share.join("new")).expect("removed");
+    let (text, json) = replay(&trace, &share, &[]);
+    assert!(
+        !share.join("new").exists() && text.contains("not made again: "),
+        "{text}"
+    );
+    for op in ["root", "lookup", "open", "read", "readdir"] {
+        let of = &json["operations"][op];
+        assert!(
+            of["calls"].as_u64().is_some_and(|calls| calls > 0),
+            "{op}: {text}"
+        );
+        assert!(
+            of["median"][0].as_u64().is_some_and(|nanos| nanos > 0),
+            "{op}: {json}"
+        );
+    }
+    for op in ["read", "readdir", "open"] {
+        assert_eq!(json["operations"][op]["differences"], 0, "{text}");
+    }
+    assert!(
+        json["not_made"]["write"]
+            .as_u64()
+            .is_some_and(|calls| calls > 0),
+        "{text}"
+    );
+    let (text, json) = replay(&trace, &share, &["--changes", "--paced"]);
+    assert_eq!(
+        std::fs::read(share.join("new")).expect("made").len(),
+        50_000,
+        "{text}"
+    );
+    assert_eq!(json["differences"], 0, "{text}");
+
+    // What has changed is told.
+    std::fs::write(share.join("sub/file"), "short").expect("written");
+    let (text, json) = replay(&trace, &share, &[]);
+    assert!(
+        json["operations"]["read"]["differences"]
+            .as_u64()
+            .is_some_and(|some| some > 0)
+    );
+    assert!(text.contains(" then, 5 now"), "{text}");
+}
+
+#[test]
+fn what_is_no_trace_is_told_by_its_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = dir.path().join("trace");
+    for (text, expected) in [
+        (
+            "{\"op\":\"root\",\"found\":1}\nnonsense\n",
+            "line 2: expected a call",
+        ),
+        ("{\"op\":7}\n", "line 1: expected a call"),
+    ] {
+        std::fs::write(&trace, text).expect("written");
+        let said = complained(&bench(&trace, dir.path(), &[]));
+        assert!(said.contains(expected), "{said}");
+    }
+    // Calls on what nobody has met, and of what there is not, are passed over.
+    let strange = "{\"op\":\"lookup\",\"node\":9,\"name\":[255,47]}\n{\"op\":\"read\",\"file\":1,\"len\":18446744073709551615}\n{}\n";
+    std::fs::write(&trace, strange).expect("written");
+    assert!(said(&bench(&trace, dir.path(), &[])).contains("0 calls in"));
+}

@@ -1,0 +1,139 @@
+//! How long things take: buckets that grow with what they hold, so that few of them span all there is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Buckets of a power of two: a quantile is at most a quarter off.
+const FINE: u32 = 4;
+
+/// The first bucket has all below so many nanoseconds, as a power of two: half a clock's own cost and noise.
+const LEAST: u32 = 8;
+
+/// The last bucket has all from so many on, as a power of two: 17 seconds, when somebody has waited for a lock.
+const MOST: u32 = 34;
+
+const BUCKETS: usize = ((MOST - LEAST) * FINE) as usize + 2;
+
+/// Counts of times, by those who measure them. Any thread may count.
+pub(crate) struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    nanos: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram {
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+            nanos: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Histogram {
+    pub(crate) fn count(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn look(&self) -> Times {
+        let counts = self.buckets.iter().enumerate().filter_map(|(at, count)| {
+            let count = count.load(Ordering::Relaxed);
+            (count > 0).then(|| (end(at), count))
+        });
+        Times {
+            buckets: counts.collect(),
+            nanos: self.nanos.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn bucket(nanos: u64) -> usize {
+    let power = nanos.max(1).ilog2();
+    match power {
+        0..LEAST => 0,
+        LEAST..MOST => {
+            let fine = (nanos >> (power - FINE.ilog2())) & u64::from(FINE - 1);
+            ((power - LEAST) * FINE) as usize + fine as usize + 1
+        }
+        _ => BUCKETS - 1,
+    }
+}
+
+/// Where bucket `at` ends, nanoseconds; the last one does not.
+fn end(at: usize) -> u64 {
+    if at == BUCKETS - 1 {
+        return u64::MAX;
+    }
+    let (power, fine) = (at as u32 / FINE + LEAST, at as u64 % u64::from(FINE));
+    (1 << power) + (fine << (power - FINE.ilog2()))
+}
+
+/// What was measured, by a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// How many took less than so many nanoseconds and not less than those of the entry before; those without any are left
+    /// out. In order.
+    pub buckets: Vec<(u64, u64)>,
+    /// All of them together, nanoseconds.
+    pub nanos: u64,
+}
+
+impl Times {
+    /// How many were measured.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Those of `other` as well.
+    pub fn add(&mut self, other: &Times) {
+        self.nanos += other.nanos;
+        for &(end, count) in &other.buckets {
+            match self.buckets.binary_search_by_key(&end, |bucket| bucket.0) {
+                Ok(at) => self.buckets[at].1 += count,
+                Err(at) => self.buckets.insert(at, (end, count)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_is_below_its_buckets_end_and_not_a_quarter_below() {
+        let mut nanos = 1;
+        while nanos < 1 << 40 {
+            let end = end(bucket(nanos));
+            assert!(nanos < end, "{nanos} {end}");
+            if (1 << LEAST..1 << MOST).contains(&nanos) {
+                assert!(end - nanos <= nanos / 4 + 1, "{nanos} {end}");
+            }
+            nanos += nanos / 7 + 1;
+        }
+        assert_eq!(end(bucket(0)), 1 << LEAST);
+        assert_eq!(end(bucket(u64::MAX)), u64::MAX);
+    }
+
+    #[test]
+    fn what_is_added_is_as_if_counted_together() {
+        let (one, other, both) = (
+            Histogram::default(),
+            Histogram::default(),
+            Histogram::default(),
+        );
+        for nanos in [1, 900, 900, 70_000, u64::from(u32::MAX) * 9] {
+            one.count(Duration::from_nanos(nanos));
+            both.count(Duration::from_nanos(nanos));
+        }
+        for nanos in [3, 800, 3_000_000] {
+            other.count(Duration::from_nanos(nanos));
+            both.count(Duration::from_nanos(nanos));
+        }
+        let mut sum = one.look();
+        sum.add(&other.look());
+        assert_eq!(sum, both.look());
+        assert_eq!(sum.count(), 8);
+    }
+}

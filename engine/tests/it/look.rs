@@ -1,0 +1,90 @@
+//! What is seen of an engine.
+
+use std::collections::BTreeMap;
+
+use engine::{Look, Tuning};
+
+use crate::fake::Rig;
+use crate::lanes::{reply, send};
+
+fn counts(look: &Look) -> BTreeMap<&'static str, u64> {
+    let operations = look.operations.iter();
+    let counts = operations.map(|((protocol, word), operation)| {
+        assert_eq!(*protocol, "fake");
+        (*word, operation.times.count())
+    });
+    counts.collect()
+}
+
+fn counting() -> Rig {
+    Rig::new(Tuning {
+        counts: true,
+        ..Tuning::default()
+    })
+}
+
+#[test]
+fn each_request_is_counted_once_wherever_it_was_answered() {
+    let rig = counting();
+    let link = rig.connect();
+    send(&link, &[b"\x01e", b"\x02e", b"\x03f", b"\x04w", b"\x05p"]);
+    for _ in 0..3 {
+        reply(&link);
+    }
+    rig.fake.await_reached(4);
+    rig.fake.await_reached(5);
+    let now = loop {
+        let now = rig.engine.look();
+        if now.lanes[0].parked == 1 {
+            break now;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(counts(&now), [("e", 2), ("f", 1)].into());
+    let faults = &now.operations[&("fake", "f")].faults;
+    assert_eq!(*faults, [("ENOENT".to_owned(), 1)].into());
+    let lane = &now.lanes[0];
+    assert_eq!((lane.protocol, lane.facts.version.as_str()), ("fake", "1"));
+    assert_eq!((lane.in_flight, lane.done.requests), (2, 5));
+    rig.fake.open(4);
+    rig.fake.open(5);
+    reply(&link);
+    reply(&link);
+    let all = [("e", 2), ("f", 1), ("p", 1), ("w", 1)].into();
+    assert_eq!(counts(&rig.engine.look()), all);
+    assert_eq!(rig.engine.look().lanes[0].parked, 0);
+    // What has ended counts as before.
+    drop(link);
+    while !rig.engine.look().lanes.is_empty() {
+        std::thread::yield_now();
+    }
+    rig.fake.await_no_session();
+    let other = rig.connect();
+    send(&other, &[b"\x01e"]);
+    reply(&other);
+    let now = counts(&rig.engine.look());
+    assert_eq!(now, [("e", 3), ("f", 1), ("p", 1), ("w", 1)].into());
+}
+
+#[test]
+fn what_is_cancelled_and_what_cancels_are_counted() {
+    let rig = counting();
+    let link = rig.connect();
+    send(&link, &[b"\x01s"]);
+    rig.fake.await_reached(1);
+    send(&link, &[b"\x02c\x01"]);
+    reply(&link);
+    reply(&link);
+    assert_eq!(counts(&rig.engine.look()), [("c", 1), ("s", 1)].into());
+}
+
+#[test]
+fn nothing_is_told_apart_unless_that_is_asked_for() {
+    let rig = Rig::new(Tuning::default());
+    let link = rig.connect();
+    send(&link, &[b"\x01e"]);
+    reply(&link);
+    let look = rig.engine.look();
+    assert!(look.operations.is_empty());
+    assert_eq!((look.done.requests, look.lanes.len()), (1, 1));
+}

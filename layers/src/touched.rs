@@ -1,0 +1,238 @@
+//! Tells what of a tree is touched, each part when it is touched first: nodes that are looked up, directories that are listed, stretches of files that are
+//! read. So it is known what a program needs of a tree, and in which order.
+//!
+//! Paths are those from the root by which nodes were found last. What is found by a handle from before this layer was made has none, and is
+//! not told of.
+//!
+//! Lock order: its only lock is held while what was touched is told.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vfs::{
+    Capabilities, Cx, DirEntry, DirSink, Entry, FileSystem, Name, Node, NodeId, Plus, Result, Sink,
+    Want,
+};
+
+use crate::{Layer, Opened, forward};
+
+/// What is told of at most, and nodes whose names are known: some 100 MB of memory.
+const MOST: usize = 1 << 20;
+
+/// Is told of a path from the root, without a slash before it, and which of its bytes: none where a node was looked up; a directory's, where it was listed.
+pub type Tell = Box<dyn Fn(&[u8], Range<u64>) + Send + Sync>;
+
+/// The layer.
+pub struct Touched {
+    touched: Tell,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    root: Option<NodeId>,
+    /// In which directory each node was found, and by which name.
+    names: HashMap<NodeId, (NodeId, Box<[u8]>)>,
+    /// What was read of each node that was touched: where stretches begin and end, none touching another.
+    read: HashMap<NodeId, BTreeMap<u64, u64>>,
+    told: usize,
+}
+
+impl Touched {
+    /// Tells `touched`.
+    pub fn new(touched: Tell) -> Touched {
+        Touched {
+            touched,
+            state: Mutex::default(),
+        }
+    }
+
+    /// `node` was found.
+    fn found(&self, dir: NodeId, name: &[u8], node: NodeId) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().expect("no panic holds it");
+        if Some(node) != state.root && (state.names.len() < MOST || state.names.contains_key(&node))
+        {
+            state.names.insert(node, (dir, name.into()));
+        }
+        state
+    }
+
+    /// Tells of `range` of `node`, as far as that is new.
+    fn touch(&self, state: &mut State, node: NodeId, range: Range<u64>) {
+        if state.told >= MOST {
+            return;
+        }
+        let Some(path) = state.path(node) else {
+            return;
+        };
+        let known = state.read.contains_key(&node);
+        let new = add(state.read.entry(node).or_default(), range);
+        if !known && new.is_empty() {
+            state.told += 1;
+            (self.touched)(&path, 0..0);
+        }
+        for range in new {
+            state.told += 1;
+            (self.touched)(&path, range);
+        }
+        if state.told >= MOST {
+            tracing::warn!("enough was touched: no more of it is recorded");
+        }
+    }
+
+    fn touch_now(&self, node: NodeId, range: Range<u64>) {
+        let mut state = self.state.lock().expect("no panic holds it");
+        self.touch(&mut state, node, range);
+    }
+}
+
+impl State {
+    /// The path of a node.
+    fn path(&self, node: NodeId) -> Option<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut at = node;
+        while Some(at) != self.root {
+            let (dir, name) = self.names.get(&at)?;
+            names.push(&name[..]);
+            // Renaming may have made a circle of what was found at different times.
+            if names.len() > self.names.len() {
+                return None;
+            }
+            at = *dir;
+        }
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+}
+
+/// Adds a stretch, and says what of it is new.
+fn add(known: &mut BTreeMap<u64, u64>, range: Range<u64>) -> Vec<Range<u64>> {
+    let mut new = Vec::new();
+    let Range { mut start, mut end } = range;
+    let mut at = start;
+    if start >= end {
+        return new;
+    }
+    let touching = known.range(..=end).rev();
+    let mut touching: Vec<_> = (touching.take_while(|(_, there)| **there >= start))
+        .map(|(from, to)| (*from, *to))
+        .collect();
+    touching.reverse();
+    for (from, to) in touching {
+        if at < from.min(end) {
+            new.push(at..from.min(end));
+        }
+        at = at.max(to);
+        known.remove(&from);
+        (start, end) = (start.min(from), end.max(to));
+    }
+    if at < range.end {
+        new.push(at..range.end);
+    }
+    known.insert(start, end);
+    new
+}
+
+impl Layer for Touched {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    fn root(&self, inner: &dyn FileSystem, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
+        let root = inner.root(cx)?;
+        self.state.lock().expect("no panic holds it").root = Some(root.id());
+        Ok(root)
+    }
+
+    fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        let entry = inner.lookup(cx, name)?;
+        let id = entry.node.id();
+        let mut state = self.found(inner.id(), name.bytes(), id);
+        self.touch(&mut state, id, 0..0);
+        drop(state);
+        Ok(entry)
+    }
+
+    fn read(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        offset: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        let read = inner.read(cx, offset, len, sink)?;
+        self.touch_now(inner.node.id(), offset..offset + read as u64);
+        Ok(read)
+    }
+
+    fn readdir(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: Plus,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let dir = inner.node.id();
+        let record = self;
+        inner.readdir(cx, cookie, plus, &mut Finding { record, dir, sink })?;
+        if let Ok(attr) = inner.attr(cx, Want::SIZE) {
+            self.touch_now(dir, 0..attr.size);
+        }
+        Ok(())
+    }
+
+    forward! {
+        id above
+        resolve sync
+        handle attr setattr access statfs open readlink parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr write fsync flush allocate seek extents copy lease
+    }
+}
+
+/// A listing: its nodes can be used without being looked up.
+struct Finding<'a> {
+    record: &'a Touched,
+    dir: NodeId,
+    sink: &'a mut dyn DirSink,
+}
+
+impl DirSink for Finding<'_> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        let node = entry.entry.as_ref().map(|entry| entry.node.id());
+        let name = entry.name;
+        let taken = self.sink.entry(entry);
+        if let (true, Some(node)) = (taken, node) {
+            drop(self.record.found(self.dir, name, node));
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_before_is_not_new() {
+        let mut known = BTreeMap::new();
+        for (range, new) in [
+            (10..20, &[(10, 20)][..]),
+            (12..18, &[]),
+            (30..40, &[(30, 40)]),
+            (20..25, &[(20, 25)]),
+            (0..50, &[(0, 10), (25, 30), (40, 50)]),
+            (5..5, &[]),
+            (40..60, &[(50, 60)]),
+            (59..61, &[(60, 61)]),
+        ] {
+            let told = add(&mut known, range.clone());
+            let told: Vec<_> = told.iter().map(|new| (new.start, new.end)).collect();
+            assert_eq!(told, new, "{range:?}");
+        }
+        assert_eq!(known, BTreeMap::from([(0, 61)]));
+    }
+}

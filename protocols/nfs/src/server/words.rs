@@ -1,0 +1,191 @@
+//! What calls are named by for those who look on: by their procedures, and a compound of v4 by the operation that it is for.
+
+use std::sync::LazyLock;
+
+use vfs::{Call, Errno};
+use wire::{Buffered, Put, Vocabulary};
+
+use crate::rpc::program;
+use crate::v3::{AclProcedure, Procedure};
+use crate::v4::{OPERATIONS, Status};
+use crate::{mount, nlm, nsm, portmap};
+
+/// The words of a program, of which the first has the number `base`.
+struct Program {
+    numbers: (u32, u32),
+    prefix: &'static str,
+    base: u16,
+    procedures: u32,
+    name: fn(u32) -> Option<String>,
+}
+
+/// Of v4: what its operations have is behind it, by their numbers.
+const COMPOUND: u16 = 32;
+
+/// Behind the last of v4's operations, and a number for each procedure of the other programs.
+const PROGRAMS: [Program; 7] = [
+    Program {
+        numbers: (program::NFS, 3),
+        prefix: "NFS3_",
+        base: 0,
+        procedures: 22,
+        name: |number| Procedure::from_number(number).map(|it| format!("{it:?}")),
+    },
+    Program {
+        numbers: (program::NFS, 4),
+        prefix: "NFS4_",
+        base: COMPOUND,
+        procedures: OPERATIONS.len() as u32,
+        name: |number| OPERATIONS.get(number as usize).map(|&name| name.into()),
+    },
+    Program {
+        numbers: (program::MOUNT, 3),
+        prefix: "MOUNT_",
+        base: 128,
+        procedures: 6,
+        name: |number| mount::Procedure::from_number(number).map(|it| format!("{it:?}")),
+    },
+    Program {
+        numbers: (program::NFS_ACL, 3),
+        prefix: "NFSACL_",
+        base: 136,
+        procedures: 3,
+        name: |number| AclProcedure::from_number(number).map(|it| format!("{it:?}")),
+    },
+    Program {
+        numbers: (program::NSM, 1),
+        prefix: "NSM_",
+        base: 140,
+        procedures: 8,
+        name: |number| nsm::Procedure::from_number(number).map(|it| format!("{it:?}")),
+    },
+    Program {
+        numbers: (program::PORTMAP, 2),
+        prefix: "PMAP_",
+        base: 148,
+        procedures: 6,
+        name: |number| portmap::Procedure::from_number(number).map(|it| format!("{it:?}")),
+    },
+    Program {
+        numbers: (program::NLM, 4),
+        prefix: "NLM_",
+        base: 160,
+        procedures: 24,
+        name: |number| nlm::Procedure::from_number(number).map(|it| format!("{it:?}")),
+    },
+];
+
+/// The word of a procedure; of v4, the one of a compound that has not come to say what it is for.
+pub(super) fn word(program: u32, version: u32, procedure: u32) -> u16 {
+    let found = PROGRAMS.iter().find(|known| match known.numbers {
+        // Three versions, of the same procedures.
+        (program::PORTMAP, _) => program == program::PORTMAP,
+        numbers => numbers == (program, version),
+    });
+    match found {
+        Some(Program { base: COMPOUND, .. }) => COMPOUND,
+        Some(found) if procedure < found.procedures => found.base + procedure as u16,
+        _ => u16::MAX,
+    }
+}
+
+/// The word of an operation of v4.
+pub(super) fn operation(number: u32) -> u16 {
+    COMPOUND + number as u16
+}
+
+pub(super) static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
+    let last = PROGRAMS
+        .iter()
+        .map(|known| u32::from(known.base) + known.procedures);
+    let mut words = vec![String::new(); last.max().unwrap_or(0) as usize];
+    for known in &PROGRAMS {
+        for number in 0..known.procedures {
+            if let Some(name) = (known.name)(number) {
+                let word = format!("{}{}", known.prefix, name.to_ascii_uppercase());
+                words[usize::from(known.base) + number as usize] = word;
+            }
+        }
+    }
+    Vocabulary {
+        protocol: "nfs",
+        words,
+        fault,
+    }
+});
+
+/// Hands results on, and notes the status that they begin with.
+pub(super) struct Noting<'a> {
+    pub(super) to: Buffered<'a>,
+    /// The call, until that is noted; none where results begin with something else.
+    pub(super) call: Option<&'a Call>,
+}
+
+impl Put for Noting<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        if let Some(call) = self.call.take()
+            && let Some(status) = bytes.first_chunk()
+        {
+            call.note_fault(u32::from_be_bytes(*status) as u16);
+        }
+        self.to.put(bytes);
+    }
+}
+
+/// A status: by its errno where it is one, as for those of the other protocols.
+fn fault(number: u16) -> String {
+    let Some(status) = Status::from_number(number.into()) else {
+        return Vocabulary::errno(number);
+    };
+    let errno = match status {
+        Status::Nametoolong => Errno::ENAMETOOLONG,
+        Status::Notempty => Errno::ENOTEMPTY,
+        Status::Dquot => Errno::EDQUOT,
+        Status::Stale => Errno::ESTALE,
+        _ if number < 35 => Errno::from_raw(number.into()),
+        _ => return format!("NFSERR_{}", format!("{status:?}").to_ascii_uppercase()),
+    };
+    format!("{errno:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_have_the_words_of_their_documents() {
+        let told = |program, version, procedure| {
+            let word = usize::from(word(program, version, procedure));
+            VOCABULARY.words.get(word).map(String::as_str)
+        };
+        assert_eq!(told(program::NFS, 3, 6), Some("NFS3_READ"));
+        assert_eq!(told(program::NFS, 3, 21), Some("NFS3_COMMIT"));
+        assert_eq!(told(program::NFS, 4, 1), Some("NFS4_COMPOUND"));
+        assert_eq!(told(program::MOUNT, 3, 1), Some("MOUNT_MNT"));
+        assert_eq!(told(program::PORTMAP, 4, 3), Some("PMAP_GETPORT"));
+        assert_eq!(told(program::NFS, 3, 99), None);
+        let of = |number| VOCABULARY.words[usize::from(operation(number))].as_str();
+        assert_eq!(
+            (of(25), of(68), of(75)),
+            ("NFS4_READ", "NFS4_READ_PLUS", "NFS4_REMOVEXATTR")
+        );
+    }
+
+    #[test]
+    fn no_two_programs_share_numbers() {
+        let mut end = 0;
+        for known in &PROGRAMS {
+            assert!(known.base >= end, "{}", known.prefix);
+            end = known.base + known.procedures as u16;
+        }
+    }
+
+    #[test]
+    fn what_is_an_errno_is_called_so() {
+        let names = [2, 70, 10008, 10025].map(fault);
+        assert_eq!(
+            names,
+            ["ENOENT", "ESTALE", "NFSERR_DELAY", "NFSERR_BADSTATEID"]
+        );
+    }
+}
