@@ -3,6 +3,7 @@
 //! The model is the tree itself, below the faults, and what its file was since each opening: close to open, a reader may see
 //! any of that, and must see the last of it once he opens anew. What a failure takes must be told by fsync or close.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,6 +72,10 @@ struct Opened {
     file: Arc<dyn File>,
     flags: OpenFlags,
     seen: Vec<Vec<u8>>,
+    /// How long the cache may take it to be: as long as it was, or as what was written here has made that.
+    sizes: BTreeSet<usize>,
+    /// It was cut behind the cache: what is read ends where something is neither there any more nor kept.
+    cut: bool,
 }
 
 struct Model {
@@ -138,6 +143,16 @@ impl Model {
     fn changed(&mut self) {
         for opened in self.opened.iter_mut().flatten() {
             opened.seen.push(self.now.clone());
+            opened.sizes.insert(self.now.len());
+        }
+    }
+
+    /// It was written through the cache up to `end`, which may not know of what others have put there since it was opened.
+    fn grown(&mut self, end: usize) {
+        for opened in self.opened.iter_mut().flatten() {
+            let sizes = opened.sizes.iter().map(|&size| size.max(end));
+            let sizes: Vec<_> = sizes.collect();
+            opened.sizes.extend(sizes);
         }
     }
 
@@ -176,6 +191,9 @@ impl Model {
                 tried(|cx| self.behind.setattr(cx, &cut)).expect("cut");
                 self.now.resize(size as usize, 0);
                 self.changed();
+                for opened in self.opened.iter_mut().flatten() {
+                    opened.cut = true;
+                }
             }
             Step::Behind(..) | Step::BehindCut(_) => {}
             Step::Fail(space, read) => {
@@ -203,8 +221,13 @@ impl Model {
             self.written = true;
             self.changed();
         }
-        let seen = vec![self.now.clone()];
-        self.opened[who] = Some(Opened { file, flags, seen });
+        self.opened[who] = Some(Opened {
+            file,
+            flags,
+            seen: vec![self.now.clone()],
+            sizes: [self.now.len()].into(),
+            cut: false,
+        });
     }
 
     fn write(&mut self, who: usize, at: u64, data: &[u8]) {
@@ -226,6 +249,7 @@ impl Model {
                 self.lost |= self.failing;
                 self.pending |= self.failing;
                 put(&mut self.now, at, data);
+                self.grown(at + data.len());
                 self.changed();
             }
             Err(errno) => {
@@ -246,13 +270,13 @@ impl Model {
             Ok(_) if self.lost => {}
             Ok(_) => {
                 let got = room.into_data();
-                let fits = |len: usize| {
-                    let lengths = opened.seen.iter().map(|seen| seen.len());
-                    lengths
-                        .map(|size| size.saturating_sub(at as usize).min(len))
-                        .any(|most| most == got.len())
+                let most = |size: &usize| size.saturating_sub(at as usize).min(len);
+                let longest = opened.sizes.last().map_or(0, most);
+                let fits = match opened.cut {
+                    true => got.len() <= longest,
+                    false => opened.sizes.iter().any(|size| most(size) == got.len()),
                 };
-                assert!(fits(len), "{} bytes at {at}", got.len());
+                assert!(fits, "{} bytes at {at}", got.len());
                 for (behind, byte) in got.iter().enumerate() {
                     let place = at as usize + behind;
                     let was = |seen: &Vec<u8>| seen.get(place).copied().unwrap_or(0) == *byte;
@@ -323,6 +347,18 @@ fn run(mode: Mode, seed: u64, steps: &[Step]) {
         model.step(step);
     }
     model.mend();
+}
+
+#[test]
+fn who_writes_does_not_know_what_others_have_put_behind_it() {
+    let steps = [
+        Step::Open(2, RW),
+        Step::Behind(10_999, 4219, 0),
+        Step::Write(2, 0, 3395, 0),
+        Step::Read(2, 0, 3396),
+    ];
+    run(Mode::ReadAhead, 0, &steps);
+    run(Mode::Mmap, 0, &steps);
 }
 
 proptest! {

@@ -135,8 +135,10 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         ..Tuning::default()
     };
     let engine = Engine::new(tuning).map_err(Failure::new)?;
-    if let Some(addr) = &options.http {
-        show(&engine, addr, &options.from, cache)?;
+    match &options.http {
+        Some(addr) => show(&engine, addr, &options.from, cache)?,
+        // Nothing else is to hold the source in the end.
+        None => drop(cache),
     }
     let failed = |error| Failure::new(format!("{}: {error}", args.dir.display()));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;

@@ -96,6 +96,7 @@ impl Verified {
         let Some(header) = header else {
             return Ok(None);
         };
+        let inner: Arc<dyn RangeSource> = Arc::new(Tail::read(inner)?);
         let range = header.manifest();
         let mut bytes = vec![0; (range.end - range.start) as usize];
         read(&*inner, range.start, &mut bytes)?;
@@ -236,6 +237,68 @@ impl RangeSource for Verified {
 
     fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
         None
+    }
+}
+
+/// The end of an image is kept: hashes lie there and, of an image that is not large, the root's inode. So what it takes to mount one that is far
+/// away comes by one request, besides the one for its beginning.
+struct Tail {
+    inner: Arc<dyn RangeSource>,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Tail {
+    /// The hashes of 32 MiB, and as much again.
+    const LEN: u64 = 128 << 10;
+
+    fn read(inner: Arc<dyn RangeSource>) -> io::Result<Tail> {
+        let len = inner.len().min(Tail::LEN);
+        let start = inner.len() - len;
+        let mut bytes = vec![0; len as usize];
+        read(&*inner, start, &mut bytes)?;
+        Ok(Tail {
+            inner,
+            start,
+            bytes,
+        })
+    }
+
+    fn get(&self, piece: &Piece<'_>) -> Option<&[u8]> {
+        let from = usize::try_from(piece.at.checked_sub(self.start)?).ok()?;
+        self.bytes.get(from..)?.get(..piece.into.len())
+    }
+}
+
+impl RangeSource for Tail {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn patience(&self, at: u64, len: usize) -> Patience {
+        self.inner.patience(at, len)
+    }
+
+    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        // They are in order.
+        let far = pieces.partition_point(|piece| self.get(piece).is_none());
+        let (far, kept) = pieces.split_at_mut(far);
+        for piece in kept {
+            let bytes = self.get(piece).ok_or(io::ErrorKind::UnexpectedEof)?;
+            piece.into.copy_from_slice(bytes);
+        }
+        match far {
+            [] => Ok(()),
+            far => self.inner.read(far),
+        }
+    }
+
+    fn run(&self) -> u64 {
+        self.inner.run()
+    }
+
+    fn file(&self, at: u64, len: usize) -> Option<Held<'_>> {
+        self.inner.file(at, len)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -82,7 +82,7 @@ impl Room {
         loop {
             let path = room.path(&room.name, "map");
             let map = file(path.clone())?;
-            if flock(&map, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if !is_ours(&map) {
                 return Err(io::ErrorKind::ResourceBusy.into());
             }
             // Another may have taken it away just before.
@@ -176,6 +176,18 @@ struct Other {
     name: String,
     bytes: u64,
     used: SystemTime,
+}
+
+/// Locks a map. A program that this process has just begun has our descriptors too, until it is another: for a moment only.
+fn is_ours(map: &File) -> bool {
+    const TRIES: usize = 20;
+    (0..TRIES).any(|_| {
+        let locked = flock(map, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if !locked {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        locked
+    })
 }
 
 #[cfg(test)]
