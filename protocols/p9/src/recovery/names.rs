@@ -124,12 +124,28 @@ impl Names {
             return;
         }
         self.remove(place);
+        if self.is_within(dir, place) {
+            // No directory can be below itself: a server that says so keeps no tree, and the way there is lost.
+            return;
+        }
         self.unlink(dir, name);
         self.hold(dir);
         let node = &mut self.nodes[place];
         (node.up, node.name, node.gone) = (Some(dir), name.to_vec(), false);
         self.by_name.insert((dir, name.to_vec()), place);
         self.release(up);
+    }
+
+    /// Whether `place` is `dir` or below it.
+    fn is_within(&self, place: Place, dir: Place) -> bool {
+        let mut next = Some(place);
+        while let Some(place) = next {
+            if place == dir {
+                return true;
+            }
+            next = self.nodes[place].up;
+        }
+        false
     }
 
     /// The names that lead from the root to a place; nothing if it or a directory on the way has lost its name.
@@ -208,6 +224,25 @@ mod tests {
         // Below a directory that is removed nothing can be found.
         names.remove(a);
         assert_eq!(path(&names, f), None);
+    }
+
+    #[test]
+    fn a_directory_that_is_said_to_be_below_itself_is_lost() {
+        let mut names = Names::default();
+        let root = names.root(b"", qid(1));
+        let a = names.child(root, b"a", qid(2));
+        let b = names.child(a, b"b", qid(3));
+        names.rename(root, b"a", b, b"c");
+        assert_eq!((path(&names, a), path(&names, b)), (None, None));
+        names.move_to(a, a, b"d");
+        assert_eq!(path(&names, a), None);
+        // It can come back.
+        names.move_to(a, root, b"e");
+        assert_eq!(path(&names, b).as_deref(), Some("e/b"));
+        for place in [b, a, root] {
+            names.release(place);
+        }
+        assert_eq!(names.nodes.len(), names.free.len());
     }
 
     #[test]
