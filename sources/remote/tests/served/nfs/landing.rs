@@ -124,17 +124,11 @@ fn link(stream: std::os::unix::net::UnixStream) -> Arc<StreamLink> {
 
 /// A whole record; nothing at the end.
 fn receive(link: &StreamLink) -> Option<Vec<u8>> {
-    let (mut record, mut come) = (vec![0; 4], 0);
-    while come < record.len() {
-        match link.recv(&mut record[come..], true) {
-            Ok(got @ 1..) => come += got,
-            _ => return None,
-        }
-        if come == 4 {
-            let mark = u32::from_be_bytes([record[0], record[1], record[2], record[3]]);
-            record.resize(4 + (mark & 0x7fff_ffff) as usize, 0);
-        }
-    }
+    let mut mark = [0; 4];
+    link.recv_exact(&mut mark).ok()?;
+    let mut record = mark.to_vec();
+    record.resize(4 + (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize, 0);
+    link.recv_exact(&mut record[4..]).ok()?;
     Some(record)
 }
 
