@@ -141,7 +141,11 @@ fn nfs_copies_as_9p_does() {
                 version: Some(version),
                 ..remote::nfs::Options::default()
             });
-            assert_copies(&format!("{version:?}"), copies(&*tree), (server_reads(dir.path()) + 1.0, 3.0));
+            assert_copies(
+                &format!("{version:?}"),
+                copies(&*tree),
+                (server_reads(dir.path()) + 1.0, 3.0),
+            );
         }
     });
 }
