@@ -63,6 +63,9 @@ const FIGURES: [(&str, &str); 3] = [
     ("fetched", "KiB"),
 ];
 
+/// For each figure the runs of each column.
+type Figures = Vec<Vec<Vec<f64>>>;
+
 struct Bed {
     store: Store,
     run: PathBuf,
@@ -118,13 +121,13 @@ impl Bed {
         })
     }
 
-    /// The bytes that a program reads of the tree at `tree`, and for each figure the runs of each column.
+    /// The bytes that a program reads of the tree at `tree`, and what was measured.
     fn measure(
         &self,
         tree: &Path,
         program: Program,
         runs: usize,
-    ) -> Result<(u64, Vec<Vec<Vec<f64>>>), String> {
+    ) -> Result<(u64, Figures), String> {
         let trace = self.run.join("trace");
         let needed = self.record(tree, program, &trace)?;
         let mut figures = vec![vec![Vec::new(); Column::ALL.len()]; FIGURES.len()];
