@@ -97,15 +97,7 @@ impl Source {
             return Ok(self);
         }
         let signed = match &self {
-            Source::Tree(barge_client::Source::Object(url)) => {
-                let mut url = url.clone();
-                url.sign(keys);
-                Some(barge_client::Source::Object(url))
-            }
-            Source::Tree(tree) => {
-                let image = tree.image();
-                image.map(|image| barge_client::Source::Image(image.signed(keys)))
-            }
+            Source::Tree(tree) => tree.signed(keys),
             Source::Referral { .. } => None,
         };
         signed

@@ -160,6 +160,18 @@ impl Source {
         }
     }
 
+    /// The same, but it has to be signed with one of `keys`, which are files of PEM; nothing if it is no image.
+    pub fn signed(&self, keys: &[PathBuf]) -> Option<Source> {
+        match self {
+            Source::Object(url) => {
+                let mut url = url.clone();
+                url.sign(keys);
+                Some(Source::Object(url))
+            }
+            other => Some(Source::Image(other.image()?.signed(keys))),
+        }
+    }
+
     /// The image in a file that is named, if it is one or something within.
     pub fn image(&self) -> Option<Image> {
         match self {

@@ -48,8 +48,8 @@ pub(crate) struct BenchArgs {
     /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
-    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing and
-    /// image always the latter]
+    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing,
+    /// image and objects always the latter]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The size of each of readplus's files [default: 64, or 8 when quick], and of coalescing's [default: 256, or 64]
@@ -74,6 +74,8 @@ enum Table {
     Image,
     /// NFS over loopback TCP, beside nfs-ganesha
     Nfs,
+    /// Node.js from an image in an object store that is 20 ms away, with and without a trace
+    Objects,
     /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
     Readplus,
     /// The calls of a trace (`barge serve --trace`) on any source: replay FILE SOURCE
@@ -133,6 +135,7 @@ pub(crate) fn run(args: &BenchArgs) -> Done {
         Table::Coalescing => coalescing::run(args)?,
         Table::Image => image::run(args)?,
         Table::Nfs => nfs::run(args)?,
+        Table::Objects => image::far::run(args)?,
         Table::Readplus => readplus::run(args)?,
         Table::Virtiofs => virtiofs::run(args)?,
         Table::Zerocopy => zerocopy::run(args)?,

@@ -2,6 +2,7 @@
 //! same tree in memory and on a disk, and images mounted by the kernel and by other programs.
 
 mod disk;
+pub(super) mod far;
 mod mounts;
 mod tree;
 
@@ -42,17 +43,18 @@ struct Pass {
     ms: f64,
     requests: f64,
     mib: f64,
-    /// MiB that were held for it at the end, if that was asked.
-    held: Option<f64>,
+    /// MiB that were held for it at the end, if that was asked: by the page cache, and by the server.
+    held: Option<[f64; 2]>,
 }
 
 /// The rows of a cell: what is measured, in what, and of a pass with nothing in any cache, or with all of it.
-const FIGURES: [(&str, &str); 5] = [
+const FIGURES: [(&str, &str); 6] = [
     ("cold", "ms"),
     ("warm", "ms"),
     ("cold, requests", "number"),
     ("cold, read", "MiB"),
-    ("held", "MiB"),
+    ("page cache", "MiB"),
+    ("server's own memory, most", "MiB"),
 ];
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
@@ -69,8 +71,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         place.parent()
     )];
     notes.push(
-        "the ratio is that to the kernel's EROFS; requests and MiB are the disk's; held: what the page cache has of the files and of the \
-         image, and the server's own memory, after a cold run"
+        "the ratio is that to the kernel's EROFS; requests and MiB are the disk's; page cache: what it has of the files and of the image after a \
+         cold run; the server's own memory: the most until then, its program's pages not counted, of which barge's cache may have 256"
             .into(),
     );
     let bed = Bed::make(&place).map_err(Failure::new)?;
@@ -222,7 +224,10 @@ impl Bed {
                 let cold = self.pass(cell, column, (true, round == 0)).map_err(told)?;
                 let warm = self.pass(cell, column, (false, false)).map_err(told)?;
                 if round == 0 {
-                    figures[4][turn].extend(cold.held);
+                    for (row, held) in figures[4..].iter_mut().zip(cold.held.into_iter().flatten())
+                    {
+                        row[turn].push(held);
+                    }
                     continue;
                 }
                 let of_run = [cold.ms, warm.ms, cold.requests, cold.mib];
@@ -268,10 +273,19 @@ fn falls_short(name: &str, columns: &[Column], rows: &[Row]) -> Vec<String> {
         (0, Column::Erofsfuse, THIRD),
         (1, Column::Erofsfuse, THIRD),
     ];
-    let beyond = |(row, peer, most): (usize, Column, f64)| {
-        let times = median(row, Column::Barge)? / median(row, peer)?;
-        let (when, peer) = (FIGURES[row].0, peer.name());
-        (times > most).then(|| format!("{name}, {when}: {times:.2} of {most:.2} times {peer}"))
+    let beyond = |ours: Column, (row, peer, most): (usize, Column, f64)| {
+        let times = median(row, ours)? / median(row, peer)?;
+        let (when, ours, peer) = (FIGURES[row].0, ours.name(), peer.name());
+        let beyond = || format!("{name}, {when}: {ours} {times:.2} of {most:.2} times {peer}");
+        (times > most).then(beyond)
     };
-    targets.into_iter().filter_map(beyond).collect()
+    let of = |ours| {
+        targets
+            .into_iter()
+            .filter_map(move |target| beyond(ours, target))
+    };
+    [Column::Barge, Column::Default]
+        .into_iter()
+        .flat_map(of)
+        .collect()
 }
