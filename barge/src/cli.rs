@@ -55,7 +55,7 @@ impl Cli {
                     args.file = Some(config);
                 }
                 Err(problems) => {
-                    eprintln!("barge: {problems}");
+                    eprintln!("{problems}");
                     std::process::exit(2);
                 }
             }

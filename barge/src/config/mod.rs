@@ -53,7 +53,10 @@ pub(crate) fn run(args: &ConfigArgs) -> Done {
     let (What::Check { file } | What::Show { file }) = &args.what;
     let config = match Config::read(file) {
         Ok(config) => config,
-        Err(problems) => return Err(Failure::usage(problems)),
+        Err(problems) => {
+            eprintln!("{problems}");
+            return Ok(ExitCode::from(2));
+        }
     };
     if let What::Show { .. } = args.what {
         stdout()

@@ -120,6 +120,9 @@ fn serve(plan: &Plan) -> Done {
         Seeing::new(engine.clone(), sources).serve(listener, &http.names)?;
     }
     announce::ready(&addrs, &exports, plan)?;
+    // A share that goes lets go of what it has open.
+    exports.each.clear();
+    exports.gates.clear();
     let status = match &plan.run {
         Some(command) => {
             let status = run::run(command, &addrs);
@@ -159,7 +162,10 @@ fn reload(acceptor: Option<Arc<Acceptor>>, live: Option<Arc<Live>>) -> Option<Re
                 "ready"
             }
             Some(Err(why)) => {
-                tracing::error!("all stays as it was: {}", why.message);
+                for line in why.message.lines() {
+                    tracing::error!("{line}");
+                }
+                tracing::error!("all stays as it was");
                 "the file makes no sense: all stays as it was"
             }
         };

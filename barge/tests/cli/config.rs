@@ -38,7 +38,7 @@ fn a_file_is_checked_and_shown_and_stands_alone() {
         assert_eq!(command.status.code(), Some(2), "{told}");
         assert_eq!(told.lines().count(), lines, "{told}");
         let first = format!(
-            "barge: {shown}:1:1: worker: expected an option of barge serve; did you mean workers?"
+            "{shown}:1:1: worker: expected an option of barge serve; did you mean workers?"
         );
         assert_eq!(told.lines().next(), Some(&*first), "{told}");
     }
@@ -371,4 +371,22 @@ fn a_share_without_a_name_is_the_whole_tree_and_its_terms_may_change() {
         "{log}"
     );
     assert_eq!(names_in(&client), ["f"]);
+}
+
+#[test]
+fn a_share_that_is_gone_has_nothing_open() {
+    let place = Place::new(|dir| share(dir, "a", "") + &share(dir, "b", ""));
+    let open = |name: &str| {
+        let (fds, dir) = (
+            format!("/proc/{}/fd", place.served.id()),
+            place.dir.path().join(name),
+        );
+        let fds = std::fs::read_dir(fds).expect("listed");
+        let links = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        links.filter(|link| link.starts_with(&dir)).count()
+    };
+    assert!(open("a") > 0 && open("b") > 0);
+    place.shares(&place.share("a", ""));
+    assert!(open("a") > 0);
+    assert_eq!(open("b"), 0);
 }
