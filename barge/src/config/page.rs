@@ -34,7 +34,7 @@ pub(crate) fn page() -> String {
     page.control("SH", ["DESCRIPTION"]);
     for text in [
         "A file of TOML for `barge serve --config FILE`. A key is an option of barge-serve(1) without its dashes, and takes what that takes: a string or a number; true or false where the option takes nothing; an array where it may be repeated.",
-        "What is served is in tables [[share]]. Options that a share has of its own hold for that one; the same above all tables hold for shares that say nothing else. A share without a name is the only one, and the whole tree. Others are directories of one tree, even if there is just one.",
+        "What is served is in tables [[share]]. Options that a share has of its own hold for that one; the same above all tables hold for shares that say nothing else. A share without a name is the only one, and the whole tree. Others are directories of one tree, even if there is just one. Paths that are not absolute begin where the program was started.",
         "On SIGHUP the file is read again. Shares that come are served, those that go are ended: whatever clients have of them answers ESTALE, their handles too, until a share of this name is back. read-only, squash, anon-uid, anon-gid and clients hold at once, for open files too. A share that is changed in anything else is ended, and begun anew. Clients of all others notice nothing. Anything outside shares takes a restart, and so do sockets of devices, referrals, and images as disks: the log says so. A file that makes no sense changes nothing.",
     ] {
         page.control("PP", []);
@@ -73,7 +73,7 @@ pub(crate) fn page() -> String {
             true => entry(
                 &mut page,
                 key,
-                Kind::of(arg).expected(),
+                &takes(arg),
                 "For all shares: see above",
             ),
             false => option(&mut page, arg),
@@ -109,7 +109,20 @@ fn option(page: &mut Roff, arg: &Arg) {
     if !default.is_empty() && Kind::of(arg) == Kind::One {
         text.push_str(&format!(" [default: {}]", default.join(", ")));
     }
-    entry(page, key, Kind::of(arg).expected(), &text);
+    entry(page, key, &takes(arg), &text);
+}
+
+/// What the key of `arg` takes, by the name that help has for it; a source's is the share's.
+fn takes(arg: &Arg) -> String {
+    let names = arg.get_value_names().unwrap_or_default();
+    let name = names.first().map_or("VALUE", |name| name.as_str());
+    let name = name.trim_start_matches("[NAME=]");
+    match Kind::of(arg) {
+        Kind::One => name.to_owned(),
+        Kind::OneOrUsual => format!("true, or {name}"),
+        Kind::Many => format!("{name}, or several in an array"),
+        kind => kind.expected().to_owned(),
+    }
 }
 
 fn entry(page: &mut Roff, key: &str, takes: &str, text: &str) {
