@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
+use crate::config::{Config, ConfigArgs};
 use crate::connect::ConnectArgs;
 use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 use crate::mount::MountArgs;
@@ -34,7 +36,30 @@ pub(crate) struct Cli {
 impl Cli {
     /// What the program was started with. Ends it where that makes no sense.
     pub(crate) fn read() -> Cli {
-        let mut cli = Cli::parse_from(arguments(std::env::args_os().collect()));
+        let given = arguments(std::env::args_os().collect());
+        let matches = Cli::command().get_matches_from(given);
+        let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        if let Command::Serve(args) = &mut cli.command
+            && let Some(path) = &args.config
+        {
+            if let Some(other) = stands_beside(&matches) {
+                let why =
+                    format!("--config says all that is served: expected it alone, got {other} too");
+                Cli::command()
+                    .error(ErrorKind::ArgumentConflict, why)
+                    .exit();
+            }
+            match Config::read(path) {
+                Ok(config) => {
+                    cli.log.or(&config);
+                    args.file = Some(config);
+                }
+                Err(problems) => {
+                    eprintln!("{problems}");
+                    std::process::exit(2);
+                }
+            }
+        }
         if let Command::Virtiofsd(args) = &mut cli.command
             && let Err(bad) = args.settle()
         {
@@ -42,6 +67,26 @@ impl Cli {
         }
         cli
     }
+}
+
+/// What is given to `barge serve` besides its file, and how logs look.
+fn stands_beside(matches: &ArgMatches) -> Option<String> {
+    let (_, serve) = matches.subcommand()?;
+    let given = |id: &&str| serve.value_source(id) == Some(ValueSource::CommandLine);
+    let mut ids = serve.ids().map(clap::Id::as_str).filter(given);
+    // Groups of options are there, too.
+    let is_option = |id: &&str| serve.try_get_raw(id).is_ok();
+    let other =
+        ids.find(|id| !["config", "verbose", "log_format"].contains(id) && is_option(id))?;
+    let mut cli = Cli::command();
+    let arg = cli
+        .find_subcommand_mut("serve")?
+        .get_arguments()
+        .find(|arg| arg.get_id() == other)?;
+    Some(
+        arg.get_long()
+            .map_or("a source".into(), |long| format!("--{long}")),
+    )
 }
 
 /// A program of one of these names is that command: the daemon that monitors start, and mount(8)'s helpers.
@@ -87,6 +132,8 @@ pub(crate) enum Command {
     Pack(PackArgs),
     /// Say whether an image is sound, and what is wrong with it
     Check(CheckArgs),
+    /// Check what `barge serve` is told by a file, or show it
+    Config(ConfigArgs),
     /// Show what a server does, as it does it: one with --http
     Top(TopArgs),
     /// Measure barge beside its peers
@@ -105,6 +152,18 @@ pub(crate) struct LogArgs {
     /// How log lines on standard error look
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
+}
+
+impl LogArgs {
+    /// What the command line says, or else `config`.
+    fn or(&mut self, config: &Config) {
+        let matches = config.matches().expect("it has been checked");
+        let file = LogArgs::from_arg_matches(&matches).expect("it has been checked");
+        self.verbose = self.verbose.max(file.verbose);
+        if self.log_format == LogFormat::Text {
+            self.log_format = file.log_format;
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

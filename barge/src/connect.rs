@@ -157,7 +157,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Done {
     // The kernel has its own.
     drop(kernels);
     background::ready()?;
-    service::tell_ready();
+    service::tell_ready("ready");
     let done = await_end(args, &told, &server);
     drop(signals);
     done

@@ -9,6 +9,7 @@ mod background;
 mod bench;
 mod calls;
 mod cli;
+mod config;
 mod connect;
 mod files;
 mod log;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Tree(args) => files::tree(args),
         Command::Pack(args) => pack::pack(args),
         Command::Check(args) => pack::check(args),
+        Command::Config(args) => config::run(args),
         Command::Top(args) => seeing::top(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => reference::completions(args),

@@ -8,7 +8,10 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::{Done, Failure};
+use crate::{Done, Failure, config};
+
+/// The page of the file that `barge serve --config` reads.
+const FILE: &str = "barge.toml";
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
@@ -18,7 +21,7 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// The command whose page to print; barge's own if not given
+    /// The command whose page to print, or barge.toml; barge's own if not given
     command: Option<String>,
     /// Write all pages to this directory instead
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
@@ -35,11 +38,18 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Done {
 pub(crate) fn man(args: &ManArgs) -> Done {
     let cli = Cli::command();
     if let Some(dir) = &args.all {
+        let file = dir.join(format!("{FILE}.5"));
         return clap_mangen::generate_to(cli, dir)
+            .and_then(|()| std::fs::write(file, config::page()))
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(format!("{}: {error}", dir.display())));
     }
     let page = match &args.command {
+        Some(name) if name == FILE => {
+            let page = config::page();
+            let written = stdout().write_all(page.as_bytes());
+            return written.map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+        }
         None => cli,
         Some(name) => cli
             .find_subcommand(name)

@@ -66,17 +66,17 @@ impl fmt::Display for Source {
     }
 }
 
+/// Whether `text` is one word, as names of sources are.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_of_name = |c: char| c.is_alphanumeric() || "._-".contains(c);
+    !text.is_empty() && text.chars().all(is_of_name)
+}
+
 impl FromStr for Named {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Named, String> {
-        // A name is one word; anything else before an equals sign is part of a path or URL.
-        let is_name = |name: &str| {
-            !name.is_empty()
-                && name
-                    .chars()
-                    .all(|c| c.is_alphanumeric() || "._-".contains(c))
-        };
+        // Anything else before an equals sign is part of a path or URL.
         match text.split_once('=') {
             Some((name, source)) if is_name(name) => Ok(Named {
                 name: Some(name.into()),

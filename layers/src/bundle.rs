@@ -15,15 +15,20 @@
 //! holds for all of them together in the member's own [`LockTable`](vfs::lock::LockTable): to the bundle's table that one
 //! is the host, and another of its clients is an outsider.
 //!
-//! What it lacks on purpose: members within members, and a change of members while it lives.
+//! Members may come and go ([`Bundle::change`]): what is known of those that stay stays. A directory of the bundle's own is looked up
+//! anew in each operation, and `ESTALE` once nothing is below it. Who reads one while its members change may miss a name, or see one twice.
+//! That a member's nodes end with it is for whoever made the member ([`crate::Gate`]).
 //!
-//! Lock order: none here; the bundle's lock table, then the member's.
+//! What it lacks on purpose: members within members.
+//!
+//! Lock order: none here; the bundle's lock table, then the member's. Members are changed one change at a time.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use arc_swap::ArcSwap;
 use vfs::lock::Owner;
 use vfs::{
     Capabilities, Cx, Errno, Export, FileSystem, Handle, Level, Name, Node, NodeId, Result, Time,
@@ -41,7 +46,16 @@ use self::numbers::Numbers;
 
 /// Several exports as one file system.
 pub struct Bundle {
-    tree: Arc<Tree>,
+    places: Arc<Places>,
+    /// Held while members change.
+    changing: Mutex<()>,
+}
+
+/// What is where now.
+struct Places {
+    tree: ArcSwap<Tree>,
+    /// All of the bundle's clients, as members know them.
+    client: u64,
 }
 
 /// Names that make no tree: what was expected, and what came.
@@ -63,22 +77,23 @@ struct Tree {
     members: Vec<Mounted>,
     /// What has which number.
     places: HashMap<NodeId, Place>,
-    /// When all this began to be.
+    /// When this began to be so.
     made: Time,
 }
 
 /// A directory of the bundle's own.
 struct Directory {
     number: NodeId,
-    up: usize,
+    up: NodeId,
     /// In the order of their names.
     children: Vec<(Box<[u8]>, Place)>,
 }
 
 /// A member behind its layer.
+#[derive(Clone)]
 struct Mounted {
-    /// That of its place, which is not its root's.
-    number: NodeId,
+    numbers: Numbers,
+    export: Arc<Export>,
     fs: Arc<dyn FileSystem>,
 }
 
@@ -93,6 +108,21 @@ impl Bundle {
     /// The tree of `members`, each at its name; slashes around that do not count. `made` is what its own
     /// directories have for times.
     pub fn new(members: &[Arc<Export>], made: Time) -> std::result::Result<Arc<Bundle>, BadNames> {
+        let places = Arc::new(Places {
+            tree: ArcSwap::from_pointee(Plan::new().tree(Vec::new(), made)),
+            client: Owner::new_client(),
+        });
+        let changing = Mutex::default();
+        let bundle = Bundle { places, changing };
+        bundle.change(members, made)?;
+        Ok(Arc::new(bundle))
+    }
+
+    /// Has `members` from now on, at the time `now`. An export that is there already, under its name, is left as it is. If it fails
+    /// all is as it was.
+    pub fn change(&self, members: &[Arc<Export>], now: Time) -> std::result::Result<(), BadNames> {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.places.tree.load_full();
         let mut members: Vec<(&str, &Arc<Export>)> = members
             .iter()
             .map(|export| (export.name.trim_matches('/'), export))
@@ -100,31 +130,36 @@ impl Bundle {
         // What is derived from all of them must not depend on the order that they came in.
         members.sort_by_key(|(path, _)| *path);
         let mut plan = Plan::new();
-        let mut mounts = Vec::with_capacity(members.len());
-        let mut tags = HashSet::new();
+        let mut placed = Vec::with_capacity(members.len());
         for (path, export) in members {
-            let (dir, number) = plan.place(path)?;
-            let numbers = Numbers::new(number, &mut tags)
-                .ok_or_else(|| BadNames(format!("expected at most {} names", Numbers::MOST)))?;
-            mounts.push((dir, numbers, export));
+            placed.push((plan.place(path)?, export));
         }
-        let client = Owner::new_client();
-        let tree = Arc::new_cyclic(|tree: &Weak<Tree>| Tree {
-            dirs: plan.dirs,
-            members: mounts
-                .into_iter()
-                .map(|(dir, numbers, export)| Mounted {
-                    number: numbers.place,
-                    fs: stack(
-                        export.fs.clone(),
-                        Member::new(tree.clone(), dir, numbers, export.clone(), client),
-                    ),
-                })
-                .collect(),
-            places: plan.places,
-            made,
-        });
-        Ok(Arc::new(Bundle { tree }))
+        let stays = |number| old.members.iter().find(|old| old.numbers.place == number);
+        let numbers = placed.iter().filter_map(|((_, number), _)| stays(*number));
+        let mut tags: HashSet<_> = numbers.map(|old| old.numbers.tag()).collect();
+        let mut mounts = Vec::with_capacity(placed.len());
+        for ((dir, number), export) in placed {
+            let old = stays(number);
+            if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.export, export)) {
+                mounts.push(old.clone());
+                continue;
+            }
+            let numbers = match old {
+                Some(old) => old.numbers,
+                None => Numbers::new(number, &mut tags)
+                    .ok_or_else(|| BadNames(format!("expected at most {} names", Numbers::MOST)))?,
+            };
+            let (dir, export) = (plan.dirs[dir].number, export.clone());
+            let member = Member::new(&self.places, dir, numbers, export.clone());
+            let fs = stack(export.fs.clone(), member);
+            mounts.push(Mounted {
+                numbers,
+                export,
+                fs,
+            });
+        }
+        self.places.tree.store(Arc::new(plan.tree(mounts, now)));
+        Ok(())
     }
 }
 
@@ -132,8 +167,14 @@ impl Tree {
     fn number(&self, place: Place) -> NodeId {
         match place {
             Place::Directory(at) => self.dirs[at].number,
-            Place::Member(at) => self.members[at].number,
+            Place::Member(at) => self.members[at].numbers.place,
         }
+    }
+}
+
+impl Places {
+    fn tree(&self) -> Arc<Tree> {
+        self.tree.load_full()
     }
 }
 
@@ -149,13 +190,22 @@ impl Plan {
         let number = numbers::of_place(b"");
         let root = Directory {
             number,
-            up: 0,
+            up: number,
             children: Vec::new(),
         };
         Plan {
             dirs: vec![root],
             places: HashMap::from([(number, Place::Directory(0))]),
             members: 0,
+        }
+    }
+
+    fn tree(self, members: Vec<Mounted>, made: Time) -> Tree {
+        Tree {
+            dirs: self.dirs,
+            members,
+            places: self.places,
+            made,
         }
     }
 
@@ -193,7 +243,7 @@ impl Plan {
                     }
                     self.dirs.push(Directory {
                         number,
-                        up: dir,
+                        up: self.dirs[dir].number,
                         children: Vec::new(),
                     });
                     dir = self.dirs.len() - 1;
@@ -212,14 +262,17 @@ impl FileSystem for Bundle {
     }
 
     fn root(&self, _: &Cx<'_>) -> Result<Arc<dyn Node>> {
-        Ok(Dir::node(&self.tree, 0))
+        Ok(Dir::node(&self.places, numbers::of_place(b"")))
     }
 
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
         let (number, rest) = numbers::parse(handle).ok_or(Errno::ESTALE)?;
-        match self.tree.places.get(&number) {
-            Some(&Place::Member(at)) => self.tree.members[at].fs.resolve(cx, &rest),
-            Some(&Place::Directory(at)) if rest.bytes().is_empty() => Ok(Dir::node(&self.tree, at)),
+        let tree = self.places.tree();
+        match tree.places.get(&number) {
+            Some(&Place::Member(at)) => tree.members[at].fs.resolve(cx, &rest),
+            Some(&Place::Directory(_)) if rest.bytes().is_empty() => {
+                Ok(Dir::node(&self.places, number))
+            }
             _ => Err(Errno::ESTALE),
         }
     }
@@ -227,7 +280,7 @@ impl FileSystem for Bundle {
     /// Every member, whatever becomes of the others.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         let mut done = Ok(());
-        for member in &self.tree.members {
+        for member in &self.places.tree().members {
             match member.fs.sync(cx) {
                 Err(errno) if errno.is_signal() => return Err(errno),
                 synced => done = done.and(synced),
@@ -237,7 +290,8 @@ impl FileSystem for Bundle {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let members = self.tree.members.iter();
+        let tree = self.places.tree();
+        let members = tree.members.iter();
         members
             .map(|member| member.fs.capabilities())
             .fold(OWN, least)

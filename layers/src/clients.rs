@@ -92,7 +92,8 @@ impl Clients {
             .ok_or(Errno::EACCES)
     }
 
-    fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
+    /// What becomes of a client's request, and on whose behalf.
+    pub(crate) fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
         Ok(match self.of(cx)? {
             None => (&Through, Cow::Borrowed(cx.caller)),
             Some(entry) => {
@@ -103,7 +104,7 @@ impl Clients {
     }
 
     /// The owners that a client's request asks for.
-    fn request(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<SetAttr> {
+    pub(crate) fn request(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<SetAttr> {
         let entry = self.of(cx)?;
         Ok(entry.map_or(*set, |entry| entry.squash.request(set)))
     }

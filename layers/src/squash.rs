@@ -50,11 +50,15 @@ impl Squash {
 
     /// Whom it makes of the caller.
     pub(crate) fn caller<'a>(&self, cx: &Cx<'a>) -> Cow<'a, Caller> {
-        let caller = cx.caller;
+        self.of(cx, Cow::Borrowed(cx.caller))
+    }
+
+    /// Whom it makes of `caller`, whose call it is.
+    pub(crate) fn of<'a>(&self, cx: &Cx<'_>, caller: Cow<'a, Caller>) -> Cow<'a, Caller> {
         let group = |gid| if gid == 0 { self.gid } else { gid };
         Cow::Owned(match self.whom {
-            Whom::None => return Cow::Borrowed(caller),
-            _ if cx.call.is_ours() => return Cow::Borrowed(caller),
+            Whom::None => return caller,
+            _ if cx.call.is_ours() => return caller,
             Whom::All => Caller {
                 uid: self.uid,
                 gid: self.gid,

@@ -417,3 +417,46 @@ fn devices_and_handles_are_the_same_whatever_the_order_and_whoever_is_beside() {
     let b = ok(root(&bundle(&[&a, &b])).lookup("b"));
     assert_ne!(b.attr().device, first.0);
 }
+
+#[test]
+fn members_come_and_go_and_those_that_stay_are_left_as_they_are() {
+    let [a, b, c] = ["a", "srv/b", "srv/c"].map(member);
+    let bundle = Bundle::new(&[a.clone(), b.clone()], MADE).expect("names of a tree");
+    let fs: Arc<dyn FileSystem> = bundle.clone();
+    let top = root(&fs);
+    let file = ok(ok(top.lookup("a")).file("file", b"data"));
+    let (id, handle) = (file.id(), ok(file.handle()));
+    let open = ok(file.open(R));
+    let (srv, of_b) = (ok(top.lookup("srv")), ok(ok(top.lookup("srv")).lookup("b")));
+    let before = top.attr();
+
+    let later = Time {
+        sec: MADE.sec + 1,
+        nsec: 0,
+    };
+    bundle
+        .change(&[c.clone(), a.clone()], later)
+        .expect("names");
+    assert_eq!(ok(top.names()), [b"a".to_vec(), b"srv".to_vec()]);
+    assert_eq!(ok(srv.names()), [b"c".to_vec()]);
+    assert!(top.attr().change > before.change && top.attr().mtime == later);
+    assert_eq!((file.id(), resolve(&fs, &handle)), (id, Ok(id)));
+    assert_eq!(ok(open.read(0, 9)), b"data");
+    assert_eq!(ok(ok(top.lookup("a")).names()), [b"file".to_vec()]);
+    assert_eq!(resolve(&fs, &ok(of_b.handle())), Err(Errno::ESTALE));
+    // The directory above what is gone is still there.
+    assert_eq!(ok(of_b.parent()).id(), srv.id());
+
+    bundle
+        .change(std::slice::from_ref(&a), later)
+        .expect("names");
+    refused(srv.names(), Errno::ESTALE);
+    refused(of_b.parent(), Errno::ESTALE);
+    assert_eq!(ok(top.names()), [b"a".to_vec()]);
+
+    let twice = [a.clone(), a.clone()];
+    assert!(bundle.change(&twice, later).is_err());
+    bundle.change(&[b, a], later).expect("names");
+    assert_eq!(ok(srv.names()), [b"b".to_vec()]);
+    assert_eq!(resolve(&fs, &ok(of_b.handle())), Ok(of_b.id()));
+}

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
+use layers::gate::Terms;
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, Whom};
 use layers::{
-    Bundle, Clients, IdMap, IdRange, Layer, MapIds, PageCache, Record, Through, Touched, Trace,
-    XattrMap, stack,
+    Bundle, Clients, Gate, IdMap, IdRange, Layer, MapIds, PageCache, Record, Through, Touched,
+    Trace, XattrMap, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -173,6 +174,21 @@ mod pagecache_mmap {
 
     fn subject() -> Subject {
         cached(Memory::new(clock()), Mode::Mmap, Profile::posix())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// Terms that let everybody in as who he is.
+mod gate {
+    use super::*;
+
+    fn subject() -> Subject {
+        over(Gate::new(Terms {
+            squash: Squash::new(Whom::None),
+            read_only: false,
+            clients: "*(rw,no_root_squash)".parse().map(Arc::new).ok(),
+        }))
     }
 
     vfs_testkit::conformance!(subject);

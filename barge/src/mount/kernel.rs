@@ -53,7 +53,7 @@ pub(super) fn stay(args: &MountArgs) -> Done {
         let _ = tell.send(Event::Unmounted);
     });
     background::ready()?;
-    service::tell_ready();
+    service::tell_ready("ready");
     let done = match told.recv() {
         Ok(Event::Stop) => rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
             .map_err(|error| failed(error.into())),

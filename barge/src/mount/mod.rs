@@ -20,7 +20,7 @@ use transports::fusedev::{Mount, MountFlag};
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
-use crate::seeing::{Seeing, SourceCache};
+use crate::seeing::{Seeing, SourceCache, Sources};
 use crate::source::{self, Source};
 use crate::touched::TouchedFile;
 use crate::{Done, Failure, background, seeing, serve, service, signals};
@@ -157,7 +157,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     });
     window::widen(&args.dir);
     background::ready()?;
-    service::tell_ready();
+    service::tell_ready("ready");
     if let Ok(Event::Stop) = told.recv() {
         leave(&mount, &args.dir, limit)?;
         // Whether it is over or somebody still has something open: who does gets errors.
@@ -199,7 +199,8 @@ fn show(
         source: source.to_string(),
         cache,
     };
-    Seeing::new(engine.clone(), vec![source]).serve(listener, &[])
+    let sources = Arc::new(Sources::new(vec![source]));
+    Seeing::new(engine.clone(), sources).serve(listener, &[])
 }
 
 /// Whether the kernel could mount it by itself, and has.

@@ -9,7 +9,7 @@ mod page;
 mod status;
 mod top;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use engine::Engine;
@@ -29,7 +29,7 @@ const USUAL_PORT: &str = "5641";
 /// What is looked into.
 pub(crate) struct Seeing {
     engine: Arc<Engine>,
-    sources: Vec<Source>,
+    sources: Arc<Sources>,
     since: Instant,
 }
 
@@ -46,6 +46,37 @@ pub(crate) enum SourceCache {
     /// An image's; nothing does of a source that is none.
     Image(Arc<dyn FileSystem>),
     Pages(Arc<PageCache>),
+}
+
+/// All that are served now.
+pub(crate) struct Sources(Mutex<Vec<Source>>);
+
+impl Sources {
+    pub(crate) fn new(sources: Vec<Source>) -> Sources {
+        Sources(Mutex::new(sources))
+    }
+
+    /// `source` is served, in the place of another of its name.
+    pub(crate) fn put(&self, source: Source) {
+        let mut all = self.all();
+        match all.iter_mut().find(|other| other.name == source.name) {
+            Some(other) => *other = source,
+            None => all.push(source),
+        }
+    }
+
+    /// Those of other names are served no more.
+    pub(crate) fn keep(&self, names: &[String]) {
+        self.all().retain(|source| names.contains(&source.name));
+    }
+
+    fn look(&self) -> Vec<Export> {
+        self.all().iter().map(Source::look).collect()
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Source>> {
+        self.0.lock().expect("no panic holds it")
+    }
 }
 
 impl Source {
@@ -83,7 +114,7 @@ impl SourceCache {
 
 impl Seeing {
     /// An engine that serves `sources`, from now on.
-    pub(crate) fn new(engine: Arc<Engine>, sources: Vec<Source>) -> Seeing {
+    pub(crate) fn new(engine: Arc<Engine>, sources: Arc<Sources>) -> Seeing {
         Seeing {
             engine,
             sources,
@@ -120,7 +151,7 @@ impl Seeing {
     }
 
     fn status(&self) -> Status {
-        let exports = self.sources.iter().map(Source::look).collect();
+        let exports = self.sources.look();
         let uptime = self.since.elapsed().as_secs_f64();
         Status::new(self.engine.look(), uptime, exports)
     }

@@ -68,7 +68,7 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Failure::new(format!("standard output: {error}")))?;
-    service::tell_ready();
+    service::tell_ready("ready");
     Ok(())
 }
 

@@ -1,25 +1,23 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use engine::Tuning;
-use layers::squash::{NOBODY, Whom};
-use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 use transports::Addr;
 
 use super::block::{Block, Drive};
 use super::exports::ClientList;
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
-use super::plan::{Http, Layers, Nfs, Nine, Plan, Virtiofs};
+use super::plan::{Http, Nfs, Nine, Plan, Share, Virtiofs};
 use super::secure::TlsArgs;
+use super::share::ShareArgs;
 use super::vhost::{Affinity, Socket, Vhost};
 use super::virtio9p::Channel;
 use super::virtiofs::{Cache, Tag};
 use crate::Failure;
+use crate::config::Config;
 use crate::source::{Named, Source};
-use crate::tier::TierArgs;
-use crate::touched::TouchedFile;
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -29,6 +27,12 @@ pub(crate) struct ServeArgs {
     /// current directory, read-only
     #[arg(value_name = "[NAME=]SOURCE")]
     sources: Vec<Named>,
+    /// Serve what this file says, and nothing but that: see barge.toml(5), `barge config check`. Read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// What that says.
+    #[arg(skip)]
+    pub(crate) file: Option<Config>,
     /// Serve 9P at tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT (guests of this host, by the kernel), vsock-uds:PATH:PORT (the guest
     /// of a monitor whose vsock is at PATH, as Firecracker's) or fd:N; may be repeated [default, if nothing else is named:
     /// tcp:127.0.0.1:5640]
@@ -61,7 +65,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
-    tier: TierArgs,
+    pub(super) share: ShareArgs,
     #[command(flatten)]
     tls: TlsArgs,
     #[cfg(feature = "gss")]
@@ -122,42 +126,6 @@ pub(crate) struct ServeArgs {
     /// the only source without one. A source that no line names is for everybody; may be repeated
     #[arg(long, value_name = "LINE")]
     export: Vec<ClientList>,
-    /// Let clients write to a source that cannot be written, an image for one: what they change is kept in this directory, as Linux's
-    /// overlayfs keeps it (DIR/upper, DIR/work). For a single source
-    #[arg(long, value_name = "DIR")]
-    overlay: Option<PathBuf>,
-    /// Serve images only, and only if they are signed with the key whose public half is in this file (PEM, Ed25519); given several times, with one of
-    /// them. Nothing is shown that is not what was signed. Disks (--block, --nbd) are not held against it, and do not go with it
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"])]
-    verify_key: Vec<PathBuf>,
-    /// Write down what clients read of the only source, and in which order, for barge pack --trace
-    #[arg(long, value_name = "FILE")]
-    record_trace: Option<PathBuf>,
-    /// Let clients change nothing
-    #[arg(long)]
-    read_only: bool,
-    /// Whose requests become the anonymous user's
-    #[arg(long, value_name = "WHOM", default_value = "none")]
-    squash: SquashArg,
-    /// The anonymous user's id
-    #[arg(long, value_name = "UID", default_value_t = NOBODY)]
-    anon_uid: u32,
-    /// The anonymous user's group
-    #[arg(long, value_name = "GID", default_value_t = NOBODY)]
-    anon_gid: u32,
-    /// Map a range of user ids; may be repeated. Ids outside all ranges become 65534
-    #[arg(long, value_name = "CLIENT:HOST:COUNT")]
-    map_uid: Vec<IdRange>,
-    /// Map a range of group ids; may be repeated
-    #[arg(long, value_name = "CLIENT:HOST:COUNT")]
-    map_gid: Vec<IdRange>,
-    /// Rules by which extended attributes have other names at the source, in virtiofsd's syntax:
-    /// ':map::user.virtiofs.:' keeps all of them as a user's
-    #[arg(long, value_name = "RULES")]
-    xattrmap: Option<XattrMap>,
-    /// On whose behalf a directory is used
-    #[arg(long, value_name = "MODEL", default_value = "auto")]
-    identity: IdentityArg,
     /// Run a command with $BARGE_9P, $BARGE_NFS, $BARGE_NBD and $BARGE_HTTP set, stop when it ends, and exit with its status
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
@@ -192,28 +160,6 @@ pub(crate) struct ServeArgs {
     max_in_flight: u32,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum SquashArg {
-    /// Nobody's
-    None,
-    /// The super-user's
-    Root,
-    /// Everyone's
-    All,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum IdentityArg {
-    /// switch if privileged, otherwise fixed
-    Auto,
-    /// As each caller; needs privileges
-    Switch,
-    /// As this process, whoever calls
-    Fixed,
-    /// As this process, with owners and modes kept in user.virtfs.* attributes, as QEMU's mapped-xattr
-    MappedXattr,
-}
-
 impl ServeArgs {
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
         let current = Named {
@@ -222,36 +168,19 @@ impl ServeArgs {
         };
         let (sources, read_only) = match self.sources.as_slice() {
             [] => (vec![current], true),
-            sources => (sources.to_vec(), self.read_only),
+            sources => (sources.to_vec(), false),
         };
-        if self.record_trace.is_some() && sources.len() > 1 {
-            return Err(Failure::usage(
-                "--record-trace: expected one source, got several",
-            ));
-        }
-        let settled = |named: Named| {
-            Ok(Named {
-                source: self.tier.apply_to(&named.source).signed(&self.verify_key)?,
-                ..named
-            })
-        };
+        self.share.check_alone(self.sources.len())?;
+        let share = |named: Named| self.share.plan(named, read_only);
+        self.plan_for(sources.into_iter().map(share).collect::<Result<_, _>>()?)
+    }
+
+    /// Says how `shares` are served.
+    pub(super) fn plan_for(&self, shares: Vec<Share>) -> Result<Plan, Failure> {
         Ok(Plan {
-            touched: (self.record_trace.as_deref())
-                .map(TouchedFile::create)
-                .transpose()?,
-            sources: sources.into_iter().map(settled).collect::<Result<_, _>>()?,
-            hostdir: hostdir::Options {
-                identity: self.identity(),
-                ..Default::default()
-            },
+            shares,
+            file: self.file.clone(),
             kernel_handles: false,
-            overlay: self.overlay()?,
-            layers: Layers {
-                xattrs: self.xattrmap.clone(),
-                ids: self.ids()?,
-                squash: self.squash(),
-                read_only,
-            },
             trace: self.trace.clone(),
             lists: self.export.clone(),
             nine: Some(Nine {
@@ -312,50 +241,6 @@ impl ServeArgs {
             in_flight: self.max_in_flight as usize,
             zerocopy: !self.no_zerocopy,
             ..default
-        }
-    }
-
-    /// No ranges leave ids as they are.
-    fn ids(&self) -> Result<Vec<MapIds>, Failure> {
-        if self.map_uid.is_empty() && self.map_gid.is_empty() {
-            return Ok(Vec::new());
-        }
-        let map = |ranges: &[IdRange]| match ranges {
-            [] => Ok(IdMap::identity()),
-            ranges => IdMap::new(ranges.to_vec()).map_err(Failure::usage),
-        };
-        let (uids, gids) = (map(&self.map_uid)?, map(&self.map_gid)?);
-        Ok(vec![MapIds { uids, gids }])
-    }
-
-    fn squash(&self) -> Squash {
-        let whom = match self.squash {
-            SquashArg::None => Whom::None,
-            SquashArg::Root => Whom::Root,
-            SquashArg::All => Whom::All,
-        };
-        Squash {
-            whom,
-            uid: self.anon_uid,
-            gid: self.anon_gid,
-        }
-    }
-
-    fn overlay(&self) -> Result<Option<PathBuf>, Failure> {
-        match &self.overlay {
-            Some(_) if self.sources.len() != 1 => Err(Failure::usage(
-                "--overlay is for one source: expected it to be named, alone",
-            )),
-            overlay => Ok(overlay.clone()),
-        }
-    }
-
-    fn identity(&self) -> hostdir::Identity {
-        match self.identity {
-            IdentityArg::Auto => hostdir::Identity::Auto,
-            IdentityArg::Switch => hostdir::Identity::Switch,
-            IdentityArg::Fixed => hostdir::Identity::Fixed,
-            IdentityArg::MappedXattr => hostdir::Identity::MappedXattr,
         }
     }
 }

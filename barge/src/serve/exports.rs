@@ -2,38 +2,43 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use ::nfs::server::{Listed, Referral};
 use block::nbd::Image;
-use layers::record::Event;
-use layers::squash::Whom;
-use layers::{Bundle, Clients, ReadOnly, Record, Trace, stack};
-use vfs::{Export, FileSystem, Level};
+use layers::{Bundle, Clients, Gate, ReadOnly, stack};
+use vfs::Export;
 
-use super::nfs;
-use super::plan::{Layers, Plan};
-use super::recovery::names_file;
+use super::opening::{Opened, Opener};
+use super::plan::{Plan, Share};
 use crate::calls::Recorder;
-use crate::source::{Named, Source, overlaid};
+use crate::source::Source;
+use crate::touched::TouchedFile;
 use crate::{Failure, seeing};
 
 /// What is served.
 pub(super) struct Exports {
     /// Each source, by its name.
     pub(super) each: Vec<Arc<Export>>,
+    /// Where the terms of each are that may change, if they may.
+    pub(super) gates: Vec<Option<Arc<Gate>>>,
     /// What clients get that name none: the only source, or all of them as directories of one tree.
     pub(super) whole: Arc<Export>,
+    /// That tree, if it is one.
+    pub(super) bundle: Option<Arc<Bundle>>,
     /// Each source as it was opened, before layers.
     pub(super) sources: Vec<seeing::Source>,
     /// What all calls are written to, if they are.
     pub(super) trace: Option<Recorder>,
+    /// Where it is written down what is read.
+    pub(super) touched: Vec<Arc<TouchedFile>>,
     /// What clients of NFS are told may be mounted.
     pub(super) listed: Vec<Listed>,
     /// What is elsewhere.
     pub(super) referrals: Vec<Referral>,
     /// The files of sources that are images, by their sources' names, where disks are served.
     pub(super) images: Vec<Image>,
+    /// What opens more of them.
+    pub(super) opener: Arc<Opener>,
 }
 
 /// A line of exports(5), with a source's name for the path: who may use it.
@@ -75,12 +80,17 @@ impl Exports {
 
     /// Whatever has a name of its own, the empty one included: the last is for clients that name none.
     pub(super) fn list(&self) -> Vec<Arc<Export>> {
-        let mut list = self.each.clone();
-        if list.len() > 1 || !self.referrals.is_empty() {
-            list.push(self.whole.clone());
-        }
-        list
+        list(&self.each, &self.whole)
     }
+}
+
+/// See [`Exports::list`].
+pub(super) fn list(each: &[Arc<Export>], whole: &Arc<Export>) -> Vec<Arc<Export>> {
+    let mut list = each.to_vec();
+    if !each.iter().any(|export| Arc::ptr_eq(export, whole)) {
+        list.push(whole.clone());
+    }
+    list
 }
 
 /// Opens what `plan` names; nobody said where to serve it if `unnamed`.
@@ -89,38 +99,51 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         Recorder::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
     });
     let trace = trace.transpose()?;
-    let mut sources = Vec::new();
-    let names = names(&plan.sources)?;
-    let each = open_each(plan, &names, unnamed, trace.as_ref(), &mut sources)?;
-    let referrals = referrals(&plan.sources);
-    let whole = match each.as_slice() {
-        // A referral is told of by the directory that it is in.
-        [only] if referrals.is_empty() => only.clone(),
+    let names = check(plan)?;
+    let opener = Arc::new(Opener::new(plan, unnamed, trace.clone()));
+    let opened = names
+        .iter()
+        .zip(&plan.shares)
+        .map(|(name, share)| opener.open(name, share, of(&plan.lists, name)));
+    let opened: Vec<Opened> = opened.collect::<Result<_, _>>()?;
+    let referrals = referrals(&plan.shares);
+    let each: Vec<_> = opened.iter().map(|opened| opened.export.clone()).collect();
+    let (whole, bundle) = match each.as_slice() {
+        // A referral is told of by the directory that it is in, and a name of a file may be one of several soon.
+        [only] if referrals.is_empty() && (only.name.is_empty() || plan.file.is_none()) => {
+            (only.clone(), None)
+        }
         several => {
             let bundle =
                 Bundle::new(several, barge_client::source::now()).map_err(Failure::usage)?;
-            Arc::new(Export::new("", bundle))
+            (Arc::new(Export::new("", bundle.clone())), Some(bundle))
         }
     };
-    let listed = listed(&each, &whole, &plan.lists);
     Ok(Exports {
+        listed: listed(&each, &whole, &plan.lists),
+        gates: opened.iter().map(|opened| opened.gate.clone()).collect(),
+        touched: opened
+            .iter()
+            .filter_map(|opened| opened.touched.clone())
+            .collect(),
+        sources: opened.into_iter().map(|opened| opened.seen).collect(),
+        images: images(plan, names, &opener)?,
         each,
         whole,
-        sources,
+        bundle,
         trace,
-        listed,
         referrals,
-        images: images(plan, names)?,
+        opener,
     })
 }
 
-fn images(plan: &Plan, names: Vec<String>) -> Result<Vec<Image>, Failure> {
+fn images(plan: &Plan, names: Vec<String>, opener: &Opener) -> Result<Vec<Image>, Failure> {
     let mut images = Vec::new();
     if plan.block.is_empty() {
         return Ok(images);
     }
-    for (name, Named { source, .. }) in names.into_iter().zip(&plan.sources) {
-        let Source::Tree(tree) = source else {
+    for (name, share) in names.into_iter().zip(&plan.shares) {
+        let Source::Tree(tree) = &share.named.source else {
             continue;
         };
         let Some(image) = tree.image() else {
@@ -129,7 +152,8 @@ fn images(plan: &Plan, names: Vec<String>) -> Result<Vec<Image>, Failure> {
         let (file, _) = image.file().map_err(Failure::new)?;
         let dir = barge_client::Source::HostDir(file.to_owned());
         let (dir, path) = dir.find().map_err(Failure::new)?;
-        let dir = wrap(stack(dir, ReadOnly), &plan.layers, of(&plan.lists, &name));
+        let dir = stack(dir, ReadOnly);
+        let (dir, _) = opener.wrap(dir, &share.layers, of(&plan.lists, &name));
         images.push(Image {
             name: name.into_bytes(),
             export: Arc::new(Export::new("", dir)),
@@ -139,20 +163,24 @@ fn images(plan: &Plan, names: Vec<String>) -> Result<Vec<Image>, Failure> {
     Ok(images)
 }
 
-fn referrals(sources: &[Named]) -> Vec<Referral> {
-    let referral = |named: &Named| match &named.source {
+pub(super) fn referrals(shares: &[Share]) -> Vec<Referral> {
+    let referral = |share: &Share| match &share.named.source {
         Source::Referral { path, hosts } => Some(Referral {
-            name: named.name.clone()?,
+            name: share.named.name.clone()?,
             path: path.clone(),
             hosts: hosts.clone(),
         }),
         _ => None,
     };
-    sources.iter().filter_map(referral).collect()
+    shares.iter().filter_map(referral).collect()
 }
 
 /// Each source, and the tree of all of them, which is for everybody.
-fn listed(each: &[Arc<Export>], whole: &Arc<Export>, lists: &[ClientList]) -> Vec<Listed> {
+pub(super) fn listed(
+    each: &[Arc<Export>],
+    whole: &Arc<Export>,
+    lists: &[ClientList],
+) -> Vec<Listed> {
     let several = !each.iter().any(|export| Arc::ptr_eq(export, whole));
     let whole = several.then(|| Listed {
         path: "/".into(),
@@ -169,13 +197,15 @@ fn listed(each: &[Arc<Export>], whole: &Arc<Export>, lists: &[ClientList]) -> Ve
     whole.into_iter().chain(each).collect()
 }
 
-fn of<'a>(lists: &'a [ClientList], name: &str) -> Option<&'a Arc<Clients>> {
+/// For whom the source of this name is.
+pub(super) fn of<'a>(lists: &'a [ClientList], name: &str) -> Option<&'a Arc<Clients>> {
     let list = lists.iter().find(|list| list.name == name);
     list.map(|list| &list.clients)
 }
 
-/// Each list is a source's, and each source has one at most.
-fn check(lists: &[ClientList], names: &[String]) -> Result<(), Failure> {
+/// The name of each share. Each list is one's, and each has one list at most.
+pub(super) fn check(plan: &Plan) -> Result<Vec<String>, Failure> {
+    let (names, lists) = (names(&plan.shares)?, &plan.lists);
     for (at, ClientList { name, .. }) in lists.iter().enumerate() {
         if !names.contains(name) {
             let known = names.iter().map(|name| format!("'/{name}'"));
@@ -191,101 +221,16 @@ fn check(lists: &[ClientList], names: &[String]) -> Result<(), Failure> {
             )));
         }
     }
-    Ok(())
-}
-
-fn open_each(
-    plan: &Plan,
-    names: &[String],
-    unnamed: bool,
-    trace: Option<&Recorder>,
-    sources: &mut Vec<seeing::Source>,
-) -> Result<Vec<Arc<Export>>, Failure> {
-    check(&plan.lists, names)?;
-    let share = usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX);
-    let options = hostdir::Options {
-        descriptors: Some(share / plan.sources.len()),
-        ..plan.hostdir.clone()
-    };
-    let nfs = plan.nfs.as_ref();
-    let known_by = nfs.and_then(|nfs| Some((nfs, nfs::known_addr(nfs, unnamed)?)));
-    names
-        .iter()
-        .zip(&plan.sources)
-        .map(|(name, Named { source, .. })| {
-            let names = match (source, &known_by) {
-                (Source::Tree(barge_client::Source::HostDir(_)), Some((nfs, addr))) => {
-                    names_file(nfs.state_dir.as_deref(), addr, name)
-                }
-                _ => None,
-            };
-            let mut fs = source.open(hostdir::Options {
-                names,
-                ..options.clone()
-            })?;
-            sources.push(seeing::Source {
-                name: name.clone(),
-                source: source.to_string(),
-                cache: seeing::SourceCache::Image(fs.clone()),
-            });
-            if let Some(touched) = &plan.touched {
-                fs = touched.over(fs);
-            }
-            if let Some(dir) = &plan.overlay {
-                fs = overlaid(fs, dir, options.clone())?;
-            }
-            if plan.kernel_handles && fs.capabilities().handles != Level::Native {
-                return Err(Failure::usage(format!(
-                    "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
-                )));
-            }
-            let clients = of(&plan.lists, name);
-            let mut fs = wrap(fs, &plan.layers, clients);
-            if let Some(trace) = trace {
-                let (trace, name, start) = (trace.clone(), name.clone(), Instant::now());
-                let take = Box::new(move |event: &Event<'_>| trace.write(&name, event));
-                fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), take));
-            }
-            Ok(Arc::new(Export::new(name.as_str(), fs)))
-        })
-        .collect()
-}
-
-fn wrap(
-    mut fs: Arc<dyn FileSystem>,
-    layers: &Layers,
-    clients: Option<&Arc<Clients>>,
-) -> Arc<dyn FileSystem> {
-    for ids in &layers.ids {
-        fs = stack(fs, ids.clone());
-    }
-    // Who may do what with a client's name goes by its own ids.
-    if let Some(map) = &layers.xattrs {
-        fs = stack(fs, map.clone());
-    }
-    if layers.squash.whom != Whom::None {
-        fs = stack(fs, layers.squash);
-    }
-    if layers.read_only {
-        fs = stack(fs, ReadOnly);
-    }
-    if let Some(clients) = clients {
-        fs = stack(fs, clients.clone());
-    }
-    if tracing::enabled!(tracing::Level::TRACE) {
-        let start = Instant::now();
-        fs = stack(fs, Trace::new(Arc::new(move || start.elapsed())));
-    }
-    fs
+    Ok(names)
 }
 
 /// A name for each source: the only one may go without.
-fn names(sources: &[Named]) -> Result<Vec<String>, Failure> {
+fn names(shares: &[Share]) -> Result<Vec<String>, Failure> {
     let mut names: Vec<String> = Vec::new();
-    for source in sources {
+    for Share { named: source, .. } in shares {
         let name = match &source.name {
             Some(name) => name.clone(),
-            None if sources.len() == 1 && !matches!(source.source, Source::Referral { .. }) => {
+            None if shares.len() == 1 && !matches!(source.source, Source::Referral { .. }) => {
                 String::new()
             }
             None => {

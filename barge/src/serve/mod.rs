@@ -5,14 +5,17 @@ mod announce;
 mod args;
 mod block;
 mod exports;
+mod file;
 #[cfg(feature = "gss")]
 mod gss;
 mod nfs;
 mod notify;
+mod opening;
 mod plan;
 mod recovery;
 mod run;
 mod secure;
+mod share;
 mod users;
 mod vhost;
 mod virtio9p;
@@ -21,23 +24,37 @@ pub(crate) mod virtiofsd;
 mod work;
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use engine::{Engine, Service};
 use p9::server::{ExportList, Server};
+use tls::Acceptor;
 use transports::{Addr, Listener};
+use vfs::Export;
 
 pub(crate) use self::args::ServeArgs;
+use self::file::Live;
 use self::plan::{Nine, Plan};
+pub(crate) use self::share::ShareArgs;
 pub(crate) use self::virtiofs::Cache;
 pub(crate) use self::virtiofsd::VirtiofsdArgs;
-use crate::seeing::Seeing;
-use crate::{Done, Failure, signals};
+use crate::config::Config;
+use crate::seeing::{Seeing, Sources};
+use crate::signals::Reload;
+use crate::{Done, Failure, service, signals};
 
 /// `barge serve`
 pub(crate) fn run(args: &ServeArgs) -> Done {
     sys::limits::raise_descriptors();
-    serve(&args.plan()?)
+    serve(&match &args.file {
+        Some(config) => file::plan(config)?,
+        None => args.plan()?,
+    })
+}
+
+/// Whether what `config` says can be served, as far as that shows before anything is opened.
+pub(crate) fn check(config: &Config) -> Result<(), Failure> {
+    file::plan(config).map(drop)
 }
 
 /// Serves until told to stop, or until nobody can come any more.
@@ -73,19 +90,20 @@ fn serve(plan: &Plan) -> Done {
     };
     let mut places = virtiofs::places(&exports, &plan.virtiofs, &plan.vhost)?;
     places.extend(block::places(&exports, &plan.block, &plan.vhost)?);
+    let list = Arc::new(RwLock::new(ExportList(exports.list())));
     let nine = plan.nine.as_ref();
-    let nine = nine.map(|nine| {
-        (
-            nine,
-            nine_server(Arc::new(ExportList(exports.list())), nine),
-        )
-    });
+    let nine = nine.map(|nine| (nine, nine_server(Arc::new(Shares(list.clone())), nine)));
     if let Some((nine, server)) = &nine {
         places.extend(virtio9p::places(&exports, nine, &plan.vhost, server)?);
     }
     let stopped = engine.clone();
+    let sources = Arc::new(Sources::new(std::mem::take(&mut exports.sources)));
+    let live = plan.file.as_ref().map(|config| {
+        let nfs = nfs.as_ref().map(nfs::Place::server);
+        Arc::new(Live::new(config, &exports, list, nfs, sources.clone()))
+    });
     let acceptor = nfs.as_ref().and_then(nfs::Place::acceptor);
-    let reload = acceptor.map(secure::reload);
+    let reload = reload(acceptor, live.clone());
     let signals = signals::on_signal(move || stopped.stop(), reload)?;
     if let Some((_, server)) = nine {
         let service = Arc::new(NineService(server));
@@ -99,10 +117,12 @@ fn serve(plan: &Plan) -> Done {
     let tending = nfs.map(|place| place.serve(&engine)).transpose()?;
     vhost::serve(&engine, places, plan.vhost.once)?;
     if let (Some(listener), Some(http)) = (http, &plan.http) {
-        let sources = std::mem::take(&mut exports.sources);
         Seeing::new(engine.clone(), sources).serve(listener, &http.names)?;
     }
     announce::ready(&addrs, &exports, plan)?;
+    // A share that goes lets go of what it has open.
+    exports.each.clear();
+    exports.gates.clear();
     let status = match &plan.run {
         Some(command) => {
             let status = run::run(command, &addrs);
@@ -117,10 +137,50 @@ fn serve(plan: &Plan) -> Done {
     }
     drop(tending);
     drop(signals);
-    plan.touched
-        .as_ref()
-        .map_or(Ok(()), |touched| touched.finish())?;
+    exports
+        .touched
+        .iter()
+        .try_for_each(|touched| touched.finish())?;
+    live.map_or(Ok(()), |live| live.finish())?;
     Ok(status)
+}
+
+/// What reads certificates again, and the file that says what is served; nothing, where there are none.
+fn reload(acceptor: Option<Arc<Acceptor>>, live: Option<Arc<Live>>) -> Option<Reload> {
+    if acceptor.is_none() && live.is_none() {
+        return None;
+    }
+    Some(Box::new(move || {
+        service::tell_reloading();
+        if let Some(acceptor) = &acceptor {
+            secure::reload(acceptor);
+        }
+        let status = match live.as_ref().map(|live| live.reload()) {
+            None => "ready",
+            Some(Ok(())) => {
+                tracing::info!("the file is read again");
+                "ready"
+            }
+            Some(Err(why)) => {
+                for line in why.message.lines() {
+                    tracing::error!("{line}");
+                }
+                tracing::error!("all stays as it was");
+                "the file makes no sense: all stays as it was"
+            }
+        };
+        service::tell_ready(status);
+    }))
+}
+
+/// What clients of 9P can attach to.
+struct Shares(Arc<RwLock<ExportList>>);
+
+impl p9::server::Exports for Shares {
+    fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
+        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        list.resolve(aname)
+    }
 }
 
 /// Where clients connect.

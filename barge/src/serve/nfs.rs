@@ -152,6 +152,11 @@ impl Place {
         self.listeners.iter().map(|at| at.addr().clone()).collect()
     }
 
+    /// What answers there.
+    pub(super) fn server(&self) -> Arc<Server> {
+        self.server.clone()
+    }
+
     /// What its connections are secured with, if they can be.
     pub(super) fn acceptor(&self) -> Option<Arc<Acceptor>> {
         self.acceptor.clone()

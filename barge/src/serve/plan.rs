@@ -1,7 +1,6 @@
 //! What is served, and how: what every command line that serves comes to.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Tuning;
@@ -16,20 +15,15 @@ use super::secure::Tls;
 use super::vhost::{Socket, Vhost};
 use super::virtio9p::Channel;
 use super::virtiofs::Tag;
+use crate::config::Config;
 use crate::source::Named;
-use crate::touched::TouchedFile;
 
 pub(super) struct Plan {
-    pub(super) sources: Vec<Named>,
-    /// Who writes down what is read of the only one.
-    pub(super) touched: Option<Arc<TouchedFile>>,
-    /// How directories of this host are opened. The budget of descriptors is this program's to divide.
-    pub(super) hostdir: hostdir::Options,
+    pub(super) shares: Vec<Share>,
+    /// The file that says all this, if one does: it is read again on SIGHUP.
+    pub(super) file: Option<Config>,
     /// Directories have to have handles of the kernel's.
     pub(super) kernel_handles: bool,
-    /// What is written to the only source is kept there.
-    pub(super) overlay: Option<PathBuf>,
-    pub(super) layers: Layers,
     /// Where every call is written to, if it is.
     pub(super) trace: Option<PathBuf>,
     /// Who is let in; a source that none names is for everybody.
@@ -46,6 +40,18 @@ pub(super) struct Plan {
     pub(super) tuning: Tuning,
     /// The command for which all this lives.
     pub(super) run: Option<String>,
+}
+
+/// A source, and what it is served with.
+pub(super) struct Share {
+    pub(super) named: Named,
+    /// What is read of it is written down there.
+    pub(super) record: Option<PathBuf>,
+    /// How it is opened, if it is a directory of this host. The budget of descriptors is this program's to divide.
+    pub(super) hostdir: hostdir::Options,
+    /// What is written to it is kept there.
+    pub(super) overlay: Option<PathBuf>,
+    pub(super) layers: Layers,
 }
 
 /// How it is shown what is done: where, and by which further names.

@@ -9,14 +9,13 @@ use nfs::server::{CertifiedUser, Transports};
 use tls::{Acceptor, Demand, Files};
 
 use crate::Failure;
-use crate::signals::Reload;
 
-/// What reads the files of `acceptor` again.
-pub(super) fn reload(acceptor: Arc<Acceptor>) -> Reload {
-    Box::new(move || match acceptor.reload() {
+/// Reads the files of `acceptor` again.
+pub(super) fn reload(acceptor: &Acceptor) {
+    match acceptor.reload() {
         Ok(()) => tracing::info!("certificates are read again"),
         Err(why) => tracing::error!("certificates stay as they were: {why}"),
-    })
+    }
 }
 
 #[derive(Args)]

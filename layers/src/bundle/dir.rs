@@ -10,72 +10,63 @@ use vfs::{
     RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want, XattrFlags,
 };
 
-use super::{Directory, Place, Tree, numbers};
+use super::{Directory, Place, Places, Tree, numbers};
 use crate::existing;
 
 /// One of them, as a node or open.
 #[derive(Clone)]
 pub(super) struct Dir {
-    tree: Arc<Tree>,
-    at: usize,
+    places: Arc<Places>,
+    number: NodeId,
 }
 
 impl Dir {
-    /// The directory `at` of `tree`.
-    pub(super) fn node(tree: &Arc<Tree>, at: usize) -> Arc<dyn Node> {
-        let tree = tree.clone();
-        Arc::new(Dir { tree, at })
+    /// The directory that has this number.
+    pub(super) fn node(places: &Arc<Places>, number: NodeId) -> Arc<dyn Node> {
+        let places = places.clone();
+        Arc::new(Dir { places, number })
     }
 
     /// [`Dir::node`] with its attributes.
-    pub(super) fn entry(tree: &Arc<Tree>, at: usize) -> Entry {
-        let dir = Dir {
-            tree: tree.clone(),
-            at,
-        };
-        Entry {
-            attr: dir.attributes(),
+    pub(super) fn entry(places: &Arc<Places>, number: NodeId) -> Result<Entry> {
+        let places = places.clone();
+        let dir = Dir { places, number };
+        Ok(Entry {
+            attr: dir.attributes()?,
             node: Arc::new(dir),
+        })
+    }
+
+    /// The tree as it is now, and where in it this is.
+    fn now(&self) -> Result<Now> {
+        let tree = self.places.tree();
+        match tree.places.get(&self.number) {
+            Some(&Place::Directory(at)) => Ok(Now { tree, at }),
+            _ => Err(Errno::ESTALE),
         }
     }
 
-    fn this(&self) -> &Directory {
-        &self.tree.dirs[self.at]
-    }
-
-    fn child(&self, name: Name<'_>) -> Result<Place> {
-        let children = &self.this().children;
-        let at = children.binary_search_by(|(child, _)| (**child).cmp(name.bytes()));
-        Ok(children[at.map_err(|_| Errno::ENOENT)?].1)
-    }
-
-    fn found(&self, cx: &Cx<'_>, place: Place) -> Result<Entry> {
+    fn found(&self, cx: &Cx<'_>, now: &Now, place: Place) -> Result<Entry> {
         match place {
-            Place::Directory(at) => Ok(Dir::entry(&self.tree, at)),
+            Place::Directory(at) => Dir::entry(&self.places, now.tree.dirs[at].number),
             Place::Member(at) => {
-                let node = self.tree.members[at].fs.root(cx)?;
+                let node = now.tree.members[at].fs.root(cx)?;
                 let attr = node.attr(cx, Want::STAT)?;
                 Ok(Entry { node, attr })
             }
         }
     }
 
-    fn kind_of(&self, cx: &Cx<'_>, place: Place) -> Result<Kind> {
-        match place {
-            Place::Directory(_) => Ok(Kind::Directory),
-            Place::Member(at) => Ok(self.tree.members[at].fs.root(cx)?.kind()),
-        }
-    }
-
     /// As a file system in memory would have them that nobody has touched since it was made.
-    fn attributes(&self) -> Attr {
-        let made = self.tree.made;
-        Attr {
-            id: self.this().number,
+    fn attributes(&self) -> Result<Attr> {
+        let now = self.now()?;
+        let made = now.tree.made;
+        Ok(Attr {
+            id: self.number,
             generation: 0,
             kind: Kind::Directory,
             mode: 0o755,
-            nlink: 2 + self.this().children.len() as u32,
+            nlink: 2 + now.this().children.len() as u32,
             uid: 0,
             gid: 0,
             rdev: Device::default(),
@@ -86,11 +77,36 @@ impl Dir {
             mtime: made,
             ctime: made,
             btime: Some(made),
-            // Another run may have other members.
+            // Another time there may be other members.
             change: (made.sec as u64)
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(made.nsec.into()),
             device: 0,
+        })
+    }
+}
+
+/// A directory in the tree that is there while this is.
+struct Now {
+    tree: Arc<Tree>,
+    at: usize,
+}
+
+impl Now {
+    fn this(&self) -> &Directory {
+        &self.tree.dirs[self.at]
+    }
+
+    fn child(&self, name: Name<'_>) -> Result<Place> {
+        let children = &self.this().children;
+        let at = children.binary_search_by(|(child, _)| (**child).cmp(name.bytes()));
+        Ok(children[at.map_err(|_| Errno::ENOENT)?].1)
+    }
+
+    fn kind_of(&self, cx: &Cx<'_>, place: Place) -> Result<Kind> {
+        match place {
+            Place::Directory(_) => Ok(Kind::Directory),
+            Place::Member(at) => Ok(self.tree.members[at].fs.root(cx)?.kind()),
         }
     }
 }
@@ -101,7 +117,7 @@ impl Node for Dir {
     }
 
     fn id(&self) -> NodeId {
-        self.this().number
+        self.number
     }
 
     fn kind(&self) -> Kind {
@@ -109,11 +125,11 @@ impl Node for Dir {
     }
 
     fn handle(&self, _: &Cx<'_>) -> Result<Handle> {
-        numbers::handle(self.this().number, &[])
+        numbers::handle(self.number, &[])
     }
 
     fn attr(&self, _: &Cx<'_>, _: Want) -> Result<Attr> {
-        Ok(self.attributes())
+        self.attributes()
     }
 
     fn setattr(&self, _: &Cx<'_>, _: &SetAttr) -> Result<Attr> {
@@ -147,11 +163,12 @@ impl Node for Dir {
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        self.found(cx, self.child(name)?)
+        let now = self.now()?;
+        self.found(cx, &now, now.child(name)?)
     }
 
     fn parent(&self, _: &Cx<'_>) -> Result<Entry> {
-        Ok(Dir::entry(&self.tree, self.this().up))
+        Dir::entry(&self.places, self.now()?.this().up)
     }
 
     fn create(
@@ -180,7 +197,7 @@ impl Node for Dir {
 
     /// Whatever is there is a mount point, or leads to one.
     fn unlink(&self, _: &Cx<'_>, name: Name<'_>, _: bool) -> Result<()> {
-        self.child(name)?;
+        self.now()?.child(name)?;
         Err(Errno::EBUSY)
     }
 
@@ -193,9 +210,9 @@ impl Node for Dir {
         _: RenameFlags,
     ) -> Result<()> {
         let to = to.as_any().downcast_ref::<Dir>();
-        to.filter(|to| Arc::ptr_eq(&to.tree, &self.tree))
+        to.filter(|to| Arc::ptr_eq(&to.places, &self.places))
             .ok_or(Errno::EXDEV)?;
-        self.child(name)?;
+        self.now()?.child(name)?;
         Err(Errno::EBUSY)
     }
 
@@ -238,7 +255,7 @@ impl File for Dir {
     }
 
     fn attr(&self, _: &Cx<'_>, _: Want) -> Result<Attr> {
-        Ok(self.attributes())
+        self.attributes()
     }
 
     fn setattr(&self, _: &Cx<'_>, _: &SetAttr) -> Result<Attr> {
@@ -256,12 +273,13 @@ impl File for Dir {
     /// A member's entry has the number of its place, as a mount point's has that of what is beneath. One that the caller
     /// is not let into is not there; one that cannot be reached is, of no kind that could be told.
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        let children = self.this().children.iter().zip(1..);
+        let now = self.now()?;
+        let children = now.this().children.iter().zip(1..);
         for ((name, place), next) in children.skip_while(|(_, next)| *next <= cookie) {
             let told = match plus {
-                Plus::Names => self.kind_of(cx, *place).map(|kind| (kind, None)),
+                Plus::Names => now.kind_of(cx, *place).map(|kind| (kind, None)),
                 Plus::Entries => self
-                    .found(cx, *place)
+                    .found(cx, &now, *place)
                     .map(|entry| (entry.node.kind(), Some(entry))),
             };
             let (kind, entry) = match told {
@@ -272,7 +290,7 @@ impl File for Dir {
             };
             let taken = sink.entry(DirEntry {
                 name,
-                id: self.tree.number(*place),
+                id: now.tree.number(*place),
                 kind,
                 cookie: next,
                 entry,

@@ -8,15 +8,15 @@ use vfs::{
     Mode, Name, Node, NodeId, OpenFlags, Plus, Result, SetAttr, Want,
 };
 
-use super::Tree;
+use super::Places;
 use super::dir::Dir;
 use super::numbers::{self, Numbers};
 use crate::{Layer, Opened, forward};
 
 pub(super) struct Member {
-    tree: Weak<Tree>,
+    places: Weak<Places>,
     /// The directory that it is in.
-    dir: usize,
+    dir: NodeId,
     numbers: Numbers,
     export: Arc<Export>,
     /// All of the bundle's clients, towards the member's other ones.
@@ -27,19 +27,18 @@ pub(super) struct Member {
 
 impl Member {
     pub(super) fn new(
-        tree: Weak<Tree>,
-        dir: usize,
+        places: &Arc<Places>,
+        dir: NodeId,
         numbers: Numbers,
         export: Arc<Export>,
-        client: u64,
     ) -> Member {
         Member {
-            tree,
+            places: Arc::downgrade(places),
             dir,
             numbers,
             export,
             owner: Owner {
-                client,
+                client: places.client,
                 id: Arc::from([]),
                 pid: 0,
             },
@@ -76,8 +75,8 @@ impl Layer for Member {
         if inner.kind() != Kind::Directory || inner.id() != self.root_id(cx)? {
             return Ok(None);
         }
-        let tree = self.tree.upgrade().ok_or(Errno::ESTALE)?;
-        Ok(Some(Dir::entry(&tree, self.dir)))
+        let places = self.places.upgrade().ok_or(Errno::ESTALE)?;
+        Dir::entry(&places, self.dir).map(Some)
     }
 
     /// What [`super::Bundle`] takes off before it has the rest resolved.

@@ -60,6 +60,11 @@ impl Numbers {
         Some(Numbers { place, tag })
     }
 
+    /// Which of the tags is taken.
+    pub(super) fn tag(&self) -> u16 {
+        self.tag
+    }
+
     /// The number of the node that the member calls `below`.
     pub(super) fn id(&self, below: NodeId) -> NodeId {
         match below >> BITS {

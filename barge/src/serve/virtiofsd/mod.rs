@@ -17,7 +17,7 @@ use transports::Addr;
 pub(crate) use self::args::VirtiofsdArgs;
 use self::args::{Handles, Negotiate, Sandbox, Seccomp};
 use super::block::Block;
-use super::plan::{Layers, Plan, Virtiofs};
+use super::plan::{Layers, Plan, Share, Virtiofs};
 use super::vhost::{Socket, Vhost};
 use super::virtiofs::Cache;
 use crate::source::{Named, Source};
@@ -68,36 +68,39 @@ impl VirtiofsdArgs {
         let default = engine::Tuning::default();
         let translated = self.translated()?;
         Ok(Plan {
-            touched: None,
-            sources: vec![Named {
-                name: None,
-                source: Source::Tree(barge_client::Source::HostDir(dir)),
+            shares: vec![Share {
+                named: Named {
+                    name: None,
+                    source: Source::Tree(barge_client::Source::HostDir(dir)),
+                },
+                record: None,
+                hostdir: hostdir::Options {
+                    identity: match root {
+                        true => hostdir::Identity::Switch,
+                        false => hostdir::Identity::Fixed,
+                    },
+                    // As virtiofsd, whose every act but making is the super-user's then.
+                    super_user: match &translated {
+                        Some(ids) if self.uid_map.is_empty() => ids.uids.to_host(0).unwrap_or(0),
+                        _ => 0,
+                    },
+                    no_kernel_handles: self.inode_file_handles == Handles::Never,
+                    ..Default::default()
+                },
+                overlay: None,
+                layers: Layers {
+                    xattrs: self.xattrmap.clone(),
+                    ids: self
+                        .namespace(root)?
+                        .into_iter()
+                        .chain(translated)
+                        .collect(),
+                    squash: Squash::new(Whom::None),
+                    read_only: self.readonly,
+                },
             }],
-            hostdir: hostdir::Options {
-                identity: match root {
-                    true => hostdir::Identity::Switch,
-                    false => hostdir::Identity::Fixed,
-                },
-                // As virtiofsd, whose every act but making is the super-user's then.
-                super_user: match &translated {
-                    Some(ids) if self.uid_map.is_empty() => ids.uids.to_host(0).unwrap_or(0),
-                    _ => 0,
-                },
-                no_kernel_handles: self.inode_file_handles == Handles::Never,
-                ..Default::default()
-            },
+            file: None,
             kernel_handles: self.inode_file_handles == Handles::Mandatory,
-            overlay: None,
-            layers: Layers {
-                xattrs: self.xattrmap.clone(),
-                ids: self
-                    .namespace(root)?
-                    .into_iter()
-                    .chain(translated)
-                    .collect(),
-                squash: Squash::new(Whom::None),
-                read_only: self.readonly,
-            },
             lists: Vec::new(),
             nine: None,
             nfs: None,

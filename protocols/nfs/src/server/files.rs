@@ -81,6 +81,11 @@ impl Files {
         self.nodes.remove(&node);
     }
 
+    /// Closes all.
+    pub(super) fn forget_all(&self) {
+        self.nodes.retain(|_, _| false);
+    }
+
     /// Closes those of a node that others than `owner` have opened: they may not be allowed to any more.
     pub(super) fn forget_strangers(&self, node: NodeId, owner: u32) {
         let Some(files) = self.nodes.get(&node) else {

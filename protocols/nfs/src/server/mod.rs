@@ -24,7 +24,7 @@ mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
@@ -167,6 +167,8 @@ pub struct Server {
     replays: Replays,
     gss: Option<Gss>,
     referrals: Referrals,
+    /// What MOUNT lists now.
+    listed: RwLock<Vec<Listed>>,
     clients: nlm::Clients,
     waiting: nlm::Waiting,
     recovery: nlm::Recovery,
@@ -208,6 +210,7 @@ impl Server {
                 .as_ref()
                 .map(|mechanism| Gss::new(mechanism.clone(), options.boot, options.clock.clone())),
             referrals: Referrals::new(&export, &options.referrals),
+            listed: RwLock::new(options.listed.clone()),
             clients: nlm::Clients::default(),
             waiting: nlm::Waiting::default(),
             recovery,
@@ -251,6 +254,13 @@ impl Server {
             gss.tend();
         }
         self.state.reap();
+    }
+
+    /// Lists something else from now on, for what is exported has changed: nothing that was kept of it is at hand any more.
+    pub fn relist(&self, listed: Vec<Listed>) {
+        *self.listed.write().unwrap_or_else(PoisonError::into_inner) = listed;
+        self.nodes.retain(|_, _| false);
+        self.files.forget_all();
     }
 
     /// What `connection` is spoken to by.

@@ -2,6 +2,8 @@
 //!
 //! Who mounted what is not kept: clients come and go without a word, and nothing depends on it. DUMP lists nobody.
 
+use std::sync::PoisonError;
+
 use vfs::{Caller, Cx, Errno, Kind, Name};
 
 use super::gss::Flavor;
@@ -23,7 +25,8 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
         Procedure::Umnt => turn.answer(|_, _: Path<'_>| Ok(())),
         Procedure::Export => {
             let server = turn.server.clone();
-            let exports = server.options.listed.iter().map(|listed| Export {
+            let listed = server.listed.read().unwrap_or_else(PoisonError::into_inner);
+            let exports = listed.iter().map(|listed| Export {
                 path: listed.path.as_bytes(),
                 groups: List(listed.clients.iter().map(|name| name.as_bytes()).collect()),
             });

@@ -1,0 +1,262 @@
+//! From TOML to settings, with a place for each problem.
+
+use std::ops::Range;
+use std::path::Path;
+
+use clap::Arg;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::schema::{CLIENTS, DEVICES, Kind, NAME, SHARE, SOURCE, Schema, nearest};
+use super::{Config, Problem, Setting, Share};
+use crate::source::{self, Source};
+
+/// Reads `text`, which is at `path`. What is wrong with it is put into `problems`.
+pub(super) fn read(
+    path: &Path,
+    text: &str,
+    schema: &Schema,
+    problems: &mut Vec<Problem>,
+) -> Config {
+    let mut reading = Reading {
+        path,
+        text,
+        schema,
+        problems,
+    };
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        reading.problem(error.span(), error.message().to_owned());
+    }
+    reading.file(table.get_ref())
+}
+
+struct Reading<'a> {
+    path: &'a Path,
+    text: &'a str,
+    schema: &'a Schema,
+    problems: &'a mut Vec<Problem>,
+}
+
+type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
+
+impl Reading<'_> {
+    fn problem(&mut self, span: Option<Range<usize>>, message: String) {
+        self.problems
+            .push(Problem::new(self.path, self.text, span, message));
+    }
+
+    fn unknown(&mut self, key: &Key<'_>, what: &str, known: &[&str]) {
+        let name = key.get_ref();
+        let meant = match nearest(name, known) {
+            Some(meant) => format!("; did you mean {meant}?"),
+            None => String::new(),
+        };
+        let message = format!("{name}: expected {what}{meant}");
+        self.problem(Some(key.span()), message);
+    }
+
+    fn file(&mut self, table: &DeTable<'_>) -> Config {
+        let schema = self.schema;
+        let mut config = Config::new(self.path);
+        for (key, value) in table {
+            match (key.get_ref().as_ref(), schema.option(key.get_ref())) {
+                (SHARE, _) => self.shares(key, value, &mut config),
+                (_, Some(arg)) => config.settings.extend(self.settings(arg, key, value, "")),
+                (NAME | SOURCE | CLIENTS, None) => {
+                    let message = format!("{}: expected in a [[{SHARE}]]", key.get_ref());
+                    self.problem(Some(key.span()), message);
+                }
+                (_, None) => self.unknown(key, "an option of barge serve", &schema.keys()),
+            }
+        }
+        config
+    }
+
+    fn shares(&mut self, key: &Key<'_>, value: &Spanned<DeValue<'_>>, config: &mut Config) {
+        let tables = value.get_ref().as_array();
+        let tables = tables.and_then(|array| {
+            let tables = array
+                .iter()
+                .map(|share| Some((share.span(), share.get_ref().as_table()?)));
+            tables.collect::<Option<Vec<_>>>()
+        });
+        let Some(tables) = tables else {
+            return self.problem(Some(key.span()), format!("expected tables: [[{SHARE}]]"));
+        };
+        for (span, table) in tables {
+            let share = self.share(span, table, config);
+            config.shares.extend(share);
+        }
+    }
+
+    fn share(
+        &mut self,
+        span: Range<usize>,
+        table: &DeTable<'_>,
+        config: &mut Config,
+    ) -> Option<Share> {
+        let name = table.get(NAME).and_then(|name| self.name(name));
+        let source = table.get(SOURCE);
+        if source.is_none() {
+            self.problem(
+                Some(span.clone()),
+                format!("expected a {SOURCE} in a [[{SHARE}]]"),
+            );
+        }
+        let source = source.and_then(|source| self.source(source));
+        let prefix = name
+            .as_deref()
+            .map_or(String::new(), |name| format!("{name}="));
+        let schema = self.schema;
+        let (mut says, mut settings) = (Vec::new(), Vec::new());
+        for (key, value) in table {
+            let word = key.get_ref().as_ref();
+            match schema.option(word) {
+                _ if [NAME, SOURCE].contains(&word) => {}
+                _ if word == CLIENTS => {
+                    let shown = name.as_deref().unwrap_or("");
+                    let list = self.clients(shown, key, value);
+                    config.settings.extend(list);
+                }
+                Some(arg) if DEVICES.contains(&word) => {
+                    let device = self.settings(arg, key, value, &prefix);
+                    config.settings.extend(device);
+                }
+                Some(arg) if schema.is_of_share(word) => {
+                    says.push(word.to_owned());
+                    settings.extend(self.settings(arg, key, value, ""));
+                }
+                Some(_) => {
+                    let message = format!(
+                        "{word}: expected above all [[{SHARE}]], for it is not one's alone"
+                    );
+                    self.problem(Some(key.span()), message);
+                }
+                None => self.unknown(key, "a key of a share", &schema.share_keys()),
+            }
+        }
+        Some(Share {
+            at: span.start,
+            name,
+            source: source?,
+            says,
+            settings,
+        })
+    }
+
+    fn name(&mut self, value: &Spanned<DeValue<'_>>) -> Option<String> {
+        let name = value
+            .get_ref()
+            .as_str()
+            .filter(|name| source::is_name(name));
+        if name.is_none() {
+            let message = format!("{NAME}: expected letters, digits, '.', '_' and '-'");
+            self.problem(Some(value.span()), message);
+        }
+        name.map(str::to_owned)
+    }
+
+    fn source(&mut self, value: &Spanned<DeValue<'_>>) -> Option<(String, Source)> {
+        let Some(text) = value.get_ref().as_str() else {
+            self.problem(Some(value.span()), format!("{SOURCE}: expected a string"));
+            return None;
+        };
+        match text.parse() {
+            Ok(source) => Some((text.to_owned(), source)),
+            Err(why) => {
+                self.problem(Some(value.span()), format!("{SOURCE}: {why}"));
+                None
+            }
+        }
+    }
+
+    /// As a line of exports(5) has them.
+    fn clients(
+        &mut self,
+        name: &str,
+        key: &Key<'_>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Option<Setting> {
+        let texts = self.texts(Kind::Many, key, value)?;
+        let texts: Vec<_> = texts.into_iter().flatten().collect();
+        let arg = self.schema.option("export").expect("it is an option");
+        self.setting(
+            arg,
+            value.span(),
+            Some(format!("/{name} {}", texts.join(" "))),
+        )
+    }
+
+    /// What `key` says of the option `arg`, with `prefix` before each value.
+    fn settings(
+        &mut self,
+        arg: &Arg,
+        key: &Key<'_>,
+        value: &Spanned<DeValue<'_>>,
+        prefix: &str,
+    ) -> Vec<Setting> {
+        let Some(texts) = self.texts(Kind::of(arg), key, value) else {
+            return Vec::new();
+        };
+        let settings = texts.into_iter().filter_map(|text| {
+            let text = text.map(|text| format!("{prefix}{text}"));
+            self.setting(arg, value.span(), text)
+        });
+        settings.collect()
+    }
+
+    fn setting(&mut self, arg: &Arg, span: Range<usize>, value: Option<String>) -> Option<Setting> {
+        let key = arg.get_long().expect("options have names").to_owned();
+        let setting = Setting { key, value };
+        match self.schema.refusal(&setting.argument()) {
+            None => Some(setting),
+            Some(why) => {
+                self.problem(Some(span), format!("{}: {why}", setting.key));
+                None
+            }
+        }
+    }
+
+    /// What stands behind the option each time that it would be given.
+    fn texts(
+        &mut self,
+        kind: Kind,
+        key: &Key<'_>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Option<Vec<Option<String>>> {
+        let given = value.get_ref();
+        let texts = match (kind, given) {
+            (Kind::Flag | Kind::OneOrUsual, DeValue::Boolean(true)) => Some(vec![None]),
+            (Kind::Flag | Kind::OneOrUsual, DeValue::Boolean(false)) => Some(Vec::new()),
+            (Kind::Count, DeValue::Integer(number)) => number
+                .as_str()
+                .parse()
+                .ok()
+                .filter(|times| *times < 10)
+                .map(|times| vec![None; times]),
+            (Kind::Many, DeValue::Array(several)) => several
+                .iter()
+                .map(|one| text(one.get_ref()).map(Some))
+                .collect(),
+            (Kind::One | Kind::OneOrUsual | Kind::Many, one) => {
+                text(one).map(|one| vec![Some(one)])
+            }
+            _ => None,
+        };
+        if texts.is_none() {
+            let (name, got) = (key.get_ref(), given.type_str());
+            let message = format!("{name}: expected {}, got {got}", kind.expected());
+            self.problem(Some(value.span()), message);
+        }
+        texts
+    }
+}
+
+fn text(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,171 @@
+//! From a share as it is planned to what clients can be given.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use layers::gate::Terms;
+use layers::record::Event;
+use layers::squash::Whom;
+use layers::{Clients, Gate, ReadOnly, Record, Trace, stack};
+use transports::Addr;
+use vfs::{Export, FileSystem, Level};
+
+use super::nfs;
+use super::plan::{Layers, Plan, Share};
+use super::recovery::names_file;
+use crate::calls::Recorder;
+use crate::source::{Source, overlaid};
+use crate::touched::TouchedFile;
+use crate::{Failure, seeing};
+
+/// For how many shares at least there is room, where a file may come to have more.
+const ROOM: usize = 16;
+
+/// What all shares are opened with.
+pub(super) struct Opener {
+    /// Where servers of NFS keep what they need after a restart, and by which address this one is known.
+    known_by: Option<(Option<PathBuf>, Addr)>,
+    trace: Option<Recorder>,
+    kernel_handles: bool,
+    /// How many descriptors a source has.
+    descriptors: usize,
+    /// On which terms a share is served may change.
+    gated: bool,
+}
+
+/// A share that is served.
+pub(super) struct Opened {
+    pub(super) export: Arc<Export>,
+    /// Where the terms are that may change.
+    pub(super) gate: Option<Arc<Gate>>,
+    /// The source as it was opened, before layers.
+    pub(super) seen: seeing::Source,
+    /// Where it is written down what is read.
+    pub(super) touched: Option<Arc<TouchedFile>>,
+}
+
+impl Opener {
+    /// Opens what `plan` has; nobody said where to serve it if `unnamed`.
+    pub(super) fn new(plan: &Plan, unnamed: bool, trace: Option<Recorder>) -> Opener {
+        let nfs = plan.nfs.as_ref();
+        let known_by = nfs.and_then(|nfs| {
+            let addr = nfs::known_addr(nfs, unnamed)?;
+            Some((nfs.state_dir.clone(), addr))
+        });
+        let gated = plan.file.is_some();
+        let shares = match gated {
+            true => plan.shares.len().max(ROOM),
+            false => plan.shares.len(),
+        };
+        let descriptors = usize::try_from(sys::limits::descriptors() / 4 * 3);
+        Opener {
+            known_by,
+            trace,
+            kernel_handles: plan.kernel_handles,
+            descriptors: descriptors.unwrap_or(usize::MAX) / shares,
+            gated,
+        }
+    }
+
+    /// Opens `share`, which is called `name`, for `clients`, or for everybody.
+    pub(super) fn open(
+        &self,
+        name: &str,
+        share: &Share,
+        clients: Option<&Arc<Clients>>,
+    ) -> Result<Opened, Failure> {
+        let source = &share.named.source;
+        let names = match (source, &self.known_by) {
+            (Source::Tree(barge_client::Source::HostDir(_)), Some((dir, addr))) => {
+                names_file(dir.as_deref(), addr, name)
+            }
+            _ => None,
+        };
+        let options = hostdir::Options {
+            descriptors: Some(self.descriptors),
+            ..share.hostdir.clone()
+        };
+        let mut fs = source.open(hostdir::Options {
+            names,
+            ..options.clone()
+        })?;
+        let seen = seeing::Source {
+            name: name.to_owned(),
+            source: source.to_string(),
+            cache: seeing::SourceCache::Image(fs.clone()),
+        };
+        let touched = share.record.as_deref();
+        let touched = touched.map(TouchedFile::create).transpose()?;
+        if let Some(touched) = &touched {
+            fs = touched.over(fs);
+        }
+        if let Some(dir) = &share.overlay {
+            fs = overlaid(fs, dir, options)?;
+        }
+        if self.kernel_handles && fs.capabilities().handles != Level::Native {
+            return Err(Failure::usage(format!(
+                "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
+            )));
+        }
+        let (mut fs, gate) = self.wrap(fs, &share.layers, clients);
+        if let Some(trace) = &self.trace {
+            let (trace, name, start) = (trace.clone(), name.to_owned(), Instant::now());
+            let take = Box::new(move |event: &Event<'_>| trace.write(&name, event));
+            fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), take));
+        }
+        Ok(Opened {
+            export: Arc::new(Export::new(name, fs)),
+            gate,
+            seen,
+            touched,
+        })
+    }
+
+    /// `fs` behind what stands between it and clients, and the gate there, if terms may change.
+    pub(super) fn wrap(
+        &self,
+        mut fs: Arc<dyn FileSystem>,
+        layers: &Layers,
+        clients: Option<&Arc<Clients>>,
+    ) -> (Arc<dyn FileSystem>, Option<Arc<Gate>>) {
+        for ids in &layers.ids {
+            fs = stack(fs, ids.clone());
+        }
+        // Who may do what with a client's name goes by its own ids.
+        if let Some(map) = &layers.xattrs {
+            fs = stack(fs, map.clone());
+        }
+        let gate = self
+            .gated
+            .then(|| Arc::new(Gate::new(terms(layers, clients))));
+        match &gate {
+            Some(gate) => fs = stack(fs, gate.clone()),
+            None => {
+                if layers.squash.whom != Whom::None {
+                    fs = stack(fs, layers.squash);
+                }
+                if layers.read_only {
+                    fs = stack(fs, ReadOnly);
+                }
+                if let Some(clients) = clients {
+                    fs = stack(fs, clients.clone());
+                }
+            }
+        }
+        if tracing::enabled!(tracing::Level::TRACE) {
+            let start = Instant::now();
+            fs = stack(fs, Trace::new(Arc::new(move || start.elapsed())));
+        }
+        (fs, gate)
+    }
+}
+
+/// Those of a share.
+pub(super) fn terms(layers: &Layers, clients: Option<&Arc<Clients>>) -> Terms {
+    Terms {
+        squash: layers.squash,
+        read_only: layers.read_only,
+        clients: clients.cloned(),
+    }
+}

@@ -1,0 +1,151 @@
+//! What a source is served with: the options that each share of a file may have of its own.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use layers::squash::{NOBODY, Whom};
+use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
+
+use super::plan::{Layers, Share};
+use crate::Failure;
+use crate::source::Named;
+use crate::tier::TierArgs;
+
+#[derive(Args)]
+pub(crate) struct ShareArgs {
+    #[command(flatten)]
+    tier: TierArgs,
+    /// Let clients write to a source that cannot be written, an image for one: what they change is kept in this directory, as Linux's
+    /// overlayfs keeps it (DIR/upper, DIR/work). For a single source
+    #[arg(long, value_name = "DIR")]
+    overlay: Option<PathBuf>,
+    /// Serve images only, and only if they are signed with the key whose public half is in this file (PEM, Ed25519); given several times, with one of
+    /// them. Nothing is shown that is not what was signed. Disks (--block, --nbd) are not held against it, and do not go with it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"])]
+    verify_key: Vec<PathBuf>,
+    /// Write down what clients read of the only source, and in which order, for barge pack --trace
+    #[arg(long, value_name = "FILE")]
+    record_trace: Option<PathBuf>,
+    /// Let clients change nothing
+    #[arg(long)]
+    read_only: bool,
+    /// Whose requests become the anonymous user's
+    #[arg(long, value_name = "WHOM", default_value = "none")]
+    squash: SquashArg,
+    /// The anonymous user's id
+    #[arg(long, value_name = "UID", default_value_t = NOBODY)]
+    anon_uid: u32,
+    /// The anonymous user's group
+    #[arg(long, value_name = "GID", default_value_t = NOBODY)]
+    anon_gid: u32,
+    /// Map a range of user ids; may be repeated. Ids outside all ranges become 65534
+    #[arg(long, value_name = "CLIENT:HOST:COUNT")]
+    map_uid: Vec<IdRange>,
+    /// Map a range of group ids; may be repeated
+    #[arg(long, value_name = "CLIENT:HOST:COUNT")]
+    map_gid: Vec<IdRange>,
+    /// Rules by which extended attributes have other names at the source, in virtiofsd's syntax:
+    /// ':map::user.virtiofs.:' keeps all of them as a user's
+    #[arg(long, value_name = "RULES")]
+    xattrmap: Option<XattrMap>,
+    /// On whose behalf a directory is used
+    #[arg(long, value_name = "MODEL", default_value = "auto")]
+    identity: IdentityArg,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum SquashArg {
+    /// Nobody's
+    None,
+    /// The super-user's
+    Root,
+    /// Everyone's
+    All,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum IdentityArg {
+    /// switch if privileged, otherwise fixed
+    Auto,
+    /// As each caller; needs privileges
+    Switch,
+    /// As this process, whoever calls
+    Fixed,
+    /// As this process, with owners and modes kept in user.virtfs.* attributes, as QEMU's mapped-xattr
+    MappedXattr,
+}
+
+impl ShareArgs {
+    /// What is served of `named`; to be read only, if `read_only` or the options say so.
+    pub(super) fn plan(&self, named: Named, read_only: bool) -> Result<Share, Failure> {
+        let source = self.tier.apply_to(&named.source);
+        Ok(Share {
+            named: Named {
+                source: source.signed(&self.verify_key)?,
+                ..named
+            },
+            record: self.record_trace.clone(),
+            hostdir: hostdir::Options {
+                identity: self.identity(),
+                ..Default::default()
+            },
+            overlay: self.overlay.clone(),
+            layers: Layers {
+                xattrs: self.xattrmap.clone(),
+                ids: self.ids()?,
+                squash: self.squash(),
+                read_only: read_only || self.read_only,
+            },
+        })
+    }
+
+    /// Some are one source's alone, of which there are `sources`.
+    pub(super) fn check_alone(&self, sources: usize) -> Result<(), Failure> {
+        if self.overlay.is_some() && sources != 1 {
+            return Err(Failure::usage(
+                "--overlay is for one source: expected it to be named, alone",
+            ));
+        }
+        if self.record_trace.is_some() && sources > 1 {
+            return Err(Failure::usage(
+                "--record-trace: expected one source, got several",
+            ));
+        }
+        Ok(())
+    }
+
+    /// No ranges leave ids as they are.
+    fn ids(&self) -> Result<Vec<MapIds>, Failure> {
+        if self.map_uid.is_empty() && self.map_gid.is_empty() {
+            return Ok(Vec::new());
+        }
+        let map = |ranges: &[IdRange]| match ranges {
+            [] => Ok(IdMap::identity()),
+            ranges => IdMap::new(ranges.to_vec()).map_err(Failure::usage),
+        };
+        let (uids, gids) = (map(&self.map_uid)?, map(&self.map_gid)?);
+        Ok(vec![MapIds { uids, gids }])
+    }
+
+    fn squash(&self) -> Squash {
+        let whom = match self.squash {
+            SquashArg::None => Whom::None,
+            SquashArg::Root => Whom::Root,
+            SquashArg::All => Whom::All,
+        };
+        Squash {
+            whom,
+            uid: self.anon_uid,
+            gid: self.anon_gid,
+        }
+    }
+
+    fn identity(&self) -> hostdir::Identity {
+        match self.identity {
+            IdentityArg::Auto => hostdir::Identity::Auto,
+            IdentityArg::Switch => hostdir::Identity::Switch,
+            IdentityArg::Fixed => hostdir::Identity::Fixed,
+            IdentityArg::MappedXattr => hostdir::Identity::MappedXattr,
+        }
+    }
+}

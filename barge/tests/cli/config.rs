@@ -1,0 +1,392 @@
+//! `barge serve --config`, `barge config`: a file that says all, and that is read again under clients.
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use barge_client::{Client, File, OpenOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::served::{BARGE, Served, complained, said};
+
+fn config(what: &str, file: &Path) -> Output {
+    let mut command = Command::new(BARGE);
+    command.args(["config", what]).arg(file);
+    command.output().expect("runs")
+}
+
+#[test]
+fn a_file_is_checked_and_shown_and_stands_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("barge.toml");
+    let shown = file.display();
+    std::fs::write(&file, "workers = 3\n[[share]]\nsource = 'mem:'\n").expect("written");
+    assert_eq!(said(&config("check", &file)), "");
+    let whole = said(&config("show", &file));
+    assert!(
+        whole.contains("workers = \"3\"\n") && whole.contains("nfs-lease = \"90\"\n"),
+        "{whole}"
+    );
+
+    std::fs::write(&file, "worker = 3\nmsize = 'x'\n[[share]]\n").expect("written");
+    for (command, lines) in [(config("check", &file), 3), (serve(&file, &[]), 3)] {
+        let told = complained(&command);
+        assert_eq!(command.status.code(), Some(2), "{told}");
+        assert_eq!(told.lines().count(), lines, "{told}");
+        let first = format!(
+            "{shown}:1:1: worker: expected an option of barge serve; did you mean workers?"
+        );
+        assert_eq!(told.lines().next(), Some(&*first), "{told}");
+    }
+    let told = complained(&config("check", Path::new("/no/such/file")));
+    assert!(told.contains("/no/such/file: No such file"), "{told}");
+
+    for (more, other) in [
+        (["--workers", "3"], "--workers"),
+        (["--log-format=json", "mem:"], "a source"),
+    ] {
+        let refused = serve(&file, &more);
+        let told = complained(&refused);
+        assert!(told.contains(&format!("got {other} too")), "{told}");
+        assert_eq!(refused.status.code(), Some(2), "{told}");
+    }
+}
+
+fn serve(file: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(BARGE);
+    command.args(["serve", "--config"]).arg(file).args(more);
+    command.output().expect("runs")
+}
+
+/// Directories that may be shares, a file that says which are, and a server that goes by it.
+struct Place {
+    dir: TempDir,
+    manager: UnixDatagram,
+    served: Served,
+}
+
+/// How large the files are that are read all the time.
+const LARGE: usize = 1 << 20;
+
+fn byte(name: &str, at: usize) -> u8 {
+    (at / 7) as u8 ^ (at >> 8) as u8 ^ name.as_bytes()[0]
+}
+
+const GLOBAL: &str = "9p = 'tcp:127.0.0.1:0'\nnfs = 'tcp:127.0.0.1:0'\nhttp = 'tcp:127.0.0.1:0'\n";
+
+impl Place {
+    fn new(shares: impl FnOnce(&TempDir) -> String) -> Place {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["a", "b", "c"] {
+            std::fs::create_dir(dir.path().join(name)).expect("made");
+            let bytes: Vec<u8> = (0..LARGE).map(|at| byte(name, at)).collect();
+            std::fs::write(dir.path().join(name).join("f"), bytes).expect("written");
+        }
+        let notify = dir.path().join("notify");
+        let manager = UnixDatagram::bind(&notify).expect("bound");
+        let patience = Some(Duration::from_secs(60));
+        manager.set_read_timeout(patience).expect("set");
+        let file = dir.path().join("barge.toml");
+        let shares = shares(&dir);
+        write(&dir, &format!("{GLOBAL}{shares}"));
+        let mut command = Command::new(BARGE);
+        command.args(["serve", "--config"]).arg(&file);
+        command.env("NOTIFY_SOCKET", &notify);
+        command.stderr(std::fs::File::create(dir.path().join("log")).expect("made"));
+        let served = Served::run(command);
+        let place = Place {
+            dir,
+            manager,
+            served,
+        };
+        assert_eq!(place.heard(), "READY=1\nSTATUS=ready\n");
+        place
+    }
+
+    fn heard(&self) -> String {
+        let mut message = [0; 256];
+        let len = self.manager.recv(&mut message).expect("told");
+        String::from_utf8_lossy(&message[..len]).into_owned()
+    }
+
+    /// Has the server read another file, and waits until it has. What it then says of itself.
+    fn reload(&self, text: &str) -> String {
+        write(&self.dir, text);
+        let pid = Pid::from_raw(self.served.id() as i32).expect("a process");
+        kill_process(pid, Signal::HUP).expect("asked");
+        let reloading = self.heard();
+        let micros = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
+        let micros: u64 = micros
+            .and_then(|us| us.trim().parse().ok())
+            .expect(&reloading);
+        assert!(micros > 0);
+        let ready = self.heard();
+        let status = ready.strip_prefix("READY=1\nSTATUS=").expect(&ready);
+        status.trim().to_owned()
+    }
+
+    fn shares(&self, shares: &str) {
+        assert_eq!(
+            self.reload(&format!("{GLOBAL}{shares}")),
+            "ready",
+            "{}",
+            self.log()
+        );
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).expect("read")
+    }
+
+    fn urls(&self) -> [String; 3] {
+        let nfs = self
+            .served
+            .said
+            .iter()
+            .find(|line| line.contains("vers=4.2"));
+        let (_, port) = nfs.expect("a command").split_once("port=").expect("one");
+        let port = port.split(' ').next().expect("a number");
+        [
+            format!("9p://127.0.0.1:{}/", self.served.port()),
+            format!("nfs://127.0.0.1:{port}/?vers=4.2"),
+            format!("nfs://127.0.0.1:{port}/?vers=3"),
+        ]
+    }
+
+    fn share(&self, name: &str, more: &str) -> String {
+        share(&self.dir, name, more)
+    }
+}
+
+/// The table of a share.
+fn share(dir: &TempDir, name: &str, more: &str) -> String {
+    let source = dir.path().join(name);
+    let source = source.display();
+    format!("[[share]]\nname = '{name}'\nsource = '{source}'\n{more}\n")
+}
+
+fn write(dir: &TempDir, text: &str) {
+    let mut file = std::fs::File::create(dir.path().join("barge.toml")).expect("made");
+    file.write_all(text.as_bytes()).expect("written");
+}
+
+fn names_in(client: &Client) -> Vec<String> {
+    let entries = client.read_dir("").expect("listed").into_iter();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn write_to(file: &File) -> std::io::Result<()> {
+    file.write_all_at(&[byte("a", 0)], 0)?;
+    file.sync_all()
+}
+
+fn raw(done: std::io::Result<impl Sized>) -> Option<i32> {
+    done.err().and_then(|error| error.raw_os_error())
+}
+
+const ESTALE: i32 = 116;
+const EROFS: i32 = 30;
+const EACCES: i32 = 13;
+
+/// Reads blocks here and there until `stop`, and holds each against what is in the file of the share `name`.
+fn read_all_the_time(file: &File, name: &str, stop: &AtomicBool, reads: &AtomicU64) {
+    let mut block = vec![0; 4096 + 13];
+    let mut at = 1;
+    while !stop.load(Ordering::Relaxed) {
+        at = (at * 7919 + 31) % (LARGE - block.len());
+        let len = file.read_at(&mut block, at as u64).expect("read");
+        assert!(len > 0);
+        assert!(
+            (at..at + len)
+                .zip(&block)
+                .all(|(at, got)| byte(name, at) == *got),
+            "{at}"
+        );
+        reads.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Says so even if the test panics, for a scope waits for its threads.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn clients_go_on_while_shares_come_and_change_and_go() {
+    let sockets = tempfile::tempdir().expect("a directory");
+    let socket = sockets.path().join("a").display().to_string();
+    let device = format!("virtiofs:{socket}");
+    let socket = format!("virtiofs = '{socket}'");
+    let place = Place::new(|dir| share(dir, "a", &socket));
+    let a = place.share("a", &socket);
+    let clients = place.urls().map(|url| Client::open(&url).expect(&url));
+    let guest = Client::open(&device).expect("connected");
+    let mut both = OpenOptions::new();
+    both.read(true).write(true);
+    let open = |client: &Client, path: &str| client.open_with(path, &both).expect(path);
+    let mut files: Vec<File> = clients.iter().map(|client| open(client, "a/f")).collect();
+    files.push(open(&guest, "f"));
+    let stop = AtomicBool::new(false);
+    let reads: Vec<AtomicU64> = files.iter().map(|_| AtomicU64::new(0)).collect();
+    let go_on = || {
+        let before: Vec<u64> = reads
+            .iter()
+            .map(|reads| reads.load(Ordering::Relaxed))
+            .collect();
+        for (reads, before) in reads.iter().zip(before) {
+            while reads.load(Ordering::Relaxed) < before + 2 && !stop.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        }
+    };
+    let are = |names: &[&str]| {
+        for client in &clients {
+            assert_eq!(names_in(client), names);
+        }
+    };
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for (file, reads) in files.iter().zip(&reads) {
+            let stop = &stop;
+            scope.spawn(move || {
+                let _stop = Stop(stop);
+                read_all_the_time(file, "a", stop, reads);
+            });
+        }
+        are(&["a"]);
+        let b = place.share("b", "");
+        place.shares(&(b.clone() + &a));
+        are(&["a", "b"]);
+        go_on();
+        let of_b: Vec<File> = clients.iter().map(|client| open(client, "b/f")).collect();
+
+        // Terms hold at once, for files that are open too.
+        let read_only = place.share("a", &format!("{socket}\nread-only = true"));
+        let others = place.share("b", "clients = '192.0.2.1(rw)'");
+        place.shares(&(read_only + &others));
+        for file in &files {
+            assert_eq!(raw(write_to(file)), Some(EROFS));
+        }
+        for file in &of_b {
+            assert_eq!(raw(file.read_at(&mut [0; 9], 0)), Some(EACCES));
+        }
+        are(&["a"]);
+        go_on();
+        place.shares(&(a.clone() + &b));
+        files
+            .iter()
+            .for_each(|file| write_to(file).expect("written"));
+        let first = |file: &File| {
+            let mut read = [0];
+            file.read_at(&mut read, 0).map(|_| read[0])
+        };
+        of_b.iter()
+            .for_each(|file| assert_eq!(first(file).ok(), Some(byte("b", 0))));
+
+        // What is gone is gone for those that have it open, too.
+        place.shares(&a);
+        are(&["a"]);
+        of_b.iter()
+            .for_each(|file| assert_eq!(raw(first(file)), Some(ESTALE)));
+        for client in &clients {
+            let gone = client.metadata("b").map(drop).expect_err("it is gone");
+            assert_eq!(gone.kind(), std::io::ErrorKind::NotFound);
+        }
+        go_on();
+
+        // Its name may be another's.
+        let c = place.share("c", "").replacen("'c'", "'b'", 1);
+        place.shares(&(a.clone() + &c));
+        let of_c: Vec<File> = clients.iter().map(|client| open(client, "b/f")).collect();
+        of_c.iter()
+            .for_each(|file| assert_eq!(first(file).ok(), Some(byte("c", 0))));
+        place.shares(&(a.clone() + &b));
+        let of_b: Vec<File> = clients.iter().map(|client| open(client, "b/f")).collect();
+        of_b.iter()
+            .for_each(|file| assert_eq!(first(file).ok(), Some(byte("b", 0))));
+        go_on();
+
+        // A file that makes no sense changes nothing, and says where.
+        let status = place.reload("[[share]]\nnme = 'a'\n");
+        assert_eq!(status, "the file makes no sense: all stays as it was");
+        let log = place.log();
+        assert!(
+            log.contains("barge.toml:2:1: nme: expected a key of a share; did you mean name?"),
+            "{log}"
+        );
+        let missing = place.share("d", "");
+        assert_ne!(place.reload(&format!("{GLOBAL}{a}{missing}")), "ready");
+        are(&["a", "b"]);
+        of_b.iter()
+            .for_each(|file| assert_eq!(first(file).ok(), Some(byte("b", 0))));
+        go_on();
+
+        // What is no share's stays, and is told.
+        assert_eq!(
+            place.reload(&format!("{GLOBAL}workers = 7\n{a}{b}")),
+            "ready"
+        );
+        let log = place.log();
+        assert!(
+            log.contains("workers has changed in the file: that takes a restart"),
+            "{log}"
+        );
+        go_on();
+    });
+    drop((files, guest, clients));
+    let Place { served, .. } = place;
+    assert!(served.stop().success());
+}
+
+#[test]
+fn a_share_without_a_name_is_the_whole_tree_and_its_terms_may_change() {
+    let unnamed = |dir: &TempDir, more: &str| share(dir, "a", more).replace("name = 'a'\n", "");
+    let place = Place::new(|dir| unnamed(dir, ""));
+    let [nine, nfs, _] = place.urls();
+    for url in [&nine, &nfs] {
+        let client = Client::open(url).expect("connected");
+        assert_eq!(names_in(&client), ["f"]);
+    }
+    let client = Client::open(&nine).expect("connected");
+    place.shares(&unnamed(&place.dir, "read-only = true"));
+    let refused = client.create("new").map(drop);
+    assert_eq!(raw(refused), Some(EROFS));
+    let another = place.share("a", "");
+    assert_ne!(place.reload(&format!("{GLOBAL}{another}")), "ready");
+    let log = place.log();
+    assert!(
+        log.contains("a share without a name is the whole tree: to change it takes a restart"),
+        "{log}"
+    );
+    assert_eq!(names_in(&client), ["f"]);
+}
+
+#[test]
+fn a_share_that_is_gone_has_nothing_open() {
+    let place = Place::new(|dir| share(dir, "a", "") + &share(dir, "b", ""));
+    let open = |name: &str| {
+        let (fds, dir) = (
+            format!("/proc/{}/fd", place.served.id()),
+            place.dir.path().join(name),
+        );
+        let fds = std::fs::read_dir(fds).expect("listed");
+        let links = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        links.filter(|link| link.starts_with(&dir)).count()
+    };
+    assert!(open("a") > 0 && open("b") > 0);
+    place.shares(&place.share("a", ""));
+    assert!(open("a") > 0);
+    assert_eq!(open("b"), 0);
+}
