@@ -18,6 +18,7 @@ mod vhost;
 mod virtio9p;
 mod virtiofs;
 pub(crate) mod virtiofsd;
+mod welcome;
 mod work;
 
 use std::process::ExitCode;
@@ -102,7 +103,7 @@ fn serve(plan: &Plan) -> Done {
         let sources = std::mem::take(&mut exports.sources);
         Seeing::new(engine.clone(), sources).serve(listener, &http.names)?;
     }
-    announce::ready(&addrs, &exports, plan)?;
+    announce::ready(&addrs, &exports, plan, unnamed)?;
     let status = match &plan.run {
         Some(command) => {
             let status = run::run(command, &addrs);
