@@ -10,6 +10,7 @@ mod bench;
 mod calls;
 mod cli;
 mod connect;
+mod doctor;
 mod files;
 mod log;
 mod mount;
@@ -21,7 +22,9 @@ mod service;
 mod signals;
 mod source;
 mod tier;
+mod tools;
 mod touched;
+mod trouble;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::pack(args),
         Command::Check(args) => pack::check(args),
         Command::Top(args) => seeing::top(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => reference::completions(args),
         Command::Man(args) => reference::man(args),

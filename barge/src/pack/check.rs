@@ -15,12 +15,20 @@ use barge_client::Source;
 
 use self::fetched::fetched;
 use super::CheckArgs;
-use crate::{Done, Failure};
+use crate::{Done, Failure, trouble};
 
 /// Looks at an image, and writes what is wrong with it to standard error, a line each.
 pub(crate) fn check(args: &CheckArgs) -> Done {
     let shown = &args.image;
-    let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
+    let failed = |error: io::Error| {
+        let why = match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                "expected an image of EROFS or ROFS, got a file that ends too soon".into()
+            }
+            _ => trouble::opening(&args.image, &error),
+        };
+        Failure::new(format!("{shown}: {why}"))
+    };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
     let mut file = match args.tier.apply(&args.image) {
         Source::Object(url) => fetched(&url),

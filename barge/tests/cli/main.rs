@@ -1,6 +1,7 @@
 //! The program itself: its options, what started it, and clients that are not ours.
 
 mod bundle;
+mod doctor;
 mod exports;
 mod foreign;
 #[cfg(feature = "gss")]
@@ -21,5 +22,6 @@ mod seeing;
 mod served;
 mod service;
 mod tls;
+mod trouble;
 mod virtiofs;
 mod virtiofsd;
