@@ -21,13 +21,10 @@ use crate::{Done, Failure, trouble};
 pub(crate) fn check(args: &CheckArgs) -> Done {
     let shown = &args.image;
     let failed = |error: io::Error| {
-        let why = match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                "expected an image of EROFS or ROFS, got a file that ends too soon".into()
-            }
-            _ => trouble::opening(&args.image, &error),
-        };
-        Failure::new(format!("{shown}: {why}"))
+        Failure::new(format!(
+            "{shown}: {}",
+            trouble::opening(&args.image, &error)
+        ))
     };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
     let mut file = match args.tier.apply(&args.image) {
@@ -55,6 +52,10 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
     }
     let mut count = 0;
     let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    if len < SHORTEST {
+        let line = "expected an image of EROFS or ROFS, got a file that ends too soon";
+        return Err(Failure::new(format!("{shown}: {line}")));
+    }
     hashes::check(&file, len, &keys, &mut |what| {
         count += 1;
         eprintln!("barge: {shown}: {what}");
@@ -72,6 +73,9 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
     }
     Ok(ExitCode::from(u8::from(count > 0)))
 }
+
+/// Bytes up to the end of an EROFS superblock, which is 1024 bytes from the start.
+const SHORTEST: u64 = 1024 + 128;
 
 /// The line that says what is wrong.
 fn check_rofs(file: &File, head: &[u8]) -> Result<ExitCode, String> {

@@ -16,8 +16,9 @@ pub(super) fn of_port(port: u16) -> Option<String> {
 
 /// Who listens at a Unix socket.
 pub(super) fn of_socket(path: &Path) -> Option<String> {
-    let table = fs::read_to_string("/proc/net/unix").ok()?;
-    owner(&socket(&table, path.to_str()?)?)
+    // Names without files are any bytes.
+    let table = fs::read("/proc/net/unix").ok()?;
+    owner(&socket(&String::from_utf8_lossy(&table), path.to_str()?)?)
 }
 
 /// The inode of a socket that listens at `port`, in a table of TCP's.
@@ -31,12 +32,17 @@ fn listener(table: &str, port: u16) -> Option<String> {
     })
 }
 
-/// The inode of a socket that is bound to `path`, in the table of Unix sockets.
+/// The inode of a socket that listens at `path`, in the table of Unix sockets: those that have been connected to it have the same path.
 fn socket(table: &str, path: &str) -> Option<String> {
     table.lines().skip(1).find_map(|line| {
-        let line = line.strip_suffix(path)?;
-        let inode = line.strip_suffix(' ')?.rsplit(' ').next()?;
-        Some(inode.to_owned())
+        const LISTENS: &str = "00010000";
+        // Behind the inode is a path, which may have spaces.
+        let (fields, at) = line.split_at_checked(line.find(path)?)?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let [_, _, _, flags, _, _, inode] = fields[..] else {
+            return None;
+        };
+        (at == path && flags == LISTENS).then(|| inode.to_owned())
     })
 }
 
@@ -69,6 +75,7 @@ mod tests {
         assert_eq!(listener(tcp, 1), None);
         assert_eq!(listener("\nnonsense", 1), None);
         let unix = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                    0000000000000000: 00000002 00000000 00000000 0001 02     0 /run/a b\n\
                     0000000000000000: 00000002 00000000 00010000 0001 01 11538 /run/a b\n";
         assert_eq!(socket(unix, "/run/a b").as_deref(), Some("11538"));
         assert_eq!(socket(unix, "b"), None);
