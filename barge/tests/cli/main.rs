@@ -12,6 +12,7 @@ mod images;
 mod layers;
 mod locks;
 mod mount;
+mod newcomer;
 mod nfs;
 mod objects;
 mod overlay;
