@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use vfs::{Errno, FileSystem};
 
 use crate::Failure;
+use crate::trouble::opening;
 
 /// What a SOURCE argument names.
 #[derive(Clone, Debug)]
@@ -110,7 +111,7 @@ impl Source {
         match self {
             Source::Tree(tree) => tree
                 .open(hostdir)
-                .map_err(|error| Failure::new(format!("{self}: {error}"))),
+                .map_err(|error| Failure::new(format!("{self}: {}", opening(tree, &error)))),
             // What is shown in its place to those who cannot be sent.
             Source::Referral { .. } => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }

@@ -2,6 +2,7 @@
 
 mod bundle;
 mod config;
+mod doctor;
 mod exports;
 mod foreign;
 #[cfg(feature = "gss")]
@@ -12,6 +13,7 @@ mod images;
 mod layers;
 mod locks;
 mod mount;
+mod newcomer;
 mod nfs;
 mod objects;
 mod overlay;
@@ -22,6 +24,7 @@ mod seeing;
 mod served;
 mod service;
 mod tls;
+mod trouble;
 mod units;
 mod virtiofs;
 mod virtiofsd;

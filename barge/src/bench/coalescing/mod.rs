@@ -16,9 +16,10 @@ use self::relay::Relay;
 use super::BenchArgs;
 use super::network::Network;
 use super::place::Place;
-use super::process::{Process, find, free_port};
+use super::process::{Process, free_port};
 use super::report::{Results, Row, Summary, Work};
 use crate::Failure;
+use crate::tools::{Tool, find};
 
 /// Ways to the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,10 +102,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         let why = "bench coalescing mounts, empties the kernel's caches and makes a network: it takes user 0";
         return Err(Failure::new(why));
     }
-    if find("fio").is_none() {
-        return Err(Failure::new(
-            "bench coalescing takes fio (Debian's package of that name)",
-        ));
+    if find(Tool::FIO.name).is_none() {
+        return Err(Failure::new(Tool::FIO.is_missing()));
     }
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::below(parent)?;

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
-use super::super::process::{call, find};
+use super::super::process::call;
+use crate::tools::{Tool, find};
 
 /// By what a tree is mounted, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,8 +89,8 @@ impl Column {
                 mounted.or_else(|_| by_loop("erofs", what.erofs, at))
             }
             Column::Squashfs => by_loop("squashfs", what.squashfs, at),
-            Column::Erofsfuse => fuse("erofsfuse", "erofsfuse", what.erofs, at),
-            Column::Squashfuse => fuse("squashfuse", "squashfuse", what.squashfs, at),
+            Column::Erofsfuse => fuse(&Tool::EROFSFUSE, what.erofs, at),
+            Column::Squashfuse => fuse(&Tool::SQUASHFUSE, what.squashfs, at),
         }
     }
 
@@ -172,10 +173,10 @@ fn by_loop(kind: &str, image: &Path, at: &Path) -> Result<(), String> {
     )
 }
 
-fn fuse(program: &str, package: &str, image: &Path, at: &Path) -> Result<(), String> {
-    match find(program) {
+fn fuse(tool: &Tool, image: &Path, at: &Path) -> Result<(), String> {
+    match find(tool.name) {
         Some(program) => call(Command::new(program).arg(image).arg(at)),
-        None => Err(format!("Debian's package {package} brings it")),
+        None => Err(format!("{} brings it", tool.bring)),
     }
 }
 

@@ -17,6 +17,7 @@ use super::place::Place;
 use super::report::Results;
 use super::rounds::{self, Done, alternate, count_calls};
 use crate::Failure;
+use crate::tools::Tool;
 
 /// What is measured: by so many connections, with so many operations of each under way.
 const CELLS: &[(Work, &[(usize, usize)])] = &[
@@ -58,11 +59,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     };
     let peers: Vec<usize> = ganesha.iter().map(|_| servers.len()).collect();
     if peers.is_empty() {
-        notes.push(
-            "nfs-ganesha is missing: Debian's packages nfs-ganesha-vfs, rpcbind, iproute2 and util-linux bring \
-             what it takes, and user 0 a network of its own"
-                .into(),
-        );
+        let missing = Tool::GANESHA.is_missing();
+        notes.push(format!(
+            "{missing}; it takes root, too, for a network of its own"
+        ));
     }
     servers.extend(ganesha);
     servers.push(servers::barge(

@@ -12,6 +12,7 @@ use super::place::Place;
 use super::report::Results;
 use super::rounds::{self, Done, alternate, count_calls};
 use crate::Failure;
+use crate::tools::Tool;
 
 /// What is measured: over each transport, by so many connections.
 const CELLS: &[(&str, Work, usize, &[usize])] = &[
@@ -43,7 +44,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let diod = servers::diod(share, run)?;
     let peers: Vec<usize> = diod.iter().map(|_| servers.len()).collect();
     if peers.is_empty() {
-        notes.push("diod is missing: Debian's package diod brings it".into());
+        notes.push(Tool::DIOD.is_missing());
     }
     servers.extend(diod);
     let other = match args.counted {

@@ -52,7 +52,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                 peers.push(servers.len());
                 servers.push(peer);
             }
-            None => notes.push(missing.into()),
+            None => notes.push(missing),
         }
     }
     servers.push(servers::barge(&place, &["--poll-us", "0"]));
