@@ -14,6 +14,8 @@ pub(crate) struct Browser {
     calls: u64,
     /// What its pages complained of.
     pub(crate) complaints: Vec<Value>,
+    /// The addresses of all that its pages wanted.
+    pub(crate) wanted: Vec<String>,
 }
 
 impl Browser {

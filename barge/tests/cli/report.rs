@@ -176,7 +176,7 @@ fn a_browser_shows_a_report_on_a_desk_and_on_a_phone() {
     };
     assert_eq!(
         browser.wanted.iter().filter(outside).collect::<Vec<_>>(),
-        [&String::new(); 0]
+        Vec::<&String>::new()
     );
 }
 

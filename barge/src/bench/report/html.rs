@@ -157,7 +157,7 @@ fn beside(page: &mut String, name: &str, table: &Table) {
         cells.len()
     );
     page.push_str("<details><summary>");
-    let _ = write!(page, "{}</summary>\n", escaped(&caption));
+    let _ = writeln!(page, "{}</summary>", escaped(&caption));
     head(page, "", &columns);
     for (at, row) in rows.iter().enumerate() {
         let _ = write!(page, "<tr><th scope=\"row\">{}</th>", escaped(row));
@@ -241,7 +241,7 @@ fn measured(page: &mut String, entry: &Entry, table: &Table) {
         Some(rows) => multiples(page, table, &rows),
         None => bars(page, table),
     }
-    let _ = write!(page, "<h3>Figures</h3>\n");
+    page.push_str("<h3>Figures</h3>\n");
     figures(page, table);
     page.push_str("<ul class=\"notes\">\n");
     for note in table.notes.iter().chain(&table.missing) {

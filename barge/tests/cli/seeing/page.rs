@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use barge_client::Client;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{ask, http};
 use crate::browser::{Browser, Device};
