@@ -53,7 +53,7 @@ pub(crate) struct BenchArgs {
     /// Few and short runs: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,
-    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1]
+    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1; of image 5, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
     /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing and

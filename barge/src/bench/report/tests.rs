@@ -159,7 +159,7 @@ fn what_names_contain_stays_text() {
         "c|d",
         vec![row("<b>|\n", "op/s", &[1.0], &[2.0])],
     ));
-    assert!(document.contains("&lt;b>\\| |"), "{document}");
+    assert!(document.contains("| &lt;b>\\| "), "{document}");
 }
 
 #[test]
