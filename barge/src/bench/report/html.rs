@@ -96,7 +96,7 @@ fn summary(page: &mut String, report: &Report) {
             })
     };
     page.push_str("<h3>All that is lost, worst first</h3>\n");
-    let lost: Vec<_> = measured()
+    let mut lost: Vec<_> = measured()
         .flat_map(|(name, table)| {
             table
                 .lost()
@@ -107,11 +107,14 @@ fn summary(page: &mut String, report: &Report) {
     if lost.is_empty() {
         page.push_str("<p>Nothing.</p>\n");
     } else {
-        let mut rows = lost;
-        rows.sort_by(|one, other| one.2.2.total_cmp(&other.2.2));
-        let _ = writeln!(page, "<details open><summary>{} rows</summary>", rows.len());
+        lost.sort_by(|one, other| one.2.2.total_cmp(&other.2.2));
+        let _ = writeln!(
+            page,
+            "<details open><summary>{} in all</summary>",
+            lost.len()
+        );
         head(page, "", &["table, row", "to", "ratio"].map(str::to_owned));
-        for (name, table, (row, peer, times)) in rows {
+        for (name, table, (row, peer, times)) in lost {
             let _ = writeln!(
                 page,
                 "<tr><th scope=\"row\">{}: {}</th><td>{}</td><td class=\"loses\">{}</td></tr>",
