@@ -1,5 +1,6 @@
 //! The program itself: its options, what started it, and clients that are not ours.
 
+mod browser;
 mod bundle;
 mod config;
 mod doctor;
@@ -19,6 +20,7 @@ mod objects;
 mod overlay;
 mod pack;
 mod reconnect;
+mod report;
 mod restart;
 mod seeing;
 mod served;

@@ -188,6 +188,9 @@ struct BenchArgs {
     /// The barge under test, if not the release build of this workspace
     #[arg(long, value_name = "PATH")]
     barge: Option<PathBuf>,
+    /// Also tell all runs in a line of JSON, as `barge bench` wants them
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     machine: Machine,
 }
@@ -328,6 +331,7 @@ fn run_bench(table: Table, args: BenchArgs) -> Result<u8> {
         rounds: args.rounds,
         size: args.size,
         barge: args.barge,
+        json: args.json,
         accel: args.machine.accel,
         mirror: args.machine.mirror,
     };

@@ -117,8 +117,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         .runs
         .map_or(if args.quick { 1 } else { 3 }, usize::from);
     let mut notes = notes(args, &place, &sizes, runs, limit.is_some());
+    let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
+    args.steps.plan(5 * JOBS.len() * runs * COLUMNS.len());
     for way in [Way::Unix, Way::Tcp, Way::Delayed, Way::Nfs, Way::Virtiofs] {
         let name = |job: &Job| format!("{}, {}", way.name(), job.name);
         let jobs: Vec<_> = JOBS.iter().filter(|job| args.wants(&name(job))).collect();
@@ -128,7 +130,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         let served = match Served::start(way, &place) {
             Ok(served) => served,
             Err(why) => {
-                notes.push(format!("{} is missing: {why}", way.name()));
+                missing.push(format!("{} is missing: {why}", way.name()));
                 continue;
             }
         };
@@ -142,6 +144,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                     let rate = measure(job, &served, COLUMNS[turn], bench, args.quick);
                     let failed = |why| Failure::new(format!("{}: {why}", name(job)));
                     all[turn].push(rate.map_err(failed)?);
+                    args.steps.done()?;
                     let mean = served.relay.as_ref().and_then(Relay::mean_write);
                     if let (0, Some(mean)) = (round, mean) {
                         messages.push(format!("{} {mean}", COLUMNS[turn].name()));
@@ -162,6 +165,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                 runs: all,
                 work: vec![Work::default(); COLUMNS.len()],
                 calls: vec![None; COLUMNS.len()],
+                limit: None,
             });
         }
     }
@@ -171,8 +175,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     Ok(Results {
         title: "barge mount, messages merged and not".into(),
         notes,
+        missing,
         servers: COLUMNS.map(|column| column.name().to_owned()).into(),
         peers: vec![1],
+        limit: COLUMNS.iter().position(|&column| column == Column::Local),
         rows,
     })
 }

@@ -58,6 +58,11 @@ const FIGURES: [(&str, &str); 6] = [
 ];
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    // A run of all cells takes a minute: one has to do when it is to be quick.
+    let args = &BenchArgs {
+        runs: args.runs.or(args.quick.then_some(1)),
+        ..args.clone()
+    };
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(
             "bench image makes a file system on a loop device, and mounts: it takes user 0",
@@ -77,6 +82,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     );
     let bed = Bed::make(&place).map_err(Failure::new)?;
     let mut columns = Vec::from(Column::ALL);
+    let cells_of_all = Runtime::ALL.into_iter().flat_map(cells);
+    let asked = cells_of_all.filter(|cell| args.wants(&cell.name()));
+    args.plan(asked.count(), columns.len());
+    let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
     for runtime in Runtime::ALL {
@@ -87,7 +96,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             continue;
         }
         if let Err(why) = bed.fill(runtime) {
-            notes.push(format!("{} is missing: {why}", runtime.name()));
+            missing.push(format!("{} is missing: {why}", runtime.name()));
             continue;
         }
         if rows.is_empty() {
@@ -95,7 +104,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                 |&column| match bed.pass(&cells[0], column, (false, false)) {
                     Ok(_) => true,
                     Err(why) => {
-                        notes.push(format!("{} is missing: {why}", column.name()));
+                        missing.push(format!("{} is missing: {why}", column.name()));
                         false
                     }
                 },
@@ -103,7 +112,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         }
         for cell in cells {
             let failed = |why| Failure::new(format!("{}: {why}", cell.name()));
-            let measured = bed.measure(&cell, &columns, args.runs()).map_err(failed)?;
+            let measured = bed.measure(&cell, &columns, args).map_err(failed)?;
             short.extend(falls_short(&cell.name(), &columns, &measured));
             rows.extend(measured);
         }
@@ -115,11 +124,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     Ok(Results {
         title: "A runtime from an image, from before the mount until after the unmount".into(),
         notes,
+        missing,
         servers: columns
             .iter()
             .map(|column| column.name().to_owned())
             .collect(),
         peers: kernel.into_iter().collect(),
+        limit: columns.iter().position(|&column| column == Column::Tmpfs),
         rows,
     })
 }
@@ -213,13 +224,19 @@ impl Bed {
     }
 
     /// The rows of a cell.
-    fn measure(&self, cell: &Cell, columns: &[Column], runs: usize) -> Result<Vec<Row>, String> {
+    fn measure(
+        &self,
+        cell: &Cell,
+        columns: &[Column],
+        args: &BenchArgs,
+    ) -> Result<Vec<Row>, String> {
         let mut figures = vec![vec![Vec::new(); columns.len()]; FIGURES.len()];
-        for round in 0..=runs {
+        for round in 0..=args.runs() {
             for turn in 0..columns.len() {
                 let turn = (turn + round) % columns.len();
                 let column = columns[turn];
                 let told = |why| format!("{}: {why}", column.name());
+                args.steps.done().map_err(|stopped| stopped.message)?;
                 // The first round warms up, and is not timed.
                 let cold = self.pass(cell, column, (true, round == 0)).map_err(told)?;
                 let warm = self.pass(cell, column, (false, false)).map_err(told)?;
@@ -242,6 +259,7 @@ impl Bed {
             work: vec![Work::default(); runs.len()],
             calls: vec![None; runs.len()],
             runs,
+            limit: None,
         };
         Ok(FIGURES.into_iter().zip(figures).map(row).collect())
     }

@@ -83,12 +83,18 @@ pub(in crate::bench) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     )];
     let tree = place.run.join("tree");
     Runtime::Node.make(&tree).map_err(Failure::new)?;
+    let named = |program: Program| format!("{} {}", Runtime::Node.name(), program.name());
+    let asked = Program::ALL.map(named);
+    args.plan(
+        asked.iter().filter(|name| args.wants(name)).count(),
+        Column::ALL.len(),
+    );
     let mut rows = Vec::new();
     for program in Program::ALL {
-        let name = format!("{} {}", Runtime::Node.name(), program.name());
+        let name = named(program);
         if args.wants(&name) {
             let failed = |why| Failure::new(format!("{name}: {why}"));
-            let (needed, measured) = bed.measure(&tree, program, args.runs()).map_err(failed)?;
+            let (needed, measured) = bed.measure(&tree, program, args).map_err(failed)?;
             notes.push(format!("{name} reads {} KiB of files", needed >> 10));
             let row = |((what, unit), runs): (_, Vec<Vec<f64>>)| Row {
                 name: format!("{name}, {what}"),
@@ -96,6 +102,7 @@ pub(in crate::bench) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                 work: vec![Work::default(); runs.len()],
                 calls: vec![None; runs.len()],
                 runs,
+                limit: None,
             };
             rows.extend(FIGURES.into_iter().zip(measured).map(row));
         }
@@ -103,8 +110,10 @@ pub(in crate::bench) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     Ok(Results {
         title: "Node.js from an image in an object store that is 20 ms away".into(),
         notes,
+        missing: Vec::new(),
         servers: Column::ALL.map(|column| column.name().to_owned()).into(),
         peers: Vec::new(),
+        limit: None,
         rows,
     })
 }
@@ -126,7 +135,7 @@ impl Bed {
         &self,
         tree: &Path,
         program: Program,
-        runs: usize,
+        args: &BenchArgs,
     ) -> Result<(u64, Figures), String> {
         let trace = self.run.join("trace");
         let needed = self.record(tree, program, &trace)?;
@@ -135,8 +144,9 @@ impl Bed {
         for column in Column::ALL {
             images.push(self.pack(tree, column, &trace)?);
         }
-        for round in 0..=runs {
+        for round in 0..=args.runs() {
             for (column, image) in Column::ALL.into_iter().zip(&images) {
+                args.steps.done().map_err(|stopped| stopped.message)?;
                 let told = |why| format!("{}: {why}", column.name());
                 let figure = self.pass(program, column, image).map_err(told)?;
                 // The first round warms up.
