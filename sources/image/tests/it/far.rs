@@ -9,14 +9,22 @@ use vfs::Patience;
 /// An image's bytes. Reading them takes full patience, and no file has them.
 pub(crate) struct Far {
     pub(crate) bytes: MemoryRanges,
+    run: u64,
     /// Where each read began, and how many bytes it was for.
     reads: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Far {
+    /// One whose runs are as long as a disk's.
     pub(crate) fn new(bytes: Vec<u8>) -> Arc<Far> {
+        Far::with_run(bytes, 1 << 20)
+    }
+
+    /// One of which `run` bytes are worth reading ahead.
+    pub(crate) fn with_run(bytes: Vec<u8>, run: u64) -> Arc<Far> {
         Arc::new(Far {
             bytes: MemoryRanges(bytes),
+            run,
             reads: Mutex::default(),
         })
     }
@@ -42,7 +50,7 @@ impl RangeSource for Far {
     }
 
     fn run(&self) -> u64 {
-        self.bytes.run()
+        self.run
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {

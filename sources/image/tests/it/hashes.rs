@@ -246,6 +246,31 @@ fn what_is_hot_is_read_ahead_in_few_pieces_and_never_again() {
 }
 
 #[test]
+fn what_is_far_away_is_read_ahead_by_several_and_once() {
+    let range = |(first, count)| Hot { first, count };
+    let hot = [(0, 3), (60, 200), (300, 1), (302, 200)].map(range);
+    let Some(image) = image(&[], &hot, None) else {
+        return;
+    };
+    let source = Far::with_run(image, 80 * CHUNK);
+    let fs = open(&source, &Trust::Hashes).expect("an image");
+    source.reads();
+    let thread = fs.read_ahead().expect("there is a list");
+    thread.join().expect("no panic");
+    let reads = source.reads();
+    let mut chunks: Vec<_> = (reads.iter())
+        .flat_map(|(at, len)| at / CHUNK..(at + len).div_ceil(CHUNK))
+        .filter(|chunk| *chunk < 502)
+        .collect();
+    chunks.sort_unstable();
+    let wanted = |chunk: &u64| hot.iter().any(|hot| hot.range().contains(&(chunk * CHUNK)));
+    // The first ones came when it was opened.
+    let expected: Vec<_> = (3..502).filter(wanted).collect();
+    chunks.retain(|chunk| *chunk >= 3);
+    assert_eq!(chunks, expected, "{reads:?}");
+}
+
+#[test]
 fn no_more_is_read_ahead_than_half_of_the_cache() {
     let hot = [Hot {
         first: 0,
