@@ -168,7 +168,11 @@ impl<'a> Metadata<'a> {
         // The first slot stays empty: there is no inode 0.
         let mut free = BTreeSet::from([(BLOCK - INODE_SLOT, 0)]);
         let mut next = 1;
-        for form in &mut self.forms {
+        // Who opens the image reads the root and the packed inode, at one go if they are close.
+        let packed = self.common.packed;
+        let others = (1..self.forms.len()).filter(|at| Some(*at) != packed);
+        for at in core::iter::once(0).chain(packed).chain(others) {
+            let form = &mut self.forms[at];
             let bytes = form.bytes().next_multiple_of(INODE_SLOT);
             let fits = free.range((bytes, 0)..).next().copied();
             let at = match fits {

@@ -124,7 +124,7 @@ impl OfTree {
         }
     }
 
-    fn file(&self) -> Result<Arc<dyn vfs::File>, Errno> {
+    fn file(&self) -> vfs::Result<Arc<dyn vfs::File>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*open {
             return Ok(file.clone());

@@ -35,7 +35,7 @@ const STACK: usize = 256 << 10;
 /// What the process may have held at most: the harness, and on each thread a few times the largest cluster (1 and 12 MiB) and the cache.
 const MOST_MEMORY_KIB: u64 = 256 << 10;
 
-/// Pieces of an image that all calls together may read: what has an end took a thousandth of that.
+/// Pieces of a small image that all calls together may read: far more than what has an end takes.
 const MOST_READS: u64 = 5_000_000;
 
 /// An image that counts how often it is read.
@@ -143,7 +143,7 @@ fn numbers() -> std::ops::Range<u64> {
 
 fn change_and_look_at(format: Format) {
     let wholes = images::of(format);
-    let fields: Vec<Vec<Field>> = wholes.iter().map(|whole| fields::of(whole)).collect();
+    let fields: Vec<Vec<Field>> = wholes.iter().map(fields::of).collect();
     // As they were made there is nothing wrong with them.
     for whole in &wholes {
         whole.assert_sound();

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use erofs::read::{Cluster, Error, Image, Storage};
 use pack::erofs::{Compression, Options};
+use pack::{Attributes, Kind, NodeId, Plan};
 
 use crate::trees::{is_root, one_file, plan_of, run, seen, text, tree, written};
 
@@ -281,6 +282,27 @@ fn equal_parts_are_stored_once() {
             "{compression:?}: {once}, without {thrice}"
         );
     }
+}
+
+#[test]
+fn small_files_share_blocks() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut plan = Plan::new(Attributes::default());
+    for number in 0..200 {
+        let (name, file) = (format!("{number}"), Kind::file(text(5000 + number)));
+        plan.add(NodeId::ROOT, name.as_bytes(), Attributes::default(), file);
+    }
+    let size = |pack_small| {
+        let options = Options {
+            compression: Compression::Lz4(3),
+            pack_small,
+            ..Options::default()
+        };
+        let image = written(&plan, &options, dir.path());
+        fs::metadata(image).expect("there").len()
+    };
+    let (together, apart) = (size(true), size(false));
+    assert!(together * 3 < apart, "{together}, each by itself {apart}");
 }
 
 #[test]
