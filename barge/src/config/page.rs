@@ -70,12 +70,7 @@ pub(crate) fn page() -> String {
     for arg in schema.options() {
         let key = arg.get_long().expect("options have names");
         match schema.is_of_share(key) {
-            true => entry(
-                &mut page,
-                key,
-                &takes(arg),
-                "For all shares: see above",
-            ),
+            true => entry(&mut page, key, &takes(arg), "For all shares: see above"),
             false => option(&mut page, arg),
         }
     }
