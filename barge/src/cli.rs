@@ -10,6 +10,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 use crate::bench::BenchArgs;
 use crate::config::{Config, ConfigArgs};
 use crate::connect::ConnectArgs;
+use crate::doctor::DoctorArgs;
 use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 use crate::mount::MountArgs;
 use crate::pack::{CheckArgs, PackArgs};
@@ -136,6 +137,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Show what a server does, as it does it: one with --http
     Top(TopArgs),
+    /// Say what works on this machine, what each missing piece costs, and what brings it; the status is 0 if directories can be served
+    Doctor(DoctorArgs),
     /// Measure barge beside its peers
     Bench(BenchArgs),
     /// Print a completion script for a shell

@@ -18,7 +18,7 @@ use transports::fusedev::MountFlag;
 
 use crate::mount::HelperArgs;
 use crate::mount::options::is_for_fstab;
-use crate::{Done, Failure, background, service, signals};
+use crate::{Done, Failure, background, service, signals, trouble};
 
 #[derive(Args)]
 pub(crate) struct ConnectArgs {
@@ -112,8 +112,11 @@ fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
 
 /// `barge connect`
 pub(crate) fn run(args: &ConnectArgs) -> Done {
-    if !args.foreground && !background::is_background() {
-        return background::start();
+    if !background::is_background() {
+        trouble::mount_point(&args.dir)?;
+        if !args.foreground {
+            return background::start();
+        }
     }
     let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", args.source));
     let settled = settle(&args.source, &args.options);
@@ -153,7 +156,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Done {
         settled.flags,
         data.as_c_str(),
     )
-    .map_err(|error| Failure::new(format!("{}: {error}", args.dir.display())))?;
+    .map_err(|error| Failure::new(trouble::mounting(&args.dir, "9p", &error.into())))?;
     // The kernel has its own.
     drop(kernels);
     background::ready()?;

@@ -11,6 +11,7 @@ mod calls;
 mod cli;
 mod config;
 mod connect;
+mod doctor;
 mod files;
 mod log;
 mod mount;
@@ -22,7 +23,9 @@ mod service;
 mod signals;
 mod source;
 mod tier;
+mod tools;
 mod touched;
+mod trouble;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Check(args) => pack::check(args),
         Command::Config(args) => config::run(args),
         Command::Top(args) => seeing::top(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => reference::completions(args),
         Command::Man(args) => reference::man(args),

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use vfs::{Errno, FileSystem};
 
 use crate::Failure;
+use crate::trouble::opening;
 
 /// What a SOURCE argument names.
 #[derive(Clone, Debug)]
@@ -97,15 +98,7 @@ impl Source {
             return Ok(self);
         }
         let signed = match &self {
-            Source::Tree(barge_client::Source::Object(url)) => {
-                let mut url = url.clone();
-                url.sign(keys);
-                Some(barge_client::Source::Object(url))
-            }
-            Source::Tree(tree) => {
-                let image = tree.image();
-                image.map(|image| barge_client::Source::Image(image.signed(keys)))
-            }
+            Source::Tree(tree) => tree.signed(keys),
             Source::Referral { .. } => None,
         };
         signed
@@ -118,7 +111,7 @@ impl Source {
         match self {
             Source::Tree(tree) => tree
                 .open(hostdir)
-                .map_err(|error| Failure::new(format!("{self}: {error}"))),
+                .map_err(|error| Failure::new(format!("{self}: {}", opening(tree, &error)))),
             // What is shown in its place to those who cannot be sent.
             Source::Referral { .. } => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }

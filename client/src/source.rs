@@ -66,6 +66,12 @@ impl FromStr for Source {
                 let url = text.parse().map(Source::Object);
                 url.map_err(|error: objects::BadUrl| bad(&error))
             }
+            Some((scheme, rest)) if is_scheme(text, scheme) && alike(scheme).is_some() => {
+                let close = alike(scheme).unwrap_or_default();
+                Err(bad(&format_args!(
+                    "expected a scheme that is known, got '{scheme}': '{close}:{rest}' perhaps"
+                )))
+            }
             Some((scheme, _)) if is_scheme(text, scheme) => Err(bad(&format_args!(
                 "expected PATH, dir:PATH, image:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, \
                  9p+virtio:SOCKET, nfs://HOST, nfs+unix:SOCKET, virtiofs:SOCKET, s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, \
@@ -81,6 +87,19 @@ impl FromStr for Source {
 /// Whether the text is a URL rather than a path with a colon in it.
 fn is_scheme(text: &str, scheme: &str) -> bool {
     text[scheme.len()..].starts_with("://")
+}
+
+/// The scheme of a URL that was meant, if one is like it.
+fn alike(scheme: &str) -> Option<&'static str> {
+    // A letter of three may be wrong, or two have changed places.
+    const ALIKE: f64 = 0.6;
+    let scheme = scheme.to_lowercase();
+    let known = [remote::Url::SCHEMES, objects::Url::SCHEMES].concat();
+    let likeness = |known: &&'static str| strsim::normalized_damerau_levenshtein(&scheme, known);
+    let best = known
+        .into_iter()
+        .max_by(|one, other| likeness(one).total_cmp(&likeness(other)))?;
+    (likeness(&best) > ALIKE).then_some(best)
 }
 
 /// Whether the text is the URL of an object.
@@ -157,6 +176,18 @@ impl Source {
     pub fn keep_in(&mut self, tier: &TierOptions) {
         if let Source::Object(url) = self {
             url.keep_in(tier);
+        }
+    }
+
+    /// The same, but it has to be signed with one of `keys`, which are files of PEM; nothing if it is no image.
+    pub fn signed(&self, keys: &[PathBuf]) -> Option<Source> {
+        match self {
+            Source::Object(url) => {
+                let mut url = url.clone();
+                url.sign(keys);
+                Some(Source::Object(url))
+            }
+            other => Some(Source::Image(other.image()?.signed(keys))),
         }
     }
 
@@ -289,6 +320,16 @@ mod tests {
         for text in ["", "dir:", "image:", "mem:x", "ftp://h/x", "s3://b"] {
             let bad = text.parse::<Source>().expect_err(text).to_string();
             assert!(bad.contains("expected"), "{bad}");
+        }
+        for (text, close) in [
+            ("nsf://h/x", "'nfs://h/x' perhaps"),
+            ("9P://h", "'9p://h' perhaps"),
+            ("htps://h/x", "'https://h/x' perhaps"),
+            ("virtio-fs://s", "'virtiofs://s' perhaps"),
+            ("smb://h/x", "got scheme 'smb'"),
+        ] {
+            let bad = text.parse::<Source>().expect_err(text).to_string();
+            assert!(bad.ends_with(close), "{bad}");
         }
     }
 }

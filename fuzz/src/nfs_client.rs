@@ -5,7 +5,7 @@
 
 use arbitrary::{Result, Unstructured};
 use nfs::client::v4::{self, Compound, Piece, StateId, Steps};
-use nfs::client::{Ask, Body, Calls, Credentials, Failure, Page, Received, Tree, v3};
+use nfs::client::{Apart, Ask, Body, Calls, Credentials, Failure, Page, Received, Tree, v3};
 use vfs::{Caller, Name};
 use wire::Xdr;
 
@@ -308,6 +308,19 @@ fn callbacks(input: &mut Unstructured<'_>) -> Result<()> {
                 }
             }
         }
+        if input.arbitrary()? {
+            // The answer to a read, almost.
+            let (offset, len) = (OFFSET as u32, u32::from(input.arbitrary::<u8>()?));
+            let words: &[u32] = match read.plus {
+                true => &[0, 0, 2, 22, 0, 68, 0, 1, 1, 0, 0, offset, len],
+                false => &[0, 0, 2, 22, 0, 25, 0, 1, len],
+            };
+            let wrong = input.int_in_range(0..=2 * words.len())?;
+            for (at, word) in words.iter().enumerate() {
+                (word ^ u32::from(at == wrong)).put(&mut message);
+            }
+            message.resize(message.len() + len.next_multiple_of(4) as usize, 7);
+        }
         message.extend(bytes(input)?);
         let mark = (message.len() - 4) as u32 | 1 << 31;
         message[..4].copy_from_slice(&mark.to_be_bytes());
@@ -335,9 +348,18 @@ struct Flights {
 /// Whole messages on a connection with a few calls in flight, of which some nobody waits for any more.
 fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'_>) -> Result<()> {
     let ask = v3::Mount { path: b"/" };
+    let read = read(input.arbitrary()?);
+    let compound = Compound {
+        minor: 0,
+        sequence: None,
+        steps: &read,
+    };
     for _ in 0..input.int_in_range(0..=3)? {
         flights.xid += 1;
-        let number = calls.call(flights.xid, &Caller::ROOT, &ask, &mut Vec::new());
+        let number = match input.arbitrary()? {
+            true => calls.call(flights.xid, &Caller::ROOT, &ask, &mut Vec::new()),
+            false => calls.call(flights.xid, &Caller::ROOT, &compound, &mut Vec::new()),
+        };
         let number = number.expect("room");
         assert!(!flights.numbers.contains(&number), "in use");
         flights.numbers.push(number);
@@ -360,7 +382,23 @@ fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'
         if calls.frame(&message) != Ok(Some(message.len())) {
             continue;
         }
-        if let Ok(Received::Answer { number, result }) = calls.receive(&message) {
+        let apart = calls.apart(&message);
+        let received = calls.receive(&message);
+        if let Some(Apart { number, head, len }) = apart {
+            // What may land without being looked at whole is nothing else than what is taken whole.
+            let result = Ok(());
+            assert_eq!(received, Ok(Received::Answer { number, result }));
+            let (head, payload) = message.split_at(head);
+            let before = Body::before(head).expect("a head");
+            let read = |done: v4::Done<v4::ReadPieces<'_>>| {
+                let read = done.result.expect("read");
+                (read.pieces().collect::<Vec<_>>(), read.eof)
+            };
+            let landed = compound.landed(before.bytes(), &payload[..len]).map(read);
+            let body = Body::of(&message).expect("results");
+            assert_eq!(landed, compound.answer(body.bytes()).map(read));
+        }
+        if let Ok(Received::Answer { number, result }) = received {
             let asked = flights.numbers.iter().position(|&asked| asked == number);
             flights.numbers.swap_remove(asked.expect("somebody asked"));
             match (Body::of(&message), result) {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use vfs::{Caller, Capabilities, Cx, Errno, Node, Result, SetAttr};
 
 use crate::squash::Whom;
-use crate::{Layer, Opened, ReadOnly, Squash, forward};
+use crate::{Layer, Opened, ReadOnly, Squash, Through, forward};
 
 mod parse;
 mod pattern;
@@ -95,9 +95,9 @@ impl Clients {
     /// What becomes of a client's request, and on whose behalf.
     pub(crate) fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
         Ok(match self.of(cx)? {
-            None => (&Open, Cow::Borrowed(cx.caller)),
+            None => (&Through, Cow::Borrowed(cx.caller)),
             Some(entry) => {
-                let layer: &dyn Layer = if entry.read_only { &ReadOnly } else { &Open };
+                let layer: &dyn Layer = if entry.read_only { &ReadOnly } else { &Through };
                 (layer, entry.squash.caller(cx))
             }
         })
@@ -135,22 +135,5 @@ impl Layer for Clients {
         handle attr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
         file_attr read write readdir fsync flush allocate seek extents copy lease
-    }
-}
-
-/// What is below, as it is.
-pub(crate) struct Open;
-
-impl Layer for Open {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
-    forward! {
-        id above
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
     }
 }

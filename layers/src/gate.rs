@@ -15,8 +15,7 @@ use arc_swap::ArcSwapOption;
 use vfs::lock::{HostLock, Space};
 use vfs::{Attr, Caller, Capabilities, Cx, Errno, Node, Result, SetAttr};
 
-use crate::clients::Open;
-use crate::{Clients, Layer, Opened, ReadOnly, Squash, forward};
+use crate::{Clients, Layer, Opened, ReadOnly, Squash, Through, forward};
 
 /// The layer.
 pub struct Gate {
@@ -67,7 +66,7 @@ impl Gate {
         let terms = terms.as_deref().ok_or(Errno::ESTALE)?;
         let (layer, who) = match &terms.clients {
             Some(clients) => clients.choose(cx)?,
-            None => (&Open as &dyn Layer, Cow::Borrowed(cx.caller)),
+            None => (&Through as &dyn Layer, Cow::Borrowed(cx.caller)),
         };
         let layer = if terms.read_only { &ReadOnly } else { layer };
         Ok((layer, terms.squash.of(cx, who)))

@@ -9,8 +9,8 @@ use layers::gate::Terms;
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, Whom};
 use layers::{
-    Bundle, Clients, Gate, IdMap, IdRange, Layer, MapIds, PageCache, Record, Touched, Trace,
-    XattrMap, stack,
+    Bundle, Clients, Gate, IdMap, IdRange, Layer, MapIds, PageCache, Record, Through, Touched,
+    Trace, XattrMap, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -28,25 +28,9 @@ fn over(layer: impl Layer) -> Subject {
 mod empty {
     use super::*;
 
-    struct Empty;
-
-    impl Layer for Empty {
-        fn capabilities(&self, inner: vfs::Capabilities) -> vfs::Capabilities {
-            inner
-        }
-
-        layers::forward! {
-            id above
-            root resolve sync
-            handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-            unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-            file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-        }
-    }
-
     fn subject() -> Subject {
-        let fs = stack(Memory::new(clock()), Empty);
-        Subject::new(stack(fs, Arc::new(Empty)), Profile::posix())
+        let fs = stack(Memory::new(clock()), Through);
+        Subject::new(stack(fs, Arc::new(Through)), Profile::posix())
     }
 
     vfs_testkit::conformance!(subject);

@@ -1,21 +1,22 @@
 //! What goes below the page cache: how many messages, which, and what is told when they fail.
 
+mod common;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::{Data, Passing, RW, create, open, tried, with};
 use layers::fault::{Fault, What, When};
 use layers::pagecache::{Mode, Options, PageCache};
-use layers::{Layer, Opened, stack};
+use layers::{Opened, stack};
 use memory::Memory;
 use vfs::{
-    Call, Caller, Capabilities, Cx, Errno, File, FileSystem, Name, Node, Op, OpenFlags, Payload,
-    Result, SetAttr, Sink, Want,
+    Call, Caller, Cx, Errno, File, FileSystem, Op, OpenFlags, Payload, Result, SetAttr, Sink, Want,
 };
 use vfs_testkit::{Bytes, Room, clock};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// Notes the messages that arrive: offsets and lengths.
 #[derive(Default)]
@@ -30,19 +31,7 @@ impl Messages {
     }
 }
 
-impl Layer for Messages {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
-    layers::forward! {
-        id above
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr readdir fsync flush allocate seek extents copy lease
-    }
-
+impl Passing for Messages {
     fn read(
         &self,
         inner: Opened<'_>,
@@ -91,39 +80,13 @@ fn bed(mode: Mode, memory: u64) -> Bed {
         memory: memory as usize,
         threads: 2,
     });
-    let over = stack(stack(below.clone(), fault.clone()), messages.clone());
+    let over = stack(stack(below.clone(), fault.clone()), Data(messages.clone()));
     Bed {
         below,
         messages,
         fault,
         above: stack(over, cache.expect("a thread")),
     }
-}
-
-fn with<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> T {
-    tried(act).expect("works")
-}
-
-fn tried<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> Result<T> {
-    let call = Call::detached();
-    act(&Cx::new(&Caller::ROOT, &call))
-}
-
-fn create(fs: &dyn FileSystem, name: &str) -> Arc<dyn File> {
-    with(|cx| {
-        let name = Name::new(name.as_bytes())?;
-        let mode = vfs::Mode::exactly(0o644);
-        fs.root(cx)?.create(cx, name, RW, mode)
-    })
-    .1
-}
-
-fn node(fs: &dyn FileSystem, name: &str) -> Arc<dyn Node> {
-    with(|cx| fs.root(cx)?.lookup(cx, Name::new(name.as_bytes())?)).node
-}
-
-fn open(fs: &dyn FileSystem, name: &str, flags: OpenFlags) -> Arc<dyn File> {
-    with(|cx| node(fs, name).open(cx, flags))
 }
 
 fn write(file: &dyn File, at: u64, data: &[u8]) {
@@ -339,19 +302,7 @@ fn writes_past_the_cache_are_seen_and_see_what_was_written() {
 #[derive(Default)]
 struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
-impl Layer for Meanwhile {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
-    layers::forward! {
-        id above
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr write readdir fsync flush allocate seek extents copy lease
-    }
-
+impl Passing for Meanwhile {
     fn read(
         &self,
         inner: Opened<'_>,
@@ -402,7 +353,7 @@ fn what_was_on_its_way_is_not_kept_over_a_change() {
             write(&*create(&*below, "f"), 0, b"before");
             let meanwhile = Arc::new(Meanwhile::default());
             let cache = PageCache::new(Options::default()).expect("a thread");
-            let above = stack(stack(below, meanwhile.clone()), cache);
+            let above = stack(stack(below, Data(meanwhile.clone())), cache);
             let (reader, writer) = (open(&*above, "f", RW), open(&*above, "f", RW | past));
             let act = Box::new(move || change(&*writer));
             *meanwhile.0.lock().expect("no panic holds it") = Some(act);

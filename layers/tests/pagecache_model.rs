@@ -3,19 +3,20 @@
 //! The model is the tree itself, below the faults, and what its file was since each opening: close to open, a reader may see
 //! any of that, and must see the last of it once he opens anew. What a failure takes must be told by fsync or close.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::{RW, tried};
 use layers::fault::{Fault, What, When};
 use layers::pagecache::{Mode, Options, PageCache};
 use layers::stack;
 use memory::Memory;
 use proptest::prelude::*;
-use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, Op, OpenFlags, Result, SetAttr};
+use vfs::{Cx, Errno, File, FileSystem, Name, Op, OpenFlags, Result, SetAttr};
 use vfs_testkit::{Bytes, Room, clock};
-
-const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// Twice as much as the cache has memory for.
 const LONGEST: u64 = 2 << 20;
@@ -93,11 +94,6 @@ struct Model {
     pending: bool,
     /// It was written through the cache since all had closed it.
     written: bool,
-}
-
-fn tried<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> Result<T> {
-    let call = Call::detached();
-    act(&Cx::new(&Caller::ROOT, &call))
 }
 
 fn all(file: &dyn File) -> Vec<u8> {

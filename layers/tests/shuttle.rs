@@ -1,21 +1,19 @@
 //! The page cache's threads in orders that a clock seldom brings about: by chance, and by few well-chosen changes of turn (PCT). A run that comes
 //! to no end, all threads waiting, is a failure as well.
 
+mod common;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::{Data, Passing, RW, tried, with};
 use layers::fault::{Fault, What, When};
 use layers::pagecache::{Mode, Options, PageCache};
-use layers::{Layer, Opened, stack};
+use layers::{Opened, stack};
 use memory::Memory;
 use shuttle::thread::{spawn, yield_now};
-use vfs::{
-    Call, Caller, Capabilities, Cx, Errno, File, FileSystem, Name, Op, OpenFlags, Payload, Result,
-    SetAttr, Sink,
-};
+use vfs::{Cx, Errno, File, FileSystem, Op, Payload, Result, SetAttr, Sink};
 use vfs_testkit::{Bytes, Room, clock};
-
-const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// More than a message carries, so that some leaves by itself.
 const PIECE: usize = 700 << 10;
@@ -24,19 +22,7 @@ const PIECE: usize = 700 << 10;
 /// no more than memory.
 struct Slow;
 
-impl Layer for Slow {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
-    layers::forward! {
-        id above
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr readdir fsync flush allocate seek extents copy lease
-    }
-
+impl Passing for Slow {
     fn read(
         &self,
         inner: Opened<'_>,
@@ -87,7 +73,7 @@ fn bed(memory: usize) -> Bed {
         memory,
         threads: 2,
     });
-    let over = stack(stack(below.clone(), fault.clone()), Slow);
+    let over = stack(stack(below.clone(), fault.clone()), Data(Arc::new(Slow)));
     Bed {
         below,
         fault,
@@ -95,28 +81,12 @@ fn bed(memory: usize) -> Bed {
     }
 }
 
-fn tried<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> Result<T> {
-    let call = Call::detached();
-    act(&Cx::new(&Caller::ROOT, &call))
-}
-
-fn with<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> T {
-    tried(act).expect("works")
-}
-
 fn create(fs: &dyn FileSystem) -> Arc<dyn File> {
-    with(|cx| {
-        let mode = vfs::Mode::exactly(0o644);
-        fs.root(cx)?.create(cx, Name::new(b"file")?, RW, mode)
-    })
-    .1
+    common::create(fs, "file")
 }
 
 fn open(fs: &dyn FileSystem) -> Arc<dyn File> {
-    with(|cx| {
-        let found = fs.root(cx)?.lookup(cx, Name::new(b"file")?)?;
-        found.node.open(cx, RW)
-    })
+    common::open(fs, "file", RW)
 }
 
 fn write(file: &dyn File, at: usize, byte: u8, len: usize) -> Result<usize> {

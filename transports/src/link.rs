@@ -23,6 +23,18 @@ pub trait Link: Send + Sync {
     /// a message that is not whole is void, and comes again from its beginning: a connection that is made anew by itself.
     fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize>;
 
+    /// Receives until `buf` is full, however long that takes; `UnexpectedEof` if the peer ends before.
+    fn recv_exact(&self, buf: &mut [u8]) -> io::Result<()> {
+        let mut come = 0;
+        while come < buf.len() {
+            match self.recv(&mut buf[come..], true)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                got => come += got,
+            }
+        }
+        Ok(())
+    }
+
     /// Sends of `bytes` as many as go, with `wait` all of them, and says how many. Without
     /// `wait`, `WouldBlock` if none go at once.
     fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize>;
@@ -422,18 +434,6 @@ fn retry<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
 mod tests {
     use super::*;
 
-    fn all(link: &StreamLink, mut len: usize) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        while len > 0 {
-            let mut buf = vec![0; len];
-            let got = link.recv(&mut buf, true).expect("received");
-            assert!(got > 0, "ended early");
-            bytes.extend_from_slice(&buf[..got]);
-            len -= got;
-        }
-        bytes
-    }
-
     #[test]
     fn pieces_arrive_in_a_row_however_many_go_at_once() {
         let (one, other) = pair().expect("a pair");
@@ -445,7 +445,8 @@ mod tests {
         for (from, to) in [(&one, &other), (&pipe, &pipe)] {
             std::thread::scope(|scope| {
                 let sent = scope.spawn(|| from.send_vectored(&slices, true).expect("sent"));
-                let got = all(to, large.len() + 8);
+                let mut got = vec![0; large.len() + 8];
+                to.recv_exact(&mut got).expect("received");
                 assert_eq!(sent.join().expect("no panic"), got.len());
                 assert!(got == pieces.concat());
             });
@@ -473,6 +474,8 @@ mod tests {
         assert!(sent > 4 && sent < large.len(), "{sent}");
         let more = one.send_vectored(&slices, false).map_err(|e| e.kind());
         assert_eq!(more.err(), Some(ErrorKind::WouldBlock));
-        assert_eq!(&all(&other, sent)[..5], b"head\x07");
+        let mut got = vec![0; sent];
+        other.recv_exact(&mut got).expect("received");
+        assert_eq!(&got[..5], b"head\x07");
     }
 }

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -193,7 +194,11 @@ fn abstract_addr(path: &Path) -> io::Result<Option<SocketAddr>> {
 }
 
 fn is_abandoned(path: &Path) -> bool {
-    matches!(UnixStream::connect(path), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
+    // Anything else is refused as well.
+    let is_socket =
+        std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    is_socket
+        && matches!(UnixStream::connect(path), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Errors of accept(2) that are one connection's, or pass: the next one may do.
@@ -266,6 +271,17 @@ mod tests {
         exchange(&Addr::Unix(
             format!("@barge-test-{}", std::process::id()).into(),
         ));
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("file");
+        std::fs::write(&path, "mine").expect("written");
+        let bound = Listener::bind(&Addr::Unix(path.clone()));
+        let error = bound.err().map(|error| error.kind());
+        assert_eq!(error, Some(ErrorKind::AddrInUse));
+        assert_eq!(std::fs::read_to_string(&path).expect("there"), "mine");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::{Malformed, Put, Reader};
 pub struct XdrReader<'a> {
     rest: Reader<'a>,
     len: usize,
+    payload: Option<&'a [u8]>,
 }
 
 impl<'a> XdrReader<'a> {
@@ -15,6 +16,15 @@ impl<'a> XdrReader<'a> {
         XdrReader {
             rest: Reader::new(bytes),
             len: bytes.len(),
+            payload: None,
+        }
+    }
+
+    /// Reads `bytes` from the start, and behind them opaque data that stands elsewhere: `payload`, whose padding is not looked at.
+    pub fn before(bytes: &'a [u8], payload: &'a [u8]) -> XdrReader<'a> {
+        XdrReader {
+            payload: Some(payload),
+            ..XdrReader::new(bytes)
         }
     }
 
@@ -30,7 +40,10 @@ impl<'a> XdrReader<'a> {
 
     /// Nothing may be left.
     pub fn end(&self) -> Result<(), Malformed> {
-        self.rest.end()
+        match self.payload {
+            None => self.rest.end(),
+            Some(_) => Err(Malformed::new("expected the payload to be read")),
+        }
     }
 
     /// An unsigned integer.
@@ -48,6 +61,11 @@ impl<'a> XdrReader<'a> {
     /// Opaque data of a length that both sides know, padding included.
     #[inline]
     pub fn fixed(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        if self.rest().is_empty()
+            && let Some(payload) = self.payload.take_if(|payload| payload.len() == len)
+        {
+            return Ok(payload);
+        }
         let bytes = self.rest.bytes(len)?;
         self.rest.bytes(padding(len))?;
         Ok(bytes)

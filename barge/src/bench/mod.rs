@@ -1,19 +1,24 @@
 //! `barge bench`: barge beside its peers, on this machine, in the same run.
 //!
 //! Runs alternate between the servers, so that a drift of the machine's speed meets all of them; each cell
-//! is the median of several runs, with the least and the most. Peers that are not installed are named.
+//! is the median of several runs, with the least and the most. Peers that are not installed are named. Where a row has one, what this
+//! machine does at best is measured by turns with the rest ([`physical`]).
 
+mod all;
 mod coalescing;
+mod guest;
 mod image;
 mod network;
 mod nfs;
 mod ninep;
+mod physical;
 mod place;
 mod process;
 mod readplus;
 mod replay;
 mod report;
 mod rounds;
+mod steps;
 mod syscalls;
 mod virtiofs;
 mod zerocopy;
@@ -24,15 +29,18 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use self::all::Unmeasured;
+use self::report::{Outputs, Results};
+use self::steps::Steps;
 use crate::{Done, Failure};
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct BenchArgs {
     /// Which table
     table: Table,
-    /// Of replay: the trace, and on what its calls are made
-    #[arg(value_names = ["FILE", "SOURCE"], num_args = 2, required_if_eq("table", "replay"))]
-    replay: Vec<String>,
+    /// Of replay: the trace, and on what its calls are made. Of show: what --json has written
+    #[arg(value_names = ["FILE", "SOURCE"], num_args = 0..=2)]
+    files: Vec<String>,
     /// Of replay: make calls when the trace says, not as fast as it goes
     #[arg(long)]
     paced: bool,
@@ -45,11 +53,11 @@ pub(crate) struct BenchArgs {
     /// Few and short runs: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,
-    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1]
+    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1; of image 5, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
-    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing and
-    /// image always the latter]
+    /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing,
+    /// image and objects always the latter]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The size of each of readplus's files [default: 64, or 8 when quick], and of coalescing's [default: 256, or 64]
@@ -58,13 +66,20 @@ pub(crate) struct BenchArgs {
     /// Only rows whose name has this in it
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Also write the results to a file, as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Also what takes a kernel's client, in virtual machines: caches of the 9P client, virtiofs, READ_PLUS (of all, coalescing,
+    /// virtiofs and readplus); takes barge-guest
+    #[arg(long)]
+    guest: bool,
+    #[command(flatten)]
+    outputs: Outputs,
+    #[arg(skip)]
+    steps: Steps,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Table {
+    /// Every table but replay, one after the other; one that fails is told of, and the others go on
+    All,
     /// 9P over Unix sockets and TCP, beside diod
     #[value(name = "9p")]
     Nine,
@@ -74,10 +89,14 @@ enum Table {
     Image,
     /// NFS over loopback TCP, beside nfs-ganesha
     Nfs,
+    /// Node.js from an image in an object store that is 20 ms away, with and without a trace
+    Objects,
     /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
     Readplus,
     /// The calls of a trace (`barge serve --trace`) on any source: replay FILE SOURCE
     Replay,
+    /// A report again, of what --json has written: show FILE
+    Show,
     /// virtiofs without a virtual machine, beside virtiofsd
     Virtiofs,
     /// 9P with and without zero copy, by sizes, over Unix sockets, TCP and a virtqueue
@@ -101,6 +120,11 @@ impl BenchArgs {
         only.is_none_or(|only| name.contains(only.as_str()))
     }
 
+    /// So many cells more will be measured, on so many servers each.
+    fn plan(&self, cells: usize, servers: usize) {
+        self.steps.plan((self.runs() + 1) * cells * servers);
+    }
+
     /// How it is measured.
     fn note(&self, place: &place::Place) -> String {
         format!(
@@ -112,35 +136,66 @@ impl BenchArgs {
     }
 }
 
+impl Table {
+    /// As the command line has it.
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or(String::new(), |value| value.get_name().to_owned())
+    }
+
+    /// Measures one that is measured here.
+    fn measure(self, args: &BenchArgs) -> Result<Results, Unmeasured> {
+        Ok(match self {
+            Table::Nine => ninep::run(args)?,
+            Table::Coalescing => coalescing::run(args)?,
+            Table::Image => image::run(args)?,
+            Table::Nfs => nfs::run(args)?,
+            Table::Objects => image::far::run(args)?,
+            Table::Readplus => readplus::run(args)?,
+            Table::Virtiofs => virtiofs::run(args)?,
+            Table::Zerocopy => zerocopy::run(args)?,
+            Table::All | Table::Replay | Table::Show => {
+                let why = format!("{} is no table", self.name());
+                return Err(Unmeasured::Failed(Failure::usage(why)));
+            }
+        })
+    }
+}
+
 fn run_replay(args: &BenchArgs) -> Done {
-    let [file, source] = args.replay.as_slice() else {
+    let [file, source] = args.files.as_slice() else {
         return Err(Failure::usage("replay: expected FILE SOURCE"));
     };
     let mut replayed = replay::run(file.as_ref(), source, args.paced, args.changes)?;
     print!("{}", replayed.text());
-    if let Some(path) = &args.json {
+    if let Some(path) = &args.outputs.json {
         std::fs::write(path, replayed.json())
             .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
+fn run_show(args: &BenchArgs) -> Done {
+    let [file] = args.files.as_slice() else {
+        return Err(Failure::usage("show: expected FILE"));
+    };
+    args.outputs.give(&report::shape::read(file.as_ref())?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// `barge bench`
 pub(crate) fn run(args: &BenchArgs) -> Done {
-    let results = match args.table {
-        Table::Replay => return run_replay(args),
-        Table::Nine => ninep::run(args)?,
-        Table::Coalescing => coalescing::run(args)?,
-        Table::Image => image::run(args)?,
-        Table::Nfs => nfs::run(args)?,
-        Table::Readplus => readplus::run(args)?,
-        Table::Virtiofs => virtiofs::run(args)?,
-        Table::Zerocopy => zerocopy::run(args)?,
-    };
-    print!("{}", report::text(&results));
-    if let Some(path) = &args.json {
-        std::fs::write(path, report::json(&results))
-            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    match args.table {
+        Table::Replay => run_replay(args),
+        Table::Show => run_show(args),
+        table if !args.files.is_empty() => {
+            let why = format!(
+                "{}: expected no FILE, got '{}'",
+                table.name(),
+                args.files[0]
+            );
+            Err(Failure::usage(why))
+        }
+        _ => all::run(args),
     }
-    Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -82,15 +82,6 @@ pub(super) fn wait_until(time: Duration, mut ready: impl FnMut() -> bool) -> boo
         sleep(Duration::from_millis(10));
     }
     false
-}
-
-/// A program on the path, or where cargo installs them.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let home = std::env::var_os("HOME").unwrap_or_default();
-    let cargo = Path::new(&home).join(".cargo/bin");
-    let all = std::env::split_paths(&path).chain([cargo]);
-    all.map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
 /// A process and those it has started, as a daemon does that keeps what it serves in a process of its own.

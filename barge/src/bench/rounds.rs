@@ -5,8 +5,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
+use super::physical::Physical;
 use super::process::processor_time;
 use super::report::{Row, Work};
 use super::{BenchArgs, syscalls};
@@ -33,6 +32,9 @@ pub(super) trait Cell<S>: Sync {
 
     /// How often it is done while system calls are counted; nothing if they are not.
     fn counted(&self) -> Option<usize>;
+
+    /// What this machine does of it at best, if that can be said.
+    fn limit(&self) -> Option<Physical>;
 }
 
 /// How often something was done, and how long that took.
@@ -70,7 +72,7 @@ pub(super) fn overlapped<Flight, Found: Default>(
     Ok((done, began.elapsed()))
 }
 
-/// Measures: a row for each cell.
+/// Measures: a row for each cell. Its caller has [planned](BenchArgs::plan) them.
 pub(super) fn alternate<S, C: Cell<S>>(
     args: &BenchArgs,
     servers: &[(String, S)],
@@ -82,9 +84,9 @@ pub(super) fn alternate<S, C: Cell<S>>(
         runs: vec![Vec::new(); servers.len()],
         work: vec![Work::default(); servers.len()],
         calls: vec![None; servers.len()],
+        limit: cell.limit().map(|limit| (limit.what(), Vec::new())),
     };
     let mut rows: Vec<Row> = cells.iter().map(row).collect();
-    let bar = progress(((args.runs() + 1) * cells.len() * servers.len()) as u64);
     for round in 0..=args.runs() {
         for (cell, row) in cells.iter().zip(&mut rows) {
             let figures = row.runs.iter_mut().zip(&mut row.work);
@@ -101,11 +103,15 @@ pub(super) fn alternate<S, C: Cell<S>>(
                     work.operations += more.operations;
                     work.time += more.time;
                 }
-                bar.inc(1);
+                args.steps.done()?;
+            }
+            if let (Some(limit), Some((what, runs))) = (cell.limit(), &mut row.limit) {
+                let rate = limit.rate(args.time());
+                let failed = |error| Failure::new(format!("{what}: {error}"));
+                runs.push(rate.map_err(failed)? * cell.unit().1);
             }
         }
     }
-    bar.finish_and_clear();
     Ok(rows)
 }
 
@@ -165,12 +171,4 @@ pub(super) fn count_calls<S, C: Cell<S>>(
         }
     }
     Ok(counted)
-}
-
-fn progress(steps: u64) -> ProgressBar {
-    let bar = ProgressBar::new(steps);
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent}% {eta} left") {
-        bar.set_style(style);
-    }
-    bar
 }

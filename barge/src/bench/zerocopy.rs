@@ -10,6 +10,7 @@ use sys::payload::{SlicePayload, SliceSink};
 use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Mode, Name, OpenFlags};
 
 use super::BenchArgs;
+use super::physical::{BARE, Exchange, Physical};
 use super::place::{DATA, OUT, Place};
 use super::process::{Process, free_port};
 use super::report::Results;
@@ -83,6 +84,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             cells.extend(wanted.filter(|cell| args.wants(&rounds::Cell::name(cell))));
         }
     }
+    args.plan(cells.len(), servers.len());
     let rows = alternate(args, &servers, &cells)?;
     Ok(Results {
         title: "9P, one client and one server, zero copy and not".into(),
@@ -91,8 +93,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             "one block at a time; µs of processors are the client's and the server's together"
                 .into(),
         ],
+        missing: Vec::new(),
         servers: servers.into_iter().map(|(name, _)| name).collect(),
         peers: vec![1],
+        limit: None,
         rows,
     })
 }
@@ -186,6 +190,26 @@ impl rounds::Cell<Server> for Cell {
     /// A process cannot have itself traced.
     fn counted(&self) -> Option<usize> {
         None
+    }
+
+    /// By a virtqueue memory is shared: what is moved has to be copied once.
+    fn limit(&self) -> Option<Physical> {
+        let tcp = match TRANSPORTS[self.by] {
+            "virtqueue" => return Some(Physical::Copy(self.size)),
+            transport => transport == "tcp",
+        };
+        let long = BARE + self.size;
+        Some(Physical::Exchange(Exchange {
+            tcp,
+            bytes: if self.writes {
+                (long, BARE)
+            } else {
+                (BARE, long)
+            },
+            depth: 1,
+            steps: 1,
+            connections: 1,
+        }))
     }
 }
 

@@ -8,6 +8,7 @@ use barge_client::{BadSource, Source};
 
 use crate::Failure;
 use crate::tier::TierArgs;
+use crate::trouble::opening;
 
 /// What the command line names.
 #[derive(Clone, Debug)]
@@ -41,7 +42,8 @@ impl Place {
     /// exist, the directory it would be in must.
     pub(super) fn open(&self, tier: &TierArgs) -> Result<(Tree, Vec<u8>), Failure> {
         let found = tier.apply(&self.source).find();
-        let (fs, path) = found.map_err(|error| Failure::new(format!("{self}: {error}")))?;
+        let told = |error| Failure::new(format!("{self}: {}", opening(&self.source, &error)));
+        let (fs, path) = found.map_err(told)?;
         Ok((Tree::new(fs), path))
     }
 

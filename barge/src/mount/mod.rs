@@ -23,7 +23,7 @@ use self::options::MountOption;
 use crate::seeing::{Seeing, SourceCache, Sources};
 use crate::source::{self, Source};
 use crate::touched::TouchedFile;
-use crate::{Done, Failure, background, seeing, serve, service, signals};
+use crate::{Done, Failure, background, seeing, serve, service, signals, trouble};
 
 #[derive(Args)]
 pub(crate) struct MountArgs {
@@ -90,6 +90,9 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     let source = args.source.clone().signed(&args.verify_key)?;
     let overlaid = args.overlay.is_some();
     let mut options = options::settle(&args.options, &source, overlaid, args.helper.sloppy)?;
+    if !background::is_background() {
+        trouble::mount_point(&args.dir)?;
+    }
     if !background::is_background() && by_kernel(args, &options) {
         return match args.foreground {
             true => kernel::stay(args),
@@ -140,7 +143,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         // Nothing else is to hold the source in the end.
         None => drop(cache),
     }
-    let failed = |error| Failure::new(format!("{}: {error}", args.dir.display()));
+    let failed = |error| Failure::new(trouble::mounting(&args.dir, "fuse", &error));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
     let channels = drive(&engine, &server, &mount).map_err(|error| {
         // The first error is the one to tell.

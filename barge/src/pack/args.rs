@@ -37,6 +37,9 @@ pub(crate) struct PackArgs {
     /// Store what is equal once: chunks (of 64K, if no size is given), or segments of compressed files
     #[arg(long)]
     dedupe: bool,
+    /// Compress each file by itself, and small ones not together with others, as Linux before 6.1 needs it
+    #[arg(long)]
+    no_fragments: bool,
     /// Write no hashes behind the image: Linux passes over them, barge holds what it reads against them
     #[arg(long, conflicts_with_all = ["sign", "trace"])]
     pub(super) no_hashes: bool,
@@ -133,6 +136,7 @@ impl PackArgs {
             cluster,
             chunk: self.chunksize,
             dedupe: self.dedupe,
+            pack_small: !self.no_fragments,
             first: Vec::new(),
             threads: self.jobs.map_or(processors, usize::from),
         })
@@ -144,6 +148,7 @@ impl PackArgs {
             || self.level.is_some()
             || self.chunksize.is_some()
             || self.dedupe
+            || self.no_fragments
             || self.no_hashes
             || self.sign.is_some()
             || self.trace.is_some()

@@ -15,12 +15,17 @@ use barge_client::Source;
 
 use self::fetched::fetched;
 use super::CheckArgs;
-use crate::{Done, Failure};
+use crate::{Done, Failure, trouble};
 
 /// Looks at an image, and writes what is wrong with it to standard error, a line each.
 pub(crate) fn check(args: &CheckArgs) -> Done {
     let shown = &args.image;
-    let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
+    let failed = |error: io::Error| {
+        Failure::new(format!(
+            "{shown}: {}",
+            trouble::opening(&args.image, &error)
+        ))
+    };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
     let mut file = match args.tier.apply(&args.image) {
         Source::Object(url) => fetched(&url),
@@ -47,6 +52,10 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
     }
     let mut count = 0;
     let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    if len < SHORTEST {
+        let line = "expected an image of EROFS or ROFS, got a file that ends too soon";
+        return Err(Failure::new(format!("{shown}: {line}")));
+    }
     hashes::check(&file, len, &keys, &mut |what| {
         count += 1;
         eprintln!("barge: {shown}: {what}");
@@ -64,6 +73,9 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
     }
     Ok(ExitCode::from(u8::from(count > 0)))
 }
+
+/// Bytes up to the end of an EROFS superblock, which is 1024 bytes from the start.
+const SHORTEST: u64 = 1024 + 128;
 
 /// The line that says what is wrong.
 fn check_rofs(file: &File, head: &[u8]) -> Result<ExitCode, String> {

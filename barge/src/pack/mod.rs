@@ -20,6 +20,7 @@ pub(crate) use check::check;
 
 use self::args::Format;
 use crate::files::Progress;
+use crate::trouble::opening;
 use crate::{Done, Failure};
 
 /// Writes an image of a tree.
@@ -138,7 +139,14 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
             return input::oci_layout(path, scratch).map_err(|error| failed(&error));
         }
     }
-    let (fs, path) = source.find().map_err(|error| failed(&error))?;
+    let told = |error: io::Error| failed(&opening(&source, &error));
+    if let Source::HostDir(path) = &source
+        && let Err(error) = path.metadata()
+        && error.kind() == io::ErrorKind::NotFound
+    {
+        return Err(told(error));
+    }
+    let (fs, path) = source.find().map_err(told)?;
     input::file_system(&Tree::new(fs), &path).map_err(|error| failed(&error))
 }
 

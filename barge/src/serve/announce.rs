@@ -12,12 +12,20 @@ use super::exports::Exports;
 use super::gss::Security;
 use super::plan::Plan;
 use super::virtio9p::Channel;
+use super::welcome;
 use crate::{Failure, service};
 
 /// Says on standard output how to mount, and there and to the service manager that clients can
-/// connect.
-pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(), Failure> {
-    let mut text = String::new();
+/// connect; and more to whoever has not said where (`unnamed`).
+pub(super) fn ready(
+    addrs: &Addrs,
+    exports: &Exports,
+    plan: &Plan,
+    unnamed: bool,
+) -> Result<(), Failure> {
+    let newcomer = unnamed && plan.run.is_none();
+    let around = newcomer.then(|| welcome::around(addrs, exports, plan));
+    let [mut text, behind] = around.flatten().unwrap_or_default();
     if let Some(nine) = &plan.nine {
         for addr in &addrs.nine {
             for export in exports.list() {
@@ -63,6 +71,7 @@ pub(super) fn ready(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Result<(),
     if let Some(addr) = &addrs.http {
         text.push_str(&page_command(addr));
     }
+    text.push_str(&behind);
     text.push_str("ready\n");
     let mut out = stdout();
     out.write_all(text.as_bytes())

@@ -21,6 +21,7 @@ mod vhost;
 mod virtio9p;
 mod virtiofs;
 pub(crate) mod virtiofsd;
+mod welcome;
 mod work;
 
 use std::process::ExitCode;
@@ -41,7 +42,7 @@ pub(crate) use self::virtiofsd::VirtiofsdArgs;
 use crate::config::Config;
 use crate::seeing::{Seeing, Sources};
 use crate::signals::Reload;
-use crate::{Done, Failure, service, signals};
+use crate::{Done, Failure, service, signals, trouble};
 
 /// `barge serve`
 pub(crate) fn run(args: &ServeArgs) -> Done {
@@ -119,7 +120,7 @@ fn serve(plan: &Plan) -> Done {
     if let (Some(listener), Some(http)) = (http, &plan.http) {
         Seeing::new(engine.clone(), sources).serve(listener, &http.names)?;
     }
-    announce::ready(&addrs, &exports, plan)?;
+    announce::ready(&addrs, &exports, plan, unnamed)?;
     // A share that goes lets go of what it has open.
     exports.each.clear();
     exports.gates.clear();
@@ -194,25 +195,21 @@ struct Addrs {
 /// Where 9P is served: at the usual place if nothing at all is asked for.
 fn nine_listeners(nine: &Nine, unnamed: bool) -> Result<Vec<Listener>, Failure> {
     let mut listeners = activation::listeners()?;
-    let addrs = match nine.addrs.as_slice() {
-        [] if unnamed => vec![args::default_addr()],
-        addrs => addrs.to_vec(),
-    };
-    for addr in &addrs {
+    if unnamed {
+        let usual = listen(&args::default_addr()).map_err(|failure| {
+            let line = "(--9p tcp:127.0.0.1:0 takes a free one)";
+            Failure::new(format!("{} {line}", failure.message))
+        });
+        listeners.push(usual?);
+    }
+    for addr in &nine.addrs {
         listeners.push(listen(addr)?);
     }
     Ok(listeners)
 }
 
 pub(crate) fn listen(addr: &Addr) -> Result<Listener, Failure> {
-    Listener::bind(addr).map_err(|error| {
-        let hint = match error.kind() {
-            std::io::ErrorKind::AddrInUse => " (is another server running there?)",
-            std::io::ErrorKind::PermissionDenied => " (ports below 1024 need privileges)",
-            _ => "",
-        };
-        Failure::new(format!("{addr}: {error}{hint}"))
-    })
+    Listener::bind(addr).map_err(|error| Failure::new(trouble::listening(addr, &error)))
 }
 
 /// 9P, as the engine sees it.

@@ -1,6 +1,5 @@
 //! NFS: v3 with MOUNT, and v4, on one port each.
 
-use std::io::ErrorKind;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use super::plan::Nfs;
 use super::recovery::Recovery;
 use super::secure::Tls;
 use super::work;
-use crate::Failure;
+use crate::{Failure, trouble};
 
 /// Where NFS is served, and what is found there.
 pub(super) struct Place {
@@ -134,13 +133,8 @@ fn usual_listener() -> Option<Listener> {
     match Listener::bind(&addr) {
         Ok(listener) => Some(listener),
         Err(error) => {
-            let hint = match error.kind() {
-                ErrorKind::AddrInUse => {
-                    " (another NFS server runs here; --nfs ADDR names another place)"
-                }
-                _ => "",
-            };
-            tracing::warn!("NFS is not served at {addr}: {error}{hint}");
+            let why = trouble::listening(&addr, &error);
+            tracing::warn!("NFS is not served: {why} (--nfs tcp:127.0.0.1:0 takes a free one)");
             None
         }
     }

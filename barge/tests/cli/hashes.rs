@@ -9,6 +9,7 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use crate::mount::{Mounted, may_mount};
+use crate::objects::server::Server;
 use crate::served::{BARGE, Served, complained, said};
 
 /// A directory with a tree, and keys by openssl: `k.pem`, `p.pem`, and `other.pem`, which is another's.
@@ -214,6 +215,29 @@ fn who_wants_a_signature_gets_nothing_without_one() {
         "unix:socket",
     ];
     assert_eq!(place.barge(&disk).status.code(), Some(2));
+}
+
+#[test]
+fn an_object_is_served_only_if_it_is_signed() {
+    let place = Place::new();
+    place.pack("image", &["--sign", "k.pem"]);
+    fs::create_dir(place.path("on")).expect("made");
+    let server = Server::new(fs::read(place.path("image")).expect("read"));
+    let url = server.url();
+    let served = Served::start(&[&url, "--verify-key", &place.text("p.pem")]);
+    let text = said(&served.barge(&["cat", "{}"], "sub/d"));
+    assert!(text == "3 is of sub/d\n".repeat(20_000));
+    served.stop();
+    let key = ["--verify-key", "other.pem"];
+    for args in [
+        &["serve", &url, "--9p", "unix:socket"][..],
+        &["mount", "--foreground", &url, "on"],
+    ] {
+        let output = place.barge(&[args, &key].concat());
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+        let line = complained(&output);
+        assert!(line.contains("signed with another key"), "{line}");
+    }
 }
 
 #[test]

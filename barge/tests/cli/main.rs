@@ -1,7 +1,9 @@
 //! The program itself: its options, what started it, and clients that are not ours.
 
+mod browser;
 mod bundle;
 mod config;
+mod doctor;
 mod exports;
 mod foreign;
 #[cfg(feature = "gss")]
@@ -12,16 +14,19 @@ mod images;
 mod layers;
 mod locks;
 mod mount;
+mod newcomer;
 mod nfs;
 mod objects;
 mod overlay;
 mod pack;
 mod reconnect;
+mod report;
 mod restart;
 mod seeing;
 mod served;
 mod service;
 mod tls;
+mod trouble;
 mod units;
 mod virtiofs;
 mod virtiofsd;

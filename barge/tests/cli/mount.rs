@@ -391,6 +391,6 @@ fn what_cannot_be_mounted_says_why() {
     if may_mount() {
         let nowhere = mount(&["mem:", "/nowhere/at/all"]);
         assert_eq!(nowhere.status.code(), Some(1));
-        assert!(complained(&nowhere).contains("/nowhere/at/all: No such file or directory"));
+        assert!(complained(&nowhere).contains("/nowhere/at/all: there is no such directory"));
     }
 }

@@ -14,7 +14,7 @@ use crate::served::{BARGE, Served, complained, has, said};
 
 #[allow(dead_code, reason = "faults are for the tests of the source")]
 #[path = "../../../sources/objects/tests/it/server.rs"]
-mod server;
+pub(crate) mod server;
 
 use server::Server;
 

@@ -89,7 +89,7 @@ fn usage_is_status_2_and_what_cannot_be_done_status_1_with_one_line() {
             1,
             "/no/such/place",
         ),
-        (&["serve", dir, "--9p", &taken], 1, "another server"),
+        (&["serve", dir, "--9p", &taken], 1, "in use"),
         (&["ls", "9p://127.0.0.1:1/"], 1, "refused"),
     ];
     for (args, status, why) in cases {

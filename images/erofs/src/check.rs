@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::fmt::Display;
 
 use crate::layout::FileType;
-use crate::read::{Error, Image, Inode, Storage, What};
+use crate::read::{Contents, Error, Image, Inode, Storage, What};
 
 /// What is wrong with what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,11 @@ where
     S::Error: Display,
 {
     fn all(&mut self) {
+        if let Some(packed) = self.image.packed()
+            && let Err(error) = self.runs(packed)
+        {
+            self.tell(b"", format!("in the packed inode: {error}"));
+        }
         let root = self.image.root;
         let Some(inode) = self.inode(root, b"/") else {
             return;
@@ -112,8 +117,11 @@ where
                 self.tell(&met.path, format!("has {has} links, says {says}"));
             }
         }
-        if self.looked.inodes != self.image.inodes {
-            let (has, says) = (self.looked.inodes, self.image.inodes);
+        // Those that have no name are counted or not.
+        let special = [self.image.packed(), self.image.metabox()];
+        let special = special.iter().flatten().count() as u64;
+        let (has, says) = (self.looked.inodes, self.image.inodes);
+        if !(has..=has + special).contains(&says) {
             self.tell(b"", format!("has {has} inodes with names, says {says}"));
         }
     }
@@ -229,16 +237,20 @@ where
     }
 
     fn contents(&mut self, inode: &Inode) -> Result<(), Error<S::Error>> {
-        let (image, storage) = (self.image, self.storage);
         match inode.kind {
             FileType::File => self.looked.bytes = self.looked.bytes.saturating_add(inode.size),
             FileType::Symlink | FileType::Directory => {}
             _ => return Ok(()),
         }
-        let contents = image.contents(storage, inode)?;
+        self.runs(&self.image.contents(self.storage, inode)?)
+    }
+
+    /// Looks at all parts of contents.
+    fn runs(&mut self, contents: &Contents) -> Result<(), Error<S::Error>> {
+        let (image, storage) = (self.image, self.storage);
         let mut at = 0;
         while at < contents.size() {
-            let run = image.map(storage, &contents, at)?;
+            let run = image.map(storage, contents, at)?;
             let end = run.start.saturating_add(run.len).min(contents.size());
             if end <= at {
                 return Err(Error::Corrupt("contents that go round in circles"));
@@ -256,8 +268,18 @@ where
                         cluster.decode(image, storage)?;
                     }
                 }
+                // That has been looked at as a whole.
+                What::Packed(place) => {
+                    let whole = image.packed().map_or(0, Contents::size);
+                    let ends = place.checked_add(end - run.start);
+                    if ends.is_none_or(|ends| ends > whole) {
+                        return Err(Error::Corrupt("a fragment beyond the packed inode"));
+                    }
+                }
                 // It is there if its last byte is.
-                _ => image.read(storage, &contents, end - 1, &mut [0])?,
+                What::Stored { .. } | What::Metabox(_) => {
+                    image.read(storage, contents, end - 1, &mut [0])?;
+                }
             }
             at = end;
         }

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use ::erofs::layout::FileType;
-use ::erofs::read::{Cluster, Error as ReadError, Image, Inode, Storage, What};
+use ::erofs::read::{Cluster, Contents, Error as ReadError, Image, Inode, Storage, What};
 use sidecar::{CHUNK, Hot};
 
 use crate::Kind;
@@ -172,9 +172,14 @@ impl Walk<'_> {
             FileType::Symlink => &(0..inode.size),
             _ => range,
         };
+        self.parts(&contents, range)
+    }
+
+    /// Notes where a range of contents is.
+    fn parts(&self, contents: &Contents, range: &Range<u64>) -> Walked<()> {
         let (mut at, end) = (range.start, range.end.min(contents.size()));
         while at < end {
-            let run = self.image.map(&self.storage, &contents, at)?;
+            let run = self.image.map(&self.storage, contents, at)?;
             let next = run.start.saturating_add(run.len).min(end);
             match run.what {
                 What::Stored { place, .. } => {
@@ -184,8 +189,15 @@ impl Walk<'_> {
                 What::Encoded(Cluster { place, encoded, .. }) => {
                     self.storage.note(place..place + u64::from(encoded));
                 }
-                // The others are in no image that is written here.
-                What::Hole | What::Metabox(_) | What::Packed(_) => {}
+                // The packed inode has no parts in itself.
+                What::Packed(place) => {
+                    let start = place + (at - run.start);
+                    if let Some(packed) = self.image.packed() {
+                        self.parts(packed, &(start..start + (next - at)))?;
+                    }
+                }
+                // There is no metabox in an image that is written here.
+                What::Hole | What::Metabox(_) => {}
             }
             if next <= at {
                 break;

@@ -12,6 +12,7 @@
 
 mod disk;
 pub mod nbd;
+mod requests;
 pub mod virtio;
 
 pub use disk::Disk;

@@ -3,13 +3,13 @@
 //! A request is a header, what is to be written, and room for what is read and for one byte, the last, which says what became
 //! of it. There is nothing to be agreed on: what the device can do stands in its features and its configuration.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use vfs::{Call, Caller, Cx, Errno, Patience, Result};
 use wire::{Answer, Incoming, Malformed, Outgoing, Reader, Role, Session, Vocabulary};
 
 use crate::Disk;
+use crate::requests::{Requests, vocabulary};
 
 /// Bytes of a sector, by which a guest counts, whatever the blocks of the disk.
 pub const SECTOR: u64 = 512;
@@ -113,7 +113,7 @@ const SPACE: usize = 96;
 /// A guest's device. Requests of all its queues may be served at once.
 pub struct Device {
     disk: Arc<Disk>,
-    requests: AtomicU64,
+    requests: Requests,
 }
 
 impl Device {
@@ -121,7 +121,7 @@ impl Device {
     pub fn new(disk: Arc<Disk>) -> Device {
         Device {
             disk,
-            requests: AtomicU64::new(0),
+            requests: Requests::default(),
         }
     }
 
@@ -221,9 +221,7 @@ impl Session for Device {
     }
 
     fn role(&self, _: &[u8]) -> std::result::Result<Role, Malformed> {
-        // Requests have no names of their own, and none can be cancelled.
-        let id = self.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(Role::Request { id })
+        Ok(self.requests.next())
     }
 
     fn serve(
@@ -276,7 +274,7 @@ impl Session for Device {
 
 /// A request's word is its kind.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
-    let word = |kind| match kind {
+    vocabulary("virtio-blk", kind::WRITE_ZEROES, |kind| match kind {
         kind::IN => "VIRTIO_BLK_T_IN",
         kind::OUT => "VIRTIO_BLK_T_OUT",
         kind::FLUSH => "VIRTIO_BLK_T_FLUSH",
@@ -284,12 +282,5 @@ static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
         kind::DISCARD => "VIRTIO_BLK_T_DISCARD",
         kind::WRITE_ZEROES => "VIRTIO_BLK_T_WRITE_ZEROES",
         _ => "",
-    };
-    Vocabulary {
-        protocol: "virtio-blk",
-        words: (0..=kind::WRITE_ZEROES)
-            .map(|kind| word(kind).into())
-            .collect(),
-        fault: Vocabulary::errno,
-    }
+    })
 });

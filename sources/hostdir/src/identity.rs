@@ -68,12 +68,16 @@ impl Switch {
     /// Whether this process may switch at all.
     ///
     /// It has to run as user 0, because it is leaving 0 that takes the capabilities out of
-    /// force, unless the secure bits say that it does not.
+    /// force, unless the secure bits say that it does not. In a namespace that a user has made for itself groups cannot be set
+    /// (user_namespaces(7)), and no other user is there.
     pub(crate) fn permitted() -> bool {
+        let groups = std::fs::read_to_string("/proc/self/setgroups");
+        let own_namespace = groups.is_ok_and(|text| text.trim() == "deny");
         rustix::process::geteuid().is_root()
             && sys::caps::have(NEEDED)
             && rustix::thread::capabilities_secure_bits()
                 .is_ok_and(|bits| !bits.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP))
+            && !own_namespace
     }
 
     pub(crate) fn new(super_user: u32) -> Switch {

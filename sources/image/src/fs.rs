@@ -18,7 +18,8 @@ use crate::format::Tree;
 use crate::range::{FileRanges, RangeSource};
 use crate::rofs::Rofs;
 use crate::storage::{Access, Devices, Read};
-use crate::verified::{Trust, Untrusted, Verified};
+use crate::trust::{Trust, Untrusted};
+use crate::verified::Verified;
 
 /// Bytes that are kept of an image unless told otherwise: what a run-time's working set of metadata and decoded clusters takes.
 pub const DEFAULT_CACHE: u64 = 256 << 20;

@@ -1,6 +1,7 @@
 //! An image's storage: devices in segments, and what was decoded, through the cache.
 
 use std::io;
+use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -232,13 +233,16 @@ impl<'a> Access<'a> {
                 Claim::Ready(_) | Claim::Theirs(_) => break,
             }
         }
-        let mut segments: Vec<_> = loads.iter().map(|(at, _)| vec![0; len(*at)]).collect();
+        let mut segments: Vec<Arc<[u8]>> = loads
+            .iter()
+            .map(|(at, _)| repeat_n(0, len(*at)).collect())
+            .collect();
         let mut pieces: Vec<_> = loads
             .iter()
             .zip(&mut segments)
             .map(|((number, _), into)| Piece {
                 at: number * SEGMENT,
-                into,
+                into: Arc::get_mut(into).expect("nobody else has it yet"),
             })
             .collect();
         let read = match source.read(&mut pieces) {
@@ -250,9 +254,9 @@ impl<'a> Access<'a> {
             Err(error) => return Err(error.into()),
             Ok(()) => vec![Ok(()); pieces.len()],
         };
-        let segments = (segments.into_iter().zip(read))
-            .map(|(segment, read): (Vec<u8>, Result<()>)| read.map(|()| Arc::from(segment)));
-        let segments: Vec<Result<Arc<[u8]>>> = segments.collect();
+        let segments: Vec<Result<Arc<[u8]>>> = (segments.into_iter().zip(read))
+            .map(|(segment, read): (_, Result<()>)| read.map(|()| segment))
+            .collect();
         for ((_, load), segment) in loads.into_iter().zip(&segments) {
             load.settle(segment.clone());
         }

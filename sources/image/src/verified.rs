@@ -4,66 +4,22 @@
 //! ([`RangeSource::file`]): what the kernel sends from there might be changed after it was verified, and nobody would know.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use sidecar::{Broken, CHUNK, HEADER, Hash, Header, Hot, Manifest, PublicKey, Shape, hash};
+use sidecar::{Broken, CHUNK, HEADER, Hash, Header, Hot, Manifest, Shape, hash};
 use vfs::{Errno, Patience};
 
 use crate::cache::{Cache, Claim};
+use crate::kept::Kept;
 use crate::range::{Held, Piece, RangeSource};
+use crate::trust::{Trust, Untrusted};
 
 /// Bytes of hashes that are kept, besides the uppermost: those of 2 GiB of the image.
 const HASHES: u64 = 4 << 20;
 
 /// Broken chunks that are remembered to have been told of.
 const MOST_TOLD: usize = 1024;
-
-/// What an image has to show before it is believed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Trust {
-    /// The hashes that it has. One without any is shown as it is.
-    #[default]
-    Hashes,
-    /// A signature by one of these, over the hashes of all of it.
-    Keys(Vec<PublicKey>),
-}
-
-/// Why an image is not opened.
-#[derive(Debug)]
-pub enum Untrusted {
-    /// Its hashes could not be read.
-    Io(io::Error),
-    /// They say that it is broken, or nobody who is trusted has signed it.
-    Broken(Broken),
-    /// It has further devices, of which the signature says nothing.
-    Devices,
-}
-
-impl fmt::Display for Untrusted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Untrusted::Io(error) => error.fmt(f),
-            Untrusted::Broken(broken) => broken.fmt(f),
-            Untrusted::Devices => {
-                f.write_str("expected an image that is signed as a whole, got further devices")
-            }
-        }
-    }
-}
-
-impl From<io::Error> for Untrusted {
-    fn from(error: io::Error) -> Untrusted {
-        Untrusted::Io(error)
-    }
-}
-
-impl From<Broken> for Untrusted {
-    fn from(broken: Broken) -> Untrusted {
-        Untrusted::Broken(broken)
-    }
-}
 
 /// An image that has hashes.
 pub(crate) struct Verified {
@@ -82,13 +38,11 @@ impl Verified {
         inner: Arc<dyn RangeSource>,
         trust: &Trust,
     ) -> Result<Option<Verified>, Untrusted> {
-        let mut bytes = [0; HEADER];
-        let header = match inner.len() < HEADER as u64 {
-            true => None,
-            false => {
-                read(&*inner, 0, &mut bytes)?;
-                Header::parse(&bytes, inner.len())?
-            }
+        let mut head = vec![0; inner.len().min(CHUNK) as usize];
+        read(&*inner, 0, &mut head)?;
+        let header = match head.first_chunk() {
+            None => None,
+            Some(header) => Header::parse(header, inner.len())?,
         };
         if let Trust::Keys(keys) = trust {
             header.as_ref().ok_or(Broken::NotSigned)?.verify(keys)?;
@@ -96,7 +50,7 @@ impl Verified {
         let Some(header) = header else {
             return Ok(None);
         };
-        let inner: Arc<dyn RangeSource> = Arc::new(Tail::read(inner)?);
+        let inner: Arc<dyn RangeSource> = Arc::new(Kept::read(inner, &header, head)?);
         let range = header.manifest();
         let mut bytes = vec![0; (range.end - range.start) as usize];
         read(&*inner, range.start, &mut bytes)?;
@@ -237,68 +191,6 @@ impl RangeSource for Verified {
 
     fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
         None
-    }
-}
-
-/// The end of an image is kept: hashes lie there and, of an image that is not large, the root's inode. So what it takes to mount one that is far
-/// away comes by one request, besides the one for its beginning.
-struct Tail {
-    inner: Arc<dyn RangeSource>,
-    start: u64,
-    bytes: Vec<u8>,
-}
-
-impl Tail {
-    /// The hashes of 32 MiB, and as much again.
-    const LEN: u64 = 128 << 10;
-
-    fn read(inner: Arc<dyn RangeSource>) -> io::Result<Tail> {
-        let len = inner.len().min(Tail::LEN);
-        let start = inner.len() - len;
-        let mut bytes = vec![0; len as usize];
-        read(&*inner, start, &mut bytes)?;
-        Ok(Tail {
-            inner,
-            start,
-            bytes,
-        })
-    }
-
-    fn get(&self, piece: &Piece<'_>) -> Option<&[u8]> {
-        let from = usize::try_from(piece.at.checked_sub(self.start)?).ok()?;
-        self.bytes.get(from..)?.get(..piece.into.len())
-    }
-}
-
-impl RangeSource for Tail {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn patience(&self, at: u64, len: usize) -> Patience {
-        self.inner.patience(at, len)
-    }
-
-    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
-        // They are in order.
-        let far = pieces.partition_point(|piece| self.get(piece).is_none());
-        let (far, kept) = pieces.split_at_mut(far);
-        for piece in kept {
-            let bytes = self.get(piece).ok_or(io::ErrorKind::UnexpectedEof)?;
-            piece.into.copy_from_slice(bytes);
-        }
-        match far {
-            [] => Ok(()),
-            far => self.inner.read(far),
-        }
-    }
-
-    fn run(&self) -> u64 {
-        self.inner.run()
-    }
-
-    fn file(&self, at: u64, len: usize) -> Option<Held<'_>> {
-        self.inner.file(at, len)
     }
 }
 

@@ -12,7 +12,7 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
-use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::ranges::Tuning;
 use crate::wire::{Connector, Counts};
@@ -220,79 +220,60 @@ impl Url {
         tuning: &Tuning,
         counts: &Arc<Counts>,
     ) -> object_store::Result<(Arc<dyn ObjectStore>, Path)> {
-        let connector = Connector(counts.clone());
         // What is asked for again is decided in `ranges`, for all failures alike.
         let never = RetryConfig {
             max_retries: 0,
             ..RetryConfig::default()
         };
-        let mut client = ClientOptions::new().with_timeout(tuning.request);
+        // Builders have no trait in common, but the names of what they do.
+        macro_rules! built {
+            ($builder:expr) => {{
+                let connector = Connector(counts.clone());
+                let builder = $builder.with_http_connector(connector);
+                Arc::new(builder.with_retry(never).build()?)
+            }};
+        }
         // Whoever writes http:// means it.
-        client = client.with_allow_http(true);
+        let (plain, timeout) = ("true", format!("{}ms", tuning.request.as_millis()));
+        let client = [
+            (ClientConfigKey::AllowHttp, plain),
+            (ClientConfigKey::Timeout, timeout.as_str()),
+        ];
+        macro_rules! cloud {
+            ($builder:expr, $key:ident) => {{
+                let mut builder = $builder;
+                for (key, value) in client {
+                    builder = builder.with_config($key::Client(key), value);
+                }
+                for (key, value) in &self.options {
+                    builder = builder.with_config(key.parse::<$key>()?, value);
+                }
+                built!(builder)
+            }};
+        }
+        let bucket = &self.bucket;
         let mut path = Path::from_url_path(&self.key)?;
         let store: Arc<dyn ObjectStore> = match self.scheme {
-            Scheme::S3 => {
-                let mut builder = AmazonS3Builder::from_env().with_bucket_name(&self.bucket);
-                for (key, value) in [
-                    (ClientConfigKey::AllowHttp, "true".into()),
-                    (
-                        ClientConfigKey::Timeout,
-                        format!("{}ms", tuning.request.as_millis()),
-                    ),
-                ] {
-                    builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
-                }
-                for (key, value) in &self.options {
-                    builder = builder.with_config(key.parse()?, value);
-                }
-                Arc::new(
-                    builder
-                        .with_http_connector(connector)
-                        .with_retry(never)
-                        .build()?,
-                )
-            }
-            Scheme::Google => {
-                let mut builder = GoogleCloudStorageBuilder::from_env();
-                builder = builder
-                    .with_bucket_name(&self.bucket)
-                    .with_client_options(client);
-                for (key, value) in &self.options {
-                    builder = builder.with_config(key.parse()?, value);
-                }
-                Arc::new(
-                    builder
-                        .with_http_connector(connector)
-                        .with_retry(never)
-                        .build()?,
-                )
-            }
-            Scheme::Azure => {
-                let mut builder = MicrosoftAzureBuilder::from_env();
-                builder = builder
-                    .with_container_name(&self.bucket)
-                    .with_client_options(client);
-                for (key, value) in &self.options {
-                    builder = builder.with_config(key.parse()?, value);
-                }
-                Arc::new(
-                    builder
-                        .with_http_connector(connector)
-                        .with_retry(never)
-                        .build()?,
-                )
-            }
+            Scheme::S3 => cloud!(
+                AmazonS3Builder::from_env().with_bucket_name(bucket),
+                AmazonS3ConfigKey
+            ),
+            Scheme::Google => cloud!(
+                GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket),
+                GoogleConfigKey
+            ),
+            Scheme::Azure => cloud!(
+                MicrosoftAzureBuilder::from_env().with_container_name(bucket),
+                AzureConfigKey
+            ),
             Scheme::Http | Scheme::Https => {
                 // The whole address, whatever is in it, stays as it is.
                 path = Path::default();
-                let builder = HttpBuilder::new().with_url(self.address());
-                let builder = builder.with_client_options(client);
-                Arc::new(
-                    builder
-                        .with_http_connector(connector)
-                        .with_retry(never)
-                        .build()?,
-                )
+                let mut builder = HttpBuilder::new().with_url(self.address());
+                for (key, value) in client {
+                    builder = builder.with_config(key, value);
+                }
+                built!(builder)
             }
         };
         Ok((store, path))

@@ -6,15 +6,21 @@ SECONDS: how long. SIZE: of the file, MiB."""
 
 import json
 import os
-import statistics
 
 from checking import said
+from measuring import Measured
 
 ROUNDS, SECONDS, SIZE = (int(os.environ[name]) for name in ("ROUNDS", "SECONDS", "SIZE"))
-# Name, fio's options, what a result is called, and which part of fio's report it is.
+# fio's options, and what is told: a name, a unit and which part of fio's report it is.
 LOADS = [
-    ("1 MiB writes", ["--rw=randwrite", "--bs=1M"], "MiB/s", lambda job: job["write"]["bw_bytes"] / (1 << 20)),
-    ("4 KiB reads", ["--rw=randread", "--bs=4k"], "IOPS", lambda job: job["read"]["iops"]),
+    (
+        ["--rw=randwrite", "--bs=1M"],
+        [
+            ("1 MiB writes", "MiB/s", lambda job: job["write"]["bw_bytes"] / (1 << 20)),
+            ("1 MiB writes, mean latency", "µs", lambda job: job["write"]["lat_ns"]["mean"] / 1000),
+        ],
+    ),
+    (["--rw=randread", "--bs=4k"], [("4 KiB reads", "op/s", lambda job: job["read"]["iops"])]),
 ]
 
 
@@ -26,26 +32,34 @@ def measure(directory, options):
     return json.loads(report)["jobs"][0]
 
 
-mounts = {"barge, 9P": os.getcwd()}
-for tag in os.environ["TAGS"].split(","):
-    at = f"/run/bench-{tag}"
-    os.mkdir(at)
-    said("mount", "-t", "virtiofs", tag, at)
-    mounts[f"{tag}, virtiofs"] = at
+tags = os.environ["TAGS"].split(",")
+mounts = {f"{tag}, virtiofs": f"/run/bench-{tag}" for tag in tags}
+mounts["barge, 9P"] = os.getcwd()
+for tag in tags:
+    os.mkdir(f"/run/bench-{tag}")
+    said("mount", "-t", "virtiofs", tag, f"/run/bench-{tag}")
 said("dd", "if=/dev/zero", "of=bench.data", "bs=1M", f"count={SIZE}")
 
-print(f"fio on {os.uname().release}, file of {SIZE} MiB, {ROUNDS} rounds of {SECONDS} s: median (least to most)\n")
-print("| | " + " | ".join(mounts) + " |\n|---|" + "---|" * len(mounts))
-for load, options, unit, value in LOADS:
+measured = Measured(
+    "A file on a RAM disk of the host, by the kernel's clients of virtiofs and 9P",
+    [
+        f"fio in a guest, Linux {os.uname().release}, file of {SIZE} MiB, direct, libaio, one at a time, {ROUNDS} rounds of {SECONDS} s",
+        "the guest is emulated, and 9P goes through QEMU's network: what counts is what stands side by side",
+    ],
+    list(mounts),
+    list(range(1, len(tags))),
+)
+for options, figures in LOADS:
     results = {name: [] for name in mounts}
     for turn in range(1 + ROUNDS):
         # The first of one round is the last of the next.
-        for name in sorted(mounts, reverse=turn % 2 == 1):
-            measured = value(measure(mounts[name], options))
+        for name in list(mounts)[:: -1 if turn % 2 else 1]:
+            job = measure(mounts[name], options)
             if turn > 0:
-                results[name].append(measured)
-    cells = [f"{statistics.median(each):.0f} ({min(each):.0f} to {max(each):.0f})" for each in results.values()]
-    print(f"| {load}, {unit} | " + " | ".join(cells) + " |", flush=True)
-for tag in os.environ["TAGS"].split(","):
+                results[name].append(job)
+    for name, unit, value in figures:
+        measured.row(name, unit, [[value(job) for job in jobs] for jobs in results.values()])
+for tag in tags:
     said("umount", f"/run/bench-{tag}")
 os.unlink("bench.data")
+measured.end()

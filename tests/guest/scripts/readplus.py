@@ -5,12 +5,12 @@ What is read has to be what is there.
 ROUNDS: how often each is read, after one round that does not count. SIZE: of each file, MiB."""
 
 import os
-import statistics
 import sys
 import time
 import zlib
 
 from checking import said
+from measuring import Measured
 
 ROUNDS, SIZE = int(os.environ["ROUNDS"]), int(os.environ["SIZE"]) << 20
 KIB = 1 << 10
@@ -75,20 +75,23 @@ mount = next(path for path in (top, os.path.dirname(top), "/mnt") if os.path.ism
 beside = os.path.join(plain, os.path.relpath(top, mount))
 mounts = {"READ_PLUS": top, "READ": beside}
 
-print(f"Linux {os.uname().release}, files of {SIZE >> 20} MiB, {ROUNDS} rounds, MiB/s: median (least to most)\n")
-print("| | READ_PLUS | READ | ratio |\n|---|---|---|---|")
+measured = Measured(
+    "Files of data and holes, by the kernel's client of NFS 4.2",
+    [f"Linux {os.uname().release} in a guest, files of {SIZE >> 20} MiB in the host's page cache, {ROUNDS} rounds", "the guest is emulated"],
+    list(mounts),
+    [1],
+)
 for name, chunk, begin in LAYOUTS:
     expected = make(name, chunk, begin)
     results = {way: [] for way in mounts}
     for turn in range(1 + ROUNDS):
         for way in sorted(mounts, reverse=turn % 2 == 1):
-            measured = measure(mounts[way], name, expected)
+            rate = measure(mounts[way], name, expected)
             if turn > 0:
-                results[way].append(measured)
+                results[way].append(rate)
     os.unlink(name)
-    medians = [statistics.median(each) for each in results.values()]
-    cells = [f"{median:.1f} ({min(each):.1f} to {max(each):.1f})" for median, each in zip(medians, results.values())]
-    print(f"| {name} | {' | '.join(cells)} | {medians[0] / medians[1]:.2f} |", flush=True)
+    measured.row(name, "MiB/s", list(results.values()))
 if operations(mount)[1] == 0 or operations(plain)[0] == 0:
     sys.exit(f"readplus: READ and READ_PLUS were called {operations(mount)} and {operations(plain)} times: one mount for each was wanted")
 said("umount", plain)
+measured.end()

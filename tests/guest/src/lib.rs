@@ -16,6 +16,7 @@ pub mod bench;
 mod channel;
 mod console;
 mod cpio;
+pub mod erofs_utils;
 mod family;
 pub mod guest;
 pub mod hosted;

@@ -13,7 +13,7 @@ use barge_guest::guest::{Case, Mount, Seat};
 use barge_guest::hosted::{self, Hosted};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::run::Plan;
-use barge_guest::{Dirs, TimedOut, Unavailable, local, matrix, run, tlshd, tools};
+use barge_guest::{Dirs, TimedOut, Unavailable, erofs_utils, local, matrix, run, tlshd, tools};
 use clap::{Args, Parser, Subcommand};
 
 /// Boots a Linux guest on a served tree and runs scripts in it.
@@ -40,6 +40,12 @@ enum Subcommands {
     Caches(BenchArgs),
     /// Fill the cache: kernels, busybox and the tools which the scripts need
     Fetch(FetchArgs),
+    /// Fetch the tools of EROFS of a newer Debian, and say where they are
+    ErofsUtils {
+        /// The Debian mirror, if not the one this machine's apt uses
+        #[arg(long, value_name = "URI")]
+        mirror: Option<String>,
+    },
 }
 
 #[derive(Args)]
@@ -182,6 +188,9 @@ struct BenchArgs {
     /// The barge under test, if not the release build of this workspace
     #[arg(long, value_name = "PATH")]
     barge: Option<PathBuf>,
+    /// Also tell all runs in a line of JSON, as `barge bench` wants them
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     machine: Machine,
 }
@@ -205,6 +214,7 @@ fn main() -> ExitCode {
         Subcommands::Readplus(args) => run_bench(Table::Readplus, args),
         Subcommands::Caches(args) => run_bench(Table::Caches, args),
         Subcommands::Fetch(args) => fetch(args),
+        Subcommands::ErofsUtils { mirror } => fetch_erofs_utils(mirror.as_deref()),
     };
     match result {
         Ok(status) => ExitCode::from(status),
@@ -321,6 +331,7 @@ fn run_bench(table: Table, args: BenchArgs) -> Result<u8> {
         rounds: args.rounds,
         size: args.size,
         barge: args.barge,
+        json: args.json,
         accel: args.machine.accel,
         mirror: args.machine.mirror,
     };
@@ -350,6 +361,12 @@ fn fetch(args: FetchArgs) -> Result<u8> {
     println!("tlshd");
     tools::install(&dirs)?;
     println!("tools");
+    Ok(0)
+}
+
+fn fetch_erofs_utils(mirror: Option<&str>) -> Result<u8> {
+    let bin = erofs_utils::get(&Dirs::find()?.cache, mirror)?;
+    println!("{}", bin.display());
     Ok(0)
 }
 

@@ -51,7 +51,7 @@ const OUT: &str = "out";
 
 /// How long a job takes at most: those with a page in each message would take minutes.
 pub(super) fn seconds(quick: bool) -> f64 {
-    if quick { 0.4 } else { 1.0 }
+    if quick { 0.2 } else { 1.0 }
 }
 
 impl Job {

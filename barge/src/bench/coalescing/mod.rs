@@ -16,9 +16,10 @@ use self::relay::Relay;
 use super::BenchArgs;
 use super::network::Network;
 use super::place::Place;
-use super::process::{Process, find, free_port};
+use super::process::{Process, free_port};
 use super::report::{Results, Row, Summary, Work};
 use crate::Failure;
+use crate::tools::{Tool, find};
 
 /// Ways to the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,10 +102,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         let why = "bench coalescing mounts, empties the kernel's caches and makes a network: it takes user 0";
         return Err(Failure::new(why));
     }
-    if find("fio").is_none() {
-        return Err(Failure::new(
-            "bench coalescing takes fio (Debian's package of that name)",
-        ));
+    if find(Tool::FIO.name).is_none() {
+        return Err(Failure::new(Tool::FIO.is_missing()));
     }
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::below(parent)?;
@@ -118,8 +117,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         .runs
         .map_or(if args.quick { 1 } else { 3 }, usize::from);
     let mut notes = notes(args, &place, &sizes, runs, limit.is_some());
+    let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
+    args.steps.plan(5 * JOBS.len() * runs * COLUMNS.len());
     for way in [Way::Unix, Way::Tcp, Way::Delayed, Way::Nfs, Way::Virtiofs] {
         let name = |job: &Job| format!("{}, {}", way.name(), job.name);
         let jobs: Vec<_> = JOBS.iter().filter(|job| args.wants(&name(job))).collect();
@@ -129,7 +130,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         let served = match Served::start(way, &place) {
             Ok(served) => served,
             Err(why) => {
-                notes.push(format!("{} is missing: {why}", way.name()));
+                missing.push(format!("{} is missing: {why}", way.name()));
                 continue;
             }
         };
@@ -143,6 +144,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                     let rate = measure(job, &served, COLUMNS[turn], bench, args.quick);
                     let failed = |why| Failure::new(format!("{}: {why}", name(job)));
                     all[turn].push(rate.map_err(failed)?);
+                    args.steps.done()?;
                     let mean = served.relay.as_ref().and_then(Relay::mean_write);
                     if let (0, Some(mean)) = (round, mean) {
                         messages.push(format!("{} {mean}", COLUMNS[turn].name()));
@@ -163,6 +165,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                 runs: all,
                 work: vec![Work::default(); COLUMNS.len()],
                 calls: vec![None; COLUMNS.len()],
+                limit: None,
             });
         }
     }
@@ -172,8 +175,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     Ok(Results {
         title: "barge mount, messages merged and not".into(),
         notes,
+        missing,
         servers: COLUMNS.map(|column| column.name().to_owned()).into(),
         peers: vec![1],
+        limit: COLUMNS.iter().position(|&column| column == Column::Local),
         rows,
     })
 }

@@ -2,6 +2,7 @@
 //! same tree in memory and on a disk, and images mounted by the kernel and by other programs.
 
 mod disk;
+pub(super) mod far;
 mod mounts;
 mod tree;
 
@@ -42,20 +43,26 @@ struct Pass {
     ms: f64,
     requests: f64,
     mib: f64,
-    /// MiB that were held for it at the end, if that was asked.
-    held: Option<f64>,
+    /// MiB that were held for it at the end, if that was asked: by the page cache, and by the server.
+    held: Option<[f64; 2]>,
 }
 
 /// The rows of a cell: what is measured, in what, and of a pass with nothing in any cache, or with all of it.
-const FIGURES: [(&str, &str); 5] = [
+const FIGURES: [(&str, &str); 6] = [
     ("cold", "ms"),
     ("warm", "ms"),
     ("cold, requests", "number"),
     ("cold, read", "MiB"),
-    ("held", "MiB"),
+    ("page cache", "MiB"),
+    ("server's own memory, most", "MiB"),
 ];
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    // A run of all cells takes a minute: one has to do when it is to be quick.
+    let args = &BenchArgs {
+        runs: args.runs.or(args.quick.then_some(1)),
+        ..args.clone()
+    };
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(
             "bench image makes a file system on a loop device, and mounts: it takes user 0",
@@ -69,12 +76,16 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         place.parent()
     )];
     notes.push(
-        "the ratio is that to the kernel's EROFS; requests and MiB are the disk's; held: what the page cache has of the files and of the \
-         image, and the server's own memory, after a cold run"
+        "the ratio is that to the kernel's EROFS; requests and MiB are the disk's; page cache: what it has of the files and of the image after a \
+         cold run; the server's own memory: the most until then, its program's pages not counted, of which barge's cache may have 256"
             .into(),
     );
     let bed = Bed::make(&place).map_err(Failure::new)?;
     let mut columns = Vec::from(Column::ALL);
+    let cells_of_all = Runtime::ALL.into_iter().flat_map(cells);
+    let asked = cells_of_all.filter(|cell| args.wants(&cell.name()));
+    args.plan(asked.count(), columns.len());
+    let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
     for runtime in Runtime::ALL {
@@ -85,7 +96,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             continue;
         }
         if let Err(why) = bed.fill(runtime) {
-            notes.push(format!("{} is missing: {why}", runtime.name()));
+            missing.push(format!("{} is missing: {why}", runtime.name()));
             continue;
         }
         if rows.is_empty() {
@@ -93,7 +104,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                 |&column| match bed.pass(&cells[0], column, (false, false)) {
                     Ok(_) => true,
                     Err(why) => {
-                        notes.push(format!("{} is missing: {why}", column.name()));
+                        missing.push(format!("{} is missing: {why}", column.name()));
                         false
                     }
                 },
@@ -101,7 +112,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         }
         for cell in cells {
             let failed = |why| Failure::new(format!("{}: {why}", cell.name()));
-            let measured = bed.measure(&cell, &columns, args.runs()).map_err(failed)?;
+            let measured = bed.measure(&cell, &columns, args).map_err(failed)?;
             short.extend(falls_short(&cell.name(), &columns, &measured));
             rows.extend(measured);
         }
@@ -113,11 +124,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     Ok(Results {
         title: "A runtime from an image, from before the mount until after the unmount".into(),
         notes,
+        missing,
         servers: columns
             .iter()
             .map(|column| column.name().to_owned())
             .collect(),
         peers: kernel.into_iter().collect(),
+        limit: columns.iter().position(|&column| column == Column::Tmpfs),
         rows,
     })
 }
@@ -211,18 +224,27 @@ impl Bed {
     }
 
     /// The rows of a cell.
-    fn measure(&self, cell: &Cell, columns: &[Column], runs: usize) -> Result<Vec<Row>, String> {
+    fn measure(
+        &self,
+        cell: &Cell,
+        columns: &[Column],
+        args: &BenchArgs,
+    ) -> Result<Vec<Row>, String> {
         let mut figures = vec![vec![Vec::new(); columns.len()]; FIGURES.len()];
-        for round in 0..=runs {
+        for round in 0..=args.runs() {
             for turn in 0..columns.len() {
                 let turn = (turn + round) % columns.len();
                 let column = columns[turn];
                 let told = |why| format!("{}: {why}", column.name());
+                args.steps.done().map_err(|stopped| stopped.message)?;
                 // The first round warms up, and is not timed.
                 let cold = self.pass(cell, column, (true, round == 0)).map_err(told)?;
                 let warm = self.pass(cell, column, (false, false)).map_err(told)?;
                 if round == 0 {
-                    figures[4][turn].extend(cold.held);
+                    for (row, held) in figures[4..].iter_mut().zip(cold.held.into_iter().flatten())
+                    {
+                        row[turn].push(held);
+                    }
                     continue;
                 }
                 let of_run = [cold.ms, warm.ms, cold.requests, cold.mib];
@@ -237,6 +259,7 @@ impl Bed {
             work: vec![Work::default(); runs.len()],
             calls: vec![None; runs.len()],
             runs,
+            limit: None,
         };
         Ok(FIGURES.into_iter().zip(figures).map(row).collect())
     }
@@ -268,10 +291,19 @@ fn falls_short(name: &str, columns: &[Column], rows: &[Row]) -> Vec<String> {
         (0, Column::Erofsfuse, THIRD),
         (1, Column::Erofsfuse, THIRD),
     ];
-    let beyond = |(row, peer, most): (usize, Column, f64)| {
-        let times = median(row, Column::Barge)? / median(row, peer)?;
-        let (when, peer) = (FIGURES[row].0, peer.name());
-        (times > most).then(|| format!("{name}, {when}: {times:.2} of {most:.2} times {peer}"))
+    let beyond = |ours: Column, (row, peer, most): (usize, Column, f64)| {
+        let times = median(row, ours)? / median(row, peer)?;
+        let (when, ours, peer) = (FIGURES[row].0, ours.name(), peer.name());
+        let beyond = || format!("{name}, {when}: {ours} {times:.2} of {most:.2} times {peer}");
+        (times > most).then(beyond)
     };
-    targets.into_iter().filter_map(beyond).collect()
+    let of = |ours| {
+        targets
+            .into_iter()
+            .filter_map(move |target| beyond(ours, target))
+    };
+    [Column::Barge, Column::Default]
+        .into_iter()
+        .flat_map(of)
+        .collect()
 }

@@ -6,13 +6,16 @@ use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
-use super::super::process::{call, find};
+use super::super::process::call;
+use crate::tools::{Tool, find};
 
 /// By what a tree is mounted, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
     /// `barge mount --fuse`
     Barge,
+    /// `barge mount`, which has the kernel mount it
+    Default,
     /// The same, and the kernel keeps nothing of it.
     Uncached,
     /// The tree itself, in memory.
@@ -29,6 +32,8 @@ pub(super) enum Column {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
     Plain,
+    /// As they are, and verified.
+    Hashed,
     Lz4,
 }
 
@@ -43,8 +48,9 @@ pub(super) struct What<'a> {
 }
 
 impl Column {
-    pub(super) const ALL: [Column; 8] = [
+    pub(super) const ALL: [Column; 9] = [
         Column::Barge,
+        Column::Default,
         Column::Uncached,
         Column::Tmpfs,
         Column::Disk,
@@ -56,8 +62,9 @@ impl Column {
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Column::Barge => "barge mount",
-            Column::Uncached => "cache=none",
+            Column::Barge => "barge mount --fuse",
+            Column::Default => "barge mount",
+            Column::Uncached => "--fuse, cache=none",
             Column::Tmpfs => "tmpfs",
             Column::Disk => "disk",
             Column::Erofs => "kernel EROFS",
@@ -70,8 +77,9 @@ impl Column {
     /// Mounts it at `at`; a server is in the background by then.
     pub(super) fn mount(self, what: &What<'_>, at: &Path) -> Result<(), String> {
         match self {
-            Column::Barge => barge(what.erofs, at, &[]),
-            Column::Uncached => barge(what.erofs, at, &["-o", "cache=none"]),
+            Column::Barge => barge(what.erofs, at, &["--fuse"]),
+            Column::Default => barge(what.erofs, at, &[]),
+            Column::Uncached => barge(what.erofs, at, &["--fuse", "-o", "cache=none"]),
             Column::Tmpfs => mount_bind(what.tmpfs, at).map_err(|error| error.to_string()),
             Column::Disk => mount_bind(what.tree, at).map_err(|error| error.to_string()),
             Column::Erofs => {
@@ -81,17 +89,19 @@ impl Column {
                 mounted.or_else(|_| by_loop("erofs", what.erofs, at))
             }
             Column::Squashfs => by_loop("squashfs", what.squashfs, at),
-            Column::Erofsfuse => fuse("erofsfuse", "erofsfuse", what.erofs, at),
-            Column::Squashfuse => fuse("squashfuse", "squashfuse", what.squashfs, at),
+            Column::Erofsfuse => fuse(&Tool::EROFSFUSE, what.erofs, at),
+            Column::Squashfuse => fuse(&Tool::SQUASHFUSE, what.squashfs, at),
         }
     }
 
     /// What of it is on the disk.
     pub(super) fn image<'a>(self, what: &What<'a>) -> Option<&'a Path> {
         match self {
-            Column::Barge | Column::Uncached | Column::Erofs | Column::Erofsfuse => {
-                Some(what.erofs)
-            }
+            Column::Barge
+            | Column::Default
+            | Column::Uncached
+            | Column::Erofs
+            | Column::Erofsfuse => Some(what.erofs),
             Column::Squashfs | Column::Squashfuse => Some(what.squashfs),
             // It is what is mounted.
             Column::Tmpfs | Column::Disk => None,
@@ -102,27 +112,32 @@ impl Column {
     pub(super) fn is_served(self) -> bool {
         match self {
             Column::Barge | Column::Uncached | Column::Erofsfuse | Column::Squashfuse => true,
-            Column::Tmpfs | Column::Disk | Column::Erofs | Column::Squashfs => false,
+            Column::Default | Column::Tmpfs | Column::Disk | Column::Erofs | Column::Squashfs => {
+                false
+            }
         }
     }
 }
 
 impl Stored {
-    pub(super) const ALL: [Stored; 2] = [Stored::Plain, Stored::Lz4];
+    pub(super) const ALL: [Stored; 3] = [Stored::Plain, Stored::Hashed, Stored::Lz4];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Stored::Plain => "plain",
+            Stored::Hashed => "hashes",
             Stored::Lz4 => "lz4",
         }
     }
 
     /// Packs `tree` into two images: barge's, and mksquashfs's if there is such a program.
     pub(super) fn pack(self, tree: &Path, erofs: &Path, squashfs: &Path) -> Result<(), String> {
+        let plain: &[&str] = &["-noI", "-noD", "-noF", "-noX"];
         let codec: (&[&str], &[&str]) = match self {
-            Stored::Plain => (&[], &["-noI", "-noD", "-noF", "-noX"]),
+            Stored::Plain => (&["--no-hashes"], plain),
+            Stored::Hashed => (&[], plain),
             Stored::Lz4 => (
-                &["--compress", "lz4"],
+                &["--no-hashes", "--compress", "lz4"],
                 &["-comp", "lz4", "-Xhc", "-b", "64K"],
             ),
         };
@@ -137,14 +152,14 @@ impl Stored {
     }
 }
 
-fn this_program() -> Result<Command, String> {
+pub(super) fn this_program() -> Result<Command, String> {
     let program = std::env::current_exe();
     Ok(Command::new(program.map_err(|error| error.to_string())?))
 }
 
 fn barge(image: &Path, at: &Path, options: &[&str]) -> Result<(), String> {
     let mut command = this_program()?;
-    command.args(["mount", "--fuse"]).args(options);
+    command.arg("mount").args(options);
     call(command.arg(image).arg(at))
 }
 
@@ -158,10 +173,10 @@ fn by_loop(kind: &str, image: &Path, at: &Path) -> Result<(), String> {
     )
 }
 
-fn fuse(program: &str, package: &str, image: &Path, at: &Path) -> Result<(), String> {
-    match find(program) {
+fn fuse(tool: &Tool, image: &Path, at: &Path) -> Result<(), String> {
+    match find(tool.name) {
         Some(program) => call(Command::new(program).arg(image).arg(at)),
-        None => Err(format!("Debian's package {package} brings it")),
+        None => Err(format!("{} brings it", tool.bring)),
     }
 }
 
@@ -178,7 +193,12 @@ impl<'a> Mounted<'a> {
         at: &'a Path,
     ) -> Result<Mounted<'a>, String> {
         column.mount(what, at)?;
-        Ok(Mounted { at, gone: false })
+        Ok(Mounted::of(at))
+    }
+
+    /// What is mounted at `at`.
+    pub(super) fn of(at: &'a Path) -> Mounted<'a> {
+        Mounted { at, gone: false }
     }
 
     pub(super) fn end(mut self) -> Result<(), String> {
@@ -187,8 +207,8 @@ impl<'a> Mounted<'a> {
         ended.map_err(|error| format!("umount: {error}"))
     }
 
-    /// MiB that are held for it: what the kernel keeps of its files and of `image`, and what whoever serves it has of its own.
-    pub(super) fn memory(&self, column: Column, image: Option<&Path>) -> Result<f64, String> {
+    /// MiB that are held for it: what the kernel keeps of its files and of `image`, and what whoever serves it has had of its own at most.
+    pub(super) fn memory(&self, column: Column, image: Option<&Path>) -> Result<[f64; 2], String> {
         let mut find = Command::new("find");
         find.arg(self.at).args(image).args(["-type", "f", "-exec"]);
         find.args([
@@ -204,10 +224,10 @@ impl<'a> Mounted<'a> {
         let text = String::from_utf8_lossy(&output.stdout);
         let kept: u64 = text.split_whitespace().flat_map(str::parse::<u64>).sum();
         let own = match column.is_served() {
-            true => server(self.at).map_or(0, |pid| anonymous(&pid)),
+            true => server(self.at).map_or(0, |pid| own_memory(&pid)),
             false => 0,
         };
-        Ok((kept + own) as f64 / f64::from(1 << 20))
+        Ok([kept, own].map(|bytes| bytes as f64 / f64::from(1 << 20)))
     }
 }
 
@@ -234,12 +254,13 @@ fn server(at: &Path) -> Option<PathBuf> {
         .find(|process| !process.ends_with(&ours) && told(process))
 }
 
-/// The bytes of a process's own memory (proc_pid_status(5)).
-fn anonymous(process: &Path) -> u64 {
+/// The most bytes of memory that a process has had, but for pages of files (proc_pid_status(5)).
+fn own_memory(process: &Path) -> u64 {
     let status = fs::read_to_string(process.join("status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let most = kib("VmHWM").unwrap_or(0);
+    most.saturating_sub(kib("RssFile").unwrap_or(0)) << 10
 }

@@ -6,7 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::super::process::{call, find};
+use super::super::process::call;
+use crate::tools::find;
 
 /// A runtime.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -13,10 +13,12 @@ use self::servers::Server;
 use self::work::{Client, Version, Work};
 use super::BenchArgs;
 use super::network::Network;
+use super::physical::{Exchange, Physical};
 use super::place::Place;
 use super::report::Results;
 use super::rounds::{self, Done, alternate, count_calls};
 use crate::Failure;
+use crate::tools::Tool;
 
 /// What is measured: by so many connections, with so many operations of each under way.
 const CELLS: &[(Work, &[(usize, usize)])] = &[
@@ -43,6 +45,7 @@ struct Cell {
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let place = Place::make(args)?;
     let mut notes = vec![args.note(&place)];
+    let mut missing = Vec::new();
     let network = match servers::has_ganesha() {
         true => Network::make().map(Arc::new),
         false => None,
@@ -58,11 +61,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     };
     let peers: Vec<usize> = ganesha.iter().map(|_| servers.len()).collect();
     if peers.is_empty() {
-        notes.push(
-            "nfs-ganesha is missing: Debian's packages nfs-ganesha-vfs, rpcbind, iproute2 and util-linux bring \
-             what it takes, and user 0 a network of its own"
-                .into(),
-        );
+        let gone = Tool::GANESHA.is_missing();
+        missing.push(format!(
+            "{gone}; it takes root, too, for a network of its own"
+        ));
     }
     servers.extend(ganesha);
     servers.push(servers::barge(
@@ -72,9 +74,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     )?);
     match servers::secure(&place, network.as_ref())? {
         Some(secure) => servers.push(secure),
-        None => notes.push("TLS: openssl is missing, which makes the certificate".into()),
+        None => missing.push(format!(
+            "{}, for TLS's certificate",
+            Tool::OPENSSL.is_missing()
+        )),
     }
     let cells = cells(args);
+    args.plan(cells.len(), servers.len());
     let mut rows = alternate(args, &servers, &cells)?;
     if !count_calls(&servers, &cells, &mut rows, &place.run.join("strace"))? {
         notes.push(super::syscalls::MISSING.into());
@@ -90,8 +96,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     Ok(Results {
         title: "NFS, one client, two servers".into(),
         notes,
+        missing,
         servers: servers.into_iter().map(|(name, _)| name).collect(),
         peers,
+        limit: None,
         rows,
     })
 }
@@ -145,5 +153,16 @@ impl rounds::Cell<Server> for Cell {
     fn counted(&self) -> Option<usize> {
         let times = if self.work == Work::List { 5 } else { 2000 };
         (self.connections == 1).then_some(times)
+    }
+
+    fn limit(&self) -> Option<Physical> {
+        let (bytes, steps) = self.work.exchange(self.version)?;
+        Some(Physical::Exchange(Exchange {
+            tcp: true,
+            bytes,
+            depth: self.depth,
+            steps,
+            connections: self.connections,
+        }))
     }
 }

@@ -10,8 +10,9 @@ use transports::{Addr, dial};
 
 use super::super::network::Network;
 use super::super::place::Place;
-use super::super::process::{Process, find, free_port, packaged};
+use super::super::process::{Process, free_port, packaged};
 use crate::Failure;
+use crate::tools::{self, Tool};
 
 /// A server, and how it is reached.
 pub(in crate::bench) struct Server {
@@ -139,13 +140,10 @@ const PORT: u16 = 2049;
 const MOUNT_PORT: u16 = 2050;
 const NAME: &str = "share";
 
-/// What nfs-ganesha and its network take.
-const PROGRAMS: [&str; 5] = ["ganesha.nfsd", "rpcbind", "ip", "unshare", "nsenter"];
-
 /// Whether nfs-ganesha can be had here.
 pub(super) fn has_ganesha() -> bool {
     let root = rustix::process::geteuid().is_root();
-    root && PROGRAMS.iter().all(|program| find(program).is_some())
+    root && Tool::GANESHA.missing_from(&tools::dirs()).is_empty()
 }
 
 /// nfs-ganesha, if it starts.

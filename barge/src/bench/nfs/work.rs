@@ -6,6 +6,7 @@ use std::time::Duration;
 use remote::nfs::{Compounds, Procedures};
 use vfs::Errno;
 
+use super::super::physical::BARE;
 use super::super::place::{DATA, FILES, OUT, next_random};
 use super::super::rounds::{Done, overlapped};
 use super::prepared::{DEPTH, LARGE, Link, Open, Prepared};
@@ -54,6 +55,28 @@ impl Work {
             Work::ReadLarge | Work::WriteLarge => ("MB/s", f64::from(LARGE) / 1e6),
             _ => ("op/s", 1.0),
         }
+    }
+
+    /// How many calls one after the other an operation is.
+    fn steps(self, version: Version) -> usize {
+        match (self, version) {
+            (Work::Create, Version::Three) => 2,
+            (Work::Create, Version::Four(_)) => 3,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of a call and of its reply, and how many calls an operation is; nothing where that is the server's to say.
+    pub(super) fn exchange(self, version: Version) -> Option<((usize, usize), usize)> {
+        let bytes = match self {
+            Work::ReadSmall => (BARE, BARE + SMALL as usize),
+            Work::WriteSmall => (BARE + SMALL as usize, BARE),
+            Work::ReadLarge => (BARE, BARE + LARGE as usize),
+            Work::WriteLarge => (BARE + LARGE as usize, BARE),
+            Work::Attributes | Work::LookUp | Work::Create => (BARE, BARE),
+            Work::List => return None,
+        };
+        Some((bytes, self.steps(version)))
     }
 }
 
@@ -115,10 +138,9 @@ impl Client {
         };
         // A server that takes small calls only gets its megabyte in as many as it needs, at once.
         let pieces = LARGE.div_ceil(piece) as usize;
-        let steps = match (work, &with.link) {
-            (Work::Create, Link::Three(_)) => 2,
-            (Work::Create, Link::Four(_)) => 3,
-            _ => 1,
+        let steps = match &with.link {
+            Link::Three(_) => work.steps(Version::Three),
+            Link::Four(_) => work.steps(Version::Four(0)),
         };
         let (random, count) = (&mut self.random, &mut self.count);
         let (done, took) = overlapped(

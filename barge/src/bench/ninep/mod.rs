@@ -8,10 +8,12 @@ use std::time::Duration;
 use self::servers::Server;
 use self::work::{Client, Work};
 use super::BenchArgs;
+use super::physical::{Exchange, Physical};
 use super::place::Place;
 use super::report::Results;
 use super::rounds::{self, Done, alternate, count_calls};
 use crate::Failure;
+use crate::tools::Tool;
 
 /// What is measured: over each transport, by so many connections.
 const CELLS: &[(&str, Work, usize, &[usize])] = &[
@@ -38,12 +40,13 @@ struct Cell {
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let place = Place::make(args)?;
     let mut notes = vec![args.note(&place)];
+    let mut missing = Vec::new();
     let (share, run) = (&place.share, &place.run);
     let mut servers = vec![servers::barge(share, run, &[])?];
     let diod = servers::diod(share, run)?;
     let peers: Vec<usize> = diod.iter().map(|_| servers.len()).collect();
     if peers.is_empty() {
-        notes.push("diod is missing: Debian's package diod brings it".into());
+        missing.push(Tool::DIOD.is_missing());
     }
     servers.extend(diod);
     let other = match args.counted {
@@ -52,6 +55,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     };
     servers.push(servers::barge(share, run, &other)?);
     let cells = cells(args);
+    args.plan(cells.len(), servers.len());
     let mut rows = alternate(args, &servers, &cells)?;
     if !count_calls(&servers, &cells, &mut rows, &run.join("strace"))? {
         notes.push(super::syscalls::MISSING.into());
@@ -65,8 +69,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     Ok(Results {
         title: "9P, one client, two servers".into(),
         notes,
+        missing,
         servers: servers.into_iter().map(|(name, _)| name).collect(),
         peers,
+        limit: None,
         rows,
     })
 }
@@ -121,5 +127,16 @@ impl rounds::Cell<Server> for Cell {
     fn counted(&self) -> Option<usize> {
         let times = if self.work == Work::List { 5 } else { 2000 };
         (self.connections == 1).then_some(times)
+    }
+
+    fn limit(&self) -> Option<Physical> {
+        let (bytes, steps) = self.work.exchange()?;
+        Some(Physical::Exchange(Exchange {
+            tcp: self.tcp,
+            bytes,
+            depth: self.depth,
+            steps,
+            connections: self.connections,
+        }))
     }
 }

@@ -9,6 +9,7 @@ use remote::ninep::{Pipe, Ticket};
 use transports::{Addr, dial};
 use vfs::{Errno, Result};
 
+use super::super::physical::BARE;
 use super::super::place::{DATA, FILES, MANY, OUT, file_name, next_random};
 use super::super::rounds::{Done, overlapped};
 
@@ -268,6 +269,18 @@ impl Work {
             Work::LookUp => 3,
             Work::Create => 4,
         }
+    }
+
+    /// Bytes of a message each way, and how many messages an operation is; nothing where that is the server's to say.
+    pub(super) fn exchange(self) -> Option<((usize, usize), usize)> {
+        let bytes = match self {
+            Work::ReadSmall => (BARE, BARE + SMALL as usize),
+            Work::ReadLarge => (BARE, BARE + LARGE as usize),
+            Work::WriteLarge => (BARE + LARGE as usize, BARE),
+            Work::LookUp | Work::Create => (BARE, BARE),
+            Work::List => return None,
+        };
+        Some((bytes, self.steps()))
     }
 
     /// What is counted, and how many of it an operation is.

@@ -15,6 +15,7 @@ use self::disk::{Disk, KINDS, LAYOUTS, Layout};
 use super::BenchArgs;
 use super::network::Network;
 use super::nfs::servers::{self, Server};
+use super::physical::{BARE, Exchange, Physical};
 use super::place::Place;
 use super::report::{Results, Row, Work};
 use super::rounds::{self, Done, alternate, count_calls};
@@ -78,18 +79,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             .into(),
         "uncached: the server's page cache has nothing of the file".into(),
     ];
+    let mut missing = Vec::new();
     let mut rows = Vec::new();
-    for kind in KINDS {
-        let mut cells = Vec::new();
-        for cached in [false, true] {
-            cells.extend(LAYOUTS.map(|layout| Cell {
-                kind,
-                layout,
-                cached,
-                counted: kind == KINDS[0] && cached,
-            }));
-        }
-        cells.retain(|cell| args.wants(&rounds::Cell::name(cell)));
+    let of_kinds = KINDS.map(|kind| (kind, cells(args, kind)));
+    let all = of_kinds.iter().map(|(_, cells)| cells.len()).sum();
+    args.plan(all, COLUMNS.len());
+    for (kind, cells) in of_kinds {
         if cells.is_empty() {
             continue;
         }
@@ -97,7 +92,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         let disk = match Disk::make(kind, &place.run, size) {
             Ok(disk) => disk,
             Err(why) => {
-                notes.push(format!("no {kind}: {why}"));
+                missing.push(format!("{kind} is missing: {why}"));
                 continue;
             }
         };
@@ -117,10 +112,26 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     Ok(Results {
         title: "NFS, data and holes".into(),
         notes,
+        missing,
         servers: COLUMNS.map(|(name, ..)| name.to_owned()).into(),
         peers: vec![1],
+        limit: None,
         rows,
     })
+}
+
+fn cells(args: &BenchArgs, kind: &'static str) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for cached in [false, true] {
+        cells.extend(LAYOUTS.map(|layout| Cell {
+            kind,
+            layout,
+            cached,
+            counted: kind == KINDS[0] && cached,
+        }));
+    }
+    cells.retain(|cell| args.wants(&rounds::Cell::name(cell)));
+    cells
 }
 
 fn columns(server: &Server, disk: &Disk) -> Result<Vec<(String, Column)>, Failure> {
@@ -171,6 +182,7 @@ fn on_the_wire(
         work: vec![Work::default(); runs.len()],
         calls: vec![None; runs.len()],
         runs,
+        limit: None,
     })
 }
 
@@ -246,5 +258,16 @@ impl rounds::Cell<Column> for Cell {
 
     fn counted(&self) -> Option<usize> {
         self.counted.then_some(1)
+    }
+
+    /// All bytes by the connection, holes too.
+    fn limit(&self) -> Option<Physical> {
+        Some(Physical::Exchange(Exchange {
+            tcp: true,
+            bytes: (BARE, BARE + MIB),
+            depth: AT_A_TIME / MIB,
+            steps: 1,
+            connections: 1,
+        }))
     }
 }

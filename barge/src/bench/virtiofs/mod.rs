@@ -9,6 +9,7 @@ use std::time::Duration;
 use self::servers::{Running, Server};
 use self::work::{Prepared, Work};
 use super::BenchArgs;
+use super::physical::Physical;
 use super::place::Place;
 use super::report::Results;
 use super::rounds::{self, Done, alternate, count_calls};
@@ -44,19 +45,21 @@ struct Cell {
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let place = Place::make(args)?;
     let mut notes = vec![args.note(&place)];
+    let mut missing = Vec::new();
     let mut servers = vec![servers::barge(&place, &[])];
     let mut peers = Vec::new();
-    for (peer, missing) in servers::peers(&place) {
+    for (peer, why) in servers::peers(&place) {
         match peer {
             Some(peer) => {
                 peers.push(servers.len());
                 servers.push(peer);
             }
-            None => notes.push(missing.into()),
+            None => missing.push(why),
         }
     }
     servers.push(servers::barge(&place, &["--poll-us", "0"]));
     let cells = cells(args);
+    args.plan(cells.len(), servers.len());
     let mut rows = alternate(args, &servers, &cells)?;
     if !count_calls(&servers, &cells, &mut rows, &place.run.join("strace"))? {
         notes.push(super::syscalls::MISSING.into());
@@ -70,8 +73,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     Ok(Results {
         title: "virtiofs, one driver, no virtual machine".into(),
         notes,
+        missing,
         servers: servers.into_iter().map(|(name, _)| name).collect(),
         peers,
+        limit: None,
         rows,
     })
 }
@@ -142,5 +147,10 @@ impl rounds::Cell<Server> for Cell {
     fn counted(&self) -> Option<usize> {
         let times = if self.work == Work::List { 5 } else { 2000 };
         (self.queues == 1 && !self.poll.is_zero()).then_some(times)
+    }
+
+    /// Memory is shared: what is moved has to be copied once.
+    fn limit(&self) -> Option<Physical> {
+        self.work.payload().map(Physical::Copy)
     }
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use remote::virtiofs::{Channel, Options};
 
 use super::super::place::Place;
-use super::super::process::{Process, find, packaged};
+use super::super::process::{Process, packaged};
+use crate::tools::{Tool, find};
 
 /// How to start a server.
 pub(super) struct Server {
@@ -52,7 +53,7 @@ pub(super) fn barge(place: &Place, options: &[&str]) -> (String, Server) {
 }
 
 /// The peers, each with what to say where it is missing.
-pub(super) fn peers(place: &Place) -> Vec<(Option<(String, Server)>, &'static str)> {
+pub(super) fn peers(place: &Place) -> Vec<(Option<(String, Server)>, String)> {
     let rust = find("virtiofsd");
     let version = rust.as_deref().map(version).unwrap_or_default();
     let pool = |size: &str| {
@@ -70,15 +71,11 @@ pub(super) fn peers(place: &Place) -> Vec<(Option<(String, Server)>, &'static st
         (format!("C virtiofsd {version}"), server(place, how))
     });
     vec![
-        (
-            pool("0"),
-            "virtiofsd is missing: cargo install virtiofsd brings it (Debian's libseccomp-dev and \
-             libcap-ng-dev, too)",
-        ),
-        (pool("64"), ""),
+        (pool("0"), Tool::VIRTIOFSD.is_missing()),
+        (pool("64"), String::new()),
         (
             c,
-            "the C daemon is missing: Debian 12's package qemu-system-common brings it",
+            "the C daemon is missing: Debian 12's package qemu-system-common brings it".into(),
         ),
     ]
     .into_iter()

@@ -66,6 +66,15 @@ impl Work {
         }
     }
 
+    /// Bytes that an operation moves, if it is about them.
+    pub(super) fn payload(self) -> Option<usize> {
+        match self {
+            Work::ReadSmall | Work::WriteSmall => Some(SMALL as usize),
+            Work::ReadLarge | Work::WriteLarge => Some(LARGE as usize),
+            _ => None,
+        }
+    }
+
     fn steps(self) -> usize {
         match self {
             Work::SmallFile => 5,

@@ -1,96 +1,14 @@
-//! The status page in a browser: Chromium, spoken to by its debugging protocol through a pipe.
+//! The status page in a browser.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use barge_client::Client;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{ask, http};
+use crate::browser::{Browser, Device};
 use crate::served::{Served, has};
-
-/// Chromium, without a window, that knows nothing and keeps nothing.
-struct Browser {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-    calls: u64,
-    /// What its pages complained of.
-    complaints: Vec<Value>,
-}
-
-impl Browser {
-    fn start(dir: &Path) -> Browser {
-        // The protocol comes by the descriptors 3 and 4.
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", r#"exec chromium "$@" 3<&0 4>&1"#, "sh"])
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-            ])
-            .args(["--no-first-run", "--disable-background-networking"])
-            .args([
-                "--disable-component-update",
-                "--disable-sync",
-                "--disable-dev-shm-usage",
-            ])
-            .args(["--remote-debugging-pipe", "about:blank"])
-            .arg(format!("--user-data-dir={}", dir.display()));
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut child = command.spawn().expect("starts");
-        Browser {
-            to: child.stdin.take().expect("piped"),
-            from: BufReader::new(child.stdout.take().expect("piped")),
-            child,
-            calls: 0,
-            complaints: Vec::new(),
-        }
-    }
-
-    fn call(&mut self, session: Option<&str>, method: &str, params: Value) -> Value {
-        self.calls += 1;
-        let mut message = json!({ "id": self.calls, "method": method, "params": params });
-        if let Some(session) = session {
-            message["sessionId"] = session.into();
-        }
-        write!(self.to, "{message}\0").expect("asked");
-        loop {
-            let mut bytes = Vec::new();
-            self.from.read_until(0, &mut bytes).expect("a message");
-            assert_eq!(bytes.pop(), Some(0), "it ended");
-            let message: Value = serde_json::from_slice(&bytes).expect("JSON");
-            if message["id"] == self.calls {
-                assert!(message["error"].is_null(), "{method}: {message}");
-                return message["result"].clone();
-            }
-            let method = message["method"].as_str().unwrap_or_default();
-            if [
-                "Runtime.exceptionThrown",
-                "Runtime.consoleAPICalled",
-                "Log.entryAdded",
-            ]
-            .contains(&method)
-            {
-                self.complaints.push(message);
-            }
-        }
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// What the page says once it is live and its figures are of more than one look.
 const SEEN: &str = r#"new Promise(done => {
@@ -150,47 +68,14 @@ fn a_browser_shows_it_under_load_on_a_desk_and_on_a_phone() {
 
 fn look(at: &str, profile: &Path) {
     let mut browser = Browser::start(profile);
-    for (name, width, height, scheme) in [
-        ("desk", 1280, 1000, "light"),
-        ("phone", 390, 844, "dark"),
-        ("desk-dark", 1280, 1000, "dark"),
-        ("phone-light", 390, 844, "light"),
-    ] {
-        let target = browser.call(None, "Target.createTarget", json!({ "url": "about:blank" }));
-        let attach = json!({ "targetId": target["targetId"], "flatten": true });
-        let session = browser.call(None, "Target.attachToTarget", attach);
-        let session = session["sessionId"].as_str().expect("a session").to_owned();
-        let mut call = |method: &str, params| browser.call(Some(&session), method, params);
-        call("Runtime.enable", json!({}));
-        call("Log.enable", json!({}));
-        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
-        call("Emulation.setDeviceMetricsOverride", metrics);
-        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
-        call(
-            "Emulation.setEmulatedMedia",
-            json!({ "features": features }),
-        );
-        call("Page.navigate", json!({ "url": format!("http://{at}/") }));
-        // The page that was there before may still be the one that is asked.
-        let there = "document.readyState === 'complete' && location.protocol === 'http:'";
-        while call("Runtime.evaluate", json!({ "expression": there }))["result"]["value"] != true {
-            std::thread::yield_now();
-        }
-        let seen = json!({ "expression": SEEN, "awaitPromise": true, "returnByValue": true });
-        let seen = call("Runtime.evaluate", seen)["result"]["value"].clone();
-        if let Some(dir) = std::env::var_os("BARGE_SCREENSHOTS") {
-            let whole = json!({ "captureBeyondViewport": true });
-            let shot = call("Page.captureScreenshot", whole)["data"].clone();
-            let shot = base64::Engine::decode(
-                &base64::prelude::BASE64_STANDARD,
-                shot.as_str().expect("a picture"),
-            );
-            let path = Path::new(&dir).join(format!("{name}.png"));
-            std::fs::write(path, shot.expect("base64")).expect("written");
-        }
+    for device in Device::ALL {
+        let mut tab = browser.open(&device, &format!("http://{at}/"));
+        let seen = tab.evaluate(SEEN);
+        tab.shoot(device.name);
+        let name = device.name;
         assert_eq!(
             (&seen["width"], &seen["fits"]),
-            (&width.into(), &true.into()),
+            (&device.width.into(), &true.into()),
             "{name}: {seen}"
         );
         let text = seen["text"].as_str().expect("text");
@@ -209,7 +94,7 @@ fn look(at: &str, profile: &Path) {
             seen["line"].as_str().is_some_and(|line| line.contains('L')),
             "{name}: {seen}"
         );
-        call("Page.navigate", json!({ "url": "about:blank" }));
+        tab.close();
     }
     assert_eq!(browser.complaints, [Value::Null; 0]);
 }

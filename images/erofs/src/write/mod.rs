@@ -5,8 +5,8 @@
 //! stream: blocks of directories, shared attributes, inodes with what is inline. [`Metadata::first_block`] is the block that the image
 //! begins with. So a mount reads that block and then one contiguous piece, and the same inodes make the same bytes.
 //!
-//! What it lacks on purpose: I/O, compression, threads; blocks other than of 4096 bytes; block numbers of more than 32 bits; the
-//! packed inode, long prefixes of names, devices besides the first.
+//! What it lacks on purpose: I/O, compression, threads; blocks other than of 4096 bytes; block numbers of more than 32 bits; ends of
+//! files in the packed inode (whole files may be there), long prefixes of names, devices besides the first.
 
 mod dir;
 mod index;
@@ -108,6 +108,13 @@ pub enum Body {
         /// In order, without gaps.
         extents: Vec<Extent>,
     },
+    /// A file in the packed inode ([`Common::packed`]).
+    Packed {
+        /// Bytes.
+        size: u64,
+        /// Where it begins there, below 2^63.
+        at: u64,
+    },
     /// A device's number ([`crate::layout::encode_device`]).
     Device(u32),
     /// Nothing: a pipe, a socket.
@@ -134,6 +141,8 @@ pub struct Common {
     pub compression: Option<(Algorithm, u16)>,
     /// The block behind the last one of contents: the first that metadata may have.
     pub next_block: u64,
+    /// Index of the packed inode among the inodes: a file without a name, and without [`Body::Packed`].
+    pub packed: Option<usize>,
 }
 
 /// Why there can be no such image.

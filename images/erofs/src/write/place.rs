@@ -8,7 +8,7 @@ use super::xattr::Shared;
 use super::{BLOCK, Body, Common, Extent, Impossible, Inode, blocks, dir, index};
 use crate::layout::{
     BLOCK_MAP_ENTRY, ChunkFormat, CompactInode, DataLayout, ExtendedInode, Format, INODE_SLOT,
-    NULL_BLOCK, xattr_count_for,
+    MapHeader, NULL_BLOCK, WHOLE_IN_PACKED, xattr_count_for,
 };
 
 /// The metadata of an image, each inode in its place.
@@ -150,6 +150,12 @@ impl<'a> Metadata<'a> {
                 let taken = extents.iter().map(stored_blocks).sum::<u64>();
                 form.data = u32::try_from(taken).map_err(|_| Impossible::TooLarge)?;
             }
+            Body::Packed { size, .. } => {
+                form.size = *size;
+                form.layout = DataLayout::CompressedFull;
+                form.align = 8;
+                form.behind = MapHeader::SIZE as u64;
+            }
             Body::Device(number) => form.data = *number,
             Body::Nothing => {}
         }
@@ -215,6 +221,7 @@ impl<'a> Metadata<'a> {
             },
             chunks: (self.inodes.iter()).any(|inode| matches!(inode.body, Body::Chunks { .. })),
             compression: self.common.compression,
+            packed: self.common.packed.map(|at| self.forms[at].nid),
         })
     }
 
@@ -357,6 +364,11 @@ impl<'a> Metadata<'a> {
                 bytes.resize(begins + aligned, 0);
                 let big = (self.common.compression).is_some_and(|(_, blocks)| blocks > 1);
                 bytes.extend(index::index(*size, *algorithm, big, extents));
+            }
+            Body::Packed { at, .. } => {
+                bytes.resize(begins + aligned, 0);
+                let whole = u64::from(WHOLE_IN_PACKED) << 56;
+                bytes.extend((whole | at).to_le_bytes());
             }
             _ => {}
         }

@@ -19,6 +19,8 @@ pub(super) struct Told {
     pub(super) xattr_block: u32,
     pub(super) chunks: bool,
     pub(super) compression: Option<(Algorithm, u16)>,
+    /// The number of the packed inode.
+    pub(super) packed: Option<u64>,
 }
 
 /// The first block: zeros up to the superblock, which Linux does not read, then the superblock and how compression was
@@ -26,6 +28,7 @@ pub(super) struct Told {
 pub(super) fn first_block(told: &Told) -> Vec<u8> {
     let mut incompat = Incompat::empty();
     incompat.set(Incompat::CHUNKS, told.chunks);
+    incompat.set(Incompat::FRAGMENTS, told.packed.is_some());
     let mut algorithms = 0;
     let mut config = Vec::new();
     if let Some((algorithm, cluster_blocks)) = told.compression {
@@ -55,7 +58,7 @@ pub(super) fn first_block(told: &Told) -> Vec<u8> {
         directory_block_bits: 0,
         prefixes: 0,
         prefix_start: 0,
-        packed: 0,
+        packed: told.packed.unwrap_or_default(),
         filter_reserved: 0,
         share_prefix: 0,
         reserved: [0; 2],

@@ -131,8 +131,6 @@ impl Zstd {
     fn new(level: i32) -> io::Result<Zstd> {
         let mut compressor = Compressor::new(level)?;
         compressor.set_parameter(CParameter::WindowLog(ZSTD_WINDOW))?;
-        // The image knows how long extents are.
-        compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
         Ok(Zstd {
             compressor,
             scratch: Vec::new(),

@@ -3,24 +3,20 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use ::erofs::write::{BLOCK, Body, Extent, Inode, blocks, inline_room, own_size};
 use tempfile::SpooledTempFile;
 
-use super::jobs::{Done, Treatment, job, work};
+use super::cut::{SEGMENT, best_chunk, chunks, pieces, with_data};
+use super::jobs::{Done, Job, Treatment, job, work};
+use super::small::{OfMember, Small};
 use super::{Compression, Options};
 use crate::contents::Bytes;
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Visit, path};
 use crate::{Contents, Kind, Output, Progress};
-
-/// Bytes of a file that a thread works on at a time, and the most that one physical cluster decodes to.
-const SEGMENT: u64 = 1 << 20;
-
-/// The largest chunk: one is in memory as a whole, for each thread.
-pub(super) const LARGEST_CHUNK: u64 = 4 << 20;
 
 /// The most chunks of a file: their map takes 1 GiB, and in the largest ones it has 1 PiB.
 const MOST_CHUNKS: u64 = 1 << 28;
@@ -28,6 +24,9 @@ const MOST_CHUNKS: u64 = 1 << 28;
 /// From this size on, the end of a file that is not compressed has a block of its own, so that all of it can be mapped and sent as it
 /// lies there; the block is less than a sixteenth of it.
 const LARGE: u64 = 64 << 10;
+
+/// Files up to this size come with their inode, where there is room, even if others are packed: so little is not worth another read.
+const TINY: u64 = 256;
 
 /// Ends of files that are kept in memory; beyond that they are in a file.
 const TAILS_IN_MEMORY: usize = 32 << 20;
@@ -55,6 +54,14 @@ struct Segment {
     last: bool,
 }
 
+/// What threads are to do, and what they have not done yet.
+struct Queue {
+    jobs: SyncSender<Job>,
+    pending: VecDeque<(Segment, Receiver<io::Result<Done>>)>,
+    /// The most that may be pending.
+    ahead: usize,
+}
+
 /// The inline ends of files.
 pub(super) struct Tails {
     pub(super) file: SpooledTempFile,
@@ -71,8 +78,9 @@ pub(super) struct Files<'a> {
     plan: &'a Plan,
     visits: &'a [Visit],
     options: &'a Options,
-    /// How much of an end can be inline, by index.
+    /// How much of an end can be inline, by index; behind all others that of the packed inode.
     rooms: Vec<usize>,
+    /// By index, the packed inode's behind all others.
     bodies: Vec<Option<Body>>,
     tails: Tails,
     /// What the file that is being written has so far.
@@ -95,8 +103,8 @@ impl<'a> Files<'a> {
             plan,
             visits,
             options,
-            rooms: inodes.iter().map(room).collect(),
-            bodies: vec![None; visits.len()],
+            rooms: inodes.iter().map(room).chain([0]).collect(),
+            bodies: vec![None; visits.len() + 1],
             tails: Tails {
                 file: tempfile::spooled_tempfile_in(TAILS_IN_MEMORY, output.directory()),
                 len: 0,
@@ -109,12 +117,12 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Writes all contents, and says what bodies files and links have.
+    /// Writes all contents, and says what bodies files and links have, and the packed inode, if there is one.
     pub(super) fn write(
         mut self,
         output: &mut Output,
         progress: &dyn Progress,
-    ) -> Result<(Vec<Option<Body>>, Tails)> {
+    ) -> Result<(Vec<Option<Body>>, Option<Body>, Tails)> {
         let threads = self.options.threads.max(1);
         let options = self.options;
         // What is read ahead: enough that no thread waits while this one writes.
@@ -126,44 +134,99 @@ impl<'a> Files<'a> {
                 let queue = queue.clone();
                 scope.spawn(move || work(options, &queue));
             }
-            let mut pending = VecDeque::<(Segment, Receiver<io::Result<Done>>)>::new();
-            for at in self.order() {
-                let contents = match self.plan.kind(self.visits[at].node) {
-                    Kind::File(contents) => contents.clone(),
-                    Kind::Symlink(target) if target.len() <= self.rooms[at] => {
-                        self.bodies[at] = Some(Body::Flat {
-                            size: target.len() as u64,
-                            block: NO_BLOCK,
-                            inline: true,
-                        });
-                        continue;
-                    }
-                    Kind::Symlink(target) => Arc::new(Bytes(target.clone())),
-                    _ => continue,
-                };
-                let segments = self.cut(at, &contents, progress);
-                for segment in segments.map_err(|error| self.failed(at, error))? {
-                    if pending.len() == ahead {
-                        self.finish_first(&mut pending, output, progress)?;
-                    }
-                    let how = match segment.form {
-                        Form::Flat => Treatment::Read,
-                        Form::Compressed => Treatment::Compress,
-                        Form::Chunks(chunk) => Treatment::Hash(chunk),
-                    };
-                    let (job, done) = job(contents.clone(), segment.range.clone(), how);
-                    if jobs.send(job).is_err() {
-                        return Err(Error::new("the threads that read files have ended"));
-                    }
-                    pending.push_back((segment, done));
-                }
-            }
-            while !pending.is_empty() {
-                self.finish_first(&mut pending, output, progress)?;
-            }
-            Ok(())
+            let queue = Queue {
+                jobs,
+                ahead,
+                pending: VecDeque::new(),
+            };
+            self.all(queue, output, progress)
         })?;
-        Ok((self.bodies, self.tails))
+        let packed = self.bodies.pop().flatten();
+        Ok((self.bodies, packed, self.tails))
+    }
+
+    /// Has all files read, the small ones together behind the others.
+    fn all(
+        &mut self,
+        mut queue: Queue,
+        output: &mut Output,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let mut small = Small::default();
+        for at in self.order() {
+            let contents = match self.plan.kind(self.visits[at].node) {
+                Kind::File(contents) => contents.clone(),
+                Kind::Symlink(target) if target.len() <= self.rooms[at] => {
+                    self.bodies[at] = Some(Body::Flat {
+                        size: target.len() as u64,
+                        block: NO_BLOCK,
+                        inline: true,
+                    });
+                    continue;
+                }
+                Kind::Symlink(target) => Arc::new(Bytes(target.clone())),
+                _ => continue,
+            };
+            let is_small = self.is_small(at, &*contents);
+            if is_small.map_err(|error| self.failed(at, error))? {
+                self.bodies[at] = Some(Body::Packed {
+                    size: contents.len(),
+                    at: small.add(at, &contents),
+                });
+            } else {
+                self.send(at, contents, &mut queue, output, progress)?;
+            }
+        }
+        if !small.is_empty() {
+            let at = self.visits.len();
+            self.send(at, Arc::new(small), &mut queue, output, progress)?;
+        }
+        while !queue.pending.is_empty() {
+            self.finish_first(&mut queue.pending, output, progress)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a file goes to the other small ones.
+    fn is_small(&self, at: usize, contents: &dyn Contents) -> io::Result<bool> {
+        let size = contents.len();
+        let most = LARGE.min(self.options.cluster.into());
+        let least = TINY.min(self.rooms[at] as u64);
+        Ok(self.options.pack_small
+            && !self.options.dedupe
+            && self.options.compression != Compression::None
+            && matches!(self.plan.kind(self.visits[at].node), Kind::File(_))
+            && (least + 1..=most).contains(&size)
+            // Holes stay holes.
+            && contents.data()? == [0..size])
+    }
+
+    /// Has a file read, part by part.
+    fn send(
+        &mut self,
+        at: usize,
+        contents: Arc<dyn Contents>,
+        queue: &mut Queue,
+        output: &mut Output,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let segments = self.cut(at, &contents, progress);
+        for segment in segments.map_err(|error| self.failed(at, error))? {
+            if queue.pending.len() == queue.ahead {
+                self.finish_first(&mut queue.pending, output, progress)?;
+            }
+            let how = match segment.form {
+                Form::Flat => Treatment::Read,
+                Form::Compressed => Treatment::Compress,
+                Form::Chunks(chunk) => Treatment::Hash(chunk),
+            };
+            let (job, done) = job(contents.clone(), segment.range.clone(), how);
+            if queue.jobs.send(job).is_err() {
+                return Err(Error::new("the threads that read files have ended"));
+            }
+            queue.pending.push_back((segment, done));
+        }
+        Ok(())
     }
 
     /// All of them: those that are to come first, then the others.
@@ -182,6 +245,8 @@ impl<'a> Files<'a> {
     }
 
     fn failed(&self, at: usize, error: io::Error) -> Error {
+        let member = error.get_ref().and_then(|inner| inner.downcast_ref());
+        let at = member.map_or(at, |member: &OfMember| member.at);
         Error::of(&path(self.visits, at), error)
     }
 
@@ -194,9 +259,11 @@ impl<'a> Files<'a> {
     ) -> io::Result<Vec<Segment>> {
         let size = contents.len();
         let data = contents.data()?;
-        let (form, ranges) = match self.plan.kind(self.visits[at].node) {
-            Kind::File(_) => self.form(at, size, &data),
-            _ => (Form::Flat, pieces(0..size, SEGMENT)),
+        let link = (self.visits.get(at))
+            .is_some_and(|visit| matches!(self.plan.kind(visit.node), Kind::Symlink(_)));
+        let (form, ranges) = match link {
+            false => self.form(at, size, &data),
+            true => (Form::Flat, pieces(0..size, SEGMENT)),
         };
         if let Form::Chunks(chunk) = form
             && size.div_ceil(chunk) > MOST_CHUNKS
@@ -471,44 +538,7 @@ fn chunked(size: u64, chunk: u64, blocks: Vec<Option<u32>>) -> Body {
     }
 }
 
-fn chunks(size: u64, chunk: u64) -> usize {
-    size.div_ceil(chunk) as usize
-}
-
 fn next_block(output: &Output) -> io::Result<u32> {
     let block = output.position() / BLOCK;
     u32::try_from(block).map_err(|_| io::Error::other("the image would have more than 16 TiB"))
-}
-
-/// Cuts a range into pieces of `size`.
-fn pieces(range: Range<u64>, size: u64) -> Vec<Range<u64>> {
-    let end = range.end;
-    let starts = range.step_by(size as usize);
-    starts.map(|start| start..end.min(start + size)).collect()
-}
-
-/// The chunks that have data, those that follow each other put together up to a segment.
-fn with_data(size: u64, chunk: u64, data: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut runs: Vec<Range<u64>> = Vec::new();
-    for data in data {
-        let run = data.start / chunk * chunk..data.end.next_multiple_of(chunk).min(size);
-        match runs.last_mut() {
-            Some(last) if run.start <= last.end => last.end = last.end.max(run.end),
-            _ => runs.push(run),
-        }
-    }
-    let cut = |run| pieces(run, chunk.max(SEGMENT));
-    runs.into_iter().flat_map(cut).collect()
-}
-
-/// The chunk size with which map and data of a file with holes take the least, the larger of two.
-fn best_chunk(size: u64, data: &[Range<u64>]) -> u64 {
-    let sizes = (BLOCK.ilog2()..=LARGEST_CHUNK.ilog2()).rev();
-    let cost = |chunk: &u64| {
-        let data = with_data(size, *chunk, data);
-        let bytes: u64 = data.iter().map(|run| run.end - run.start).sum();
-        bytes + size.div_ceil(*chunk) * 4
-    };
-    let best = sizes.map(|bits| 1 << bits).min_by_key(cost);
-    best.unwrap_or(BLOCK)
 }

@@ -5,8 +5,10 @@
 //! ([`::erofs::write`]), and the first block last.
 
 mod codec;
+mod cut;
 mod files;
 mod jobs;
+mod small;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -31,7 +33,11 @@ pub struct Options {
     pub chunk: Option<u64>,
     /// Store equal parts once: equal chunks, of compressed files equal segments of 1 MiB.
     pub dedupe: bool,
-    /// Files whose contents come first, in this order; those of others follow in the order of the tree.
+    /// Compress small files together, in the inode that Linux knows from 6.1 on for what is packed: not with `dedupe`, which compares
+    /// files each by itself.
+    pub pack_small: bool,
+    /// Files whose contents come first, in this order; those of others follow in the order of the tree. Small files that are packed
+    /// are behind all others, in this order as well.
     pub first: Vec<NodeId>,
     /// Threads that read, compress and hash.
     pub threads: usize,
@@ -41,7 +47,7 @@ impl Options {
     /// What [`Options::cluster`] may be.
     pub const CLUSTERS: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
     /// What [`Options::chunk`] may be.
-    pub const CHUNKS: std::ops::RangeInclusive<u64> = BLOCK..=files::LARGEST_CHUNK;
+    pub const CHUNKS: std::ops::RangeInclusive<u64> = BLOCK..=cut::LARGEST_CHUNK;
 }
 
 impl Default for Options {
@@ -51,6 +57,7 @@ impl Default for Options {
             cluster: 64 << 10,
             chunk: None,
             dedupe: false,
+            pack_small: true,
             first: Vec::new(),
             threads: 1,
         }
@@ -108,17 +115,20 @@ pub fn write(
         .collect();
     output.append(&[0; BLOCK as usize])?;
     let files = Files::new(plan, &visits, &inodes, options, output)?;
-    let (bodies, mut tails) = files.write(output, progress)?;
+    let (bodies, packed, mut tails) = files.write(output, progress)?;
     for (inode, body) in inodes.iter_mut().zip(bodies) {
         if let Some(body) = body {
             inode.body = body;
         }
     }
     tell_rest(plan, &visits, &mut inodes)?;
+    let named = inodes.len();
+    inodes.extend(packed.map(packed_inode));
     let common = Common {
         compression: (options.compression.algorithm())
             .map(|algorithm| (algorithm, (u64::from(options.cluster) / BLOCK) as u16)),
         next_block: output.position() / BLOCK,
+        packed: (inodes.len() > named).then_some(named),
     };
     let impossible = |impossible| match impossible {
         Impossible::TooManyXattrs(at) => Error::of(&path(&visits, at), impossible),
@@ -161,6 +171,19 @@ fn inode(attributes: &Attributes, kind: &Kind, visit: &Visit, dropped: &mut Drop
         links: visit.links,
         xattrs,
         body: Body::Nothing,
+    }
+}
+
+/// The inode that small files are in.
+fn packed_inode(body: Body) -> Inode {
+    Inode {
+        mode: (vfs::Kind::File.mode_bits() | 0o600) as u16,
+        uid: 0,
+        gid: 0,
+        mtime: (0, 0),
+        links: 1,
+        xattrs: Vec::new(),
+        body,
     }
 }
 

@@ -1,12 +1,16 @@
 //! A tree of any source, walked through the file-system traits.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use barge_client::tree::Tree;
-use vfs::{Entry, Errno, Level};
+use sys::payload::SliceSink;
+use vfs::{Entry, Errno, Level, Node, OpenFlags};
 
-use crate::contents::OfTree;
+use crate::Contents;
+use crate::contents::{ended, whole};
 use crate::error::{Error, Result};
 use crate::plan::{Attributes, Kind, MOST_LEVELS, NodeId, Plan};
 
@@ -94,4 +98,84 @@ fn xattrs(tree: &Tree, entry: &Entry) -> vfs::Result<BTreeMap<Vec<u8>, Vec<u8>>>
         }
     }
     Ok(all)
+}
+
+/// A file of a file system, opened when it is first read.
+struct OfTree {
+    tree: Tree,
+    node: Arc<dyn Node>,
+    len: u64,
+    /// Whether it takes less space than it has bytes: there may be holes.
+    sparse: bool,
+    open: Mutex<Option<Arc<dyn vfs::File>>>,
+}
+
+impl OfTree {
+    /// The file `entry` of `tree`.
+    fn new(tree: Tree, entry: &Entry) -> OfTree {
+        let attr = &entry.attr;
+        OfTree {
+            sparse: attr.blocks < attr.size.div_ceil(512)
+                && tree.fs.capabilities().holes != Level::None,
+            tree,
+            node: entry.node.clone(),
+            len: attr.size,
+            open: Mutex::new(None),
+        }
+    }
+
+    fn file(&self) -> Result<Arc<dyn vfs::File>, Errno> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*open {
+            return Ok(file.clone());
+        }
+        let file = self.tree.with(|cx| self.node.open(cx, OpenFlags::READ))?;
+        Ok(open.insert(file).clone())
+    }
+}
+
+impl Contents for OfTree {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let file = self.file()?;
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let rest = &mut buffer[filled..];
+            let (at, len) = (offset + filled as u64, rest.len());
+            let mut sink = SliceSink::new(rest);
+            match self.tree.with(|cx| file.read(cx, at, len, &mut sink))? {
+                0 => return Err(ended()),
+                read => filled += read,
+            }
+        }
+        Ok(())
+    }
+
+    fn data(&self) -> io::Result<Vec<Range<u64>>> {
+        if !self.sparse {
+            return Ok(whole(self.len));
+        }
+        let file = self.file()?;
+        let mut data = Vec::new();
+        let told = self.tree.with(|cx| {
+            file.extents(cx, 0, self.len, &mut |extent| {
+                if !extent.hole {
+                    let end = extent.offset.saturating_add(extent.len);
+                    data.push(extent.offset..end.min(self.len));
+                }
+                true
+            })
+        });
+        match told {
+            Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(whole(self.len)),
+            told => Ok(told.map(|()| data)?),
+        }
+    }
+
+    fn close(&self) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }

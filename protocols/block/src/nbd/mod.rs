@@ -10,7 +10,6 @@ mod commands;
 mod message;
 mod options;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use vfs::{Call, Caller, Cx, Errno, Export, Patience};
@@ -18,6 +17,7 @@ use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session, Vocabulary, Voi
 
 use self::message::{HandshakeFlags, Message, command, frame, greeting};
 use crate::Disk;
+use crate::requests::{Requests, vocabulary};
 
 /// The files of an export as disks.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl Server {
             server: self.clone(),
             said: Mutex::default(),
             attached: OnceLock::new(),
-            requests: AtomicU64::new(0),
+            requests: Requests::default(),
         }
     }
 }
@@ -66,7 +66,7 @@ pub struct Connection {
     said: Mutex<Said>,
     /// What it has chosen, once it has.
     attached: OnceLock<Attached>,
-    requests: AtomicU64,
+    requests: Requests,
 }
 
 /// What both sides have said of what is to come.
@@ -113,9 +113,8 @@ impl Session for Connection {
     }
 
     fn role(&self, _: &[u8]) -> Result<Role, Malformed> {
-        // Not the client's cookies, of which several may be the same.
-        let id = self.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(Role::Request { id })
+        // Not the client's cookies.
+        Ok(self.requests.next())
     }
 
     fn serve(
@@ -162,22 +161,17 @@ impl Session for Connection {
 
 /// A command's word is its number; what is agreed on before commands has none.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
-    let word = |kind| match kind {
-        command::READ => "NBD_CMD_READ",
-        command::WRITE => "NBD_CMD_WRITE",
-        command::FLUSH => "NBD_CMD_FLUSH",
-        command::TRIM => "NBD_CMD_TRIM",
-        command::WRITE_ZEROES => "NBD_CMD_WRITE_ZEROES",
-        command::BLOCK_STATUS => "NBD_CMD_BLOCK_STATUS",
-        _ => "",
-    };
-    Vocabulary {
-        protocol: "nbd",
-        words: (0..=command::BLOCK_STATUS)
-            .map(|kind| word(kind).into())
-            .collect(),
-        fault: Vocabulary::errno,
-    }
+    vocabulary("nbd", command::BLOCK_STATUS.into(), |number| {
+        match number as u16 {
+            command::READ => "NBD_CMD_READ",
+            command::WRITE => "NBD_CMD_WRITE",
+            command::FLUSH => "NBD_CMD_FLUSH",
+            command::TRIM => "NBD_CMD_TRIM",
+            command::WRITE_ZEROES => "NBD_CMD_WRITE_ZEROES",
+            command::BLOCK_STATUS => "NBD_CMD_BLOCK_STATUS",
+            _ => "",
+        }
+    })
 });
 
 /// Whether what came of a try means that it is to be tried again, and is no answer.

@@ -8,7 +8,7 @@ use vfs::{Caller, Errno};
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::v4::Backchannels;
-use super::{Ask, Credentials, Procedure};
+use super::{Ask, Credentials, Lands, Procedure};
 use crate::rpc::{self, CALL, LAST, MARK, OpaqueAuth, REPLY, Record};
 
 /// A connection's calls. Each has a number here, small and used again, besides its id, which a call that is
@@ -26,6 +26,19 @@ pub struct Calls {
 struct Flight {
     awaited: bool,
     held: bool,
+    /// How its reply has to begin for its payload to be received apart.
+    lands: Option<Lands>,
+}
+
+/// A reply whose payload may be received apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// The call's number.
+    pub number: usize,
+    /// How many bytes stand before the payload.
+    pub head: usize,
+    /// How many it has. Nothing but padding follows.
+    pub len: usize,
 }
 
 /// What a message from the server means.
@@ -88,6 +101,7 @@ impl Calls {
         self.flights[number] = Flight {
             awaited: true,
             held: true,
+            lands: ask.lands(),
         };
         self.numbers.insert(xid, number);
         self.put(xid, caller, ask, to);
@@ -117,6 +131,45 @@ impl Calls {
     /// tell.
     pub fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
         rpc::frame(head, self.most)
+    }
+
+    /// Which call is answered by the message that `head` begins with, if that ends in a payload that may be received apart; nothing
+    /// of any other message, of one that the call would not take for its answer, or if not all has come that stands before the
+    /// payload.
+    pub fn apart(&self, head: &[u8]) -> Option<Apart> {
+        let (mark, rest) = head.split_first_chunk::<MARK>()?;
+        let whole = (u32::from_be_bytes(*mark) & !LAST) as usize;
+        // A payload in several fragments would have marks in between.
+        if mark[0] & 0x80 == 0 || whole > self.most {
+            return None;
+        }
+        let mut from = XdrReader::new(rest);
+        let xid = from.u32().ok()?;
+        if from.u32().ok()? != REPLY {
+            return None;
+        }
+        let number = *self.numbers.get(&xid)?;
+        let lands = self.flights[number].lands?;
+        accepted(&mut from).ok()?.ok()?;
+        let len = lands.payload(&mut from).ok()?;
+        let before = from.position();
+        let fits = before + len + wire::padding(len) == whole;
+        fits.then_some(Apart {
+            number,
+            head: MARK + before,
+            len,
+        })
+    }
+
+    /// Takes a reply that begins with `head`, and whose payload has been received apart: [`Calls::apart`] has told of it.
+    pub fn landed(&mut self, head: &[u8]) {
+        let xid = head[MARK..]
+            .first_chunk()
+            .map(|xid| u32::from_be_bytes(*xid));
+        if let Some(number) = xid.and_then(|xid| self.numbers.remove(&xid)) {
+            self.flights[number].awaited = false;
+            self.free(number);
+        }
     }
 
     /// Takes a whole message from the server.
@@ -198,7 +251,16 @@ pub struct Body<'r> {
 impl<'r> Body<'r> {
     /// Those in a message that [`Calls::receive`] took for an answer.
     pub fn of(message: &'r [u8]) -> Result<Body<'r>, Malformed> {
-        let record = Record::new(message)?.into_bytes();
+        Body::in_record(Record::new(message)?.into_bytes())
+    }
+
+    /// Those before the payload, of a message that begins with `head`, and whose payload has been received apart.
+    pub fn before(head: &'r [u8]) -> Result<Body<'r>, Malformed> {
+        let record = head.get(MARK..).unwrap_or_default();
+        Body::in_record(Cow::Borrowed(record))
+    }
+
+    fn in_record(record: Cow<'r, [u8]>) -> Result<Body<'r>, Malformed> {
         let mut from = XdrReader::new(&record);
         from.u32()?;
         from.u32()?;

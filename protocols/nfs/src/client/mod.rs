@@ -11,13 +11,15 @@
 mod answer;
 mod calls;
 mod credential;
+mod lands;
 pub mod start_tls;
 pub mod v3;
 pub mod v4;
 
 pub use answer::{Limits, Listed, Made, Page, ReadData, Tree, Written};
-pub use calls::{Body, Calls, Received};
+pub use calls::{Apart, Body, Calls, Received};
 pub use credential::Credentials;
+pub use lands::Lands;
 
 use vfs::Errno;
 
@@ -44,8 +46,18 @@ pub trait Ask {
         0
     }
 
+    /// How the answer has to begin for its payload to be received apart, if it may be.
+    fn lands(&self) -> Option<Lands> {
+        None
+    }
+
     /// Reads the results.
     fn answer<'r>(&self, results: &'r [u8]) -> Result<Self::Answer<'r>, Failure>;
+
+    /// Reads the results of which `head` stands before `payload`, which has been received apart as [`Ask::lands`] allowed.
+    fn landed<'r>(&self, _head: &'r [u8], _payload: &'r [u8]) -> Result<Self::Answer<'r>, Failure> {
+        Err(wire::Malformed::new("expected no payload").into())
+    }
 }
 
 /// Which call of which program.

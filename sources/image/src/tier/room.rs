@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
@@ -82,7 +83,7 @@ impl Room {
         loop {
             let path = room.path(&room.name, "map");
             let map = file(path.clone())?;
-            if !is_ours(&map) {
+            if !is_ours(&map, || sleep(Duration::from_millis(10))) {
                 return Err(io::ErrorKind::ResourceBusy.into());
             }
             // Another may have taken it away just before.
@@ -178,21 +179,40 @@ struct Other {
     used: SystemTime,
 }
 
-/// Locks a map. A program that this process has just begun has our descriptors too, until it is another: for a moment only.
-fn is_ours(map: &File) -> bool {
+/// Locks a map; `pause` is called before it is tried again. A program that this process has just begun has our descriptors too, until it is another:
+/// for a moment only.
+fn is_ours(map: &File, mut pause: impl FnMut()) -> bool {
     const TRIES: usize = 20;
-    (0..TRIES).any(|_| {
-        let locked = flock(map, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if !locked {
-            std::thread::sleep(Duration::from_millis(10));
+    (0..TRIES).any(|tried| {
+        if tried > 0 {
+            pause();
         }
-        locked
+        flock(map, FlockOperation::NonBlockingLockExclusive).is_ok()
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_it_for_a_moment_is_waited_for_and_who_stays_is_not() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let open = || File::open(file.path()).expect("opened");
+        let mut other = Some(open());
+        flock(
+            other.as_ref().expect("there"),
+            FlockOperation::NonBlockingLockExclusive,
+        )
+        .expect("free");
+        let mut pauses = 0;
+        assert!(!is_ours(&open(), || pauses += 1));
+        let map = open();
+        let goes = |other: &mut Option<File>| drop(other.take());
+        assert!(is_ours(&map, || goes(&mut other)));
+        assert!(0 < pauses && pauses < 100, "{pauses}");
+        assert!(!is_ours(&open(), || {}), "it is locked");
+    }
 
     #[test]
     fn a_size_is_a_number_with_a_unit() {

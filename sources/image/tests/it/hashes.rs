@@ -1,64 +1,23 @@
 //! Images with hashes: whatever of them is changed is never shown, and nothing else is lost by that.
 
 use std::fs;
-use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use image::{
-    Held, ImageFs, MemoryRanges, OpenError, Piece, PublicKey, RangeSource, Trust, Untrusted,
-};
+use image::{ImageFs, OpenError, PublicKey, Trust, Untrusted};
 use sidecar::{Broken, Builder, CHUNK, Hot, SecretKey};
 use tempfile::TempDir;
-use vfs::{Errno, OpenFlags, Patience};
+use vfs::{Errno, OpenFlags};
 use vfs_testkit::Seen;
 
 use crate::bed::Bed;
 use crate::compare::root;
+use crate::far::Far;
 
 /// Room for everything.
 const CACHE: u64 = 256 << 20;
 
-/// An image in memory that notes what is read of it.
-struct Noted {
-    bytes: MemoryRanges,
-    reads: Mutex<Vec<(u64, u64)>>,
-}
-
-impl RangeSource for Noted {
-    fn len(&self) -> u64 {
-        self.bytes.len()
-    }
-
-    fn patience(&self, _at: u64, _len: usize) -> Patience {
-        Patience::Full
-    }
-
-    fn run(&self) -> u64 {
-        self.bytes.run()
-    }
-
-    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
-        let last = pieces.last().expect("a piece");
-        let end = last.at + last.into.len() as u64;
-        let mut reads = self.reads.lock().expect("no panic holds it");
-        reads.push((pieces[0].at, end - pieces[0].at));
-        self.bytes.read(pieces)
-    }
-
-    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
-        None
-    }
-}
-
-fn noted(bytes: Vec<u8>) -> Arc<Noted> {
-    Arc::new(Noted {
-        bytes: MemoryRanges(bytes),
-        reads: Mutex::default(),
-    })
-}
-
-fn open(source: &Arc<Noted>, trust: &Trust) -> Result<ImageFs, OpenError> {
+fn open(source: &Arc<Far>, trust: &Trust) -> Result<ImageFs, OpenError> {
     ImageFs::with(vec![source.clone()], CACHE, trust)
 }
 
@@ -129,7 +88,7 @@ fn all_is_shown_as_long_as_nothing_is_changed() {
         let Some(image) = image(options, &[], None) else {
             return;
         };
-        let fs = open(&noted(image), &Trust::Hashes).expect("an image");
+        let fs = open(&Far::new(image), &Trust::Hashes).expect("an image");
         for name in NAMES {
             assert!(
                 read(&root(&fs), name) == Ok(expected(name)),
@@ -152,7 +111,7 @@ fn what_is_changed_cannot_be_read_and_all_else_can() {
         for flip in [0x80, 1] {
             let mut image = image.clone();
             image[at] ^= flip;
-            let fs = open(&noted(image), &Trust::Hashes).expect("an image");
+            let fs = open(&Far::new(image), &Trust::Hashes).expect("an image");
             for name in ["b", "big", "text"] {
                 assert!(read(&root(&fs), name) == Ok(expected(name)), "{name}");
             }
@@ -184,12 +143,12 @@ fn hashes_are_held_against_hashes() {
     let level = header.shape().chunk(1, 0);
     let mut changed = image.clone();
     changed[level.start as usize] ^= 1;
-    let fs = open(&noted(changed), &Trust::Hashes);
+    let fs = open(&Far::new(changed), &Trust::Hashes);
     assert!(fs.is_err(), "the superblock's own hash cannot be believed");
     for at in header.manifest() {
         let mut changed = image.clone();
         changed[at as usize] ^= 1;
-        let opened = open(&noted(changed), &Trust::Hashes).err();
+        let opened = open(&Far::new(changed), &Trust::Hashes).err();
         assert!(
             matches!(
                 opened,
@@ -211,9 +170,9 @@ fn only_what_somebody_trusted_has_signed_is_opened() {
     };
     let trust = |keys: &[PublicKey]| Trust::Keys(keys.to_vec());
     let both = trust(&[other.public(), one.public()]);
-    let fs = open(&noted(signed.clone()), &both).expect("trusted");
+    let fs = open(&Far::new(signed.clone()), &both).expect("trusted");
     assert!(read(&root(&fs), "b") == Ok(expected("b")));
-    let why = |image: &[u8], trust: &Trust| match open(&noted(image.to_vec()), trust) {
+    let why = |image: &[u8], trust: &Trust| match open(&Far::new(image.to_vec()), trust) {
         Err(OpenError::Untrusted(Untrusted::Broken(why))) => why,
         other => panic!("{:?}", other.err()),
     };
@@ -226,7 +185,7 @@ fn only_what_somebody_trusted_has_signed_is_opened() {
     let mut forged = signed;
     forged[1024 + 40] ^= 1;
     assert!(
-        open(&noted(forged), &both).is_err(),
+        open(&Far::new(forged), &both).is_err(),
         "the superblock is not what was signed"
     );
 }
@@ -241,6 +200,23 @@ fn key(seed: u8) -> SecretKey {
 }
 
 #[test]
+fn two_reads_open_an_image_with_hashes() {
+    for options in [&[][..], &["-zlz4"]] {
+        let Some(image) = image(options, &[], None) else {
+            return;
+        };
+        let len = image.len() as u64;
+        let source = Far::new(image);
+        let fs = open(&source, &Trust::Hashes).expect("an image");
+        root(&fs).attr();
+        let reads = source.reads();
+        assert_eq!(reads.len(), 2, "{reads:?} of {len}");
+        let bytes: u64 = reads.iter().map(|(_, len)| len).sum();
+        assert!(bytes <= 13 * CHUNK, "{reads:?} of {len}");
+    }
+}
+
+#[test]
 fn what_is_hot_is_read_ahead_in_few_pieces_and_never_again() {
     let hot = [
         Hot { first: 0, count: 3 },
@@ -252,19 +228,18 @@ fn what_is_hot_is_read_ahead_in_few_pieces_and_never_again() {
     let Some(image) = image(&[], &hot, None) else {
         return;
     };
-    let source = noted(image);
+    let source = Far::new(image);
     let fs = open(&source, &Trust::Hashes).expect("an image");
-    let took = || std::mem::take(&mut *source.reads.lock().expect("no panic holds it"));
-    took();
+    source.reads();
     let thread = fs.read_ahead().expect("there is a list");
     thread.join().expect("no panic");
-    let reads = took();
+    let reads = source.reads();
     // A MiB each, and a chunk of hashes.
     assert!(reads.len() <= 6, "{reads:?}");
     let bytes: u64 = reads.iter().map(|(_, len)| len).sum();
     assert!(bytes <= (3 + 150 + 1) * CHUNK, "{reads:?}");
     assert!(read(&root(&fs), "big") == Ok(expected("big")));
-    let again = took();
+    let again = source.reads();
     let hot = 100 * CHUNK..250 * CHUNK;
     let overlaps = |&(at, len): &(u64, u64)| at < hot.end && at + len > hot.start;
     assert!(!again.iter().any(overlaps), "{again:?}");
@@ -279,7 +254,7 @@ fn no_more_is_read_ahead_than_half_of_the_cache() {
     let Some(image) = image(&[], &hot, None) else {
         return;
     };
-    let source = noted(image);
+    let source = Far::new(image);
     let cache = 64 * CHUNK;
     let fs = ImageFs::with(vec![source.clone()], cache, &Trust::Hashes).expect("an image");
     let thread = fs.read_ahead().expect("there is a list");

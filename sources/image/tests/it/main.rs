@@ -2,6 +2,7 @@
 
 mod bed;
 mod compare;
+mod far;
 mod hashes;
 mod kernel;
 mod mutated;

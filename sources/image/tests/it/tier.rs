@@ -6,59 +6,20 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use image::{Held, MemoryRanges, Piece, RangeSource, Tier, TierOptions, Tiered};
+use image::{Piece, RangeSource, Tier, TierOptions, Tiered};
 use proptest::prelude::*;
 use vfs::Patience;
+
+use crate::far::Far;
 
 const SEGMENT: usize = 16 << 10;
 const CHUNK: usize = 64 * SEGMENT;
 
-/// Bytes far away, which are counted when they come.
-struct Far {
-    bytes: MemoryRanges,
-    fetched: AtomicU64,
-}
-
-impl RangeSource for Far {
-    fn len(&self) -> u64 {
-        self.bytes.len()
-    }
-
-    fn patience(&self, _at: u64, _len: usize) -> Patience {
-        Patience::Full
-    }
-
-    fn run(&self) -> u64 {
-        CHUNK as u64
-    }
-
-    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
-        let bytes: usize = pieces.iter().map(|piece| piece.into.len()).sum();
-        self.fetched.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.bytes.read(pieces)
-    }
-
-    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
-        None
-    }
-}
-
 /// An image of `len` bytes, of which no two places are alike.
 fn far(len: usize) -> Arc<Far> {
     let bytes = (0..len).map(|at| (at * 31 + at / 251 + at / 65_000) as u8);
-    Arc::new(Far {
-        bytes: MemoryRanges(bytes.collect()),
-        fetched: AtomicU64::new(0),
-    })
-}
-
-impl Far {
-    /// Bytes since this was asked last.
-    fn fetched(&self) -> u64 {
-        self.fetched.swap(0, Ordering::Relaxed)
-    }
+    Far::new(bytes.collect())
 }
 
 fn open(dir: &Path, size: Option<u64>, name: &str, far: &Arc<Far>) -> Tiered {

@@ -15,13 +15,17 @@ use wire::Malformed;
 
 use super::fs::Options;
 use super::mount::Dialled;
+use super::place::Place;
 use crate::ConnectError;
-use crate::pipe::{self, Apart, Half, Kept, Pipe, Reply, Shape, error_text};
+use crate::pipe::{self, Apart, Came, Half, Kept, Pipe, Shape, error_text};
 
 impl Half for Calls {
     const NAME: &'static str = "NFS";
     const HEADER: usize = 4;
-    const DATA_HEAD: usize = 4;
+    /// Mark, head of the reply, status, attributes and counts of v3, the longest but for what is rare: READ_PLUS behind a
+    /// SEQUENCE has 124, v4.0's READ 64.
+    const DATA_HEAD: usize = 4 + 24 + 4 + 88 + 12;
+    type Head = Box<[u8]>;
     /// RPC has none.
     type Aside = std::convert::Infallible;
     type Reading = ();
@@ -33,12 +37,20 @@ impl Half for Calls {
         Calls::frame(self, head)
     }
 
-    /// What stands before a payload has no fixed length here, and something stands behind it.
-    fn apart(&self, _: &[u8]) -> Option<Apart> {
-        None
+    fn apart(&self, head: &[u8]) -> Option<Apart> {
+        let answer = Calls::apart(self, head)?;
+        Some(Apart {
+            number: answer.number,
+            head: answer.head,
+            len: answer.len,
+            behind: wire::padding(answer.len),
+        })
     }
 
-    fn landed(&mut self, _: usize) {}
+    fn landed(&mut self, _: usize, head: &[u8]) -> Box<[u8]> {
+        Calls::landed(self, head);
+        head.into()
+    }
 
     #[inline]
     fn receive(
@@ -142,6 +154,11 @@ impl Conn {
         self.current().pipe.has_room(len)
     }
 
+    /// From what size on a payload is worth memory of its own to land in, bytes.
+    pub(super) fn lands_from(&self) -> usize {
+        self.current().pipe.lands_from()
+    }
+
     /// Who is at the other end.
     pub(super) fn peer(&self) -> String {
         self.current().pipe.peer().to_owned()
@@ -196,19 +213,32 @@ impl Conn {
     pub(super) fn end<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
-        mut flight: Flight,
+        flight: Flight,
         ask: &A,
         read: impl FnOnce(A::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
+        let end = |answer: A::Answer<'_>, _: Option<&mut Place<'_>>| read(answer);
+        self.end_in(cx, flight, ask, &mut Place::none(), end)
+    }
+
+    /// [`Conn::end`] of what may land in `place`, which `read` is given if it has not.
+    pub(super) fn end_in<A: Ask, T>(
+        &self,
+        cx: &Cx<'_>,
+        mut flight: Flight,
+        ask: &A,
+        place: &mut Place<'_>,
+        read: impl FnOnce(A::Answer<'_>, Option<&mut Place<'_>>) -> T,
+    ) -> std::result::Result<T, Failure> {
         let (begun, retry) = (Instant::now(), self.options.retry);
         let mut pauses = None;
-        let reply = loop {
+        let came = loop {
             let lost = match flight.kept.take() {
                 None => self.current().pipe.clone(),
                 Some(kept) => {
                     let pipe = kept.pipe.clone();
-                    match kept.wait_in(cx) {
-                        Ok(reply) => break reply,
+                    match kept.wait_landing(cx, place.memory()) {
+                        Ok(came) => break came,
                         Err(errno) if pipe.failure().is_none() => {
                             return Err(Failure::Refused(errno));
                         }
@@ -227,21 +257,28 @@ impl Conn {
             let pipe = self.renew(cx, &lost).map_err(Failure::Refused)?;
             flight.kept = self.submit(&pipe, cx.caller, flight.xid, ask);
         };
-        self.read(&reply, ask, read)
+        match came {
+            Came::Whole(reply) => {
+                let body = Body::of(reply.bytes())?;
+                let answer = self.checked(ask.answer(body.bytes()))?;
+                Ok(read(answer, Some(place)))
+            }
+            Came::Landed(head, len) => {
+                let body = Body::before(&head)?;
+                let answer = self.checked(ask.landed(body.bytes(), &place.memory()[..len]))?;
+                Ok(read(answer, None))
+            }
+        }
     }
 
-    fn read<A: Ask, T>(
+    fn checked<T>(
         &self,
-        reply: &Reply<Calls>,
-        ask: &A,
-        read: impl FnOnce(A::Answer<'_>) -> T,
+        answer: std::result::Result<T, Failure>,
     ) -> std::result::Result<T, Failure> {
-        let body = Body::of(reply.bytes())?;
-        let answer = ask.answer(body.bytes());
         if let Err(Failure::Malformed(what)) = &answer {
             tracing::error!("{}", error_text::<Calls>(&self.peer(), what));
         }
-        answer.map(read)
+        answer
     }
 
     fn submit<A: Ask>(

@@ -18,6 +18,7 @@ mod fs;
 mod locks;
 mod mount;
 mod node;
+mod place;
 mod secure;
 mod url;
 mod v3;

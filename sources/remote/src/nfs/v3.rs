@@ -14,6 +14,7 @@ use vfs::{
 };
 
 use super::conn::{Conn, Flight, Pauses};
+use super::place::{Place, end_in};
 use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
 use crate::locks::Range;
 
@@ -52,22 +53,24 @@ impl V3 {
         call(&self.conn, cx, ask, read)
     }
 
-    /// The answer to what is in flight; put off, it is asked again.
+    /// The answer to what is in flight; put off, it is asked again. `read` is given `place` if nothing has landed there.
     fn end<A: Ask, T>(
         &self,
         cx: &Cx<'_>,
-        flight: Flight,
+        mut flight: Flight,
         ask: &A,
-        mut read: impl FnMut(A::Answer<'_>) -> T,
+        mut place: Place<'_>,
+        mut read: impl FnMut(A::Answer<'_>, Option<&mut Place<'_>>) -> T,
     ) -> Result<T> {
-        match self.conn.end(cx, flight, ask, &mut read) {
-            Ok(answer) => Ok(answer),
-            Err(Failure::Refused(errno)) => Err(errno),
-            Err(Failure::Later) => {
-                Pauses::new().pause(cx)?;
-                self.call(cx, ask, read)
+        let mut pauses = Pauses::new();
+        loop {
+            match self.conn.end_in(cx, flight, ask, &mut place, &mut read) {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Refused(errno)) => return Err(errno),
+                Err(Failure::Later) => pauses.pause(cx)?,
+                Err(Failure::State(_) | Failure::Malformed(_)) => return Err(Errno::EIO),
             }
-            Err(Failure::State(_) | Failure::Malformed(_)) => Err(Errno::EIO),
+            flight = self.conn.begin(cx, ask);
         }
     }
 
@@ -411,10 +414,18 @@ impl Version for V3 {
             offset,
             count,
         };
-        self.end(cx, flight, &read, |read| {
-            sink.bytes(read.data);
-            (read.data.len(), read.eof)
-        })
+        let end = |place: Place<'_>| {
+            self.end(cx, flight, &read, place, |read, place| {
+                if let Some(place) = place {
+                    place.put(|sink| sink.bytes(read.data));
+                }
+                (read.data.len(), read.eof)
+            })
+        };
+        match count as usize {
+            len if len >= self.conn.lands_from() => end_in(sink, len, end),
+            _ => end(Place::Sink(sink)),
+        }
     }
 
     fn begin_write(
@@ -452,7 +463,7 @@ impl Version for V3 {
             stable,
             data,
         };
-        self.end(cx, flight, &write, |written| written)
+        self.end(cx, flight, &write, Place::none(), |written, _| written)
     }
 
     fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<[u8; 8]> {

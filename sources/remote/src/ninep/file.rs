@@ -154,7 +154,7 @@ impl RemoteFile {
                 return Ok(got);
             };
             let come = came.map(|(came, own)| match came {
-                Came::Landed(come) => come,
+                Came::Landed((), come) => come,
                 Came::Whole(reply) => {
                     let data = reply.data();
                     match own.get_mut(..data.len()) {

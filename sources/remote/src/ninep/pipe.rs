@@ -41,6 +41,7 @@ impl Half for Client {
     const NAME: &'static str = "9P";
     const HEADER: usize = HEADER;
     const DATA_HEAD: usize = DATA_HEAD;
+    type Head = ();
     type Aside = Fid;
     type Reading = Agreed;
 
@@ -61,11 +62,13 @@ impl Half for Client {
         let (tag, len) = Client::apart(self, head)?;
         Some(Apart {
             number: tag.0.into(),
+            head: DATA_HEAD,
             len,
+            behind: 0,
         })
     }
 
-    fn landed(&mut self, number: usize) {
+    fn landed(&mut self, number: usize, _: &[u8]) {
         Client::landed(self, tag(number));
     }
 

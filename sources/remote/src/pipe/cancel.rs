@@ -10,6 +10,10 @@ use crate::cancel::on_cancel;
 
 impl<H: Half> Pipe<H> {
     pub(super) fn watch(&self, call: &Call, ticket: &Ticket<'_, H>) {
+        // A call that nobody can run again is one that nobody cancels.
+        if call.waker().is_none() {
+            return;
+        }
         let number = ticket.number;
         let life = self.state().slots[number].life;
         on_cancel(call, &self.this, move |pipe| pipe.cancel(number, life));

@@ -12,8 +12,12 @@ pub trait Half: Send + 'static {
     /// How many bytes of a message tell its length.
     const HEADER: usize;
 
-    /// How many bytes stand before a payload that may be received apart.
+    /// How many bytes stand before a payload that may be received apart, at most as a rule: so many are received for themselves,
+    /// and what of them is payload already is copied.
     const DATA_HEAD: usize;
+
+    /// What is kept of a head whose payload has landed.
+    type Head: Send;
 
     /// What is told to the server without anybody waiting for its answer.
     type Aside: Send;
@@ -32,8 +36,8 @@ pub trait Half: Send + 'static {
     /// received anywhere: a good answer to a request in flight.
     fn apart(&self, head: &[u8]) -> Option<Apart>;
 
-    /// Takes a message of which [`Half::apart`] has told, now that its payload has come.
-    fn landed(&mut self, number: usize);
+    /// Takes a message of which [`Half::apart`] has told, now that its payload has come behind `head`.
+    fn landed(&mut self, number: usize, head: &[u8]) -> Self::Head;
 
     /// Takes a whole message from the server. Where servers ask as well, what they are answered goes to `to`.
     fn receive(
@@ -57,8 +61,17 @@ pub trait Half: Send + 'static {
 pub struct Apart {
     /// The number of the request that it answers.
     pub number: usize,
-    /// How many bytes it is, behind the first [`Half::DATA_HEAD`].
+    /// How many bytes stand before it.
+    pub head: usize,
+    /// How many bytes it is.
     pub len: usize,
+    /// How many bytes stand behind it that mean nothing, up to [`Apart::MOST_BEHIND`].
+    pub behind: usize,
+}
+
+impl Apart {
+    /// XDR's padding.
+    pub const MOST_BEHIND: usize = 3;
 }
 
 /// What a message from the server means.

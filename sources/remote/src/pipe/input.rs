@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transports::{Link, Poller};
 use vfs::copies::copied;
 
-use super::Half;
+use super::{Apart, Half};
 
 /// A reply as it came, in the memory it was received into. That memory is used again when the reply is
 /// dropped.
@@ -133,35 +133,54 @@ impl<H: Half> Input<H> {
         Ok(got)
     }
 
-    /// Receives the payload that follows the head that has come into `into`, all of it, and says whether the server has not
-    /// ended before. After `WouldBlock` what has come of it stands behind the head; after other errors, as much as before.
-    pub(super) fn land(&mut self, link: &dyn Link, into: &mut [u8]) -> io::Result<bool> {
-        let behind = &self.pending()[H::DATA_HEAD..];
-        let mut come = behind.len().min(into.len());
-        copied(come);
-        into[..come].copy_from_slice(&behind[..come]);
-        let passed = H::DATA_HEAD + come;
-        while come < into.len() {
-            let room = &mut into[come..];
+    /// Receives the payload of a message whose head has come into `into`, all of it and what stands behind it, and says whether
+    /// the server has not ended before; the head is pending yet. After `WouldBlock` what has come of it stands behind the head;
+    /// after other errors, as much as before.
+    pub(super) fn land(
+        &mut self,
+        link: &dyn Link,
+        apart: Apart,
+        into: &mut [u8],
+    ) -> io::Result<bool> {
+        let mut rest = [0; Apart::MOST_BEHIND];
+        let rest = &mut rest[..apart.behind];
+        let (len, whole) = (into.len(), into.len() + rest.len());
+        let come_before = {
+            // Less than all of it, or it would have been taken as a whole.
+            let come = &self.pending()[apart.head..];
+            let (payload, behind) = come.split_at(come.len().min(len));
+            copied(payload.len());
+            into[..payload.len()].copy_from_slice(payload);
+            rest[..behind.len()].copy_from_slice(behind);
+            come.len()
+        };
+        let mut come = come_before;
+        while come < whole {
+            let room = match come.checked_sub(len) {
+                None => &mut into[come..],
+                Some(behind) => &mut rest[behind..],
+            };
             match self.poller.wait(|wait| link.recv(room, wait)) {
                 Ok(0) => return Ok(false),
                 Ok(got) => come += got,
                 Err(error) => {
                     if error.kind() == io::ErrorKind::WouldBlock {
-                        self.put_back(&into[passed - H::DATA_HEAD..come], into.len());
+                        self.make_room(apart.head + whole);
+                        self.put_back(&into[come_before.min(len)..come.min(len)]);
+                        self.put_back(
+                            &rest[come_before.saturating_sub(len)..come.saturating_sub(len)],
+                        );
                     }
                     return Err(error);
                 }
             }
         }
-        self.skip(passed);
         Ok(true)
     }
 
-    /// Adds `bytes` to what has come of a message with a payload of `len` bytes.
-    fn put_back(&mut self, bytes: &[u8], len: usize) {
+    /// Adds `bytes` to what has come, where there is room for them.
+    fn put_back(&mut self, bytes: &[u8]) {
         copied(bytes.len());
-        self.make_room(H::DATA_HEAD + len);
         let current = Arc::get_mut(&mut self.current).expect("no reply shares it");
         current[self.end..][..bytes.len()].copy_from_slice(bytes);
         self.end += bytes.len();

@@ -19,10 +19,15 @@ pub(crate) struct Landing<'p, 'm, H: Half> {
 }
 
 impl<'p, 'm, H: Half> Landing<'p, 'm, H> {
-    /// Memory for a payload of no more than its length; of none if that is empty.
+    /// Memory for a payload of no more than its length; nothing lands if that is empty.
     pub(crate) fn new(ticket: Ticket<'p, H>, memory: &'m mut [u8]) -> Landing<'p, 'm, H> {
         Landing { ticket, memory }
     }
+}
+
+/// Whether there is any memory that a payload may come to.
+pub(super) fn is_any<H: Half>(landings: &[Landing<'_, '_, H>]) -> bool {
+    landings.iter().any(|landing| !landing.memory.is_empty())
 }
 
 /// The memory for this payload.
@@ -44,29 +49,41 @@ impl<H: Half> Pipe<H> {
         cx: &Cx<'_>,
         landings: &mut VecDeque<Landing<'_, 'm, H>>,
     ) -> Option<Result<(Came<H>, &'m mut [u8])>> {
-        let first = landings.front()?;
-        if cx.call.waker().is_some() {
-            self.watch(cx.call, &first.ticket);
-        }
-        let came = self.wait_for(first.ticket.number, landings.make_contiguous());
+        let first = &landings.front()?.ticket;
+        self.watch(cx.call, first);
+        let came = self.wait_for(first.number, landings.make_contiguous());
         let Landing { ticket, memory } = landings.pop_front()?;
         std::mem::forget(ticket);
         Some(came.map(|came| (came, memory)))
     }
 
-    /// Receives the payload of request `number`, whose head has come.
+    /// [`Pipe::wait_landing`] for one alone.
+    pub(super) fn wait_one(&self, cx: &Cx<'_>, one: Landing<'_, '_, H>) -> Result<Came<H>> {
+        self.watch(cx.call, &one.ticket);
+        let number = one.ticket.number;
+        let mut landings = [one];
+        let came = self.wait_for(number, &mut landings);
+        let [Landing { ticket, .. }] = landings;
+        std::mem::forget(ticket);
+        came
+    }
+
+    /// Receives the payload of a request whose head has come.
     pub(super) fn land<'a>(
         &'a self,
         state: Guard<'a, H>,
         input: &mut Input<H>,
-        number: usize,
+        apart: Apart,
         memory: &mut [u8],
     ) -> Guard<'a, H> {
         drop(state);
-        let landed = input.land(&*self.link, memory);
+        let landed = input.land(&*self.link, apart, memory);
         let mut state = self.state();
         match landed {
-            Ok(true) => state.landed(number, memory.len()),
+            Ok(true) => {
+                state.landed(apart, &input.pending()[..apart.head]);
+                input.skip(input.pending().len());
+            }
             Ok(false) => self.fail(&mut state, ECONNRESET, &"the server ended the connection"),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => input.restart(),

@@ -107,10 +107,10 @@ impl<H: Half> Ticket<'_, H> {
 }
 
 impl<H: Half> Kept<H> {
-    /// [`Pipe::wait_in`].
-    pub(crate) fn wait_in(mut self, cx: &Cx<'_>) -> Result<Reply<H>> {
-        let ticket = self.ticket();
-        ticket.map_or(Err(Errno::EIO), |ticket| ticket.pipe.wait_in(cx, ticket))
+    /// [`Pipe::wait_landing`] for this alone, which may land in `memory`.
+    pub(crate) fn wait_landing(mut self, cx: &Cx<'_>, memory: &mut [u8]) -> Result<Came<H>> {
+        let ticket = self.ticket().ok_or(Errno::EIO)?;
+        ticket.pipe.wait_one(cx, Landing::new(ticket, memory))
     }
 
     fn ticket(&mut self) -> Option<Ticket<'_, H>> {
@@ -258,10 +258,7 @@ impl<H: Half> Pipe<H> {
     /// [`Pipe::wait`] as part of a call that may be cancelled: then the server is asked to, and what it
     /// answers counts: the reply, or `EINTR`. If it says nothing at all any more, it is `EINTR`, and what was asked may yet be done.
     pub fn wait_in(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
-        // A call that nobody can run again is one that nobody cancels.
-        if cx.call.waker().is_some() {
-            self.watch(cx.call, &ticket);
-        }
+        self.watch(cx.call, &ticket);
         self.wait(ticket)
     }
 

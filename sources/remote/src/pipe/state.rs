@@ -8,7 +8,7 @@ use vfs::{Errno, Result};
 use super::asides::Asides;
 use super::input::{Input, Reply};
 use super::silence::Clock;
-use super::{Half, Shape};
+use super::{Apart, Half, Shape};
 
 pub(super) type Guard<'a, H> = MutexGuard<'a, State<H>>;
 
@@ -86,8 +86,8 @@ impl<H: Half> Default for Slot<H> {
 pub(crate) enum Came<H: Half> {
     /// As it is.
     Whole(Reply<H>),
-    /// As its payload, so many bytes, in the memory that was lent for it.
-    Landed(usize),
+    /// As what is kept of its head, and its payload, so many bytes, in the memory that was lent for it.
+    Landed(H::Head, usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -149,10 +149,11 @@ impl<H: Half> State<H> {
     }
 
     /// The payload that answers request `number` has come to where its ticket's holder, who received it, wanted it.
-    pub(super) fn landed(&mut self, number: usize, len: usize) {
-        self.half.landed(number);
+    pub(super) fn landed(&mut self, apart: Apart, head: &[u8]) {
+        let Apart { number, len, .. } = apart;
+        let head = self.half.landed(number, head);
         self.ended(number);
-        self.slots[number].reply = Some(Ok(Came::Landed(len)));
+        self.slots[number].reply = Some(Ok(Came::Landed(head, len)));
     }
 
     #[inline]

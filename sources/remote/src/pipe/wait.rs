@@ -3,7 +3,7 @@
 use vfs::{Errno, Result};
 
 use super::input::{Input, Reply};
-use super::land::{Landing, memory};
+use super::land::{Landing, is_any, memory};
 use super::state::{Guard, State, Who};
 use super::{Came, ECONNRESET, Half, POISON, Pipe, Received, Ticket};
 #[cfg(doc)]
@@ -17,7 +17,7 @@ impl<H: Half> Pipe<H> {
         std::mem::forget(ticket);
         match self.wait_for(number, &mut [])? {
             Came::Whole(reply) => Ok(reply),
-            Came::Landed(_) => unreachable!("nobody lent memory for it"),
+            Came::Landed(..) => unreachable!("nobody lent memory for it"),
         }
     }
 
@@ -60,12 +60,17 @@ impl<H: Half> Pipe<H> {
         number: usize,
         landings: &mut [Landing<'_, '_, H>],
     ) -> Guard<'a, H> {
+        let lands = is_any(landings);
         loop {
-            state = match state.half.apart(input.pending()) {
+            let apart = match lands {
+                true => state.half.apart(input.pending()),
+                false => None,
+            };
+            state = match apart {
                 Some(apart) if let Some(into) = memory(landings, apart) => {
-                    self.land(state, &mut input, apart.number, into)
+                    self.land(state, &mut input, apart, into)
                 }
-                _ => self.recv(state, &mut input, true, !landings.is_empty()),
+                _ => self.recv(state, &mut input, true, lands),
             };
             self.look_at_time(&mut state);
             let slot = &state.slots[number];

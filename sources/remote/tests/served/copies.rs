@@ -1,6 +1,7 @@
 //! How often each way of data copies what it carries. Debug builds count, for a whole process: so each of these tests runs
 //! itself once more, alone in a process of its own.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use vfs_testkit::bed::{ok, pattern};
 
 use crate::device::Shared;
 use crate::net::Served;
+use crate::nfs;
 use crate::pages::directory;
 
 /// Of a message.
@@ -93,6 +95,16 @@ fn connect(link: impl Link + 'static, zerocopy: bool) -> Arc<Remote9p> {
     Remote9p::connect(link, options).expect("attached")
 }
 
+/// How often a server copies what is read of the file below `dir` by a socket: not at all, or from the file and to the socket. The
+/// client does from there.
+fn server_reads(dir: &Path) -> f64 {
+    let file = std::fs::File::open(dir.join("file")).expect("there");
+    match sys::cache::is_cached(std::os::fd::AsFd::as_fd(&file), 0, SIZE as u64) {
+        Ok(true) => 0.0,
+        _ => 2.0,
+    }
+}
+
 #[test]
 fn sockets_copy_twice_at_each_end_at_most() {
     alone("sockets_copy_twice_at_each_end_at_most", || {
@@ -105,10 +117,7 @@ fn sockets_copy_twice_at_each_end_at_most() {
                 ..Tuning::default()
             },
         );
-        let file = std::fs::File::open(dir.path().join("file")).expect("there");
-        let asked = sys::cache::is_cached(std::os::fd::AsFd::as_fd(&file), 0, SIZE as u64);
-        // To read: of the client from the socket. Of the server none, or from the file and to the socket.
-        let server = if asked == Ok(true) { 0.0 } else { 2.0 };
+        let server = server_reads(dir.path());
         let (on, off) = (connect(pages.link(), true), connect(copying.link(), false));
         // To write: of the client to the socket; of the server from there and to the file.
         assert_copies("zerocopy", copies(&*on), (server + 1.0, 3.0));
@@ -120,6 +129,24 @@ fn sockets_copy_twice_at_each_end_at_most() {
         let link = LastingLink::new(link, never, Retry::default()).expect("a link");
         let lasting = connect(link, true);
         assert_copies("that lasts", copies(&*lasting), (3.0, 4.0));
+    });
+}
+
+#[test]
+fn nfs_copies_as_9p_does() {
+    alone("nfs_copies_as_9p_does", || {
+        for version in [(3, 0), (4, 0), (4, 1), (4, 2)] {
+            let (dir, fs) = directory(SIZE * 2);
+            let tree = nfs::net::Served::over(fs).mount(remote::nfs::Options {
+                version: Some(version),
+                ..remote::nfs::Options::default()
+            });
+            assert_copies(
+                &format!("{version:?}"),
+                copies(&*tree),
+                (server_reads(dir.path()) + 1.0, 3.0),
+            );
+        }
     });
 }
 

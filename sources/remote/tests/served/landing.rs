@@ -136,19 +136,13 @@ fn between(client: UnixStream, server: StreamLink, dialect: Dialect, mut meddle:
 
 /// Receives a whole message; not at the end.
 pub(crate) fn receive(link: &StreamLink, message: &mut Vec<u8>) -> bool {
-    let mut whole = 4;
-    while message.len() < whole {
-        let come = message.len();
-        message.resize(whole, 0);
-        match link.recv(&mut message[come..], true) {
-            Ok(got @ 1..) => message.truncate(come + got),
-            _ => return false,
-        }
-        if let Some(size) = message.first_chunk() {
-            whole = u32::from_le_bytes(*size) as usize;
-        }
-    }
-    true
+    let mut size = [0; 4];
+    let received = link.recv_exact(&mut size).and_then(|()| {
+        message.extend(size);
+        message.resize(u32::from_le_bytes(size) as usize, 0);
+        link.recv_exact(&mut message[size.len()..])
+    });
+    received.is_ok()
 }
 
 fn encoded(dialect: Dialect, tag: Tag, reply: &Rmessage<'_>) -> Vec<u8> {

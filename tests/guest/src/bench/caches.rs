@@ -1,17 +1,25 @@
-//! The guest makes the mounts itself, one at a time, of the one server there is.
+//! The guest makes the mounts itself, one at a time, of the one server there is, or of a disk that QEMU has of a file in the same memory.
 
 use std::time::Duration;
 
 use super::{Subject, with_port_told};
 use crate::ways::Way;
 
+/// Room for two files of any size that is sensible; only what is written takes space.
+const DISK: &str = "truncate -s 2G {share}/disk && mkfs.ext4 -q {share}/disk && exec";
+
 pub(super) fn subject(barge: &str) -> Subject {
     let way = Way::named("none");
-    let serve = format!("{barge} serve {{share}} {}", way.address());
+    let serve = format!("sh -c '{DISK} {barge} serve {{share}} {}'", way.address());
+    let mut seat = way.seat(&[]);
+    let drive = "if=none,id=disk,format=raw,file={share}/disk";
+    let device = "virtio-blk-pci,drive=disk";
+    let disk = ["-drive", drive, "-device", device];
+    seat.qemu.extend(disk.map(String::from));
     Subject {
         name: "caches",
         serve: vec![with_port_told("port", &serve)],
-        seat: way.seat(&[]),
+        seat,
         env: vec![("BARGE", barge.to_owned())],
         size: 64,
         timeout: Duration::from_secs(3600),

@@ -39,6 +39,8 @@ pub struct Options {
     pub size: Option<u16>,
     /// The program that serves; this workspace's release build if none.
     pub barge: Option<PathBuf>,
+    /// Tell all runs in a line of JSON, too.
+    pub json: bool,
     /// QEMU's `-accel`.
     pub accel: String,
     /// The Debian mirror, if not the machine's own.
@@ -91,9 +93,11 @@ pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Resu
         ("ROUNDS", options.rounds.to_string()),
         ("SIZE", size.to_string()),
     ];
+    let json = options.json.then(|| ("JSON", "1".to_owned()));
     let env: Vec<_> = usual
         .into_iter()
         .chain(subject.env)
+        .chain(json)
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
     let script = dirs.scripts.join(format!("{}.py", subject.name));

@@ -13,15 +13,9 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8).collect()
 }
 
-fn all(link: &dyn Link, mut len: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while len > 0 {
-        let mut buf = vec![0; len.min(100_000)];
-        let got = link.recv(&mut buf, true).expect("received");
-        assert!(got > 0, "ended early");
-        bytes.extend_from_slice(&buf[..got]);
-        len -= got;
-    }
+fn all(link: &dyn Link, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    link.recv_exact(&mut bytes).expect("received");
     bytes
 }
 

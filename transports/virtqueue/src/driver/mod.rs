@@ -1,6 +1,8 @@
 //! The other end: a front-end in user space, which has its own memory and puts requests into the queues of
 //! any vhost-user device, without a virtual machine.
 
+mod chain;
+mod layout;
 mod ring;
 mod stream;
 
@@ -18,8 +20,10 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{FileOffset, MmapRegion};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-pub use self::ring::{Chain, Lengths, Queue, Reply, Ticket};
-use self::ring::{Events, Layout, Shared};
+pub use self::chain::{Chain, Lengths, Reply, Ticket};
+use self::layout::Layout;
+pub use self::ring::Queue;
+use self::ring::{Events, Shared};
 pub use self::stream::{Frame, Stream};
 use crate::features::{EVENT_IDX, VERSION_1};
 

@@ -22,65 +22,8 @@ use vm_memory::{Bytes, MmapRegion};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
-/// Where in its memory a queue has what.
-#[derive(Clone, Copy)]
-pub(super) struct Layout {
-    depth: usize,
-    payload: usize,
-}
-
-impl Layout {
-    const PAGE: usize = 4096;
-
-    /// Descriptors of a request: two to read, two to write.
-    const DESCRIPTORS: usize = 4;
-
-    /// Bytes of a descriptor.
-    const DESCRIPTOR: usize = 16;
-
-    /// Behind the request, where its reply begins.
-    const REPLY_AT: usize = Queue::INLINE;
-
-    const PAYLOAD_AT: usize = (Layout::REPLY_AT + Queue::REPLY).next_multiple_of(Layout::PAGE);
-
-    pub(super) fn new(depth: u16, payload: usize) -> Layout {
-        Layout {
-            depth: (usize::from(depth) + Queue::SPARE)
-                .clamp(4, 256)
-                .next_power_of_two(),
-            payload: payload.next_multiple_of(Layout::PAGE),
-        }
-    }
-
-    pub(super) fn size(&self) -> u16 {
-        (self.depth * Layout::DESCRIPTORS) as u16
-    }
-
-    pub(super) fn descriptors(&self) -> usize {
-        0
-    }
-
-    pub(super) fn available(&self) -> usize {
-        self.descriptors() + usize::from(self.size()) * Layout::DESCRIPTOR
-    }
-
-    pub(super) fn used(&self) -> usize {
-        // Flags, index, a number each, and the event.
-        (self.available() + 6 + 2 * usize::from(self.size())).next_multiple_of(Layout::PAGE)
-    }
-
-    fn slots(&self) -> usize {
-        (self.used() + 6 + 8 * usize::from(self.size())).next_multiple_of(Layout::PAGE)
-    }
-
-    fn slot(&self, slot: u16) -> usize {
-        self.slots() + usize::from(slot) * (Layout::PAYLOAD_AT + self.payload)
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.slot(self.depth as u16)
-    }
-}
+use super::chain::{Chain, Lengths};
+use super::layout::Layout;
 
 /// What a queue is made of.
 pub(super) struct Shared {
@@ -152,7 +95,7 @@ struct State {
 
 /// What becomes of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     /// Free, or being filled.
     Ours,
     /// The device has it, and may write so many bytes.
@@ -183,48 +126,6 @@ impl State {
     }
 }
 
-/// How long the parts of a request and of its reply are, bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Lengths {
-    /// Of the request, what is inline.
-    pub request: usize,
-    /// Of the request, what stands in the payload behind that.
-    pub request_payload: usize,
-    /// Of the reply, what may come inline.
-    pub reply: usize,
-    /// Of the reply, what may come into the payload behind that.
-    pub reply_payload: usize,
-}
-
-impl Lengths {
-    /// How many bytes the device may write.
-    fn room(&self) -> u32 {
-        (self.reply + self.reply_payload) as u32
-    }
-}
-
-/// A request being made: memory that the device will see. Dropping it gives it up.
-pub struct Chain<'q> {
-    queue: &'q Queue,
-    slot: u16,
-}
-
-/// A request that the device has. Dropping it forgets the reply.
-#[must_use = "a reply that nobody waits for is forgotten"]
-pub struct Ticket<'q> {
-    queue: &'q Queue,
-    slot: u16,
-    /// How much of the reply may come inline.
-    inline: usize,
-}
-
-/// A reply, where the device has put it.
-pub struct Reply<'q> {
-    chain: Chain<'q>,
-    len: usize,
-    inline: usize,
-}
-
 impl Queue {
     /// Bytes of a request that go without payload: arguments and two names of the longest.
     pub const INLINE: usize = 8192;
@@ -233,10 +134,10 @@ impl Queue {
     pub const REPLY: usize = 512;
 
     /// So many slots are for [`Queue::spare_chain`] alone.
-    const SPARE: usize = 2;
+    pub(super) const SPARE: usize = 2;
 
     pub(super) fn new(shared: Shared) -> Queue {
-        let depth = shared.layout.depth as u16;
+        let depth = shared.layout.depth();
         Queue {
             shared,
             state: Mutex::new(State {
@@ -257,7 +158,7 @@ impl Queue {
     /// for. `TimedOut` once it is `over`, which is looked at now and then.
     pub fn chain(&self, over: impl Fn() -> bool) -> io::Result<Chain<'_>> {
         let slot = self.until(over, |state| state.take(Queue::SPARE))?;
-        Ok(Chain { queue: self, slot })
+        Ok(Chain::of(self, slot))
     }
 
     /// Room for a request, if there is any.
@@ -276,7 +177,7 @@ impl Queue {
             self.reap(&mut state);
         }
         let slot = state.take(keep)?;
-        Some(Chain { queue: self, slot })
+        Some(Chain::of(self, slot))
     }
 
     /// Tells the device of what it may not know of yet. Waiting does so as well.
@@ -287,7 +188,7 @@ impl Queue {
 
     /// A request that was put aside.
     pub(super) fn resume(&self, slot: u16) -> Chain<'_> {
-        Chain { queue: self, slot }
+        Chain::of(self, slot)
     }
 
     /// The next reply to a request that was posted, if one has come. Errs once the queue is of no use any more.
@@ -342,12 +243,17 @@ impl Queue {
         let _ = self.shared.call.read();
     }
 
+    pub(super) fn layout(&self) -> &Layout {
+        &self.shared.layout
+    }
+
     /// What the device tells by.
     pub(super) fn call(&self) -> &EventFd {
         &self.shared.call
     }
 
-    fn wait(&self, slot: u16, over: impl Fn() -> bool) -> io::Result<usize> {
+    /// Waits for a reply, and says how many bytes it has; the slot is the caller's then.
+    pub(super) fn wait(&self, slot: u16, over: impl Fn() -> bool) -> io::Result<usize> {
         self.until(over, |state| match state.slots[usize::from(slot)] {
             Phase::Back { len } => {
                 state.slots[usize::from(slot)] = Phase::Ours;
@@ -484,12 +390,34 @@ impl Queue {
         any
     }
 
+    /// Has a slot be free again that was the caller's.
+    pub(super) fn release(&self, slot: u16) {
+        self.state().free.push(slot);
+        self.bell.notify_all();
+    }
+
+    /// The same of one that the device may have, whose reply nobody waits for.
+    pub(super) fn forget(&self, slot: u16) {
+        let mut state = self.state();
+        let phase = &mut state.slots[usize::from(slot)];
+        match *phase {
+            Phase::There { room } => *phase = Phase::Forgotten { room },
+            Phase::Back { .. } => {
+                *phase = Phase::Ours;
+                drop(state);
+                self.release(slot);
+            }
+            Phase::Ours | Phase::Forgotten { .. } | Phase::Posted { .. } => {}
+        }
+    }
+
     fn fail(&self, state: &mut State, why: &'static str) {
         state.failed.get_or_insert(why);
         self.bell.notify_all();
     }
 
-    fn publish(&self, slot: u16, lengths: &Lengths, phase: Phase) {
+    /// Makes a request available to the device.
+    pub(super) fn publish(&self, slot: u16, lengths: &Lengths, phase: Phase) {
         let layout = &self.shared.layout;
         let head = slot * Layout::DESCRIPTORS as u16;
         self.describe(slot, head, lengths);
@@ -567,12 +495,12 @@ impl Queue {
         number.expect("a place within the queue")
     }
 
-    fn store(&self, at: usize, bytes: &[u8]) {
+    pub(super) fn store(&self, at: usize, bytes: &[u8]) {
         let stored = self.memory().write_slice(bytes, self.shared.begin + at);
         stored.expect("a place within the queue");
     }
 
-    fn load(&self, at: usize, bytes: &mut [u8]) {
+    pub(super) fn load(&self, at: usize, bytes: &mut [u8]) {
         let loaded = self.memory().read_slice(bytes, self.shared.begin + at);
         loaded.expect("a place within the queue");
     }
@@ -580,273 +508,5 @@ impl Queue {
 
 const POISON: &str = "no panic holds it";
 
-impl<'q> Chain<'q> {
-    /// Writes the beginning of the request, at most [`Queue::INLINE`] bytes.
-    pub fn request(&mut self, bytes: &[u8]) {
-        self.request_at(0, bytes);
-    }
-
-    /// Writes a part of the beginning of the request.
-    pub(super) fn request_at(&mut self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= Queue::INLINE, "a request is in bounds");
-        self.queue.store(self.at(at), bytes);
-    }
-
-    /// Writes a part of the payload.
-    pub fn payload(&mut self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.room(), "a payload is in bounds");
-        self.queue.store(self.at(Layout::PAYLOAD_AT + at), bytes);
-    }
-
-    /// How many bytes of payload there may be.
-    pub fn room(&self) -> usize {
-        self.queue.shared.layout.payload
-    }
-
-    /// Has the device see it, which may have to be told: [`Queue::kick`].
-    pub fn submit(self, lengths: Lengths) -> Ticket<'q> {
-        let (queue, slot, inline) = (self.queue, self.slot, lengths.reply);
-        let room = lengths.room();
-        self.publish(&lengths, Phase::There { room });
-        Ticket {
-            queue,
-            slot,
-            inline,
-        }
-    }
-
-    /// [`Chain::submit`], and the reply is for whoever asks for any: [`Queue::any`].
-    pub(super) fn post(self, lengths: Lengths) {
-        let (room, inline) = (lengths.room(), lengths.reply as u32);
-        self.publish(&lengths, Phase::Posted { room, inline });
-    }
-
-    fn publish(self, lengths: &Lengths, phase: Phase) {
-        let &Lengths {
-            request,
-            request_payload,
-            reply,
-            reply_payload,
-        } = lengths;
-        assert!(
-            (1..=Queue::INLINE).contains(&request)
-                && reply <= Queue::REPLY
-                && request_payload.max(reply_payload) <= self.room()
-                && (request_payload == 0 || reply_payload == 0),
-            "{lengths:?}"
-        );
-        let (queue, slot) = (self.queue, self.slot);
-        std::mem::forget(self);
-        queue.publish(slot, lengths, phase);
-    }
-
-    /// What is put aside, to go on with by [`Queue::resume`].
-    pub(super) fn put_aside(self) -> u16 {
-        let slot = self.slot;
-        std::mem::forget(self);
-        slot
-    }
-
-    fn at(&self, offset: usize) -> usize {
-        self.queue.shared.layout.slot(self.slot) + offset
-    }
-}
-
-impl Drop for Chain<'_> {
-    fn drop(&mut self) {
-        self.queue.state().free.push(self.slot);
-        self.queue.bell.notify_all();
-    }
-}
-
-impl<'q> Ticket<'q> {
-    /// Waits for the reply. Errs once the device is gone; `TimedOut` once it is `over`, which is looked at now and then: then the
-    /// reply is forgotten.
-    pub fn wait(self, over: impl Fn() -> bool) -> io::Result<Reply<'q>> {
-        let (queue, slot, inline) = (self.queue, self.slot, self.inline);
-        let len = queue.wait(slot, over)?;
-        std::mem::forget(self);
-        let chain = Chain { queue, slot };
-        Ok(Reply { chain, len, inline })
-    }
-}
-
-impl Drop for Ticket<'_> {
-    fn drop(&mut self) {
-        let mut state = self.queue.state();
-        let phase = &mut state.slots[usize::from(self.slot)];
-        match *phase {
-            Phase::There { room } => *phase = Phase::Forgotten { room },
-            Phase::Back { .. } => {
-                *phase = Phase::Ours;
-                state.free.push(self.slot);
-                drop(state);
-                self.queue.bell.notify_all();
-            }
-            Phase::Ours | Phase::Forgotten { .. } | Phase::Posted { .. } => {}
-        }
-    }
-}
-
-impl Reply<'_> {
-    /// How many bytes it has.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Copies what came inline into `bytes`, and says how much that was.
-    pub fn inline(&self, bytes: &mut [u8]) -> usize {
-        let len = self.len.min(self.inline).min(bytes.len());
-        let at = self.chain.at(Layout::REPLY_AT);
-        self.chain.queue.load(at, &mut bytes[..len]);
-        len
-    }
-
-    /// Copies what came into the payload at `at` on into `bytes`, which is no longer than that.
-    pub fn payload(&self, at: usize, bytes: &mut [u8]) {
-        assert!(
-            at + bytes.len() <= self.len.saturating_sub(self.inline),
-            "a payload is in bounds"
-        );
-        let at = self.chain.at(Layout::PAYLOAD_AT + at);
-        self.chain.queue.load(at, bytes);
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::fs::File;
-
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-    use vm_memory::FileOffset;
-    use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK};
-
-    use super::*;
-
-    /// A queue, and the device's end of its connection.
-    fn queue() -> (Queue, UnixStream) {
-        let layout = Layout::new(2, 4096);
-        let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).expect("a file"));
-        ftruncate(&file, layout.bytes() as u64).expect("sized");
-        let memory = MmapRegion::from_file(FileOffset::new(file, 0), layout.bytes());
-        let event = || EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).expect("an event");
-        let (ours, device) = UnixStream::pair().expect("a socket pair");
-        let (kick, call) = (event(), event());
-        let queue = Queue::new(Shared {
-            memory: Arc::new(memory.expect("mapped")),
-            begin: 0,
-            layout,
-            event_idx: false,
-            events: Events::new(&call, &ours).expect("events"),
-            kick,
-            call,
-            poll: Duration::ZERO,
-        });
-        (queue, device)
-    }
-
-    const ASKED: Lengths = Lengths {
-        request: 40,
-        request_payload: 0,
-        reply: 16,
-        reply_payload: 100,
-    };
-
-    impl Queue {
-        fn asked(&self) -> Ticket<'_> {
-            self.chain(|| false).expect("room").submit(ASKED)
-        }
-
-        /// As the device: what is said to be used, and how much of it.
-        fn use_up(&self, used: &[(u32, u32)], index: u16) {
-            let at = self.shared.layout.used();
-            for (place, (id, len)) in used.iter().enumerate() {
-                let element = [id.to_le_bytes(), len.to_le_bytes()].concat();
-                self.store(at + 4 + 8 * place, &element);
-            }
-            self.number(at + 2).store(index, Ordering::Release);
-            self.shared.call.write(1).expect("told");
-        }
-    }
-
-    #[test]
-    fn what_the_device_does_not_have_ends_the_queue() {
-        for (used, index) in [
-            // Longer than there is room, or all there is.
-            (&[(0, 117)][..], 1),
-            (&[(0, u32::MAX)], 1),
-            // No request, the middle of one, none that is in flight.
-            (&[(1, 0)], 1),
-            (&[(8, 0)], 1),
-            (&[(16, 0)], 1),
-            (&[(u32::MAX, 0)], 1),
-            // The same twice, and more than there can be.
-            (&[(0, 0), (0, 0)], 2),
-            (&[(0, 0)], 40_000),
-            (&[(0, 0)], u16::MAX),
-        ] {
-            let (queue, _device) = queue();
-            let (ticket, forgotten) = (queue.asked(), queue.asked());
-            drop(forgotten);
-            queue.use_up(used, index);
-            // A reply that came before may be had.
-            let _ = ticket.wait(|| false);
-            let late = queue
-                .chain(|| false)
-                .map(|chain| chain.submit(ASKED).wait(|| false).is_ok());
-            assert!(!late.unwrap_or(false), "{used:?} {index}");
-            assert!(queue.state().failed.is_some(), "{used:?} {index}");
-        }
-    }
-
-    #[test]
-    fn all_who_wait_hear_of_the_end() {
-        let (queue, device) = queue();
-        std::thread::scope(|scope| {
-            let waiting: Vec<_> = (0..2)
-                .map(|_| {
-                    scope.spawn(|| {
-                        queue
-                            .chain(|| false)?
-                            .submit(ASKED)
-                            .wait(|| false)
-                            .map(drop)
-                    })
-                })
-                .collect();
-            // There is room for no third, who waits for that.
-            let third = scope.spawn(|| {
-                loop {
-                    drop(queue.chain(|| false)?.submit(ASKED));
-                }
-            });
-            queue.use_up(&[(u32::MAX, 0)], 1);
-            let failed = |error: io::Error| assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-            for waited in waiting {
-                failed(waited.join().expect("no panic").expect_err("no reply"));
-            }
-            let third: io::Result<()> = third.join().expect("no panic");
-            failed(third.expect_err("no room"));
-        });
-        drop(device);
-    }
-
-    #[test]
-    fn a_reply_is_as_long_as_it_was_said_to_be_first() {
-        let (queue, _device) = queue();
-        let ticket = queue.asked();
-        queue.use_up(&[(0, 116)], 1);
-        let reply = ticket.wait(|| false).expect("a reply");
-        // The device goes on writing.
-        queue.use_up(&[(0, u32::MAX)], 1);
-        assert_eq!((reply.len(), reply.inline(&mut [0; 512])), (116, 16));
-        reply.payload(0, &mut [0; 100]);
-        drop(reply);
-        assert!(queue.state().failed.is_none());
-    }
-}
+mod tests;

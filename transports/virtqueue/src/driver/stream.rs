@@ -17,7 +17,8 @@ use transports::{Interest, Link, Payloads, Ready, TICK};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use super::Driver;
-use super::ring::{Came, Lengths, Queue};
+use super::chain::Lengths;
+use super::ring::{Came, Queue};
 
 /// How long the message is that begins so; nothing if that is too little to tell.
 pub type Frame = fn(&[u8]) -> Option<usize>;

@@ -1,12 +1,13 @@
 //! READ, WRITE, COMMIT.
 
-use wire::{Malformed, Xdr};
+use wire::{Malformed, Xdr, XdrReader};
 
-use super::{done, procedure};
-use crate::client::{Ask, Failure, ReadData, Stable, Written};
-use crate::v3::{CommitOk, ReadOk, Verifier, WriteOk};
+use super::{done, done_in, procedure};
+use crate::client::{Ask, Failure, Lands, ReadData, Stable, Written};
+use crate::v3::{Attributes, CommitOk, Outcome, ReadOk, Verifier, WriteOk};
 
 /// Reads.
+#[derive(Clone, Copy)]
 pub struct Read<'a> {
     /// From what.
     pub handle: &'a [u8],
@@ -14,6 +15,41 @@ pub struct Read<'a> {
     pub offset: u64,
     /// How many bytes at most.
     pub count: u32,
+}
+
+impl Read<'_> {
+    /// Reads results up to the data, and says how long it is.
+    pub(in crate::client) fn payload_len(
+        &self,
+        from: &mut XdrReader<'_>,
+    ) -> Result<usize, Failure> {
+        let attributes = Outcome::<Option<Attributes>, ()>::get(from)?;
+        if let Outcome::Failed(status, ()) = attributes {
+            return Err(super::refused(status));
+        }
+        let (count, _eof, len) = (from.u32()?, bool::get(from)?, from.u32()?);
+        if count != len {
+            return Err(Malformed::new("expected as many bytes as it says").into());
+        }
+        self.check(len as usize)
+    }
+
+    fn check(&self, got: usize) -> Result<usize, Failure> {
+        if got > self.count as usize {
+            let what = format!("expected at most {} bytes, got {got}", self.count);
+            return Err(Malformed::new(what).into());
+        }
+        Ok(got)
+    }
+
+    fn read<'r>(&self, from: XdrReader<'r>) -> Result<ReadData<'r>, Failure> {
+        let ok: ReadOk<'r> = done_in(from)?;
+        self.check(ok.data.len())?;
+        Ok(ReadData {
+            data: ok.data,
+            eof: ok.eof,
+        })
+    }
 }
 
 impl Ask for Read<'_> {
@@ -32,17 +68,16 @@ impl Ask for Read<'_> {
         4 + 24 + 4 + 88 + 12 + self.count as usize
     }
 
+    fn lands(&self) -> Option<Lands> {
+        Some(Lands::three(self))
+    }
+
     fn answer<'r>(&self, results: &'r [u8]) -> Result<ReadData<'r>, Failure> {
-        let ok: ReadOk<'r> = done(results)?;
-        if ok.data.len() > self.count as usize {
-            let (most, got) = (self.count, ok.data.len());
-            let what = format!("expected at most {most} bytes, got {got}");
-            return Err(Malformed::new(what).into());
-        }
-        Ok(ReadData {
-            data: ok.data,
-            eof: ok.eof,
-        })
+        self.read(XdrReader::new(results))
+    }
+
+    fn landed<'r>(&self, head: &'r [u8], payload: &'r [u8]) -> Result<ReadData<'r>, Failure> {
+        self.read(XdrReader::before(head, payload))
     }
 }
 

@@ -73,7 +73,10 @@ fn kind(kind: v3::Kind) -> vfs::Kind {
 
 /// The results of a procedure, if it was done.
 fn done<'r, T: Xdr<'r>>(results: &'r [u8]) -> Result<T, Failure> {
-    let mut from = XdrReader::new(results);
+    done_in(XdrReader::new(results))
+}
+
+fn done_in<'r, T: Xdr<'r>>(mut from: XdrReader<'r>) -> Result<T, Failure> {
     // What a failure comes with is of no use here.
     let outcome = Outcome::<T, ()>::get(&mut from)?;
     match outcome {

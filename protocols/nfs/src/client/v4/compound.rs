@@ -3,7 +3,8 @@
 use vfs::Errno;
 use wire::{Malformed, Xdr, XdrReader};
 
-use crate::client::{Ask, Failure, Procedure};
+use super::Read;
+use crate::client::{Ask, Failure, Lands, Procedure};
 use crate::rpc::program;
 use crate::v4::op::{self, Op};
 use crate::v4::reply::Sequenced;
@@ -30,6 +31,11 @@ pub trait Steps {
         0
     }
 
+    /// [`Ask::lands`], behind this SEQUENCE.
+    fn lands(&self, _: Option<Sequence>) -> Option<Lands> {
+        None
+    }
+
     /// Reads their results.
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Self::Answer<'r>, Failure>;
 }
@@ -49,6 +55,10 @@ impl<S: Steps> Steps for &S {
 
     fn room(&self) -> usize {
         (**self).room()
+    }
+
+    fn lands(&self, sequence: Option<Sequence>) -> Option<Lands> {
+        (**self).lands(sequence)
     }
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<S::Answer<'r>, Failure> {
@@ -143,8 +153,43 @@ impl<S: Steps> Ask for Compound<'_, S> {
         }
     }
 
+    fn lands(&self) -> Option<Lands> {
+        self.steps.lands(self.sequence)
+    }
+
     fn answer<'r>(&self, results: &'r [u8]) -> Result<Done<S::Answer<'r>>, Failure> {
-        let mut from = XdrReader::new(results);
+        self.read(XdrReader::new(results))
+    }
+
+    fn landed<'r>(
+        &self,
+        head: &'r [u8],
+        payload: &'r [u8],
+    ) -> Result<Done<S::Answer<'r>>, Failure> {
+        self.read(XdrReader::before(head, payload))
+    }
+}
+
+impl<S: Steps> Compound<'_, S> {
+    fn read<'r>(&self, from: XdrReader<'r>) -> Result<Done<S::Answer<'r>>, Failure> {
+        let (begun, mut results) = self.begin(from)?;
+        let result = match begun.result {
+            Ok(()) => self.steps.answer(&mut results),
+            Err(failure) => Err(failure),
+        };
+        if let Err(Failure::Malformed(what)) = result {
+            return Err(Failure::Malformed(what));
+        }
+        Ok(Done {
+            highest: begun.highest,
+            turned: begun.turned,
+            told: begun.told,
+            result,
+        })
+    }
+
+    /// Reads what stands before the steps' results, and whether there are any.
+    fn begin<'r>(&self, mut from: XdrReader<'r>) -> Result<(Done<()>, Results<'r>), Failure> {
         let status = Status::get(&mut from)?;
         from.opaque(usize::MAX)?;
         let mut results = Results {
@@ -156,7 +201,7 @@ impl<S: Steps> Ask for Compound<'_, S> {
             highest: None,
             turned: false,
             told: 0,
-            result: Err(Failure::Later),
+            result: Ok(()),
         };
         if let Some(sequence) = &self.sequence {
             match results.take::<Sequenced>(SEQUENCE) {
@@ -171,17 +216,27 @@ impl<S: Steps> Ask for Compound<'_, S> {
                     done.highest = Some(sequenced.target_highest_slot);
                 }
                 Err(Failure::Malformed(what)) => return Err(Failure::Malformed(what)),
-                Err(failure) => {
-                    done.result = Err(failure);
-                    return Ok(done);
-                }
+                Err(failure) => done.result = Err(failure),
             }
         }
-        done.result = match self.steps.answer(&mut results) {
-            Err(Failure::Malformed(what)) => return Err(Failure::Malformed(what)),
-            result => result,
-        };
-        Ok(done)
+        Ok((done, results))
+    }
+}
+
+impl Compound<'_, Read<'_>> {
+    /// Reads results up to their payload, and says how long that is.
+    pub(in crate::client) fn payload_len(
+        &self,
+        from: &mut XdrReader<'_>,
+    ) -> Result<usize, Failure> {
+        let (begun, mut results) = self.begin(*from)?;
+        begun.result?;
+        if results.status != Status::Ok {
+            return Err(refused(results.status));
+        }
+        let len = self.steps.payload_len(&mut results)?;
+        *from = results.from;
+        Ok(len)
     }
 }
 

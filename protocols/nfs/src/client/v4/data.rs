@@ -3,8 +3,8 @@
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::attr::PUTFH;
-use super::compound::{Ops, Results, Steps};
-use crate::client::{Failure, Stable, Written};
+use super::compound::{Ops, Results, Sequence, Steps};
+use crate::client::{Failure, Lands, Stable, Written};
 use crate::v4::op::{self, Op};
 use crate::v4::reply::Written as WrittenReply;
 use crate::v4::types::{Content, Stable as Committed};
@@ -38,6 +38,23 @@ pub struct ReadPieces<'r> {
     pub eof: bool,
 }
 
+impl<'r> ReadPieces<'r> {
+    /// All pieces, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'r>> {
+        self.first.iter().chain(&self.rest).copied()
+    }
+
+    /// How many bytes they are.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        let len = |piece| match piece {
+            Piece::Data(data) => data.len(),
+            Piece::Hole(len) => len,
+        };
+        self.pieces().map(len).sum()
+    }
+}
+
 /// A piece of what was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'r> {
@@ -47,7 +64,40 @@ pub enum Piece<'r> {
     Hole(usize),
 }
 
+const READ: u32 = 25;
+const READ_PLUS: u32 = 68;
+
 impl Read<'_> {
+    /// The same of no file.
+    pub(in crate::client) fn without_handle(&self) -> Read<'static> {
+        Read {
+            handle: &[],
+            ..*self
+        }
+    }
+
+    /// Reads results up to the data, if they have one piece of it and nothing else, and says how long it is.
+    pub(super) fn payload_len(&self, from: &mut Results<'_>) -> Result<usize, Failure> {
+        let from = self.open(from)?;
+        bool::get(from)?;
+        if self.plus {
+            let (pieces, content, offset) = (from.u32()?, Content::get(from)?, u64::get(from)?);
+            if (pieces, content, offset) != (1, Content::Data, self.offset) {
+                return Err(Malformed::new("expected one piece of data").into());
+            }
+        }
+        match from.u32()? {
+            len if len > self.count => Err(self.too_much(len.into())),
+            len => Ok(len as usize),
+        }
+    }
+
+    /// The results of the read itself.
+    fn open<'f, 'r>(&self, from: &'f mut Results<'r>) -> Result<&'f mut XdrReader<'r>, Failure> {
+        from.take::<()>(PUTFH)?;
+        from.open(if self.plus { READ_PLUS } else { READ })
+    }
+
     fn too_much(&self, got: u64) -> Failure {
         let most = self.count;
         Malformed::new(format!("expected at most {most} bytes, got {got}")).into()
@@ -109,11 +159,12 @@ impl Steps for Read<'_> {
         head + self.count as usize
     }
 
+    fn lands(&self, sequence: Option<Sequence>) -> Option<Lands> {
+        Some(Lands::four(sequence, self))
+    }
+
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<ReadPieces<'r>, Failure> {
-        const READ: u32 = 25;
-        const READ_PLUS: u32 = 68;
-        from.take::<()>(PUTFH)?;
-        let from = from.open(if self.plus { READ_PLUS } else { READ })?;
+        let from = self.open(from)?;
         let mut pieces = ReadPieces {
             first: None,
             rest: Vec::new(),

@@ -10,10 +10,12 @@ mod client;
 mod copy;
 mod delegation;
 mod dir;
+mod given;
 mod io;
 mod label;
 mod lock;
 mod make;
+mod number;
 mod open;
 mod place;
 mod read_plus;
@@ -26,19 +28,17 @@ pub mod state;
 mod tests;
 mod xattr;
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::Waker;
 
 use vfs::holes::Solid;
-use vfs::{Call, Caller, Cx, Errno, File, Node, Patience, Sink as _};
+use vfs::{Caller, Cx, Errno, File, Node, Patience, Sink as _};
 use wire::{Malformed, Outgoing as _, Xdr, XdrReader};
 
+use self::given::Given;
 use self::place::Place;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
-use super::gss::Shown;
 use super::{Stop, Turn, security, words};
 use crate::rpc::Refusal;
 use crate::v4::attr::Bitmap;
@@ -71,109 +71,6 @@ const MAX_OPERATIONS: u32 = 256;
 
 /// The longest tag, which goes back as it came.
 const MAX_TAG: usize = 1024;
-
-/// Numbers of operations that tell what else is to be told apart here.
-mod number {
-    pub(super) const CLOSE: u32 = 4;
-    pub(super) const COMMIT: u32 = 5;
-    pub(super) const CREATE: u32 = 6;
-    pub(super) const GETATTR: u32 = 9;
-    pub(super) const GETFH: u32 = 10;
-    pub(super) const LINK: u32 = 11;
-    pub(super) const LOCK: u32 = 12;
-    pub(super) const UNLOCK: u32 = 14;
-    pub(super) const LOOKUP: u32 = 15;
-    pub(super) const LOOKUPP: u32 = 16;
-    pub(super) const OPEN: u32 = 18;
-    pub(super) const OPEN_CONFIRM: u32 = 20;
-    pub(super) const OPEN_DOWNGRADE: u32 = 21;
-    pub(super) const PUTFH: u32 = 22;
-    pub(super) const PUTPUBFH: u32 = 23;
-    pub(super) const PUTROOTFH: u32 = 24;
-    pub(super) const REMOVE: u32 = 28;
-    pub(super) const RENAME: u32 = 29;
-    pub(super) const RENEW: u32 = 30;
-    pub(super) const RESTOREFH: u32 = 31;
-    pub(super) const SAVEFH: u32 = 32;
-    pub(super) const SECINFO: u32 = 33;
-    pub(super) const SETATTR: u32 = 34;
-    pub(super) const SETCLIENTID: u32 = 35;
-    pub(super) const SETCLIENTID_CONFIRM: u32 = 36;
-    pub(super) const WRITE: u32 = 38;
-    pub(super) const RELEASE_LOCKOWNER: u32 = 39;
-    pub(super) const BACKCHANNEL_CTL: u32 = 40;
-    pub(super) const BIND_CONN_TO_SESSION: u32 = 41;
-    pub(super) const EXCHANGE_ID: u32 = 42;
-    pub(super) const CREATE_SESSION: u32 = 43;
-    pub(super) const DESTROY_SESSION: u32 = 44;
-    pub(super) const FREE_STATEID: u32 = 45;
-    pub(super) const SECINFO_NO_NAME: u32 = 52;
-    pub(super) const SEQUENCE: u32 = 53;
-    pub(super) const TEST_STATEID: u32 = 55;
-    pub(super) const DESTROY_CLIENTID: u32 = 57;
-    pub(super) const RECLAIM_COMPLETE: u32 = 58;
-    pub(super) const COPY: u32 = 60;
-    pub(super) const SETXATTR: u32 = 73;
-    pub(super) const REMOVEXATTR: u32 = 75;
-    pub(super) const ILLEGAL: u32 = 10044;
-    /// The last of each minor version.
-    pub(super) const LAST: [u32; 3] = [39, 58, 75];
-
-    /// Those that set the current file handle without a look at any directory.
-    pub(super) const SETS_HANDLE: [u32; 4] = [PUTFH, PUTPUBFH, PUTROOTFH, RESTOREFH];
-
-    /// Those that look up a name.
-    pub(super) const LOOKS_UP: [u32; 3] = [LOOKUP, LOOKUPP, OPEN];
-
-    /// Those that no file's contents, names and attributes can be learned or changed by: whoever cannot say well enough who
-    /// he is may use them.
-    pub(super) const FOR_ALL: [u32; 21] = [
-        PUTFH,
-        PUTPUBFH,
-        PUTROOTFH,
-        RENEW,
-        RESTOREFH,
-        SAVEFH,
-        SECINFO,
-        SETCLIENTID,
-        SETCLIENTID_CONFIRM,
-        RELEASE_LOCKOWNER,
-        BACKCHANNEL_CTL,
-        BIND_CONN_TO_SESSION,
-        EXCHANGE_ID,
-        CREATE_SESSION,
-        DESTROY_SESSION,
-        FREE_STATEID,
-        SECINFO_NO_NAME,
-        SEQUENCE,
-        TEST_STATEID,
-        DESTROY_CLIENTID,
-        RECLAIM_COMPLETE,
-    ];
-
-    /// Those that change something and have something to say of it: at most [`MOST_OF_A_CHANGE`] bytes, unless they
-    /// fail.
-    pub(super) const CHANGES: [u32; 15] = [
-        CLOSE,
-        COMMIT,
-        CREATE,
-        LINK,
-        LOCK,
-        UNLOCK,
-        OPEN,
-        OPEN_DOWNGRADE,
-        REMOVE,
-        RENAME,
-        SETATTR,
-        WRITE,
-        COPY,
-        SETXATTR,
-        REMOVEXATTR,
-    ];
-
-    /// OPEN's: stateid, change, flags, attributes, and a delegation with its stateid, limit and permissions.
-    pub(super) const MOST_OF_A_CHANGE: usize = 16 + 20 + 4 + 16 + 4 + 16 + 4 + 12 + 16;
-}
 
 /// The bytes of an operation that failed: its number, its status and, of SETATTR, that it set nothing.
 const FAILED: usize = 12;
@@ -322,55 +219,6 @@ impl From<Malformed> for Bad {
 }
 
 type Done = Result<(), Bad>;
-
-/// What a compound has of its call.
-struct Given<'a> {
-    server: &'a Arc<super::Server>,
-    connection: u64,
-    call: &'a vfs::Call,
-    /// One in its place that is woken by nobody, if it cannot be parked: what would wait for another client is told to
-    /// come again instead.
-    stand_in: Option<Call>,
-    patience: Patience,
-    caller: &'a Caller,
-    flavor: u32,
-    shown: Option<&'a Shown<'a>>,
-    message: &'a dyn wire::Incoming,
-    record: &'a crate::rpc::Record<'a>,
-}
-
-impl<'a> Given<'a> {
-    /// What there is of a call, and its reply.
-    fn of<'t: 'a>(turn: &'a mut Turn<'t>) -> (Given<'a>, &'a mut dyn wire::Outgoing) {
-        let given = Given {
-            server: turn.server,
-            connection: turn.connection,
-            call: turn.call,
-            stand_in: match turn.call.waker() {
-                Some(_) => None,
-                None => Some(turn.call.woken_by(Waker::noop().clone())),
-            },
-            patience: turn.patience,
-            caller: &turn.caller,
-            flavor: turn.flavor,
-            shown: turn.shown,
-            message: turn.message,
-            record: turn.record,
-        };
-        (given, turn.out)
-    }
-
-    /// As whom RPC knows the caller: what tells whose a client is.
-    fn principal(&self) -> Cow<'a, [u8]> {
-        match self.shown {
-            Some(shown) => Cow::Borrowed(shown.principal.as_bytes()),
-            None => {
-                let ids = u64::from(self.flavor) << 32 | u64::from(self.caller.uid);
-                Cow::Owned(ids.to_be_bytes().into())
-            }
-        }
-    }
-}
 
 /// A compound being carried out.
 struct Compound<'t, 'a> {

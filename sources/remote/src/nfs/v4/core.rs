@@ -20,6 +20,7 @@ use super::keeper::Queue;
 use super::life::{Life, NoSlot, Table};
 use super::opens::Opens;
 use crate::nfs::conn::{Conn, Flight, Pauses, own};
+use crate::nfs::place::Place;
 
 /// A client of a v4 server.
 pub(in crate::nfs) struct Core {
@@ -115,6 +116,11 @@ impl Core {
 
     pub(in crate::nfs) fn has_room(&self, len: usize) -> bool {
         self.conn.has_room(len)
+    }
+
+    /// [`Conn::lands_from`].
+    pub(in crate::nfs) fn lands_from(&self) -> usize {
+        self.conn.lands_from()
     }
 
     pub(in crate::nfs) fn peer(&self) -> String {
@@ -254,6 +260,19 @@ impl Core {
         steps: &S,
         mut read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
+        let end = |answer: S::Answer<'_>, _: Option<&mut Place<'_>>| read(answer);
+        self.end_in(cx, turn, steps, Place::none(), end)
+    }
+
+    /// [`Core::end`] of what may land in `place`, which `read` is given if it has not.
+    pub(in crate::nfs) fn end_in<S: Steps, T>(
+        &self,
+        cx: &Cx<'_>,
+        turn: Turn,
+        steps: &S,
+        mut place: Place<'_>,
+        read: impl FnOnce(S::Answer<'_>, Option<&mut Place<'_>>) -> T,
+    ) -> std::result::Result<T, Failure> {
         let Turn { life, slot, flight } = turn;
         let compound = Compound {
             minor: self.minor,
@@ -262,10 +281,11 @@ impl Core {
         };
         let mut turned = (false, None);
         let mut news = 0;
-        let done = self.conn.end(cx, flight, &compound, |done| {
+        let conn = &self.conn;
+        let done = conn.end_in(cx, flight, &compound, &mut place, |done, place| {
             turned = (done.turned, done.highest);
             news = done.told;
-            done.result.map(&mut read)
+            done.result.map(|answer| read(answer, place))
         });
         if let (Some(table), Some((slot, _))) = (&life.session, slot) {
             match &done {

@@ -33,6 +33,7 @@ use self::delegations::{Delegation, Delegations};
 pub(super) use self::keeper::Keeper;
 pub(super) use self::opens::Opening;
 use self::opens::Wanted;
+use super::place::{Got, Place, end_in};
 use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
 use crate::file::may_open;
 use crate::locks::Range;
@@ -220,21 +221,14 @@ pub(super) struct Flight {
 }
 
 /// Puts what was read where it belongs.
-fn fill(sink: &mut dyn Sink, read: &::nfs::client::v4::ReadPieces<'_>) -> (usize, bool) {
-    let mut got = 0;
-    for piece in read.first.iter().chain(&read.rest) {
-        match *piece {
-            Piece::Data(data) => {
-                sink.bytes(data);
-                got += data.len();
-            }
-            Piece::Hole(len) => {
-                sink.zeros(len);
-                got += len;
-            }
+fn fill(sink: &mut dyn Sink, read: &::nfs::client::v4::ReadPieces<'_>) -> Got {
+    for piece in read.pieces() {
+        match piece {
+            Piece::Data(data) => sink.bytes(data),
+            Piece::Hole(len) => sink.zeros(len),
         }
     }
-    (got, read.eof)
+    (read.len(), read.eof)
 }
 
 impl Version for V4 {
@@ -493,10 +487,19 @@ impl Version for V4 {
             plus,
         };
         let mut doubtful = false;
-        let done = self.core.end(cx, turn, &asked, |read| {
-            doubtful = read.empty && read.first.is_none();
-            fill(sink, &read)
-        });
+        let end = |place: Place<'_>| {
+            self.core.end_in(cx, turn, &asked, place, |read, place| {
+                doubtful = read.empty && read.first.is_none();
+                match place {
+                    Some(place) => place.put(|sink| fill(sink, &read)),
+                    None => (read.len(), read.eof),
+                }
+            })
+        };
+        let done = match count as usize {
+            len if len >= self.core.lands_from() => end_in(sink, len, end),
+            _ => end(Place::Sink(sink)),
+        };
         match done {
             Ok(_) if doubtful => return self.read_plainly(cx, open, offset, count, sink),
             Ok(read) => return Ok(read),

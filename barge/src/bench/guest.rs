@@ -1,0 +1,160 @@
+//! The parts that want a kernel's own client: `barge-guest` boots Linux in QEMU, measures there, and tells what it found as a line of JSON.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use super::all::Unmeasured;
+use super::report::{Results, Row, Work};
+use super::{BenchArgs, Table};
+use crate::Failure;
+use crate::tools::{Tool, find};
+
+/// What it measures.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bench {
+    Caches,
+    Fio,
+    Readplus,
+}
+
+/// What it tells.
+#[derive(Deserialize)]
+struct Told {
+    title: String,
+    notes: Vec<String>,
+    columns: Vec<String>,
+    peers: Vec<usize>,
+    limit: Option<usize>,
+    rows: Vec<ToldRow>,
+}
+
+#[derive(Deserialize)]
+struct ToldRow {
+    name: String,
+    unit: String,
+    runs: Vec<Vec<f64>>,
+}
+
+impl Bench {
+    pub(super) const ALL: [Bench; 3] = [Bench::Caches, Bench::Fio, Bench::Readplus];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Bench::Caches => "caches",
+            Bench::Fio => "fio",
+            Bench::Readplus => "readplus",
+        }
+    }
+
+    /// The table that it is a part of.
+    pub(super) fn table(self) -> Table {
+        match self {
+            Bench::Caches => Table::Coalescing,
+            Bench::Fio => Table::Virtiofs,
+            Bench::Readplus => Table::Readplus,
+        }
+    }
+
+    /// About how long it takes without KVM on two cores.
+    pub(super) fn seconds(self, quick: bool) -> f64 {
+        match (self, quick) {
+            (Bench::Caches, true) => 400.0,
+            (Bench::Caches, false) => 1500.0,
+            (Bench::Fio, true) => 120.0,
+            (Bench::Fio, false) => 420.0,
+            (Bench::Readplus, true) => 150.0,
+            (Bench::Readplus, false) => 600.0,
+        }
+    }
+
+    pub(super) fn measure(self, args: &BenchArgs) -> Result<Results, Unmeasured> {
+        if !args.guest {
+            let why = "it takes a virtual machine: --guest";
+            return Err(Unmeasured::LeftOut(why.into()));
+        }
+        let Some(program) = program() else {
+            let why = "barge-guest is neither beside barge nor on the path: `cargo build --release -p barge-guest` in a checkout makes it \
+                       (Debian's package qemu-system-x86), `barge-guest fetch` gets its kernels";
+            return Err(Unmeasured::LeftOut(why.into()));
+        };
+        let mut command = Command::new(program);
+        command.args([self.name(), "--json", "--barge"]);
+        command.arg(std::env::current_exe().map_err(Failure::new)?);
+        let rounds = args.runs.unwrap_or(if args.quick { 1 } else { 5 });
+        command.args(["--rounds", &rounds.to_string()]);
+        let mut missing = Vec::new();
+        if self == Bench::Fio {
+            command.args(["--seconds", if args.quick { "3" } else { "10" }]);
+            match find("virtiofsd") {
+                Some(virtiofsd) => {
+                    command.arg("--virtiofsd").arg(virtiofsd);
+                }
+                None => missing.push(Tool::VIRTIOFSD.is_missing()),
+            }
+        }
+        if self == Bench::Readplus && args.quick {
+            command.args(["--size", "8"]);
+        }
+        let told = told(&mut command)?;
+        let row = |row: ToldRow| Row {
+            name: row.name,
+            unit: unit(&row.unit),
+            work: vec![Work::default(); row.runs.len()],
+            calls: vec![None; row.runs.len()],
+            runs: row.runs,
+            limit: None,
+        };
+        Ok(Results {
+            title: told.title,
+            notes: told.notes,
+            missing,
+            servers: told.columns,
+            peers: told.peers,
+            limit: told.limit,
+            rows: told.rows.into_iter().map(row).collect(),
+        })
+    }
+}
+
+/// Beside this program, or on the path.
+fn program() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok()?.with_file_name("barge-guest");
+    if beside.is_file() {
+        return Some(beside);
+    }
+    find("barge-guest")
+}
+
+fn told(command: &mut Command) -> Result<Told, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(format!("barge-guest: {error}"));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(&error))?;
+    let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
+    let mut told = None;
+    let mut last = String::new();
+    // What the guest's kernel says may be no text at all.
+    for line in lines.into_iter().flatten().map_while(Result::ok) {
+        let found = serde_json::from_str(&line).ok();
+        told = found.or(told);
+        last = line;
+    }
+    let status = child.wait().map_err(|error| failed(&error))?;
+    match told {
+        Some(told) if status.success() => Ok(told),
+        _ => Err(failed(&format!("{status}: {last:.300}"))),
+    }
+}
+
+/// As rows have it: the guest's scripts know no others.
+fn unit(name: &str) -> &'static str {
+    ["MB/s", "op/s", "µs"]
+        .into_iter()
+        .find(|unit| *unit == name)
+        .unwrap_or("MiB/s")
+}

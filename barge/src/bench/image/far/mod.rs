@@ -1,0 +1,240 @@
+//! The table `objects`: Node.js begun from an image that is an object in a store, behind a link that takes its time, with and without a trace, and from
+//! what an earlier start has left on the disk.
+
+mod store;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use self::store::{LATENCY, Store};
+use super::super::BenchArgs;
+use super::super::place::Place;
+use super::super::process::{call, wait_until};
+use super::super::report::{Results, Row, Work};
+use super::mounts::{Mounted, this_program};
+use super::tree::{Program, Runtime};
+use crate::Failure;
+
+/// How the image is packed and what is there of it when the runtime begins, in the order of the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    /// In the order of the tree.
+    Plain,
+    /// With a trace of this very program.
+    Ordered,
+    /// The same, compressed.
+    OrderedLz4,
+    /// As ordered, and what comes is kept on disk.
+    Kept,
+    /// A start after that one.
+    KeptAgain,
+}
+
+impl Column {
+    const ALL: [Column; 5] = [
+        Column::Plain,
+        Column::Ordered,
+        Column::OrderedLz4,
+        Column::Kept,
+        Column::KeptAgain,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Column::Plain => "no trace",
+            Column::Ordered => "trace",
+            Column::OrderedLz4 => "trace, lz4",
+            Column::Kept => "trace, cache_dir",
+            Column::KeptAgain => "trace, cache_dir, again",
+        }
+    }
+
+    fn is_kept(self) -> bool {
+        matches!(self, Column::Kept | Column::KeptAgain)
+    }
+}
+
+/// The rows of a program.
+const FIGURES: [(&str, &str); 3] = [
+    ("until its output", "ms"),
+    ("requests", "number"),
+    ("fetched", "KiB"),
+];
+
+/// For each figure the runs of each column.
+type Figures = Vec<Vec<Vec<f64>>>;
+
+struct Bed {
+    store: Store,
+    run: PathBuf,
+}
+
+pub(in crate::bench) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    let place = Place::below(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
+    let bed = Bed::make(&place).map_err(Failure::new)?;
+    let mut notes = vec![format!(
+        "{} runs each, alternating, after one to warm up, from before the mount until the program has ended; the store is in this process, \
+         behind a link of {} ms and 1 Gbit/s; files of 'cache_dir' below {}",
+        args.runs(),
+        LATENCY.as_millis(),
+        place.parent()
+    )];
+    let tree = place.run.join("tree");
+    Runtime::Node.make(&tree).map_err(Failure::new)?;
+    let named = |program: Program| format!("{} {}", Runtime::Node.name(), program.name());
+    let asked = Program::ALL.map(named);
+    args.plan(
+        asked.iter().filter(|name| args.wants(name)).count(),
+        Column::ALL.len(),
+    );
+    let mut rows = Vec::new();
+    for program in Program::ALL {
+        let name = named(program);
+        if args.wants(&name) {
+            let failed = |why| Failure::new(format!("{name}: {why}"));
+            let (needed, measured) = bed.measure(&tree, program, args).map_err(failed)?;
+            notes.push(format!("{name} reads {} KiB of files", needed >> 10));
+            let row = |((what, unit), runs): (_, Vec<Vec<f64>>)| Row {
+                name: format!("{name}, {what}"),
+                unit,
+                work: vec![Work::default(); runs.len()],
+                calls: vec![None; runs.len()],
+                runs,
+                limit: None,
+            };
+            rows.extend(FIGURES.into_iter().zip(measured).map(row));
+        }
+    }
+    Ok(Results {
+        title: "Node.js from an image in an object store that is 20 ms away".into(),
+        notes,
+        missing: Vec::new(),
+        servers: Column::ALL.map(|column| column.name().to_owned()).into(),
+        peers: Vec::new(),
+        limit: None,
+        rows,
+    })
+}
+
+impl Bed {
+    fn make(place: &Place) -> Result<Bed, String> {
+        let told = |error: std::io::Error| error.to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(told)?;
+        let at = place.run.join("mounted");
+        fs::create_dir_all(&at).map_err(told)?;
+        Ok(Bed {
+            store: Store::at(listener).map_err(told)?,
+            run: place.run.clone(),
+        })
+    }
+
+    /// The bytes that a program reads of the tree at `tree`, and what was measured.
+    fn measure(
+        &self,
+        tree: &Path,
+        program: Program,
+        args: &BenchArgs,
+    ) -> Result<(u64, Figures), String> {
+        let trace = self.run.join("trace");
+        let needed = self.record(tree, program, &trace)?;
+        let mut figures = vec![vec![Vec::new(); Column::ALL.len()]; FIGURES.len()];
+        let mut images = Vec::new();
+        for column in Column::ALL {
+            images.push(self.pack(tree, column, &trace)?);
+        }
+        for round in 0..=args.runs() {
+            for (column, image) in Column::ALL.into_iter().zip(&images) {
+                args.steps.done().map_err(|stopped| stopped.message)?;
+                let told = |why| format!("{}: {why}", column.name());
+                let figure = self.pass(program, column, image).map_err(told)?;
+                // The first round warms up.
+                for (row, figure) in figures.iter_mut().zip(figure).filter(|_| round > 0) {
+                    let at = Column::ALL.iter().position(|&other| other == column);
+                    row[at.expect("one of all")].push(figure);
+                }
+            }
+        }
+        Ok((needed, figures))
+    }
+
+    /// Writes down what a program touches of the tree, and says how many bytes that are.
+    fn record(&self, tree: &Path, program: Program, trace: &Path) -> Result<u64, String> {
+        let at = self.run.join("mounted");
+        let image = self.run.join("image");
+        call(
+            this_program()?
+                .args(["pack", "--quiet"])
+                .arg(tree)
+                .arg(&image),
+        )?;
+        let mut mount = this_program()?;
+        mount.args(["mount", "--fuse", "--record-trace"]).arg(trace);
+        call(mount.arg(&image).arg(&at))?;
+        let mounted = Mounted::of(&at);
+        Runtime::Node.run(program, &at)?;
+        mounted.end()?;
+        const LONG: Duration = Duration::from_secs(20);
+        // It is whole when whoever wrote it has ended, which it does after the unmount.
+        let told = |error: std::io::Error| error.to_string();
+        let mut lines = String::new();
+        let whole = wait_until(LONG, || {
+            lines = fs::read_to_string(trace).unwrap_or_default();
+            lines.ends_with('\n')
+        });
+        fs::remove_file(&image).map_err(told)?;
+        if !whole {
+            return Err("expected a trace, got none".into());
+        }
+        let len = |line: &str| line.split(' ').nth(1)?.parse::<u64>().ok();
+        Ok(lines.lines().filter_map(len).sum())
+    }
+
+    fn pack(&self, tree: &Path, column: Column, trace: &Path) -> Result<Vec<u8>, String> {
+        let image = self.run.join("image");
+        let mut pack = this_program()?;
+        pack.args(["pack", "--quiet"]);
+        if column != Column::Plain {
+            pack.arg("--trace").arg(trace);
+        }
+        if column == Column::OrderedLz4 {
+            pack.args(["--compress", "lz4"]);
+        }
+        call(pack.arg(tree).arg(&image))?;
+        let told = |error: std::io::Error| error.to_string();
+        let bytes = fs::read(&image).map_err(told)?;
+        fs::remove_file(&image).map_err(told)?;
+        Ok(bytes)
+    }
+
+    /// Mounts, runs and unmounts.
+    fn pass(
+        &self,
+        program: Program,
+        column: Column,
+        image: &[u8],
+    ) -> Result<[f64; FIGURES.len()], String> {
+        let (at, kept) = (self.run.join("mounted"), self.run.join("kept"));
+        // What is on disk is of the object that was there then.
+        if column != Column::KeptAgain {
+            self.store.put(image.to_vec());
+        }
+        let mut mount = this_program()?;
+        mount.args(["mount", "--fuse"]);
+        if column.is_kept() {
+            let dir = kept.display();
+            mount.args(["-o", &format!("cache_dir={dir}")]);
+        }
+        mount.arg(self.store.url()).arg(&at);
+        self.store.asked();
+        let began = Instant::now();
+        call(&mut mount)?;
+        let mounted = Mounted::of(&at);
+        Runtime::Node.run(program, &at)?;
+        let ms = began.elapsed().as_secs_f64() * 1e3;
+        let asked = self.store.asked();
+        mounted.end()?;
+        Ok([ms, f64::from(asked.requests), asked.bytes as f64 / 1024.0])
+    }
+}

@@ -1,0 +1,129 @@
+//! What was measured on.
+
+use std::collections::BTreeMap;
+use std::fs::read_to_string;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+pub(in crate::bench) struct Machine {
+    pub(super) processor: String,
+    pub(super) processors: usize,
+    pub(super) memory_mib: u64,
+    pub(super) system: String,
+    pub(super) kernel: String,
+    /// How many processes wanted a processor when it began, the mean of a minute: other work than ours.
+    pub(super) load: f64,
+    /// Debian's packages that were measured beside barge or with, and their versions.
+    pub(super) packages: BTreeMap<String, String>,
+}
+
+/// What Debian calls what takes part.
+const PACKAGES: [&str; 14] = [
+    "btrfs-progs",
+    "diod",
+    "e2fsprogs",
+    "erofs-utils",
+    "erofsfuse",
+    "fio",
+    "nfs-ganesha",
+    "nodejs",
+    "openjdk-17-jdk-headless",
+    "qemu-system-common",
+    "qemu-system-x86",
+    "squashfs-tools",
+    "squashfuse",
+    "xfsprogs",
+];
+
+impl Machine {
+    /// This one.
+    pub(in crate::bench) fn here() -> Machine {
+        let file = |path| read_to_string(path).unwrap_or_default();
+        let (processors, memory) = (file("/proc/cpuinfo"), file("/proc/meminfo"));
+        let memory_kib = field(&memory, "MemTotal").split_whitespace().next();
+        let load = file("/proc/loadavg");
+        Machine {
+            processor: field(&processors, "model name").into(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_mib: memory_kib.and_then(|kib| kib.parse().ok()).unwrap_or(0_u64) >> 10,
+            system: quoted(&file("/etc/os-release"), "PRETTY_NAME="),
+            kernel: file("/proc/sys/kernel/osrelease").trim().into(),
+            load: load
+                .split(' ')
+                .next()
+                .and_then(|load| load.parse().ok())
+                .unwrap_or(0.0),
+            packages: packages(),
+        }
+    }
+
+    /// On a line.
+    pub(super) fn line(&self) -> String {
+        let mut line = format!(
+            "{}, {} processors, {} MiB of memory, Linux {}, {}",
+            self.processor, self.processors, self.memory_mib, self.kernel, self.system
+        );
+        // A run has a processor to itself and a server another, at most.
+        if self.load > 0.5 {
+            line += &format!(
+                "; busy with other work: {:.1} processes wanted a processor",
+                self.load
+            );
+        }
+        line
+    }
+}
+
+/// What stands behind a name and a colon, the first time.
+fn field<'a>(text: &'a str, name: &str) -> &'a str {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines
+        .filter(|(key, _)| key.trim() == name)
+        .map(|(_, value)| value.trim())
+        .next()
+        .unwrap_or_default()
+}
+
+fn quoted(text: &str, name: &str) -> String {
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    value.unwrap_or("Linux").trim_matches('"').into()
+}
+
+fn packages() -> BTreeMap<String, String> {
+    let mut query = Command::new("dpkg-query");
+    query.args(["-W", "-f", "${db:Status-Status} ${Package} ${Version}\n"]);
+    let output = query.args(PACKAGES).output();
+    // Those that are not installed are an error of the query, and not listed.
+    let text = output.map_or(String::new(), |output| {
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    });
+    let installed = text.lines().filter_map(|line| {
+        let (name, version) = line.strip_prefix("installed ")?.split_once(' ')?;
+        Some((name.to_owned(), version.to_owned()))
+    });
+    installed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found() {
+        assert_eq!(field("a\t: 1\nb : 2\nb : 3", "b"), "2");
+        assert_eq!(field("", "b"), "");
+        assert_eq!(quoted("ID=x\nNAME=\"A B\"\n", "NAME="), "A B");
+    }
+
+    #[test]
+    fn this_machine_is_known() {
+        let here = Machine::here();
+        assert!(
+            here.processors > 0 && here.memory_mib > 0,
+            "{}",
+            here.line()
+        );
+    }
+}

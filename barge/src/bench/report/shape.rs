@@ -1,0 +1,286 @@
+//! The one shape of results, which is also that of the JSON: what every form of a report is made from, and what is read again.
+
+use serde::{Deserialize, Serialize};
+
+use super::machine::Machine;
+use crate::Failure;
+
+/// All of a run.
+#[derive(Serialize, Deserialize)]
+pub(in crate::bench) struct Report {
+    /// What made it.
+    pub(in crate::bench) barge: String,
+    /// The command that makes it again.
+    pub(in crate::bench) command: String,
+    /// When it began: RFC 3339, UTC.
+    pub(in crate::bench) began: String,
+    pub(in crate::bench) seconds: f64,
+    pub(in crate::bench) machine: Machine,
+    pub(in crate::bench) tables: Vec<Entry>,
+}
+
+/// A table, or why there is none.
+#[derive(Serialize, Deserialize)]
+pub(in crate::bench) struct Entry {
+    /// What `barge bench` calls it.
+    pub(in crate::bench) name: String,
+    pub(in crate::bench) seconds: f64,
+    pub(in crate::bench) outcome: Outcome,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::bench) enum Outcome {
+    Measured(Table),
+    /// It should have been measured, and why that went wrong.
+    Failed(String),
+    /// It was not to be measured, or cannot be here.
+    LeftOut(String),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(in crate::bench) struct Table {
+    pub(super) title: String,
+    pub(super) notes: Vec<String>,
+    pub(super) missing: Vec<String>,
+    /// Ours first.
+    pub(super) columns: Vec<String>,
+    /// Numbers of columns.
+    pub(super) peers: Vec<usize>,
+    pub(super) rows: Vec<Row>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) unit: String,
+    pub(super) better: Better,
+    /// One for each column, where it was measured.
+    pub(super) cells: Vec<Option<Cell>>,
+    pub(super) limit: Option<Limit>,
+    pub(super) seed: Option<Seed>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Better {
+    More,
+    Less,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Cell {
+    pub(super) median: f64,
+    pub(super) least: f64,
+    pub(super) most: f64,
+    pub(super) runs: Vec<f64>,
+    /// How many times as good ours is as this, whichever is better; nothing for ours.
+    pub(super) ratio: Option<f64>,
+    pub(super) system_calls: Option<f64>,
+    pub(super) processor_us: Option<f64>,
+}
+
+/// What this machine does at best.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Limit {
+    pub(super) what: String,
+    pub(super) cell: Cell,
+}
+
+/// What the system that a table comes from has published for a row.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Seed {
+    /// The column that its older way is.
+    pub(super) against: String,
+    /// How many times as good its own way was.
+    pub(super) ratio: f64,
+    /// As it gave them.
+    pub(super) figures: String,
+}
+
+/// How ours stands to a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    Wins,
+    /// The runs overlap, or the medians are next to each other.
+    Level,
+    Loses,
+}
+
+/// Medians that lie no further apart are level, whatever the runs: as much as two runs of one thing differ on an idle machine.
+const LEVEL: f64 = 0.03;
+
+impl Better {
+    fn of(unit: &str) -> Better {
+        if unit.ends_with("/s") {
+            Better::More
+        } else {
+            Better::Less
+        }
+    }
+
+    /// How many times as good `ours` is as `theirs`, if that can be said.
+    pub(super) fn ratio(self, ours: f64, theirs: f64) -> Option<f64> {
+        let ratio = match self {
+            _ if ours == theirs => 1.0,
+            Better::More => ours / theirs,
+            Better::Less => theirs / ours,
+        };
+        Some(ratio).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
+    }
+}
+
+impl Row {
+    /// A row of name and unit, with the ratios of its first cell to the others.
+    pub(super) fn new(
+        (name, unit): (String, &str),
+        mut cells: Vec<Option<Cell>>,
+        mut limit: Option<Limit>,
+        seed: Option<Seed>,
+    ) -> Row {
+        let better = Better::of(unit);
+        if let Some(ours) = cells
+            .first()
+            .and_then(Option::as_ref)
+            .map(|cell| cell.median)
+        {
+            let others = cells.iter_mut().skip(1).flatten();
+            for cell in others.chain(limit.as_mut().map(|limit| &mut limit.cell)) {
+                cell.ratio = better.ratio(ours, cell.median);
+            }
+        }
+        Row {
+            name,
+            unit: unit.into(),
+            better,
+            cells,
+            limit,
+            seed,
+        }
+    }
+
+    pub(super) fn cell(&self, column: usize) -> Option<&Cell> {
+        self.cells.get(column)?.as_ref()
+    }
+
+    /// The least and the most that the ratio to a column may be, by the runs.
+    pub(super) fn ratios(&self, column: usize) -> Option<(f64, f64)> {
+        let (ours, theirs) = (self.cell(0)?, self.cell(column)?);
+        let one = self.better.ratio(ours.least, theirs.most)?;
+        let other = self.better.ratio(ours.most, theirs.least)?;
+        Some((one.min(other), one.max(other)))
+    }
+
+    pub(super) fn verdict(&self, column: usize) -> Option<Verdict> {
+        let ratio = self.cell(column)?.ratio?;
+        let (least, most) = self.ratios(column)?;
+        Some(match () {
+            () if (ratio - 1.0).abs() <= LEVEL || (least <= 1.0 && 1.0 <= most) => Verdict::Level,
+            () if ratio > 1.0 => Verdict::Wins,
+            () => Verdict::Loses,
+        })
+    }
+
+    /// The peer that ours is worst beside.
+    pub(super) fn best_peer(&self, peers: &[usize]) -> Option<(usize, f64)> {
+        let ratio = |&peer: &usize| Some((peer, self.cell(peer)?.ratio?));
+        let ratios = peers.iter().filter_map(ratio);
+        ratios.min_by(|one, other| one.1.total_cmp(&other.1))
+    }
+}
+
+impl Table {
+    /// What its rows' limits are.
+    pub(super) fn limits(&self) -> Vec<&str> {
+        let mut limits: Vec<_> = self
+            .rows
+            .iter()
+            .filter_map(|row| Some(row.limit.as_ref()?.what.as_str()))
+            .collect();
+        limits.sort_unstable();
+        limits.dedup();
+        limits
+    }
+
+    /// How many rows are won, level and lost, each beside its best peer.
+    pub(super) fn score(&self) -> [usize; 3] {
+        let verdict = |row: &Row| row.verdict(row.best_peer(&self.peers)?.0);
+        let mut score = [0; 3];
+        for verdict in self.rows.iter().filter_map(verdict) {
+            score[verdict as usize] += 1;
+        }
+        score
+    }
+
+    /// The rows that are lost to their best peer, worst first, with that peer and the ratio.
+    pub(super) fn lost(&self) -> Vec<(&Row, usize, f64)> {
+        let lost = |row| {
+            let (peer, ratio) = Row::best_peer(row, &self.peers)?;
+            (row.verdict(peer)? == Verdict::Loses).then_some((row, peer, ratio))
+        };
+        let mut lost: Vec<_> = self.rows.iter().filter_map(lost).collect();
+        lost.sort_by(|one, other| one.2.total_cmp(&other.2));
+        lost
+    }
+
+    /// The rows that a seed has figures for: here's ratio to the same thing, and the seed's.
+    pub(super) fn beside_seed(&self) -> impl Iterator<Item = (&Row, Option<f64>, &Seed)> {
+        self.rows.iter().filter_map(|row| {
+            let seed = row.seed.as_ref()?;
+            let column = self.columns.iter().position(|name| *name == seed.against);
+            Some((
+                row,
+                row.cell(column.unwrap_or(usize::MAX))
+                    .and_then(|cell| cell.ratio),
+                seed,
+            ))
+        })
+    }
+}
+
+/// For programs.
+pub(super) fn json(report: &Report) -> String {
+    // There is nothing in it that JSON could not have: numbers that are none become null.
+    serde_json::to_string_pretty(report).unwrap_or_default() + "\n"
+}
+
+/// What [`json`] has written.
+pub(in crate::bench) fn read(path: &std::path::Path) -> Result<Report, Failure> {
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    serde_json::from_str(&text).map_err(|error| failed(&error))
+}
+
+/// A figure as people read it: three digits that count, none of a large one lost.
+pub(super) fn figure(value: f64) -> String {
+    let whole = value.abs();
+    match () {
+        () if whole >= 100.0 => thousands(value.round()),
+        () if whole >= 10.0 => format!("{value:.1}"),
+        () if whole == 0.0 => "0".into(),
+        () => format!("{value:.2}"),
+    }
+}
+
+/// A ratio, with two digits behind the point where they tell something.
+pub(super) fn ratio(value: f64) -> String {
+    match () {
+        () if value >= 100.0 => thousands(value.round()),
+        () if value >= 10.0 => format!("{value:.1}"),
+        () if value >= 0.095 => format!("{value:.2}"),
+        () => format!("{value:.3}"),
+    }
+}
+
+fn thousands(whole: f64) -> String {
+    let digits = format!("{:.0}", whole.abs());
+    let mut text = String::from(if whole < 0.0 { "-" } else { "" });
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

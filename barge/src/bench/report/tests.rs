@@ -1,0 +1,224 @@
+//! One small report in every form; names that mean harm; every row of what was published.
+
+use super::shape::{Better, Entry, Outcome, Verdict, figure, ratio};
+use super::*;
+
+fn row(name: &str, unit: &'static str, ours: &[f64], theirs: &[f64]) -> Row {
+    Row {
+        name: name.into(),
+        unit,
+        runs: vec![ours.to_vec(), theirs.to_vec()],
+        work: vec![
+            Work {
+                operations: 4,
+                time: Duration::from_micros(50),
+            },
+            Work::default(),
+        ],
+        calls: vec![Some(3.0), None],
+        limit: Some(("memory copied", vec![80.0, 40.0])),
+    }
+}
+
+/// As `barge bench NAME` would make it of `rows`.
+fn report(name: &str, peer: &str, rows: Vec<Row>) -> Report {
+    let results = Results {
+        title: "table".into(),
+        notes: vec!["a note".into()],
+        missing: vec!["a peer is missing".into()],
+        servers: vec!["barge".into(), peer.into()],
+        peers: vec![1],
+        limit: None,
+        rows,
+    };
+    let entry = |name: &str, outcome| Entry {
+        name: name.into(),
+        seconds: 2.0,
+        outcome,
+    };
+    let machine = serde_json::from_str(
+        r#"{"processor":"P","processors":2,"memory_mib":4,"system":"S","kernel":"6","load":3.25,"packages":{"p":"1"}}"#,
+    );
+    Report {
+        barge: "barge 0".into(),
+        command: "barge bench all".into(),
+        began: "2026-01-01T00:00:00Z".into(),
+        seconds: 300.0,
+        machine: machine.expect("a machine"),
+        tables: vec![
+            entry(name, Outcome::Measured(results.shape(name))),
+            entry("other", Outcome::Failed("it fell".into())),
+            entry("third", Outcome::LeftOut("no <guest>".into())),
+        ],
+    }
+}
+
+fn small() -> Report {
+    let rows = vec![
+        row("read", "op/s", &[30.0, 10.0, 20.0], &[5.0, 9.0]),
+        row("start", "ms", &[30.0], &[10.0]),
+        row("same", "MB/s", &[10.0, 12.0], &[11.0, 13.0]),
+    ];
+    report("9p", "peer", rows)
+}
+
+#[test]
+fn a_terminal_shows_medians_their_spread_and_ratios() {
+    let text = text::of(&small());
+    for part in [
+        "20.0 (10.0..30.0)",
+        "7.00 (5.00..9.00)",
+        " 2.86 ",
+        "3.00; 12.5\n",
+        "- a note\n- a peer is missing",
+        "other failed: it fell\n",
+        "third was left out: no <guest>\n",
+    ] {
+        assert!(text.contains(part), "{part} in:\n{text}");
+    }
+}
+
+#[test]
+fn rows_are_won_level_and_lost_whichever_way_is_better() {
+    let report = small();
+    let Outcome::Measured(table) = &report.tables[0].outcome else {
+        panic!("it is measured");
+    };
+    let verdicts = table.rows.iter().map(|row| row.verdict(1));
+    assert_eq!(
+        verdicts.collect::<Vec<_>>(),
+        [Verdict::Wins, Verdict::Loses, Verdict::Level].map(Some)
+    );
+    assert_eq!(table.score(), [1, 1, 1]);
+    assert_eq!(table.rows[1].better, Better::Less);
+    assert_eq!(
+        table.rows[1].cell(1).and_then(|cell| cell.ratio),
+        Some(1.0 / 3.0)
+    );
+    assert_eq!(table.lost().len(), 1);
+}
+
+#[test]
+fn json_is_as_it_was_and_is_read_again() {
+    let report = small();
+    let json = shape::json(&report);
+    let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let expected = serde_json::json!({
+        "name": "start", "unit": "ms", "better": "less",
+        "cells": [
+            { "median": 30.0, "least": 30.0, "most": 30.0, "runs": [30.0], "ratio": null, "system_calls": 3.0, "processor_us": 12.5 },
+            { "median": 10.0, "least": 10.0, "most": 10.0, "runs": [10.0], "ratio": 1.0 / 3.0, "system_calls": null, "processor_us": null },
+        ],
+        "limit": {
+            "what": "memory copied",
+            "cell": { "median": 60.0, "least": 40.0, "most": 80.0, "runs": [80.0, 40.0], "ratio": 2.0, "system_calls": null, "processor_us": null },
+        },
+        "seed": null,
+    });
+    assert_eq!(
+        value["tables"][0]["outcome"]["measured"]["rows"][1],
+        expected
+    );
+    assert_eq!(value["tables"][1]["outcome"]["failed"], "it fell");
+    assert_eq!(value["tables"][2]["outcome"]["left_out"], "no <guest>");
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("report.json");
+    std::fs::write(&path, &json).expect("written");
+    let again = shape::read(&path).expect("read");
+    assert_eq!(html::of(&again), html::of(&report));
+    std::fs::write(&path, "{}").expect("written");
+    assert!(shape::read(&path).is_err());
+}
+
+#[test]
+fn what_names_contain_stays_text() {
+    const HARM: &str = "<script>alert('&\"')</script>\u{1b}";
+    let mut rows = vec![row(HARM, "op/s", &[1.0], &[2.0])];
+    // The way of lines has escapes of its own.
+    for name in ["unix, read, 1 B", "unix, read, 2 B"] {
+        rows.push(row(name, "kB/s", &[1.0], &[2.0]));
+    }
+    let bars = html::of(&report(HARM, HARM, rows));
+    let sized = vec![
+        row(&format!("{HARM}, 1 B"), "kB/s", &[1.0], &[2.0]),
+        row(&format!("{HARM}, 4 KiB"), "kB/s", &[0.0], &[f64::NAN]),
+    ];
+    let lines = html::of(&report(HARM, HARM, sized));
+    for page in [bars, lines] {
+        assert!(!page.contains("<script"), "{page}");
+        assert!(!page.contains('\u{1b}'), "{page}");
+        assert!(
+            page.contains("&lt;script&gt;alert(&#39;&amp;&quot;&#39;)"),
+            "{page}"
+        );
+        assert!(!page.contains("NaN") && !page.contains("inf\""), "{page}");
+    }
+    let document = markdown::of(&report(
+        "a|b",
+        "c|d",
+        vec![row("<b>|\n", "op/s", &[1.0], &[2.0])],
+    ));
+    assert!(document.contains("| &lt;b>\\| "), "{document}");
+}
+
+#[test]
+fn a_page_takes_nothing_from_elsewhere() {
+    let page = html::of(&small());
+    for word in ["<script", "http://", "https://", "url(", "@import", "src="] {
+        let page = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!page.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn bars_begin_at_one_and_lines_go_over_sizes() {
+    let report = small();
+    let Outcome::Measured(table) = &report.tables[0].outcome else {
+        panic!("it is measured");
+    };
+    let axis = plot::Ratios::of(table);
+    assert_eq!(
+        (axis.at(1.0), axis.at(4.0), axis.at(100.0)),
+        (0.5, 1.0, 1.0)
+    );
+    assert_eq!(axis.ticks(), [0.25, 0.5, 1.0, 2.0, 4.0]);
+    let won = plot::bar(&table.rows[0], table, &axis);
+    assert!(
+        won.contains("<rect class=\"wins\" x=\"200.0\" y=\"3\" width=\"151.5\""),
+        "{won}"
+    );
+    assert!(
+        won.contains("2.86 times as good as peer (1.11 to 6.00)"),
+        "{won}"
+    );
+    let lost = plot::bar(&table.rows[1], table, &axis);
+    assert!(
+        lost.contains("<rect class=\"loses\" x=\"41.5\" y=\"3\" width=\"158.5\""),
+        "{lost}"
+    );
+    assert_eq!(plot::size("4 KiB"), Some(4096.0));
+    for no in ["4K", "0 B", "x MiB", "-1 B"] {
+        assert_eq!(plot::size(no), None, "{no}");
+    }
+    let sized: Vec<_> = [1.0, 4096.0].into_iter().zip(&table.rows).collect();
+    let lines = plot::lines("rows", table, &sized);
+    assert!(
+        lines.contains("<path class=\"line s0\" d=\"M46.0 "),
+        "{lines}"
+    );
+    assert!(lines.contains("L352.0 "), "{lines}");
+}
+
+#[test]
+fn figures_are_short() {
+    let figures = [0.0, 0.123, 9.999, 10.04, 99.94, 1234.4, 1_234_567.0].map(figure);
+    assert_eq!(
+        figures,
+        ["0", "0.12", "10.00", "10.0", "99.9", "1,234", "1,234,567"]
+    );
+    assert_eq!(
+        [0.0123, 0.5, 1.0, 12.34, 12345.0].map(ratio),
+        ["0.012", "0.50", "1.00", "12.3", "12,345"]
+    );
+}

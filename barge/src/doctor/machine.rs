@@ -1,0 +1,109 @@
+//! What can be asked of a machine: this one, or what a test puts below a directory.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use hostdir::HostDir;
+use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::thread::CapabilitySet;
+
+use crate::tools;
+
+/// A machine, as a process sees it.
+pub(super) struct Machine {
+    /// Its `/`.
+    pub(super) root: PathBuf,
+    /// Where its programs are, as they are called here.
+    pub(super) programs: Vec<PathBuf>,
+    pub(super) is_root: bool,
+    /// What is in force.
+    pub(super) capabilities: CapabilitySet,
+    /// Files that this process may have open, if it asks for all that it may have.
+    pub(super) open_files: u64,
+    /// Why nothing can be listened at on the loopback.
+    pub(super) loopback: Result<(), String>,
+    /// Why no directory can be served.
+    pub(super) directory: Result<(), String>,
+}
+
+impl Machine {
+    pub(super) fn this() -> Machine {
+        let listened = TcpListener::bind(("127.0.0.1", 0));
+        let opened = HostDir::open(Path::new("."), hostdir::Options::default());
+        Machine {
+            root: "/".into(),
+            programs: tools::dirs(),
+            is_root: geteuid().is_root(),
+            capabilities: sys::caps::effective(),
+            open_files: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
+            loopback: listened.map(drop).map_err(|error| error.to_string()),
+            directory: opened.map(drop).map_err(|error| error.to_string()),
+        }
+    }
+
+    /// What a file says, without space around it; nothing if there is none.
+    pub(super) fn read(&self, path: &str) -> Option<String> {
+        let text = fs::read_to_string(self.root.join(path)).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.root.join(path).exists()
+    }
+
+    /// Whether a device can be used, or at least is there.
+    pub(super) fn device(&self, path: &str) -> Device {
+        let path = self.root.join(path);
+        match fs::OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(_) => Device::Open,
+            Err(_) if path.exists() => Device::Closed,
+            Err(_) => Device::Missing,
+        }
+    }
+
+    /// As uname(1) has it.
+    pub(super) fn kernel(&self) -> String {
+        self.read("proc/sys/kernel/osrelease").unwrap_or_default()
+    }
+
+    /// Whether the kernel is at least this one.
+    pub(super) fn kernel_is(&self, least: (u32, u32)) -> bool {
+        let kernel = self.kernel();
+        let mut numbers = kernel.split(|c: char| !c.is_ascii_digit());
+        let mut next = || numbers.next().and_then(|number| number.parse().ok());
+        (next().unwrap_or(0), next().unwrap_or(0)) >= least
+    }
+
+    /// Whether the kernel has a file system, by itself or as a module that it loads.
+    pub(super) fn file_system(&self, name: &str) -> bool {
+        let there = self.read("proc/filesystems").unwrap_or_default();
+        let is_it = |line: &str| line.split_whitespace().next_back() == Some(name);
+        there.lines().any(is_it) || self.module(name)
+    }
+
+    /// Whether the kernel has a module: within, or to be loaded (modules.dep(5)).
+    pub(super) fn module(&self, name: &str) -> bool {
+        let dir = format!("lib/modules/{}", self.kernel());
+        let file = format!("/{name}.ko");
+        let has = |list| {
+            let list = self.read(&format!("{dir}/{list}")).unwrap_or_default();
+            let first = |line: &str| {
+                let path = line.split(':').next().unwrap_or_default();
+                let end = path.find(".ko").map_or(path.len(), |at| at + 3);
+                path[..end].ends_with(&file)
+            };
+            list.lines().any(first)
+        };
+        has("modules.builtin") || has("modules.dep")
+    }
+}
+
+/// What there is of a device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Device {
+    Open,
+    /// It is there, and not for this user.
+    Closed,
+    Missing,
+}

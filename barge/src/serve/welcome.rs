@@ -1,0 +1,75 @@
+//! What is told besides to somebody who has named no place to serve at: what is served to whom, how to use it from here, and how to
+//! end it. Comments and commands of a shell, as all that is announced.
+
+use transports::Addr;
+
+use super::Addrs;
+use super::exports::Exports;
+use super::plan::Plan;
+
+/// What stands before the mount commands, and what behind them. Nothing if 9P is not at a TCP port, as it then was not left to us.
+pub(super) fn around(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Option<[String; 2]> {
+    let url = match addrs.nine.first()? {
+        Addr::Tcp { host, port } => format!("9p://{host}:{port}/"),
+        _ => return None,
+    };
+    let sources: Vec<_> = (plan.sources.iter())
+        .map(|named| named.source.to_string())
+        .collect();
+    let whole = &exports.whole.fs;
+    Some(text(
+        &sources.join(", "),
+        whole.capabilities().read_only,
+        &url,
+        &program(),
+    ))
+}
+
+fn text(sources: &str, read_only: bool, url: &str, barge: &str) -> [String; 2] {
+    let how = match read_only {
+        true => "read-only",
+        false => "to read and write",
+    };
+    let behind = format!(
+        "# or as anyone, without a driver, and by FUSE:\n\
+         {barge} ls -l {url}\n\
+         mkdir -p ~/mnt && {barge} mount {url} ~/mnt\n\
+         # Ctrl-C stops it; '{barge} help serve' tells of other places and protocols\n"
+    );
+    let before = format!(
+        "# {sources}: {how}, for this machine and its guests alone (QEMU's know it as 10.0.2.2). Mount it as root:\n"
+    );
+    [before, behind]
+}
+
+/// As it was called, if that was by a path: what cargo has built is not in PATH.
+fn program() -> String {
+    let called = std::env::args().next();
+    called
+        .filter(|name| name.contains('/') && !name.contains(char::is_whitespace))
+        .unwrap_or_else(|| "barge".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_what_is_served_and_what_to_do() {
+        let [before, behind] = text("., mem:", true, "9p://[::1]:5640/", "a/barge");
+        assert!(before.starts_with("# ., mem:: read-only, "));
+        let commands: Vec<_> = behind
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .collect();
+        assert_eq!(
+            commands,
+            [
+                "a/barge ls -l 9p://[::1]:5640/",
+                "mkdir -p ~/mnt && a/barge mount 9p://[::1]:5640/ ~/mnt"
+            ]
+        );
+        assert!(behind.contains("Ctrl-C stops it"));
+        assert!(text("d", false, "", "barge")[0].contains("read and write"));
+    }
+}

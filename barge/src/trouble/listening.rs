@@ -1,0 +1,110 @@
+//! Addresses that cannot be listened at.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use transports::Addr;
+
+use super::owner;
+
+/// Why nobody can listen at `addr`, and what to do about it.
+pub(crate) fn listening(addr: &Addr, error: &io::Error) -> String {
+    let known = match addr {
+        Addr::Tcp { port, .. } => tcp(*port, error.kind()),
+        Addr::Unix(path) if !path.as_os_str().as_bytes().starts_with(b"@") => unix(path, error),
+        Addr::VsockUds { path, port } => {
+            let mut at = path.as_os_str().to_owned();
+            at.push(format!("_{port}"));
+            unix(Path::new(&at), error)
+        }
+        Addr::Vsock { port, .. } => vsock(*port, error),
+        Addr::Unix(_) | Addr::Fd(_) => None,
+    };
+    format!("{addr}: {}", known.unwrap_or_else(|| error.to_string()))
+}
+
+fn tcp(port: u16, error: ErrorKind) -> Option<String> {
+    match error {
+        ErrorKind::AddrInUse => Some(match owner::of_port(port) {
+            Some(owner) => format!("the port is in use by {owner}: stop that, or name another port"),
+            None => "the port is in use, by another user's program or elsewhere in this network (ss -ltnp tells root which): \
+                     name another port"
+                .into(),
+        }),
+        ErrorKind::PermissionDenied if port < first_for_all() => Some(format!(
+            "ports below {0} take privileges: name one from {0} on, or run this as root (or with CAP_NET_BIND_SERVICE)",
+            first_for_all()
+        )),
+        ErrorKind::AddrNotAvailable => {
+            Some("this machine has no such address: 127.0.0.1 is for this machine alone, 0.0.0.0 for others too".into())
+        }
+        _ => None,
+    }
+}
+
+/// The first port that takes no privileges (ip(7)).
+fn first_for_all() -> u16 {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let port = text.ok().and_then(|text| text.trim().parse().ok());
+    port.unwrap_or(1024)
+}
+
+/// Bytes of a path in an address, without the zero that ends it (unix(7)).
+const SUN_LEN: usize = 107;
+
+fn unix(path: &Path, error: &io::Error) -> Option<String> {
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let len = path.as_os_str().len();
+    if len > SUN_LEN {
+        return Some(format!(
+            "a socket's path has at most {SUN_LEN} bytes, this has {len}: name a shorter one, as /tmp/s"
+        ));
+    }
+    match error.kind() {
+        ErrorKind::AddrInUse => {
+            let is_socket =
+                fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+            Some(match (is_socket, owner::of_socket(path)) {
+                (false, _) => {
+                    "there is something by this name that is no socket: remove it, or name another path".into()
+                }
+                (true, Some(owner)) => {
+                    format!("{owner} listens there: stop that, or name another path")
+                }
+                (true, None) => "another program listens there: stop that, or name another path".into(),
+            })
+        }
+        ErrorKind::NotFound => Some(format!(
+            "there is no directory {0}: mkdir -p {0}",
+            dir.display()
+        )),
+        ErrorKind::NotADirectory => Some(format!("{} is no directory", dir.display())),
+        ErrorKind::PermissionDenied => Some(format!(
+            "this user may make nothing in {}: name a path in a directory of yours, as $XDG_RUNTIME_DIR",
+            dir.display()
+        )),
+        _ => None,
+    }
+}
+
+fn vsock(port: u32, error: &io::Error) -> Option<String> {
+    match error.kind() {
+        ErrorKind::AddrInUse => Some("another program listens at this port: name another".into()),
+        ErrorKind::PermissionDenied if port < 1024 => {
+            Some("ports below 1024 take privileges: name one from 1024 on, or run this as root".into())
+        }
+        ErrorKind::AddrNotAvailable => {
+            Some("this machine has no such number: vsock:PORT, without one, is for all its guests".into())
+        }
+        _ if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => Some(
+            "this kernel has no vsock: modprobe vhost_vsock, or vsock-uds:PATH:PORT for monitors that have it by Unix sockets".into(),
+        ),
+        _ => None,
+    }
+}

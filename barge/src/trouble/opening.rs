@@ -1,0 +1,112 @@
+//! Sources that cannot be opened.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use barge_client::Source;
+
+/// Why `source` cannot be opened, and what to do about it: without its name.
+pub(crate) fn opening(source: &Source, error: &io::Error) -> String {
+    let known = match (source, error.kind()) {
+        (Source::HostDir(path), ErrorKind::NotFound) => Some(missing(path)),
+        (Source::HostDir(_) | Source::Image(_), ErrorKind::InvalidData) => Some(format!(
+            "{error}; a directory is expected, or an image, as 'barge pack DIR IMAGE' makes it"
+        )),
+        (Source::Remote(_), ErrorKind::ConnectionRefused) => Some(format!(
+            "{error}; nobody listens there: is the server running, and at this port?"
+        )),
+        _ => None,
+    };
+    known.unwrap_or_else(|| error.to_string())
+}
+
+fn missing(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    if let Some((host, rest)) = text.split_once(':')
+        && !host.contains('/')
+    {
+        return match host {
+            "http" | "https" | "s3" | "gs" | "az" | "nfs" | "9p" => format!(
+                "there is no such file or directory; for another server: {host}://{}",
+                rest.trim_start_matches('/')
+            ),
+            host => format!(
+                "there is no such file or directory; for another server: nfs://{host}/{0} or 9p://{host}/{0}",
+                rest.trim_start_matches('/')
+            ),
+        };
+    }
+    // The first part of the way that is not there.
+    let parts: Vec<&Path> = path.ancestors().collect();
+    let gone = parts
+        .iter()
+        .rev()
+        .find(|part| !part.as_os_str().is_empty() && fs::symlink_metadata(part).is_err());
+    let gone = gone.copied().unwrap_or(path);
+    let mut line = match (gone == path, path.is_absolute()) {
+        (true, true) => "there is no such file or directory".to_owned(),
+        (true, false) => format!("there is no such file or directory{}", here()),
+        (false, _) => format!("there is no {}", gone.display()),
+    };
+    if let Some(close) = close(gone) {
+        line.push_str(&format!("; {close} is there"));
+    }
+    line
+}
+
+/// What a relative path is relative to.
+fn here() -> String {
+    let dir = std::env::current_dir();
+    dir.map_or(String::new(), |dir| format!(" in {}", dir.display()))
+}
+
+/// The name beside `path` that is most like its own, if one is.
+fn close(path: &Path) -> Option<String> {
+    // A letter of three may be wrong, or two have changed places.
+    const ALIKE: f64 = 0.6;
+    let name = path.file_name()?.to_str()?.to_lowercase();
+    let dir = path.parent()?;
+    let listed = match dir.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => dir,
+    };
+    // Enough to look at in a moment.
+    let entries = fs::read_dir(listed).ok()?.flatten().take(10_000);
+    let alike = |other: &str| strsim::normalized_damerau_levenshtein(&name, &other.to_lowercase());
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let (best, how) = names
+        .map(|other| {
+            let how = alike(&other);
+            (other, how)
+        })
+        .max_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    (how > ALIKE).then(|| dir.join(best).display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_what_is_close() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = dir.path();
+        fs::create_dir(base.join("documents")).expect("made");
+        let told = |path: &str| missing(&base.join(path));
+        let close = base.join("documents").display().to_string();
+        for path in ["document", "Documents", "documnets/deep/below"] {
+            assert!(
+                told(path).ends_with(&format!("; {close} is there")),
+                "{}",
+                told(path)
+            );
+        }
+        assert_eq!(told("xyz"), "there is no such file or directory");
+        let deep = base.join("xyz").display().to_string();
+        assert_eq!(told("xyz/a"), format!("there is no {deep}"));
+        assert!(missing(Path::new("host:/srv")).contains("nfs://host/srv or 9p://host/srv"));
+        assert!(missing(Path::new("nfs:host/srv")).contains("nfs://host/srv"));
+        assert!(missing(Path::new("no-such-thing")).contains(" in /"));
+    }
+}

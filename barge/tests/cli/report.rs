@@ -1,0 +1,250 @@
+//! Reports of `barge bench`, made again of results that were kept, and looked at in Chromium.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::browser::{Browser, Device};
+use crate::served::has;
+
+/// A name that is long, and that would be a tag.
+const LONG: &str = "<b onclick=alert(1)>a-name-without-any-place-where-a-line-could-end-and-longer-than-a-phone-is-wide";
+
+fn cell(median: f64, ratio: Option<f64>) -> Value {
+    let (least, most) = (median * 0.9, median * 1.2);
+    json!({ "median": median, "least": least, "most": most, "runs": [least, median, most], "ratio": ratio, "system_calls": null, "processor_us": 1.5 })
+}
+
+fn row(name: &str, unit: &str, [ours, theirs]: [f64; 2], seed: Option<f64>) -> Value {
+    json!({
+        "name": name, "unit": unit, "better": "more",
+        "cells": [cell(ours, None), cell(theirs, Some(ours / theirs)), null],
+        "limit": { "what": "memory copied", "cell": cell(ours * 3.0, Some(1.0 / 3.0)) },
+        "seed": seed.map(|ratio| json!({ "against": "peer", "ratio": ratio, "figures": "1 → 2 MB/s" })),
+    })
+}
+
+fn table(name: &str, rows: &[Value]) -> Value {
+    let measured = json!({
+        "title": format!("{name}, measured"), "notes": ["a note", LONG], "missing": ["a peer is missing: a package brings it"],
+        "columns": ["barge", "peer", LONG], "peers": [1, 2], "rows": rows,
+    });
+    json!({ "name": name, "seconds": 61.5, "outcome": { "measured": measured } })
+}
+
+/// A report of every kind of table.
+fn kept(dir: &Path) -> std::path::PathBuf {
+    let sized = ["unix, read", "unix, write"].into_iter().flat_map(|group| {
+        ["1 B", "512 B", "4 KiB", "1 MiB"]
+            .iter()
+            .zip(1_u32..)
+            .map(move |(size, at)| {
+                let base = f64::from(10_u32.pow(at));
+                row(
+                    &format!("{group}, {size}"),
+                    "kB/s",
+                    [base * 1.1, base],
+                    Some(1.02),
+                )
+            })
+    });
+    let named = [
+        row("Unix, write 1M", "MB/s", [100.0, 10.0], Some(2.6)),
+        row("Unix, read 1M", "MB/s", [5.0, 10.0], Some(1.95)),
+        row(&format!("{LONG}, {LONG}"), "op/s", [1234.5, 1200.0], None),
+    ];
+    let report = json!({
+        "barge": "barge 0", "command": "barge bench all", "began": "2026-01-01T00:00:00Z", "seconds": 100.0,
+        "machine": { "processor": "P", "processors": 2, "memory_mib": 4, "system": "S", "kernel": "6", "load": 2.5, "packages": { "fio": "3" } },
+        "tables": [
+            table("zerocopy", &sized.collect::<Vec<_>>()),
+            table("coalescing", &named),
+            { "name": "nfs", "seconds": 0.0, "outcome": { "failed": LONG } },
+            { "name": "guest fio", "seconds": 0.0, "outcome": { "left_out": "it takes a virtual machine: --guest" } },
+        ],
+    });
+    let path = dir.join("kept.json");
+    std::fs::write(&path, report.to_string()).expect("written");
+    path
+}
+
+fn bench(words: &[&str]) -> Output {
+    let barge = env!("CARGO_BIN_EXE_barge");
+    Command::new(barge)
+        .arg("bench")
+        .args(words)
+        .output()
+        .expect("runs")
+}
+
+#[test]
+fn a_report_is_made_again_in_each_form() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let kept = kept(dir.path()).display().to_string();
+    let done = bench(&[
+        "show",
+        &kept,
+        "--html",
+        &path("page"),
+        "--markdown",
+        &path("text"),
+        "--json",
+        &path("again"),
+    ]);
+    assert!(done.status.success(), "{done:?}");
+    let out = String::from_utf8(done.stdout).expect("text");
+    assert!(out.contains("nfs failed: "), "{out}");
+    let read = |path: &str| std::fs::read_to_string(path).expect("read");
+    let [before, after] = [&kept, &path("again")].map(|path| {
+        let value: Value = serde_json::from_str(&read(path)).expect("JSON");
+        value
+    });
+    assert_eq!(before, after);
+    assert!(
+        read(&path("text")).contains("| zerocopy | peer, "),
+        "{}",
+        read(&path("text"))
+    );
+    let none = bench(&["show", &path("none")]);
+    assert_eq!(none.status.code(), Some(1));
+    for words in [&["show"][..], &["9p", "file"], &["replay", "file"]] {
+        assert_eq!(bench(words).status.code(), Some(2), "{words:?}");
+    }
+}
+
+/// What a page is like, once it is there.
+const SEEN: &str = "({
+    text: document.body.innerText,
+    fits: document.documentElement.scrollWidth <= innerWidth,
+    width: innerWidth,
+    titled: [...document.querySelectorAll('svg')].every(svg => svg.getAttribute('aria-label') && svg.querySelector('title')),
+    plots: document.querySelectorAll('svg').length,
+    tags: document.querySelectorAll('[onclick]').length,
+})";
+
+#[test]
+fn a_browser_shows_a_report_on_a_desk_and_on_a_phone() {
+    if !has("chromium") {
+        eprintln!("skipped: chromium is missing (Debian's package chromium)");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let page = dir.path().join("report.html").display().to_string();
+    let kept = kept(dir.path()).display().to_string();
+    let done = bench(&["show", &kept, "--html", &page]);
+    assert!(done.status.success(), "{done:?}");
+    let url = format!("file://{page}");
+    let mut browser = Browser::start(&dir.path().join("profile"));
+    for device in Device::ALL {
+        let mut tab = browser.open(&device, &url);
+        let seen = tab.evaluate(SEEN);
+        tab.shoot(&format!("report-{}", device.name));
+        assert_eq!(
+            [
+                &seen["width"],
+                &seen["fits"],
+                &seen["titled"],
+                &seen["tags"],
+                &seen["plots"]
+            ],
+            [
+                &json!(device.width),
+                &json!(true),
+                &json!(true),
+                &json!(0),
+                &json!(5)
+            ],
+            "{}: {seen}",
+            device.name
+        );
+        let text = seen["text"].as_str().expect("text");
+        for part in [
+            "What wins, what loses",
+            "zerocopy, measured",
+            "Failed: <b",
+            "Left out: it takes",
+        ] {
+            assert!(text.contains(part), "{}: {part} in {text}", device.name);
+        }
+        tab.close();
+    }
+    assert_eq!(browser.complaints, [Value::Null; 0]);
+    let outside = |wanted: &&String| {
+        **wanted != url && !wanted.starts_with("data:") && *wanted != "about:blank"
+    };
+    assert_eq!(
+        browser.wanted.iter().filter(outside).collect::<Vec<_>>(),
+        Vec::<&String>::new()
+    );
+}
+
+#[test]
+fn tables_are_measured_one_after_the_other() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let json = dir.path().join("json");
+    let done = Command::new(env!("CARGO_BIN_EXE_barge"))
+        .args([
+            "bench",
+            "all",
+            "--quick",
+            "--runs",
+            "1",
+            "--only",
+            "unix, 1 conn., readdir",
+        ])
+        .arg("--json")
+        .arg(&json)
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("bench nfs, after "), "{said}");
+    let report = std::fs::read_to_string(json).expect("read");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let outcome = |name: &str| {
+        let tables = report["tables"].as_array().expect("tables");
+        let table = tables.iter().find(|table| table["name"] == name);
+        table.expect(name)["outcome"].clone()
+    };
+    let row = &outcome("9p")["measured"]["rows"][0];
+    assert_eq!(row["name"], "unix, 1 conn., readdir of 10,000 entries");
+    assert!(row["cells"][0]["median"].as_f64() > Some(0.0), "{row}");
+    assert_eq!(outcome("zerocopy")["left_out"], "it has no such row");
+    assert_eq!(
+        outcome("guest fio")["left_out"],
+        "it takes a virtual machine: --guest"
+    );
+}
+
+#[test]
+fn a_bench_that_is_stopped_leaves_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_barge"))
+        .args(["bench", "9p", "--dir"])
+        .arg(dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("runs");
+    let socket = dir
+        .path()
+        .join(format!("barge-bench-{}/run/barge.sock", child.id()));
+    while !socket.exists() {
+        assert!(child.try_wait().expect("asked").is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("told");
+    assert_eq!(child.wait().expect("ends").code(), Some(1));
+    assert_eq!(std::fs::read_dir(dir.path()).expect("read").count(), 0);
+    let told = dir.path().as_os_str().as_encoded_bytes();
+    let left = std::fs::read_dir("/proc")
+        .expect("read")
+        .flatten()
+        .filter(|process| {
+            let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            words.windows(told.len()).any(|part| part == told)
+        });
+    assert_eq!(left.count(), 0);
+}

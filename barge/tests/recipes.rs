@@ -1,0 +1,297 @@
+//! The pages of `docs/recipes`: each is run from top to bottom as it is written, in namespaces of its own.
+//!
+//! What follows `sh` at a block's head says how: nothing (it ends well), `serve` (it stays, and says `ready`), or `elsewhere:` and a
+//! reason (it is prose: not run here). Blocks of other languages are prose, too. What a recipe takes besides barge stands in
+//! for itself here: an empty disk for a guest, which is started and stopped before its first instruction, and moto for S3.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::geteuid;
+
+/// The program: `$BARGE`, or what was built with this.
+fn program() -> PathBuf {
+    let told = std::env::var_os("BARGE").map(PathBuf::from);
+    told.unwrap_or_else(|| env!("CARGO_BIN_EXE_barge").into())
+}
+
+/// How a block is meant.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Ends,
+    Stays,
+    Elsewhere,
+}
+
+/// A block of shell, and the line that it begins at.
+#[derive(Debug, PartialEq, Eq)]
+struct Block {
+    line: usize,
+    kind: Kind,
+    text: String,
+}
+
+/// The blocks of a page; an error is a mistake in it.
+fn blocks(page: &str) -> Result<Vec<Block>, String> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut open: Option<Option<Block>> = None;
+    for (at, line) in page.lines().enumerate() {
+        let line_number = at + 1;
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(head), None) => {
+                let (language, how) = head.split_once(' ').unwrap_or((head, ""));
+                let kind = match (language, how) {
+                    ("sh", "") => Some(Kind::Ends),
+                    ("sh", "serve") => Some(Kind::Stays),
+                    ("sh", how)
+                        if how
+                            .strip_prefix("elsewhere: ")
+                            .is_some_and(|why| !why.is_empty()) =>
+                    {
+                        Some(Kind::Elsewhere)
+                    }
+                    ("sh" | "", _) => {
+                        return Err(format!(
+                            "line {line_number}: '{head}' says not how it is run"
+                        ));
+                    }
+                    _ => None,
+                };
+                open = Some(kind.map(|kind| Block {
+                    line: line_number,
+                    kind,
+                    text: String::new(),
+                }));
+            }
+            (Some(_), Some(_)) => blocks.extend(open.take().flatten()),
+            (None, Some(Some(block))) => {
+                block.text.push_str(line);
+                block.text.push('\n');
+            }
+            (None, _) => {}
+        }
+    }
+    match open {
+        Some(_) => Err("a block does not end".into()),
+        None => Ok(blocks),
+    }
+}
+
+/// One script of all of them, which says before each where it is.
+fn script(blocks: &[Block]) -> String {
+    let mut script = String::from("set -e\n");
+    for block in blocks {
+        let Block { line, text, .. } = block;
+        match block.kind {
+            Kind::Elsewhere => {}
+            Kind::Ends => script.push_str(&format!("echo \"-- line {line}\" >&2\n{text}")),
+            // Its output is read as long as it runs.
+            Kind::Stays => script.push_str(&format!(
+                "echo \"-- line {line}\" >&2\n\
+                 exec {{served}}< <({text})\n\
+                 while IFS= read -r said <&$served || {{ echo 'not ready' >&2; exit 1; }}; [ \"$said\" != ready ]; do :; done\n"
+            )),
+        }
+    }
+    script
+}
+
+/// What is there before a page begins: loopback, places to mount at and to serve, and no trace of it outside.
+const BEFORE: &str = r#"
+set -e
+ip link set lo up
+mount -t tmpfs none /srv
+mount -t tmpfs none /mnt
+mount -t tmpfs none /run
+mount -t tmpfs none /usr/local/libexec 2>/dev/null || true
+mkdir /srv/share /srv/share/dir
+echo hello > /srv/share/hello
+echo deep > /srv/share/dir/file
+if [ -n "$PAGE_WANTS_BUCKET" ]; then
+    exec {moto}< <(exec moto_server -H 127.0.0.1 -p 5000 2>&1)
+    while IFS= read -r said <&$moto; do case $said in *"Running on"*) break;; esac; done
+    curl -sSf -X PUT "$AWS_ENDPOINT_URL/images"
+fi
+"#;
+
+/// Programs that stand in for others', by their names.
+const STANDING_IN: [(&str, &str); 2] = [
+    // The machine, up to before its first instruction: its devices are there, and connected to their servers.
+    (
+        "qemu-system-x86_64",
+        "#!/bin/sh\necho quit | exec /usr/bin/qemu-system-x86_64 \"$@\" -S -display none -monitor stdio\n",
+    ),
+    // `aws s3 cp FILE s3://BUCKET/KEY`
+    (
+        "aws",
+        "#!/bin/sh\nexec curl -sSf -T \"$3\" \"$AWS_ENDPOINT_URL/${4#s3://}\"\n",
+    ),
+];
+
+/// Where the pages are: `$RECIPES`, or those of this tree.
+fn pages() -> PathBuf {
+    let told = std::env::var_os("RECIPES").map(PathBuf::from);
+    told.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/recipes"))
+}
+
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// Runs a page, which takes `programs`; without them, or namespaces, it skips, and says so.
+fn run(page: &str, programs: &[&str]) {
+    let text = fs::read_to_string(pages().join(page)).expect("a page");
+    let blocks = blocks(&text).unwrap_or_else(|mistake| panic!("{page}: {mistake}"));
+    let missing = ["bash", "unshare", "ip"]
+        .iter()
+        .chain(programs)
+        .find(|program| !has(program));
+    if let Some(program) = missing {
+        eprintln!("skipped: {page} takes {program}");
+        return;
+    }
+    if !geteuid().is_root() {
+        eprintln!("skipped: {page}: a network and mounts of its own take root");
+        return;
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let bin = home.path().join("bin");
+    fs::create_dir(&bin).expect("made");
+    std::os::unix::fs::symlink(program(), bin.join("barge")).expect("linked");
+    for (name, text) in STANDING_IN {
+        let path = bin.join(name);
+        fs::write(&path, text).expect("written");
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&path, executable).expect("set");
+    }
+    fs::write(
+        home.path().join("script"),
+        BEFORE.to_owned() + &script(&blocks),
+    )
+    .expect("written");
+    let disk = fs::File::create(home.path().join("guest.qcow2"));
+    disk.and_then(|disk| disk.set_len(1 << 20)).expect("a disk");
+    let path = std::env::var("PATH").expect("set");
+    let wants_bucket = if text.contains("s3://") { "yes" } else { "" };
+    let output = Command::new("unshare")
+        .args([
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
+        .args(["bash", "script"])
+        .current_dir(&home)
+        .stdin(Stdio::null())
+        .env("PATH", format!("{}:{path}", bin.display()))
+        .env("HOME", home.path())
+        .env("STATE_DIRECTORY", home.path().join("state"))
+        .env("PAGE_WANTS_BUCKET", wants_bucket)
+        .env("AWS_ENDPOINT_URL", "http://127.0.0.1:5000")
+        .env("AWS_ACCESS_KEY_ID", "key")
+        .env("AWS_SECRET_ACCESS_KEY", "secret")
+        .env("AWS_REGION", "us-east-1")
+        .output()
+        .expect("runs");
+    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{page}: {}\n{}\n{}",
+        output.status,
+        told(&output.stdout),
+        told(&output.stderr)
+    );
+    // All of them, not the first ones of a script that ended early.
+    let ran = told(&output.stderr).matches("-- line ").count();
+    let wanted = blocks
+        .iter()
+        .filter(|block| block.kind != Kind::Elsewhere)
+        .count();
+    assert_eq!(ran, wanted, "{page}");
+    assert!(wanted > 0, "{page}: nothing of it is run");
+}
+
+#[test]
+fn qemu() {
+    run("qemu.md", &["qemu-system-x86_64"]);
+}
+
+#[test]
+fn cloud_hypervisor() {
+    run("cloud-hypervisor.md", &[]);
+}
+
+#[test]
+fn firecracker() {
+    run("firecracker.md", &[]);
+}
+
+#[test]
+fn containers() {
+    run("containers.md", &["bwrap", "fusermount3"]);
+}
+
+#[test]
+fn nfs_clients() {
+    run("nfs-clients.md", &["rpcinfo", "showmount"]);
+}
+
+#[test]
+fn plan9() {
+    run("plan9.md", &[]);
+}
+
+#[test]
+fn unikernels() {
+    run("unikernels.md", &["qemu-img"]);
+}
+
+#[test]
+fn fleet() {
+    run("fleet.md", &["openssl", "curl", "moto_server"]);
+}
+
+#[test]
+fn every_page_is_run_and_listed() {
+    let list = fs::read_to_string(pages().join("README.md")).expect("a page");
+    let tests = include_str!("recipes.rs");
+    for page in fs::read_dir(pages()).expect("listed").flatten() {
+        let name = page.file_name().into_string().expect("text");
+        if name != "README.md" {
+            assert!(
+                list.contains(&format!("]({name})")),
+                "{name} is not in the list"
+            );
+            assert!(
+                tests.contains(&format!("run(\"{name}\"")),
+                "{name} is not run"
+            );
+        }
+    }
+}
+
+#[test]
+fn blocks_say_how_they_are_run() {
+    let page = "a\n```sh\nx\ny\n```\n```sh serve\nz\n```\n```xml\n<a>\n```\n```sh elsewhere: there\nw\n```\n";
+    let found = blocks(page).expect("good");
+    let texts: Vec<_> = found
+        .iter()
+        .map(|block| (block.line, &*block.text))
+        .collect();
+    assert_eq!(texts, [(2, "x\ny\n"), (6, "z\n"), (12, "w\n")]);
+    assert_eq!(found[2].kind, Kind::Elsewhere);
+    let script = script(&found);
+    assert!(script.contains("x\ny\n") && script.contains("<(z\n)") && !script.contains("w\n"));
+    for bad in [
+        "```sh elsewhere\n```\n",
+        "```sh later\n```\n",
+        "```\n```\n",
+        "```sh\n",
+    ] {
+        assert!(blocks(bad).is_err(), "{bad}");
+    }
+}

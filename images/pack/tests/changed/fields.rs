@@ -1,0 +1,214 @@
+//! Where an image has its numbers, and what becomes of them.
+
+use erofs::layout::{INODE_SLOT, SUPERBLOCK_OFFSET, Superblock, checksum};
+use erofs::read::{Contents, Image, What};
+
+use crate::Counted;
+use crate::images::{Format, Whole};
+
+/// A number: where, and its bytes (1, 2, 4 or 8).
+#[derive(Clone, Copy)]
+pub(crate) struct Field {
+    at: usize,
+    size: usize,
+}
+
+/// Numbers that follow from a first one.
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Chance {
+        Chance(seed)
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood, 2014).
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+/// The fields of an image.
+pub(crate) fn of(whole: &Whole) -> Vec<Field> {
+    let mut fields = match whole.format {
+        Format::Rofs => of_rofs(&whole.bytes),
+        Format::Erofs | Format::Hashes => of_erofs(&whole.bytes),
+    };
+    if whole.format == Format::Hashes {
+        // Version, ranges, length, root.
+        put(&mut fields, 0, &[8, 4, 4, 8, 8]);
+    }
+    fields.retain(|field| field.at + field.size <= whole.bytes.len());
+    fields
+}
+
+/// Fields of these sizes, one behind the other.
+fn put(fields: &mut Vec<Field>, mut at: usize, sizes: &[usize]) {
+    for &size in sizes {
+        fields.push(Field { at, size });
+        at += size;
+    }
+}
+
+/// Of its superblock, inodes, what is behind these (attributes, indexes, inline entries), directories and the beginnings of clusters.
+fn of_erofs(bytes: &[u8]) -> Vec<Field> {
+    let mut fields = Vec::new();
+    let superblock = [4, 4, 4, 1, 1, 2, 8, 8, 4, 4, 4, 4];
+    put(&mut fields, SUPERBLOCK_OFFSET, &superblock);
+    let rest = [4, 2, 2, 2, 1, 1, 4, 8, 1, 1, 2, 4, 8];
+    put(&mut fields, SUPERBLOCK_OFFSET + 80, &rest);
+    // Configurations of codecs.
+    put(&mut fields, SUPERBLOCK_OFFSET + Superblock::SIZE, &[2; 12]);
+    let raw = Superblock::parse(&bytes[SUPERBLOCK_OFFSET..]).expect("a superblock");
+    let meta = (raw.meta_block as usize) << raw.block_bits;
+    let storage = Counted::new(bytes.to_vec());
+    let image = Image::open(&storage).expect("an image");
+    let mut pending = vec![image.root];
+    if let Some(packed) = image.packed() {
+        clusters(&image, &storage, packed, &mut fields);
+        pending.push(raw.packed);
+    }
+    while let Some(nid) = pending.pop() {
+        let at = meta + nid as usize * INODE_SLOT as usize;
+        let (sizes, behind): (&[usize], _) = match bytes[at] & 1 {
+            0 => (&[2, 2, 2, 2, 4, 4, 4, 4, 2, 2, 4], 32),
+            _ => (&[2, 2, 2, 2, 8, 4, 4, 4, 4, 8, 4, 4], 64),
+        };
+        put(&mut fields, at, sizes);
+        // Attributes, headers and indexes are of numbers of 1 to 8 bytes.
+        for size in [1, 2, 4, 8] {
+            put(&mut fields, at + behind, &vec![size; 64 / size]);
+        }
+        let inode = image.inode(&storage, nid).expect("an inode");
+        let Ok(contents) = image.contents(&storage, &inode) else {
+            continue;
+        };
+        clusters(&image, &storage, &contents, &mut fields);
+        if inode.kind != erofs::layout::FileType::Directory {
+            continue;
+        }
+        let mut entries = image.entries(&storage, &contents, 0);
+        while let Some((entry, _)) = entries.next_entry().expect("an entry") {
+            if ![&b"."[..], b".."].contains(&entry.name) {
+                pending.push(entry.nid);
+            }
+        }
+        let run = image.map(&storage, &contents, 0).expect("a first block");
+        if let What::Stored { place, .. } = run.what {
+            for number in 0..8 {
+                put(&mut fields, place as usize + number * 12, &[8, 2, 1, 1]);
+            }
+        }
+    }
+    fields
+}
+
+/// What a codec reads first.
+fn clusters(image: &Image, storage: &Counted, contents: &Contents, fields: &mut Vec<Field>) {
+    let mut at = 0;
+    while at < contents.size() {
+        let run = image.map(storage, contents, at).expect("a part");
+        if let What::Encoded(cluster) = run.what {
+            put(fields, cluster.place as usize, &[1; 16]);
+            let end = (cluster.place + u64::from(cluster.encoded)) as usize;
+            put(fields, end - 64, &[1; 64]);
+        }
+        at = run.start + run.len;
+    }
+}
+
+/// Of its superblock and its tables, whose numbers begin anywhere.
+fn of_rofs(bytes: &[u8]) -> Vec<Field> {
+    let mut fields = Vec::new();
+    put(&mut fields, 0, &[8; 8]);
+    let tables = u64::from_le_bytes(bytes[24..32].try_into().expect("8 bytes")) as usize * 512;
+    for at in tables..bytes.len() {
+        put(&mut fields, at, &[8]);
+        put(&mut fields, at, &[2]);
+    }
+    fields
+}
+
+/// What becomes of an image: a few numbers are others, perhaps some bytes are elsewhere, perhaps the end is gone. The superblock's checksum
+/// is right again, most often.
+pub(crate) fn changed(whole: &Whole, fields: &[Field], chance: &mut Chance) -> Vec<u8> {
+    let mut bytes = whole.bytes.clone();
+    for _ in 0..1 + chance.below(4) {
+        match chance.below(8) {
+            0 => {
+                let at = chance.below(bytes.len());
+                bytes[at] = chance.next() as u8;
+            }
+            1 => {
+                let len = 1 + chance.below(64);
+                let from = chance.below(bytes.len() - len);
+                let to = chance.below(bytes.len() - len);
+                bytes.copy_within(from..from + len, to);
+            }
+            _ => {
+                let field = fields[chance.below(fields.len())];
+                set(&mut bytes, field, fields, chance);
+            }
+        }
+    }
+    if chance.below(10) == 0 {
+        bytes.truncate(chance.below(whole.bytes.len()));
+    }
+    if whole.format != Format::Rofs && chance.below(20) != 0 {
+        seal(&mut bytes);
+    }
+    bytes
+}
+
+fn get(bytes: &[u8], field: Field) -> u64 {
+    let mut number = [0; 8];
+    number[..field.size].copy_from_slice(&bytes[field.at..field.at + field.size]);
+    u64::from_le_bytes(number)
+}
+
+/// Gives a field a number of those that hurt: ends of ranges, neighbours, the image's own lengths, another field's.
+fn set(bytes: &mut [u8], field: Field, fields: &[Field], chance: &mut Chance) {
+    let (old, len) = (get(bytes, field), bytes.len() as u64);
+    let most = u64::MAX >> (64 - 8 * field.size);
+    let new = match chance.below(14) {
+        0 => 0,
+        1 => most,
+        2 => most >> 1,
+        3 => (most >> 1) + 1,
+        4 => old.wrapping_add(1),
+        5 => old.wrapping_sub(1),
+        6 => old ^ 1 << chance.below(8 * field.size),
+        7 => old << 1,
+        8 => len,
+        9 => len / 512,
+        10 => chance.next(),
+        11 => chance.next() % 64,
+        12 => 1 << chance.below(64),
+        _ => get(bytes, fields[chance.below(fields.len())]),
+    };
+    bytes[field.at..field.at + field.size].copy_from_slice(&new.to_le_bytes()[..field.size]);
+}
+
+/// Puts the checksum of a superblock right, so that what is behind it is looked at.
+fn seal(bytes: &mut [u8]) {
+    let Some(bits) = bytes.get(SUPERBLOCK_OFFSET + 12).filter(|bits| **bits < 17) else {
+        return;
+    };
+    let end = match 1_usize << bits {
+        block if block > SUPERBLOCK_OFFSET => block,
+        block => SUPERBLOCK_OFFSET + block,
+    };
+    let sum = SUPERBLOCK_OFFSET + 4..SUPERBLOCK_OFFSET + 8;
+    if bytes.len() >= end {
+        bytes[sum.clone()].fill(0);
+        let right = checksum(&bytes[SUPERBLOCK_OFFSET..end]);
+        bytes[sum].copy_from_slice(&right.to_le_bytes());
+    }
+}

@@ -1,0 +1,200 @@
+//! Changed images, many of each format: whatever they say, the check and the source come to an end, without a panic, on a small stack and with
+//! bounded memory. `BARGE_CHANGED_IMAGES=N` makes N of each format rather than some hundreds, `M..N` those of these numbers: the
+//! number is all that a change depends on.
+
+mod fields;
+mod images;
+
+use std::cell::Cell;
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use erofs::read::{Cluster, Error, Image, Storage};
+use image::{Held, ImageFs, MemoryRanges, Piece, RangeSource, Trust};
+use vfs::Patience;
+use vfs_testkit::exhaust;
+
+use crate::fields::{Chance, Field};
+use crate::images::{Format, Whole};
+
+/// Changed images of each format unless told otherwise.
+const SOME: u64 = 400;
+
+/// Bytes that a source keeps: less than one cluster may decode to.
+const CACHE: u64 = 1 << 20;
+
+/// Nodes that are asked for all they have.
+const MOST_NODES: usize = 300;
+
+/// A stack an eighth of a thread's usual one; the frames of a debug build are large.
+const STACK: usize = 256 << 10;
+
+/// What the process may have held at most: the harness, and on each thread a few times the largest cluster (1 and 12 MiB) and the cache.
+const MOST_MEMORY_KIB: u64 = 256 << 10;
+
+/// Pieces of an image that all calls together may read: what has an end took a thousandth of that.
+const MOST_READS: u64 = 5_000_000;
+
+/// An image that counts how often it is read.
+struct Counted {
+    bytes: MemoryRanges,
+    reads: AtomicU64,
+}
+
+impl Counted {
+    fn new(bytes: Vec<u8>) -> Counted {
+        Counted {
+            bytes: MemoryRanges(bytes),
+            reads: AtomicU64::new(0),
+        }
+    }
+
+    fn count(&self, reads: usize) {
+        let before = self.reads.fetch_add(reads as u64, Ordering::Relaxed);
+        assert!(before < MOST_READS, "it does not end");
+    }
+}
+
+impl RangeSource for Counted {
+    fn len(&self) -> u64 {
+        self.bytes.len()
+    }
+
+    fn patience(&self, at: u64, len: usize) -> Patience {
+        self.bytes.patience(at, len)
+    }
+
+    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        self.count(pieces.len());
+        self.bytes.read(pieces)
+    }
+
+    fn run(&self) -> u64 {
+        self.bytes.run()
+    }
+
+    fn file(&self, at: u64, len: usize) -> Option<Held<'_>> {
+        self.bytes.file(at, len)
+    }
+}
+
+impl Storage for Counted {
+    type Error = io::ErrorKind;
+    type Decoded = Vec<u8>;
+
+    fn devices(&self) -> u16 {
+        1
+    }
+
+    fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> Result<(), io::ErrorKind> {
+        let piece = Piece { at, into };
+        RangeSource::read(self, &mut [piece]).map_err(|error| error.kind())
+    }
+
+    fn decoded(&self, image: &Image, cluster: &Cluster) -> Result<Vec<u8>, Error<io::ErrorKind>> {
+        cluster.decode(image, self)
+    }
+}
+
+/// Asks for all that can be asked for.
+fn look_at(bytes: Vec<u8>, format: Format) {
+    if format != Format::Rofs {
+        let mut found = 0;
+        erofs::check::check(&Counted::new(bytes.clone()), &mut |_| found += 1);
+        assert!(found <= erofs::check::MOST_FINDINGS);
+    }
+    let source: Arc<dyn RangeSource> = Arc::new(Counted::new(bytes));
+    if let Ok(fs) = ImageFs::with(vec![source], CACHE, &Trust::Hashes) {
+        exhaust(&fs, MOST_NODES);
+        assert!(fs.figures().bytes <= CACHE, "more is kept than may be");
+    }
+}
+
+/// Says which image it was, if it ends badly.
+struct Which(Format, Cell<u64>);
+
+impl Drop for Which {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let number = self.1.get();
+            eprintln!(
+                "{:?}: BARGE_CHANGED_IMAGES={number}..{}",
+                self.0,
+                number + 1
+            );
+        }
+    }
+}
+
+/// The numbers of images to be made.
+fn numbers() -> std::ops::Range<u64> {
+    let Ok(told) = std::env::var("BARGE_CHANGED_IMAGES") else {
+        return 0..SOME;
+    };
+    let number = |text: &str| text.parse().expect("a number, or two with .. between");
+    match told.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => 0..number(&told),
+    }
+}
+
+fn change_and_look_at(format: Format) {
+    let wholes = images::of(format);
+    let fields: Vec<Vec<Field>> = wholes.iter().map(|whole| fields::of(whole)).collect();
+    // As they were made there is nothing wrong with them.
+    for whole in &wholes {
+        whole.assert_sound();
+    }
+    const THREADS: u64 = 2;
+    let of_thread = |first: u64| {
+        let (wholes, fields) = (&wholes, &fields);
+        move || {
+            let which = Which(format, Cell::new(0));
+            let numbers = numbers();
+            for number in (numbers.start + first..numbers.end).step_by(THREADS as usize) {
+                which.1.set(number);
+                let mut chance = Chance::new(number);
+                let at = chance.below(wholes.len());
+                let whole: &Whole = &wholes[at];
+                let bytes = fields::changed(whole, &fields[at], &mut chance);
+                look_at(bytes, format);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for first in 0..THREADS {
+            let thread = thread::Builder::new().stack_size(STACK);
+            thread
+                .spawn_scoped(scope, of_thread(first))
+                .expect("a thread");
+        }
+    });
+    let status = fs::read_to_string("/proc/self/status").expect("what Linux knows of a process");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let most = most.and_then(|most| most.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let most = most.expect("the most memory");
+    assert!(most <= MOST_MEMORY_KIB, "{most} KiB were held");
+    println!(
+        "{format:?}: {:?} of {} images, {most} KiB at most",
+        numbers(),
+        wholes.len()
+    );
+}
+
+#[test]
+fn of_erofs() {
+    change_and_look_at(Format::Erofs);
+}
+
+#[test]
+fn of_erofs_with_hashes() {
+    change_and_look_at(Format::Hashes);
+}
+
+#[test]
+fn of_rofs() {
+    change_and_look_at(Format::Rofs);
+}

@@ -1,0 +1,36 @@
+//! Images in memory as a whole: what holds of all of one, for these tests and for the fuzz target.
+
+use sidecar::{Broken, Header, Manifest, PublicKey, Shape, hash};
+
+/// Whether everything in `file` is what was written, and by whom if somebody asks for `keys`; none for an image without hashes.
+pub(crate) fn verify(file: &[u8], keys: Option<&[PublicKey]>) -> Result<Option<()>, Broken> {
+    let Some(head) = file.first_chunk() else {
+        return Ok(None);
+    };
+    let Some(header) = Header::parse(head, file.len() as u64)? else {
+        return Ok(None);
+    };
+    assert_eq!(header.encode(), *head);
+    let _ = header.is_consistent();
+    if let Some(keys) = keys {
+        header.verify(keys)?;
+    }
+    let at = |range: core::ops::Range<u64>| &file[range.start as usize..range.end as usize];
+    let manifest = Manifest::parse(&header, at(header.manifest()))?;
+    let shape = header.shape();
+    for level in 0..shape.levels().len() {
+        for number in 0..shape.chunks(level) {
+            let expected = match level + 1 < shape.levels().len() {
+                true => {
+                    let (chunk, place) = Shape::above(number);
+                    at(shape.chunk(level + 1, chunk))[place].to_vec()
+                }
+                false => manifest.hash(number).expect("as many as chunks").to_vec(),
+            };
+            if hash(at(shape.chunk(level, number)), (level, number) == (0, 0))[..] != expected {
+                return Err(Broken::Damaged("a chunk"));
+            }
+        }
+    }
+    Ok(Some(()))
+}

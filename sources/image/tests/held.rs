@@ -1,0 +1,120 @@
+//! Memory: whoever reads an image that is larger than its cache, from end to end and at random, by several threads at once, makes this process hold no
+//! more than the cache may and a constant. A program of its own, for nobody else is to ask for memory meanwhile.
+
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+
+use image::{FileRanges, ImageFs, Trust};
+use sidecar::Builder;
+use tempfile::TempDir;
+use vfs::{Caller, FileSystem, OpenFlags};
+use vfs_testkit::{Seen, run};
+
+#[allow(dead_code, reason = "other tests ask for more")]
+#[path = "it/bed.rs"]
+mod bed;
+
+/// The cache's bound, bytes.
+const CAP: u64 = 8 << 20;
+
+/// Bytes of a file: all of them are several times the cache.
+const FILE: u64 = 16 << 20;
+
+/// Files, and threads that read them.
+const FILES: u64 = 4;
+
+/// What else is held: for each thread a run that is on its way into the cache (1 MiB) and what the reader is given, which grows by doubling (up to 3), hashes
+/// (4 MiB), and what the allocator keeps of what it was given back.
+const REST: u64 = FILES * (4 << 20) + (4 << 20) + (8 << 20);
+
+#[test]
+fn a_scan_holds_no_more_than_the_cache_may() {
+    for options in [&[][..], &["-zlz4", "-C65536"]] {
+        let tree = TempDir::new().expect("a directory");
+        for file in 0..FILES {
+            let lines = (0..FILE / 32).map(|line| format!("{file} {:>29}\n", line * line));
+            fs::write(
+                tree.path().join(file.to_string()),
+                lines.collect::<String>(),
+            )
+            .expect("written");
+        }
+        let bed = match bed::Bed::make(options, tree.path()) {
+            Ok(bed) => bed,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        // Of an image with hashes everything goes through the cache.
+        let image = hashed(fs::read(bed.image()).expect("an image"));
+        let path = tree.path().join("image");
+        fs::write(&path, image).expect("written");
+        let source = Arc::new(FileRanges::open(&path).expect("opened"));
+        let fs = ImageFs::with(vec![source], CAP, &Trust::Hashes).expect("an image");
+        let (before, most) = (held(), AtomicU64::new(0));
+        let together = Barrier::new(FILES as usize);
+        std::thread::scope(|scope| {
+            for file in 0..FILES {
+                let (fs, most, together) = (&fs, &most, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    scan(fs, file, most);
+                });
+            }
+        });
+        let most = most.into_inner().saturating_sub(before);
+        assert!(most <= CAP + REST, "{options:?}: {} KiB", most >> 10);
+        assert!(
+            fs.figures().misses > FILES * FILE / (1 << 20),
+            "{:?}",
+            fs.figures()
+        );
+    }
+}
+
+/// Reads a file in a row, and then at random; notes in `most` how much was held.
+fn scan(fs: &ImageFs, file: u64, most: &AtomicU64) {
+    let open = root(fs)
+        .lookup(&file.to_string())
+        .expect("there")
+        .open(OpenFlags::READ);
+    let open = open.expect("opened");
+    let row = (0..FILE).step_by(1 << 20).map(|at| (at, 1 << 20));
+    let mut random = file + 1;
+    let anywhere = (0..200).map(move |_| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+        ((random >> 20) % (FILE - 5000), 5000)
+    });
+    for (at, len) in row.chain(anywhere) {
+        let bytes = open.read(at, len).expect("read");
+        assert_eq!(bytes.len(), len);
+        assert!(fs.figures().bytes <= CAP);
+        most.fetch_max(held(), Ordering::Relaxed);
+    }
+}
+
+fn root(fs: &ImageFs) -> Seen {
+    let who = Caller::ROOT;
+    let node = run(&who, |cx| fs.root(cx)).expect("a root");
+    Seen { node, who }
+}
+
+/// The same image with hashes.
+fn hashed(image: Vec<u8>) -> Vec<u8> {
+    let mut builder = Builder::default();
+    builder.append(&image);
+    let first = &image[..builder.first_chunk()];
+    let (behind, header) = builder.finish(first, &[]).expect("there is room");
+    let mut image = [image, behind].concat();
+    image[..1024].copy_from_slice(&header.encode());
+    image
+}
+
+/// Bytes of this process's own memory.
+fn held() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("read");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.expect("a number") << 10
+}

@@ -1,0 +1,356 @@
+//! What is locked of one node, and who waits for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+
+use super::{HostLock, Lock, LockKind, LockTable, Owner, Space, Wait};
+use crate::{Call, Cx, Errno, Node, Result};
+
+#[derive(Default)]
+pub(super) struct NodeLocks {
+    pub(super) held: Vec<Lock>,
+    /// By their places.
+    pub(super) waiting: Vec<Waiting>,
+}
+
+/// A request that waits.
+pub(super) struct Waiting {
+    place: u64,
+    pub(super) lock: Lock,
+    pub(super) waker: Waker,
+    /// It stays here when it is woken, until it asks again or is cancelled.
+    stays: bool,
+    /// It stays, and was woken.
+    woken: bool,
+}
+
+fn in_the_way_of(held: &[Lock], waiting: &Lock) -> bool {
+    held.iter().any(|held| held.conflicts(waiting))
+}
+
+impl NodeLocks {
+    /// [`LockTable::lock`] of this node; `places` is the last place that was taken. Whoever it changes something
+    /// for goes to `woken`.
+    pub(super) fn lock(
+        &mut self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        lock: Lock,
+        (wait, places): (Wait, &AtomicU64),
+        woken: &mut Vec<Waker>,
+    ) -> Result<()> {
+        let result = self.lock_or_park(cx, node, lock, (wait, places), woken);
+        match result {
+            Err(Errno::PARKED | Errno::WOULD_BLOCK) => {}
+            // What it has now is in the way of all that its place was in the way of.
+            Ok(()) => drop(self.take_own(cx.call)),
+            Err(_) => self.leave(cx.call, woken),
+        }
+        result
+    }
+
+    fn lock_or_park(
+        &mut self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        lock: Lock,
+        (wait, places): (Wait, &AtomicU64),
+        woken: &mut Vec<Waker>,
+    ) -> Result<()> {
+        cx.call.check()?;
+        let is_barred = in_the_way_of(&self.held, &lock)
+            || wait != Wait::No && self.next(self.before(cx.call.place()), &lock).is_some();
+        let retry = if is_barred {
+            None
+        } else {
+            // It may split one in two and come between.
+            if self.held.len() + 2 > LockTable::MAX_HELD {
+                return Err(Errno::ENOLCK);
+            }
+            match self.tell_host(cx, node, &lock, Some(lock.kind)) {
+                Ok(()) => {
+                    self.hold(&lock, Some(lock.kind), woken);
+                    return Ok(());
+                }
+                Err(Errno::EAGAIN) => Some(LockTable::OUTSIDER_RETRY),
+                Err(errno) => return Err(errno),
+            }
+        };
+        if wait == Wait::Yes {
+            cx.may_wait()?;
+        }
+        if lock.space == Space::Flock && self.own(&lock).iter().any(|own| own.kind != lock.kind) {
+            self.unlock(cx, node, &lock, woken)?;
+        }
+        if wait != Wait::Yes {
+            return Err(Errno::EAGAIN);
+        }
+        let waker = cx.call.waker().ok_or(Errno::EAGAIN)?;
+        self.park(cx.call, lock, waker.clone(), places);
+        if let Some(retry) = retry {
+            cx.call.wake_within(retry);
+        }
+        Err(Errno::PARKED)
+    }
+
+    /// `call` waits for `lock`, in the place that it has or the last.
+    fn park(&mut self, call: &Call, lock: Lock, waker: Waker, places: &AtomicU64) {
+        self.take_own(call);
+        let place = call.place().unwrap_or_else(|| {
+            let place = places.fetch_add(1, Ordering::Relaxed) + 1;
+            call.take_place(place);
+            place
+        });
+        let waiting = Waiting {
+            place,
+            lock,
+            waker,
+            stays: call.polls(),
+            woken: false,
+        };
+        let at = self.before(Some(place)).len();
+        self.waiting.insert(at, waiting);
+    }
+
+    /// Those that wait in places before `place`; before one who has none, all.
+    fn before(&self, place: Option<u64>) -> &[Waiting] {
+        let at = place.map_or(self.waiting.len(), |place| {
+            self.waiting.partition_point(|one| one.place < place)
+        });
+        &self.waiting[..at]
+    }
+
+    /// Who of those `before` it is to have what `lock` is in the way of, and could: whoever stays there, for of the others
+    /// one that could have it is on its way.
+    pub(super) fn next<'a>(&self, before: &'a [Waiting], lock: &Lock) -> Option<&'a Waiting> {
+        before.iter().find(|one| {
+            one.stays && one.lock.conflicts(lock) && !in_the_way_of(&self.held, &one.lock)
+        })
+    }
+
+    fn take_own(&mut self, call: &Call) -> Option<Waiting> {
+        let place = call.place()?;
+        let at = self.waiting.binary_search_by_key(&place, |one| one.place);
+        Some(self.waiting.remove(at.ok()?))
+    }
+
+    /// [`LockTable::leave`] of this node.
+    pub(super) fn leave(&mut self, call: &Call, woken: &mut Vec<Waker>) {
+        if let Some(own) = self.take_own(call) {
+            self.wake(&[own.lock], woken);
+        }
+    }
+
+    /// [`LockTable::unlock`] of this node. Whoever it changes something for goes to `woken`.
+    pub(super) fn unlock(
+        &mut self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        range: &Lock,
+        woken: &mut Vec<Waker>,
+    ) -> Result<()> {
+        let splits = self.held.iter().any(|held| {
+            held.space == range.space
+                && held.owner == range.owner
+                && held.start < range.start
+                && held.end > range.end
+        });
+        if splits && self.held.len() + 1 > LockTable::MAX_HELD {
+            return Err(Errno::ENOLCK);
+        }
+        self.tell_host(cx, node, range, None)?;
+        self.hold(range, None, woken);
+        Ok(())
+    }
+
+    /// [`LockTable::mirror`] of this node. Whoever it changes something for goes to `woken`.
+    pub(super) fn mirror(
+        &mut self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        range: &Lock,
+        kind: Option<LockKind>,
+        woken: &mut Vec<Waker>,
+    ) -> Result<()> {
+        if kind.is_some() && self.held.iter().any(|held| held.conflicts(range)) {
+            return Err(Errno::EAGAIN);
+        }
+        // The other table has a bound, too: what it takes off again has room here.
+        if kind.is_some() && self.held.len() + 2 > LockTable::MAX_HELD {
+            return Err(Errno::ENOLCK);
+        }
+        let told = self.tell_host(cx, node, range, kind);
+        match told {
+            Err(errno) if kind.is_some() || errno.is_signal() => return Err(errno),
+            _ => self.hold(range, kind, woken),
+        }
+        told
+    }
+
+    /// The owner of `range` holds it as `kind` from now on. Whoever waited for what that frees goes to `woken`.
+    fn hold(&mut self, range: &Lock, kind: Option<LockKind>, woken: &mut Vec<Waker>) {
+        let mut weakened = self.own(range);
+        weakened.retain(|held| kind.is_none_or(|kind| held.kind > kind));
+        self.replace(range, kind);
+        let mut gone = weakened;
+        if let Some(kind) = kind {
+            // Whoever stands behind a place that cannot be used any more may go on.
+            let taken = Lock {
+                kind,
+                ..range.clone()
+            };
+            let places = self.waiting.iter().filter(|one| one.stays);
+            let barred = places.filter(|one| one.lock.conflicts(&taken));
+            gone.extend(barred.map(|one| one.lock.clone()));
+        }
+        self.wake(&gone, woken);
+    }
+
+    /// What the owner of `range` holds of it.
+    fn own(&self, range: &Lock) -> Vec<Lock> {
+        let own = self.held.iter().filter(|held| {
+            held.space == range.space
+                && held.owner == range.owner
+                && held.overlaps(range.start, range.end)
+        });
+        own.map(|held| Lock {
+            start: held.start.max(range.start),
+            end: held.end.min(range.end),
+            ..held.clone()
+        })
+        .collect()
+    }
+
+    /// Moves the requests to those to be woken that one of `gone` was in the way of, be it as a lock or as a place, and
+    /// now nothing is: each asks again, and waits again if it has to.
+    pub(super) fn wake(&mut self, gone: &[Lock], woken: &mut Vec<Waker>) {
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let one = &self.waiting[at];
+            let is_free = in_the_way_of(gone, &one.lock)
+                && !in_the_way_of(&self.held, &one.lock)
+                && self.next(&self.waiting[..at], &one.lock).is_none();
+            match is_free {
+                true if one.stays => {
+                    let one = &mut self.waiting[at];
+                    if !std::mem::replace(&mut one.woken, true) {
+                        woken.push(one.waker.clone());
+                    }
+                    at += 1;
+                }
+                true => woken.push(self.waiting.remove(at).waker),
+                false => at += 1,
+            }
+        }
+    }
+
+    /// Tells the host what the range becomes when `change`'s owner holds it as `kind`: stretch by
+    /// stretch where barge's clients together would hold something else than before. All or
+    /// nothing.
+    pub(super) fn tell_host(
+        &self,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        change: &Lock,
+        kind: Option<LockKind>,
+    ) -> Result<()> {
+        let mut behind: Vec<&Lock> = self
+            .held
+            .iter()
+            .filter(|held| held.space == change.space && held.overlaps(change.start, change.end))
+            .collect();
+        behind.sort_unstable_by_key(|held| core::cmp::Reverse(held.start));
+        let mut here: Vec<&Lock> = Vec::new();
+        let mut told = Vec::new();
+        for (start, end) in self.stretches(change) {
+            here.retain(|held| held.end >= start);
+            while let Some(held) = behind.pop_if(|held| held.start <= start) {
+                here.push(held);
+            }
+            let before = together(&here, None);
+            let others = together(&here, Some(&change.owner));
+            let after = others.max(kind.map_or(HostLock::Unlocked, HostLock::from));
+            if before == after {
+                continue;
+            }
+            if let Err(errno) = node.host_lock(cx, change.space, start, end, after) {
+                for (start, end, before) in told {
+                    let _ = node.host_lock(cx, change.space, start, end, before);
+                }
+                return Err(errno);
+            }
+            told.push((start, end, before));
+        }
+        Ok(())
+    }
+
+    /// `change`'s range, cut wherever a lock held begins or ends.
+    fn stretches(&self, change: &Lock) -> Vec<(u64, u64)> {
+        let mut starts = vec![change.start];
+        for held in self.held.iter().filter(|held| held.space == change.space) {
+            starts.extend(
+                [Some(held.start), held.end.checked_add(1)]
+                    .into_iter()
+                    .flatten(),
+            );
+        }
+        starts.retain(|at| (change.start..=change.end).contains(at));
+        starts.sort_unstable();
+        starts.dedup();
+        let ends = starts
+            .iter()
+            .skip(1)
+            .map(|next| next - 1)
+            .chain([change.end]);
+        starts.iter().copied().zip(ends).collect()
+    }
+
+    /// Makes the owner of `range` hold it as `kind` and nothing else of it, joining neighbours.
+    pub(super) fn replace(&mut self, range: &Lock, kind: Option<LockKind>) {
+        let mut new = kind.map(|kind| Lock {
+            kind,
+            ..range.clone()
+        });
+        let mut pieces = Vec::new();
+        self.held.retain(|held| {
+            if held.owner != range.owner || held.space != range.space {
+                return true;
+            }
+            let touches = held.start <= range.end.saturating_add(1)
+                && range.start <= held.end.saturating_add(1);
+            match &mut new {
+                Some(new) if touches && held.kind == new.kind => {
+                    new.start = new.start.min(held.start);
+                    new.end = new.end.max(held.end);
+                    return false;
+                }
+                _ if !held.overlaps(range.start, range.end) => return true,
+                _ => {}
+            }
+            if held.start < range.start {
+                pieces.push(Lock {
+                    end: range.start - 1,
+                    ..held.clone()
+                });
+            }
+            if held.end > range.end {
+                pieces.push(Lock {
+                    start: range.end + 1,
+                    ..held.clone()
+                });
+            }
+            false
+        });
+        self.held.extend(pieces);
+        self.held.extend(new);
+    }
+}
+
+/// What the owners of `held`, but for `except`, together hold.
+fn together(held: &[&Lock], except: Option<&Owner>) -> HostLock {
+    held.iter()
+        .filter(|held| except != Some(&held.owner))
+        .map(|held| HostLock::from(held.kind))
+        .max()
+        .unwrap_or(HostLock::Unlocked)
+}
