@@ -37,9 +37,9 @@ impl Ratios {
     /// One with room for all that is drawn of a table.
     pub(super) fn of(table: &Table) -> Ratios {
         let drawn = table.rows.iter().flat_map(|row| {
-            let best = row.best_peer(&table.peers).map(|(_, ratio)| ratio);
-            best.into_iter()
-                .chain(row.seed.as_ref().map(|seed| seed.ratio))
+            let ratio = |&peer: &usize| row.cell(peer)?.ratio;
+            let published = row.seed.as_ref().map(|seed| seed.ratio);
+            table.peers.iter().filter_map(ratio).chain(published)
         });
         let mut axis = Ratios {
             least: -1.0,
