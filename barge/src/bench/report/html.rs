@@ -21,6 +21,9 @@ pub(super) fn of(report: &Report) -> String {
         escaped(&report.command),
         escaped(&report.machine.line()),
     );
+    if let Some(warning) = report.warning() {
+        let _ = writeln!(page, "<p class=\"why\">{warning}</p>");
+    }
     summary(&mut page, report);
     for entry in &report.tables {
         section(&mut page, report, entry);
