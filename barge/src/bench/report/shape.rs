@@ -207,6 +207,17 @@ impl Row {
 }
 
 impl Table {
+    /// What was published of a row, where that is beside a peer of ours, as a plot of ratios has them.
+    pub(super) fn published<'a>(&self, row: &'a Row) -> Option<&'a Seed> {
+        let is_peer = |seed: &&Seed| {
+            let peers = self.peers.iter();
+            peers
+                .map(|&peer| &self.columns[peer])
+                .any(|name| *name == seed.against)
+        };
+        row.seed.as_ref().filter(is_peer)
+    }
+
     /// What its rows' limits are.
     pub(super) fn limits(&self) -> Vec<&str> {
         let mut limits: Vec<_> = self
