@@ -6,7 +6,7 @@
 //! Lock order: the wheel is taken and released without another lock; the flights' lock is held for moments.
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -80,6 +80,7 @@ impl Queues {
             inline: Call::detached(),
             wheel: Wheel::default(),
             post: OnceLock::new(),
+            armed: AtomicBool::new(false),
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
@@ -152,6 +153,8 @@ struct QueueLane {
     wheel: Wheel,
     /// Where a stand-in is called from. There since before the first request.
     post: OnceLock<Post>,
+    /// Whether somebody has asked to be called, and nobody has said since that he is back.
+    armed: AtomicBool,
     flights: Mutex<Flights>,
     outstanding: AtomicUsize,
     /// Rung when nothing is in flight any more.
@@ -242,11 +245,15 @@ struct Queued {
     id: u64,
     /// There until it is answered.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
+    /// Whether who runs it next takes the wheel again behind it.
+    comes_back: AtomicBool,
 }
 
 impl Job for Queued {
     fn run(request: &Arc<Request<Queued>>, _: &mut Outbox) -> Ran {
         let Queued { lane, exchange, .. } = &request.job;
+        // Once only: if it is parked, a worker is next.
+        let comes_back = request.job.comes_back.swap(false, Ordering::Relaxed);
         let mut held = exchange.lock().expect("no panic holds it");
         let Some(mut exchange) = held.take() else {
             return Ran::Answered;
@@ -256,6 +263,10 @@ impl Job for Queued {
             return Ran::Parked;
         }
         drop(held);
+        if comes_back {
+            // Whoever is answered may ask for more before this thread is back, which is no reason to call another.
+            lane.disarm();
+        }
         lane.land(request, exchange);
         Ran::Answered
     }
@@ -382,22 +393,30 @@ impl QueueLane {
         let left = self.ring.leave();
         self.wheel.release();
         self.arm();
+        request.job.comes_back.store(true, Ordering::Relaxed);
         request.run(&mut Outbox::default());
         if own {
             self.wheel.take();
         } else if !self.wheel.try_take() {
             return Ok(false);
         }
-        if let Some(post) = self.post.get() {
-            post.disarm();
-        }
+        self.disarm();
         left.and_then(|()| self.ring.come_back())?;
         Ok(true)
     }
 
     fn arm(&self) {
         if let Some(post) = self.post.get() {
+            self.armed.store(true, Ordering::SeqCst);
             post.arm();
+        }
+    }
+
+    fn disarm(&self) {
+        if let Some(post) = self.post.get()
+            && self.armed.swap(false, Ordering::SeqCst)
+        {
+            post.disarm();
         }
     }
 
@@ -441,6 +460,7 @@ impl QueueLane {
                 lane: self.clone(),
                 id,
                 exchange: Mutex::new(Some(exchange)),
+                comes_back: AtomicBool::new(false),
             },
         );
         self.outstanding.fetch_add(1, Ordering::SeqCst);

@@ -50,7 +50,7 @@ pub(crate) struct BenchArgs {
     /// Of 9p: beside a server that counts what it does (serve --http), instead of one that does not poll
     #[arg(long)]
     counted: bool,
-    /// Few and short runs: to see that it works, not what it is worth
+    /// Few and short runs, and no system calls counted: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,
     /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1; of image 5, or 1]

@@ -149,6 +149,8 @@ fn what_takes_a_restart_is_what_is_no_share() {
     assert_eq!(new.differs(&old), ["nfs", "workers"]);
     let opening = |config: &Config| config.opening(&config.shares[0]);
     assert_eq!(opening(&old), opening(&new));
+    let terms = config("read-only = true\nsquash = 'all'\nanon-uid = 5\nanon-gid = 6");
+    assert_eq!(opening(&old), opening(&terms));
     assert_ne!(opening(&old), opening(&config("identity = 'fixed'")));
 }
 

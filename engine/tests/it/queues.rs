@@ -43,6 +43,10 @@ struct State {
     broken: bool,
     /// Whether nobody takes requests out, and the bell is to ring for them.
     left: bool,
+    /// How often somebody has come back to take some.
+    come_back: usize,
+    /// What is asked as soon as something is answered, one after the other.
+    next: VecDeque<Vec<u8>>,
 }
 
 impl State {
@@ -118,6 +122,13 @@ impl Ring for Memory {
         let pair: Box<Pair> = exchange.into_any().downcast().expect("ours");
         let mut state = self.state.lock().expect("no panic holds it");
         state.given.push(pair.reply.bytes().to_vec());
+        if let Some(next) = state.next.pop_front() {
+            state.asked.push_back(next);
+            state.ring_if_left(&self.bell);
+            drop(state);
+            // Whoever hears the bell has the time to.
+            std::thread::yield_now();
+        }
     }
 
     fn tell(&self) {
@@ -152,6 +163,7 @@ impl Ring for Memory {
     fn come_back(&self) -> io::Result<()> {
         let mut state = self.state.lock().expect("no panic holds it");
         state.left = false;
+        state.come_back += 1;
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         Ok(())
     }
@@ -379,6 +391,22 @@ fn whoever_is_back_first_has_the_ring() {
     ring.stop();
     driven.join();
     assert_eq!(ring.replies(6).len(), 6);
+}
+
+#[test]
+fn who_asks_again_as_soon_as_there_is_an_answer_calls_nobody_else() {
+    const TIMES: usize = 300;
+    let rig = Rig::new(Tuning::default());
+    let (ring, driven) = driven(&rig);
+    rig.fake.open(1);
+    ring.state.lock().expect("no panic holds it").next =
+        vec![b"\x03\x01w".to_vec(); TIMES - 1].into();
+    ring.ask(&[b"\x01w"]);
+    assert_eq!(ring.replies(TIMES).len(), TIMES);
+    ring.stop();
+    driven.join();
+    let come_back = ring.state.lock().expect("no panic holds it").come_back;
+    assert_eq!(come_back, TIMES, "each time its own thread");
 }
 
 #[test]

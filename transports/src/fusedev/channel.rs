@@ -1,11 +1,12 @@
 use std::any::Any;
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use vfs::{Payload, Result as Answered};
 use wire::{Incoming, Outgoing};
@@ -15,6 +16,9 @@ use crate::{Exchange, Frame, Outbox, Ring};
 /// A descriptor of a mount. What is read from it is answered there.
 pub struct Channel {
     device: OwnedFd,
+    /// Where it is waited for requests. All channels of a mount have the same ones: each would be woken by poll(2), while of
+    /// those that wait so one is, the first that there was.
+    idle: OwnedFd,
     /// The most bytes of a request.
     longest: usize,
     name: String,
@@ -40,14 +44,18 @@ impl Inner {
 
 impl Channel {
     /// Takes requests of up to `longest` bytes, headers included, from `device`, which does not wait.
-    pub(super) fn new(device: OwnedFd, longest: usize, name: String) -> Channel {
-        Channel {
+    pub(super) fn new(device: OwnedFd, longest: usize, name: String) -> io::Result<Channel> {
+        let idle = epoll::create(CreateFlags::CLOEXEC)?;
+        let events = EventFlags::IN | EventFlags::EXCLUSIVE;
+        epoll::add(&idle, &device, EventData::new_u64(0), events)?;
+        Ok(Channel {
             device,
+            idle,
             longest,
             name,
             over: AtomicBool::new(false),
             inner: Mutex::default(),
-        }
+        })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -140,7 +148,8 @@ impl Ring for Channel {
         if !wait {
             return Err(ErrorKind::WouldBlock.into());
         }
-        match poll(&mut [PollFd::new(&self.device, PollFlags::IN)], None) {
+        let mut event = [MaybeUninit::uninit()];
+        match epoll::wait(&self.idle, &mut event, None) {
             Ok(_) | Err(Errno::INTR) => Ok(true),
             Err(error) => Err(error.into()),
         }

@@ -61,7 +61,7 @@ impl Mount {
     /// Another descriptor to take its requests from, of up to `longest` bytes each.
     pub fn channel(&self, longest: usize) -> io::Result<Channel> {
         let device = sys::fuse::clone_device(self.device.as_fd())?;
-        Ok(Channel::new(device, longest, self.at.display().to_string()))
+        Channel::new(device, longest, self.at.display().to_string())
     }
 
     /// Takes it out of the tree of names. What is open stays so until it is closed, or this process ends. Files' contents

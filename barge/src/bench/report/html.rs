@@ -21,6 +21,9 @@ pub(super) fn of(report: &Report) -> String {
         escaped(&report.command),
         escaped(&report.machine.line()),
     );
+    if let Some(warning) = report.warning() {
+        let _ = writeln!(page, "<p class=\"why\">{warning}</p>");
+    }
     summary(&mut page, report);
     for entry in &report.tables {
         section(&mut page, report, entry);
@@ -303,7 +306,7 @@ fn bars(page: &mut String, table: &Table) {
     if table.peers.len() > 1 {
         page.push_str("<span><i class=\"rule other\"></i>other peers</span>");
     }
-    if table.rows.iter().any(|row| row.seed.is_some()) {
+    if table.rows.iter().any(|row| table.published(row).is_some()) {
         page.push_str("<span><i class=\"rule seed\"></i>published ratio</span>");
     }
     page.push_str("</div>\n");

@@ -59,14 +59,18 @@ impl Machine {
         }
     }
 
+    /// Whether it had other work. A run has a processor to itself and a server another, at most.
+    pub(super) fn is_busy(&self) -> bool {
+        self.load > 0.5
+    }
+
     /// On a line.
     pub(super) fn line(&self) -> String {
         let mut line = format!(
             "{}, {} processors, {} MiB of memory, Linux {}, {}",
             self.processor, self.processors, self.memory_mib, self.kernel, self.system
         );
-        // A run has a processor to itself and a server another, at most.
-        if self.load > 0.5 {
+        if self.is_busy() {
             line += &format!(
                 "; busy with other work: {:.1} processes wanted a processor",
                 self.load

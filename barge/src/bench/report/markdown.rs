@@ -20,6 +20,9 @@ pub(super) fn of(report: &Report) -> String {
         minutes(report.seconds),
         report.machine.line()
     );
+    if let Some(warning) = report.warning() {
+        let _ = write!(text, "**{warning}**\n\n");
+    }
     summary(&mut text, report);
     for entry in &report.tables {
         let _ = write!(text, "## {}\n\n", plain(&entry.name));

@@ -37,9 +37,9 @@ impl Ratios {
     /// One with room for all that is drawn of a table.
     pub(super) fn of(table: &Table) -> Ratios {
         let drawn = table.rows.iter().flat_map(|row| {
-            let best = row.best_peer(&table.peers).map(|(_, ratio)| ratio);
-            best.into_iter()
-                .chain(row.seed.as_ref().map(|seed| seed.ratio))
+            let ratio = |&peer: &usize| row.cell(peer)?.ratio;
+            let published = table.published(row).map(|seed| seed.ratio);
+            table.peers.iter().filter_map(ratio).chain(published)
         });
         let mut axis = Ratios {
             least: -1.0,
@@ -108,7 +108,7 @@ pub(super) fn bar(row: &Row, table: &Table, axis: &Ratios) -> String {
             );
         }
     }
-    if let Some(seed) = &row.seed {
+    if let Some(seed) = table.published(row) {
         upright(&mut svg, "seed", x(seed.ratio), (0.0, height));
     }
     svg + "</svg>"
@@ -136,7 +136,7 @@ fn spoken(row: &Row, table: &Table) -> String {
         }
         None => text.push_str("nothing to compare with"),
     }
-    if let Some(seed) = &row.seed {
+    if let Some(seed) = table.published(row) {
         let _ = write!(text, "; published: {}", super::shape::ratio(seed.ratio));
     }
     text

@@ -19,6 +19,23 @@ pub(in crate::bench) struct Report {
     pub(in crate::bench) tables: Vec<Entry>,
 }
 
+impl Report {
+    /// What keeps its figures from being worth much.
+    pub(super) fn warning(&self) -> Option<&'static str> {
+        let quick = self.command.contains(" --quick");
+        Some(match (quick, self.machine.is_busy()) {
+            (true, true) => {
+                "Few and short runs, on a machine that was busy with other work: they show that it works, a single figure means nothing."
+            }
+            (true, false) => "Few and short runs: they show that it works, not what it is worth.",
+            (false, true) => {
+                "The machine was busy with other work: ratios mean more than figures, and neither means much."
+            }
+            (false, false) => return None,
+        })
+    }
+}
+
 /// A table, or why there is none.
 #[derive(Serialize, Deserialize)]
 pub(in crate::bench) struct Entry {
@@ -190,6 +207,17 @@ impl Row {
 }
 
 impl Table {
+    /// What was published of a row, where that is beside a peer of ours, as a plot of ratios has them.
+    pub(super) fn published<'a>(&self, row: &'a Row) -> Option<&'a Seed> {
+        let is_peer = |seed: &&Seed| {
+            let peers = self.peers.iter();
+            peers
+                .map(|&peer| &self.columns[peer])
+                .any(|name| *name == seed.against)
+        };
+        row.seed.as_ref().filter(is_peer)
+    }
+
     /// What its rows' limits are.
     pub(super) fn limits(&self) -> Vec<&str> {
         let mut limits: Vec<_> = self
