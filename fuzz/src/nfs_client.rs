@@ -308,19 +308,6 @@ fn callbacks(input: &mut Unstructured<'_>) -> Result<()> {
                 }
             }
         }
-        if input.arbitrary()? {
-            // The answer to a read, almost.
-            let (offset, len) = (OFFSET as u32, u32::from(input.arbitrary::<u8>()?));
-            let words: &[u32] = match read.plus {
-                true => &[0, 0, 2, 22, 0, 68, 0, 1, 1, 0, 0, offset, len],
-                false => &[0, 0, 2, 22, 0, 25, 0, 1, len],
-            };
-            let wrong = input.int_in_range(0..=2 * words.len())?;
-            for (at, word) in words.iter().enumerate() {
-                (word ^ u32::from(at == wrong)).put(&mut message);
-            }
-            message.resize(message.len() + len.next_multiple_of(4) as usize, 7);
-        }
         message.extend(bytes(input)?);
         let mark = (message.len() - 4) as u32 | 1 << 31;
         message[..4].copy_from_slice(&mark.to_be_bytes());
@@ -336,6 +323,12 @@ fn callbacks(input: &mut Unstructured<'_>) -> Result<()> {
         assert!(reply.len() <= message.len() + 256);
     }
     Ok(())
+}
+
+/// What was read, and whether the file ends behind it.
+fn pieces(done: v4::Done<v4::ReadPieces<'_>>) -> (Vec<Piece<'_>>, bool) {
+    let read = done.result.expect("it succeeded");
+    (read.pieces().collect(), read.eof)
 }
 
 /// Calls that are not answered yet.
@@ -376,6 +369,19 @@ fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'
                 word.put(&mut message);
             }
         }
+        if input.arbitrary()? {
+            // The answer to a read, almost.
+            let (offset, len) = (OFFSET as u32, u32::from(input.arbitrary::<u8>()?));
+            let words: &[u32] = match read.plus {
+                true => &[0, 0, 2, 22, 0, 68, 0, 1, 1, 0, 0, offset, len],
+                false => &[0, 0, 2, 22, 0, 25, 0, 1, len],
+            };
+            let wrong = input.int_in_range(0..=2 * words.len())?;
+            for (at, word) in words.iter().enumerate() {
+                (word ^ u32::from(at == wrong)).put(&mut message);
+            }
+            message.resize(message.len() + len.next_multiple_of(4) as usize, 7);
+        }
         message.extend(bytes(input)?);
         let mark = (message.len() - 4) as u32 | 1 << 31;
         message[..4].copy_from_slice(&mark.to_be_bytes());
@@ -390,13 +396,10 @@ fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'
             assert_eq!(received, Ok(Received::Answer { number, result }));
             let (head, payload) = message.split_at(head);
             let before = Body::before(head).expect("a head");
-            let read = |done: v4::Done<v4::ReadPieces<'_>>| {
-                let read = done.result.expect("read");
-                (read.pieces().collect::<Vec<_>>(), read.eof)
-            };
-            let landed = compound.landed(before.bytes(), &payload[..len]).map(read);
+            let landed = compound.landed(before.bytes(), &payload[..len]);
             let body = Body::of(&message).expect("results");
-            assert_eq!(landed, compound.answer(body.bytes()).map(read));
+            let whole = compound.answer(body.bytes());
+            assert_eq!(landed.map(pieces), whole.map(pieces));
         }
         if let Ok(Received::Answer { number, result }) = received {
             let asked = flights.numbers.iter().position(|&asked| asked == number);
