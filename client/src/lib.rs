@@ -56,6 +56,7 @@
 mod client;
 mod file;
 mod images;
+mod meant;
 mod metadata;
 mod object;
 pub mod source;
@@ -67,6 +68,7 @@ pub use client::Client;
 pub use file::{File, OpenOptions};
 pub use image::TierOptions;
 pub use images::{Image, public_keys};
+pub use meant::meant;
 pub use metadata::{DirEntry, Metadata};
 pub use source::{BadSource, Source};
 pub use ticket::Ticket;

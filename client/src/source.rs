@@ -15,6 +15,7 @@ use rustix::process::{getgid, getuid};
 use vfs::{FileSystem, Time};
 
 use crate::images::Image;
+use crate::meant;
 use crate::object;
 
 /// Where a tree lives.
@@ -91,15 +92,10 @@ fn is_scheme(text: &str, scheme: &str) -> bool {
 
 /// The scheme of a URL that was meant, if one is like it.
 fn alike(scheme: &str) -> Option<&'static str> {
-    // A letter of three may be wrong, or two have changed places.
-    const ALIKE: f64 = 0.6;
-    let scheme = scheme.to_lowercase();
-    let known = [remote::Url::SCHEMES, objects::Url::SCHEMES].concat();
-    let likeness = |known: &&'static str| strsim::normalized_damerau_levenshtein(&scheme, known);
-    let best = known
-        .into_iter()
-        .max_by(|one, other| likeness(one).total_cmp(&likeness(other)))?;
-    (likeness(&best) > ALIKE).then_some(best)
+    meant(
+        scheme,
+        [remote::Url::SCHEMES, objects::Url::SCHEMES].concat(),
+    )
 }
 
 /// Whether the text is the URL of an object.

@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::path::Path;
 
+use barge_client::meant;
 use clap::Arg;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::schema::{CLIENTS, DEVICES, Kind, NAME, SHARE, SOURCE, Schema, nearest};
+use super::schema::{CLIENTS, DEVICES, Kind, NAME, SHARE, SOURCE, Schema};
 use super::{Config, Problem, Setting, Share};
 use crate::source::{self, Source};
 
@@ -48,7 +49,7 @@ impl Reading<'_> {
 
     fn unknown(&mut self, key: &Key<'_>, what: &str, known: &[&str]) {
         let name = key.get_ref();
-        let meant = match nearest(name, known) {
+        let meant = match meant(name, known.iter().copied()) {
             Some(meant) => format!("; did you mean {meant}?"),
             None => String::new(),
         };

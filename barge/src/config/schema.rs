@@ -178,12 +178,3 @@ fn key(option: &str) -> &str {
     let word = option.split([' ', '[', '=']).next().unwrap_or(option);
     word.strip_prefix("--").unwrap_or(option)
 }
-
-/// The one of `known` that somebody may have meant by `key`.
-pub(super) fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
-    /// As clap has it for options.
-    const ALIKE: f64 = 0.7;
-    let alike = known.iter().map(|known| (strsim::jaro(key, known), *known));
-    let (how, known) = alike.max_by(|one, other| one.0.total_cmp(&other.0))?;
-    (how > ALIKE).then_some(known)
-}

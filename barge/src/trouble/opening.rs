@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use barge_client::Source;
+use barge_client::{Source, meant};
 
 /// Why `source` cannot be opened, and what to do about it: without its name.
 pub(crate) fn opening(source: &Source, error: &io::Error) -> String {
@@ -63,9 +63,7 @@ fn here() -> String {
 
 /// The name beside `path` that is most like its own, if one is.
 fn close(path: &Path) -> Option<String> {
-    // A letter of three may be wrong, or two have changed places.
-    const ALIKE: f64 = 0.6;
-    let name = path.file_name()?.to_str()?.to_lowercase();
+    let name = path.file_name()?.to_str()?;
     let dir = path.parent()?;
     let listed = match dir.as_os_str().is_empty() {
         true => Path::new("."),
@@ -73,15 +71,8 @@ fn close(path: &Path) -> Option<String> {
     };
     // Enough to look at in a moment.
     let entries = fs::read_dir(listed).ok()?.flatten().take(10_000);
-    let alike = |other: &str| strsim::normalized_damerau_levenshtein(&name, &other.to_lowercase());
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let (best, how) = names
-        .map(|other| {
-            let how = alike(&other);
-            (other, how)
-        })
-        .max_by(|(_, one), (_, other)| one.total_cmp(other))?;
-    (how > ALIKE).then(|| dir.join(best).display().to_string())
+    meant(name, names).map(|best| dir.join(best).display().to_string())
 }
 
 #[cfg(test)]

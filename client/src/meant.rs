@@ -1,0 +1,37 @@
+//! What somebody meant who mistyped it.
+
+/// The one of `known` that is most like `given`, if one is like it at all: for messages about names that are not known. Upper and lower
+/// case are the same.
+pub fn meant<T: AsRef<str>>(given: &str, known: impl IntoIterator<Item = T>) -> Option<T> {
+    // A letter of three may be wrong, or two have changed places.
+    const ALIKE: f64 = 0.6;
+    let given = given.to_lowercase();
+    let likeness =
+        |known: &str| strsim::normalized_damerau_levenshtein(&given, &known.to_lowercase());
+    known
+        .into_iter()
+        .map(|known| (likeness(known.as_ref()), known))
+        .filter(|(how, _)| *how > ALIKE)
+        .max_by(|(one, _), (other, _)| one.total_cmp(other))
+        .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_is_meant_if_it_is_near() {
+        let known = ["source", "squash", "read-only"];
+        for (given, nearest) in [
+            ("sorce", Some("source")),
+            ("Source", Some("source")),
+            ("suqash", Some("squash")),
+            ("readonly", Some("read-only")),
+            ("tls", None),
+            ("", None),
+        ] {
+            assert_eq!(meant(given, known), nearest, "{given}");
+        }
+    }
+}
