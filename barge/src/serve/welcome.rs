@@ -13,8 +13,8 @@ pub(super) fn around(addrs: &Addrs, exports: &Exports, plan: &Plan) -> Option<[S
         Addr::Tcp { host, port } => format!("9p://{host}:{port}/"),
         _ => return None,
     };
-    let sources: Vec<_> = (plan.sources.iter())
-        .map(|named| named.source.to_string())
+    let sources: Vec<_> = (plan.shares.iter())
+        .map(|share| share.named.source.to_string())
         .collect();
     let whole = &exports.whole.fs;
     Some(text(
