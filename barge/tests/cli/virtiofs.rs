@@ -217,13 +217,25 @@ impl Daemon {
             .spawn()
             .expect("runs");
         let deadline = Instant::now() + Duration::from_secs(10);
-        // It tells nobody when it listens.
-        while !dir.join("socket").exists() {
+        // It tells nobody when it listens, and the socket is there before that.
+        while !listens(&dir.join("socket")) {
             assert!(Instant::now() < deadline, "virtiofsd does not listen");
             std::thread::sleep(Duration::from_millis(2));
         }
         Daemon(child)
     }
+}
+
+/// Whether somebody listens at a Unix socket: proc_pid_net(5) has it, and connecting would take the place of a client.
+fn listens(socket: &Path) -> bool {
+    const ACCEPTS: &str = "00010000";
+    let table = std::fs::read("/proc/net/unix").expect("a table");
+    // Names without files are any bytes.
+    let table = String::from_utf8_lossy(&table);
+    let mut lines = table.lines().map(|line| line.split_whitespace());
+    lines.any(|mut words| {
+        words.nth(3) == Some(ACCEPTS) && words.last().map(Path::new) == Some(socket)
+    })
 }
 
 impl Drop for Daemon {
