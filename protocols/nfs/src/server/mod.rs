@@ -8,6 +8,7 @@
 
 mod acl;
 mod cache;
+mod connection;
 mod data;
 mod exclusive;
 mod files;
@@ -18,38 +19,33 @@ mod nlm;
 mod portmap;
 mod replay;
 mod security;
+mod turn;
 mod v3;
 pub mod v4;
 mod words;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Node, Patience};
-use wire::{
-    Answer, Buffered, Certified, Facts, Incoming, Malformed, Outgoing, Role, Vocabulary, Voice,
-    Xdr, XdrReader,
-};
+use vfs::{Call, Caller, Capabilities, Cx, Export, Node};
+use wire::Voice;
 
 use self::cache::Cache;
+use self::connection::Asked;
+pub use self::connection::Connection;
 use self::files::Files;
+use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
-use self::gss::{Gss, Shown};
 use self::handle::FileHandle;
 pub use self::nlm::{CallBack, Monitored};
 use self::replay::Replays;
-use self::security::Secured;
 pub use self::security::{CertifiedUser, Transports};
+pub(crate) use self::turn::{Stop, Turn};
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
 use self::v4::state::{Config, Gone, InMemory, Limits, Stable, State};
-use self::words::Noting;
-use crate::rpc::{
-    self, AuthStat, CALL, Credential, LAST, MARK, OpaqueAuth, REPLY, Record, Refusal, flavor,
-    program,
-};
 
 /// How much a client may ask for, and as whom.
 #[derive(Clone)]
@@ -224,24 +220,12 @@ impl Server {
 
     /// A new connection.
     pub fn session(self: &Arc<Self>) -> Connection {
-        self.connection(true)
+        Connection::of(self, true)
     }
 
     /// Whatever comes as datagrams: MOUNT, NLM, NSM and the portmapper, for NFS itself is too large for them.
     pub fn datagrams(self: &Arc<Self>) -> Connection {
-        self.connection(false)
-    }
-
-    fn connection(self: &Arc<Self>, marked: bool) -> Connection {
-        Connection {
-            server: self.clone(),
-            marked,
-            id: self.connections.fetch_add(1, Ordering::Relaxed),
-            calls: AtomicU64::new(0),
-            version: AtomicU32::new(0),
-            secured: OnceLock::new(),
-            admitted: Mutex::default(),
-        }
+        Connection::of(self, false)
     }
 
     /// Does what time asks for. To be called about once a second.
@@ -286,345 +270,5 @@ fn release(export: &Export, gone: Gone<v4::Files, Arc<dyn Node>>) {
         export
             .locks
             .release(&cx, &*lock.node, |owner| *owner == lock.owner);
-    }
-}
-
-/// A client's connection. Dropping it is its end.
-pub struct Connection {
-    server: Arc<Server>,
-    /// Whether messages are records in a stream; else each is alone.
-    marked: bool,
-    id: u64,
-    calls: AtomicU64,
-    /// The last one of NFS's that was spoken; 0 if none was.
-    version: AtomicU32,
-    secured: OnceLock<Secured>,
-    /// Calls in flight that are to be served again, by their contexts' and their own numbers.
-    admitted: Mutex<HashSet<(u32, u32)>>,
-}
-
-impl wire::Session for Connection {
-    fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
-        if !self.marked {
-            return Ok(Some(head.len()));
-        }
-        rpc::frame(head, self.server.max_record())
-    }
-
-    fn role(&self, _: &[u8]) -> Result<Role, Malformed> {
-        // Not the call's own id: a client that has waited long sends the same call again.
-        let id = self.calls.fetch_add(1, Ordering::Relaxed);
-        Ok(Role::Request { id })
-    }
-
-    fn serve(
-        &self,
-        call: &Call,
-        patience: Patience,
-        message: &dyn Incoming,
-        out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed> {
-        let record = match self.marked {
-            true => Record::new(message.bytes())?,
-            false => Record::unmarked(message.bytes()),
-        };
-        let mut arguments = XdrReader::new(record.bytes());
-        let xid = arguments.u32()?;
-        match arguments.u32()? {
-            CALL => {}
-            REPLY => {
-                self.server.called_back(self.id, xid, &mut arguments);
-                return Ok(Answer::Done);
-            }
-            other => return Err(Malformed::new(format!("expected a call, got {other}"))),
-        }
-        let done = rpc::Call::read(&mut arguments)
-            .map_err(Stop::Refused)
-            .and_then(|head| {
-                let good = match self.marked {
-                    true => self.server.options.transports,
-                    false => Transports::PLAIN,
-                };
-                if security::look_at(&head, self.secured.get(), good)? {
-                    rpc::start_tls(xid, out);
-                    return Ok(Answer::Secure);
-                }
-                let asked = Asked {
-                    xid,
-                    call,
-                    patience,
-                    message,
-                    record: &record,
-                    head: &head,
-                    same: [record.bytes(), &[]],
-                    arguments,
-                };
-                if let Some(gss) = &self.server.gss
-                    && head.credential.flavor == flavor::GSS
-                    && self.marked
-                {
-                    return self.serve_gss(gss, &asked, out);
-                }
-                let caller = self.caller(&head)?;
-                rpc::begin_reply(xid, self.marked, out);
-                self.carry_out(&asked, caller, None, out)?;
-                Ok(Answer::Done)
-            });
-        let answer = match done {
-            Ok(answer) => answer,
-            Err(Stop::Refused(why)) => {
-                tracing::debug!(connection = self.id, ?why, "refused");
-                out.truncate(0);
-                let to = &mut Buffered::new(out);
-                rpc::refuse(xid, self.marked, why, OpaqueAuth::NONE, to);
-                Answer::Done
-            }
-            Err(Stop::Later(answer)) => {
-                out.truncate(0);
-                return Ok(answer);
-            }
-            Err(Stop::Unanswered) => {
-                out.truncate(0);
-                return Ok(Answer::Done);
-            }
-        };
-        if self.marked {
-            let mark = (out.len() - MARK) as u32 | LAST;
-            out.patch(0, &mark.to_be_bytes());
-        }
-        Ok(answer)
-    }
-
-    fn secured(&self, peer: Certified) {
-        tracing::debug!(connection = self.id, ?peer, "secured");
-        // Once: no second request for it is granted.
-        let _ = self
-            .secured
-            .set(Secured::by(&peer, &self.server.options.users));
-    }
-
-    fn can_speak(&self, voice: Arc<dyn Voice>) {
-        self.server.voices().insert(self.id, voice);
-    }
-
-    fn vocabulary(&self) -> &'static Vocabulary {
-        &words::VOCABULARY
-    }
-
-    fn facts(&self) -> Facts {
-        let version = match self.version.load(Ordering::Relaxed) {
-            0 => String::new(),
-            version => format!("NFS v{version}"),
-        };
-        Facts {
-            version,
-            user: String::new(),
-        }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.server.voices().remove(&self.id);
-        for client in self.server.state.disconnected(self.id) {
-            self.server.call_back(client);
-        }
-    }
-}
-
-/// A call whose head has been read.
-#[derive(Clone, Copy)]
-struct Asked<'a> {
-    xid: u32,
-    call: &'a Call,
-    patience: Patience,
-    message: &'a dyn Incoming,
-    record: &'a Record<'a>,
-    head: &'a rpc::Call<'a>,
-    /// What it has in common with itself when it comes again.
-    same: [&'a [u8]; 2],
-    arguments: XdrReader<'a>,
-}
-
-impl Connection {
-    /// Carries out what is `asked` on behalf of `caller`, and puts the results behind what is in `out`.
-    fn carry_out(
-        &self,
-        asked: &Asked<'_>,
-        caller: Caller,
-        shown: Option<&Shown<'_>>,
-        out: &mut dyn Outgoing,
-    ) -> Result<(), Stop> {
-        let rpc::Call {
-            program,
-            version,
-            procedure,
-            ..
-        } = *asked.head;
-        if [program::NFS, program::NFS_ACL].contains(&program) && !self.marked {
-            return Err(Refusal::ProgramUnavailable.into());
-        }
-        if security::minds_flavors(program, version, procedure)
-            && !security::allows(&self.server.options.flavors, shown)
-        {
-            return Err(Refusal::Auth(AuthStat::TooWeak).into());
-        }
-        asked.call.note(words::word(program, version, procedure));
-        if program == program::NFS && self.version.load(Ordering::Relaxed) != version {
-            self.version.store(version, Ordering::Relaxed);
-        }
-        let mut turn = Turn {
-            server: &self.server,
-            connection: self.id,
-            xid: asked.xid,
-            call: asked.call,
-            begins_with_status: version == 3 && program != program::MOUNT,
-            patience: asked.patience,
-            caller,
-            flavor: asked.head.credential.flavor,
-            shown,
-            message: asked.message,
-            record: asked.record,
-            same: asked.same,
-            arguments: asked.arguments,
-            out,
-        };
-        turn.run(program, version, procedure)
-    }
-
-    /// Whom a call is taken to come from that does not say.
-    fn anonymous(&self) -> Caller {
-        let (uid, gid) = self.server.options.anonymous;
-        Caller {
-            uid,
-            gid,
-            groups: Groups::Known(Arc::default()),
-        }
-    }
-
-    fn caller(&self, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
-        let credential = Credential::of(&head.credential)
-            .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;
-        if let Some(certified) = self.secured.get().and_then(|by| by.caller.as_ref()) {
-            return Ok(certified.clone());
-        }
-        Ok(match credential {
-            Credential::Sys(sys) => sys.caller,
-            Credential::None => self.anonymous(),
-        })
-    }
-}
-
-/// Why a call has no results.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// RPC refuses it.
-    Refused(Refusal),
-    /// Not now.
-    Later(Answer),
-    /// Another is answered in its place.
-    Unanswered,
-}
-
-impl From<Refusal> for Stop {
-    fn from(why: Refusal) -> Stop {
-        Stop::Refused(why)
-    }
-}
-
-impl From<Malformed> for Stop {
-    fn from(what: Malformed) -> Stop {
-        Stop::Refused(what.into())
-    }
-}
-
-impl Stop {
-    /// What an errno is, if it is no status of the protocol's but says that it is too early.
-    pub(crate) fn later(errno: Errno) -> Option<Stop> {
-        match errno {
-            Errno::WOULD_BLOCK => Some(Stop::Later(Answer::WouldBlock)),
-            Errno::PARKED => Some(Stop::Later(Answer::Parked)),
-            _ => None,
-        }
-    }
-}
-
-/// A call being answered.
-pub(crate) struct Turn<'a> {
-    pub(crate) server: &'a Arc<Server>,
-    /// Which connection it came by.
-    pub(crate) connection: u64,
-    /// What its client calls it.
-    pub(crate) xid: u32,
-    pub(crate) call: &'a Call,
-    /// Whether results begin with a status of v3's.
-    begins_with_status: bool,
-    pub(crate) patience: Patience,
-    pub(crate) caller: Caller,
-    /// How it says who it is.
-    pub(crate) flavor: u32,
-    /// Who it has shown to be, if it has.
-    pub(crate) shown: Option<&'a Shown<'a>>,
-    pub(crate) message: &'a dyn Incoming,
-    pub(crate) record: &'a Record<'a>,
-    /// What it has in common with itself when it comes again.
-    pub(crate) same: [&'a [u8]; 2],
-    /// What has not been read yet.
-    pub(crate) arguments: XdrReader<'a>,
-    /// The reply, whose head has been written.
-    pub(crate) out: &'a mut dyn Outgoing,
-}
-
-impl<'a> Turn<'a> {
-    fn run(&mut self, program: u32, version: u32, procedure: u32) -> Result<(), Stop> {
-        tracing::trace!(connection = self.connection, program, version, procedure);
-        match (program, version) {
-            (program::NFS, 3) => v3::serve(self, procedure),
-            (program::NFS, 4) => v4::serve(self, procedure),
-            (program::NFS_ACL, 3) => v3::acl::serve(self, procedure),
-            (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
-            (program::MOUNT, 3) => mount::serve(self, procedure),
-            (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
-            (program::NLM, 4) => nlm::serve(self, procedure),
-            (program::NLM, _) => Err(Refusal::VersionMismatch(4, 4).into()),
-            (program::NSM, 1) => nlm::serve_nsm(self, procedure),
-            (program::NSM, _) => Err(Refusal::VersionMismatch(1, 1).into()),
-            (program::PORTMAP, 2..=4) if self.server.options.ports.is_some() => {
-                portmap::serve(self, version, procedure)
-            }
-            _ => Err(Refusal::ProgramUnavailable.into()),
-        }
-    }
-
-    /// The context of calls of the source.
-    pub(crate) fn cx(&self) -> Cx<'_> {
-        Cx {
-            caller: &self.caller,
-            patience: self.patience,
-            call: self.call,
-        }
-    }
-
-    /// The call's arguments, and nothing behind them.
-    pub(super) fn take<A: Xdr<'a>>(&mut self) -> Result<A, Stop> {
-        let arguments = A::get(&mut self.arguments)?;
-        self.arguments.end()?;
-        Ok(arguments)
-    }
-
-    pub(super) fn reply<'b>(&mut self, outcome: &impl Xdr<'b>) {
-        let call = self.begins_with_status.then_some(self.call);
-        let to = Buffered::new(self.out);
-        outcome.put(&mut Noting { to, call });
-    }
-
-    pub(super) fn answer<'b, A: Xdr<'a>, R: Xdr<'b>>(
-        &mut self,
-        procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
-    ) -> Result<(), Stop> {
-        let arguments = self.take()?;
-        let outcome = procedure(self, arguments)?;
-        self.reply(&outcome);
-        Ok(())
     }
 }
