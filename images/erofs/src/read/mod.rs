@@ -11,6 +11,7 @@ mod dir;
 mod extents;
 mod index;
 mod inode;
+mod memory;
 mod meta;
 mod superblock;
 mod xattr;
@@ -25,6 +26,7 @@ use crate::layout::Algorithm;
 pub use contents::{Contents, Run, What};
 pub use dir::{Block, Entries, Entry};
 pub use inode::Inode;
+pub use memory::{BeyondEnd, InMemory};
 pub use superblock::Image;
 pub use xattr::Each;
 

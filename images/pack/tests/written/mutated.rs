@@ -2,35 +2,12 @@
 
 use std::fs;
 
-use erofs::read::{Cluster, Error, Image, Storage};
+use erofs::read::InMemory;
 use pack::erofs::{Compression, Options};
 use pack::{Attributes, Kind, NodeId, Plan};
 use proptest::prelude::*;
 
 use crate::trees::{noise, text, written};
-
-struct InMemory(Vec<u8>);
-
-impl Storage for InMemory {
-    type Error = &'static str;
-    type Decoded = Vec<u8>;
-
-    fn devices(&self) -> u16 {
-        1
-    }
-
-    fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> Result<(), &'static str> {
-        let bytes = usize::try_from(at)
-            .ok()
-            .and_then(|at| self.0.get(at..)?.get(..into.len()));
-        into.copy_from_slice(bytes.ok_or("beyond the end")?);
-        Ok(())
-    }
-
-    fn decoded(&self, image: &Image, cluster: &Cluster) -> Result<Vec<u8>, Error<&'static str>> {
-        cluster.decode(image, self)
-    }
-}
 
 /// A small image with something of everything.
 fn image(compression: Compression) -> Vec<u8> {
@@ -103,7 +80,7 @@ proptest! {
         let whole = bytes.len();
         bytes.truncate(cut.index(whole * 4).min(whole));
         let mut found = 0;
-        erofs::check::check(&InMemory(sealed(bytes)), &mut |finding| {
+        erofs::check::check(&InMemory(&sealed(bytes)), &mut |finding| {
             assert!(!finding.what.is_empty());
             found += 1;
         });
@@ -116,7 +93,7 @@ fn what_is_wrong_is_found() {
     let whole = image(Compression::Lz4(3));
     let found = |bytes: Vec<u8>| {
         let mut found = Vec::new();
-        erofs::check::check(&InMemory(bytes), &mut |finding| found.push(finding));
+        erofs::check::check(&InMemory(&bytes), &mut |finding| found.push(finding));
         found
     };
     assert_eq!(found(whole.clone()), []);

@@ -1,0 +1,41 @@
+//! An image in memory.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::{Cluster, Error, Image, Storage};
+
+/// An image of one device, all of it in memory. Nothing that is decoded is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct InMemory<'a>(pub &'a [u8]);
+
+/// An image has ended before what it says that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BeyondEnd;
+
+impl fmt::Display for BeyondEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("beyond the end of the image")
+    }
+}
+
+impl Storage for InMemory<'_> {
+    type Error = BeyondEnd;
+    type Decoded = Vec<u8>;
+
+    fn devices(&self) -> u16 {
+        1
+    }
+
+    fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> Result<(), BeyondEnd> {
+        let bytes = usize::try_from(at)
+            .ok()
+            .and_then(|at| self.0.get(at..)?.get(..into.len()));
+        into.copy_from_slice(bytes.ok_or(BeyondEnd)?);
+        Ok(())
+    }
+
+    fn decoded(&self, image: &Image, cluster: &Cluster) -> Result<Vec<u8>, Error<BeyondEnd>> {
+        cluster.decode(image, self)
+    }
+}
