@@ -107,7 +107,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     }
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::below(parent)?;
-    let file = u64::from(args.size.unwrap_or(if args.quick { 64 } else { 256 })) << 20;
+    let file = u64::from(args.size.unwrap_or(if args.quick { 32 } else { 256 })) << 20;
     let sizes = Sizes {
         file,
         cache: file / 4,

@@ -58,11 +58,7 @@ const FIGURES: [(&str, &str); 6] = [
 ];
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
-    // A run of all cells takes a minute: one has to do when it is to be quick.
-    let args = &BenchArgs {
-        runs: args.runs.or(args.quick.then_some(1)),
-        ..args.clone()
-    };
+    let args = &args.once_if_quick();
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(
             "bench image makes a file system on a loop device, and mounts: it takes user 0",
