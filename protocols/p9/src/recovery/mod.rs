@@ -29,10 +29,15 @@ pub use self::again::{Failure, Recovery, Server};
 use self::doubt::is_doubtful;
 use self::session::{Session, State, fids_of};
 use crate::message::{HEADER, Header};
-use crate::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
+use crate::{Dialect, Fid, Kind, Qids, Rmessage, Tag, Tmessage};
 
 /// The dialect that all of this is about.
 const DIALECT: Dialect = Dialect::Linux;
+
+/// The answer to a Twalk without names.
+const CLONED: Rmessage<'static> = Rmessage::Walk {
+    qids: Qids::new(&[]),
+};
 
 /// What a client has, and has asked for.
 #[derive(Default)]
@@ -56,6 +61,8 @@ struct Flight {
     sent: bool,
     /// It was sent to a server that is lost.
     doubted: bool,
+    /// A Twalk that is known to have succeeded, by the answer to what was built on it.
+    implied: bool,
     /// The latest time that the server had told of before.
     latest: (u64, u64),
 }
@@ -108,6 +115,7 @@ impl Record {
             order: self.next,
             sent: up,
             doubted: false,
+            implied: false,
             latest: self.session.latest,
         };
         self.flights.insert(tag, flight);
@@ -127,7 +135,7 @@ impl Record {
             return Ok(());
         };
         let kind = flight.message[4];
-        if self.tells(kind, &flight.message) {
+        if !flight.implied && self.tells(kind, &flight.message) {
             let request = Tmessage::decode(DIALECT, &flight.message);
             let reply = Rmessage::decode(DIALECT, reply);
             if let (Ok((_, request)), Ok((_, reply))) = (request, reply) {
@@ -182,7 +190,32 @@ impl Record {
             }
             // If it was not answered before, it never is.
             (Tmessage::Flush { oldtag }, _) => drop(self.flights.remove(oldtag)),
-            _ => self.session.answered(request, reply, ok),
+            _ => {
+                if ok {
+                    for fid in fids_of(request).into_iter().flatten() {
+                        self.imply(fid);
+                    }
+                }
+                self.session.answered(request, reply, ok);
+            }
+        }
+    }
+
+    /// Something was done with `fid`. Answers may come in another order than what they answer, also that to the Twalk that made it another for
+    /// the same file: so that has succeeded. (Nobody here builds on other walks before they are answered.)
+    fn imply(&mut self, fid: Fid) {
+        if self.session.fids.contains_key(&fid) {
+            return;
+        }
+        for flight in self.flights.values_mut() {
+            if let Ok((_, request @ Tmessage::Walk { newfid, names, .. })) =
+                Tmessage::decode(DIALECT, &flight.message)
+                && newfid == fid
+                && names.is_empty()
+            {
+                self.session.answered(&request, &CLONED, true);
+                flight.implied = true;
+            }
         }
     }
 
@@ -201,7 +234,8 @@ impl Record {
 
     /// What is to be done with a server that has come. Until it is given back ([`Record::end`]), requests only wait.
     pub fn begin(&mut self) -> Recovery {
-        let doubted = self.in_order(|flight| flight.doubted && is_doubtful(&flight.message));
+        let doubted = self
+            .in_order(|flight| flight.doubted && !flight.implied && is_doubtful(&flight.message));
         Recovery::new(std::mem::take(&mut self.session), self.msize, doubted)
     }
 
@@ -211,6 +245,10 @@ impl Record {
         self.session = session;
         self.stale = self.session.fids.values().filter(|fid| fid.stale).count();
         let mut answers = Vec::new();
+        for InFlight { tag, .. } in self.in_order(|flight| flight.implied) {
+            self.flights.remove(&tag);
+            answers.push(encoded(tag, &CLONED));
+        }
         for settled in settled {
             // Unless nobody waits for it any more.
             if (self.flights.get(&settled.tag)).is_some_and(|flight| flight.order == settled.order)

@@ -306,6 +306,34 @@ fn what_must_not_be_done_twice_is_done_once() {
     }
 }
 
+/// A server of several threads answers what was built on a walk before the walk; `lost` is whether the latter's answer never comes.
+#[test]
+fn answers_come_in_any_order() {
+    for lost in [false, true] {
+        let mut client = Client::new();
+        let walk = Tmessage::Walk {
+            fid: ROOT,
+            newfid: Fid(2),
+            names: Names::new(&[]),
+        };
+        let create = create(2, "new", Lopen::RDWR);
+        let [cloned, made] = [&walk, &create].map(|request| {
+            let tag = client.tag();
+            client.ask(tag, request);
+            encoded(tag, &client.net.send(tag, request))
+        });
+        client.record.answered(&made).expect("noted");
+        if !lost {
+            client.record.answered(&cloned).expect("noted");
+        }
+        let answers = client.again();
+        let kinds: Vec<_> = answers.iter().map(|answer| answer.kind()).collect();
+        assert_eq!(kinds, if lost { vec![walk.kind()] } else { vec![] });
+        client.ok(&write(2, 0, b"x"));
+        assert!(client.is_there("new"));
+    }
+}
+
 #[test]
 fn what_was_there_before_is_not_ours() {
     for request in [mkdir("old"), create(2, "old", Lopen::EXCL | Lopen::RDWR)] {
