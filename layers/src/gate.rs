@@ -62,25 +62,31 @@ impl Gate {
     }
 
     fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
-        let terms = self.terms.load();
-        let terms = terms.as_deref().ok_or(Errno::ESTALE)?;
-        let (layer, who) = match &terms.clients {
+        of(&self.terms.load())?.choose(cx)
+    }
+}
+
+fn of(terms: &Option<Arc<Terms>>) -> Result<&Terms> {
+    terms.as_deref().ok_or(Errno::ESTALE)
+}
+
+impl Terms {
+    fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
+        let (layer, who) = match &self.clients {
             Some(clients) => clients.choose(cx)?,
             None => (&Through as &dyn Layer, Cow::Borrowed(cx.caller)),
         };
-        let layer = if terms.read_only { &ReadOnly } else { layer };
-        Ok((layer, terms.squash.of(cx, who)))
+        let layer = if self.read_only { &ReadOnly } else { layer };
+        Ok((layer, self.squash.of(cx, who)))
     }
 
     /// The owners that a request asks for.
     fn request(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<SetAttr> {
-        let terms = self.terms.load();
-        let terms = terms.as_deref().ok_or(Errno::ESTALE)?;
-        let set = match &terms.clients {
+        let set = match &self.clients {
             Some(clients) => clients.request(cx, set)?,
             None => *set,
         };
-        Ok(terms.squash.request(&set))
+        Ok(self.squash.request(&set))
     }
 }
 
@@ -100,13 +106,17 @@ impl Layer for Gate {
     }
 
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let (layer, who) = self.choose(cx)?;
-        layer.setattr(inner, &cx.on_behalf_of(&who), &self.request(cx, set)?)
+        let terms = self.terms.load();
+        let terms = of(&terms)?;
+        let (layer, who) = terms.choose(cx)?;
+        layer.setattr(inner, &cx.on_behalf_of(&who), &terms.request(cx, set)?)
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let (layer, who) = self.choose(cx)?;
-        layer.file_setattr(inner, &cx.on_behalf_of(&who), &self.request(cx, set)?)
+        let terms = self.terms.load();
+        let terms = of(&terms)?;
+        let (layer, who) = terms.choose(cx)?;
+        layer.file_setattr(inner, &cx.on_behalf_of(&who), &terms.request(cx, set)?)
     }
 
     fn host_lock(

@@ -41,7 +41,9 @@ pub fn set_descriptors(limit: u64) -> io::Result<()> {
         current: limit,
         maximum: limit,
     };
-    Ok(setrlimit(Resource::Nofile, both)?)
+    setrlimit(Resource::Nofile, both)?;
+    make_room();
+    Ok(())
 }
 
 #[cfg(test)]
