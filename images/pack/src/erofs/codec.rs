@@ -286,3 +286,73 @@ fn enough(room: usize) -> usize {
 fn failed(code: ErrorCode) -> io::Error {
     io::Error::other(get_error_name(code))
 }
+
+#[cfg(test)]
+mod tests {
+    use zstd::zstd_safe::get_frame_content_size;
+
+    use super::*;
+
+    /// Bytes that are the easier to compress the smaller `step` is.
+    fn noise(len: usize, step: u32) -> Vec<u8> {
+        let mut state = 1u32;
+        let next = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((state >> 16) % step) as u8
+        };
+        (0..len).map(next).collect()
+    }
+
+    fn unpacked(packed: &Packed) -> Vec<u8> {
+        let (mut bytes, mut rest) = (Vec::new(), &packed.blocks[..]);
+        for piece in &packed.pieces {
+            let len = piece.len as usize;
+            let taken = piece.packed.map_or(blocks(piece.len), u64::from) * BLOCK;
+            let (stored, behind) = rest.split_at(taken as usize);
+            rest = behind;
+            if piece.packed.is_none() {
+                bytes.extend(&stored[..len]);
+                continue;
+            }
+            let begins = stored.iter().position(|&byte| byte != 0).expect("a frame");
+            let size = get_frame_content_size(&stored[begins..]);
+            assert_eq!(size.expect("a head"), Some(piece.len));
+            bytes.extend(zstd::bulk::decompress(&stored[begins..], len).expect("a frame"));
+        }
+        assert!(rest.is_empty());
+        bytes
+    }
+
+    #[test]
+    fn what_zstandard_fills_clusters_with_comes_back() {
+        let mixed = [
+            noise(300_000, 4),
+            noise(5000, 256),
+            noise(200_001, 40),
+            vec![0; 400_000],
+        ];
+        let segments = [
+            vec![7; 1 << 20],
+            noise(1 << 20, 3),
+            mixed.concat(),
+            noise(5000, 2),
+        ];
+        for level in [1, 3, ZSTD_WEIGHS] {
+            for cluster in [4096, 64 << 10, 1 << 20] {
+                let mut codec = (Codec::new(Compression::Zstd(level), cluster).expect("made"))
+                    .expect("one that compresses");
+                let mut pack = |bytes: &[u8]| codec.pack(bytes).expect("packed").expect("smaller");
+                for bytes in &segments {
+                    let packed = pack(bytes);
+                    assert!(unpacked(&packed) == *bytes, "{level}, {cluster}");
+                    let most = packed.pieces.iter().flat_map(|piece| piece.packed).max();
+                    assert!(most.is_some_and(|most| u32::from(most) * BLOCK as u32 <= cluster));
+                }
+                // What came before makes no difference.
+                let alone = pack(&segments[2]);
+                pack(&segments[0]);
+                assert!(pack(&segments[2]).blocks == alone.blocks);
+            }
+        }
+    }
+}
