@@ -11,13 +11,14 @@ use super::{BenchArgs, Table, guest};
 use crate::{Done, Failure};
 
 /// The tables of `all`, with how many seconds each takes when quick and when not, on two idle cores of 2023: what the time left is told by.
-const ALL: [(Table, [f64; 2]); 8] = [
+const ALL: [(Table, [f64; 2]); 9] = [
     (Table::Coalescing, [150.0, 900.0]),
     (Table::Virtiofs, [45.0, 330.0]),
     (Table::Readplus, [45.0, 420.0]),
     (Table::Zerocopy, [95.0, 780.0]),
     (Table::Image, [130.0, 650.0]),
     (Table::Objects, [25.0, 75.0]),
+    (Table::Pack, [20.0, 300.0]),
     (Table::Nine, [35.0, 330.0]),
     (Table::Nfs, [85.0, 600.0]),
 ];

@@ -11,6 +11,7 @@ mod image;
 mod network;
 mod nfs;
 mod ninep;
+mod pack;
 mod physical;
 mod place;
 mod process;
@@ -53,7 +54,7 @@ pub(crate) struct BenchArgs {
     /// Few and short runs, and no system calls counted: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,
-    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1; of image and objects 5, or 1]
+    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1; of image, objects and pack 5, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
     /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing,
@@ -91,6 +92,8 @@ enum Table {
     Nfs,
     /// Node.js from an image in an object store that is 20 ms away, with and without a trace
     Objects,
+    /// Sizes and build times of images by `barge pack`, mkfs.erofs and mksquashfs
+    Pack,
     /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
     Readplus,
     /// The calls of a trace (`barge serve --trace`) on any source: replay FILE SOURCE
@@ -159,6 +162,7 @@ impl Table {
             Table::Image => image::run(args)?,
             Table::Nfs => nfs::run(args)?,
             Table::Objects => image::far::run(args)?,
+            Table::Pack => pack::run(args)?,
             Table::Readplus => readplus::run(args)?,
             Table::Virtiofs => virtiofs::run(args)?,
             Table::Zerocopy => zerocopy::run(args)?,

@@ -101,21 +101,34 @@ pub(super) fn family(pid: u32) -> Vec<u32> {
     all
 }
 
+/// Where in /proc/PID/stat a process's own times are, behind its name, and those of what it has waited for.
+const OWN: usize = 11;
+const CHILDREN: usize = 13;
+
 /// How long processors have worked for a process and those it has started, as exactly as the system tells.
 pub(super) fn processor_time(pid: u32) -> Duration {
     let of = |pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        ticks(&stat).unwrap_or(0)
+        ticks(&stat, OWN).unwrap_or(0)
     };
-    let ticks: u64 = family(pid).into_iter().map(of).sum();
+    duration(family(pid).into_iter().map(of).sum())
+}
+
+/// How long processors have worked for all processes that this one has started and waited for.
+pub(super) fn children_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    duration(ticks(&stat, CHILDREN).unwrap_or(0))
+}
+
+fn duration(ticks: u64) -> Duration {
     Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second().max(1) as u32
 }
 
-/// User and system time in a line of /proc/PID/stat (proc(5)).
-fn ticks(stat: &str) -> Option<u64> {
+/// User and system time in a line of /proc/PID/stat (proc(5)), which are so many fields behind the name.
+fn ticks(stat: &str, behind: usize) -> Option<u64> {
     // The second field is a name, in parentheses, with anything in it.
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace().skip(11);
+    let mut fields = rest.split_whitespace().skip(behind);
     let mut next = || fields.next()?.parse::<u64>().ok();
     Some(next()? + next()?)
 }
@@ -152,7 +165,7 @@ mod tests {
     #[test]
     fn times_stand_behind_the_name() {
         let stat = "7 (a) 1 b) S 1 7 7 0 -1 4194560 1 0 0 0 30 12 0 0 20 0 1 0 5 6 7";
-        assert_eq!(super::ticks(stat), Some(42));
-        assert_eq!(super::ticks("7 (a) S"), None);
+        assert_eq!(super::ticks(stat, super::OWN), Some(42));
+        assert_eq!(super::ticks("7 (a) S", super::OWN), None);
     }
 }

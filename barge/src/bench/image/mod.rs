@@ -4,7 +4,7 @@
 mod disk;
 pub(super) mod far;
 mod mounts;
-mod tree;
+pub(super) mod tree;
 
 use std::fs;
 use std::path::{Path, PathBuf};

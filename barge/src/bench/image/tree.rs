@@ -11,7 +11,7 @@ use crate::tools::find;
 
 /// A runtime.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Runtime {
+pub(in crate::bench) enum Runtime {
     Node,
     Java,
 }
@@ -57,7 +57,7 @@ public class Small {
 impl Runtime {
     pub(super) const ALL: [Runtime; 2] = [Runtime::Node, Runtime::Java];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::bench) fn name(self) -> &'static str {
         match self {
             Runtime::Node => "node",
             Runtime::Java => "java",
@@ -65,7 +65,7 @@ impl Runtime {
     }
 
     /// Makes a tree of it at `top`, or says why that cannot be.
-    pub(super) fn make(self, top: &Path) -> Result<(), String> {
+    pub(in crate::bench) fn make(self, top: &Path) -> Result<(), String> {
         let told = |error: std::io::Error| error.to_string();
         for dir in ["bin", "lib"] {
             fs::create_dir_all(top.join(dir)).map_err(told)?;

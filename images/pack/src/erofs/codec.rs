@@ -3,15 +3,42 @@
 use std::io;
 
 use ::erofs::write::{BLOCK, blocks};
-use zstd::bulk::Compressor;
-use zstd::zstd_safe::{CParameter, compress_bound};
+use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective::ZSTD_e_flush;
+use zstd::zstd_safe::{
+    CCtx, CParameter, ErrorCode, InBuffer, OutBuffer, ResetDirective, compress_bound,
+    get_error_name,
+};
 
 use super::Compression;
 
 /// log2 of the furthest that Zstandard reaches back: what the superblock says.
 const ZSTD_WINDOW: u32 = 20;
 
-/// How often Zstandard tries to come closer to the room there is. mkfs.erofs halves what is left as long as there is anything.
+/// What a frame begins with that has all of itself for its window, and its size in 4 bytes behind this (RFC 8878, section 3.1.1.1): fsck.erofs takes no frame without a size.
+const ZSTD_HEAD: [u8; 5] = [0x28, 0xb5, 0x2f, 0xfd, 0xa0];
+
+/// Bytes of that head, with the size.
+const ZSTD_HEAD_SIZE: usize = ZSTD_HEAD.len() + 4;
+
+/// Bytes of the head that the compressor writes where it does not know the size.
+const ZSTD_OWN_HEAD: usize = 6;
+
+/// The last block of a frame, one without contents (RFC 8878, section 3.1.1.2): behind whole blocks it makes a frame of them.
+const ZSTD_END: [u8; 3] = [1, 0, 0];
+
+/// The most input of one of Zstandard's blocks, as its compressor cuts them: what is asked for in such steps comes out no larger.
+const ZSTD_BLOCK: usize = 128 << 10;
+
+/// Input up to this size gets parameters of its own for a level, which search it more thoroughly.
+const ZSTD_SMALL: usize = 256 << 10;
+
+/// How much input Zstandard is at least given at a time: tables of its codes take a hundred bytes for each.
+const ZSTD_LEAST: usize = 1 << 10;
+
+/// From this level on Zstandard weighs the parts of a block against each other: cut into small ones, they come out 5 % larger. So whole frames are tried.
+const ZSTD_WEIGHS: i32 = 13;
+
+/// How often it then tries to come closer to the room there is. mkfs.erofs halves what is left as long as there is anything.
 const TRIES: usize = 4;
 
 /// A part of a segment as it is stored.
@@ -121,7 +148,8 @@ impl Codec {
 }
 
 struct Zstd {
-    compressor: Compressor<'static>,
+    context: CCtx<'static>,
+    level: i32,
     scratch: Vec<u8>,
     /// How many bytes of input came of 1024 of output last.
     gain: u64,
@@ -129,10 +157,17 @@ struct Zstd {
 
 impl Zstd {
     fn new(level: i32) -> io::Result<Zstd> {
-        let mut compressor = Compressor::new(level)?;
-        compressor.set_parameter(CParameter::WindowLog(ZSTD_WINDOW))?;
+        let mut context = CCtx::create();
+        for parameter in [
+            CParameter::CompressionLevel(level),
+            CParameter::WindowLog(ZSTD_WINDOW),
+            CParameter::ContentSizeFlag(level >= ZSTD_WEIGHS),
+        ] {
+            context.set_parameter(parameter).map_err(failed)?;
+        }
         Ok(Zstd {
-            compressor,
+            context,
+            level,
             scratch: Vec::new(),
             gain: 0,
         })
@@ -142,8 +177,22 @@ impl Zstd {
         self.gain = 3 << 10;
     }
 
-    /// There is no such call, so it is guessed: from how the last input came out, then from how the guess did.
+    /// There is no such call.
     fn fill(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
+        let filled = match self.level {
+            ZSTD_WEIGHS.. => self.by_frames(bytes, to),
+            _ => self.by_blocks(bytes, to),
+        }?;
+        // It did not fit at all: as it is, then.
+        Ok(if filled.0 == 0 {
+            (to.len(), to.len())
+        } else {
+            filled
+        })
+    }
+
+    /// It is guessed how much fits: from how the last input came out, then from how the guess did.
+    fn by_frames(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
         let room = to.len() as u64;
         let guess = |gain: u64| (room * gain / 1024).clamp(room, bytes.len() as u64) as usize;
         let mut len = guess(self.gain);
@@ -151,15 +200,13 @@ impl Zstd {
         let (mut best, mut over) = ((0, 0), bytes.len() + 1);
         for _ in 0..TRIES {
             self.scratch.resize(compress_bound(len), 0);
-            let wrote = self
-                .compressor
-                .compress_to_buffer(&bytes[..len], &mut self.scratch[..])?;
+            let wrote = self.context.compress2(&mut self.scratch[..], &bytes[..len]);
+            let wrote = wrote.map_err(failed)?;
             self.gain = len as u64 * 1024 / wrote as u64;
             if wrote <= to.len() {
                 best = (len, wrote);
                 to[..wrote].copy_from_slice(&self.scratch[..wrote]);
-                // A sixty-fourth of the room is less than another try is worth.
-                if len == bytes.len() || wrote >= to.len() - to.len() / 64 {
+                if len == bytes.len() || wrote >= enough(to.len()) {
                     break;
                 }
             } else {
@@ -173,11 +220,139 @@ impl Zstd {
             }
             len = next;
         }
-        // It did not fit at all: as it is, then.
-        Ok(if best.0 == 0 {
-            (to.len(), to.len())
-        } else {
-            best
-        })
+        Ok(best)
+    }
+
+    /// Input is given step by step, each as much as fits by what came of those before it, and flushed, so that a frame can end there; what
+    /// does not fit any more is taken back. So each byte is compressed about once.
+    fn by_blocks(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
+        // Its own head gives way to a longer one.
+        let begins = ZSTD_HEAD_SIZE - ZSTD_OWN_HEAD;
+        let ends = to.len() - ZSTD_END.len();
+        let mut most = ZSTD_BLOCK;
+        while most >= ZSTD_LEAST {
+            let (read, wrote) = self.frame(bytes, &mut to[begins..ends], most)?;
+            if read > 0 {
+                let end = begins + wrote;
+                to[..ZSTD_HEAD.len()].copy_from_slice(&ZSTD_HEAD);
+                to[ZSTD_HEAD.len()..ZSTD_HEAD_SIZE].copy_from_slice(&(read as u32).to_le_bytes());
+                to[end..][..ZSTD_END.len()].copy_from_slice(&ZSTD_END);
+                return Ok((read, end + ZSTD_END.len()));
+            }
+            most /= 4;
+        }
+        Ok((0, 0))
+    }
+
+    /// Blocks of a frame, of steps of at most `most` bytes: nothing if the first did not fit.
+    fn frame(&mut self, bytes: &[u8], to: &mut [u8], most: usize) -> io::Result<(usize, usize)> {
+        let likely = to.len() as u64 * self.gain / 1024;
+        let bytes = &bytes[..bytes.len().min(ZSTD_SMALL.max(2 * likely as usize))];
+        self.context
+            .reset(ResetDirective::SessionOnly)
+            .map_err(failed)?;
+        self.context
+            .set_pledged_src_size(Some(bytes.len() as u64))
+            .map_err(failed)?;
+        let (mut read, mut wrote) = (0, 0);
+        while read < bytes.len() && wrote < enough(to.len()) {
+            let fits = (to.len() - wrote) as u64 * self.gain / 1024;
+            // A little below what it should be: to fit is worth more than to fill.
+            let step = (fits - fits / 8) as usize;
+            let step = step.clamp(ZSTD_LEAST, most).min(bytes.len() - read);
+            let mut input = InBuffer::around(&bytes[read..read + step]);
+            let mut output = OutBuffer::around_pos(&mut *to, wrote);
+            let left = self
+                .context
+                .compress_stream2(&mut output, &mut input, ZSTD_e_flush);
+            let (left, taken, end) = (left.map_err(failed)?, input.pos(), output.pos());
+            if left > 0 || taken < step {
+                // The next may have more of the same.
+                self.gain = (self.gain - self.gain / 8).max(1024);
+                break;
+            }
+            self.gain = step as u64 * 1024 / (end - wrote).max(1) as u64;
+            (read, wrote) = (read + step, end);
+        }
+        Ok((read, wrote))
+    }
+}
+
+/// How much of the room is as good as all: the rest is less than another try, or another block, is worth.
+fn enough(room: usize) -> usize {
+    room - room / 64
+}
+
+fn failed(code: ErrorCode) -> io::Error {
+    io::Error::other(get_error_name(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use zstd::zstd_safe::get_frame_content_size;
+
+    use super::*;
+
+    /// Bytes that are the easier to compress the smaller `step` is.
+    fn noise(len: usize, step: u32) -> Vec<u8> {
+        let mut state = 1u32;
+        let next = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((state >> 16) % step) as u8
+        };
+        (0..len).map(next).collect()
+    }
+
+    fn unpacked(packed: &Packed) -> Vec<u8> {
+        let (mut bytes, mut rest) = (Vec::new(), &packed.blocks[..]);
+        for piece in &packed.pieces {
+            let len = piece.len as usize;
+            let taken = piece.packed.map_or(blocks(piece.len), u64::from) * BLOCK;
+            let (stored, behind) = rest.split_at(taken as usize);
+            rest = behind;
+            if piece.packed.is_none() {
+                bytes.extend(&stored[..len]);
+                continue;
+            }
+            let begins = stored.iter().position(|&byte| byte != 0).expect("a frame");
+            let size = get_frame_content_size(&stored[begins..]);
+            assert_eq!(size.expect("a head"), Some(piece.len));
+            bytes.extend(zstd::bulk::decompress(&stored[begins..], len).expect("a frame"));
+        }
+        assert!(rest.is_empty());
+        bytes
+    }
+
+    #[test]
+    fn what_zstandard_fills_clusters_with_comes_back() {
+        let mixed = [
+            noise(300_000, 4),
+            noise(5000, 256),
+            noise(200_001, 40),
+            vec![0; 400_000],
+        ];
+        let segments = [
+            vec![7; 1 << 20],
+            noise(1 << 20, 3),
+            mixed.concat(),
+            noise(5000, 2),
+        ];
+        for level in [1, 3, ZSTD_WEIGHS] {
+            for cluster in [4096, 64 << 10, 1 << 20] {
+                let mut codec = (Codec::new(Compression::Zstd(level), cluster).expect("made"))
+                    .expect("one that compresses");
+                let mut pack = |bytes: &[u8]| codec.pack(bytes).expect("packed").expect("smaller");
+                for bytes in &segments {
+                    let packed = pack(bytes);
+                    assert!(unpacked(&packed) == *bytes, "{level}, {cluster}");
+                    let most = packed.pieces.iter().flat_map(|piece| piece.packed).max();
+                    assert!(most.is_some_and(|most| u32::from(most) * BLOCK as u32 <= cluster));
+                }
+                // What came before makes no difference.
+                let alone = pack(&segments[2]);
+                pack(&segments[0]);
+                assert!(pack(&segments[2]).blocks == alone.blocks);
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Objects behind servers that do what servers do.
 
+mod clouds;
 mod faults;
 mod server;
 mod tier;

@@ -44,6 +44,7 @@ pub(crate) struct Request {
     pub(crate) range: Option<Range<u64>>,
     pub(crate) if_match: Option<String>,
     pub(crate) if_none_match: Option<String>,
+    pub(crate) authorization: Option<String>,
 }
 
 /// A server, which is there until it is dropped.
@@ -120,7 +121,17 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}/dir/image", self.addr)
+        format!("{}/dir/image", self.base())
+    }
+
+    /// What its URLs begin with.
+    pub(crate) fn base(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Has the object at another path.
+    pub(crate) fn call(&self, path: &str) {
+        self.shared.lock().path = path.into();
     }
 
     /// What the next answers are like, before all others.
@@ -246,6 +257,7 @@ fn read(reader: &mut impl BufRead) -> std::io::Result<Option<Request>> {
                 request.range = Some(number(start)..number(last) + 1);
             }
             "if-match" => request.if_match = Some(value.to_owned()),
+            "authorization" => request.authorization = Some(value.to_owned()),
             "if-none-match" => request.if_none_match = Some(value.to_owned()),
             _ => {}
         }

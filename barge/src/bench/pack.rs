@@ -1,0 +1,313 @@
+//! The table `pack`: how large the images of a tree are and how long they take, by `barge pack`, mkfs.erofs and mksquashfs, each with the same
+//! codec, level and size of clusters (of squashfs: blocks).
+//!
+//! Trees and images are in memory, so that no disk is what is measured. A peer that lacks a codec has no figures in its rows, and is named.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::BenchArgs;
+use super::image::tree::Runtime;
+use super::place::Place;
+use super::process::{call, children_time};
+use super::report::{Results, Row, Work};
+use crate::Failure;
+use crate::tools::{Tool, find};
+
+/// What is packed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tree {
+    /// The libraries that come with Python: many small files, some of them equal.
+    Python,
+    /// One large program and a hundred small files.
+    Node,
+    /// Large archives, some of which are compressed already.
+    Java,
+}
+
+/// How contents are stored, in the order of the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    Plain,
+    /// As they are, equal chunks of 64 KiB once.
+    Chunks,
+    Lz4,
+    Zstd,
+}
+
+/// Who packs, in the order of the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Barge,
+    Erofs,
+    /// The same, which also packs ends of files and small files together.
+    ErofsDense,
+    Squashfs,
+}
+
+/// The rows of a cell.
+const FIGURES: [(&str, &str); 3] = [("size", "MiB"), ("time", "s"), ("processors", "s")];
+
+/// One image made.
+struct Made {
+    bytes: u64,
+    took: Duration,
+    worked: Duration,
+}
+
+pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    let args = &args.once_if_quick();
+    let place = Place::empty(args)?;
+    let trees: Vec<_> = (Tree::ALL.into_iter())
+        .filter(|&tree| !args.quick || tree == Tree::Python)
+        .filter(|tree| {
+            Stored::ALL
+                .iter()
+                .any(|stored| args.wants(&stored.of(*tree)))
+        })
+        .collect();
+    let mut missing = Vec::new();
+    let mut columns = Vec::from(Column::ALL);
+    columns.retain(|column| match column.program() {
+        Ok(_) => true,
+        Err(why) => {
+            missing.push(format!("{}: {why}", column.name()));
+            false
+        }
+    });
+    let mut rows = Vec::new();
+    for tree in trees {
+        let at = place.share.join(tree.name());
+        if let Err(why) = tree.make(&at) {
+            missing.push(format!("{} is missing: {why}", tree.name()));
+            continue;
+        }
+        for stored in Stored::ALL {
+            if args.wants(&stored.of(tree)) {
+                let image = place.run.join("image");
+                rows.extend(measure(
+                    args,
+                    &columns,
+                    (tree, stored),
+                    (&at, &image),
+                    &mut missing,
+                )?);
+            }
+        }
+        fs::remove_dir_all(&at).map_err(Failure::new)?;
+    }
+    missing.sort();
+    missing.dedup();
+    Ok(Results {
+        title: "Images of a tree: sizes and build times".into(),
+        notes: vec![
+            format!(
+                "{} runs each, alternating; trees and images below {}, all in caches; processors: their time, of all threads",
+                args.runs(),
+                place.parent()
+            ),
+            "lz4: the thorough one at level 9 (mksquashfs knows level 12 alone), zstd: level 3, clusters and blocks of 64 KiB; no hashes; dense: \
+             -Eztailpacking,fragments"
+                .into(),
+        ],
+        missing,
+        servers: columns.iter().map(|column| column.name().into()).collect(),
+        peers: (1..columns.len()).collect(),
+        limit: None,
+        rows,
+    })
+}
+
+/// The rows of a tree, stored in one way.
+fn measure(
+    args: &BenchArgs,
+    columns: &[Column],
+    (tree, stored): (Tree, Stored),
+    (at, image): (&Path, &Path),
+    missing: &mut Vec<String>,
+) -> Result<Vec<Row>, Failure> {
+    let mut figures = vec![vec![Vec::new(); columns.len()]; FIGURES.len()];
+    let mut able: Vec<_> = (0..columns.len()).collect();
+    able.retain(|&column| columns[column].options(stored).is_some());
+    args.plan(1, able.len());
+    for round in 0..=args.runs() {
+        let first = round % able.len().max(1);
+        for turn in 0..able.len() {
+            let column = able[(turn + first) % able.len()];
+            let made = columns[column].pack(stored, at, image);
+            args.steps.done()?;
+            match made {
+                // The first round warms up, and shows who can.
+                Ok(_) if round == 0 => {}
+                Ok(made) => {
+                    let of_run = [
+                        made.bytes as f64 / f64::from(1 << 20),
+                        made.took.as_secs_f64(),
+                        made.worked.as_secs_f64(),
+                    ];
+                    for (row, figure) in figures.iter_mut().zip(of_run) {
+                        row[column].push(figure);
+                    }
+                }
+                Err(why) if column == 0 => return Err(Failure::new(why)),
+                Err(why) if round == 0 => {
+                    let why = why.lines().next().unwrap_or_default().to_owned();
+                    missing.push(format!(
+                        "{}, {}: {why}",
+                        columns[column].name(),
+                        stored.name()
+                    ));
+                }
+                // It was told of.
+                Err(_) => {}
+            }
+        }
+    }
+    let row = |((what, unit), runs): (_, Vec<Vec<f64>>)| Row {
+        name: format!("{}, {what}", stored.of(tree)),
+        unit,
+        work: vec![Work::default(); runs.len()],
+        calls: vec![None; runs.len()],
+        runs,
+        limit: None,
+    };
+    Ok(FIGURES.into_iter().zip(figures).map(row).collect())
+}
+
+impl Tree {
+    const ALL: [Tree; 3] = [Tree::Python, Tree::Node, Tree::Java];
+
+    fn name(self) -> &'static str {
+        match self {
+            Tree::Python => "python",
+            Tree::Node => Runtime::Node.name(),
+            Tree::Java => Runtime::Java.name(),
+        }
+    }
+
+    /// Makes it at `top`, or says why that cannot be.
+    fn make(self, top: &Path) -> Result<(), String> {
+        match self {
+            Tree::Python => {
+                let python = find("python3").ok_or("Debian's package python3 brings it")?;
+                let which = "import sysconfig; print(sysconfig.get_path('stdlib'))";
+                let output = Command::new(python).args(["-c", which]).output();
+                let output = output.map_err(|error| format!("python3: {error}"))?;
+                let library = String::from_utf8_lossy(&output.stdout);
+                call(Command::new("cp").arg("-a").arg(library.trim()).arg(top))
+            }
+            Tree::Node => Runtime::Node.make(top),
+            Tree::Java => Runtime::Java.make(top),
+        }
+    }
+}
+
+impl Stored {
+    const ALL: [Stored; 4] = [Stored::Plain, Stored::Chunks, Stored::Lz4, Stored::Zstd];
+
+    fn name(self) -> &'static str {
+        match self {
+            Stored::Plain => "plain",
+            Stored::Chunks => "chunks",
+            Stored::Lz4 => "lz4",
+            Stored::Zstd => "zstd",
+        }
+    }
+
+    fn of(self, tree: Tree) -> String {
+        format!("{} {}", tree.name(), self.name())
+    }
+}
+
+impl Column {
+    const ALL: [Column; 4] = [
+        Column::Barge,
+        Column::Erofs,
+        Column::ErofsDense,
+        Column::Squashfs,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Column::Barge => "barge",
+            Column::Erofs => "mkfs.erofs",
+            Column::ErofsDense => "mkfs.erofs, dense",
+            Column::Squashfs => "mksquashfs",
+        }
+    }
+
+    /// What is run, or what brings it. `BARGE_MKFS_EROFS` may name another mkfs.erofs, such as one that is newer than the system's.
+    fn program(self) -> Result<PathBuf, String> {
+        let tool = match self {
+            Column::Barge => return std::env::current_exe().map_err(|error| error.to_string()),
+            Column::Erofs | Column::ErofsDense => {
+                if let Some(program) = std::env::var_os("BARGE_MKFS_EROFS") {
+                    return Ok(program.into());
+                }
+                Tool::MKFS_EROFS
+            }
+            Column::Squashfs => Tool::MKSQUASHFS,
+        };
+        find(tool.name).ok_or_else(|| tool.is_missing())
+    }
+
+    /// How it is told to store contents so; nothing if it has no such thing.
+    fn options(self, stored: Stored) -> Option<&'static [&'static str]> {
+        Some(match (self, stored) {
+            (Column::Barge, Stored::Plain) => &[],
+            (Column::Barge, Stored::Chunks) => &["--dedupe", "--chunk-size=64K"],
+            (Column::Barge, Stored::Lz4) => &["--compress=lz4", "--level=9"],
+            (Column::Barge, Stored::Zstd) => &["--compress=zstd", "--level=3"],
+            (Column::Erofs, Stored::Plain) => &[],
+            (Column::Erofs, Stored::Chunks) => &["--chunksize=65536"],
+            (Column::Erofs, Stored::Lz4) => &["-zlz4hc,9", "-C65536"],
+            (Column::Erofs, Stored::Zstd) => &["-zzstd,3", "-C65536"],
+            (Column::ErofsDense, Stored::Lz4) => {
+                &["-zlz4hc,9", "-C65536", "-Eztailpacking,fragments"]
+            }
+            (Column::ErofsDense, Stored::Zstd) => {
+                &["-zzstd,3", "-C65536", "-Eztailpacking,fragments"]
+            }
+            (Column::Squashfs, Stored::Plain) => &["-noI", "-noD", "-noF", "-noX"],
+            (Column::Squashfs, Stored::Lz4) => &["-comp", "lz4", "-Xhc", "-b", "64K"],
+            (Column::Squashfs, Stored::Zstd) => {
+                &["-comp", "zstd", "-Xcompression-level", "3", "-b", "64K"]
+            }
+            (Column::ErofsDense, Stored::Plain | Stored::Chunks)
+            | (Column::Squashfs, Stored::Chunks) => return None,
+        })
+    }
+
+    /// Packs `tree` into `image`, which is gone afterwards.
+    fn pack(self, stored: Stored, tree: &Path, image: &Path) -> Result<Made, String> {
+        let options = self.options(stored).unwrap_or_default();
+        let [tree, to] = [tree, image].map(OsString::from);
+        let mut command = Command::new(self.program()?);
+        match self {
+            Column::Barge => command
+                .args(["pack", "--no-hashes"])
+                .args(options)
+                .args([tree, to]),
+            Column::Erofs | Column::ErofsDense => command.args(options).args([to, tree]),
+            Column::Squashfs => command
+                .args([tree, to])
+                .args(["-quiet", "-no-progress", "-noappend"])
+                .args(options),
+        };
+        let (before, began) = (children_time(), Instant::now());
+        let called = call(&mut command);
+        let (took, worked) = (began.elapsed(), children_time().saturating_sub(before));
+        let bytes = fs::metadata(image).map(|image| image.len());
+        // What could not be made need not be there.
+        let _ = fs::remove_file(image);
+        called?;
+        Ok(Made {
+            bytes: bytes.map_err(|error| error.to_string())?,
+            took,
+            worked,
+        })
+    }
+}
