@@ -35,7 +35,7 @@ use vfs::{
 };
 
 use self::core::Core;
-use self::file::CachedFile;
+use self::file::{CachedFile, How};
 use self::table::Table;
 use crate::{Layer, Opened, forward};
 
@@ -58,6 +58,14 @@ pub struct Options {
     pub memory: usize,
     /// Threads, which is how many messages are under way at once besides those of who waits for theirs.
     pub threads: usize,
+    /// From how many bytes on reads and writes go below at once and as they are, if nothing is here or to be written where they are: with
+    /// no way to the source that is worth hiding, what they would gain is less than a copy and a change of threads. Nothing: none do.
+    pub straight: Option<usize>,
+}
+
+impl Options {
+    /// [`Options::straight`] for a source of this host, as measured (`docs/design/pagecache.md`).
+    pub const NEAR: usize = 256 << 10;
 }
 
 impl Default for Options {
@@ -68,6 +76,7 @@ impl Default for Options {
             mode: Mode::Mmap,
             memory: 64 << 20,
             threads: 4,
+            straight: None,
         }
     }
 }
@@ -86,7 +95,7 @@ pub struct Figures {
 /// The layer.
 pub struct PageCache {
     table: Arc<Table>,
-    mode: Mode,
+    how: How,
 }
 
 impl PageCache {
@@ -95,7 +104,10 @@ impl PageCache {
         let core = Core::new(options.memory, options.threads.max(1))?;
         Ok(PageCache {
             table: Table::new(core),
-            mode: options.mode,
+            how: How {
+                mode: options.mode,
+                straight: options.straight.unwrap_or(usize::MAX),
+            },
         })
     }
 
@@ -131,7 +143,7 @@ impl PageCache {
     ) -> Arc<dyn File> {
         let cached = self.table.open(attr, since);
         let table = self.table.clone();
-        Arc::new(CachedFile::new(file, table, cached, (self.mode, flags)))
+        Arc::new(CachedFile::new(file, table, cached, (self.how, flags)))
     }
 
     /// The same of one that was perhaps made.
@@ -174,7 +186,8 @@ impl Layer for PageCache {
         for file in self.table.all() {
             file.clean(cx)?;
         }
-        inner.sync(cx)
+        let synced = inner.sync(cx);
+        self.table.check().and(synced)
     }
 
     fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<Attr> {

@@ -223,6 +223,16 @@ impl Cached {
         }
     }
 
+    /// What nobody was told of, if nobody has it open; somebody is now, if that is to do (`told`).
+    pub(super) fn owes(&self, told: bool) -> Result<()> {
+        let mut state = self.lock();
+        if state.opens > 0 || state.errors.told {
+            return Ok(());
+        }
+        state.errors.told = told;
+        Err(state.errors.last)
+    }
+
     /// Something of it is lost, and nobody has it open any more.
     #[cfg(test)]
     pub(super) fn lose(&self) {
@@ -358,6 +368,14 @@ impl State {
             self.pages.cut(size);
         }
         self.size = Some(size);
+    }
+
+    /// Of `range` the source had `got` bytes when it was asked for at `since`, by the words of [`Reserved`].
+    fn met_end(&mut self, range: &Range<u64>, got: usize, since: (u64, u64)) {
+        let end = range.start + got as u64;
+        if end < range.end && (self.epoch, self.landed) == since {
+            self.ends_at(end, range.end);
+        }
     }
 
     /// The source has nothing from `end` on, where it was asked for up to `to`: what is there was written here and has not

@@ -2,63 +2,43 @@
 //!
 //! Lock order: its own mutex, before that of a file.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use vfs::{Attr, NodeId};
+use vfs::{Attr, NodeId, Result};
 
 use super::cached::{Cached, Use};
 use super::core::Core;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Files that are open, or of which something is in the cache: no more than are open and there is memory of, and some whose errors
-/// nobody was told of.
+/// Files that are open, or of which something is in the cache: no more than are open and there is memory of, and those whose errors
+/// nobody was told of, which are never forgotten: nothing is written behind while there are [`Table::UNTOLD`], so they become no more than
+/// that and what the memory had to be written.
 pub(super) struct Table {
     pub(super) core: Arc<Core>,
     files: Mutex<Files>,
+    /// How many are untold, for those who do not have the lock.
+    untold: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Files {
     by_id: HashMap<NodeId, Arc<Cached>>,
-    /// Those that were left with errors that nobody was told of; perhaps somebody was since.
-    untold: VecDeque<NodeId>,
-}
-
-impl Files {
-    /// Files whose errors nobody was told of are known up to so many: whoever opens none of them again will never ask.
-    const UNTOLD: usize = 1024;
-
-    fn remove_if(&mut self, id: NodeId, of: Use) -> bool {
-        let known = self.by_id.get(&id);
-        let is = known.is_some_and(|known| known.used() == of);
-        if is {
-            self.by_id.remove(&id);
-        }
-        is
-    }
-
-    /// Remembers one that was left, and forgets the oldest if there are too many.
-    fn remember(&mut self, id: NodeId) {
-        if !self.untold.contains(&id) {
-            self.untold.push_back(id);
-        }
-        if self.untold.len() > Files::UNTOLD
-            && let Some(oldest) = self.untold.pop_front()
-            && self.remove_if(oldest, Use::Untold)
-        {
-            tracing::warn!(
-                "nobody has asked what became of a file that was written behind and lost"
-            );
-        }
-    }
+    /// Those that were left with errors that nobody was told of.
+    untold: HashSet<NodeId>,
 }
 
 impl Table {
+    /// So many files may be left with errors that nobody was told of, which takes programs that close without asking, or write by memory
+    /// maps. From there on whoever writes waits for it, and is told at once.
+    const UNTOLD: usize = 1024;
+
     pub(super) fn new(core: Arc<Core>) -> Arc<Table> {
         Arc::new(Table {
             core,
             files: Mutex::default(),
+            untold: AtomicUsize::new(0),
         })
     }
 
@@ -75,6 +55,9 @@ impl Table {
         let mut files = self.files();
         let new = || Cached::new(self.core.clone(), attr.id, attr);
         let file = files.by_id.entry(attr.id).or_insert_with(new).clone();
+        // Who has it open asks.
+        files.untold.remove(&attr.id);
+        self.count(&files);
         // Before the table's lock is gone, lest somebody takes it for idle.
         file.opened(attr, since);
         file
@@ -89,9 +72,40 @@ impl Table {
         }
         match file.used() {
             Use::Needed => {}
-            Use::Untold => files.remember(file.id),
-            Use::Idle => drop(files.by_id.remove(&file.id)),
+            Use::Untold => drop(files.untold.insert(file.id)),
+            Use::Idle => {
+                files.untold.remove(&file.id);
+                files.by_id.remove(&file.id);
+            }
         }
+        self.count(&files);
+    }
+
+    fn count(&self, files: &Files) {
+        let now = files.untold.len();
+        let before = self.untold.swap(now, Ordering::Relaxed);
+        if before < Table::UNTOLD && now >= Table::UNTOLD {
+            tracing::warn!(
+                "{now} files were written behind and lost, and nobody has asked: until somebody does nothing is written behind"
+            );
+        }
+    }
+
+    /// Whether there is room for more errors that nobody may ask for.
+    pub(super) fn writes_behind(&self) -> bool {
+        self.untold.load(Ordering::Relaxed) < Table::UNTOLD
+    }
+
+    /// Tells what was lost of files that nobody has open any more. Who opens them is told as well, unless there are too many to be
+    /// remembered for that.
+    pub(super) fn check(&self) -> Result<()> {
+        let full = !self.writes_behind();
+        let mut done = Ok(());
+        for file in self.all() {
+            done = done.and(file.owes(full));
+            self.leave(&file);
+        }
+        done
     }
 
     /// Room for `bytes` more.
@@ -120,21 +134,35 @@ mod tests {
     }
 
     #[test]
-    fn files_whose_errors_nobody_was_told_of_are_not_known_for_ever() {
+    fn as_long_as_too_many_errors_are_untold_nothing_is_written_behind() {
         let table = Table::new(Core::new(1 << 20, 1).expect("a thread"));
-        let most = Files::UNTOLD as NodeId;
-        for id in 1..=most {
+        let most = Table::UNTOLD as NodeId;
+        for id in 1..most {
             left(&table, id);
         }
-        assert_eq!(table.all().len(), Files::UNTOLD);
-        // Who opens one is told, and then there is nothing to be known.
-        let file = table.open(&attr(2), 0);
-        assert!(file.lock().errors.check(&mut 0).is_err());
-        file.lock().opens -= 1;
-        table.leave(&file);
+        assert!(table.writes_behind());
+        left(&table, most);
         left(&table, most + 1);
+        assert!(!table.writes_behind());
+        assert_eq!(table.all().len(), Table::UNTOLD + 1);
+        // Who opens one is told, and then there is nothing to be known.
+        let opened = |id| {
+            let file = table.open(&attr(id), 0);
+            assert!(file.lock().errors.check(&mut 0).is_err());
+            file.lock().opens -= 1;
+            table.leave(&file);
+            assert!(table.find(id).is_none());
+        };
+        opened(1);
+        opened(2);
+        assert!(table.writes_behind());
+        // Whoever asks for all is told of all, which is enough only where there is no room for more.
+        assert!(table.check().is_err() && table.check().is_err());
+        opened(3);
         left(&table, most + 2);
-        let known = [1, 2, 3, most + 2].map(|id| table.find(id).is_some());
-        assert_eq!(known, [false, false, true, true]);
+        left(&table, most + 3);
+        assert!(!table.writes_behind());
+        assert!(table.check().is_err() && table.check().is_ok());
+        assert!(table.all().is_empty());
     }
 }

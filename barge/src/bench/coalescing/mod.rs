@@ -203,8 +203,7 @@ fn notes(
         format!(
             "loose: cache=loose, merged by the kernel; mmap: cache=mmap,cache_size={}M, merged by barge; a page each: cache=auto, \
              msize=4120 and inflight=4096, so that each of the kernel's requests goes page by page; by NFS rsize=4096, wsize=4096 and \
-             inflight=4096; by virtiofs, which has no such size, cache=none: as the program asks; local: the file system that is \
-             served",
+             inflight=4096; by virtiofs max_write=4096 and inflight=4096; local: the file system that is served",
             mib(sizes.cache)
         ),
         "TCP + 1 ms: through a relay on loopback that passes everything on half a millisecond later in each direction; it takes \
@@ -311,7 +310,7 @@ impl Served {
                 format!("{url}&rsize=4096&wsize=4096&inflight=4096"),
                 "cache=auto",
             ),
-            Way::Virtiofs => (url.clone(), "cache=none"),
+            Way::Virtiofs => (format!("{url}?max_write=4096&inflight=4096"), "cache=auto"),
         };
         Ok(Served {
             url,

@@ -12,7 +12,7 @@ pub(super) fn of(report: &Report) -> String {
          `barge bench show FILE` reads again.\n\n\
          Measured on: {}.\n\n\
          Figures are medians, with the least and the most of the runs behind them, which alternate between the columns. A ratio says how many times as good \
-         the first column is, whatever is better: above 1 it wins. `limit` is what this machine does of it at best, measured by turns with the rest. `published` is \
+         the first column is, whatever is better: above 1 it wins; from six runs on it is the median of the ratios of runs next to each other, with its 95 % confidence interval. `limit` is what this machine does of it at best, measured by turns with the rest. `published` is \
          what the system that a table comes from has told, on a machine of its own: its ratio is to be compared, its figures are not.\n\n",
         report.command,
         report.barge,
@@ -116,7 +116,7 @@ fn summary(text: &mut String, report: &Report) {
     let head = ["table", "beside", "wins", "level", "loses"].map(str::to_owned);
     table(text, &head, &lines);
     text.push_str(
-        "A row wins or loses beside the best of its peers when the runs do not overlap and the medians are more than 3 % apart.\n\nAll that is lost, worst first:\n\n",
+        "A row wins or loses beside the best of its peers when the runs do not overlap, or from six on the interval of the ratio does not reach 1, and the medians are more than 3 % apart.\n\nAll that is lost, worst first:\n\n",
     );
     if lost.is_empty() {
         text.push_str("- nothing\n");
@@ -152,9 +152,15 @@ fn figures(text: &mut String, of: &Table) {
     let line = |row: &Row| {
         let mut line = vec![plain(&row.name), row.unit.clone()];
         line.extend((0..of.columns.len()).map(|column| cell(row.cell(column))));
-        line.extend(of.peers.iter().map(|&peer| match row.verdict(peer) {
-            Some(Verdict::Loses) => format!("**{}**", times(row.cell(peer))),
-            _ => times(row.cell(peer)),
+        line.extend(of.peers.iter().map(|&peer| {
+            let times = times(row.cell(peer));
+            let interval = row.interval(peer).map_or(String::new(), |(least, most)| {
+                format!(" ({}–{})", ratio(least), ratio(most))
+            });
+            match row.verdict(peer) {
+                Some(Verdict::Loses) => format!("**{times}**{interval}"),
+                _ => times + &interval,
+            }
         }));
         if limited {
             let limit = row.limit.as_ref().map(|limit| &limit.cell);

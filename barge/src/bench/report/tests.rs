@@ -99,6 +99,31 @@ fn rows_are_won_level_and_lost_whichever_way_is_better() {
 }
 
 #[test]
+fn ratios_of_many_runs_are_of_those_next_to_each_other() {
+    // The machine becomes slower from run to run; ours is better by a twentieth each time.
+    let theirs: Vec<f64> = (1..=9).rev().map(|run| f64::from(run) * 100.0).collect();
+    let ours: Vec<f64> = theirs.iter().map(|run| run * 1.05).collect();
+    let mut noisy = ours.clone();
+    noisy[4] = 1.0;
+    let report = report("9p", "peer", vec![row("read", "op/s", &noisy, &theirs)]);
+    let Outcome::Measured(table) = &report.tables[0].outcome else {
+        panic!("it is measured");
+    };
+    let read = &table.rows[0];
+    let near = |ratio: f64, expected: f64| (ratio - expected).abs() < 1e-9;
+    assert!(near(
+        read.cell(1).and_then(|cell| cell.ratio).expect("a ratio"),
+        1.05
+    ));
+    // Of nine the second and the last but one.
+    let (least, most) = read.interval(1).expect("of many runs");
+    assert!(near(least, 1.05) && near(most, 1.05), "{least} to {most}");
+    assert_eq!(read.verdict(1), Some(Verdict::Wins));
+    assert!(text::of(&report).contains("1.05 (1.05..1.05)"));
+    assert!(markdown::of(&report).contains("| 1.05 (1.05–1.05) |"));
+}
+
+#[test]
 fn json_is_as_it_was_and_is_read_again() {
     let report = small();
     let json = shape::json(&report);

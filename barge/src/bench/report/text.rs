@@ -52,7 +52,7 @@ fn one(text: &mut String, table: &Table) {
     }
     let _ = writeln!(
         text,
-        "- median (least..most); / is how many times as good {} is, above 1 is better",
+        "- median (least..most); / is how many times as good {} is, above 1 is better, from six runs on of runs next to each other and with its 95 % confidence interval",
         table.columns[0]
     );
     if limited {
@@ -73,7 +73,13 @@ fn line(table: &Table, row: &Row, limited: bool) -> Vec<String> {
         })
     }));
     let told = |value: Option<f64>| value.map_or_else(none, ratio);
-    let to = |&peer: &usize| told(row.cell(peer).and_then(|cell| cell.ratio));
+    let to = |&peer: &usize| {
+        let to = told(row.cell(peer).and_then(|cell| cell.ratio));
+        match row.interval(peer) {
+            Some((least, most)) => format!("{to} ({}..{})", ratio(least), ratio(most)),
+            None => to,
+        }
+    };
     line.extend(table.peers.iter().map(to));
     let limit = row.limit.as_ref().and_then(|limit| limit.cell.ratio);
     line.extend(limited.then(|| told(limit)));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vfs::{Call, Cx, Errno, File, Result};
+use vfs::{Call, Cx, Errno, File, Payload, Result};
 
 use super::super::pages::{BLOCK, Pages, Run};
 use super::super::payload::Pieces;
@@ -57,6 +57,40 @@ impl Cached {
         }
         self.look_for_messages(&mut state, range);
         Ok(())
+    }
+
+    /// Writes `data` at `range` by `file` and past the cache, if nothing is to be written there and nobody changes the file below. Who
+    /// writes a part of it meanwhile does so behind this.
+    pub(in crate::pagecache) fn write_straight(
+        &self,
+        file: &dyn File,
+        cx: &Cx<'_>,
+        range: Range<u64>,
+        data: &mut dyn Payload,
+    ) -> Option<Result<usize>> {
+        let mut state = self.lock();
+        if state.exclusive || state.size.is_none() || !state.pages.begin(&range) {
+            return None;
+        }
+        state.landed = self.core.landed();
+        drop(state);
+        let done = file.write(cx, range.start, data);
+        let mut state = self.lock();
+        state.landed = self.core.landed();
+        if state.pages.is_fetched(&range) {
+            state.epoch += 1;
+        }
+        // What was here of it is of before.
+        state.pages.landed(&range, 0, false);
+        state.change = None;
+        state.size = match done {
+            Ok(count) => state.size.map(|size| size.max(range.start + count as u64)),
+            Err(_) => None,
+        };
+        state.settle();
+        drop(state);
+        self.changed.notify_all();
+        Some(done)
     }
 
     /// Has it written if there is a whole message now, or too much in all.
@@ -125,16 +159,17 @@ impl Cached {
     /// A worker's part: writes as long as there is something to be written.
     pub(in crate::pagecache) fn write_behind(&self) {
         let call = Call::detached();
-        while let Some((run, writer)) = self.next_run(false) {
+        loop {
+            let Some((run, writer)) = self.next_run(&mut self.lock(), false) else {
+                return;
+            };
             // Its error is noted, and nothing cancels it.
             let _ = self.send(run, &writer, &Cx::new(&writer.caller, &call));
         }
     }
 
     /// What is to be written next: for whoever waits for it (`all`), or for a worker, which leaves if there is nothing.
-    fn next_run(&self, all: bool) -> Option<(Run, Arc<Writer>)> {
-        let mut state = self.lock();
-        let state = &mut *state;
+    fn next_run(&self, state: &mut State, all: bool) -> Option<(Run, Arc<Writer>)> {
         let run = match all || state.urgent {
             true => state.pages.pick(state.hand, Cached::MESSAGE),
             false => loop {
@@ -194,10 +229,7 @@ impl Cached {
             // Whether it is as long as they made it is to be asked.
             state.size = None;
         }
-        if state.pages.is_clean() {
-            state.writer = None;
-            state.urgent = false;
-        }
+        state.settle();
         drop(state);
         self.changed.notify_all();
         match cancelled && written < len {
@@ -220,16 +252,14 @@ impl Cached {
             if state.pages.has_more_than(Cached::MESSAGE) {
                 self.hurry(&mut state);
             }
-            drop(state);
-            if let Some((run, writer)) = self.next_run(true) {
-                let caller = writer.caller.clone();
-                self.send(run, &writer, &cx.on_behalf_of(&caller))?;
-                continue;
-            }
-            let state = self.lock();
-            if !state.pages.is_clean() {
+            let Some((run, writer)) = self.next_run(&mut state, true) else {
+                // What is to be written behind something on its way is nobody's before that has come back.
                 drop(self.wait(state, cx)?);
-            }
+                continue;
+            };
+            drop(state);
+            let caller = writer.caller.clone();
+            self.send(run, &writer, &cx.on_behalf_of(&caller))?;
         }
     }
 
@@ -245,5 +275,15 @@ impl Cached {
         let exclusive = Exclusive(self);
         self.clean(cx)?;
         Ok(exclusive)
+    }
+}
+
+impl State {
+    /// If nothing is to be written any more, nobody is needed for it.
+    fn settle(&mut self) {
+        if self.pages.is_clean() {
+            self.writer = None;
+            self.urgent = false;
+        }
     }
 }

@@ -25,6 +25,7 @@ use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket};
 use wire::Malformed;
 
 use crate::cancel::on_cancel;
+use crate::file::AT_A_TIME;
 use crate::{ConnectError, Silence};
 
 /// How a device is driven.
@@ -38,6 +39,10 @@ pub struct Options {
     pub poll: Duration,
     /// What is done when it does not answer.
     pub silence: Silence,
+    /// The most bytes that a request reads or writes, if not as many as the device takes.
+    pub max_write: Option<usize>,
+    /// How many bytes of one read or write may be on their way at a time, if not those of eight requests.
+    pub in_flight: Option<usize>,
 }
 
 impl Default for Options {
@@ -48,6 +53,8 @@ impl Default for Options {
             // As long as a wake-up takes.
             poll: Duration::from_micros(50),
             silence: Silence::default(),
+            max_write: None,
+            in_flight: None,
         }
     }
 }
@@ -57,6 +64,9 @@ pub struct Channel {
     driver: Driver,
     client: Client,
     silence: Silence,
+    /// See [`Options`].
+    max_write: Option<usize>,
+    in_flight: Option<usize>,
     forgets: Mutex<Vec<ForgetOne>>,
     told: Once,
     this: Weak<Channel>,
@@ -109,6 +119,8 @@ impl Channel {
             driver,
             client,
             silence: options.silence,
+            max_write: options.max_write,
+            in_flight: options.in_flight,
             forgets: Mutex::default(),
             told: Once::new(),
             this: this.clone(),
@@ -118,6 +130,18 @@ impl Channel {
     /// What was agreed on.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The most bytes that a request reads or writes.
+    pub fn max_write(&self) -> usize {
+        let most = self.client.max_write();
+        self.max_write.map_or(most, |asked| asked.clamp(1, most))
+    }
+
+    /// How many requests of one read or write are in flight at a time.
+    pub(super) fn at_a_time(&self) -> usize {
+        let most = self.in_flight.map(|bytes| bytes / self.max_write());
+        most.map_or(AT_A_TIME, |most| most.clamp(1, AT_A_TIME))
     }
 
     /// How many request queues there are.

@@ -19,7 +19,7 @@ use vfs::{
 
 use super::channel::{Answer, Flight, Room};
 use super::node::FuseNode;
-use crate::file::{AT_A_TIME, in_pieces, may_open, seek_solid};
+use crate::file::{in_pieces, may_open, seek_solid};
 
 /// What the server has open for us. Dropping it closes it, without waiting for the server's answer.
 pub(super) struct Opened {
@@ -151,9 +151,9 @@ impl FuseFile {
         let queue = channel.own_queue();
         let at_a_time = match self.flags.contains(OpenFlags::APPEND) {
             true => 1,
-            false => AT_A_TIME,
+            false => channel.at_a_time(),
         };
-        let mut pieces = data.chunks(channel.client().max_write()).peekable();
+        let mut pieces = data.chunks(channel.max_write()).peekable();
         let mut flight = VecDeque::new();
         let (mut asked, mut written) = (0, 0);
         loop {
@@ -229,13 +229,14 @@ impl File for FuseFile {
         cx.may_wait()?;
         cx.call.check()?;
         let channel = self.node().channel();
-        let (queue, most) = (channel.own_queue(), channel.client().max_write());
+        let (queue, most) = (channel.own_queue(), channel.max_write());
+        let at_a_time = channel.at_a_time();
         let len = len.min(sink.room());
         let mut buffer = Vec::new();
-        let mut flight = VecDeque::with_capacity(AT_A_TIME);
+        let mut flight = VecDeque::with_capacity(at_a_time);
         let (mut asked, mut got) = (0, 0);
         loop {
-            while asked < len && flight.len() < AT_A_TIME {
+            while asked < len && flight.len() < at_a_time {
                 let size = most.min(len - asked);
                 let at = offset.checked_add(asked as u64).ok_or(Errno::EINVAL)?;
                 let request = self.ask_read(at, size);
@@ -289,7 +290,7 @@ impl File for FuseFile {
             false => offset,
         };
         in_bounds(offset, data.len())?;
-        let most = self.node().channel().client().max_write();
+        let most = self.node().channel().max_write();
         in_pieces(data, most, |behind, piece| {
             self.write_long(cx, offset + behind as u64, piece)
         })

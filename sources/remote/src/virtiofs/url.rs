@@ -10,34 +10,62 @@ use vfs::Errno;
 
 use super::channel::Options;
 use super::fs::RemoteFuse;
-use crate::url::{BadUrl, decode};
+use crate::url::{BadUrl, bytes, decode, in_flight};
 use crate::{ConnectError, Silence};
 
-/// A virtiofs server, as virtiofsd is one: `virtiofs:SOCKET`, behind which a path in its tree may stand. `%`
+/// A virtiofs server, as virtiofsd is one: `virtiofs:SOCKET`, behind which a path in its tree may stand, and `?` with parameters:
+/// `max_write=BYTES` that a request reads or writes at most, `inflight=BYTES` of one read or write that may be on their way at a time,
+/// `soft` and `timeo=TENTHS`, for a server that does not answer ([`Silence`]), and `hard`, for one that is waited for without end. `%`
 /// and two hexadecimal digits stand for a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     place: PathBuf,
     /// What is done when it does not answer.
     pub silence: Silence,
+    /// See [`Options`].
+    max_write: Option<usize>,
+    in_flight: Option<usize>,
 }
 
 impl Url {
     pub(crate) fn parse(text: &str, place: &str) -> Result<Url, BadUrl> {
-        let bad = |expected: &str| BadUrl::new(text, expected);
-        let place = decode(place).map_err(|expected| bad(&expected))?;
-        match place.is_empty() {
-            false => Ok(Url {
-                place: place.into(),
-                silence: Silence::default(),
-            }),
-            true => Err(bad("virtiofs:SOCKET")),
+        Url::read(place).map_err(|expected| BadUrl::new(text, &expected))
+    }
+
+    /// [`Url::parse`], which errs with what was expected.
+    fn read(text: &str) -> Result<Url, String> {
+        let (place, query) = text.split_once('?').unwrap_or((text, ""));
+        if place.is_empty() {
+            return Err("virtiofs:SOCKET".into());
         }
+        let mut url = Url {
+            place: decode(place)?.into(),
+            silence: Silence::default(),
+            max_write: None,
+            in_flight: None,
+        };
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let value = decode(value)?;
+            match name {
+                "max_write" => url.max_write = Some(max_write(&value)?),
+                "inflight" => url.in_flight = Some(in_flight(&value)?),
+                "timeo" => url.silence.timeo = Silence::timeo(&value)?,
+                "soft" if value.is_empty() => url.silence.soft = true,
+                "hard" if value.is_empty() => url.silence.soft = false,
+                _ => {
+                    return Err(format!(
+                        "max_write=, inflight=, timeo=, soft or hard, not '{name}'"
+                    ));
+                }
+            }
+        }
+        Ok(url)
     }
 
     /// Mounts what listens at the socket.
     pub fn connect(&self) -> Result<Arc<RemoteFuse>, ConnectError> {
-        mount(&self.place, self.silence)
+        self.mount(&self.place)
     }
 
     /// Mounts what listens at the beginning of the path, and says what is left of it.
@@ -52,10 +80,23 @@ impl Url {
         let socket = socket.unwrap_or(&self.place);
         let path = self.place.strip_prefix(socket).unwrap_or(Path::new(""));
         // It was decoded from text.
-        Ok((
-            mount(socket, self.silence)?,
-            path.to_string_lossy().into_owned(),
-        ))
+        Ok((self.mount(socket)?, path.to_string_lossy().into_owned()))
+    }
+
+    fn mount(&self, socket: &Path) -> Result<Arc<RemoteFuse>, ConnectError> {
+        let shown = socket.display();
+        let stream = UnixStream::connect(socket).map_err(|error| {
+            let why = format!("cannot connect to {shown}: {error}");
+            ConnectError::new(Errno::from(error), why)
+        })?;
+        let options = Options {
+            silence: self.silence,
+            max_write: self.max_write,
+            in_flight: self.in_flight,
+            ..Options::default()
+        };
+        RemoteFuse::mount(stream, options)
+            .map_err(|error| ConnectError::new(error.errno(), format!("{shown}: {error}")))
     }
 
     pub(crate) fn path(&self) -> &[u8] {
@@ -63,18 +104,11 @@ impl Url {
     }
 }
 
-fn mount(socket: &Path, silence: Silence) -> Result<Arc<RemoteFuse>, ConnectError> {
-    let shown = socket.display();
-    let stream = UnixStream::connect(socket).map_err(|error| {
-        let why = format!("cannot connect to {shown}: {error}");
-        ConnectError::new(Errno::from(error), why)
-    })?;
-    let options = Options {
-        silence,
-        ..Options::default()
-    };
-    RemoteFuse::mount(stream, options)
-        .map_err(|error| ConnectError::new(error.errno(), format!("{shown}: {error}")))
+/// As FUSE has it: a page at least.
+fn max_write(text: &str) -> Result<usize, String> {
+    let size = bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+    let size = size.filter(|&size| size >= 4096);
+    size.ok_or_else(|| format!("max_write= with bytes from 4096 on, not '{text}'"))
 }
 
 impl fmt::Display for Url {
@@ -85,6 +119,8 @@ impl fmt::Display for Url {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn parse(place: &str) -> Result<Url, BadUrl> {
@@ -97,6 +133,24 @@ mod tests {
         assert_eq!(url.to_string(), "virtiofs:/run/a b");
         assert_eq!(url.place.as_os_str(), "/run/a b");
         assert!(parse("").is_err() && parse("%zz").is_err());
+    }
+
+    #[test]
+    fn parameters_are_read() {
+        let url = parse("/s%3f?max_write=4k&inflight=4096&soft&timeo=15").expect("good");
+        assert_eq!(url.place.as_os_str(), "/s?");
+        assert_eq!((url.max_write, url.in_flight), (Some(4096), Some(4096)));
+        assert!(url.silence.soft && url.silence.timeo == Duration::from_millis(1500));
+        assert!(!parse("/s?soft&hard").expect("good").silence.soft);
+        for bad in [
+            "/s?max_write=4095",
+            "/s?inflight=some",
+            "/s?soft=1",
+            "/s?msize=8192",
+            "?soft",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Slow {
             queues: 1,
             depth: 16,
             poll: Duration::ZERO,
-            silence: Default::default(),
+            ..virtiofs::Options::default()
         };
         let channel = Channel::mount(socket.try_clone().expect("a copy"), options);
         let mut slow = Slow {

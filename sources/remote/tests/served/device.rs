@@ -9,12 +9,18 @@ use std::time::Duration;
 
 use engine::{Engine, Tuning};
 use fuse::server::{Options, Server};
+use layers::Fault;
+use layers::fault::{What, When};
 use memory::Memory;
 use remote::virtiofs::{self, RemoteFuse};
 use rustix::event::{EventfdFlags, eventfd};
-use vfs::{Export, FileSystem};
+use sys::payload::{SlicePayload, SliceSink};
+use vfs::{Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags, Want};
+use vfs_testkit::bed::{ok, pattern};
 use vfs_testkit::{Profile, Subject, clock};
 use virtqueue::{Config, Device, Stop};
+
+use crate::landing::with_cx;
 
 /// A device and what drives it. Stops when dropped.
 pub(crate) struct Shared {
@@ -97,7 +103,7 @@ pub(crate) fn mounted(
         queues,
         depth: 16,
         poll,
-        silence: Default::default(),
+        ..virtiofs::Options::default()
     };
     let mount = RemoteFuse::mount(socket, options).expect("mounted");
     (shared, mount)
@@ -132,4 +138,39 @@ mod by_polling {
     }
 
     vfs_testkit::conformance!(subject);
+}
+
+#[test]
+fn who_wants_small_requests_one_at_a_time_has_them() {
+    const PAGE: usize = 4096;
+    let fault = Arc::new(Fault::new(1, Arc::new(|| Duration::ZERO)));
+    let fs = layers::stack(Memory::new(clock()), fault.clone());
+    let (_shared, socket) = Shared::of(fs, Options::default());
+    let options = virtiofs::Options {
+        max_write: Some(PAGE),
+        in_flight: Some(PAGE),
+        ..virtiofs::Options::default()
+    };
+    let mount = RemoteFuse::mount(socket, options).expect("mounted");
+    let file = with_cx(|cx| {
+        let (name, mode) = (ok(Name::new(b"file")), Mode::exactly(0o600));
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        ok(ok(mount.root(cx)).create(cx, name, flags, mode)).1
+    });
+    let data = pattern(4 * PAGE, 1);
+    fault.add(Op::Write, When::Nth(2), What::Fail(Errno::EIO));
+    let write = |cx: &Cx<'_>| file.write(cx, 0, &mut SlicePayload::new(&data));
+    assert_eq!(with_cx(write), Ok(PAGE));
+    // What would have come behind was not sent.
+    assert_eq!(
+        with_cx(|cx| ok(file.attr(cx, Want::SIZE)).size),
+        PAGE as u64
+    );
+    fault.clear();
+    assert_eq!(with_cx(write), Ok(data.len()));
+    let mut memory = vec![0; data.len()];
+    fault.add(Op::Read, When::Nth(3), What::Fail(Errno::EIO));
+    let read = |cx: &Cx<'_>| file.read(cx, 0, 4 * PAGE, &mut SliceSink::new(&mut memory));
+    assert_eq!(with_cx(read), Ok(2 * PAGE));
+    assert_eq!(memory[..2 * PAGE], data[..2 * PAGE]);
 }

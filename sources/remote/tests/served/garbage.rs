@@ -162,7 +162,7 @@ proptest! {
             queues: 1,
             depth: 4,
             poll: Duration::ZERO,
-            silence: Default::default(),
+            ..virtiofs::Options::default()
         };
         if let Ok(mount) = RemoteFuse::mount(socket, options) {
             for _ in 0..4 {
