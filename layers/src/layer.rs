@@ -211,6 +211,12 @@ pub trait Layer: Send + Sync + 'static {
     /// What it can do, over something that can do what `inner` says.
     fn capabilities(&self, inner: Capabilities) -> Capabilities;
 
+    /// Whether it makes nothing of [`vfs::Op::Read`] and [`vfs::Op::Write`], does not want to know of them, and leaves [`vfs::Op::Open`] its
+    /// flags: then the host may do them without it ([`vfs::File::backing`]).
+    fn leaves_contents(&self) -> bool {
+        false
+    }
+
     forward! { declare:
         id above
         root resolve sync
@@ -224,6 +230,10 @@ pub trait Layer: Send + Sync + 'static {
 impl<L: Layer + ?Sized> Layer for Arc<L> {
     fn capabilities(&self, inner: Capabilities) -> Capabilities {
         (**self).capabilities(inner)
+    }
+
+    fn leaves_contents(&self) -> bool {
+        (**self).leaves_contents()
     }
 
     forward! { shared:

@@ -57,6 +57,10 @@ impl Layer for Owned {
         inner
     }
 
+    fn leaves_contents(&self) -> bool {
+        true
+    }
+
     fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<Attr> {
         Ok(self.attr_out(inner.attr(cx, want)?))
     }

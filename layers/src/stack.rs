@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
 use vfs::{
-    Access, Allocate, Attr, Broken, Capabilities, CopyHow, Cx, DirEntry, DirSink, Entry, Errno,
-    Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node, NodeId,
-    OpenFlags, Payload, Plus, RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want, XattrFlags,
+    Access, Allocate, Attr, Backing, Broken, Capabilities, CopyHow, Cx, DirEntry, DirSink, Entry,
+    Errno, Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node,
+    NodeId, OpenFlags, Payload, Plus, RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want,
+    XattrFlags,
 };
 
 use crate::{Layer, Opened};
@@ -326,6 +327,13 @@ impl<L: Layer> File for LayeredFile<L> {
 
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
         self.layer.lease(self.opened(), cx, kind, broken)
+    }
+
+    fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
+        match self.layer.leaves_contents() {
+            true => self.inner.backing(cx),
+            false => None,
+        }
     }
 }
 

@@ -14,6 +14,10 @@ impl Layer for Through {
         inner
     }
 
+    fn leaves_contents(&self) -> bool {
+        true
+    }
+
     forward! {
         id above
         root resolve sync

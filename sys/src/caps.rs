@@ -36,6 +36,22 @@ pub fn put_over_files(in_force: bool) -> rustix::io::Result<()> {
     rustix::thread::set_capabilities(None, CapabilitySets { effective, ..now })
 }
 
+/// Does `what` while `fewer` are out of force for the calling thread.
+pub fn without<T>(
+    fewer: CapabilitySet,
+    what: impl FnOnce() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    let now = rustix::thread::capabilities(None)?;
+    let less = CapabilitySets {
+        effective: now.effective - fewer,
+        ..now
+    };
+    rustix::thread::set_capabilities(None, less)?;
+    let done = what();
+    rustix::thread::set_capabilities(None, now)?;
+    done
+}
+
 /// Gives up all capabilities of the calling thread but `kept`, for good, and so those of the threads that
 /// it starts from then on.
 pub fn keep(kept: CapabilitySet) -> io::Result<()> {
@@ -63,6 +79,14 @@ mod tests {
             assert_eq!(effective(), kept);
         });
         thread.join().expect("it holds");
+    }
+
+    #[test]
+    fn what_is_out_of_force_for_a_while_is_in_force_again() {
+        let before = effective();
+        let during = without(CapabilitySet::FSETID, || Ok(effective()));
+        assert_eq!(during, Ok(before - CapabilitySet::FSETID));
+        assert_eq!(effective(), before);
     }
 
     #[test]

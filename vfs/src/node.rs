@@ -1,9 +1,10 @@
 //! Nodes and open files.
 //!
 //! Every method may be called from many threads at once. None has a default body: a source or a
-//! layer decides each.
+//! layer decides each. But for [`File::backing`], which nobody misses where it is forgotten.
 
 use core::any::Any;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use bitflags::bitflags;
@@ -201,7 +202,18 @@ pub trait File: Send + Sync {
     /// [`LeaseKind::Read`] of a file open for reading only, [`LeaseKind::Write`] of one open for both. `EAGAIN` if
     /// somebody has the file open in a way that conflicts; `ENFILE` if there are too many leases; `EOPNOTSUPP` where the source cannot see everybody.
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>>;
+
+    /// The file of this host that [`File::read`] and [`File::write`] read and write, and do nothing else: then whoever asks may have
+    /// the host do that without asking here, also for other opens of the same node. Nothing where there is none, which is never an error.
+    fn backing(&self, _cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
+        None
+    }
 }
+
+/// See [`File::backing`]: a descriptor that stays open as long as this.
+pub trait Backing: AsFd + Send + Sync {}
+
+impl<T: AsFd + Send + Sync> Backing for T {}
 
 /// Opens `node`, a source's own, by `open`, which knows nothing of [`OpenFlags::OWNER`].
 pub fn open_by_owner<T>(

@@ -181,6 +181,16 @@ fn mounting(machine: &Machine) -> Vec<Finding> {
         ),
         piece(
             MOUNTING,
+            "passthrough",
+            machine.kernel_is((6, 9)),
+            (
+                "the kernel reads and writes a directory's files by itself, for root",
+                "a directory's files are read and written by barge, at a fraction of the speed",
+            ),
+            "Linux 6.9 or later",
+        ),
+        piece(
+            MOUNTING,
             "user namespaces",
             user_namespaces(machine),
             (

@@ -1,7 +1,7 @@
 //! `barge doctor`: what works on this machine, and what each missing piece costs and what brings it.
 //!
 //! A [`Machine`] is asked, [`look`] judges, [`show`] tells. Nothing is changed, nothing but a port of the loopback is opened, and no
-//! program is run. What barge does not use is not told of: locked memory, FUSE's passthrough and its io_uring.
+//! program is run. What barge does not use is not told of: locked memory, FUSE's io_uring.
 
 mod look;
 mod machine;

@@ -2,6 +2,7 @@
 
 mod kernel;
 pub(crate) mod options;
+mod passing;
 mod window;
 
 use std::path::{Path, PathBuf};
@@ -13,13 +14,14 @@ use std::time::Duration;
 
 use clap::Args;
 use engine::{Driven, Engine, Tuning};
-use fuse::server::Server;
+use fuse::server::{Server, Session};
 use layers::{Owned, PageCache, ReadOnly, stack};
 use transports::Addr;
 use transports::fusedev::{Mount, MountFlag};
 use vfs::{Call, Caller, Cx, Export};
 
 use self::options::MountOption;
+use self::passing::Passing;
 use crate::seeing::{Seeing, SourceCache, Sources};
 use crate::source::{self, Source};
 use crate::touched::TouchedFile;
@@ -35,7 +37,8 @@ pub(crate) struct MountArgs {
     /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, nosuid, nodev, noexec, noatime, sync, fsname=NAME; and
     /// cache=none|readahead|mmap|loose, what is kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
     /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
-    /// writeback, it may write behind, where nobody else changes the source; uid=N, gid=N, whose everything is shown to be; soft, calls
+    /// writeback, it may write behind, where nobody else changes the source; passthrough=auto|off, whether it reads and writes the files of a
+    /// local directory by itself, which takes root, Linux 6.9 and cache=auto or never, and is not seen by http= (auto); uid=N, gid=N, whose everything is shown to be; soft, calls
     /// that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS, for how long a server that is lost is
     /// waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of an image in an object store is kept, up to
     /// cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is for fstab alone is passed over
@@ -145,7 +148,12 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     let failed = |error| Failure::new(trouble::mounting(&args.dir, "fuse", &error));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
-    let channels = drive(&engine, &server, &mount).map_err(|error| {
+    let mut session = server.session();
+    if options.passthrough && touched.is_none() {
+        let files = mount.files().map_err(Failure::new)?;
+        session = session.passing_through(Arc::new(Passing(files)));
+    }
+    let channels = drive(&engine, session, server.longest(), &mount).map_err(|error| {
         // The first error is the one to tell.
         let _ = mount.unmount();
         failed(error)
@@ -257,10 +265,15 @@ enum Event {
 }
 
 /// Serves requests by as many threads as there are processors: the kernel gives each to one that is free.
-fn drive(engine: &Arc<Engine>, server: &Server, mount: &Mount) -> std::io::Result<Vec<Driven>> {
-    let queues = engine.queues(Arc::new(server.session()));
+fn drive(
+    engine: &Arc<Engine>,
+    session: Session,
+    longest: usize,
+    mount: &Mount,
+) -> std::io::Result<Vec<Driven>> {
+    let queues = engine.queues(Arc::new(session));
     (0..available_parallelism()?.get())
-        .map(|_| queues.drive(Arc::new(mount.channel(server.longest())?), None))
+        .map(|_| queues.drive(Arc::new(mount.channel(longest)?), None))
         .collect()
 }
 

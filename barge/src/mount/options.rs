@@ -32,6 +32,8 @@ pub(super) enum MountOption {
     /// How large that may become.
     CacheDirSize(u64),
     Writeback,
+    /// The kernel reads and writes files of a directory by itself, where it can.
+    Passthrough(bool),
     /// Calls that are not answered in time fail, or wait for ever.
     Soft(bool),
     /// How long what is waited for may take.
@@ -114,6 +116,11 @@ impl FromStr for MountOption {
                 TierOptions::size(value).map_err(|what| format!("expected {what}"))?,
             ),
             ("writeback", "") => MountOption::Writeback,
+            ("passthrough", "auto") => MountOption::Passthrough(true),
+            ("passthrough", "off") => MountOption::Passthrough(false),
+            ("passthrough", other) => {
+                return Err(format!("expected auto or off, got '{other}'"));
+            }
             ("soft", "") => MountOption::Soft(true),
             ("hard", "") => MountOption::Soft(false),
             ("timeo", value) => MountOption::Timeo(
@@ -148,6 +155,8 @@ pub(crate) fn is_for_fstab(name: &str) -> bool {
 pub(super) struct Settled {
     pub(super) mount: MountOptions,
     pub(super) fuse: fuse::server::Options,
+    /// Whether the kernel is to read and write files by itself.
+    pub(super) passthrough: bool,
     /// The page cache, if there is one.
     pub(super) pages: Option<pagecache::Options>,
     /// Whose everything is shown to be.
@@ -184,6 +193,7 @@ pub(super) fn settle(
     let mut owned = Owned::default();
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
+    let mut passthrough = true;
     for option in options {
         match (option, &mut kernel_flags) {
             (MountOption::Flag(flag), Some(flags)) => flag.apply(flags),
@@ -200,6 +210,7 @@ pub(super) fn settle(
             MountOption::CacheDir(named) => dir = Some(named.clone()),
             MountOption::CacheDirSize(bytes) => size = Some(*bytes),
             MountOption::Writeback => fuse.writeback = true,
+            MountOption::Passthrough(wanted) => passthrough = *wanted,
             MountOption::Soft(soft) => {
                 let url = remote(&mut from)?;
                 url.silence().soft = *soft;
@@ -250,7 +261,17 @@ pub(super) fn settle(
     // Of an image nobody else is told, and the kernel checks permissions.
     let image = matches!(source, Source::Tree(tree) if tree.image().is_some());
     fuse.without_open = image && fuse.cache == fuse::server::Cache::Always;
+    // What the kernel does by itself tells nobody, not even itself the times of what is written through memory maps: they may be
+    // kept for moments only. And who wants to see what is done wants to see that.
+    let directory = matches!(source, Source::Tree(barge_client::Source::HostDir(_)));
+    let moments = matches!(
+        fuse.cache,
+        fuse::server::Cache::Never | fuse::server::Cache::Auto
+    );
+    let by_itself = pages.is_none() && moments && !fuse.writeback && http.is_none();
+    passthrough &= directory && !overlaid && by_itself;
     Ok(Settled {
+        passthrough,
         read_only: mount.is_read_only(),
         mount,
         fuse,

@@ -19,6 +19,7 @@ mod nfs;
 mod objects;
 mod overlay;
 mod pack;
+mod passthrough;
 mod reconnect;
 mod report;
 mod restart;

@@ -27,6 +27,10 @@ impl Mounted {
         Mounted(child)
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     fn signal(&self) {
         let pid = Pid::from_raw(self.0.id() as i32).expect("a process");
         kill_process(pid, Signal::TERM).expect("asked");

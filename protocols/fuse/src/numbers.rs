@@ -77,6 +77,8 @@ bitflags! {
         const CREATE_SUPP_GROUP = 1 << 34;
         /// Files of direct I/O can be mapped all the same.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        /// The client may read and write by itself what backs a file.
+        const PASSTHROUGH = 1 << 37;
 
         const _ = !0;
     }
@@ -92,6 +94,8 @@ bitflags! {
         const CACHE_DIR = 1 << 3;
         /// Direct writes of one file may run at once.
         const PARALLEL_DIRECT_WRITES = 1 << 6;
+        /// The client reads and writes what backs the file by itself. Goes with no flag for caches.
+        const PASSTHROUGH = 1 << 7;
     }
 
     /// `flags` of OPEN and CREATE: Linux's open(2) flags, as the architecture of both sides has them.

@@ -126,6 +126,11 @@ impl Device {
         limits::FINE_TIMES.contains(&self.magic)
     }
 
+    /// Whether reading and writing an open file is known not to depend on who does it.
+    pub(crate) fn reads_for_anybody(&self) -> bool {
+        limits::FOR_ANYBODY.contains(&self.magic)
+    }
+
     /// Whether memory is all it has.
     pub(crate) fn is_memory(&self) -> bool {
         self.class == Class::Memory

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, OFlags};
 use sys::errno;
 use vfs::{
-    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease, LeaseKind,
-    OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
+    LeaseKind, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use crate::attr::{self, Target};
@@ -196,6 +196,14 @@ impl File for HostFile {
 
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
         lease::take(self, cx, kind, broken)
+    }
+
+    fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
+        let plain = self.is_plain().is_ok() && self.node().device().reads_for_anybody();
+        plain
+            .then(|| self.fd(cx.patience).ok())
+            .flatten()
+            .map(|fd| fd as _)
     }
 }
 

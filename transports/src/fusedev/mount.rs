@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{getgid, getuid};
 
-use super::Channel;
+use super::{Channel, Files};
 
 /// How a tree is mounted.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +62,11 @@ impl Mount {
     pub fn channel(&self, longest: usize) -> io::Result<Channel> {
         let device = sys::fuse::clone_device(self.device.as_fd())?;
         Channel::new(device, longest, self.at.display().to_string())
+    }
+
+    /// Where its kernel is told of files that it may read and write by itself.
+    pub fn files(&self) -> io::Result<Files> {
+        Ok(Files::new(self.device.try_clone()?))
     }
 
     /// Takes it out of the tree of names. What is open stays so until it is closed, or this process ends. Files' contents

@@ -137,6 +137,11 @@ fn what_the_kernel_says_counts() {
             &["EROFS of files", "9p", "nfs", "virtiofs"][..],
         ),
         (
+            "proc/sys/kernel/osrelease",
+            "6.8.12",
+            &["passthrough", "EROFS of files", "9p", "nfs", "virtiofs"],
+        ),
+        (
             "proc/filesystems",
             "\text4\n",
             &["EROFS of files", "overlayfs"],

@@ -10,6 +10,10 @@ use crate::layout::InitOut;
 use crate::message::InitIn;
 use crate::numbers::{EXTENSIONS_MINOR, InitFlags, MAJOR, MINOR, OLDEST_MINOR, PAGE};
 
+/// Files are backed by file systems that are on no other: Linux stacks two in all (`FILESYSTEM_MAX_STACK_DEPTH`), and leaves the
+/// second to an overlayfs above the mount.
+const STACK_DEPTH: u32 = 1;
+
 /// What INIT agreed on.
 #[derive(Clone, Copy)]
 pub(super) struct Agreed {
@@ -127,6 +131,10 @@ impl Turn<'_> {
                 true => (max_write / PAGE) as u16,
                 false => 0,
             },
+            max_stack_depth: match agreed.has(InitFlags::PASSTHROUGH) {
+                true => STACK_DEPTH,
+                false => 0,
+            },
             ..InitOut::default()
         };
         self.reply(&[&answer.encode()])
@@ -163,6 +171,10 @@ impl Session {
                 InitFlags::NO_OPEN_SUPPORT,
             ),
             (options.writeback, InitFlags::WRITEBACK_CACHE),
+            (
+                self.ways.is_some() && !options.writeback,
+                InitFlags::PASSTHROUGH,
+            ),
             (options.announce_submounts, InitFlags::SUBMOUNTS),
             (
                 options.posix_locks && !options.without_open,

@@ -23,6 +23,7 @@ mod meta;
 mod nodes;
 mod open;
 mod options;
+mod passthrough;
 mod reply;
 mod shards;
 mod walk;
@@ -38,6 +39,7 @@ use self::handles::{Handles, Open};
 use self::init::Agreed;
 use self::lock::Lockers;
 use self::nodes::{Known, Nodes};
+use self::passthrough::Ways;
 use self::shards::{Life, lock};
 use crate::layout::InterruptIn;
 use crate::message::{
@@ -47,6 +49,7 @@ use crate::numbers::InitFlags;
 use crate::{Form, Undecodable};
 
 pub use self::options::{Cache, Options};
+pub use self::passthrough::Backings;
 
 /// Serves an exported tree over FUSE.
 #[derive(Clone)]
@@ -81,6 +84,7 @@ impl Server {
             capabilities: export.fs.capabilities(),
             life: AtomicU64::new(0),
             agreed: AtomicU64::new(0),
+            ways: None,
             export,
             options,
         }
@@ -99,6 +103,8 @@ pub struct Session {
     agreed: AtomicU64,
     handles: Handles,
     nodes: Nodes,
+    /// Where the client may read and write files by itself.
+    ways: Option<Arc<Ways>>,
     /// Of this life.
     lockers: Mutex<Arc<Lockers>>,
 }
@@ -113,6 +119,13 @@ pub struct Figures {
 }
 
 impl Session {
+    /// Lets the client read and write by itself the files that have a [`vfs::File::backing`], by `backings`. Not together with
+    /// [`Options::writeback`], and for a client on this host.
+    pub fn passing_through(mut self, backings: Arc<dyn Backings>) -> Session {
+        self.ways = Some(Arc::new(Ways::new(backings)));
+        self
+    }
+
     fn agreed(&self) -> Option<Agreed> {
         Agreed::unpack(self.agreed.load(Ordering::Acquire))
     }
@@ -141,6 +154,9 @@ impl Session {
         self.agreed.store(life, Ordering::Release);
         self.life.store(life, Ordering::Release);
         *lockers = Lockers::new(&self.export);
+        if let Some(ways) = &self.ways {
+            ways.begin(life);
+        }
         let past = (self.handles.begin(life), self.nodes.begin(life));
         // Letting them go may take time.
         drop(lockers);

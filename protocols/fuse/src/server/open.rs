@@ -1,16 +1,18 @@
 //! OPEN, OPENDIR, CREATE, TMPFILE, FLUSH, RELEASE: handles begin and end.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use vfs::{Caller, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr};
+use vfs::{Caller, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr, Want};
 
 use super::Turn;
 use super::handles::{Locked, Open, Reserved};
 use super::lock::Owners;
 use super::nodes::Known;
+use super::passthrough::Going;
 use crate::layout::{CreateIn, EntryOut, FlushIn, OpenIn, OpenOut, ReleaseIn};
-use crate::numbers::{Flags, InitFlags, OPEN_KILL_SUIDGID, RELEASE_FLOCK_UNLOCK};
+use crate::numbers::{Flags, Fopen, InitFlags, OPEN_KILL_SUIDGID, RELEASE_FLOCK_UNLOCK};
 use crate::words;
 
 impl Turn<'_> {
@@ -43,7 +45,8 @@ impl Turn<'_> {
             };
             file.setattr(&self.cx, &cut)?;
         }
-        let opened = self.opened_as(place, self.open_of(node, file, flags))?;
+        let open = self.on_its_way(self.header.nodeid, self.open_of(node, file, flags));
+        let opened = self.opened_as(place, open)?;
         self.reply(&[&opened.encode()])
     }
 
@@ -131,7 +134,8 @@ impl Turn<'_> {
             self.peer.nodes.made(self.life, &*entry.node);
         }
         let looked = self.entry_out(&up, &entry)?;
-        let opened = self.opened_as(place, self.open_of(entry.node, file, flags))?;
+        let open = self.on_its_way(looked.nodeid, self.open_of(entry.node, file, flags));
+        let opened = self.opened_as(place, open)?;
         self.reply(&[&looked.encode(), &opened.encode()])
     }
 
@@ -153,15 +157,39 @@ impl Turn<'_> {
             },
             file,
             flags,
+            going: None,
         }
     }
 
+    /// Has the client read and write the file by itself, if it can. What has set-id bits goes by here: who may write to it and leave
+    /// them is told apart here alone.
+    fn on_its_way(&self, nodeid: u64, mut open: Open) -> Open {
+        const SET_ID: u32 = 0o6000;
+        if let Some(ways) = &self.peer.ways
+            && self.agreed.has(InitFlags::PASSTHROUGH)
+        {
+            open.going = ways.go(self.life, nodeid, |backings| {
+                let backing = open.file.backing(&self.cx)?;
+                let attr = open.file.attr(&self.cx, Want::BASIC).ok()?;
+                match attr.mode & SET_ID {
+                    0 => backings.open(backing.as_fd()),
+                    _ => None,
+                }
+            });
+        }
+        open
+    }
+
     fn opened_as(&self, place: Reserved<'_>, open: Open) -> Result<OpenOut> {
-        let flags = self.peer.options.open_flags(open.is_directory());
+        let backing = open.going.as_ref().and_then(Going::backing);
+        let flags = match backing {
+            Some(_) => Fopen::PASSTHROUGH,
+            None => self.peer.options.open_flags(open.is_directory()),
+        };
         Ok(OpenOut {
             fh: place.keep(self.life, open)?,
             open_flags: flags.bits(),
-            backing_id: 0,
+            backing_id: backing.map_or(0, |number| number.get() as i32),
         })
     }
 

@@ -36,6 +36,23 @@ fn what_is_written_is_on_the_host_and_back() {
 }
 
 #[test]
+fn a_file_is_backed_by_itself_and_a_directory_by_nothing() {
+    let options = hostdir::Options::default();
+    let bed = Bed::at("/dev/shm".into(), options.clone());
+    let (_, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
+    let backing = file.backing(&root()).expect("tmpfs");
+    rustix::io::pwrite(&*backing, b"data", 0).expect("writes");
+    assert_eq!(read(&root(), &*file, 0, 100), Ok(b"data".to_vec()));
+    let dir = bed.root.open(&root(), OpenFlags::READ).expect("opens");
+    assert!(dir.backing(&root()).is_none());
+    // What only some processes may read so.
+    let proc = hostdir::HostDir::open("/proc/self/status", options).expect("exports");
+    let status = vfs::FileSystem::root(&*proc, &root()).expect("a root");
+    let status = status.open(&root(), OpenFlags::READ).expect("opens");
+    assert!(status.backing(&root()).is_none());
+}
+
+#[test]
 fn an_open_file_survives_unlink_rename_and_mode_0() {
     let bed = Bed::fixed();
     let (entry, file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");

@@ -1,0 +1,251 @@
+//! `barge mount` of a directory whose files the kernel reads and writes by itself (Linux 6.9, root).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::mount::{Mounted, may_mount};
+use crate::served::{BARGE, has, said};
+
+/// More than all else that barge reads and writes in a test.
+const MUCH: usize = 4 << 20;
+
+/// A directory and its mount.
+struct Bed {
+    mounted: Mounted,
+    share: TempDir,
+    at: TempDir,
+}
+
+impl Bed {
+    /// With these options; nothing where it cannot be.
+    fn new(options: &str) -> Option<Bed> {
+        let kernel = rustix::system::uname();
+        let mut numbers = kernel.release().to_str().expect("text").split('.');
+        let mut number = || numbers.next().and_then(|text| text.parse::<u32>().ok());
+        let old = (number(), number()) < (Some(6), Some(9));
+        if !may_mount() || !rustix::process::geteuid().is_root() || old {
+            eprintln!("skipped: the kernel reads and writes by itself from 6.9 on, for root");
+            return None;
+        }
+        // On a file system that does it on every machine.
+        let share = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let at = tempfile::tempdir().expect("a directory");
+        let from = share.path().to_str().expect("text");
+        let mounted = Mounted::new(&[from, "-o", options], at.path());
+        Some(Bed { mounted, share, at })
+    }
+
+    fn here(&self, name: &str) -> PathBuf {
+        self.at.path().join(name)
+    }
+
+    fn host(&self, name: &str) -> PathBuf {
+        self.share.path().join(name)
+    }
+
+    /// How many bytes barge reads and writes while `what` is done.
+    fn moved(&self, what: impl FnOnce()) -> usize {
+        let io = format!("/proc/{}/io", self.mounted.id());
+        let moved = || {
+            let text = fs::read_to_string(&io).expect("it runs");
+            let of = |line: &str| line.split_once("char: ")?.1.parse::<usize>().ok();
+            text.lines().filter_map(of).sum::<usize>()
+        };
+        let before = moved();
+        what();
+        moved() - before
+    }
+}
+
+fn text(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 / 3) as u8).collect()
+}
+
+fn open(path: &Path) -> File {
+    let mut how = OpenOptions::new();
+    how.read(true).write(true).open(path).expect("opened")
+}
+
+#[test]
+fn the_server_sees_nothing_of_reads_and_writes_in_whichever_order_a_file_is_opened() {
+    let Some(bed) = Bed::new("passthrough=auto") else {
+        return;
+    };
+    let text = text(MUCH);
+    let moved = bed.moved(|| {
+        let made = File::create(bed.here("f")).expect("made");
+        made.write_all_at(&text, 0).expect("written");
+        let reading = File::open(bed.here("f")).expect("opened");
+        let both = open(&bed.here("f"));
+        drop(made);
+        for file in [&reading, &both] {
+            let mut read = vec![0; MUCH];
+            file.read_exact_at(&mut read, 0).expect("read");
+            assert!(read == text);
+        }
+        drop(both);
+        assert!(fs::read(bed.here("f")).expect("read") == text);
+        let mut more = OpenOptions::new();
+        let mut more = more.append(true).open(bed.here("f")).expect("opened");
+        more.write_all(&text).expect("written");
+        assert_eq!(more.metadata().expect("there").len(), 2 * MUCH as u64);
+    });
+    assert!(moved < MUCH, "{moved}");
+    assert!(fs::read(bed.host("f")).expect("read") == text.repeat(2));
+}
+
+#[test]
+fn the_server_does_it_where_it_is_told_to() {
+    for options in [
+        "passthrough=off",
+        "cache=always",
+        "cache=metadata",
+        "cache=loose",
+        "cache=readahead",
+    ] {
+        let Some(bed) = Bed::new(options) else {
+            return;
+        };
+        let moved = bed.moved(|| {
+            let file = File::create(bed.here("f")).expect("made");
+            (&file).write_all(&text(MUCH)).expect("written");
+            file.sync_all().expect("synchronized");
+        });
+        assert!(moved >= MUCH, "{options}: {moved}");
+    }
+    let http = tempfile::tempdir().expect("a directory");
+    let http = format!("unix:{}", http.path().join("http").display());
+    let Some(bed) = Bed::new(&format!("http={http}")) else {
+        return;
+    };
+    fs::write(bed.here("f"), "text").expect("written");
+    let seen = Command::new(BARGE)
+        .args(["top", &http, "--json", "--once"])
+        .output();
+    let seen = String::from_utf8(seen.expect("runs").stdout).expect("text");
+    assert!(seen.contains("FUSE_WRITE"), "{seen}");
+}
+
+#[test]
+fn what_is_done_elsewhere_is_seen_here() {
+    let Some(bed) = Bed::new("cache=never") else {
+        return;
+    };
+    let (here, host) = (bed.here("f"), bed.host("f"));
+    let mut file = File::create_new(&here).expect("made");
+    file.write_all(b"one").expect("written");
+    assert_eq!(fs::read(&host).expect("read"), b"one");
+    fs::write(&host, "three").expect("written");
+    let open = open(&here);
+    let mut read = String::new();
+    (&open).read_to_string(&mut read).expect("read");
+    assert_eq!(
+        (read.as_str(), open.metadata().expect("there").len()),
+        ("three", 5)
+    );
+    // Cut, and written behind the end.
+    open.set_len(2).expect("cut");
+    assert_eq!(fs::read(&host).expect("read"), b"th");
+    file.seek(SeekFrom::End(2)).expect("there");
+    file.write_all(b"x").expect("written");
+    assert_eq!(fs::read(&here).expect("read"), b"th\0\0x");
+    File::create(&here).expect("cut");
+    assert_eq!(fs::read(&host).expect("read"), b"");
+    // Under another name, and under none.
+    fs::hard_link(&here, bed.here("g")).expect("linked");
+    fs::rename(&here, bed.here("h")).expect("renamed");
+    open.write_all_at(b"four", 0).expect("written");
+    for name in ["g", "h"] {
+        assert_eq!(fs::read(bed.here(name)).expect("read"), b"four");
+        fs::remove_file(bed.here(name)).expect("removed");
+    }
+    open.write_all_at(b"five", 4).expect("written");
+    let mut read = [0; 8];
+    open.read_exact_at(&mut read, 0).expect("read");
+    assert_eq!(&read, b"fourfive");
+    let is = open.metadata().expect("there");
+    assert_eq!((is.len(), is.nlink()), (8, 0));
+}
+
+#[test]
+fn a_memory_map_is_the_hosts_own_pages() {
+    if !has("python3") {
+        eprintln!("skipped: this takes python3, which maps files");
+        return;
+    }
+    const SCRIPT: &str = "
+import mmap, os, sys
+here, host = sys.argv[1:]
+with open(here, 'w+b') as file, open(host, 'r+b') as other:
+    file.truncate(8192)
+    with mmap.mmap(file.fileno(), 8192) as pages, mmap.mmap(other.fileno(), 8192) as others:
+        pages[4096:4100] = b'here'
+        print(others[4096:4100].decode(), os.pread(other.fileno(), 4, 4096).decode())
+        others[:4] = b'host'
+        print(pages[:4].decode(), os.pread(file.fileno(), 4, 0).decode())
+        os.pwrite(file.fileno(), b'last', 8188)
+        print(pages[8188:].decode(), others[8188:].decode())
+";
+    let Some(bed) = Bed::new("passthrough=auto") else {
+        return;
+    };
+    let mut python = Command::new("python3");
+    python
+        .args(["-c", SCRIPT])
+        .arg(bed.here("f"))
+        .arg(bed.host("f"));
+    let output = python.output().expect("runs");
+    assert_eq!(said(&output), "here here\nhost host\nlast last\n");
+}
+
+/// Whoever has opened it before it got them. The kernel would leave them to the super-user, in whose name it writes.
+#[test]
+fn writing_takes_set_id_bits_away() {
+    if !has("setpriv") {
+        eprintln!("skipped: this takes setpriv (package util-linux), to be somebody else");
+        return;
+    }
+    let Some(bed) = Bed::new("allow_other") else {
+        return;
+    };
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
+    };
+    mode(bed.at.path(), 0o755);
+    fs::write(bed.here("f"), "text").expect("written");
+    mode(&bed.here("f"), 0o777);
+    let mut writer = Command::new("setpriv");
+    writer
+        .args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "sh",
+            "-c",
+        ])
+        .arg("exec 3>> \"$1\"; echo open; read go; head -c \"$2\" /dev/zero >&3; echo")
+        .arg("sh")
+        .arg(bed.here("f"))
+        .arg(MUCH.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut writer = writer.spawn().expect("starts");
+    let mut lines = BufReader::new(writer.stdout.take().expect("piped")).lines();
+    let mut line = || lines.next().expect("a line").expect("read");
+    assert_eq!(line(), "open");
+    mode(&bed.here("f"), 0o4777);
+    let moved = bed.moved(|| {
+        let mut go = writer.stdin.take().expect("piped");
+        go.write_all(b"go\n").expect("told");
+        assert_eq!(line(), "");
+    });
+    assert!(writer.wait().expect("ends").success());
+    assert!(moved < MUCH, "{moved}");
+    let is = fs::metadata(bed.host("f")).expect("there");
+    assert_eq!((is.len(), is.mode() & 0o7777), (4 + MUCH as u64, 0o777));
+}
