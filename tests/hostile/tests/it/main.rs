@@ -43,7 +43,7 @@ fn mounted(addr: &Addr) -> Arc<RemoteFuse> {
         queues: 2,
         depth: 16,
         poll: Duration::ZERO,
-        silence: remote::Silence::default(),
+        ..Options::default()
     };
     RemoteFuse::mount(socket(addr), options).expect("mounted")
 }
