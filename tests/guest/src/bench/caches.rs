@@ -22,6 +22,6 @@ pub(super) fn subject(barge: &str) -> Subject {
         seat,
         env: vec![("BARGE", barge.to_owned())],
         size: 32,
-        timeout: Duration::from_secs(1500),
+        timeout: Duration::from_secs(720),
     }
 }
