@@ -51,7 +51,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("rofs", &[]),
     ("sidecar", &[]),
-    ("guest", &[]),
+    ("guest", &["sys"]),
 ];
 
 /// Libraries that the rooms without I/O must not have.

@@ -12,15 +12,15 @@ use crate::{Done, Failure};
 
 /// The tables of `all`, with how many seconds each takes when quick and when not, on two idle cores of 2023: what the time left is told by.
 const ALL: [(Table, [f64; 2]); 9] = [
-    (Table::Coalescing, [150.0, 900.0]),
-    (Table::Virtiofs, [45.0, 330.0]),
-    (Table::Readplus, [45.0, 420.0]),
-    (Table::Zerocopy, [95.0, 780.0]),
-    (Table::Image, [130.0, 650.0]),
-    (Table::Objects, [25.0, 75.0]),
-    (Table::Pack, [20.0, 300.0]),
-    (Table::Nine, [35.0, 330.0]),
-    (Table::Nfs, [85.0, 600.0]),
+    (Table::Coalescing, [110.0, 450.0]),
+    (Table::Virtiofs, [35.0, 130.0]),
+    (Table::Readplus, [40.0, 215.0]),
+    (Table::Zerocopy, [70.0, 210.0]),
+    (Table::Image, [95.0, 330.0]),
+    (Table::Objects, [25.0, 50.0]),
+    (Table::Pack, [20.0, 180.0]),
+    (Table::Nine, [25.0, 100.0]),
+    (Table::Nfs, [65.0, 280.0]),
 ];
 
 /// A part of a run.
@@ -46,7 +46,7 @@ pub(super) fn run(args: &BenchArgs) -> Done {
     let when = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let parts = parts(args);
     let all: f64 = parts.iter().map(|part| part.seconds).sum();
-    let mut before = 0.0;
+    let (mut before, mut complete) = (0.0, true);
     let mut tables = Vec::new();
     for part in parts {
         let share = (before / all, (before + part.seconds) / all);
@@ -62,6 +62,7 @@ pub(super) fn run(args: &BenchArgs) -> Done {
         if let Outcome::Failed(why) = &outcome {
             eprintln!("barge: bench {}: {why}", part.name);
         }
+        complete &= outcome.is_complete();
         tables.push(Entry {
             name: part.name,
             seconds: began.elapsed().as_secs_f64(),
@@ -69,8 +70,7 @@ pub(super) fn run(args: &BenchArgs) -> Done {
         });
     }
     steps.end();
-    let failed = |entry: &Entry| matches!(entry.outcome, Outcome::Failed(_));
-    let status = if steps.is_stopped() || tables.iter().any(failed) {
+    let status = if steps.is_stopped() || !complete {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
@@ -142,11 +142,12 @@ impl Part {
             What::Guest(bench) => bench.measure(args),
         }));
         let stopped = || Outcome::LeftOut("stopped".into());
+        let failed = args.steps.take_failed();
         match measured {
             Ok(Ok(measured)) if measured.rows.is_empty() && args.only.is_some() => {
                 Outcome::LeftOut("it has no such row".into())
             }
-            Ok(Ok(measured)) => Outcome::Measured(measured.shape(&self.name)),
+            Ok(Ok(measured)) => Outcome::of(measured.shape(&self.name), failed),
             // What a signal has ended fails in ways of its own.
             Ok(Err(_)) if args.steps.is_stopped() => stopped(),
             Ok(Err(Unmeasured::LeftOut(why))) => Outcome::LeftOut(why),

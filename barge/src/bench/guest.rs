@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use serde::Deserialize;
 
@@ -29,6 +29,7 @@ struct Told {
     peers: Vec<usize>,
     limit: Option<usize>,
     rows: Vec<ToldRow>,
+    failed: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -61,12 +62,12 @@ impl Bench {
     /// About how long it takes without KVM on two cores.
     pub(super) fn seconds(self, quick: bool) -> f64 {
         match (self, quick) {
-            (Bench::Caches, true) => 400.0,
-            (Bench::Caches, false) => 1500.0,
-            (Bench::Fio, true) => 120.0,
-            (Bench::Fio, false) => 420.0,
-            (Bench::Readplus, true) => 150.0,
-            (Bench::Readplus, false) => 600.0,
+            (Bench::Caches, true) => 130.0,
+            (Bench::Caches, false) => 380.0,
+            (Bench::Fio, true) => 60.0,
+            (Bench::Fio, false) => 150.0,
+            (Bench::Readplus, true) => 50.0,
+            (Bench::Readplus, false) => 150.0,
         }
     }
 
@@ -83,11 +84,11 @@ impl Bench {
         let mut command = Command::new(program);
         command.args([self.name(), "--json", "--barge"]);
         command.arg(std::env::current_exe().map_err(Failure::new)?);
-        let rounds = args.runs.unwrap_or(if args.quick { 1 } else { 5 });
+        let rounds = args.runs.unwrap_or(if args.quick { 1 } else { 3 });
         command.args(["--rounds", &rounds.to_string()]);
         let mut missing = Vec::new();
         if self == Bench::Fio {
-            command.args(["--seconds", if args.quick { "3" } else { "10" }]);
+            command.args(["--seconds", if args.quick { "2" } else { "4" }]);
             match find("virtiofsd") {
                 Some(virtiofsd) => {
                     command.arg("--virtiofsd").arg(virtiofsd);
@@ -95,10 +96,17 @@ impl Bench {
                 None => missing.push(Tool::VIRTIOFSD.is_missing()),
             }
         }
-        if self == Bench::Readplus && args.quick {
+        if self != Bench::Fio && args.quick {
             command.args(["--size", "8"]);
         }
-        let told = told(&mut command)?;
+        let (told, status) = told(&mut command)?;
+        for why in told.failed {
+            args.steps.fail(why);
+        }
+        if !status.success() {
+            let what = "the guest has not come to its end";
+            args.steps.fail(format!("{what}: barge-guest: {status}"));
+        }
         let row = |row: ToldRow| Row {
             name: row.name,
             unit: unit(&row.unit),
@@ -128,7 +136,8 @@ fn program() -> Option<PathBuf> {
     find("barge-guest")
 }
 
-fn told(command: &mut Command) -> Result<Told, Failure> {
+/// The last that it has told, and how it ended.
+fn told(command: &mut Command) -> Result<(Told, ExitStatus), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(format!("barge-guest: {error}"));
     let mut child = command
         .stdin(Stdio::null())
@@ -146,8 +155,8 @@ fn told(command: &mut Command) -> Result<Told, Failure> {
     }
     let status = child.wait().map_err(|error| failed(&error))?;
     match told {
-        Some(told) if status.success() => Ok(told),
-        _ => Err(failed(&format!("{status}: {last:.300}"))),
+        Some(told) => Ok((told, status)),
+        None => Err(failed(&format!("{status}: {last:.300}"))),
     }
 }
 

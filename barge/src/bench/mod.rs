@@ -54,14 +54,14 @@ pub(crate) struct BenchArgs {
     /// Few and short runs, and no system calls counted: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,
-    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 3, or 1; of image, objects and pack 5, or 1]
+    /// Runs of each cell [default: 5, or 3 when quick; of coalescing, image, objects and pack 3, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
     /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing,
     /// image and objects always the latter]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The size of each of readplus's files [default: 64, or 8 when quick], and of coalescing's [default: 256, or 32]
+    /// The size of each of readplus's files [default: 32, or 8 when quick], and of coalescing's [default: 128, or 32]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
     /// Only rows whose name has this in it
@@ -112,17 +112,17 @@ impl BenchArgs {
             .map_or(if self.quick { 3 } else { 5 }, usize::from)
     }
 
-    /// The same with one run, if it is to be quick and nothing else was said: for tables of which a run of all cells takes long.
-    fn once_if_quick(&self) -> BenchArgs {
+    /// The same with few runs, if nothing else was said: for tables of which a run of all cells takes long.
+    fn seldom(&self) -> BenchArgs {
         BenchArgs {
-            runs: self.runs.or(self.quick.then_some(1)),
+            runs: self.runs.or(Some(if self.quick { 1 } else { 3 })),
             ..self.clone()
         }
     }
 
-    /// How long a run lasts.
+    /// How long a run lasts: with five of them, some hundred operations of the slowest kinds, and hundreds of thousands of the fastest.
     fn time(&self) -> Duration {
-        Duration::from_millis(if self.quick { 40 } else { 250 })
+        Duration::from_millis(if self.quick { 40 } else { 80 })
     }
 
     /// Whether a row of this name is asked for.

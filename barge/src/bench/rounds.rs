@@ -1,7 +1,6 @@
 //! Rounds: each cell of a table measured again and again, on one server after the other.
 
 use std::collections::VecDeque;
-use std::fmt::Display;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -72,7 +71,8 @@ pub(super) fn overlapped<Flight, Found: Default>(
     Ok((done, began.elapsed()))
 }
 
-/// Measures: a row for each cell. Its caller has [planned](BenchArgs::plan) them.
+/// Measures: a row for each cell. Its caller has [planned](BenchArgs::plan) them. What fails on a server is not tried there again, and
+/// is [told](super::steps::Steps::fail).
 pub(super) fn alternate<S, C: Cell<S>>(
     args: &BenchArgs,
     servers: &[(String, S)],
@@ -87,23 +87,34 @@ pub(super) fn alternate<S, C: Cell<S>>(
         limit: cell.limit().map(|limit| (limit.what(), Vec::new())),
     };
     let mut rows: Vec<Row> = cells.iter().map(row).collect();
+    let mut failed = vec![vec![false; servers.len()]; cells.len()];
     for round in 0..=args.runs() {
-        for (cell, row) in cells.iter().zip(&mut rows) {
-            let figures = row.runs.iter_mut().zip(&mut row.work);
+        for ((cell, row), failed) in cells.iter().zip(&mut rows).zip(&mut failed) {
+            let figures = row.runs.iter_mut().zip(&mut row.work).zip(failed);
             let mut turns: Vec<_> = servers.iter().zip(figures).collect();
             // The first finds caches as another cell has left them: not always the same one.
             let first = round % turns.len();
             turns.rotate_left(first);
-            for ((name, server), (runs, work)) in turns {
-                let (rate, more) = measure(server, cell, args.time())
-                    .map_err(|error| Failure::new(format!("{name}, {}: {error}", cell.name())))?;
-                // The first round warms up.
-                if round > 0 {
-                    runs.push(rate);
-                    work.operations += more.operations;
-                    work.time += more.time;
-                }
+            for ((name, server), ((runs, work), failed)) in turns {
                 args.steps.done()?;
+                if *failed {
+                    continue;
+                }
+                match measure(server, cell, args.time()) {
+                    Ok((rate, more)) if round > 0 => {
+                        runs.push(rate);
+                        work.operations += more.operations;
+                        work.time += more.time;
+                    }
+                    // The first round warms up.
+                    Ok(_) => {}
+                    Err(why) => {
+                        *failed = true;
+                        // Some of its runs are not to stand beside all of the others'.
+                        (*work, *runs) = (Work::default(), Vec::new());
+                        args.steps.fail(format!("{name}, {}: {why}", cell.name()));
+                    }
+                }
             }
             if let (Some(limit), Some((what, runs))) = (cell.limit(), &mut row.limit) {
                 let rate = limit.rate(args.time());
@@ -141,34 +152,55 @@ fn measure<S, C: Cell<S>>(server: &S, cell: &C, time: Duration) -> Result<(f64, 
     Ok((rate, work))
 }
 
-/// Fills in the rows' system calls; says whether that was possible. `log` is a file to write.
+/// Fills in the rows' system calls where something was measured; says whether that was possible. `log` is a file to write.
 pub(super) fn count_calls<S, C: Cell<S>>(
+    args: &BenchArgs,
     servers: &[(String, S)],
     cells: &[C],
     rows: &mut [Row],
     log: &Path,
-) -> Result<bool, Failure> {
+) -> bool {
     let mut counted = true;
     for (cell, row) in cells.iter().zip(rows) {
         let Some(times) = cell.counted() else {
             continue;
         };
-        for ((name, server), calls) in servers.iter().zip(&mut row.calls) {
-            let failed =
-                |error: &dyn Display| Failure::new(format!("{name}, {}: {error}", cell.name()));
-            let mut clients = cell.connect(server).map_err(|error| failed(&error))?;
-            let mut done = Ok((0, Duration::ZERO));
-            let long = Duration::from_secs(10);
-            let pid = cell.pid(server, &clients[0]);
-            let total = syscalls::count(pid, log, || {
-                done = cell.run(&mut clients[0], long, times);
-            });
-            let (done, _) = done.map_err(|errno| failed(&errno))?;
-            *calls = total
-                .filter(|_| done > 0)
-                .map(|total| total as f64 / done as f64);
-            counted &= calls.is_some();
+        let figures = row.runs.iter().zip(&mut row.calls);
+        for ((name, server), (runs, calls)) in servers.iter().zip(figures) {
+            if runs.is_empty() {
+                continue;
+            }
+            match count(server, cell, times, log) {
+                Ok(found) => {
+                    *calls = found;
+                    counted &= found.is_some();
+                }
+                Err(why) => {
+                    let cell = cell.name();
+                    args.steps
+                        .fail(format!("{name}, {cell}, system calls: {why}"));
+                }
+            }
         }
     }
-    Ok(counted)
+    counted
+}
+
+/// System calls of an operation, if they can be counted.
+fn count<S, C: Cell<S>>(
+    server: &S,
+    cell: &C,
+    times: usize,
+    log: &Path,
+) -> Result<Option<f64>, String> {
+    let mut clients = cell.connect(server)?;
+    let mut done = Ok((0, Duration::ZERO));
+    let long = Duration::from_secs(10);
+    let pid = cell.pid(server, &clients[0]);
+    let total = syscalls::count(pid, log, || {
+        done = cell.run(&mut clients[0], long, times);
+    });
+    let (done, _) = done.map_err(|errno| errno.to_string())?;
+    let total = total.filter(|_| done > 0);
+    Ok(total.map(|total| total as f64 / done as f64))
 }

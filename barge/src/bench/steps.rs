@@ -3,8 +3,8 @@
 //! Concurrency: the flag is set by the thread that watches for signals, the rest is the bench's own.
 
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -27,6 +27,8 @@ struct Inner {
     /// Its steps: those that are known of, and those that are done.
     planned: AtomicU64,
     done: AtomicU64,
+    /// Its cells that could not be measured, and why.
+    failed: Mutex<Vec<String>>,
     stopped: AtomicBool,
 }
 
@@ -38,6 +40,7 @@ impl Default for Inner {
             to: AtomicU64::new(WHOLE),
             planned: AtomicU64::new(0),
             done: AtomicU64::new(0),
+            failed: Mutex::default(),
             stopped: AtomicBool::new(false),
         }
     }
@@ -91,6 +94,23 @@ impl Steps {
             true => Err(Failure::new("stopped")),
             false => Ok(()),
         }
+    }
+
+    /// A cell of the table that runs cannot be measured, and why: the others go on. What fails after a signal has come is nobody's fault.
+    pub(super) fn fail(&self, why: String) {
+        if !self.is_stopped() {
+            self.0.bar.suspend(|| eprintln!("barge: bench {why}"));
+            self.failed().push(why);
+        }
+    }
+
+    /// What has failed since this was called last.
+    pub(super) fn take_failed(&self) -> Vec<String> {
+        std::mem::take(&mut self.failed())
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a signal has come.

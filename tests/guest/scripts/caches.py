@@ -1,18 +1,19 @@
 #!/usr/bin/python3 -B
 """Page coalescing's jobs (fio's equivalent of those that it was first measured with in Linux's 9P client) by the kernel's own 9P client in each of its cache modes, and by
-`barge mount`, all of one server, and by a virtio disk with ext4. Caches of the guest are emptied before each.
+`barge mount`, all of one server, and by a virtio disk with ext4. Each job begins with a mount that was just made, so with nothing in any cache of the guest.
 
-ROUNDS: how often each is measured, by turns, after one round that does not count. SIZE: of the file, MiB. BARGE: the program."""
+ROUNDS: how often each is measured, by turns. SIZE: of the file, MiB. BARGE: the program."""
 
 import json
 import os
+import shlex
 import subprocess
 
 from checking import said
-from measuring import Measured
+from measuring import ROUNDS, Measured
 
-ROUNDS, SIZE, BARGE = int(os.environ["ROUNDS"]), int(os.environ["SIZE"]), os.environ["BARGE"]
-SECONDS = 2
+SIZE, BARGE = int(os.environ["SIZE"]), os.environ["BARGE"]
+SECONDS, REPORT = 1, "/tmp/report"
 JOBS = [(f"{kind}{what} {block}", f"{prefix}{what}", block) for kind, prefix in (("", ""), ("random ", "rand")) for block in ("1M", "4K") for what in ("write", "read")]
 port = said("host", "cat $RUN/port").strip()
 
@@ -37,25 +38,37 @@ MOUNTS = {
     "v9fs fscache": ninep("msize=1048576,cache=fscache,cachetag=barge"),
     DISK: ["mount", "-t", "ext4", "/dev/vda"],
 }
-at = "/run/caches"
+at, shared = "/run/caches", os.path.relpath(os.getcwd(), "/mnt")
 os.mkdir(at)
-shared = os.path.relpath(os.getcwd(), "/mnt")
 
 
-def measure(name, kind, block):
-    """MB/s, the time of fsync in it, between a mount and its end."""
-    said(*mounts[name], at)
-    file = os.path.join(at, "." if name == DISK else shared, "out" if kind == "write" else "data")
-    if kind == "write" and os.path.exists(file):
-        os.unlink(file)
-    said("sh", "-c", "sync; echo 3 >/proc/sys/vm/drop_caches")
-    report = said(
-        "fio", "--name=bench", f"--filename={file}", f"--size={SIZE}M", f"--rw={kind}", f"--bs={block}", "--ioengine=psync", "--thread", "--invalidate=0", "--end_fsync=1",
-        "--randseed=7", f"--runtime={SECONDS}", "--output-format=json",
-    )
-    side = "read" if kind.endswith("read") else "write"
-    said("umount", at)
-    return json.loads(report)["jobs"][0][side]["bw_bytes"] / 1e6
+def measure(name):
+    """What fio says of each job, in order. One fio does them all: it takes longer to begin than a job does."""
+    # fio looks at the files before any job begins. Its names of jobs become words of the commands.
+    said(*MOUNTS[name], at)
+    mount = shlex.join([*MOUNTS[name], at])
+    command = ["fio", "--ioengine=psync", "--thread", "--invalidate=0", "--end_fsync=1", "--randseed=7", f"--size={SIZE}M", f"--runtime={SECONDS}", "--output-format=json", f"--output={REPORT}"]
+    for job, kind, block in JOBS:
+        file = os.path.join(at, "." if name == DISK else shared, "out" if kind == "write" else "data")
+        removed = f" && rm -f {file}" if kind == "write" else ""
+        command += ["--name=" + job.replace(" ", "-"), "--stonewall", f"--filename={file}", f"--rw={kind}", f"--bs={block}"]
+        command += [f"--exec_prerun=umount {at}; {mount}{removed}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/tmp")
+    subprocess.run(["umount", at])
+    with open(REPORT) as report:
+        text = report.read()
+    # What it says of its commands comes first.
+    said_first, brace, text = text.partition("{")
+    if not brace:
+        raise RuntimeError(f"fio: {said_first}{done.stderr}")
+    return json.loads(brace + text)["jobs"]
+
+
+def rate(job, kind):
+    """MB/s, the time of fsync in it."""
+    if job["error"]:
+        raise RuntimeError(os.strerror(job["error"]))
+    return job["read" if kind.endswith("read") else "write"]["bw_bytes"] / 1e6
 
 
 def is_known(command):
@@ -67,11 +80,10 @@ def is_known(command):
 
 
 said("host", f"dd if=/dev/urandom of=data bs=1M count={SIZE} 2>&1")
-mounts = {name: command for name, command in MOUNTS.items() if is_known(command)}
-said(*mounts[DISK], at)
+names = [name for name, command in MOUNTS.items() if is_known(command)]
+said(*MOUNTS[DISK], at)
 said("cp", "data", at)
 said("umount", at)
-names = list(mounts)
 measured = Measured(
     "Page coalescing's jobs, by the kernel's 9P client and by barge mount",
     [
@@ -82,12 +94,18 @@ measured = Measured(
     [at for at, name in enumerate(names) if name.startswith("v9fs ")],
     names.index(DISK),
 )
-for job, kind, block in JOBS:
-    results = {name: [] for name in mounts}
-    for turn in range(1 + ROUNDS):
-        for name in names[:: -1 if turn % 2 else 1]:
-            rate = measure(name, kind, block)
-            if turn > 0:
-                results[name].append(rate)
-    measured.row(job, "MB/s", list(results.values()))
+results = {job: {name: [] for name in names} for job, _, _ in JOBS}
+for _, name in measured.turns(warm=0):
+    try:
+        done = measure(name)
+    except (RuntimeError, ValueError, LookupError) as error:
+        measured.fail(name, "all", error)
+        continue
+    for (job, kind, _), found in zip(JOBS, done):
+        try:
+            results[job][name].append(rate(found, kind))
+        except (RuntimeError, LookupError) as error:
+            measured.fail(name, job, error)
+        measured.row(job, "MB/s", list(results[job].values()))
+    measured.tell()
 measured.end()

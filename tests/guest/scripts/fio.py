@@ -8,9 +8,9 @@ import json
 import os
 
 from checking import said
-from measuring import Measured
+from measuring import ROUNDS, Measured
 
-ROUNDS, SECONDS, SIZE = (int(os.environ[name]) for name in ("ROUNDS", "SECONDS", "SIZE"))
+SECONDS, SIZE = (int(os.environ[name]) for name in ("SECONDS", "SIZE"))
 # fio's options, and what is told: a name, a unit and which part of fio's report it is.
 LOADS = [
     (
@@ -50,15 +50,10 @@ measured = Measured(
     list(range(1, len(tags))),
 )
 for options, figures in LOADS:
-    results = {name: [] for name in mounts}
-    for turn in range(1 + ROUNDS):
-        # The first of one round is the last of the next.
-        for name in list(mounts)[:: -1 if turn % 2 else 1]:
-            job = measure(mounts[name], options)
-            if turn > 0:
-                results[name].append(job)
+    results = measured.by_turns(figures[0][0], lambda name: measure(mounts[name], options))
     for name, unit, value in figures:
-        measured.row(name, unit, [[value(job) for job in jobs] for jobs in results.values()])
+        measured.row(name, unit, [[value(job) for job in jobs] for jobs in results])
+    measured.tell()
 for tag in tags:
     said("umount", f"/run/bench-{tag}")
 os.unlink("bench.data")

@@ -10,9 +10,9 @@ import time
 import zlib
 
 from checking import said
-from measuring import Measured
+from measuring import ROUNDS, Measured
 
-ROUNDS, SIZE = int(os.environ["ROUNDS"]), int(os.environ["SIZE"]) << 20
+SIZE = int(os.environ["SIZE"]) << 20
 KIB = 1 << 10
 LAYOUTS = [("whole data", SIZE, 0), ("whole hole", SIZE, None)]
 LAYOUTS += [(f"{chunk}K {what} first", chunk * KIB, begin * chunk * KIB) for chunk in (4, 8, 16, 32) for begin, what in ((0, "data"), (1, "hole"))]
@@ -83,14 +83,10 @@ measured = Measured(
 )
 for name, chunk, begin in LAYOUTS:
     expected = make(name, chunk, begin)
-    results = {way: [] for way in mounts}
-    for turn in range(1 + ROUNDS):
-        for way in sorted(mounts, reverse=turn % 2 == 1):
-            rate = measure(mounts[way], name, expected)
-            if turn > 0:
-                results[way].append(rate)
+    results = measured.by_turns(name, lambda way: measure(mounts[way], name, expected))
     os.unlink(name)
-    measured.row(name, "MiB/s", list(results.values()))
+    measured.row(name, "MiB/s", results)
+    measured.tell()
 if operations(mount)[1] == 0 or operations(plain)[0] == 0:
     sys.exit(f"readplus: READ and READ_PLUS were called {operations(mount)} and {operations(plain)} times: one mount for each was wanted")
 said("umount", plain)

@@ -211,7 +211,7 @@ impl Guest {
             .arg(kernel.image())
             .arg("-initrd")
             .arg(&initramfs)
-            .args(["-append", KERNEL_COMMAND_LINE]);
+            .args(["-append", &kernel_command_line(&spec.accel)]);
         command
             .arg("-serial")
             .arg(format!("file:{}", console.display()));
@@ -375,6 +375,15 @@ const MEMORY: &str = "2048";
 /// `panic=-1` reboots at once, which `-no-reboot` makes QEMU's end. The watchdogs get time because an emulated processor may stand still for seconds.
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable watchdog_thresh=60 \
      rcupdate.rcu_cpu_stall_timeout=120 net.ifnames=0 audit=0";
+
+/// The same, and how fast the time stamp counter is where QEMU takes this processor's. Linux finds that out by an emulated timer, which comes late on a
+/// busy machine: it then took seconds for a third of what they are.
+fn kernel_command_line(accel: &str) -> String {
+    const TRIED: Duration = Duration::from_millis(20);
+    let khz = sys::tsc::khz(TRIED).filter(|_| accel.starts_with("tcg"));
+    let khz = khz.map_or_else(String::new, |khz| format!(" tsc_early_khz={khz}"));
+    format!("{KERNEL_COMMAND_LINE}{khz}")
+}
 
 /// An error with the reason if no guest can run here.
 pub fn available() -> Result<()> {

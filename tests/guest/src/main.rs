@@ -182,7 +182,7 @@ struct BenchArgs {
     /// How often each thing is measured
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Size of the file [default: 256 for fio, 32 for readplus, 64 for caches]
+    /// Size of the file [default: 256 for fio, 32 for readplus and caches]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
     /// The barge under test, if not the release build of this workspace

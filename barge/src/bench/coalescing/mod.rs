@@ -99,7 +99,7 @@ struct Sizes {
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     if !rustix::process::geteuid().is_root() {
-        let why = "bench coalescing mounts, empties the kernel's caches and makes a network: it takes user 0";
+        let why = "bench coalescing mounts, and makes a network: it takes user 0";
         return Err(Failure::new(why));
     }
     if find(Tool::FIO.name).is_none() {
@@ -107,7 +107,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     }
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::below(parent)?;
-    let file = u64::from(args.size.unwrap_or(if args.quick { 32 } else { 256 })) << 20;
+    let file = u64::from(args.size.unwrap_or(if args.quick { 32 } else { 128 })) << 20;
     let sizes = Sizes {
         file,
         cache: file / 4,
@@ -136,15 +136,24 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         };
         for job in jobs {
             let mut all = vec![Vec::new(); COLUMNS.len()];
+            let mut failed = [false; COLUMNS.len()];
             let mut messages = Vec::new();
             for round in 0..runs {
                 for turn in 0..COLUMNS.len() {
                     let turn = (turn + round) % COLUMNS.len();
-                    let bench = (&place, &sizes, limit.as_ref());
-                    let rate = measure(job, &served, COLUMNS[turn], bench, args.quick);
-                    let failed = |why| Failure::new(format!("{}: {why}", name(job)));
-                    all[turn].push(rate.map_err(failed)?);
                     args.steps.done()?;
+                    if failed[turn] {
+                        continue;
+                    }
+                    let bench = (&place, &sizes, limit.as_ref());
+                    match measure(job, &served, COLUMNS[turn], bench, args.quick) {
+                        Ok(rate) => all[turn].push(rate),
+                        Err(why) => {
+                            let column = COLUMNS[turn].name();
+                            args.steps.fail(format!("{column}, {}: {why}", name(job)));
+                            (failed[turn], all[turn]) = (true, Vec::new());
+                        }
+                    }
                     let mean = served.relay.as_ref().and_then(Relay::mean_write);
                     if let (0, Some(mean)) = (round, mean) {
                         messages.push(format!("{} {mean}", COLUMNS[turn].name()));
@@ -194,7 +203,7 @@ fn notes(
     let mut notes = vec![
         format!(
             "{runs} runs each, alternating, of fio's synchronous engine on a file of {} MiB below {}, for {} s at most, writes with \
-             their fsync; every cache is emptied before each",
+             their fsync; before each no cache has anything of it",
             mib(sizes.file),
             place.parent(),
             job::seconds(args.quick),
@@ -247,19 +256,13 @@ fn measure(
     quick: bool,
 ) -> Result<f64, String> {
     job.prepare(&place.share, sizes.file)?;
-    empty_caches()?;
+    job.forget(&place.share)?;
     let mounted = match column {
         Column::Local => None,
         column => Some(served.mount(column, &place.run, sizes)?),
     };
     let below = mounted.as_ref().map_or(&*place.share, Mounted::path);
     job.run(below, sizes.file, limit, quick)
-}
-
-fn empty_caches() -> Result<(), String> {
-    rustix::fs::sync();
-    let path = "/proc/sys/vm/drop_caches";
-    std::fs::write(path, "3").map_err(|error| format!("{path}: {error}"))
 }
 
 impl Served {

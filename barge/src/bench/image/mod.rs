@@ -58,7 +58,7 @@ const FIGURES: [(&str, &str); 6] = [
 ];
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
-    let args = &args.once_if_quick();
+    let args = &args.seldom();
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(
             "bench image makes a file system on a loop device, and mounts: it takes user 0",
@@ -107,8 +107,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             );
         }
         for cell in cells {
-            let failed = |why| Failure::new(format!("{}: {why}", cell.name()));
-            let measured = bed.measure(&cell, &columns, args).map_err(failed)?;
+            let measured = bed.measure(&cell, &columns, args)?;
             short.extend(falls_short(&cell.name(), &columns, &measured));
             rows.extend(measured);
         }
@@ -219,33 +218,57 @@ impl Bed {
         })
     }
 
+    /// The last two figures.
+    fn held(&self, cell: &Cell, column: Column) -> Result<[f64; 2], String> {
+        let cold = self.pass(cell, column, (true, true))?;
+        cold.held.ok_or_else(|| "nothing was weighed".into())
+    }
+
+    /// The others.
+    fn timed(&self, cell: &Cell, column: Column) -> Result<[f64; 4], String> {
+        let cold = self.pass(cell, column, (true, false))?;
+        let warm = self.pass(cell, column, (false, false))?;
+        Ok([cold.ms, warm.ms, cold.requests, cold.mib])
+    }
+
     /// The rows of a cell.
     fn measure(
         &self,
         cell: &Cell,
         columns: &[Column],
         args: &BenchArgs,
-    ) -> Result<Vec<Row>, String> {
+    ) -> Result<Vec<Row>, Failure> {
         let mut figures = vec![vec![Vec::new(); columns.len()]; FIGURES.len()];
+        let mut failed = vec![false; columns.len()];
         for round in 0..=args.runs() {
             for turn in 0..columns.len() {
                 let turn = (turn + round) % columns.len();
-                let column = columns[turn];
-                let told = |why| format!("{}: {why}", column.name());
-                args.steps.done().map_err(|stopped| stopped.message)?;
-                // The first round warms up, and is not timed.
-                let cold = self.pass(cell, column, (true, round == 0)).map_err(told)?;
-                let warm = self.pass(cell, column, (false, false)).map_err(told)?;
-                if round == 0 {
-                    for (row, held) in figures[4..].iter_mut().zip(cold.held.into_iter().flatten())
-                    {
-                        row[turn].push(held);
-                    }
+                args.steps.done()?;
+                if failed[turn] {
                     continue;
                 }
-                let of_run = [cold.ms, warm.ms, cold.requests, cold.mib];
-                for (row, figure) in figures.iter_mut().zip(of_run) {
-                    row[turn].push(figure);
+                let column = columns[turn];
+                // The first round warms up, and is not timed.
+                let found = match round {
+                    0 => self.held(cell, column).map(|held| (4, held.to_vec())),
+                    _ => self
+                        .timed(cell, column)
+                        .map(|figures| (0, figures.to_vec())),
+                };
+                match found {
+                    Ok((first, found)) => {
+                        for (row, figure) in figures[first..].iter_mut().zip(found) {
+                            row[turn].push(figure);
+                        }
+                    }
+                    Err(why) => {
+                        failed[turn] = true;
+                        for row in &mut figures {
+                            row[turn].clear();
+                        }
+                        let (column, cell) = (column.name(), cell.name());
+                        args.steps.fail(format!("{column}, {cell}: {why}"));
+                    }
                 }
             }
         }

@@ -64,7 +64,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         ));
     }
     let place = Place::empty(args)?;
-    let size = u64::from(args.size.unwrap_or(if args.quick { 8 } else { 64 })) << 20;
+    let size = u64::from(args.size.unwrap_or(if args.quick { 8 } else { 32 })) << 20;
     let network = Network::bare().map(Arc::new);
     let network = network
         .ok_or_else(|| Failure::new("no network can be made: Debian's iproute2 and util-linux"))?;
@@ -88,7 +88,6 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         if cells.is_empty() {
             continue;
         }
-        // The server ends before what it serves is unmounted.
         let disk = match Disk::make(kind, &place.run, size) {
             Ok(disk) => disk,
             Err(why) => {
@@ -96,18 +95,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                 continue;
             }
         };
-        let (_, server) = servers::barge((&disk.path(), &place.run), Some(&network), &[])?;
-        let columns = columns(&server, &disk)?;
-        let mut measured = alternate(args, &columns, &cells)?;
-        if kind == KINDS[0]
-            && !args.quick
-            && !count_calls(&columns, &cells, &mut measured, &place.run.join("strace"))?
-        {
-            notes.push(super::syscalls::MISSING.into());
-        }
-        rows.append(&mut measured);
-        for cell in cells.iter().filter(|cell| cell.cached) {
-            rows.push(on_the_wire(cell, &columns, &network)?);
+        match measure(args, &disk, &cells, (&place, &network)) {
+            Ok((measured, counted)) => {
+                rows.extend(measured);
+                notes.extend((!counted).then(|| super::syscalls::MISSING.into()));
+            }
+            Err(stopped) if args.steps.is_stopped() => return Err(stopped),
+            Err(failure) => args.steps.fail(format!("{kind}: {}", failure.message)),
         }
     }
     Ok(Results {
@@ -119,6 +113,28 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         limit: None,
         rows,
     })
+}
+
+/// The rows of a file system, and whether system calls could be counted where they should be.
+fn measure(
+    args: &BenchArgs,
+    disk: &Disk,
+    cells: &[Cell],
+    (place, network): (&Place, &Arc<Network>),
+) -> Result<(Vec<Row>, bool), Failure> {
+    // The server ends before what it serves is unmounted.
+    let (_, server) = servers::barge((&disk.path(), &place.run), Some(network), &[])?;
+    let columns = columns(&server, disk)?;
+    let mut rows = alternate(args, &columns, cells)?;
+    let log = place.run.join("strace");
+    let counted = args.quick || count_calls(args, &columns, cells, &mut rows, &log);
+    for cell in cells.iter().filter(|cell| cell.cached) {
+        match on_the_wire(cell, &columns, network) {
+            Ok(row) => rows.push(row),
+            Err(failure) => args.steps.fail(failure.message),
+        }
+    }
+    Ok((rows, counted))
 }
 
 fn cells(args: &BenchArgs, kind: &'static str) -> Vec<Cell> {
@@ -169,7 +185,9 @@ fn on_the_wire(
 ) -> Result<Row, Failure> {
     let mut runs = Vec::new();
     for (name, column) in columns {
-        let failed = |error: String| Failure::new(format!("{name}: {error}"));
+        let (kind, layout) = (cell.kind, cell.layout.name());
+        let failed =
+            |error: String| Failure::new(format!("{name}, {kind}, {layout}, on the wire: {error}"));
         let mut readers = rounds::Cell::connect(cell, column).map_err(failed)?;
         let before = network.received().map_err(Failure::new)?;
         let read = readers[0].pass();

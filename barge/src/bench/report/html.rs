@@ -250,8 +250,8 @@ fn measured(page: &mut String, entry: &Entry, table: &Table) {
     page.push_str("<h3>Figures</h3>\n");
     figures(page, table);
     page.push_str("<ul class=\"notes\">\n");
-    for note in table.notes.iter().chain(&table.missing) {
-        let _ = writeln!(page, "<li>{}</li>", escaped(note));
+    for note in table.remarks() {
+        let _ = writeln!(page, "<li>{}</li>", escaped(&note));
     }
     page.push_str("</ul>\n");
 }

@@ -177,8 +177,8 @@ fn figures(text: &mut String, of: &Table) {
     if limited {
         let _ = writeln!(text, "- limit: {}", plain(&of.limits().join(", ")));
     }
-    for note in of.notes.iter().chain(&of.missing) {
-        let _ = writeln!(text, "- {}", plain(note));
+    for note in of.remarks() {
+        let _ = writeln!(text, "- {}", plain(&note));
     }
     text.push('\n');
 }

@@ -119,6 +119,7 @@ impl Results {
             title: self.title,
             notes: self.notes,
             missing: self.missing,
+            failed: Vec::new(),
             columns: self.servers,
             peers: self.peers,
         }

@@ -55,11 +55,34 @@ pub(in crate::bench) enum Outcome {
     LeftOut(String),
 }
 
+impl Outcome {
+    /// What came of a table's rows, `failed` of their cells: nothing at all is no table.
+    pub(in crate::bench) fn of(table: Table, failed: Vec<String>) -> Outcome {
+        let is_measured = |row: &Row| row.cells.iter().any(Option::is_some);
+        match failed.first() {
+            Some(why) if !table.rows.iter().any(is_measured) => Outcome::Failed(why.clone()),
+            _ => Outcome::Measured(Table { failed, ..table }),
+        }
+    }
+
+    /// Whether all that should have been measured was.
+    pub(in crate::bench) fn is_complete(&self) -> bool {
+        match self {
+            Outcome::Measured(table) => table.failed.is_empty(),
+            Outcome::Failed(_) => false,
+            Outcome::LeftOut(_) => true,
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 pub(in crate::bench) struct Table {
     pub(super) title: String,
     pub(super) notes: Vec<String>,
     pub(super) missing: Vec<String>,
+    /// The cells that should have been measured, each with why that went wrong.
+    #[serde(default)]
+    pub(super) failed: Vec<String>,
     /// Ours first.
     pub(super) columns: Vec<String>,
     /// Numbers of columns.
@@ -257,6 +280,12 @@ impl Row {
 }
 
 impl Table {
+    /// All that is said below its rows.
+    pub(super) fn remarks(&self) -> impl Iterator<Item = String> {
+        let said = self.notes.iter().chain(&self.missing).cloned();
+        said.chain(self.failed.iter().map(|why| format!("failed: {why}")))
+    }
+
     /// What was published of a row, where that is beside a peer of ours, as a plot of ratios has them.
     pub(super) fn published<'a>(&self, row: &'a Row) -> Option<&'a Seed> {
         let is_peer = |seed: &&Seed| {

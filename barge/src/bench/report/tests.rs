@@ -36,6 +36,7 @@ fn report(name: &str, peer: &str, rows: Vec<Row>) -> Report {
         seconds: 2.0,
         outcome,
     };
+    let failed = vec!["peer, other: it fell".into()];
     let machine = serde_json::from_str(
         r#"{"processor":"P","processors":2,"memory_mib":4,"system":"S","kernel":"6","load":3.25,"packages":{"p":"1"}}"#,
     );
@@ -46,7 +47,7 @@ fn report(name: &str, peer: &str, rows: Vec<Row>) -> Report {
         seconds: 300.0,
         machine: machine.expect("a machine"),
         tables: vec![
-            entry(name, Outcome::Measured(results.shape(name))),
+            entry(name, Outcome::of(results.shape(name), failed)),
             entry("other", Outcome::Failed("it fell".into())),
             entry("third", Outcome::LeftOut("no <guest>".into())),
         ],
@@ -70,7 +71,7 @@ fn a_terminal_shows_medians_their_spread_and_ratios() {
         "7.00 (5.00..9.00)",
         " 2.86 ",
         "3.00; 12.5\n",
-        "- a note\n- a peer is missing",
+        "- a note\n- a peer is missing\n- failed: peer, other: it fell\n",
         "other failed: it fell\n",
         "third was left out: no <guest>\n",
     ] {

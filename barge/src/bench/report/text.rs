@@ -58,7 +58,7 @@ fn one(text: &mut String, table: &Table) {
     if limited {
         let _ = writeln!(text, "- limit: {}", table.limits().join(", "));
     }
-    for note in table.notes.iter().chain(&table.missing) {
+    for note in table.remarks() {
         let _ = writeln!(text, "- {note}");
     }
 }

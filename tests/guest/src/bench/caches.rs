@@ -21,7 +21,7 @@ pub(super) fn subject(barge: &str) -> Subject {
         serve: vec![with_port_told("port", &serve)],
         seat,
         env: vec![("BARGE", barge.to_owned())],
-        size: 64,
-        timeout: Duration::from_secs(3600),
+        size: 32,
+        timeout: Duration::from_secs(720),
     }
 }

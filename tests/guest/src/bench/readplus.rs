@@ -18,6 +18,6 @@ pub(super) fn subject(barge: &str) -> Subject {
         seat: Way::named("nfs4.2").seat(&[]),
         env: Vec::new(),
         size: 32,
-        timeout: Duration::from_secs(1800),
+        timeout: Duration::from_secs(480),
     }
 }

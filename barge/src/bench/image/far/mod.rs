@@ -72,7 +72,7 @@ struct Bed {
 }
 
 pub(in crate::bench) fn run(args: &BenchArgs) -> Result<Results, Failure> {
-    let args = &args.once_if_quick();
+    let args = &args.seldom();
     let place = Place::below(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
     let bed = Bed::make(&place).map_err(Failure::new)?;
     let mut notes = vec![format!(
@@ -94,8 +94,13 @@ pub(in crate::bench) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     for program in Program::ALL {
         let name = named(program);
         if args.wants(&name) {
-            let failed = |why| Failure::new(format!("{name}: {why}"));
-            let (needed, measured) = bed.measure(&tree, program, args).map_err(failed)?;
+            let (needed, measured) = match bed.measure(&tree, program, args) {
+                Ok(measured) => measured,
+                Err(why) => {
+                    args.steps.fail(format!("{name}: {why}"));
+                    continue;
+                }
+            };
             notes.push(format!("{name} reads {} KiB of files", needed >> 10));
             let row = |((what, unit), runs): (_, Vec<Vec<f64>>)| Row {
                 name: format!("{name}, {what}"),
