@@ -313,6 +313,7 @@ const OWN: Capabilities = Capabilities {
     devices: Level::Native,
     owners: Level::Native,
     stable_cookies: true,
+    no_births: false,
 };
 
 /// What both can do. Something can be changed if either can.
@@ -331,6 +332,7 @@ fn least(one: Capabilities, other: Capabilities) -> Capabilities {
         devices: one.devices.min(other.devices),
         owners: one.owners.min(other.owners),
         stable_cookies: one.stable_cookies && other.stable_cookies,
+        no_births: one.no_births && other.no_births,
     }
 }
 

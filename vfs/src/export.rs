@@ -66,6 +66,8 @@ pub struct Capabilities {
     pub owners: Level,
     /// Directory cookies stay valid across opens.
     pub stable_cookies: bool,
+    /// No node has a time of birth, nor will have: who asked for one need not ask again.
+    pub no_births: bool,
 }
 
 /// A name of a node that outlives the process: up to [`Handle::MAX`] opaque bytes, so that a

@@ -168,6 +168,7 @@ impl FileSystem for Overlay {
             change: over.change.min(lower.change),
             holes: over.holes.min(lower.holes),
             stable_cookies: true,
+            no_births: over.no_births && lower.no_births,
             ..over
         }
     }

@@ -137,6 +137,7 @@ pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result
             false => native_if(tree.switches()),
         },
         stable_cookies: !root.device().is_remote() && magic != OVERLAY,
+        no_births: false,
     })
 }
 

@@ -104,6 +104,7 @@ impl Format for Rofs {
             handles: Level::Native,
             change: Level::Native,
             stable_cookies: true,
+            no_births: true,
             ..Capabilities::default()
         }
     }

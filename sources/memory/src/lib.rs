@@ -177,6 +177,7 @@ impl FileSystem for Memory {
             devices: Level::Native,
             owners: Level::Native,
             stable_cookies: true,
+            no_births: false,
         }
     }
 }

@@ -13,7 +13,11 @@ impl Turn<'_> {
         self.reply_attr(&attr)
     }
 
+    /// All that it tells besides GETATTR is the time of birth. Where there is none the client goes on by what it knows after `ENOSYS`.
     pub(super) fn statx(&mut self, args: &StatxIn) -> Result<()> {
+        if self.peer.capabilities.no_births {
+            return Err(Errno::ENOSYS);
+        }
         let mut want = Want::STAT;
         want.set(Want::BTIME, args.sx_mask & statx::BTIME != 0);
         let fh = (args.getattr_flags & GETATTR_FH != 0).then_some(args.fh);

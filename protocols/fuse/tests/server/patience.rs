@@ -347,6 +347,26 @@ fn a_file_is_no_root() {
 }
 
 #[test]
+fn where_nothing_has_a_time_of_birth_statx_is_not_known() {
+    let net = |no_births| {
+        let script = Script::new();
+        script.set_capabilities(Capabilities {
+            no_births,
+            ..Capabilities::default()
+        });
+        let export = Arc::new(Export::new("", script));
+        Net::on(&Server::new(export, Options::default()))
+    };
+    let args = StatxIn {
+        sx_mask: 0xfff,
+        ..StatxIn::default()
+    };
+    let asked = R::Statx { args };
+    assert_eq!(net(true).err(ROOT_ID, &asked), Errno::ENOSYS);
+    net(false).ok(ROOT_ID, &asked);
+}
+
+#[test]
 fn with_acls_the_umask_comes_along_and_set_gid_goes() {
     let script = Script::new();
     script.set_capabilities(Capabilities {

@@ -212,6 +212,7 @@ impl Format for Erofs {
             devices: Level::Native,
             owners: Level::Native,
             stable_cookies: true,
+            no_births: true,
         }
     }
 

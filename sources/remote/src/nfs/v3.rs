@@ -174,6 +174,7 @@ impl Version for V3 {
             owners: Level::Native,
             // The server's to know.
             stable_cookies: false,
+            no_births: false,
         }
     }
 

@@ -179,6 +179,7 @@ impl FileSystem for Remote9p {
             owners: native(linux),
             // The server's to know.
             stable_cookies: false,
+            no_births: false,
         }
     }
 }

@@ -111,6 +111,7 @@ impl FileSystem for RemoteFuse {
             owners: Level::Native,
             // The server's to know.
             stable_cookies: false,
+            no_births: false,
         }
     }
 }

@@ -268,6 +268,7 @@ impl Version for V4 {
             owners: Level::Native,
             // The server's to know.
             stable_cookies: false,
+            no_births: false,
         }
     }
 
