@@ -41,11 +41,12 @@ pub(crate) struct MountArgs {
     /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, nosuid, nodev, noexec, noatime, sync, fsname=NAME; and
     /// cache=none|readahead|mmap|loose, what is kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
     /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
-    /// writeback, it may write behind, where nobody else changes the source; passthrough=auto|off, whether it reads and writes the files of a
-    /// local directory by itself, which takes root, Linux 6.9 and cache=auto or never, and is not seen by http= (auto); uid=N, gid=N, whose everything is shown to be; soft, calls
-    /// that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS, for how long a server that is lost is
-    /// waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of an image in an object store is kept, up to
-    /// cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is for fstab alone is passed over
+    /// writeback, it may write behind, where nobody else changes the source; passthrough=auto|off, whether it reads and writes
+    /// a local directory's files by itself (auto, which is for root, from Linux 6.9 on, with cache=auto or never, and not with http=); uid=N, gid=N, whose
+    /// everything is shown to be; soft, calls that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS,
+    /// for how long a server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of an image
+    /// in an object store is kept, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is
+    /// for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground, and say 'ready' on standard output

@@ -350,6 +350,39 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_reads_and_writes_by_itself_where_nothing_is_kept_or_seen() {
+        let passes = |source: &str, text: &str, overlaid| {
+            let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
+            let source: Source = source.parse().expect("a source");
+            let settled = settle(&options.expect("known"), &source, overlaid, false);
+            settled
+                .map_err(|failure| failure.message)
+                .expect("good")
+                .passthrough
+        };
+        for text in [
+            "defaults",
+            "cache=never",
+            "passthrough=off,passthrough=auto",
+        ] {
+            assert!(passes("dir:/", text, false), "{text}");
+            assert!(!passes("dir:/", text, true), "{text}");
+            assert!(!passes("mem:", text, false), "{text}");
+        }
+        for text in [
+            "passthrough=off",
+            "cache=always",
+            "cache=metadata",
+            "cache=mmap",
+            "cache=loose",
+            "writeback",
+            "http=unix:/h",
+        ] {
+            assert!(!passes("dir:/", text, false), "{text}");
+        }
+    }
+
+    #[test]
     fn options_are_mounts_and_ours_and_fstabs() {
         let all =
             "ro,nosuid,allow_other,cache=always,fsname=home,_netdev,x-systemd.automount,user=me";
@@ -385,6 +418,8 @@ mod tests {
             "timeo=0",
             "uid=me",
             "http=here",
+            "passthrough",
+            "passthrough=on",
             "soft",
         ] {
             assert!(settled(bad).is_err(), "{bad}");
