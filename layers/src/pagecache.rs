@@ -64,8 +64,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// [`Options::straight`] for a source of this host, as measured (`docs/design/pagecache.md`).
-    pub const NEAR: usize = 256 << 10;
+    /// [`Options::straight`] for a device of this host: what the kernel asks for when it reads ahead or is given much at once, and not what
+    /// programs read at random.
+    pub const DEVICE: usize = 256 << 10;
 }
 
 impl Default for Options {

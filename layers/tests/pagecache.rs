@@ -84,7 +84,7 @@ fn bed(mode: Mode, memory: u64) -> Bed {
 fn near_bed() -> Bed {
     bed_with(Options {
         threads: 2,
-        straight: Some(Options::NEAR),
+        straight: Some(Options::DEVICE),
         ..Options::default()
     })
 }

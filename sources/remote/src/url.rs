@@ -108,14 +108,11 @@ impl Url {
         }
     }
 
-    /// Whether the server is on this host, as far as the URL says: a message to it takes no longer than a few wake-ups of threads.
-    pub fn is_near(&self) -> bool {
+    /// Whether it is a device with which memory is shared: a message to it takes no longer than a few wake-ups of threads.
+    pub fn is_device(&self) -> bool {
         match self {
-            Url::Ninep(url) => match &url.place {
-                ninep::Place::Addr(addr) => matches!(addr, Addr::Unix(_)),
-                ninep::Place::Device(_) => true,
-            },
-            Url::Nfs(url) => matches!(url.addr, Addr::Unix(_)),
+            Url::Ninep(url) => matches!(url.place, ninep::Place::Device(_)),
+            Url::Nfs(_) => false,
             Url::Virtiofs(_) => true,
         }
     }
