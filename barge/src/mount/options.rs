@@ -243,8 +243,6 @@ pub(super) fn settle(
         }
         Cache::Pages(mode) => {
             pages.mode = mode;
-            let device = matches!(source, Source::Tree(barge_client::Source::Remote(url)) if url.is_device());
-            pages.straight = device.then_some(pagecache::Options::DEVICE);
             Some(pages)
         }
     };

@@ -108,15 +108,6 @@ impl Url {
         }
     }
 
-    /// Whether it is a device with which memory is shared: a message to it takes no longer than a few wake-ups of threads.
-    pub fn is_device(&self) -> bool {
-        match self {
-            Url::Ninep(url) => matches!(url.place, ninep::Place::Device(_)),
-            Url::Nfs(_) => false,
-            Url::Virtiofs(_) => true,
-        }
-    }
-
     /// What is done when the server is lost; nothing where it would not come again.
     pub fn retry(&mut self) -> Option<&mut Retry> {
         match self {
