@@ -35,7 +35,7 @@ use vfs::{
 };
 
 use self::core::Core;
-use self::file::{CachedFile, How};
+use self::file::CachedFile;
 use self::table::Table;
 use crate::{Layer, Opened, forward};
 
@@ -58,14 +58,6 @@ pub struct Options {
     pub memory: usize,
     /// Threads, which is how many messages are under way at once besides those of who waits for theirs.
     pub threads: usize,
-    /// From how many bytes on reads and writes go below at once and as they are, if nothing is here or to be written where they are: with
-    /// no way to the source that is worth hiding, what they would gain is less than a copy and a change of threads. Nothing: none do.
-    pub straight: Option<usize>,
-}
-
-impl Options {
-    /// [`Options::straight`] for a source of this host, as measured (`docs/design/pagecache.md`).
-    pub const NEAR: usize = 256 << 10;
 }
 
 impl Default for Options {
@@ -76,7 +68,6 @@ impl Default for Options {
             mode: Mode::Mmap,
             memory: 64 << 20,
             threads: 4,
-            straight: None,
         }
     }
 }
@@ -95,7 +86,7 @@ pub struct Figures {
 /// The layer.
 pub struct PageCache {
     table: Arc<Table>,
-    how: How,
+    mode: Mode,
 }
 
 impl PageCache {
@@ -104,10 +95,7 @@ impl PageCache {
         let core = Core::new(options.memory, options.threads.max(1))?;
         Ok(PageCache {
             table: Table::new(core),
-            how: How {
-                mode: options.mode,
-                straight: options.straight.unwrap_or(usize::MAX),
-            },
+            mode: options.mode,
         })
     }
 
@@ -143,7 +131,7 @@ impl PageCache {
     ) -> Arc<dyn File> {
         let cached = self.table.open(attr, since);
         let table = self.table.clone();
-        Arc::new(CachedFile::new(file, table, cached, (self.how, flags)))
+        Arc::new(CachedFile::new(file, table, cached, (self.mode, flags)))
     }
 
     /// The same of one that was perhaps made.

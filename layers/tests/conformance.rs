@@ -150,7 +150,6 @@ fn cached(fs: Arc<dyn FileSystem>, mode: Mode, profile: Profile) -> Subject {
         mode,
         memory: 1 << 20,
         threads: 2,
-        ..pagecache::Options::default()
     };
     let cache = PageCache::new(options).expect("a thread");
     let profile = Profile {

@@ -72,28 +72,14 @@ struct Bed {
 }
 
 fn bed(mode: Mode, memory: u64) -> Bed {
-    bed_with(Options {
-        mode,
-        memory: memory as usize,
-        threads: 2,
-        ..Options::default()
-    })
-}
-
-/// One of a source that is near.
-fn near_bed() -> Bed {
-    bed_with(Options {
-        threads: 2,
-        straight: Some(Options::NEAR),
-        ..Options::default()
-    })
-}
-
-fn bed_with(options: Options) -> Bed {
     let below: Arc<dyn FileSystem> = Memory::new(clock());
     let fault = Arc::new(Fault::new(3, Arc::new(|| Duration::ZERO)));
     let messages = Arc::new(Messages::default());
-    let cache = PageCache::new(options);
+    let cache = PageCache::new(Options {
+        mode,
+        memory: memory as usize,
+        threads: 2,
+    });
     let over = stack(stack(below.clone(), fault.clone()), Data(messages.clone()));
     Bed {
         below,
@@ -400,56 +386,4 @@ fn who_may_not_wait_gets_what_is_here_and_leaves_what_is_not() {
         Err(Errno::WOULD_BLOCK)
     );
     assert_eq!(Messages::take(&bed.messages.writes), []);
-}
-
-#[test]
-fn what_is_large_goes_straight_to_a_source_that_is_near() {
-    let bed = near_bed();
-    let file = create(&*bed.above, "f");
-    let data = pattern(2 * MIB, 1);
-    for at in [0, MIB] {
-        write(&*file, at, &data[at as usize..][..MIB as usize]);
-    }
-    let expected = [(0, MIB), (MIB, MIB)];
-    assert_eq!(Messages::take(&bed.messages.writes), expected);
-    for at in [0, MIB, 0] {
-        assert!(read(&*file, at, MIB) == data[at as usize..][..MIB as usize]);
-    }
-    let reads = Messages::take(&bed.messages.reads);
-    assert_eq!(reads, [(0, MIB), (MIB, MIB), (0, MIB)]);
-}
-
-#[test]
-fn what_is_large_does_not_pass_what_is_here() {
-    let bed = near_bed();
-    let file = create(&*bed.above, "f");
-    let mut data = pattern(MIB, 1);
-    write(&*file, 0, &data);
-    // Written behind: what is large comes behind it, and is read with it.
-    data[5000..5010].fill(1);
-    write(&*file, 5000, &[1; 10]);
-    assert!(read(&*file, 0, MIB) == data);
-    data = pattern(MIB, 2);
-    write(&*file, 0, &data);
-    with(|cx| file.flush(cx));
-    assert!(read(&*open(&*bed.below, "f", OpenFlags::READ), 0, MIB) == data);
-    // Read before: it is not what is there any more.
-    assert_eq!(read(&*file, 5000, 10), data[5000..5010]);
-    data = pattern(MIB, 3);
-    write(&*file, 0, &data);
-    assert_eq!(read(&*file, 5000, 10), data[5000..5010]);
-}
-
-#[test]
-fn who_writes_straight_is_told_at_once() {
-    let bed = near_bed();
-    let file = create(&*bed.above, "f");
-    bed.fault
-        .add(Op::Write, When::Always, What::Fail(Errno::ENOSPC));
-    let data = pattern(MIB, 1);
-    let done = tried(|cx| file.write(cx, 0, &mut Bytes::new(&data)));
-    assert_eq!(done, Err(Errno::ENOSPC));
-    bed.fault.clear();
-    with(|cx| file.flush(cx));
-    assert_eq!(read(&*file, 0, MIB), []);
 }

@@ -108,14 +108,13 @@ fn put(content: &mut Vec<u8>, at: usize, data: &[u8]) {
 }
 
 impl Model {
-    fn new((mode, straight): (Mode, Option<usize>), seed: u64) -> Model {
+    fn new(mode: Mode, seed: u64) -> Model {
         let below: Arc<dyn FileSystem> = Memory::new(clock());
         let fault = Arc::new(Fault::new(seed, Arc::new(|| Duration::ZERO)));
         let cache = PageCache::new(Options {
             mode,
             memory: LONGEST as usize / 2,
             threads: 2,
-            straight,
         });
         let above = stack(
             stack(below.clone(), fault.clone()),
@@ -338,8 +337,8 @@ impl Model {
     }
 }
 
-fn run(mode: Mode, straight: Option<usize>, seed: u64, steps: &[Step]) {
-    let mut model = Model::new((mode, straight), seed);
+fn run(mode: Mode, seed: u64, steps: &[Step]) {
+    let mut model = Model::new(mode, seed);
     for step in steps {
         model.step(step);
     }
@@ -354,8 +353,8 @@ fn who_writes_does_not_know_what_others_have_put_behind_it() {
         Step::Write(2, 0, 3395, 0),
         Step::Read(2, 0, 3396),
     ];
-    run(Mode::ReadAhead, None, 0, &steps);
-    run(Mode::Mmap, None, 0, &steps);
+    run(Mode::ReadAhead, 0, &steps);
+    run(Mode::Mmap, 0, &steps);
 }
 
 proptest! {
@@ -363,16 +362,11 @@ proptest! {
 
     #[test]
     fn write_behind_is_close_to_open_and_loses_nothing_untold(seed in any::<u64>(), steps in steps()) {
-        run(Mode::Mmap, None, seed, &steps);
-    }
-
-    #[test]
-    fn what_goes_straight_is_close_to_open_and_loses_nothing_untold(seed in any::<u64>(), steps in steps()) {
-        run(Mode::Mmap, Some(4096), seed, &steps);
+        run(Mode::Mmap, seed, &steps);
     }
 
     #[test]
     fn read_ahead_is_close_to_open(seed in any::<u64>(), steps in steps()) {
-        run(Mode::ReadAhead, None, seed, &steps);
+        run(Mode::ReadAhead, seed, &steps);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Data, Passing, RW, tried, with};
 use layers::fault::{Fault, What, When};
-use layers::pagecache::{Options, PageCache};
+use layers::pagecache::{Mode, Options, PageCache};
 use layers::{Opened, stack};
 use memory::Memory;
 use shuttle::thread::{spawn, yield_now};
@@ -66,17 +66,13 @@ struct Bed {
 }
 
 fn bed(memory: usize) -> Bed {
-    bed_with(Options {
-        memory,
-        threads: 2,
-        ..Options::default()
-    })
-}
-
-fn bed_with(options: Options) -> Bed {
     let below: Arc<dyn FileSystem> = Memory::new(clock());
     let fault = Arc::new(Fault::new(3, Arc::new(|| Duration::ZERO)));
-    let cache = PageCache::new(options);
+    let cache = PageCache::new(Options {
+        mode: Mode::Mmap,
+        memory,
+        threads: 2,
+    });
     let over = stack(stack(below.clone(), fault.clone()), Data(Arc::new(Slow)));
     Bed {
         below,
@@ -166,45 +162,6 @@ fn a_reader_sees_what_was_written_whatever_is_on_its_way() {
         reading.join().expect("it ends");
         with(|cx| file.fsync(cx, false));
         assert!(is_all(&read(&*open(&*bed.below), PIECE / 2, 5000), 2));
-    });
-}
-
-#[test]
-fn what_goes_straight_agrees_with_what_is_written_behind_beside_it() {
-    explored(|| {
-        let bed = bed_with(Options {
-            memory: 4 << 20,
-            threads: 2,
-            straight: Some(PIECE),
-            ..Options::default()
-        });
-        let file = create(&*bed.above);
-        assert_eq!(write(&*file, 0, 1, PIECE), Ok(PIECE));
-        let beside = |act: fn(&dyn File)| {
-            let file = file.clone();
-            spawn(move || act(&*file))
-        };
-        let others = [
-            beside(|file| assert_eq!(write(file, PIECE / 2, 2, 5000), Ok(5000))),
-            beside(|file| {
-                for _ in 0..2 {
-                    let seen = read(file, PIECE / 2, 5000);
-                    assert!((1..=3).any(|byte| is_all(&seen, byte)));
-                }
-            }),
-            beside(|file| with(|cx| file.fsync(cx, false))),
-        ];
-        assert_eq!(write(&*file, 0, 3, PIECE), Ok(PIECE));
-        for other in others {
-            other.join().expect("it ends");
-        }
-        let seen = read(&*file, PIECE / 2, 5000);
-        assert!(is_all(&seen, 2) || is_all(&seen, 3));
-        assert!(is_all(&read(&*file, 0, PIECE / 2), 3));
-        with(|cx| file.fsync(cx, false));
-        let below = open(&*bed.below);
-        assert!(read(&*below, PIECE / 2, 5000) == seen);
-        assert!(is_all(&read(&*below, 0, PIECE / 2), 3));
     });
 }
 

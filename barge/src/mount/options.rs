@@ -254,7 +254,6 @@ pub(super) fn settle(
         }
         Cache::Pages(mode) => {
             pages.mode = mode;
-            pages.straight = is_near(source).then_some(pagecache::Options::NEAR);
             Some(pages)
         }
     };
@@ -281,14 +280,6 @@ pub(super) fn settle(
         from,
         http,
     })
-}
-
-/// Whether there is no way to the source that is worth hiding.
-fn is_near(source: &Source) -> bool {
-    match source {
-        Source::Tree(barge_client::Source::Remote(url)) => url.is_near(),
-        _ => true,
-    }
 }
 
 /// What is waited for.

@@ -370,14 +370,6 @@ impl State {
         self.size = Some(size);
     }
 
-    /// Of `range` the source had `got` bytes when it was asked for at `since`, by the words of [`Reserved`].
-    fn met_end(&mut self, range: &Range<u64>, got: usize, since: (u64, u64)) {
-        let end = range.start + got as u64;
-        if end < range.end && (self.epoch, self.landed) == since {
-            self.ends_at(end, range.end);
-        }
-    }
-
     /// The source has nothing from `end` on, where it was asked for up to `to`: what is there was written here and has not
     /// arrived, or somebody else has cut the file.
     fn ends_at(&mut self, end: u64, to: u64) {

@@ -17,20 +17,12 @@ use super::pages::{BLOCK, PAGE, Piece};
 use super::table::Table;
 use crate::sync::{Mutex, MutexGuard};
 
-/// What [`super::Options`] say of every file.
-#[derive(Clone, Copy)]
-pub(super) struct How {
-    pub(super) mode: Mode,
-    /// Nothing is that long if none go straight.
-    pub(super) straight: usize,
-}
-
 /// One open of a file that the cache knows.
 pub(super) struct CachedFile {
     inner: Arc<dyn File>,
     table: Arc<Table>,
     cached: Arc<Cached>,
-    how: How,
+    mode: Mode,
     flags: OpenFlags,
     stream: Mutex<Stream>,
     /// Up to which error whoever has opened it was told.
@@ -51,14 +43,14 @@ impl CachedFile {
         inner: Arc<dyn File>,
         table: Arc<Table>,
         cached: Arc<Cached>,
-        (how, flags): (How, OpenFlags),
+        (mode, flags): (Mode, OpenFlags),
     ) -> CachedFile {
         let seen = Mutex::new(cached.lock().errors.sample());
         CachedFile {
             inner,
             table,
             cached,
-            how,
+            mode,
             flags,
             stream: Mutex::default(),
             seen,
@@ -168,9 +160,7 @@ impl File for CachedFile {
             return self.read_below(cx, offset, len, sink);
         }
         let len = len.min(sink.room()) as u64;
-        // Whoever asks for so much at once reads ahead himself.
-        let straight = len >= self.how.straight as u64;
-        let (mut first, mut tries) = (true, 0);
+        let (mut read_ahead, mut tries) = (true, 0);
         while tries < TRIES {
             let size = self.cached.size(&*self.inner, cx)?;
             let range = offset..size.min(offset.saturating_add(len));
@@ -179,10 +169,8 @@ impl File for CachedFile {
             }
             let missing = match self.cached.get(range.clone()) {
                 Ok(pieces) => {
-                    if first {
+                    if read_ahead {
                         self.table.core.hits.fetch_add(1, Ordering::Relaxed);
-                    }
-                    if first && !straight {
                         self.read_ahead(cx, &range, size);
                     }
                     return Ok(put(&pieces, sink));
@@ -190,16 +178,8 @@ impl File for CachedFile {
                 Err(missing) => missing,
             };
             self.cached.may_wait(cx)?;
-            let first = std::mem::take(&mut first);
-            if first {
+            if std::mem::take(&mut read_ahead) {
                 self.table.core.misses.fetch_add(1, Ordering::Relaxed);
-            }
-            if straight {
-                let file = &*self.inner;
-                if let Some(done) = self.cached.read_straight(file, cx, &range, sink) {
-                    return done;
-                }
-            } else if first {
                 self.read_ahead(cx, &range, size);
             }
             let mut rest = self.around(missing.start..range.end, size);
@@ -224,7 +204,7 @@ impl File for CachedFile {
         let memory = &self.table.core.memory;
         let end = offset.checked_add(len as u64);
         let end = end.filter(|&end| end <= i64::MAX as u64);
-        let behind = self.how.mode != Mode::ReadAhead
+        let behind = self.mode != Mode::ReadAhead
             && self.flags.contains(OpenFlags::WRITE)
             && !self.flags.intersects(past)
             && self.table.writes_behind()
@@ -233,15 +213,6 @@ impl File for CachedFile {
         let (Some(end), true) = (end, behind) else {
             return self.write_below(cx, offset, data);
         };
-        if len >= self.how.straight {
-            cx.may_wait()?;
-            if let Some(done) = self
-                .cached
-                .write_straight(&*self.inner, cx, offset..end, data)
-            {
-                return done;
-            }
-        }
         if !memory.takes(len) {
             cx.may_wait()?;
             for file in self.table.core.workers.dirty() {

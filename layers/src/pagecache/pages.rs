@@ -254,36 +254,6 @@ impl Pages {
         self.fetches.iter().any(|fetch| overlap(fetch, range))
     }
 
-    /// Whether anything of `range` is here, or somebody reads it.
-    pub(super) fn is_touched(&self, range: &Range<u64>) -> bool {
-        let mut parts = split(range.clone());
-        self.is_fetched(range)
-            || parts.any(|(number, part)| {
-                let next = self
-                    .blocks
-                    .get(&number)
-                    .and_then(|b| b.valid.next(part.start));
-                next.is_some_and(|(first, _)| first < part.end)
-            })
-    }
-
-    /// `range` is being written past the cache, until [`Pages::landed`]; not so if something of it is to be written or being written.
-    pub(super) fn begin(&mut self, range: &Range<u64>) -> bool {
-        let mut parts = split(range.clone());
-        let busy = self.flights.iter().any(|flight| overlap(flight, range))
-            || parts.any(|(number, part)| {
-                let next = self
-                    .blocks
-                    .get(&number)
-                    .and_then(|b| b.dirty.next(part.start));
-                next.is_some_and(|(first, _)| first < part.end)
-            });
-        if !busy {
-            self.flights.push(range.clone());
-        }
-        !busy
-    }
-
     /// Somebody reads `range` from below, until [`Pages::fetched`].
     pub(super) fn fetch(&mut self, range: Range<u64>) {
         self.fetches.push(range);

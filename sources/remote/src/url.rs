@@ -108,18 +108,6 @@ impl Url {
         }
     }
 
-    /// Whether the server is on this host, as far as the URL says: a message to it takes no longer than a few wake-ups of threads.
-    pub fn is_near(&self) -> bool {
-        match self {
-            Url::Ninep(url) => match &url.place {
-                ninep::Place::Addr(addr) => matches!(addr, Addr::Unix(_)),
-                ninep::Place::Device(_) => true,
-            },
-            Url::Nfs(url) => matches!(url.addr, Addr::Unix(_)),
-            Url::Virtiofs(_) => true,
-        }
-    }
-
     /// What is done when the server is lost; nothing where it would not come again.
     pub fn retry(&mut self) -> Option<&mut Retry> {
         match self {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vfs::{Call, Cx, Errno, File, Payload, Result};
+use vfs::{Call, Cx, Errno, File, Result};
 
 use super::super::pages::{BLOCK, Pages, Run};
 use super::super::payload::Pieces;
@@ -57,40 +57,6 @@ impl Cached {
         }
         self.look_for_messages(&mut state, range);
         Ok(())
-    }
-
-    /// Writes `data` at `range` by `file` and past the cache, if nothing is to be written there and nobody changes the file below. Who
-    /// writes a part of it meanwhile does so behind this.
-    pub(in crate::pagecache) fn write_straight(
-        &self,
-        file: &dyn File,
-        cx: &Cx<'_>,
-        range: Range<u64>,
-        data: &mut dyn Payload,
-    ) -> Option<Result<usize>> {
-        let mut state = self.lock();
-        if state.exclusive || state.size.is_none() || !state.pages.begin(&range) {
-            return None;
-        }
-        state.landed = self.core.landed();
-        drop(state);
-        let done = file.write(cx, range.start, data);
-        let mut state = self.lock();
-        state.landed = self.core.landed();
-        if state.pages.is_fetched(&range) {
-            state.epoch += 1;
-        }
-        // What was here of it is of before.
-        state.pages.landed(&range, 0, false);
-        state.change = None;
-        state.size = match done {
-            Ok(count) => state.size.map(|size| size.max(range.start + count as u64)),
-            Err(_) => None,
-        };
-        state.settle();
-        drop(state);
-        self.changed.notify_all();
-        Some(done)
     }
 
     /// Has it written if there is a whole message now, or too much in all.
@@ -229,7 +195,10 @@ impl Cached {
             // Whether it is as long as they made it is to be asked.
             state.size = None;
         }
-        state.settle();
+        if state.pages.is_clean() {
+            state.writer = None;
+            state.urgent = false;
+        }
         drop(state);
         self.changed.notify_all();
         match cancelled && written < len {
@@ -275,15 +244,5 @@ impl Cached {
         let exclusive = Exclusive(self);
         self.clean(cx)?;
         Ok(exclusive)
-    }
-}
-
-impl State {
-    /// If nothing is to be written any more, nobody is needed for it.
-    fn settle(&mut self) {
-        if self.pages.is_clean() {
-            self.writer = None;
-            self.urgent = false;
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vfs::{Cx, File, Result, Sink};
+use vfs::{Cx, File, Result};
 
 use super::super::pages::Piece;
 use super::super::payload::Filling;
@@ -52,28 +52,6 @@ impl Cached {
         }
     }
 
-    /// Reads `range`, which is within its size, by `file` into `sink` and past the cache, if nothing of it is here or on its way and nothing
-    /// of the file is to be written.
-    pub(in crate::pagecache) fn read_straight(
-        &self,
-        file: &dyn File,
-        cx: &Cx<'_>,
-        range: &Range<u64>,
-        sink: &mut dyn Sink,
-    ) -> Option<Result<usize>> {
-        let state = self.lock();
-        if !state.pages.is_clean() || state.pages.is_touched(range) {
-            return None;
-        }
-        let (epoch, landed) = (state.epoch, state.landed);
-        drop(state);
-        let done = file.read(cx, range.start, (range.end - range.start) as usize, sink);
-        if let Ok(got) = done {
-            self.lock().met_end(range, got, (epoch, landed));
-        }
-        Some(done)
-    }
-
     /// Has workers read by `file` what is not here of `range` and nobody reads yet. Whoever wants it meanwhile waits for them.
     pub(in crate::pagecache) fn read_ahead(
         &self,
@@ -114,7 +92,10 @@ impl Cached {
         let mut state = self.lock();
         state.pages.fetched(&range);
         if let Ok(got) = done {
-            state.met_end(&range, got, (epoch, landed));
+            let end = range.start + got as u64;
+            if end < range.end && (state.epoch, state.landed) == (epoch, landed) {
+                state.ends_at(end, range.end);
+            }
         }
         drop(state);
         self.changed.notify_all();
