@@ -192,7 +192,11 @@ impl Tree {
     fn make(self, top: &Path) -> Result<(), String> {
         match self {
             Tree::Python => {
-                let python = find("python3").ok_or("Debian's package python3 brings it")?;
+                // Not any Python of a user's, which would have everything below it that he has installed.
+                let python = Path::new("/usr/bin/python3");
+                if !python.exists() {
+                    return Err("Debian's package python3 brings it".into());
+                }
                 let which = "import sysconfig; print(sysconfig.get_path('stdlib'))";
                 let output = Command::new(python).args(["-c", which]).output();
                 let output = output.map_err(|error| format!("python3: {error}"))?;
