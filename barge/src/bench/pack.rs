@@ -152,7 +152,10 @@ fn measure(
                         row[column].push(figure);
                     }
                 }
-                Err(why) if column == 0 => return Err(Failure::new(why)),
+                Err(why) if column == 0 => {
+                    args.steps.fail(format!("{}: {why}", stored.of(tree)));
+                    return Ok(Vec::new());
+                }
                 Err(why) if round == 0 => {
                     let why = why.lines().next().unwrap_or_default().to_owned();
                     missing.push(format!(
@@ -262,7 +265,7 @@ impl Column {
     fn options(self, stored: Stored) -> Option<&'static [&'static str]> {
         Some(match (self, stored) {
             (Column::Barge, Stored::Plain) => &[],
-            (Column::Barge, Stored::Chunks) => &["--dedupe", "--chunk-size=64K"],
+            (Column::Barge, Stored::Chunks) => &["--dedupe", "--chunksize=64K"],
             (Column::Barge, Stored::Lz4) => &["--compress=lz4", "--level=9"],
             (Column::Barge, Stored::Zstd) => &["--compress=zstd", "--level=3"],
             (Column::Erofs, Stored::Plain) => &[],

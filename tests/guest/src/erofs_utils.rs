@@ -39,7 +39,7 @@ pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
         fs::create_dir(tree.join("bin"))?;
         for tool in ["mkfs.erofs", "fsck.erofs", "dump.erofs"] {
             let script = tree.join("bin").join(tool);
-            fs::write(&script, starts(&dir, tool))?;
+            fs::write(&script, starts(tool))?;
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
         }
         fs::rename(tree, &dir)?;
@@ -47,10 +47,9 @@ pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
     Ok(dir.join("bin"))
 }
 
-/// A script that runs a tool by its own loader.
-fn starts(dir: &Path, tool: &str) -> String {
-    let usr = crate::quote(&dir.join("usr").display().to_string());
+/// A script that runs a tool by its own loader, wherever all of it is.
+fn starts(tool: &str) -> String {
     format!(
-        "#!/bin/sh\nusr={usr}\nexec \"$usr/lib64/ld-linux-x86-64.so.2\" --library-path \"$usr/lib/x86_64-linux-gnu\" \"$usr/bin/{tool}\" \"$@\"\n"
+        "#!/bin/sh\nusr=$(dirname \"$(readlink -f \"$0\")\")/../usr\nexec \"$usr/lib64/ld-linux-x86-64.so.2\" --library-path \"$usr/lib/x86_64-linux-gnu\" \"$usr/bin/{tool}\" \"$@\"\n"
     )
 }
