@@ -273,4 +273,12 @@ pub(super) const SCRIPTS: &[Script] = &[
             "connect-mmap",
         ],
     },
+    Script {
+        name: "reload",
+        file: "reload.py",
+        quick: &[("TURNS", "1")],
+        full: &[("TURNS", "10")],
+        setup: Setup::Reload,
+        ways: &["none", "nfs3", "nfs4.2", "virtiofs-4q"],
+    },
 ];

@@ -28,6 +28,8 @@ pub(super) enum Setup {
     Disk(&'static str),
     /// A guest with the share, whose server begins again when it is killed. Its number is in `{run}/server.pid`, its lease [`LEASE`] seconds.
     Restart,
+    /// A guest with the share, whose server does what `{run}/barge.toml` says; its number is in `{run}/server.pid`.
+    Reload,
 }
 
 /// All of it, as templates.
@@ -117,6 +119,7 @@ impl Setup {
                 };
                 scene.serve = vec![format!("{AGAIN} {}{lease}", scene.serve[0])];
             }
+            Self::Reload => scene.serve = vec![by_file(barge, way)],
             Self::Disk(mkfs) => {
                 let disk = "truncate -s 1G {run}/disk && mkfs.".to_owned() + mkfs + " {run}/disk";
                 let mounted = "mount -o loop {run}/disk {share} && chmod 755 {share}";
@@ -143,6 +146,22 @@ fn packed(barge: &str, command: &str) -> String {
         ln data/4097 data/again && truncate -s 10M data/hole && mknod data/null c 1 3 && mkfifo data/pipe";
     let pack = format!("{barge} pack --quiet --compress lz4 {{run}}/tree {{run}}/image");
     format!("sh -ec '{tree} && {pack} && exec {command}'")
+}
+
+/// A server that is told by a file what it would be told by its command line, and whether the share is read-only.
+fn by_file(barge: &str, way: &Way) -> String {
+    let told = format!("{} {}", way.address(), way.arguments());
+    let mut keys = String::new();
+    for option in told.split("--").skip(1) {
+        let (key, value) = option.trim().split_once(' ').unwrap_or((option.trim(), ""));
+        match value {
+            "" => keys += &format!("{key} = true\n"),
+            value => keys += &format!("{key} = \"{value}\"\n"),
+        }
+    }
+    format!(
+        "sh -ec 'cat >{{run}}/barge.toml <<END\nread-only = false\n{keys}[[share]]\nsource = \"{{share}}\"\nEND\necho $$ >{{run}}/server.pid\nexec {barge} serve --config {{run}}/barge.toml'"
+    )
 }
 
 /// The shortest that there is.
@@ -230,6 +249,13 @@ mod tests {
         assert_eq!(scene.root.unwrap().kind, "erofs");
         let socket = "socket,id=drive,path={socket2}".to_owned();
         assert!(scene.seats[0].qemu.contains(&socket));
+    }
+
+    #[test]
+    fn a_file_says_what_a_command_line_would() {
+        let scene = Setup::Reload.scene(Way::named("nfs4.1"), "barge", &[]);
+        let keys = "nfs = \"tcp:127.0.0.1:{port}\"\nstate-dir = \"{run}/state\"\ndelegations = true\n[[share]]\nsource = \"{share}\"\n";
+        assert!(scene.serve[0].contains(keys), "{}", scene.serve[0]);
     }
 
     #[test]
