@@ -17,8 +17,10 @@ const SUITE: &str = "trixie";
 /// They, and what they need; how a package of it is called changes from suite to suite.
 const PACKAGES: &[&str] = &[
     "erofs-utils",
+    "erofsfuse",
     "libc6",
     "libdeflate0",
+    "libfuse3-4",
     "libgcc-s1",
     "liblz4-1",
     "liblzma5",
@@ -37,7 +39,7 @@ pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
     if !dir.exists() {
         let tree = Apt::new(cache, SUITE, mirror)?.unpack(PACKAGES)?;
         fs::create_dir(tree.join("bin"))?;
-        for tool in ["mkfs.erofs", "fsck.erofs", "dump.erofs"] {
+        for tool in ["mkfs.erofs", "fsck.erofs", "dump.erofs", "erofsfuse"] {
             let script = tree.join("bin").join(tool);
             fs::write(&script, starts(tool))?;
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
