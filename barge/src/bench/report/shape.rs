@@ -81,7 +81,7 @@ pub(in crate::bench) struct Table {
     pub(super) notes: Vec<String>,
     pub(super) missing: Vec<String>,
     /// The cells that should have been measured, each with why that went wrong.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) failed: Vec<String>,
     /// Ours first.
     pub(super) columns: Vec<String>,
