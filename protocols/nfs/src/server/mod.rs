@@ -1,7 +1,7 @@
 //! The server half: a [`wire::Session`] per connection, which answers calls over an exported tree.
 //!
 //! What clients share stands in the [`Server`]: nodes and files at hand, and the state of v4. A call that
-//! answers [`Answer::WouldBlock`] has left no trace but in the caches.
+//! answers [`wire::Answer::WouldBlock`] has left no trace but in the caches.
 //!
 //! What it lacks on purpose: the order of replies and cancellation (the driver's: RPC cancels nothing),
 //! the portmapper's own sockets, encryption (a transport's business, or a mechanism's).
