@@ -63,11 +63,11 @@ impl Bench {
     pub(super) fn seconds(self, quick: bool) -> f64 {
         match (self, quick) {
             (Bench::Caches, true) => 130.0,
-            (Bench::Caches, false) => 380.0,
+            (Bench::Caches, false) => 275.0,
             (Bench::Fio, true) => 60.0,
-            (Bench::Fio, false) => 150.0,
+            (Bench::Fio, false) => 120.0,
             (Bench::Readplus, true) => 50.0,
-            (Bench::Readplus, false) => 150.0,
+            (Bench::Readplus, false) => 40.0,
         }
     }
 
