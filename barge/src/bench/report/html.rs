@@ -51,7 +51,7 @@ fn anchor(name: &str) -> String {
 fn summary(page: &mut String, report: &Report) {
     page.push_str(
         "<section>\n<h2>What wins, what loses</h2>\n<p class=\"soft\">Each row of each table beside the best of its peers. A row wins or loses when the \
-         runs do not overlap and the medians are more than 3 % apart; else it is level.</p>\n<ul class=\"tiles\">\n",
+         runs do not overlap, or from six on the interval of the ratio does not reach 1, and the medians are more than 3 % apart; else it is level.</p>\n<ul class=\"tiles\">\n",
     );
     for entry in &report.tables {
         let _ = write!(
