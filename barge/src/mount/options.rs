@@ -269,6 +269,8 @@ pub(super) fn settle(
     );
     let by_itself = pages.is_none() && moments && !fuse.writeback && http.is_none();
     passthrough &= directory && !overlaid && by_itself;
+    // What is written is asked for again by who opens it next in any case.
+    fuse.writers_go_past = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
     Ok(Settled {
         passthrough,
         read_only: mount.is_read_only(),

@@ -96,6 +96,9 @@ bitflags! {
         const PARALLEL_DIRECT_WRITES = 1 << 6;
         /// The client reads and writes what backs the file by itself. Goes with no flag for caches.
         const PASSTHROUGH = 1 << 7;
+
+        /// Past the page cache, many at once.
+        const PAST = Fopen::DIRECT_IO.bits() | Fopen::PARALLEL_DIRECT_WRITES.bits();
     }
 
     /// `flags` of OPEN and CREATE: Linux's open(2) flags, as the architecture of both sides has them.

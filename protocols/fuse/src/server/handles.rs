@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use vfs::{Errno, File, Kind, Node, OpenFlags, Result};
 
 use super::lock::Lockers;
-use super::passthrough::Going;
 use super::shards::{Life, Shard, Shards};
+use super::ways::Goer;
 
 /// An open file or directory. What was locked through it goes before the file does.
 pub(super) struct Open {
     pub(super) locked: Locked,
     pub(super) file: Arc<dyn File>,
     pub(super) flags: OpenFlags,
-    /// Which way it goes, where the client may read and write by itself.
-    pub(super) going: Option<Going>,
+    /// Which way it goes, if there are several.
+    pub(super) goer: Option<Goer>,
 }
 
 /// A node that is open, and whether it was locked so.

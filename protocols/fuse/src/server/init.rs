@@ -172,7 +172,7 @@ impl Session {
             ),
             (options.writeback, InitFlags::WRITEBACK_CACHE),
             (
-                self.ways.is_some() && !options.writeback,
+                self.ways.as_ref().is_some_and(|ways| ways.has_backings()) && !options.writeback,
                 InitFlags::PASSTHROUGH,
             ),
             (options.announce_submounts, InitFlags::SUBMOUNTS),

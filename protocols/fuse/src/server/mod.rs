@@ -23,10 +23,10 @@ mod meta;
 mod nodes;
 mod open;
 mod options;
-mod passthrough;
 mod reply;
 mod shards;
 mod walk;
+mod ways;
 mod xattr;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +39,8 @@ use self::handles::{Handles, Open};
 use self::init::Agreed;
 use self::lock::Lockers;
 use self::nodes::{Known, Nodes};
-use self::passthrough::Ways;
 use self::shards::{Life, lock};
+use self::ways::Ways;
 use crate::layout::InterruptIn;
 use crate::message::{
     self, Extensions, HEADER, Header, Opcode, REPLY_HEADER, Request, SecurityContext, WRITE_HEAD,
@@ -49,7 +49,7 @@ use crate::numbers::InitFlags;
 use crate::{Form, Undecodable};
 
 pub use self::options::{Cache, Options};
-pub use self::passthrough::Backings;
+pub use self::ways::Backings;
 
 /// Serves an exported tree over FUSE.
 #[derive(Clone)]
@@ -84,7 +84,7 @@ impl Server {
             capabilities: export.fs.capabilities(),
             life: AtomicU64::new(0),
             agreed: AtomicU64::new(0),
-            ways: None,
+            ways: options.writers_go_past.then(|| Arc::new(Ways::new(None))),
             export,
             options,
         }
@@ -103,7 +103,7 @@ pub struct Session {
     agreed: AtomicU64,
     handles: Handles,
     nodes: Nodes,
-    /// Where the client may read and write files by itself.
+    /// Where files may go another way than through what the client keeps.
     ways: Option<Arc<Ways>>,
     /// Of this life.
     lockers: Mutex<Arc<Lockers>>,
@@ -122,7 +122,7 @@ impl Session {
     /// Lets the client read and write by itself the files that have a [`vfs::File::backing`], by `backings`. Not together with
     /// [`Options::writeback`], and for a client on this host.
     pub fn passing_through(mut self, backings: Arc<dyn Backings>) -> Session {
-        self.ways = Some(Arc::new(Ways::new(backings)));
+        self.ways = Some(Arc::new(Ways::new(Some(backings))));
         self
     }
 

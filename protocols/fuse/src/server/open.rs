@@ -1,5 +1,6 @@
 //! OPEN, OPENDIR, CREATE, TMPFILE, FLUSH, RELEASE: handles begin and end.
 
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +11,7 @@ use super::Turn;
 use super::handles::{Locked, Open, Reserved};
 use super::lock::Owners;
 use super::nodes::Known;
-use super::passthrough::Going;
+use super::ways::{Backings, Goer, Way};
 use crate::layout::{CreateIn, EntryOut, FlushIn, OpenIn, OpenOut, ReleaseIn};
 use crate::numbers::{Flags, Fopen, InitFlags, OPEN_KILL_SUIDGID, RELEASE_FLOCK_UNLOCK};
 use crate::words;
@@ -157,38 +158,59 @@ impl Turn<'_> {
             },
             file,
             flags,
-            going: None,
+            goer: None,
         }
     }
 
-    /// Has the client read and write the file by itself, if it can. What has set-id bits goes by here: who may write to it and leave
-    /// them is told apart here alone.
+    /// Has the file go its way, which is chosen by who opens it first. Where nobody chooses it is through what the client keeps.
     fn on_its_way(&self, nodeid: u64, mut open: Open) -> Open {
-        const SET_ID: u32 = 0o6000;
-        if let Some(ways) = &self.peer.ways
-            && self.agreed.has(InitFlags::PASSTHROUGH)
-        {
-            open.going = ways.go(self.life, nodeid, |backings| {
-                let backing = open.file.backing(&self.cx)?;
-                let attr = open.file.attr(&self.cx, Want::BASIC).ok()?;
-                match attr.mode & SET_ID {
-                    0 => backings.open(backing.as_fd()),
-                    _ => None,
+        if let Some(ways) = &self.peer.ways {
+            open.goer = ways.go(self.life, nodeid, |backings| {
+                match backings.and_then(|backings| self.backed(backings, &open)) {
+                    Some(number) => Way::Backed(number),
+                    None if self.goes_past(open.flags) => Way::Past,
+                    None => Way::Kept,
                 }
             });
         }
         open
     }
 
+    /// Has the client read and write the file by itself, if it can. What has set-id bits goes by here: who may write to it and leave
+    /// them is told apart here alone.
+    fn backed(&self, backings: &dyn Backings, open: &Open) -> Option<NonZeroU32> {
+        const SET_ID: u32 = 0o6000;
+        if !self.agreed.has(InitFlags::PASSTHROUGH) {
+            return None;
+        }
+        let backing = open.file.backing(&self.cx)?;
+        let attr = open.file.attr(&self.cx, Want::BASIC).ok()?;
+        match attr.mode & SET_ID {
+            0 => backings.open(backing.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// Whether who opens with these flags is better off without what the client keeps. Who appends stays for long, and has others
+    /// read what came. A client that cannot map such files has no other means to drop what it kept when they are written, either
+    /// (Linux before 6.6).
+    fn goes_past(&self, flags: OpenFlags) -> bool {
+        self.peer.options.writers_go_past
+            && self.agreed.has(InitFlags::DIRECT_IO_ALLOW_MMAP)
+            && !self.agreed.has(InitFlags::WRITEBACK_CACHE)
+            && flags.contains(OpenFlags::WRITE)
+            && !flags.intersects(OpenFlags::READ | OpenFlags::APPEND)
+    }
+
     fn opened_as(&self, place: Reserved<'_>, open: Open) -> Result<OpenOut> {
-        let backing = open.going.as_ref().and_then(Going::backing);
-        let flags = match backing {
-            Some(_) => Fopen::PASSTHROUGH,
-            None => self.peer.options.open_flags(open.is_directory()),
+        let (open_flags, backing) = match open.goer.as_ref().map(Goer::way).unwrap_or_default() {
+            Way::Backed(number) => (Fopen::PASSTHROUGH, Some(number)),
+            Way::Past => (Fopen::PAST, None),
+            Way::Kept => (self.peer.options.open_flags(open.is_directory()), None),
         };
         Ok(OpenOut {
             fh: place.keep(self.life, open)?,
-            open_flags: flags.bits(),
+            open_flags: open_flags.bits(),
             backing_id: backing.map_or(0, |number| number.get() as i32),
         })
     }

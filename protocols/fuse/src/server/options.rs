@@ -30,6 +30,9 @@ pub struct Options {
     pub without_open: bool,
     /// The client writes behind. For trees that nobody else changes.
     pub writeback: bool,
+    /// Who opens a file to write to it alone, and is the first, goes past what the client keeps of files, and so does who opens it
+    /// meanwhile: each byte is copied once less, and no page is made for it. Not where the client writes behind.
+    pub writers_go_past: bool,
     /// A program's `O_DIRECT` goes through to the source; otherwise it is the client's alone.
     pub allow_direct_io: bool,
     /// Files without a name (`O_TMPFILE`). Linux from 6.2 on asks for them for overlayfs too, which then
@@ -75,6 +78,7 @@ impl Default for Options {
             timeout: None,
             without_open: false,
             writeback: false,
+            writers_go_past: false,
             allow_direct_io: false,
             tmpfile: false,
             xattr: true,
@@ -133,9 +137,8 @@ impl Options {
 
     /// What the client may do with what it opens.
     pub(super) fn open_flags(&self, directory: bool) -> Fopen {
-        let direct = Fopen::DIRECT_IO | Fopen::PARALLEL_DIRECT_WRITES;
         match (self.cache, directory) {
-            (Cache::Never | Cache::Metadata, false) => direct,
+            (Cache::Never | Cache::Metadata, false) => Fopen::PAST,
             (Cache::Metadata | Cache::Always, true) => Fopen::CACHE_DIR | Fopen::KEEP_CACHE,
             (Cache::Always, false) => Fopen::KEEP_CACHE,
             (Cache::Never, true) | (Cache::Auto, _) => Fopen::empty(),

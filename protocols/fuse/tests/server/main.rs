@@ -8,6 +8,6 @@ mod locks;
 mod mount;
 mod names;
 mod net;
-mod passthrough;
 mod patience;
 mod robust;
+mod ways;

@@ -1,4 +1,4 @@
-//! Files that the client reads and writes by itself.
+//! Files that go past what the client keeps of them, or past the server.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -15,13 +15,18 @@ use layers::{Fault, Owned, PageCache, ReadOnly, stack};
 use tempfile::TempDir;
 use vfs::{Export, FileSystem};
 
-use crate::net::{Net, entry, server};
+use crate::net::{Net, OFFERED, entry, init, server};
 
 /// `FOPEN_PASSTHROUGH` and nothing else.
 const PASSES: u32 = 1 << 7;
 
+/// `FOPEN_DIRECT_IO` and `FOPEN_PARALLEL_DIRECT_WRITES`.
+const PAST: u32 = 1 | 1 << 6;
+
 const RDONLY: u32 = 0;
+const WRONLY: u32 = 1;
 const RDWR: u32 = 2;
+const APPEND: u32 = 0o2000;
 
 /// The client's kernel: numbers count up.
 #[derive(Default)]
@@ -199,4 +204,66 @@ fn it_is_granted_where_there_is_a_kernel_to_tell() {
     let mut net = Net::silent(&server(behind));
     net.session = net.session.passing_through(Arc::new(Kernel::default()));
     assert_eq!(granted(&net), (false, 0));
+}
+
+/// A mount on which who only writes goes past what the client keeps, unless `but`, which the client does not know, is needed.
+fn going_past(options: Options, but: InitFlags) -> (Net, u64) {
+    let options = Options {
+        writers_go_past: true,
+        ..options
+    };
+    let net = Net::silent(&server(options));
+    net.ok(ROOT_ID, &init(7, 45, OFFERED - but));
+    let (made, open) = net.create(ROOT_ID, "a");
+    net.release(open.fh);
+    (net, made.nodeid)
+}
+
+#[test]
+fn who_only_writes_goes_past_what_is_kept_and_so_do_those_who_come_meanwhile() {
+    let (net, nodeid) = going_past(Options::default(), InitFlags::empty());
+    let flags = |flags: u32| {
+        let open = net.open(nodeid, flags);
+        (open.open_flags, open.fh)
+    };
+    let (writer, first) = flags(WRONLY);
+    let (reader, second) = flags(RDONLY);
+    assert_eq!((writer, reader), (PAST, PAST));
+    net.release(first);
+    let (third_flags, third) = flags(RDWR);
+    assert_eq!(third_flags, PAST);
+    net.release(second);
+    net.release(third);
+    // The other way round.
+    let (reader, first) = flags(RDONLY);
+    let (writer, second) = flags(WRONLY);
+    assert_eq!((reader, writer), (0, 0));
+    net.release(first);
+    net.release(second);
+    for other in [RDWR, WRONLY | APPEND] {
+        let (flags, fh) = flags(other);
+        assert_eq!(flags, 0);
+        net.release(fh);
+    }
+    assert_eq!(flags(WRONLY).0, PAST);
+}
+
+#[test]
+fn nobody_goes_past_what_a_client_cannot_drop_or_has_not_sent() {
+    let writeback = Options {
+        writeback: true,
+        ..Options::default()
+    };
+    let cases = [
+        (Options::default(), InitFlags::DIRECT_IO_ALLOW_MMAP),
+        (writeback, InitFlags::empty()),
+    ];
+    for (options, but) in cases {
+        let (net, nodeid) = going_past(options, but);
+        assert_eq!(net.open(nodeid, WRONLY).open_flags, 0);
+    }
+    let net = Net::new();
+    let (made, open) = net.create(ROOT_ID, "a");
+    net.release(open.fh);
+    assert_eq!(net.open(made.nodeid, WRONLY).open_flags, 0);
 }
