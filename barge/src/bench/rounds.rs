@@ -79,12 +79,8 @@ pub(super) fn alternate<S, C: Cell<S>>(
     cells: &[C],
 ) -> Result<Vec<Row>, Failure> {
     let row = |cell: &C| Row {
-        name: cell.name(),
-        unit: cell.unit().0,
-        runs: vec![Vec::new(); servers.len()],
-        work: vec![Work::default(); servers.len()],
-        calls: vec![None; servers.len()],
         limit: cell.limit().map(|limit| (limit.what(), Vec::new())),
+        ..Row::new(cell.name(), cell.unit().0, vec![Vec::new(); servers.len()])
     };
     let mut rows: Vec<Row> = cells.iter().map(row).collect();
     let mut failed = vec![vec![false; servers.len()]; cells.len()];

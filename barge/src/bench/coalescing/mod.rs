@@ -17,7 +17,7 @@ use super::BenchArgs;
 use super::network::Network;
 use super::place::Place;
 use super::process::{Process, free_port};
-use super::report::{Results, Row, Summary, Work};
+use super::report::{Results, Row, Summary};
 use crate::Failure;
 use crate::tools::{Tool, find};
 
@@ -168,14 +168,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                 ));
             }
             short.extend(falls_short(&name(job), way, job, &all));
-            rows.push(Row {
-                name: name(job),
-                unit: "MB/s",
-                runs: all,
-                work: vec![Work::default(); COLUMNS.len()],
-                calls: vec![None; COLUMNS.len()],
-                limit: None,
-            });
+            rows.push(Row::new(name(job), "MB/s", all));
         }
     }
     if !short.is_empty() {

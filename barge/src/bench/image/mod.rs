@@ -19,7 +19,7 @@ use self::tree::{Program, Runtime};
 use super::BenchArgs;
 use super::place::Place;
 use super::process::call;
-use super::report::{Results, Row, Summary, Work};
+use super::report::{Results, Row, Summary};
 use crate::Failure;
 
 /// What a program is begun with.
@@ -272,14 +272,7 @@ impl Bed {
                 }
             }
         }
-        let row = |((what, unit), runs): (_, Vec<Vec<f64>>)| Row {
-            name: format!("{}, {what}", cell.name()),
-            unit,
-            work: vec![Work::default(); runs.len()],
-            calls: vec![None; runs.len()],
-            runs,
-            limit: None,
-        };
+        let row = |((what, unit), runs)| Row::new(format!("{}, {what}", cell.name()), unit, runs);
         Ok(FIGURES.into_iter().zip(figures).map(row).collect())
     }
 }
