@@ -136,20 +136,19 @@ impl Opener {
         if let Some(map) = &layers.xattrs {
             fs = stack(fs, map.clone());
         }
-        let gate = self
-            .gated
-            .then(|| Arc::new(Gate::new(terms(layers, clients))));
+        let terms = terms(layers, clients);
+        let gate = self.gated.then(|| Arc::new(Gate::new(terms.clone())));
         match &gate {
             Some(gate) => fs = stack(fs, gate.clone()),
             None => {
-                if layers.squash.whom != Whom::None {
-                    fs = stack(fs, layers.squash);
+                if terms.squash.whom != Whom::None {
+                    fs = stack(fs, terms.squash);
                 }
-                if layers.read_only {
+                if terms.read_only {
                     fs = stack(fs, ReadOnly);
                 }
-                if let Some(clients) = clients {
-                    fs = stack(fs, clients.clone());
+                if let Some(clients) = terms.clients {
+                    fs = stack(fs, clients);
                 }
             }
         }
@@ -164,8 +163,7 @@ impl Opener {
 /// Those of a share.
 pub(super) fn terms(layers: &Layers, clients: Option<&Arc<Clients>>) -> Terms {
     Terms {
-        squash: layers.squash,
-        read_only: layers.read_only,
         clients: clients.cloned(),
+        ..layers.terms.clone()
     }
 }
