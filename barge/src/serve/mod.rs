@@ -133,8 +133,8 @@ fn serve(plan: &Plan) -> Done {
         None => ExitCode::SUCCESS,
     };
     engine.wait();
-    if let Some(trace) = &exports.trace {
-        trace.finish();
+    if let Some(calls) = &exports.calls {
+        calls.finish();
     }
     drop(tending);
     drop(signals);

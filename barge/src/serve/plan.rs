@@ -26,7 +26,7 @@ pub(super) struct Plan {
     /// Directories have to have handles of the kernel's.
     pub(super) kernel_handles: bool,
     /// Where every call is written to, if it is.
-    pub(super) trace: Option<PathBuf>,
+    pub(super) record_calls: Option<PathBuf>,
     /// Who is let in; a source that none names is for everybody.
     pub(super) lists: Vec<ClientList>,
     /// 9P, if that is served at all.

@@ -24,7 +24,8 @@ pub(crate) struct ShareArgs {
     /// them. Nothing is shown that is not what was signed. Disks (--block, --nbd) are not held against it, and do not go with it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"])]
     verify_key: Vec<PathBuf>,
-    /// Write down what clients read of the only source, and in which order, for barge pack --trace
+    /// Write down which parts of files clients read of the only source, and in which order, for barge pack --trace; every call is what
+    /// --record-calls writes down
     #[arg(long, value_name = "FILE")]
     record_trace: Option<PathBuf>,
     #[command(flatten)]

@@ -127,7 +127,7 @@ impl VirtiofsdArgs {
                 },
                 ..default
             },
-            trace: None,
+            record_calls: None,
             http: None,
             run: None,
         })
