@@ -178,6 +178,23 @@ fn measure<S, C: Cell<S>>(server: &S, cell: &C, time: Duration) -> Result<(f64, 
     Ok((rate, work))
 }
 
+/// [Plans](BenchArgs::plan) and measures all, and counts system calls if there is time for it; a note says where that was not
+/// possible. `run` is a directory to write to.
+pub(super) fn measure_all<S, C: Cell<S>>(
+    args: &BenchArgs,
+    servers: &[(String, S)],
+    cells: &[C],
+    run: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Row>, Failure> {
+    args.plan(cells.len(), servers.len());
+    let mut rows = alternate(args, servers, cells)?;
+    if !args.quick && !count_calls(args, servers, cells, &mut rows, &run.join("strace")) {
+        notes.push(syscalls::MISSING.into());
+    }
+    Ok(rows)
+}
+
 /// Fills in the rows' system calls where something was measured; says whether that was possible. `log` is a file to write.
 pub(super) fn count_calls<S, C: Cell<S>>(
     args: &BenchArgs,
