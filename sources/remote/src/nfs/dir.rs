@@ -8,6 +8,10 @@ use super::node::NfsNode;
 use super::version::{Found, List, Paged, Version};
 
 impl<V: Version> NfsFile<V> {
+    /// How often a page is asked for again that met an entry on its way out. It is no error of READDIR's (RFC 7530, section 13.2),
+    /// but Ganesha answers so now and then where names come and go.
+    const AGAIN: usize = 16;
+
     pub(super) fn list(
         &self,
         cx: &Cx<'_>,
@@ -16,6 +20,7 @@ impl<V: Version> NfsFile<V> {
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let mut at = cookie;
+        let mut again = 0;
         let plus = plus == Plus::Entries;
         loop {
             let list = List {
@@ -27,7 +32,7 @@ impl<V: Version> NfsFile<V> {
             };
             // Looking up is another call, which is not made while this one's answer is looked at.
             let mut behind = Vec::new();
-            let page = self.node.shared.version.list(cx, &list, &mut |listed| {
+            let page = match self.node.shared.version.list(cx, &list, &mut |listed| {
                 // Nodes that came without handle or attributes, as where another file system is mounted.
                 let lacks = plus && (listed.handle.is_none() || listed.attr.is_none());
                 if lacks || !behind.is_empty() {
@@ -36,7 +41,13 @@ impl<V: Version> NfsFile<V> {
                 }
                 let entry = self.entry(&listed);
                 Ok(sink.entry(told(&listed, entry)))
-            })?;
+            }) {
+                Err(Errno::ENOENT) if again < Self::AGAIN => {
+                    again += 1;
+                    continue;
+                }
+                page => page?,
+            };
             *self.verifier() = page.verifier;
             for listed in behind {
                 let entry = self.find(cx, &listed)?;

@@ -116,6 +116,9 @@ impl Wire {
     }
 
     /// Walks, and asks for the attributes of what is found there.
+    ///
+    /// A server of several threads may look at the new fid while it walks, and tell the attributes of where that began (diod
+    /// does): they are asked for again then.
     pub(super) fn find(
         self: &Arc<Self>,
         cx: &Cx<'_>,
@@ -124,9 +127,14 @@ impl Wire {
     ) -> Result<(Held, Attr)> {
         let walk = Walk::begin(self, cx, from, names)?;
         let early = self.early(&self.ask_attr(walk.fid));
-        let (held, _) = walk.end(cx)?;
+        let was_early = early.is_some();
+        let (held, qid) = walk.end(cx)?;
         let reply = self.late(cx, early, &self.ask_attr(held.fid))?;
-        let attr = self.attr_in(&reply)?;
+        let mut attr = self.attr_in(&reply)?;
+        if was_early && qid.is_some_and(|qid| attr::id_of(&qid) != attr.id) {
+            self.in_order.store(false, Ordering::Relaxed);
+            attr = self.attr(cx, held.fid)?;
+        }
         Ok((held, attr))
     }
 

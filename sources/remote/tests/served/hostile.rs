@@ -340,6 +340,36 @@ fn attributes_that_make_no_sense_are_bounded_or_refused() {
     }
 }
 
+/// As a server of several threads may do it: Tgetattr, sent along with Twalk, finds the fid where the walk began.
+#[test]
+fn attributes_are_of_what_was_walked_to() {
+    const FOUND: Qid = Qid { path: 7, ..DIR };
+    let asked = std::sync::atomic::AtomicU64::new(0);
+    let fs = serving(move |fake, tag, number| match number {
+        // The root's, at first.
+        24 => match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 | 1 => fake.answer(tag, &getattr(0o040755, DIR.path)),
+            _ => fake.answer(tag, &getattr(0o040700, FOUND.path)),
+        },
+        110 => {
+            let qids = p9::Qids::new(&[FOUND]);
+            fake.answer(tag, &Rmessage::Walk { qids });
+        }
+        72 => fake.answer(tag, &Rmessage::Mkdir { qid: FOUND }),
+        _ => sensible(fake, tag, number),
+    });
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let root = fs.root(&cx).expect("a root");
+    let name = vfs::Name::new(b"dir").expect("a name");
+    let mode = vfs::Mode::exactly(0o700);
+    let made = root.make(&cx, name, vfs::Make::Directory, mode);
+    let attr = made.expect("made").attr;
+    assert_eq!((attr.id, attr.mode & 0o777), (FOUND.path, 0o700));
+    let found = root.lookup(&cx, name).expect("found").attr;
+    assert_eq!(found.id, FOUND.path);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

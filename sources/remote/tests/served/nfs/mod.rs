@@ -5,6 +5,7 @@ mod delegations;
 mod direct;
 mod ganesha;
 mod landing;
+mod listing;
 pub(crate) mod net;
 mod pages;
 mod restart;
