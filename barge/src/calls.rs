@@ -1,4 +1,4 @@
-//! Traces: calls of a file system, an object a line, as `barge serve --trace` writes them and `barge bench replay` reads them.
+//! Records of the calls of a file system, an object a line, as `barge serve --record-calls` writes them and `barge bench replay` reads them.
 //! `docs/design/seeing.md` has the fields.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Line {
-    /// When it began, microseconds since the trace did.
+    /// When it began, microseconds since the record did.
     pub(crate) at: u64,
     /// How long it took, nanoseconds.
     pub(crate) took: u64,
@@ -118,7 +118,7 @@ impl Line {
     }
 }
 
-/// A trace that is being written, by the layers of all exports.
+/// A record that is being written, by the layers of all exports.
 #[derive(Clone)]
 pub(crate) struct Recorder(Arc<Mutex<Writing>>);
 
@@ -129,7 +129,7 @@ struct Writing {
 }
 
 impl Recorder {
-    /// A new trace in the file `path`.
+    /// A new record in the file `path`.
     pub(crate) fn new(path: &Path) -> io::Result<Recorder> {
         let to = BufWriter::with_capacity(256 << 10, File::create(path)?);
         let failed = false;
@@ -167,7 +167,7 @@ impl Recorder {
 impl Writing {
     fn fail(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.failed, true) {
-            tracing::error!("the trace ends here: {error}");
+            tracing::error!("the record of calls ends here: {error}");
         }
     }
 }

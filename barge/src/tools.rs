@@ -25,8 +25,18 @@ impl Tool {
         &["virtiofsd"],
         "apt-get install libseccomp-dev libcap-ng-dev && cargo install --locked virtiofsd",
     );
-    pub(crate) const EROFSFUSE: Tool =
-        Tool::of("erofsfuse", &["erofsfuse"], "apt-get install erofsfuse");
+    /// It is in C, and was QEMU's until version 7, which Debian 12 has: beside what is on the path.
+    pub(crate) const QEMU_VIRTIOFSD: Tool = Tool::of(
+        "QEMU 7's virtiofsd",
+        &["../lib/qemu/virtiofsd"],
+        "apt-get install qemu-system-common",
+    );
+    /// Debian has a package of it from 13 on.
+    pub(crate) const EROFSFUSE: Tool = Tool::of(
+        "erofsfuse",
+        &["erofsfuse"],
+        "PATH=$(barge-guest erofs-utils):$PATH",
+    );
     pub(crate) const SQUASHFUSE: Tool =
         Tool::of("squashfuse", &["squashfuse"], "apt-get install squashfuse");
     pub(crate) const MKSQUASHFS: Tool = Tool::of(

@@ -165,6 +165,20 @@ fn a_reader_sees_what_was_written_whatever_is_on_its_way() {
     });
 }
 
+/// A worker who has brought a whole message away does not look for what was written over it meanwhile: whoever waits for that has to.
+#[test]
+fn what_was_written_over_a_message_on_its_way_is_below_after_fsync() {
+    const MESSAGE: usize = 1 << 20;
+    explored(|| {
+        let bed = bed(4 << 20);
+        let file = create(&*bed.above);
+        assert_eq!(write(&*file, 0, 1, MESSAGE), Ok(MESSAGE));
+        assert_eq!(write(&*file, MESSAGE / 2, 2, 5000), Ok(5000));
+        with(|cx| file.fsync(cx, false));
+        assert!(is_all(&read(&*open(&*bed.below), MESSAGE / 2, 5000), 2));
+    });
+}
+
 #[test]
 fn what_is_cut_off_does_not_come_back() {
     explored(|| {

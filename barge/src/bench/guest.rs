@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use serde::Deserialize;
 
 use super::all::Unmeasured;
-use super::report::{Results, Row, Work};
+use super::report::{Results, Row};
 use super::{BenchArgs, Table};
 use crate::Failure;
 use crate::tools::{Tool, find};
@@ -107,14 +107,7 @@ impl Bench {
             let what = "the guest has not come to its end";
             args.steps.fail(format!("{what}: barge-guest: {status}"));
         }
-        let row = |row: ToldRow| Row {
-            name: row.name,
-            unit: unit(&row.unit),
-            work: vec![Work::default(); row.runs.len()],
-            calls: vec![None; row.runs.len()],
-            runs: row.runs,
-            limit: None,
-        };
+        let row = |row: ToldRow| Row::new(row.name, unit(&row.unit), row.runs);
         Ok(Results {
             title: told.title,
             notes: told.notes,

@@ -39,10 +39,10 @@ use crate::{Done, Failure};
 pub(crate) struct BenchArgs {
     /// Which table
     table: Table,
-    /// Of replay: the trace, and on what its calls are made. Of show: what --json has written
+    /// Of replay: the calls, and on what they are made. Of show: what --json has written
     #[arg(value_names = ["FILE", "SOURCE"], num_args = 0..=2)]
     files: Vec<String>,
-    /// Of replay: make calls when the trace says, not as fast as it goes
+    /// Of replay: make calls when they were made, not as fast as it goes
     #[arg(long)]
     paced: bool,
     /// Of replay: make also those calls that change something; zeros are written
@@ -96,7 +96,7 @@ enum Table {
     Pack,
     /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
     Readplus,
-    /// The calls of a trace (`barge serve --trace`) on any source: replay FILE SOURCE
+    /// Calls that were written down (`barge serve --record-calls`) on any source: replay FILE SOURCE
     Replay,
     /// A report again, of what --json has written: show FILE
     Show,

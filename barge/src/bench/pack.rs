@@ -13,7 +13,7 @@ use super::BenchArgs;
 use super::image::tree::Runtime;
 use super::place::Place;
 use super::process::{call, children_time};
-use super::report::{Results, Row, Work};
+use super::report::{Results, Row};
 use crate::Failure;
 use crate::tools::{Tool, find};
 
@@ -169,14 +169,7 @@ fn measure(
             }
         }
     }
-    let row = |((what, unit), runs): (_, Vec<Vec<f64>>)| Row {
-        name: format!("{}, {what}", stored.of(tree)),
-        unit,
-        work: vec![Work::default(); runs.len()],
-        calls: vec![None; runs.len()],
-        runs,
-        limit: None,
-    };
+    let row = |((what, unit), runs)| Row::new(format!("{}, {what}", stored.of(tree)), unit, runs);
     Ok(FIGURES.into_iter().zip(figures).map(row).collect())
 }
 

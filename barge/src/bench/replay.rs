@@ -1,8 +1,8 @@
-//! `barge bench replay`: the calls of a trace once more, on any source, one after the other.
+//! `barge bench replay`: the calls of a record once more, on any source, one after the other.
 //!
 //! Nodes and files are known by the calls that led to them, so it does not matter which numbers they have here. A call on
 //! something that no call before has led to is passed over, and so is one that changes anything unless that is allowed;
-//! contents are not in a trace, and zeros are written.
+//! contents are not in a record, and zeros are written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -24,13 +24,13 @@ use crate::Failure;
 use crate::calls::Line;
 use crate::source::Source;
 
-/// The longest line and the longest read or write that are taken from a trace, bytes.
+/// The longest line and the longest read or write that are taken from a record, bytes.
 const LONGEST: u64 = 64 << 20;
 
 /// So many differences are told of one by one.
 const TOLD: usize = 20;
 
-/// What was made of a trace.
+/// What was made of a record.
 #[derive(Default)]
 pub(super) struct Replayed {
     operations: BTreeMap<String, Times>,
@@ -49,7 +49,7 @@ struct Times {
     differences: u64,
 }
 
-/// Makes the calls of the trace `file` on `source`: as fast as it goes, or `paced` at the times that the trace has.
+/// Makes the calls of the record `file` on `source`: as fast as it goes, or `paced` at the times that the record has.
 pub(super) fn run(
     file: &Path,
     source: &str,
@@ -92,7 +92,7 @@ struct Replay {
     exports: HashMap<String, Known>,
 }
 
-/// What was met of an export, by the numbers of the trace.
+/// What was met of an export, by the numbers of the record.
 #[derive(Default)]
 struct Known {
     nodes: HashMap<u64, Arc<dyn Node>>,

@@ -71,6 +71,49 @@ pub(super) fn overlapped<Flight, Found: Default>(
     Ok((done, began.elapsed()))
 }
 
+/// The columns of some rows, those left out that have failed.
+pub(super) struct Turns {
+    failed: Vec<bool>,
+}
+
+impl Turns {
+    pub(super) fn of(columns: usize) -> Turns {
+        Turns {
+            failed: vec![false; columns],
+        }
+    }
+
+    /// Measures one column after the other, of which each is a [step](super::steps::Steps::done). Another one is the first in each round:
+    /// it finds caches as another cell has left them.
+    ///
+    /// What `measure` fails on is [told](super::steps::Steps::fail) and has no figures from then on: some of its runs are not to stand beside
+    /// all of the others'.
+    pub(super) fn round(
+        &mut self,
+        args: &BenchArgs,
+        round: usize,
+        rows: &mut [Row],
+        mut measure: impl FnMut(&mut [Row], usize) -> Result<(), String>,
+    ) -> Result<(), Failure> {
+        let many = self.failed.len();
+        for turn in 0..many {
+            let column = (turn + round) % many;
+            args.steps.done()?;
+            if self.failed[column] {
+                continue;
+            }
+            if let Err(why) = measure(rows, column) {
+                self.failed[column] = true;
+                for row in rows.iter_mut() {
+                    (row.runs[column], row.work[column]) = (Vec::new(), Work::default());
+                }
+                args.steps.fail(why);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Measures: a row for each cell. Its caller has [planned](BenchArgs::plan) them. What fails on a server is not tried there again, and
 /// is [told](super::steps::Steps::fail).
 pub(super) fn alternate<S, C: Cell<S>>(
@@ -79,43 +122,26 @@ pub(super) fn alternate<S, C: Cell<S>>(
     cells: &[C],
 ) -> Result<Vec<Row>, Failure> {
     let row = |cell: &C| Row {
-        name: cell.name(),
-        unit: cell.unit().0,
-        runs: vec![Vec::new(); servers.len()],
-        work: vec![Work::default(); servers.len()],
-        calls: vec![None; servers.len()],
         limit: cell.limit().map(|limit| (limit.what(), Vec::new())),
+        ..Row::new(cell.name(), cell.unit().0, vec![Vec::new(); servers.len()])
     };
     let mut rows: Vec<Row> = cells.iter().map(row).collect();
-    let mut failed = vec![vec![false; servers.len()]; cells.len()];
+    let mut turns: Vec<_> = cells.iter().map(|_| Turns::of(servers.len())).collect();
     for round in 0..=args.runs() {
-        for ((cell, row), failed) in cells.iter().zip(&mut rows).zip(&mut failed) {
-            let figures = row.runs.iter_mut().zip(&mut row.work).zip(failed);
-            let mut turns: Vec<_> = servers.iter().zip(figures).collect();
-            // The first finds caches as another cell has left them: not always the same one.
-            let first = round % turns.len();
-            turns.rotate_left(first);
-            for ((name, server), ((runs, work), failed)) in turns {
-                args.steps.done()?;
-                if *failed {
-                    continue;
+        for ((cell, row), turns) in cells.iter().zip(&mut rows).zip(&mut turns) {
+            turns.round(args, round, std::slice::from_mut(row), |rows, column| {
+                let (name, server) = &servers[column];
+                let measured = measure(server, cell, args.time());
+                let (rate, more) =
+                    measured.map_err(|why| format!("{name}, {}: {why}", cell.name()))?;
+                // The first round warms up.
+                if round > 0 {
+                    rows[0].runs[column].push(rate);
+                    rows[0].work[column].operations += more.operations;
+                    rows[0].work[column].time += more.time;
                 }
-                match measure(server, cell, args.time()) {
-                    Ok((rate, more)) if round > 0 => {
-                        runs.push(rate);
-                        work.operations += more.operations;
-                        work.time += more.time;
-                    }
-                    // The first round warms up.
-                    Ok(_) => {}
-                    Err(why) => {
-                        *failed = true;
-                        // Some of its runs are not to stand beside all of the others'.
-                        (*work, *runs) = (Work::default(), Vec::new());
-                        args.steps.fail(format!("{name}, {}: {why}", cell.name()));
-                    }
-                }
-            }
+                Ok(())
+            })?;
             if let (Some(limit), Some((what, runs))) = (cell.limit(), &mut row.limit) {
                 let rate = limit.rate(args.time());
                 let failed = |error| Failure::new(format!("{what}: {error}"));
@@ -150,6 +176,23 @@ fn measure<S, C: Cell<S>>(server: &S, cell: &C, time: Duration) -> Result<(f64, 
         work.operations += done;
     }
     Ok((rate, work))
+}
+
+/// [Plans](BenchArgs::plan) and measures all, and counts system calls if there is time for it; a note says where that was not
+/// possible. `run` is a directory to write to.
+pub(super) fn measure_all<S, C: Cell<S>>(
+    args: &BenchArgs,
+    servers: &[(String, S)],
+    cells: &[C],
+    run: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Row>, Failure> {
+    args.plan(cells.len(), servers.len());
+    let mut rows = alternate(args, servers, cells)?;
+    if !args.quick && !count_calls(args, servers, cells, &mut rows, &run.join("strace")) {
+        notes.push(syscalls::MISSING.into());
+    }
+    Ok(rows)
 }
 
 /// Fills in the rows' system calls where something was measured; says whether that was possible. `log` is a file to write.

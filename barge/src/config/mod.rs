@@ -226,15 +226,11 @@ impl Config {
 
     /// All that decides on how `share` is opened, but not on which terms it is served: another share of its name is the same if this is.
     pub(crate) fn opening(&self, share: &Share) -> Vec<Setting> {
-        /// What a gate can change.
-        const TERMS: [&str; 4] = ["read-only", "squash", "anon-uid", "anon-gid"];
         let schema = Schema::new();
         let mut settings: Vec<Setting> = self
             .of_share(share)
             .into_iter()
-            .filter(|setting| {
-                schema.is_of_share(&setting.key) && !TERMS.contains(&setting.key.as_str())
-            })
+            .filter(|setting| schema.is_of_share(&setting.key) && !schema.is_term(&setting.key))
             .cloned()
             .collect();
         settings.push(Setting {

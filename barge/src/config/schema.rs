@@ -5,12 +5,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Args, Command, CommandFactory};
 
 use crate::cli::Cli;
-use crate::serve::ShareArgs;
+use crate::serve::{ShareArgs, TermsArgs};
 
 /// The options of `barge serve`, by their long names, which are the keys of a file.
 pub(super) struct Schema {
     command: Command,
     shares: Vec<String>,
+    /// Those of them that a gate can change.
+    terms: Vec<String>,
 }
 
 /// What a key takes.
@@ -44,10 +46,11 @@ impl Schema {
         let mut all = Cli::command();
         all.build();
         let serve = all.find_subcommand("serve").expect("it is a command");
-        let shares = ShareArgs::augment_args(Command::new(SHARE));
+        let options = |of: Command| of.get_arguments().filter_map(long).collect();
         Schema {
             command: serve.clone(),
-            shares: shares.get_arguments().filter_map(long).collect(),
+            shares: options(ShareArgs::augment_args(Command::new(SHARE))),
+            terms: options(TermsArgs::augment_args(Command::new(SHARE))),
         }
     }
 
@@ -68,6 +71,11 @@ impl Schema {
     /// Whether shares may have the option `key`, each for itself.
     pub(super) fn is_of_share(&self, key: &str) -> bool {
         self.shares.iter().any(|share| share == key)
+    }
+
+    /// Whether `key` is on which terms a share is served, which may change while it is.
+    pub(super) fn is_term(&self, key: &str) -> bool {
+        self.terms.iter().any(|term| term == key)
     }
 
     /// All keys that may stand at the top.

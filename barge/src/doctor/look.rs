@@ -293,6 +293,11 @@ fn peers(machine: &Machine) -> Vec<Finding> {
             "table virtiofs has no peer",
         ),
         (
+            &Tool::QEMU_VIRTIOFSD,
+            "table virtiofs",
+            "table virtiofs goes without QEMU's virtiofsd",
+        ),
+        (
             &Tool::MKSQUASHFS,
             "table image",
             "table image goes without squashfs",

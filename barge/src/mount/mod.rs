@@ -63,7 +63,7 @@ pub(crate) struct MountArgs {
     /// was signed, which takes FUSE; given several times, with one of them
     #[arg(long, value_name = "FILE")]
     verify_key: Vec<PathBuf>,
-    /// Write down what is read of the source, and in which order, for barge pack --trace; an image is mounted by FUSE then
+    /// Write down which parts of files are read of the source, and in which order, for barge pack --trace; an image is mounted by FUSE then
     #[arg(long, value_name = "FILE")]
     record_trace: Option<PathBuf>,
     /// What mount(8) tells its helpers besides

@@ -92,10 +92,10 @@ pub(crate) struct ServeArgs {
     /// who the clients are
     #[arg(long, value_name = "ADDR", value_parser = crate::seeing::addr)]
     http: Option<Addr>,
-    /// Write every call of the sources to a file, an object a line, for `barge bench replay`. It costs some microseconds a call, and
-    /// 200 bytes
+    /// Write down every call of the sources, with times and results, an object a line, for `barge bench replay`; what an image is packed
+    /// by is --record-trace. It costs some microseconds a call, and 200 bytes
     #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
+    record_calls: Option<PathBuf>,
     /// A further name by which browsers and programs may call that, besides addresses, localhost and this machine's name; may be
     /// repeated
     #[arg(long, value_name = "NAME", requires = "http")]
@@ -181,7 +181,7 @@ impl ServeArgs {
             shares,
             file: self.file.clone(),
             kernel_handles: false,
-            trace: self.trace.clone(),
+            record_calls: self.record_calls.clone(),
             lists: self.export.clone(),
             nine: Some(Nine {
                 addrs: self.nine.clone(),

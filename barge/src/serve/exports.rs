@@ -28,7 +28,7 @@ pub(super) struct Exports {
     /// Each source as it was opened, before layers.
     pub(super) sources: Vec<seeing::Source>,
     /// What all calls are written to, if they are.
-    pub(super) trace: Option<Recorder>,
+    pub(super) calls: Option<Recorder>,
     /// Where it is written down what is read.
     pub(super) touched: Vec<Arc<TouchedFile>>,
     /// What clients of NFS are told may be mounted.
@@ -95,12 +95,12 @@ pub(super) fn list(each: &[Arc<Export>], whole: &Arc<Export>) -> Vec<Arc<Export>
 
 /// Opens what `plan` names; nobody said where to serve it if `unnamed`.
 pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
-    let trace = plan.trace.as_deref().map(|path| {
+    let calls = plan.record_calls.as_deref().map(|path| {
         Recorder::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
     });
-    let trace = trace.transpose()?;
+    let calls = calls.transpose()?;
     let names = check(plan)?;
-    let opener = Arc::new(Opener::new(plan, unnamed, trace.clone()));
+    let opener = Arc::new(Opener::new(plan, unnamed, calls.clone()));
     let opened = names
         .iter()
         .zip(&plan.shares)
@@ -131,7 +131,7 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         each,
         whole,
         bundle,
-        trace,
+        calls,
         referrals,
         opener,
     })

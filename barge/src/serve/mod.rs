@@ -36,7 +36,7 @@ use vfs::Export;
 pub(crate) use self::args::ServeArgs;
 use self::file::Live;
 use self::plan::{Nine, Plan};
-pub(crate) use self::share::ShareArgs;
+pub(crate) use self::share::{ShareArgs, TermsArgs};
 pub(crate) use self::virtiofs::Cache;
 pub(crate) use self::virtiofsd::VirtiofsdArgs;
 use crate::config::Config;
@@ -133,8 +133,8 @@ fn serve(plan: &Plan) -> Done {
         None => ExitCode::SUCCESS,
     };
     engine.wait();
-    if let Some(trace) = &exports.trace {
-        trace.finish();
+    if let Some(calls) = &exports.calls {
+        calls.finish();
     }
     drop(tending);
     drop(signals);

@@ -26,7 +26,7 @@ const ROOM: usize = 16;
 pub(super) struct Opener {
     /// Where servers of NFS keep what they need after a restart, and by which address this one is known.
     known_by: Option<(Option<PathBuf>, Addr)>,
-    trace: Option<Recorder>,
+    calls: Option<Recorder>,
     kernel_handles: bool,
     /// How many descriptors a source has.
     descriptors: usize,
@@ -47,7 +47,7 @@ pub(super) struct Opened {
 
 impl Opener {
     /// Opens what `plan` has; nobody said where to serve it if `unnamed`.
-    pub(super) fn new(plan: &Plan, unnamed: bool, trace: Option<Recorder>) -> Opener {
+    pub(super) fn new(plan: &Plan, unnamed: bool, calls: Option<Recorder>) -> Opener {
         let nfs = plan.nfs.as_ref();
         let known_by = nfs.and_then(|nfs| {
             let addr = nfs::known_addr(nfs, unnamed)?;
@@ -61,7 +61,7 @@ impl Opener {
         let descriptors = usize::try_from(sys::limits::descriptors() / 4 * 3);
         Opener {
             known_by,
-            trace,
+            calls,
             kernel_handles: plan.kernel_handles,
             descriptors: descriptors.unwrap_or(usize::MAX) / shares,
             gated,
@@ -109,9 +109,9 @@ impl Opener {
             )));
         }
         let (mut fs, gate) = self.wrap(fs, &share.layers, clients);
-        if let Some(trace) = &self.trace {
-            let (trace, name, start) = (trace.clone(), name.to_owned(), Instant::now());
-            let take = Box::new(move |event: &Event<'_>| trace.write(&name, event));
+        if let Some(calls) = &self.calls {
+            let (calls, name, start) = (calls.clone(), name.to_owned(), Instant::now());
+            let take = Box::new(move |event: &Event<'_>| calls.write(&name, event));
             fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), take));
         }
         Ok(Opened {
@@ -136,20 +136,19 @@ impl Opener {
         if let Some(map) = &layers.xattrs {
             fs = stack(fs, map.clone());
         }
-        let gate = self
-            .gated
-            .then(|| Arc::new(Gate::new(terms(layers, clients))));
+        let terms = terms(layers, clients);
+        let gate = self.gated.then(|| Arc::new(Gate::new(terms.clone())));
         match &gate {
             Some(gate) => fs = stack(fs, gate.clone()),
             None => {
-                if layers.squash.whom != Whom::None {
-                    fs = stack(fs, layers.squash);
+                if terms.squash.whom != Whom::None {
+                    fs = stack(fs, terms.squash);
                 }
-                if layers.read_only {
+                if terms.read_only {
                     fs = stack(fs, ReadOnly);
                 }
-                if let Some(clients) = clients {
-                    fs = stack(fs, clients.clone());
+                if let Some(clients) = terms.clients {
+                    fs = stack(fs, clients);
                 }
             }
         }
@@ -164,8 +163,7 @@ impl Opener {
 /// Those of a share.
 pub(super) fn terms(layers: &Layers, clients: Option<&Arc<Clients>>) -> Terms {
     Terms {
-        squash: layers.squash,
-        read_only: layers.read_only,
         clients: clients.cloned(),
+        ..layers.terms.clone()
     }
 }

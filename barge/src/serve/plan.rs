@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use engine::Tuning;
-use layers::{MapIds, Squash, XattrMap};
+use layers::gate::Terms;
+use layers::{MapIds, XattrMap};
 use transports::Addr;
 
 use super::block::Block;
@@ -25,7 +26,7 @@ pub(super) struct Plan {
     /// Directories have to have handles of the kernel's.
     pub(super) kernel_handles: bool,
     /// Where every call is written to, if it is.
-    pub(super) trace: Option<PathBuf>,
+    pub(super) record_calls: Option<PathBuf>,
     /// Who is let in; a source that none names is for everybody.
     pub(super) lists: Vec<ClientList>,
     /// 9P, if that is served at all.
@@ -64,8 +65,8 @@ pub(super) struct Http {
 pub(super) struct Layers {
     pub(super) ids: Vec<MapIds>,
     pub(super) xattrs: Option<XattrMap>,
-    pub(super) squash: Squash,
-    pub(super) read_only: bool,
+    /// Without the clients, of whom [`Plan::lists`] tells.
+    pub(super) terms: Terms,
 }
 
 /// How 9P is served: where (nothing means the usual place, unless something else is served), and at

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use layers::gate::Terms;
 use layers::squash::{NOBODY, Whom};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 
@@ -23,21 +24,12 @@ pub(crate) struct ShareArgs {
     /// them. Nothing is shown that is not what was signed. Disks (--block, --nbd) are not held against it, and do not go with it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"])]
     verify_key: Vec<PathBuf>,
-    /// Write down what clients read of the only source, and in which order, for barge pack --trace
+    /// Write down which parts of files clients read of the only source, and in which order, for barge pack --trace; every call is what
+    /// --record-calls writes down
     #[arg(long, value_name = "FILE")]
     record_trace: Option<PathBuf>,
-    /// Let clients change nothing
-    #[arg(long)]
-    read_only: bool,
-    /// Whose requests become the anonymous user's
-    #[arg(long, value_name = "WHOM", default_value = "none")]
-    squash: SquashArg,
-    /// The anonymous user's id
-    #[arg(long, value_name = "UID", default_value_t = NOBODY)]
-    anon_uid: u32,
-    /// The anonymous user's group
-    #[arg(long, value_name = "GID", default_value_t = NOBODY)]
-    anon_gid: u32,
+    #[command(flatten)]
+    terms: TermsArgs,
     /// Map a range of user ids; may be repeated. Ids outside all ranges become 65534
     #[arg(long, value_name = "CLIENT:HOST:COUNT")]
     map_uid: Vec<IdRange>,
@@ -51,6 +43,23 @@ pub(crate) struct ShareArgs {
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     identity: IdentityArg,
+}
+
+/// On which terms a share is served: those of its options that may change while it is.
+#[derive(Args)]
+pub(crate) struct TermsArgs {
+    /// Let clients change nothing
+    #[arg(long)]
+    read_only: bool,
+    /// Whose requests become the anonymous user's
+    #[arg(long, value_name = "WHOM", default_value = "none")]
+    squash: SquashArg,
+    /// The anonymous user's id
+    #[arg(long, value_name = "UID", default_value_t = NOBODY)]
+    anon_uid: u32,
+    /// The anonymous user's group
+    #[arg(long, value_name = "GID", default_value_t = NOBODY)]
+    anon_gid: u32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -93,8 +102,7 @@ impl ShareArgs {
             layers: Layers {
                 xattrs: self.xattrmap.clone(),
                 ids: self.ids()?,
-                squash: self.squash(),
-                read_only: read_only || self.read_only,
+                terms: self.terms.plan(read_only),
             },
         })
     }
@@ -127,25 +135,32 @@ impl ShareArgs {
         Ok(vec![MapIds { uids, gids }])
     }
 
-    fn squash(&self) -> Squash {
-        let whom = match self.squash {
-            SquashArg::None => Whom::None,
-            SquashArg::Root => Whom::Root,
-            SquashArg::All => Whom::All,
-        };
-        Squash {
-            whom,
-            uid: self.anon_uid,
-            gid: self.anon_gid,
-        }
-    }
-
     fn identity(&self) -> hostdir::Identity {
         match self.identity {
             IdentityArg::Auto => hostdir::Identity::Auto,
             IdentityArg::Switch => hostdir::Identity::Switch,
             IdentityArg::Fixed => hostdir::Identity::Fixed,
             IdentityArg::MappedXattr => hostdir::Identity::MappedXattr,
+        }
+    }
+}
+
+impl TermsArgs {
+    /// The terms of a share that is to be read only, if `read_only` or the options say so. Who is let in is said elsewhere.
+    fn plan(&self, read_only: bool) -> Terms {
+        let whom = match self.squash {
+            SquashArg::None => Whom::None,
+            SquashArg::Root => Whom::Root,
+            SquashArg::All => Whom::All,
+        };
+        Terms {
+            squash: Squash {
+                whom,
+                uid: self.anon_uid,
+                gid: self.anon_gid,
+            },
+            read_only: read_only || self.read_only,
+            clients: None,
         }
     }
 }

@@ -62,6 +62,17 @@ fn an_attach_without_a_name_shows_all_sources() {
 }
 
 #[test]
+fn an_attach_without_a_name_is_to_the_only_source_whatever_its_name() {
+    let dir = place();
+    let served = Served::start(&[&sources(dir.path())[0]]);
+    assert_eq!(said(&served.barge(&["ls", "{}"], "")), "file\n");
+    for path in ["a/file", "file"] {
+        assert_eq!(said(&served.barge(&["cat", "{}"], path)), "a", "{path}");
+    }
+    assert!(served.stop().success());
+}
+
+#[test]
 fn a_name_that_no_source_has_is_refused() {
     let dir = place();
     let [a, b] = sources(dir.path());

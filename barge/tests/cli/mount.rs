@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, geteuid, kill_process, waitid};
 
 use crate::served::{BARGE, Served, complained, has, said};
 
@@ -255,7 +255,9 @@ fn a_server_that_stops_answering_holds_nobody() {
     let server = Pid::from_raw(served.id() as i32).expect("a process");
     for (options, errs) in [("cache=none,timeo=20", false), ("soft,timeo=20", true)] {
         let mounted = Mounted::new(&[&url, "-o", options], &at);
-        kill_process(server, Signal::STOP).expect("stopped");
+        kill_process(server, Signal::STOP).expect("asked");
+        // Until one of its threads has met the signal all others go on, and may answer.
+        waitid(WaitId::Pid(server), WaitIdOptions::STOPPED).expect("stopped");
         let mut cat = Command::new("cat");
         cat.arg(at.join("f")).stderr(Stdio::piped());
         let mut cat = cat.spawn().expect("starts");

@@ -17,7 +17,8 @@ use super::BenchArgs;
 use super::network::Network;
 use super::place::Place;
 use super::process::{Process, free_port};
-use super::report::{Results, Row, Summary, Work};
+use super::report::{Results, Row, Summary};
+use super::rounds::Turns;
 use crate::Failure;
 use crate::tools::{Tool, find};
 
@@ -135,30 +136,22 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             }
         };
         for job in jobs {
-            let mut all = vec![Vec::new(); COLUMNS.len()];
-            let mut failed = [false; COLUMNS.len()];
+            let mut row = Row::new(name(job), "MB/s", vec![Vec::new(); COLUMNS.len()]);
+            let mut turns = Turns::of(COLUMNS.len());
             let mut messages = Vec::new();
             for round in 0..runs {
-                for turn in 0..COLUMNS.len() {
-                    let turn = (turn + round) % COLUMNS.len();
-                    args.steps.done()?;
-                    if failed[turn] {
-                        continue;
-                    }
+                turns.round(args, round, std::slice::from_mut(&mut row), |rows, turn| {
+                    let column = COLUMNS[turn];
                     let bench = (&place, &sizes, limit.as_ref());
-                    match measure(job, &served, COLUMNS[turn], bench, args.quick) {
-                        Ok(rate) => all[turn].push(rate),
-                        Err(why) => {
-                            let column = COLUMNS[turn].name();
-                            args.steps.fail(format!("{column}, {}: {why}", name(job)));
-                            (failed[turn], all[turn]) = (true, Vec::new());
-                        }
-                    }
+                    let rate = measure(job, &served, column, bench, args.quick);
                     let mean = served.relay.as_ref().and_then(Relay::mean_write);
                     if let (0, Some(mean)) = (round, mean) {
-                        messages.push(format!("{} {mean}", COLUMNS[turn].name()));
+                        messages.push(format!("{} {mean}", column.name()));
                     }
-                }
+                    let failed = |why| format!("{}, {}: {why}", column.name(), name(job));
+                    rows[0].runs[turn].push(rate.map_err(failed)?);
+                    Ok(())
+                })?;
             }
             if job.writers != Writers::One && !messages.is_empty() {
                 let messages = messages.join(", ");
@@ -167,15 +160,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                     name(job)
                 ));
             }
-            short.extend(falls_short(&name(job), way, job, &all));
-            rows.push(Row {
-                name: name(job),
-                unit: "MB/s",
-                runs: all,
-                work: vec![Work::default(); COLUMNS.len()],
-                calls: vec![None; COLUMNS.len()],
-                limit: None,
-            });
+            short.extend(falls_short(&name(job), way, job, &row.runs));
+            rows.push(row);
         }
     }
     if !short.is_empty() {

@@ -19,7 +19,8 @@ use self::tree::{Program, Runtime};
 use super::BenchArgs;
 use super::place::Place;
 use super::process::call;
-use super::report::{Results, Row, Summary, Work};
+use super::report::{Results, Row, Summary};
+use super::rounds::Turns;
 use crate::Failure;
 
 /// What a program is begun with.
@@ -238,15 +239,13 @@ impl Bed {
         columns: &[Column],
         args: &BenchArgs,
     ) -> Result<Vec<Row>, Failure> {
-        let mut figures = vec![vec![Vec::new(); columns.len()]; FIGURES.len()];
-        let mut failed = vec![false; columns.len()];
+        let nothing = vec![Vec::new(); columns.len()];
+        let row =
+            |(what, unit)| Row::new(format!("{}, {what}", cell.name()), unit, nothing.clone());
+        let mut rows = Vec::from(FIGURES.map(row));
+        let mut turns = Turns::of(columns.len());
         for round in 0..=args.runs() {
-            for turn in 0..columns.len() {
-                let turn = (turn + round) % columns.len();
-                args.steps.done()?;
-                if failed[turn] {
-                    continue;
-                }
+            turns.round(args, round, &mut rows, |rows, turn| {
                 let column = columns[turn];
                 // The first round warms up, and is not timed.
                 let found = match round {
@@ -255,32 +254,15 @@ impl Bed {
                         .timed(cell, column)
                         .map(|figures| (0, figures.to_vec())),
                 };
-                match found {
-                    Ok((first, found)) => {
-                        for (row, figure) in figures[first..].iter_mut().zip(found) {
-                            row[turn].push(figure);
-                        }
-                    }
-                    Err(why) => {
-                        failed[turn] = true;
-                        for row in &mut figures {
-                            row[turn].clear();
-                        }
-                        let (column, cell) = (column.name(), cell.name());
-                        args.steps.fail(format!("{column}, {cell}: {why}"));
-                    }
+                let (first, found) =
+                    found.map_err(|why| format!("{}, {}: {why}", column.name(), cell.name()))?;
+                for (row, figure) in rows[first..].iter_mut().zip(found) {
+                    row.runs[turn].push(figure);
                 }
-            }
+                Ok(())
+            })?;
         }
-        let row = |((what, unit), runs): (_, Vec<Vec<f64>>)| Row {
-            name: format!("{}, {what}", cell.name()),
-            unit,
-            work: vec![Work::default(); runs.len()],
-            calls: vec![None; runs.len()],
-            runs,
-            limit: None,
-        };
-        Ok(FIGURES.into_iter().zip(figures).map(row).collect())
+        Ok(rows)
     }
 }
 

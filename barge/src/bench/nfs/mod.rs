@@ -16,7 +16,7 @@ use super::network::Network;
 use super::physical::{Exchange, Physical};
 use super::place::Place;
 use super::report::Results;
-use super::rounds::{self, Done, alternate, count_calls};
+use super::rounds::{self, Done, measure_all};
 use crate::Failure;
 use crate::tools::Tool;
 
@@ -80,11 +80,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         )),
     }
     let cells = cells(args);
-    args.plan(cells.len(), servers.len());
-    let mut rows = alternate(args, &servers, &cells)?;
-    if !args.quick && !count_calls(args, &servers, &cells, &mut rows, &place.run.join("strace")) {
-        notes.push(super::syscalls::MISSING.into());
-    }
+    let rows = measure_all(args, &servers, &cells, &place.run, &mut notes)?;
     notes.push("8 connections: each of a client and a thread of its own, together".into());
     notes.push(
         "writes: unstable, over 16 MiB of a file, without COMMIT; reads: of a cached file".into(),

@@ -11,7 +11,7 @@ use super::BenchArgs;
 use super::physical::{Exchange, Physical};
 use super::place::Place;
 use super::report::Results;
-use super::rounds::{self, Done, alternate, count_calls};
+use super::rounds::{self, Done, measure_all};
 use crate::Failure;
 use crate::tools::Tool;
 
@@ -55,11 +55,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     };
     servers.push(servers::barge(share, run, &other)?);
     let cells = cells(args);
-    args.plan(cells.len(), servers.len());
-    let mut rows = alternate(args, &servers, &cells)?;
-    if !args.quick && !count_calls(args, &servers, &cells, &mut rows, &run.join("strace")) {
-        notes.push(super::syscalls::MISSING.into());
-    }
+    let rows = measure_all(args, &servers, &cells, run, &mut notes)?;
     notes.push("8 connections: each of a thread of its own, together".into());
     notes.push(
         "the client, the same for all, looks for a reply for up to 50 µs before it sleeps, where a \

@@ -17,7 +17,7 @@ use super::network::Network;
 use super::nfs::servers::{self, Server};
 use super::physical::{BARE, Exchange, Physical};
 use super::place::Place;
-use super::report::{Results, Row, Work};
+use super::report::{Results, Row};
 use super::rounds::{self, Done, alternate, count_calls};
 use crate::Failure;
 
@@ -195,14 +195,8 @@ fn on_the_wire(
         let after = network.received().map_err(Failure::new)?;
         runs.push(vec![(after - before) as f64 / 1e6]);
     }
-    Ok(Row {
-        name: format!("{}, {}, on the wire", cell.kind, cell.layout.name()),
-        unit: "MB",
-        work: vec![Work::default(); runs.len()],
-        calls: vec![None; runs.len()],
-        runs,
-        limit: None,
-    })
+    let name = format!("{}, {}, on the wire", cell.kind, cell.layout.name());
+    Ok(Row::new(name, "MB", runs))
 }
 
 fn with_cx<T>(act: impl FnOnce(&Cx<'_>) -> T) -> T {

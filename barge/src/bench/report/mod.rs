@@ -44,6 +44,20 @@ pub(super) struct Row {
     pub(super) limit: Option<(&'static str, Vec<f64>)>,
 }
 
+impl Row {
+    /// A row of figures alone, for each server its runs: no work, no system calls, no limit of its own.
+    pub(super) fn new(name: String, unit: &'static str, runs: Vec<Vec<f64>>) -> Row {
+        Row {
+            name,
+            unit,
+            work: vec![Work::default(); runs.len()],
+            calls: vec![None; runs.len()],
+            runs,
+            limit: None,
+        }
+    }
+}
+
 /// What a server has done, and for how long processors have worked for it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Work {

@@ -12,7 +12,7 @@ use super::BenchArgs;
 use super::physical::Physical;
 use super::place::Place;
 use super::report::Results;
-use super::rounds::{self, Done, alternate, count_calls};
+use super::rounds::{self, Done, measure_all};
 use crate::Failure;
 
 /// What is measured: by so many queues, with so many operations of each under way.
@@ -59,11 +59,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     }
     servers.push(servers::barge(&place, &["--poll-us", "0"]));
     let cells = cells(args);
-    args.plan(cells.len(), servers.len());
-    let mut rows = alternate(args, &servers, &cells)?;
-    if !args.quick && !count_calls(args, &servers, &cells, &mut rows, &place.run.join("strace")) {
-        notes.push(super::syscalls::MISSING.into());
-    }
+    let rows = measure_all(args, &servers, &cells, &place.run, &mut notes)?;
     notes.push(
         "interrupts: the driver sleeps for each reply; else it looks for them for up to 200 µs before \
          it sleeps"

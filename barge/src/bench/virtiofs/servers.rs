@@ -62,21 +62,17 @@ pub(super) fn peers(place: &Place) -> Vec<(Option<(String, Server)>, String)> {
         let how = How::Peer(program, options, Words::Rust);
         Some((format!("{version} pool {size}"), server(place, how)))
     };
-    let c = Path::new("/usr/lib/qemu/virtiofsd");
-    let c = c.exists().then(|| {
+    let c = find(Tool::QEMU_VIRTIOFSD.programs[0]).map(|program| {
         let version = packaged("qemu-system-common");
         let version = version.split(['+', '-']).next().unwrap_or_default();
         let version = version.rsplit(':').next().unwrap_or_default();
-        let how = How::Peer(c.into(), Vec::new(), Words::C);
+        let how = How::Peer(program, Vec::new(), Words::C);
         (format!("C virtiofsd {version}"), server(place, how))
     });
     vec![
         (pool("0"), Tool::VIRTIOFSD.is_missing()),
         (pool("64"), String::new()),
-        (
-            c,
-            "the C daemon is missing: Debian 12's package qemu-system-common brings it".into(),
-        ),
+        (c, Tool::QEMU_VIRTIOFSD.is_missing()),
     ]
     .into_iter()
     .filter(|(peer, missing)| peer.is_some() || !missing.is_empty())

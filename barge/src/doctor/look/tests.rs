@@ -32,6 +32,7 @@ const TOOLS: &[&Tool] = &[
     &Tool::DIOD,
     &Tool::GANESHA,
     &Tool::VIRTIOFSD,
+    &Tool::QEMU_VIRTIOFSD,
     &Tool::EROFSFUSE,
     &Tool::SQUASHFUSE,
     &Tool::MKSQUASHFS,

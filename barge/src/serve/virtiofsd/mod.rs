@@ -9,6 +9,7 @@ mod ids;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
+use layers::gate::Terms;
 use layers::squash::Whom;
 use layers::{IdMap, MapIds, Squash, Translation};
 use serde_json::json;
@@ -95,8 +96,11 @@ impl VirtiofsdArgs {
                         .into_iter()
                         .chain(translated)
                         .collect(),
-                    squash: Squash::new(Whom::None),
-                    read_only: self.readonly,
+                    terms: Terms {
+                        squash: Squash::new(Whom::None),
+                        read_only: self.readonly,
+                        clients: None,
+                    },
                 },
             }],
             file: None,
@@ -123,7 +127,7 @@ impl VirtiofsdArgs {
                 },
                 ..default
             },
-            trace: None,
+            record_calls: None,
             http: None,
             run: None,
         })

@@ -1,15 +1,15 @@
-//! A trace, and its calls made again.
+//! A record of calls, and those made again.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::served::{BARGE, Served, complained, said};
 
-/// `barge bench replay` of a trace, and its JSON.
-fn replay(trace: &Path, source: &Path, more: &[&str]) -> (String, serde_json::Value) {
-    let json = trace.with_extension("json");
+/// `barge bench replay` of a record, and its JSON.
+fn replay(record: &Path, source: &Path, more: &[&str]) -> (String, serde_json::Value) {
+    let json = record.with_extension("json");
     let output = bench(
-        trace,
+        record,
         source,
         &[more, &["--json", json.to_str().expect("text")]].concat(),
     );
@@ -17,11 +17,11 @@ fn replay(trace: &Path, source: &Path, more: &[&str]) -> (String, serde_json::Va
     (said(&output), serde_json::from_slice(&json).expect("JSON"))
 }
 
-fn bench(trace: &Path, source: &Path, more: &[&str]) -> Output {
+fn bench(record: &Path, source: &Path, more: &[&str]) -> Output {
     let mut command = Command::new(BARGE);
     command
         .args(["bench", "replay"])
-        .arg(trace)
+        .arg(record)
         .arg(source)
         .args(more);
     command.output().expect("runs")
@@ -30,14 +30,14 @@ fn bench(trace: &Path, source: &Path, more: &[&str]) -> Output {
 #[test]
 fn calls_are_made_again_and_come_to_the_same_on_the_same_tree() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (share, trace) = (dir.path().join("share"), dir.path().join("trace"));
+    let (share, record) = (dir.path().join("share"), dir.path().join("record"));
     std::fs::create_dir_all(share.join("sub")).expect("made");
     std::fs::write(share.join("sub/file"), vec![7; 100_000]).expect("written");
     for number in 0..300 {
         std::fs::write(share.join(format!("sub/{number}")), "x").expect("written");
     }
     let path = |path: &Path| path.to_str().expect("text").to_owned();
-    let served = Served::start(&[&path(&share), "--trace", &path(&trace)]);
+    let served = Served::start(&[&path(&share), "--record-calls", &path(&record)]);
     assert_eq!(
         said(&served.barge(&["cat", "{}"], "sub/file")).len(),
         100_000
@@ -61,7 +61,7 @@ fn calls_are_made_again_and_come_to_the_same_on_the_same_tree() {
 
     // Nothing is changed unless that is asked for.
     std::fs::remove_file(share.join("new")).expect("removed");
-    let (text, json) = replay(&trace, &share, &[]);
+    let (text, json) = replay(&record, &share, &[]);
     assert!(
         !share.join("new").exists() && text.contains("not made again: "),
         "{text}"
@@ -86,7 +86,7 @@ fn calls_are_made_again_and_come_to_the_same_on_the_same_tree() {
             .is_some_and(|calls| calls > 0),
         "{text}"
     );
-    let (text, json) = replay(&trace, &share, &["--changes", "--paced"]);
+    let (text, json) = replay(&record, &share, &["--changes", "--paced"]);
     assert_eq!(
         std::fs::read(share.join("new")).expect("made").len(),
         50_000,
@@ -96,7 +96,7 @@ fn calls_are_made_again_and_come_to_the_same_on_the_same_tree() {
 
     // What has changed is told.
     std::fs::write(share.join("sub/file"), "short").expect("written");
-    let (text, json) = replay(&trace, &share, &[]);
+    let (text, json) = replay(&record, &share, &[]);
     assert!(
         json["operations"]["read"]["differences"]
             .as_u64()
@@ -106,9 +106,9 @@ fn calls_are_made_again_and_come_to_the_same_on_the_same_tree() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_by_its_line() {
+fn what_is_no_record_is_told_by_its_line() {
     let dir = tempfile::tempdir().expect("a directory");
-    let trace = dir.path().join("trace");
+    let record = dir.path().join("record");
     for (text, expected) in [
         (
             "{\"op\":\"root\",\"found\":1}\nnonsense\n",
@@ -116,12 +116,12 @@ fn what_is_no_trace_is_told_by_its_line() {
         ),
         ("{\"op\":7}\n", "line 1: expected a call"),
     ] {
-        std::fs::write(&trace, text).expect("written");
-        let said = complained(&bench(&trace, dir.path(), &[]));
+        std::fs::write(&record, text).expect("written");
+        let said = complained(&bench(&record, dir.path(), &[]));
         assert!(said.contains(expected), "{said}");
     }
     // Calls on what nobody has met, and of what there is not, are passed over.
     let strange = "{\"op\":\"lookup\",\"node\":9,\"name\":[255,47]}\n{\"op\":\"read\",\"file\":1,\"len\":18446744073709551615}\n{}\n";
-    std::fs::write(&trace, strange).expect("written");
-    assert!(said(&bench(&trace, dir.path(), &[])).contains("0 calls in"));
+    std::fs::write(&record, strange).expect("written");
+    assert!(said(&bench(&record, dir.path(), &[])).contains("0 calls in"));
 }

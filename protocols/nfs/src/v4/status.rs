@@ -123,6 +123,23 @@ xdr_enum! {
     }
 }
 
+impl Status {
+    /// v4.0: whether an owner counts a request that ended so. RFC 7530 section 9.1.7 lists those that it does not.
+    pub fn counts(self) -> bool {
+        !matches!(
+            self,
+            Status::StaleClientid
+                | Status::StaleStateid
+                | Status::BadStateid
+                | Status::BadSeqid
+                | Status::Badxdr
+                | Status::Resource
+                | Status::Nofilehandle
+                | Status::Moved
+        )
+    }
+}
+
 impl From<Errno> for Status {
     /// What an error of the source is to a client. `WOULD_BLOCK` and `PARKED` are none, and are not to be
     /// asked for.

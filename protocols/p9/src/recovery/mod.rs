@@ -46,6 +46,8 @@ pub struct Record {
     /// What was agreed on; 0 if nothing, or another dialect.
     msize: u32,
     flights: HashMap<Tag, Flight>,
+    /// Which of them are Twalks without names, by the fids that they make.
+    clones: HashMap<Fid, Tag>,
     next: u64,
     /// How many fids are stale.
     stale: usize,
@@ -56,6 +58,8 @@ pub struct Record {
 /// A request in flight.
 struct Flight {
     message: Arc<Vec<u8>>,
+    /// The fid that it makes, if it is a Twalk without names.
+    makes: Option<Fid>,
     /// Its place among the others.
     order: u64,
     sent: bool,
@@ -105,20 +109,26 @@ impl Record {
         } else if !up && message[4] == Kind::Flush.request() {
             // Nobody has to wait for a server to be told that nobody waits.
             if let Ok((_, Tmessage::Flush { oldtag })) = Tmessage::decode(DIALECT, &message) {
-                self.flights.remove(&oldtag);
+                self.take(oldtag);
             }
             return Ok(Asked::Answer(encoded(tag, &Rmessage::Flush {})));
         }
         self.next += 1;
+        let makes = makes(&message);
         let flight = Flight {
             message: Arc::new(message),
+            makes,
             order: self.next,
             sent: up,
             doubted: false,
             implied: false,
             latest: self.session.latest,
         };
+        self.take(tag);
         self.flights.insert(tag, flight);
+        if let Some(fid) = makes {
+            self.clones.insert(fid, tag);
+        }
         Ok(if up { Asked::Send } else { Asked::Wait })
     }
 
@@ -131,7 +141,7 @@ impl Record {
     /// Takes note of a reply: of as much as [`Record::looks_at`] says.
     pub fn answered(&mut self, reply: &[u8]) -> Result<(), Malformed> {
         let header = Header::decode(reply)?;
-        let Some(flight) = self.flights.remove(&header.tag) else {
+        let Some(flight) = self.take(header.tag) else {
             return Ok(());
         };
         let kind = flight.message[4];
@@ -189,7 +199,7 @@ impl Record {
                 self.msize = if known { *msize } else { 0 };
             }
             // If it was not answered before, it never is.
-            (Tmessage::Flush { oldtag }, _) => drop(self.flights.remove(oldtag)),
+            (Tmessage::Flush { oldtag }, _) => drop(self.take(*oldtag)),
             _ => {
                 if ok {
                     for fid in fids_of(request).into_iter().flatten() {
@@ -207,16 +217,24 @@ impl Record {
         if self.session.fids.contains_key(&fid) {
             return;
         }
-        for flight in self.flights.values_mut() {
-            if let Ok((_, request @ Tmessage::Walk { newfid, names, .. })) =
-                Tmessage::decode(DIALECT, &flight.message)
-                && newfid == fid
-                && names.is_empty()
-            {
-                self.session.answered(&request, &CLONED, true);
-                flight.implied = true;
-            }
+        let tag = self.clones.get(&fid);
+        if let Some(flight) = tag.and_then(|tag| self.flights.get_mut(tag))
+            && let Ok((_, request)) = Tmessage::decode(DIALECT, &flight.message)
+        {
+            self.session.answered(&request, &CLONED, true);
+            flight.implied = true;
         }
+    }
+
+    /// A request that is in flight no more.
+    fn take(&mut self, tag: Tag) -> Option<Flight> {
+        let flight = self.flights.remove(&tag)?;
+        if let Some(fid) = flight.makes
+            && self.clones.get(&fid) == Some(&tag)
+        {
+            self.clones.remove(&fid);
+        }
+        Some(flight)
     }
 
     /// Whether the session can be gone on with on another connection.
@@ -246,14 +264,14 @@ impl Record {
         self.stale = self.session.fids.values().filter(|fid| fid.stale).count();
         let mut answers = Vec::new();
         for InFlight { tag, .. } in self.in_order(|flight| flight.implied) {
-            self.flights.remove(&tag);
+            self.take(tag);
             answers.push(encoded(tag, &CLONED));
         }
         for settled in settled {
             // Unless nobody waits for it any more.
             if (self.flights.get(&settled.tag)).is_some_and(|flight| flight.order == settled.order)
             {
-                self.flights.remove(&settled.tag);
+                self.take(settled.tag);
                 answers.push(settled.reply);
             }
         }
@@ -265,7 +283,7 @@ impl Record {
         let (mut messages, mut answers) = (Vec::new(), Vec::new());
         for InFlight { tag, message, .. } in self.in_order(|flight| !flight.sent) {
             if let Some(answer) = self.answer_of_stale(&message) {
-                self.flights.remove(&tag);
+                self.take(tag);
                 answers.push(answer);
                 continue;
             }
@@ -313,6 +331,17 @@ impl Record {
             Tmessage::Clunk { .. } => encoded(tag, &Rmessage::Clunk {}),
             _ => refused(tag, Errno::ESTALE),
         })
+    }
+}
+
+/// The fid that a Twalk without names makes.
+fn makes(message: &[u8]) -> Option<Fid> {
+    if message[4] != Kind::Walk.request() {
+        return None;
+    }
+    match Tmessage::decode(DIALECT, message) {
+        Ok((_, Tmessage::Walk { newfid, names, .. })) if names.is_empty() => Some(newfid),
+        _ => None,
     }
 }
 

@@ -20,13 +20,16 @@ pub trait Exports: Send + Sync {
 /// Exports by name: an `aname` is an export's name and, behind a slash, a path below its root; so
 /// are both together where one export's name is another's path, and the longest wins. A name may
 /// have slashes of its own; those around it do not count. The export without a name is what no other
-/// is meant by.
+/// is meant by. Where there is one export alone, an empty `aname` means it, whatever its name.
 #[derive(Clone, Default)]
 pub struct ExportList(pub Vec<Arc<Export>>);
 
 impl Exports for ExportList {
     fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
         let aname = trim_slashes(aname);
+        if let ([only], []) = (self.0.as_slice(), aname) {
+            return Some((only.clone(), aname));
+        }
         let below = |export: &Arc<Export>| {
             let name = trim_slashes(export.name.as_bytes());
             let rest = aname.strip_prefix(name)?;

@@ -113,6 +113,17 @@ fn an_aname_is_an_exports_name_and_a_path_below() {
 }
 
 #[test]
+fn an_empty_aname_is_the_only_exports() {
+    let only = ExportList(vec![Arc::new(Export::new("one", Memory::new(clock())))]);
+    for aname in ["", "/", "//"] {
+        let (export, rest) = only.resolve(aname.as_bytes()).expect("the only one");
+        assert_eq!((export.name.as_str(), rest), ("one", &b""[..]), "{aname}");
+    }
+    assert!(only.resolve(b"x").is_none());
+    assert!(ExportList::default().resolve(b"").is_none());
+}
+
+#[test]
 fn an_attach_below_a_root_never_leaves_it() {
     let (server, _) = exports();
     let net = Net::new(&server, Dialect::Linux, 8192);

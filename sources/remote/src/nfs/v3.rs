@@ -391,13 +391,7 @@ impl Version for V3 {
         count: u32,
         _: bool,
     ) -> Result<Option<Flight>> {
-        let handle = open.handle;
-        let read = Read {
-            handle,
-            offset,
-            count,
-        };
-        Ok(Some(self.conn.begin(cx, &read)))
+        Ok(Some(self.conn.begin(cx, &read(open, offset, count))))
     }
 
     fn end_read(
@@ -409,12 +403,7 @@ impl Version for V3 {
         count: u32,
         sink: &mut dyn Sink,
     ) -> Result<(usize, bool)> {
-        let handle = open.handle;
-        let read = Read {
-            handle,
-            offset,
-            count,
-        };
+        let read = read(open, offset, count);
         let end = |place: Place<'_>| {
             self.end(cx, flight, &read, place, |read, place| {
                 if let Some(place) = place {
@@ -438,13 +427,7 @@ impl Version for V3 {
         data: &[u8],
         _: bool,
     ) -> Result<Option<Flight>> {
-        let handle = open.handle;
-        let write = Write {
-            handle,
-            offset,
-            stable,
-            data,
-        };
+        let write = write(open, offset, stable, data);
         Ok(Some(self.conn.begin(cx, &write)))
     }
 
@@ -457,13 +440,7 @@ impl Version for V3 {
         stable: Stable,
         data: &[u8],
     ) -> Result<Written> {
-        let handle = open.handle;
-        let write = Write {
-            handle,
-            offset,
-            stable,
-            data,
-        };
+        let write = write(open, offset, stable, data);
         self.end(cx, flight, &write, Place::none(), |written, _| written)
     }
 
@@ -524,5 +501,22 @@ impl Version for V3 {
         _: LockKind,
     ) -> Result<Option<Outsider>> {
         Err(Errno::EOPNOTSUPP)
+    }
+}
+
+fn read<'a>(open: Open<'a, V3>, offset: u64, count: u32) -> Read<'a> {
+    Read {
+        handle: open.handle,
+        offset,
+        count,
+    }
+}
+
+fn write<'a>(open: Open<'a, V3>, offset: u64, stable: Stable, data: &'a [u8]) -> Write<'a> {
+    Write {
+        handle: open.handle,
+        offset,
+        stable,
+        data,
     }
 }

@@ -12,7 +12,7 @@ use self::store::{LATENCY, Store};
 use super::super::BenchArgs;
 use super::super::place::Place;
 use super::super::process::{call, wait_until};
-use super::super::report::{Results, Row, Work};
+use super::super::report::{Results, Row};
 use super::mounts::{Mounted, this_program};
 use super::tree::{Program, Runtime};
 use crate::Failure;
@@ -102,14 +102,7 @@ pub(in crate::bench) fn run(args: &BenchArgs) -> Result<Results, Failure> {
                 }
             };
             notes.push(format!("{name} reads {} KiB of files", needed >> 10));
-            let row = |((what, unit), runs): (_, Vec<Vec<f64>>)| Row {
-                name: format!("{name}, {what}"),
-                unit,
-                work: vec![Work::default(); runs.len()],
-                calls: vec![None; runs.len()],
-                runs,
-                limit: None,
-            };
+            let row = |((what, unit), runs)| Row::new(format!("{name}, {what}"), unit, runs);
             rows.extend(FIGURES.into_iter().zip(measured).map(row));
         }
     }

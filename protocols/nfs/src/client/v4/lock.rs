@@ -7,7 +7,7 @@ use wire::Xdr;
 
 use super::attr::PUTFH;
 use super::compound::{Ops, Results, Steps, refused};
-use super::open::{counted, does_count};
+use super::open::counted;
 use crate::client::Failure;
 use crate::v4::op::{self, Locker, NewLocker, OldLocker, Op};
 use crate::v4::types::{Denied, LockKind, Owner};
@@ -97,7 +97,7 @@ impl Steps for Lock<'_> {
         self.counts.set(false);
         from.take::<()>(PUTFH)?;
         let (status, rest) = from.end_of(LOCK)?;
-        self.counts.set(does_count(status));
+        self.counts.set(status.counts());
         match status {
             Status::Ok => Ok(Some(StateId::get(rest)?)),
             Status::Denied => {

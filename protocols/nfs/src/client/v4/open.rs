@@ -23,25 +23,11 @@ pub(super) fn counted<'r, T: wire::Xdr<'r>>(
     counts: &Cell<bool>,
 ) -> Result<T, Failure> {
     let (status, rest) = from.end_of(number)?;
-    counts.set(does_count(status));
+    counts.set(status.counts());
     match status {
         Status::Ok => Ok(T::get(rest)?),
         status => Err(refused(status)),
     }
-}
-
-pub(super) fn does_count(status: Status) -> bool {
-    !matches!(
-        status,
-        Status::StaleClientid
-            | Status::StaleStateid
-            | Status::BadStateid
-            | Status::BadSeqid
-            | Status::Badxdr
-            | Status::Resource
-            | Status::Nofilehandle
-            | Status::Moved
-    )
 }
 
 /// Opens a file.

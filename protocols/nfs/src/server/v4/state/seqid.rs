@@ -81,7 +81,7 @@ impl<F, N: Clone> OwnerTurn<F, N> {
     /// A caller that is given the reply of another operation answers `BAD_SEQID` (RFC 7530 section
     /// 9.1.9). After some errors the same number comes again (section 9.1.7).
     pub fn finish(self, status: Status, reply: Arc<[u8]>) {
-        if counts(status) {
+        if status.counts() {
             let mut holdings = lock(&self.client.holdings);
             if let Some(seq) = self.seq(&mut holdings) {
                 seq.last = Some(self.seqid);
@@ -122,22 +122,6 @@ impl<F, N: Clone> Drop for OwnerTurn<F, N> {
         }
         self.client.leave();
     }
-}
-
-/// Whether an owner counts a request that ended so: RFC 7530 section 9.1.7 lists those that it does
-/// not.
-fn counts(status: Status) -> bool {
-    !matches!(
-        status,
-        Status::StaleClientid
-            | Status::StaleStateid
-            | Status::BadStateid
-            | Status::BadSeqid
-            | Status::Badxdr
-            | Status::Resource
-            | Status::Nofilehandle
-            | Status::Moved
-    )
 }
 
 impl<F, N: Clone> State<F, N> {

@@ -1,0 +1,192 @@
+//! Bytes of files, to and fro: reads, with holes left out where the server can (READ_PLUS), and writes.
+//!
+//! What it lacks on purpose: landing of what was written (COMMIT), which is the file's to ask for.
+
+use std::sync::atomic::Ordering;
+
+use ::nfs::client::v4::{Piece, Read, ReadPieces, StateId, Write};
+use ::nfs::client::{Failure, Stable, Written};
+use vfs::{Cx, Errno, Result, Sink};
+
+use super::V4;
+use super::core::{Turn, errno};
+use super::life::Life;
+use crate::nfs::place::{Got, Place, end_in};
+use crate::nfs::version::Open;
+
+/// A read or write in flight, and what it was asked with.
+pub(in crate::nfs) struct Flight {
+    turn: Turn,
+    state: StateId,
+    plus: bool,
+}
+
+/// Asks for `count` bytes from `offset` on; nothing if that would have to wait and is not to.
+pub(super) fn begin_read(
+    v4: &V4,
+    cx: &Cx<'_>,
+    open: Open<'_, V4>,
+    (offset, count): (u64, u32),
+    wait: bool,
+) -> Result<Option<Flight>> {
+    let read = v4.read(open, offset, count)?;
+    let turn = v4.core.begin(cx, &read, wait)?;
+    let (state, plus) = (read.state, read.plus);
+    Ok(turn.map(|turn| Flight { turn, state, plus }))
+}
+
+/// Takes what was read, and says how much that is and whether the file ends there. What went wrong as things go is asked again.
+pub(super) fn end_read(
+    v4: &V4,
+    cx: &Cx<'_>,
+    flight: Flight,
+    open: Open<'_, V4>,
+    (offset, count): (u64, u32),
+    sink: &mut dyn Sink,
+) -> Result<(usize, bool)> {
+    let Flight { turn, state, plus } = flight;
+    let asked = Read {
+        handle: open.handle,
+        state,
+        offset,
+        count,
+        plus,
+    };
+    let mut doubtful = false;
+    let end = |place: Place<'_>| {
+        v4.core.end_in(cx, turn, &asked, place, |read, place| {
+            doubtful = read.empty && read.first.is_none();
+            match place {
+                Some(place) => place.put(|sink| fill(sink, &read)),
+                None => (read.len(), read.eof),
+            }
+        })
+    };
+    let done = match count as usize {
+        len if len >= v4.core.lands_from() => end_in(sink, len, end),
+        _ => end(Place::Sink(sink)),
+    };
+    match done {
+        Ok(_) if doubtful => return v4.read_plainly(cx, open, offset, count, sink),
+        Ok(read) => return Ok(read),
+        Err(failure) if v4.was_too_clever(plus, &failure) => {}
+        Err(Failure::Later | Failure::State(_)) => {}
+        Err(failure) => return Err(errno(failure)),
+    }
+    let make = |_: &Life| v4.read(open, offset, count);
+    v4.core.call(cx, make, |read| fill(sink, &read))
+}
+
+/// Asks to write; nothing if that would have to wait and is not to.
+pub(super) fn begin_write(
+    v4: &V4,
+    cx: &Cx<'_>,
+    write: &Write<'_>,
+    wait: bool,
+) -> Result<Option<Flight>> {
+    let turn = v4.core.begin(cx, write, wait)?;
+    let (state, plus) = (write.state, false);
+    Ok(turn.map(|turn| Flight { turn, state, plus }))
+}
+
+/// Hears how much was written, and how safely. What went wrong as things go is asked again.
+pub(super) fn end_write(
+    v4: &V4,
+    cx: &Cx<'_>,
+    flight: Flight,
+    open: Open<'_, V4>,
+    (offset, data): (u64, &[u8]),
+    stable: Stable,
+) -> Result<Written> {
+    let asked = Write {
+        handle: open.handle,
+        state: flight.state,
+        offset,
+        stable,
+        data,
+    };
+    match v4.core.end(cx, flight.turn, &asked, |written| written) {
+        Ok(written) => return Ok(written),
+        Err(Failure::Later | Failure::State(_)) => {}
+        Err(failure) => return Err(errno(failure)),
+    }
+    let make = |_: &Life| write(open, offset, stable, data);
+    v4.core.call(cx, make, |written| written)
+}
+
+/// A write as it is asked now.
+pub(super) fn write<'a>(
+    open: Open<'a, V4>,
+    offset: u64,
+    stable: Stable,
+    data: &'a [u8],
+) -> Result<Write<'a>> {
+    Ok(Write {
+        handle: open.handle,
+        state: open.state.state()?,
+        offset,
+        stable,
+        data,
+    })
+}
+
+impl V4 {
+    /// A read as it is asked now.
+    fn read<'a>(&self, open: Open<'a, V4>, offset: u64, count: u32) -> Result<Read<'a>> {
+        Ok(Read {
+            handle: open.handle,
+            state: open.state.state()?,
+            offset,
+            count,
+            plus: self.plus.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Whether a read is to be asked again without holes left out: the server cannot do that, or not well.
+    fn was_too_clever(&self, plus: bool, failure: &Failure) -> bool {
+        let refused = matches!(
+            failure,
+            Failure::Refused(Errno::EOPNOTSUPP | Errno::EIO) | Failure::Malformed(_)
+        );
+        if plus && refused && self.plus.swap(false, Ordering::Relaxed) {
+            let peer = self.core.peer();
+            tracing::info!("{peer} has no READ_PLUS that is of use: {failure:?}");
+        }
+        plus && refused
+    }
+
+    /// Reads what READ_PLUS has found nothing of, though it had something to say of that.
+    fn read_plainly(
+        &self,
+        cx: &Cx<'_>,
+        open: Open<'_, V4>,
+        offset: u64,
+        count: u32,
+        sink: &mut dyn Sink,
+    ) -> Result<(usize, bool)> {
+        let make = |_: &Life| {
+            let read = self.read(open, offset, count)?;
+            Ok(Read {
+                plus: false,
+                ..read
+            })
+        };
+        let (got, eof) = self.core.call(cx, make, |read| fill(sink, &read))?;
+        if got > 0 && self.plus.swap(false, Ordering::Relaxed) {
+            let peer = self.core.peer();
+            tracing::info!("{peer} has a READ_PLUS that leaves data out");
+        }
+        Ok((got, eof))
+    }
+}
+
+/// Puts what was read where it belongs.
+fn fill(sink: &mut dyn Sink, read: &ReadPieces<'_>) -> Got {
+    for piece in read.pieces() {
+        match piece {
+            Piece::Data(data) => sink.bytes(data),
+            Piece::Hole(len) => sink.zeros(len),
+        }
+    }
+    (read.len(), read.eof)
+}

@@ -1,0 +1,109 @@
+//! How a file is opened: by its handle or by a delegation that there is, by its name (v4.0), or made.
+
+use std::sync::Arc;
+
+use ::nfs::client::v4::{Claim, StateId};
+use vfs::{Access, Cx, Errno, OpenFlags, Result};
+
+use super::V4;
+use super::delegations::{Delegation, Delegations};
+use super::opens::{Opening, Wanted};
+use crate::file::may_open;
+use crate::nfs::version::{Found, Handle, Target, Version, whole};
+
+/// Opens by handle, or finds it open by a delegation.
+pub(super) fn by_handle(
+    v4: &V4,
+    cx: &Cx<'_>,
+    target: Target<'_>,
+    flags: OpenFlags,
+) -> Result<Arc<Opening>> {
+    let core = &v4.core;
+    let wanted = wanted(v4, Claim::Handle(target.handle), flags);
+    if target.alone || !Delegations::covers(flags) || !core.takes_delegations() {
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC) {
+            core.give_file_back(cx, target.handle);
+        }
+        return Ok(core.open_file(cx, &wanted)?.1);
+    }
+    if let Some(opening) = core.delegations.open(target.handle, cx.caller) {
+        return Ok(opening);
+    }
+    let wanted = Wanted {
+        delegation: true,
+        ..wanted
+    };
+    let (opened, opening) = core.open_file(cx, &wanted)?;
+    if let Some(came) = opened.delegation {
+        core.keep(cx, Delegation::new(came, &opening, &target));
+    }
+    Ok(opening)
+}
+
+/// Opens by name what cannot be opened by handle (v4.0). If that is not there any more, each read and write
+/// is checked by itself.
+pub(super) fn by_place(
+    v4: &V4,
+    cx: &Cx<'_>,
+    target: Target<'_>,
+    flags: OpenFlags,
+) -> Result<Arc<Opening>> {
+    if let Some((dir, name)) = target.place {
+        let wanted = wanted(v4, Claim::Name(dir, name), flags);
+        match v4.core.open_file(cx, &wanted) {
+            Ok((opened, opening)) if opened.made.attr.is_some_and(|attr| attr.id == target.id) => {
+                return Ok(opening);
+            }
+            // Another has the name by now, or nobody.
+            Ok(_)
+            | Err(Errno::ENOENT | Errno::ESTALE | Errno::ELOOP | Errno::EISDIR)
+            | Err(Errno::EINVAL | Errno::ENOTDIR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let mut want = Access::empty();
+    want.set(Access::READ, flags.contains(OpenFlags::READ));
+    want.set(Access::WRITE, flags.contains(OpenFlags::WRITE));
+    if v4.access(cx, target.handle, false, want)? != want {
+        return Err(Errno::EACCES);
+    }
+    let handle = target.handle.clone();
+    Ok(v4.core.opening(cx, handle, flags, StateId::ANONYMOUS, None))
+}
+
+/// Makes `name` in `dir` unless it is there, and opens it.
+pub(super) fn create(
+    v4: &V4,
+    cx: &Cx<'_>,
+    (dir, name): (&Handle, &[u8]),
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<(Found, Arc<Opening>)> {
+    v4.core.give_name_back(cx, dir, name);
+    let wanted = wanted(v4, Claim::Create(dir, name, mode), flags);
+    let (opened, opening) = match v4.core.open_file(cx, &wanted) {
+        // So a server says of whatever is no file.
+        Err(errno @ (Errno::EINVAL | Errno::ELOOP)) => {
+            let found = v4.lookup(cx, dir, Some(name))?;
+            may_open(found.attr.kind, flags)?;
+            return Err(errno);
+        }
+        opened => opened?,
+    };
+    let found = whole(
+        opened.made,
+        || Err(Errno::EIO),
+        |handle| v4.attr(cx, handle),
+    )?;
+    Ok((found, opening))
+}
+
+/// To be opened without a delegation.
+fn wanted<'a>(v4: &V4, claim: Claim<'a>, flags: OpenFlags) -> Wanted<'a> {
+    Wanted {
+        claim,
+        flags,
+        tree: v4.tree,
+        delegation: false,
+    }
+}

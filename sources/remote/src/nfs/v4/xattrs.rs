@@ -1,0 +1,75 @@
+//! Extended attributes (RFC 8276): those of users, which are all that there are.
+
+use ::nfs::client::v4::{GetXattr, ListXattrs, RemoveXattr, SetXattr};
+use vfs::{Cx, Errno, Result, XattrFlags};
+
+use super::V4;
+use crate::nfs::version::Handle;
+use crate::xattr::MOST;
+
+pub(super) fn get(v4: &V4, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Result<Vec<u8>> {
+    let name = check(v4, name)?;
+    v4.core.ask(cx, GetXattr { handle, name }, <[u8]>::to_vec)
+}
+
+/// All names, each with a zero byte behind it.
+pub(super) fn list(v4: &V4, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>> {
+    if !v4.xattr {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut list = Vec::new();
+    let mut at = 0;
+    loop {
+        let ask = ListXattrs {
+            handle,
+            cookie: at,
+            count: MOST as u32,
+        };
+        let (cookie, end) = v4.core.ask(cx, ask, |(names, cookie, end)| {
+            for name in names {
+                list.extend_from_slice(b"user.");
+                list.extend_from_slice(name);
+                list.push(0);
+            }
+            (cookie, end)
+        })?;
+        if end {
+            return Ok(list);
+        }
+        // It would go on for ever, or is longer than Linux has it.
+        if cookie == at || list.len() > MOST {
+            return Err(Errno::E2BIG);
+        }
+        at = cookie;
+    }
+}
+
+pub(super) fn set(
+    v4: &V4,
+    cx: &Cx<'_>,
+    handle: &Handle,
+    name: &[u8],
+    (value, flags): (&[u8], XattrFlags),
+) -> Result<()> {
+    let name = check(v4, name)?;
+    let ask = SetXattr {
+        handle,
+        name,
+        value,
+        flags,
+    };
+    v4.core.ask(cx, ask, |()| ())
+}
+
+pub(super) fn remove(v4: &V4, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Result<()> {
+    let name = check(v4, name)?;
+    v4.core.ask(cx, RemoveXattr { handle, name }, |()| ())
+}
+
+/// A name as the server has it.
+fn check<'n>(v4: &V4, name: &'n [u8]) -> Result<&'n [u8]> {
+    match name.strip_prefix(b"user.") {
+        Some(name) if v4.xattr => Ok(name),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
