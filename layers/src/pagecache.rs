@@ -1,7 +1,7 @@
 //! A page cache that merges: what programs read and write in small pieces goes below in large ones.
 //!
-//! - **Reading**: a stream is read ahead of, in windows that grow with it; what is missing of a read at random is
-//!   read by blocks as long as that pays. Whoever misses something reads it himself; what is ahead is read by threads.
+//! - **Reading**: a stream is read ahead of, in windows that grow with it; a small read at random brings along what is around it as
+//!   long as that pays. Whoever misses something reads it himself; what is ahead is read by threads.
 //! - **Writing behind**: bytes written stay here until a whole message of adjacent ones is there, until too much is, until
 //!   they are some seconds old, or until somebody wants them below: fsync, close, a change of size or attributes, a lock
 //!   given back. They leave in the order of their offsets. What is lost is told by fsync and by close, once to each who has the file open.

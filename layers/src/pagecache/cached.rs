@@ -13,6 +13,7 @@ use std::task::{Wake, Waker};
 use vfs::{Attr, Caller, Cx, Errno, File, NodeId, Result, SetAttr, Want};
 
 use super::core::Core;
+use super::memory::Held;
 use super::pages::Pages;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -77,6 +78,8 @@ pub(super) enum Fetched {
 /// A part of a file that one reads, and when he began, by [`State`]'s words.
 pub(super) struct Reserved {
     range: Range<u64>,
+    /// Which part of it a program has asked for, if it reads at random.
+    asked: Option<Range<u64>>,
     epoch: u64,
     landed: u64,
 }
@@ -204,11 +207,11 @@ impl Cached {
     }
 
     /// [`Pages::evict`]; without `again` only what is gone already counts.
-    pub(super) fn evict(&self, number: u64, again: Option<bool>) -> bool {
+    pub(super) fn evict(&self, held: Held, again: Option<bool>) -> bool {
         let pages = &mut self.lock().pages;
         match again {
-            Some(again) => pages.evict(number, again),
-            None => !pages.has(number),
+            Some(again) => pages.evict(held, again),
+            None => !pages.has(held),
         }
     }
 
@@ -245,6 +248,7 @@ impl Cached {
     pub(super) fn opened(&self, attr: &Attr, since: u64) {
         let mut state = self.lock();
         state.opens += 1;
+        state.pages.opened();
         let sure = self.is_sure(&state, since);
         let same = state.change == Some(attr.change);
         if state.generation != attr.generation || !same {

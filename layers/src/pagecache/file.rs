@@ -13,7 +13,7 @@ use vfs::{
 use super::Mode;
 use super::ahead::Stream;
 use super::cached::{Cached, Fetched};
-use super::pages::{BLOCK, PAGE, Piece};
+use super::pages::{BLOCK, Piece};
 use super::table::Table;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -108,17 +108,6 @@ impl CachedFile {
         done
     }
 
-    /// What is read for a read of `range` that lacks `missing`.
-    fn around(&self, missing: Range<u64>, size: u64) -> Range<u64> {
-        let streams = self.stream().is_stream();
-        let grain = match streams || self.cached.lock().pages.reads_around() {
-            true => BLOCK,
-            false => PAGE,
-        };
-        let end = missing.end.next_multiple_of(grain).min(size);
-        missing.start / grain * grain..end
-    }
-
     /// Has read ahead what is to come.
     fn read_ahead(&self, cx: &Cx<'_>, range: &Range<u64>, size: u64) {
         let most = self.table.core.memory.bytes() / 4;
@@ -182,9 +171,19 @@ impl File for CachedFile {
                 self.table.core.misses.fetch_add(1, Ordering::Relaxed);
                 self.read_ahead(cx, &range, size);
             }
-            let mut rest = self.around(missing.start..range.end, size);
-            self.table.make_room(rest.end - rest.start);
             tries += 1;
+            if range.end - range.start < BLOCK && !self.stream().is_stream() {
+                self.table.make_room(2 * BLOCK);
+                let missing = missing.start..range.end;
+                let fetched = self.cached.fetch_around(&*self.inner, cx, missing, size)?;
+                if let Fetched::ByOthers = fetched {
+                    tries = 0;
+                }
+                continue;
+            }
+            let end = range.end.next_multiple_of(BLOCK).min(size);
+            let mut rest = missing.start / BLOCK * BLOCK..end;
+            self.table.make_room(rest.end - rest.start);
             while rest.start < range.end {
                 match self.cached.fetch(&*self.inner, cx, rest.clone())? {
                     Fetched::UpTo(end) => rest.start = end,

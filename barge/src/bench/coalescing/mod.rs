@@ -93,8 +93,36 @@ struct Served {
 /// The sizes of all.
 struct Sizes {
     file: u64,
+    /// How much of it a job is about.
+    part: u64,
     /// What the kernel may keep of it, and what barge may.
     cache: u64,
+}
+
+impl Sizes {
+    fn new(file: u64) -> Sizes {
+        Sizes {
+            file,
+            part: file,
+            cache: file / 4,
+        }
+    }
+
+    /// Those of `job` by `way`: of one that is done to its end as much as takes about 3 s with a page in each message, and half of that
+    /// is what barge may keep.
+    fn of(&self, job: &Job, way: Way) -> Sizes {
+        let share = match (job.whole, way) {
+            (false, _) => return Sizes::new(self.file),
+            (true, Way::Delayed) => 16,
+            (true, _) => 2,
+        };
+        let part = self.file / share;
+        Sizes {
+            file: self.file,
+            part,
+            cache: (part / 2).max(1 << 20),
+        }
+    }
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
@@ -108,10 +136,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::below(parent)?;
     let file = u64::from(args.size.unwrap_or(if args.quick { 32 } else { 128 })) << 20;
-    let sizes = Sizes {
-        file,
-        cache: file / 4,
-    };
+    let sizes = Sizes::new(file);
     let limit = Limit::new(sizes.cache);
     let runs = args
         .runs
@@ -138,6 +163,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             let mut all = vec![Vec::new(); COLUMNS.len()];
             let mut failed = [false; COLUMNS.len()];
             let mut messages = Vec::new();
+            let sizes = sizes.of(job, way);
             for round in 0..runs {
                 for turn in 0..COLUMNS.len() {
                     let turn = (turn + round) % COLUMNS.len();
@@ -206,7 +232,12 @@ fn notes(
              their fsync; before each no cache has anything of it",
             mib(sizes.file),
             place.parent(),
-            job::seconds(args.quick),
+            JOBS[0].seconds(args.quick),
+        ),
+        format!(
+            "random read 4K: each page once of the first {} MiB, {} MiB with 1 ms; barge keeps up to half of that",
+            mib(sizes.file / 2),
+            mib(sizes.file / 16),
         ),
         "the ratio is that of loose to a page each".into(),
         format!(
@@ -262,7 +293,7 @@ fn measure(
         column => Some(served.mount(column, &place.run, sizes)?),
     };
     let below = mounted.as_ref().map_or(&*place.share, Mounted::path);
-    job.run(below, sizes.file, limit, quick)
+    job.run(below, sizes.part, limit, quick)
 }
 
 impl Served {

@@ -43,10 +43,36 @@ impl Cached {
         Ok(Fetched::UpTo(end))
     }
 
+    /// Reads by `file` what is not here of `asked`, which is read at random in a file of `size` bytes, and what is worth it around it;
+    /// or waits for whoever does.
+    pub(in crate::pagecache) fn fetch_around(
+        &self,
+        file: &dyn File,
+        cx: &Cx<'_>,
+        asked: Range<u64>,
+        size: u64,
+    ) -> Result<Fetched> {
+        let mut state = self.lock();
+        if state.pages.is_fetched(&asked) {
+            drop(self.wait(state, cx)?);
+            return Ok(Fetched::ByOthers);
+        }
+        let window = state.pages.window(&asked, size);
+        let end = window.end;
+        let reserved = Reserved {
+            asked: Some(asked),
+            ..self.reserve(&mut state, window)
+        };
+        drop(state);
+        self.fill(file, cx, reserved)?;
+        Ok(Fetched::UpTo(end))
+    }
+
     fn reserve(&self, state: &mut State, range: Range<u64>) -> Reserved {
         state.pages.fetch(range.clone());
         Reserved {
             range,
+            asked: None,
             epoch: state.epoch,
             landed: state.landed,
         }
@@ -83,10 +109,11 @@ impl Cached {
     ) -> Result<()> {
         let Reserved {
             range,
+            asked,
             epoch,
             landed,
         } = reserved;
-        let mut filling = Filling::new(self, epoch, range.clone());
+        let mut filling = Filling::new(self, epoch, range.clone(), asked);
         let len = (range.end - range.start) as usize;
         let done = file.read(cx, range.start, len, &mut filling);
         let mut state = self.lock();
