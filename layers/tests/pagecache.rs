@@ -297,6 +297,49 @@ fn what_was_handed_out_comes_along_again_once_the_file_is_opened_anew() {
     assert_eq!(page(&*file, 5), [(block, 64 * KIB)]);
 }
 
+#[test]
+fn loose_has_only_what_came_along_with_reads_at_random() {
+    let bed = bed(Mode::Loose, 4 * MIB);
+    let mut data = pattern(4 * MIB, 11);
+    write(&*create(&*bed.below, "f"), 0, &data);
+    let reads = || Messages::take(&bed.messages.reads);
+    let file = open(&*bed.above, "f", RW);
+    let stream: Vec<_> = (0..4).map(|number| (number * 16 * KIB, 16 * KIB)).collect();
+    for &(at, len) in &stream {
+        read(&*file, at, len);
+    }
+    assert_eq!(reads(), stream, "as it was read");
+    read(&*file, 2 * MIB, 64 << 10);
+    read(&*file, 2 * MIB, 64 << 10);
+    assert_eq!(reads(), [(2 * MIB, 64 * KIB); 2], "as it was read");
+    let page = |file: &dyn File, data: &[u8], number: u64| {
+        let at = number * 4 * KIB;
+        assert!(
+            read(file, at, 4096) == data[at as usize..][..4096],
+            "page {number}"
+        );
+        reads()
+    };
+    assert_eq!(page(&*file, &data, 840), [(832 * 4 * KIB, 64 * KIB)]);
+    assert_eq!(page(&*file, &data, 835), []);
+    // What is written is below at once, and is what is read then.
+    write(&*file, 846 * 4 * KIB + 5, b"written");
+    data[(846 << 12) + 5..][..7].copy_from_slice(b"written");
+    assert_eq!(Messages::take(&bed.messages.writes).len(), 1);
+    assert_eq!(page(&*file, &data, 846).len(), 1);
+    assert_eq!(page(&*file, &data, 847), []);
+    let again = open(&*bed.above, "f", RW);
+    drop(file);
+    assert_eq!(page(&*again, &data, 833), []);
+    drop(again);
+    let file = open(&*bed.above, "f", RW);
+    assert_eq!(page(&*file, &data, 834).len(), 1, "nobody had it open");
+    // It ends where it ends.
+    write(&*file, 4 * MIB, b"tail");
+    assert_eq!(read(&*file, 4 * MIB, 4096), b"tail");
+    assert_eq!(read(&*file, 4 * MIB + 4, 4096), b"");
+}
+
 /// A page that came along is a page of the file like any other.
 #[test]
 fn what_came_along_is_written_to_and_cut_off() {

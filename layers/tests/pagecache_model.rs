@@ -371,4 +371,11 @@ proptest! {
     fn read_ahead_is_close_to_open(seed in any::<u64>(), steps in steps()) {
         run(Mode::ReadAhead, seed, &steps);
     }
+
+    /// It trusts that nobody else changes anything.
+    #[test]
+    fn loose_is_what_is_below(seed in any::<u64>(), mut steps in steps()) {
+        steps.retain(|step| !matches!(step, Step::Behind(..) | Step::BehindCut(_)));
+        run(Mode::Loose, seed, &steps);
+    }
 }

@@ -145,15 +145,15 @@ impl Cached {
     /// Bytes of a message of write-behind; a source of smaller ones cuts it, and has the parts under way at once.
     pub(super) const MESSAGE: u64 = 1 << 20;
 
-    pub(super) fn new(core: Arc<Core>, id: NodeId, attr: &Attr) -> Arc<Cached> {
+    pub(super) fn new(core: Arc<Core>, id: NodeId) -> Arc<Cached> {
         Arc::new_cyclic(|this: &Weak<Cached>| Cached {
             this: this.clone(),
             id,
             state: Mutex::new(State {
                 pages: Pages::new(core.memory.clone(), this.clone()),
-                size: Some(attr.size),
-                change: Some(attr.change),
-                generation: attr.generation,
+                size: None,
+                change: None,
+                generation: 0,
                 epoch: 0,
                 landed: 0,
                 writer: None,
@@ -261,6 +261,21 @@ impl Cached {
         }
     }
 
+    /// It was opened, and what is known of it is true still.
+    pub(super) fn joined(&self) {
+        self.lock().opens += 1;
+    }
+
+    /// One who had it open has not any more. What was read is kept for who opens it later, if that is to be (`keep`).
+    pub(super) fn closed(&self, keep: bool) {
+        let mut state = self.lock();
+        state.opens -= 1;
+        if state.opens == 0 && !keep {
+            state.forget();
+            state.size = None;
+        }
+    }
+
     /// Whether attributes that came are newer than all that was written here.
     fn is_sure(&self, state: &State, since: u64) -> bool {
         state.pages.is_clean() && !state.exclusive && state.landed <= since
@@ -345,8 +360,12 @@ impl Cached {
         state.size = Some(size);
     }
 
-    /// Something was changed below past the cache: `range` is not what it was, and the size may not be.
-    pub(super) fn overwritten(&self, range: Range<u64>, size: Option<u64>) {
+    /// Something was changed below past the cache: `range` is not what it was, and the size is what `size` makes of it.
+    pub(super) fn overwritten(
+        &self,
+        range: Range<u64>,
+        size: impl FnOnce(Option<u64>) -> Option<u64>,
+    ) {
         let mut state = self.lock();
         state.pages.remove(range.clone());
         if state.pages.is_fetched(&range) {
@@ -354,7 +373,7 @@ impl Cached {
         }
         state.landed = self.core.landed();
         state.change = None;
-        state.size = size;
+        state.size = size(state.size);
         drop(state);
         self.changed.notify_all();
     }

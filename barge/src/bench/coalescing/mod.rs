@@ -58,7 +58,7 @@ impl Way {
 /// What is measured, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
-    /// By the kernel, where nobody else changes the tree.
+    /// By the kernel, where nobody else changes the tree, but for what small reads at random bring along.
     Loose,
     Paged,
     Local,
@@ -241,7 +241,7 @@ fn notes(
         ),
         "the ratio is that of loose to a page each".into(),
         format!(
-            "loose: cache=loose, merged by the kernel; mmap: cache=mmap,cache_size={}M, merged by barge; a page each: cache=auto, \
+            "loose: cache=loose, merged by the kernel; mmap: cache=mmap, merged by barge, both with cache_size={}M; a page each: cache=auto, \
              msize=4120 and inflight=4096, so that each of the kernel's requests goes page by page; by NFS rsize=4096, wsize=4096 and \
              inflight=4096; by virtiofs max_write=4096 and inflight=4096; local: the file system that is served",
             mib(sizes.cache)
@@ -356,9 +356,10 @@ impl Served {
     }
 
     fn mount(&self, column: Column, run: &Path, sizes: &Sizes) -> Result<Mounted, String> {
-        let mmap = format!("cache=mmap,cache_size={}", sizes.cache);
+        let kept = |cache| format!("cache={cache},cache_size={}", sizes.cache);
+        let (loose, mmap) = (kept("loose"), kept("mmap"));
         let (source, options) = match column {
-            Column::Loose => (&self.url, "cache=loose"),
+            Column::Loose => (&self.url, &*loose),
             Column::Mmap => (&self.url, &*mmap),
             Column::Local | Column::Paged => (&self.paged.0, self.paged.1),
         };

@@ -58,14 +58,12 @@ impl Cached {
             return Ok(Fetched::ByOthers);
         }
         let window = state.pages.window(&asked, size);
-        let end = window.end;
         let reserved = Reserved {
             asked: Some(asked),
             ..self.reserve(&mut state, window)
         };
         drop(state);
-        self.fill(file, cx, reserved)?;
-        Ok(Fetched::UpTo(end))
+        self.fill(file, cx, reserved).map(Fetched::UpTo)
     }
 
     fn reserve(&self, state: &mut State, range: Range<u64>) -> Reserved {
@@ -100,13 +98,13 @@ impl Cached {
         }
     }
 
-    /// Reads by `file` what is reserved for that.
+    /// Reads by `file` what is reserved for that, and says up to where that was.
     pub(in crate::pagecache) fn fill(
         &self,
         file: &dyn File,
         cx: &Cx<'_>,
         reserved: Reserved,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let Reserved {
             range,
             asked,
@@ -126,6 +124,6 @@ impl Cached {
         }
         drop(state);
         self.changed.notify_all();
-        done.map(drop)
+        done.map(|got| range.start + got as u64)
     }
 }
