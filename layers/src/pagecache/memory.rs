@@ -169,7 +169,8 @@ impl Memory {
     /// without a file's lock.
     pub(super) fn make_room(&self, bytes: u64, emptied: impl Fn(&Arc<Cached>)) {
         let bytes = bytes + 2 * BLOCK;
-        let most = 2 * (self.capacity / PAGE) as usize;
+        // Twice as many as there are pages may be needed: one of those that were handed out has two.
+        let most = 3 * (self.capacity / PAGE) as usize;
         let (mut tries, mut again) = (0, true);
         loop {
             let mut inner = self.inner();
@@ -185,7 +186,11 @@ impl Memory {
                     false => return,
                 }
             }
-            let Some(entry) = inner.next(Memory::LIVES * self.capacity) else {
+            let next = match crowded {
+                true => inner.next(Memory::LIVES * self.capacity),
+                false => inner.longer().pop_front(),
+            };
+            let Some(entry) = next else {
                 return;
             };
             drop(inner);
@@ -195,7 +200,7 @@ impl Memory {
             };
             match file.evict(entry.held, crowded.then_some(again)) {
                 true => emptied(&file),
-                false => self.inner().back(entry),
+                false => self.inner().back(entry, crowded),
             }
         }
     }
@@ -229,16 +234,24 @@ impl Inner {
         spent.or_else(|| self.queue.pop_front())
     }
 
-    /// It is needed still.
-    fn back(&mut self, entry: Entry) {
+    /// Where more is that is gone already, if there is too much.
+    fn longer(&mut self) -> &mut VecDeque<Entry> {
+        match self.spent.len() > self.queue.len() {
+            true => &mut self.spent,
+            false => &mut self.queue,
+        }
+    }
+
+    /// It is needed still, as if it had come now (`anew`).
+    fn back(&mut self, mut entry: Entry, anew: bool) {
+        if anew {
+            entry.since = self.taken;
+        }
         let queue = match entry.held {
             Held::Spent(_) => &mut self.spent,
             Held::Block(_) | Held::Page(_) => &mut self.queue,
         };
-        queue.push_back(Entry {
-            since: self.taken,
-            ..entry
-        });
+        queue.push_back(entry);
     }
 }
 
@@ -247,5 +260,24 @@ impl Wake for Memory {
     fn wake(self: Arc<Self>) {
         let _inner = self.inner();
         self.less_dirty.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_already_does_not_pile_up() {
+        let memory = Memory::new(1 << 20);
+        for number in 0..10_000 {
+            memory.take_page(&Weak::new(), number);
+            memory.spent(&Weak::new(), number);
+            memory.give_page();
+            memory.make_room(PAGE, |_| {});
+        }
+        let entries = memory.inner().entries();
+        assert!(entries <= 3 * 256 + 2, "{entries}");
+        assert_eq!(memory.used(), 0);
     }
 }
