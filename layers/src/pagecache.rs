@@ -1,7 +1,7 @@
 //! A page cache that merges: what programs read and write in small pieces goes below in large ones.
 //!
-//! - **Reading**: a stream is read ahead of, in windows that grow with it; what is missing of a read at random is
-//!   read by blocks as long as that pays. Whoever misses something reads it himself; what is ahead is read by threads.
+//! - **Reading**: a stream is read ahead of, in windows that grow with it; a small read at random brings along what is around it as
+//!   long as that pays. Whoever misses something reads it himself; what is ahead is read by threads.
 //! - **Writing behind**: bytes written stay here until a whole message of adjacent ones is there, until too much is, until
 //!   they are some seconds old, or until somebody wants them below: fsync, close, a change of size or attributes, a lock
 //!   given back. They leave in the order of their offsets. What is lost is told by fsync and by close, once to each who has the file open.
@@ -34,19 +34,23 @@ use vfs::{
     OpenFlags, Plus, Result, SetAttr, Want,
 };
 
+use self::cached::Cached;
 use self::core::Core;
 use self::file::CachedFile;
 use self::table::Table;
 use crate::{Layer, Opened, forward};
 
 /// What is kept, by the names that Linux's 9P client has for it (`Documentation/filesystems/9p.rst`). Its `none` is to have
-/// no such layer, its `loose` a cache that trusts nobody to change anything: the kernel's own does that better.
+/// no such layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// What was read and is read ahead; writes go below at once.
     ReadAhead,
     /// Also what was written, until the file is closed.
     Mmap,
+    /// What small reads at random brought along, while the file is open: the rest has who is above, who trusts that nobody else
+    /// changes anything.
+    Loose,
 }
 
 /// How a cache is made.
@@ -129,9 +133,11 @@ impl PageCache {
         attr: &Attr,
         since: u64,
     ) -> Arc<dyn File> {
-        let cached = self.table.open(attr, since);
-        let table = self.table.clone();
-        Arc::new(CachedFile::new(file, table, cached, (self.mode, flags)))
+        Arc::new(self.over(file, self.table.open(attr, since), flags))
+    }
+
+    fn over(&self, file: Arc<dyn File>, cached: Arc<Cached>, flags: OpenFlags) -> CachedFile {
+        CachedFile::new(file, self.table.clone(), cached, (self.mode, flags))
     }
 
     /// The same of one that was perhaps made.
@@ -195,6 +201,14 @@ impl Layer for PageCache {
     fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         if inner.kind() != Kind::File {
             return inner.open(cx, flags);
+        }
+        if self.mode == Mode::Loose {
+            let file = inner.open(cx, flags)?;
+            let cached = self.table.join(inner.id());
+            if flags.contains(OpenFlags::TRUNC) {
+                cached.cut(0);
+            }
+            return Ok(Arc::new(self.over(file, cached, flags)));
         }
         // What it takes is more than one call below.
         cx.may_wait()?;

@@ -169,6 +169,16 @@ mod pagecache_readahead {
     vfs_testkit::conformance!(subject);
 }
 
+mod pagecache_loose {
+    use super::*;
+
+    fn subject() -> Subject {
+        cached(Memory::new(clock()), Mode::Loose, Profile::posix())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
 mod pagecache_mmap {
     use super::*;
 

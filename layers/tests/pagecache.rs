@@ -215,6 +215,170 @@ fn a_stream_of_small_reads_is_read_ahead_of() {
     );
 }
 
+/// All of `count` numbers, in an order that has nothing to do with them.
+fn shuffled(count: u64) -> Vec<u64> {
+    let mut numbers: Vec<u64> = (0..count).collect();
+    let mut state = 1u64;
+    for at in (1..numbers.len()).rev() {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        numbers.swap(at, (state >> 33) as usize % (at + 1));
+    }
+    numbers
+}
+
+/// Pages that were handed out make room, so that the memory is full of those still to be asked for. With `r` of the file in memory no
+/// cache needs less than `1 - r + r ln r` messages for a page, 0.15; whole blocks in turn would be 0.52.
+#[test]
+fn a_file_twice_the_memory_is_read_at_random_by_few_messages() {
+    let bed = bed(Mode::Mmap, 4 * MIB);
+    let data = pattern(8 * MIB, 3);
+    write(&*create(&*bed.below, "f"), 0, &data);
+    let file = open(&*bed.above, "f", OpenFlags::READ);
+    for number in shuffled(2048) {
+        let at = number * 4 * KIB;
+        assert!(
+            read(&*file, at, 4096) == data[at as usize..][..4096],
+            "page {number}"
+        );
+    }
+    let asked = Messages::take(&bed.messages.reads);
+    assert!(asked.len() <= 2048 / 4, "{} messages", asked.len());
+    let bytes: u64 = asked.iter().map(|(_, len)| len).sum();
+    assert!(bytes <= 3 * 8 * MIB, "{bytes} bytes");
+}
+
+#[test]
+fn what_came_along_for_nothing_is_brought_along_no_more() {
+    let bed = bed(Mode::Mmap, MIB);
+    let below = create(&*bed.below, "f");
+    write(&*below, 1 << 30, b"end");
+    let file = open(&*bed.above, "f", OpenFlags::READ);
+    let mut far = shuffled(4096).into_iter().map(|number| number << 18);
+    for at in far.by_ref().take(64) {
+        read(&*file, at, 4096);
+    }
+    Messages::take(&bed.messages.reads);
+    for at in far.by_ref().take(1024) {
+        read(&*file, at, 4096);
+    }
+    let asked = Messages::take(&bed.messages.reads);
+    assert_eq!(asked.len(), 1024);
+    let pages = asked.iter().filter(|&&(_, len)| len == 4096);
+    assert!(pages.count() >= 1024 - 1024 / 32, "but for the tries");
+}
+
+#[test]
+fn what_was_handed_out_comes_along_again_once_the_file_is_opened_anew() {
+    let bed = bed(Mode::Mmap, MIB);
+    write(&*create(&*bed.below, "f"), 0, &pattern(4 * MIB, 5));
+    let block = 512 * KIB;
+    let page = |file: &dyn File, number: u64| {
+        read(file, block + number * 4 * KIB, 4096);
+        Messages::take(&bed.messages.reads)
+    };
+    // Blocks, the last first, which is no stream.
+    let crowd = |file: &dyn File| {
+        for number in (32..64).rev() {
+            read(file, number * 64 * KIB, 64 << 10);
+        }
+        Messages::take(&bed.messages.reads);
+    };
+    let file = open(&*bed.above, "f", OpenFlags::READ);
+    assert_eq!(page(&*file, 7), [(block, 64 * KIB)], "and all around it");
+    for number in (0..16).rev() {
+        assert_eq!(page(&*file, number), []);
+    }
+    crowd(&*file);
+    assert_eq!(page(&*file, 9), [(block + 36 * KIB, 4096)]);
+    let file = open(&*bed.above, "f", OpenFlags::READ);
+    crowd(&*file);
+    assert_eq!(page(&*file, 5), [(block, 64 * KIB)]);
+}
+
+#[test]
+fn loose_has_only_what_came_along_with_reads_at_random() {
+    let bed = bed(Mode::Loose, 4 * MIB);
+    let mut data = pattern(4 * MIB, 11);
+    write(&*create(&*bed.below, "f"), 0, &data);
+    let reads = || Messages::take(&bed.messages.reads);
+    let file = open(&*bed.above, "f", RW);
+    let stream: Vec<_> = (0..4).map(|number| (number * 16 * KIB, 16 * KIB)).collect();
+    for &(at, len) in &stream {
+        read(&*file, at, len);
+    }
+    assert_eq!(reads(), stream, "as it was read");
+    read(&*file, 2 * MIB, 64 << 10);
+    read(&*file, 2 * MIB, 64 << 10);
+    assert_eq!(reads(), [(2 * MIB, 64 * KIB); 2], "as it was read");
+    let page = |file: &dyn File, data: &[u8], number: u64| {
+        let at = number * 4 * KIB;
+        assert!(
+            read(file, at, 4096) == data[at as usize..][..4096],
+            "page {number}"
+        );
+        reads()
+    };
+    assert_eq!(page(&*file, &data, 840), [(832 * 4 * KIB, 64 * KIB)]);
+    assert_eq!(page(&*file, &data, 835), []);
+    // What is written is below at once, and is what is read then.
+    write(&*file, 846 * 4 * KIB + 5, b"written");
+    data[(846 << 12) + 5..][..7].copy_from_slice(b"written");
+    assert_eq!(Messages::take(&bed.messages.writes).len(), 1);
+    assert_eq!(page(&*file, &data, 846).len(), 1);
+    assert_eq!(page(&*file, &data, 847), []);
+    let again = open(&*bed.above, "f", RW);
+    drop(file);
+    assert_eq!(page(&*again, &data, 833), []);
+    drop(again);
+    let file = open(&*bed.above, "f", RW);
+    assert_eq!(page(&*file, &data, 834).len(), 1, "nobody had it open");
+    // It ends where it ends.
+    write(&*file, 4 * MIB, b"tail");
+    assert_eq!(read(&*file, 4 * MIB, 4096), b"tail");
+    assert_eq!(read(&*file, 4 * MIB + 4, 4096), b"");
+}
+
+/// A page that came along is a page of the file like any other.
+#[test]
+fn what_came_along_is_written_to_and_cut_off() {
+    let bed = bed(Mode::Mmap, 4 * MIB);
+    let mut data = pattern(MIB, 7);
+    write(&*create(&*bed.below, "f"), 0, &data);
+    let file = open(&*bed.above, "f", RW);
+    let at = 512 * KIB;
+    read(&*file, at + 20 * KIB, 4096);
+    assert_eq!(
+        Messages::take(&bed.messages.reads),
+        [(at, 64 * KIB)],
+        "all of its block"
+    );
+    // Parts of two pages, of which one was handed out.
+    let here = at as usize + (20 << 10) - 100;
+    write(&*file, here as u64, &[9; 200]);
+    data[here..here + 200].fill(9);
+    assert!(read(&*file, at, 60 << 10) == data[at as usize..][..60 << 10]);
+    assert_eq!(Messages::take(&bed.messages.reads), []);
+    let cut = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    let end = at + 50 * KIB + 10;
+    with(|cx| file.setattr(cx, &cut(end)));
+    with(|cx| file.setattr(cx, &cut(MIB)));
+    data[end as usize..].fill(0);
+    for page in shuffled(16) {
+        let at = at + page * 4 * KIB;
+        assert!(
+            read(&*file, at, 4096) == data[at as usize..][..4096],
+            "page {page}"
+        );
+    }
+    with(|cx| file.flush(cx));
+    assert!(read(&*open(&*bed.below, "f", OpenFlags::READ), 0, MIB) == data);
+}
+
 #[test]
 fn what_was_read_is_kept_until_others_change_it() {
     let bed = bed(Mode::Mmap, 16 * MIB);

@@ -57,6 +57,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (client(), at(), 1..9000u16, any::<u8>()).prop_map(|(who, at, len, byte)| Step::Write(who, at, len, byte)),
         1 => (client(), at(), any::<u8>()).prop_map(|(who, at, byte)| Step::Stream(who, at, byte)),
         6 => (client(), at(), 1..200_000u32).prop_map(|(who, at, len)| Step::Read(who, at, len)),
+        // At random, so that pages come along.
+        6 => (client(), at(), 1..9000u32).prop_map(|(who, at, len)| Step::Read(who, at, len)),
         1 => (client(), at()).prop_map(|(who, size)| Step::Cut(who, size)),
         1 => client().prop_map(Step::Fsync),
         3 => client().prop_map(Step::Close),
@@ -368,5 +370,12 @@ proptest! {
     #[test]
     fn read_ahead_is_close_to_open(seed in any::<u64>(), steps in steps()) {
         run(Mode::ReadAhead, seed, &steps);
+    }
+
+    /// It trusts that nobody else changes anything.
+    #[test]
+    fn loose_is_what_is_below(seed in any::<u64>(), mut steps in steps()) {
+        steps.retain(|step| !matches!(step, Step::Behind(..) | Step::BehindCut(_)));
+        run(Mode::Loose, seed, &steps);
     }
 }

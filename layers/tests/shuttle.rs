@@ -66,10 +66,14 @@ struct Bed {
 }
 
 fn bed(memory: usize) -> Bed {
+    bed_of(Mode::Mmap, memory)
+}
+
+fn bed_of(mode: Mode, memory: usize) -> Bed {
     let below: Arc<dyn FileSystem> = Memory::new(clock());
     let fault = Arc::new(Fault::new(3, Arc::new(|| Duration::ZERO)));
     let cache = PageCache::new(Options {
-        mode: Mode::Mmap,
+        mode,
         memory,
         threads: 2,
     });
@@ -176,6 +180,28 @@ fn what_was_written_over_a_message_on_its_way_is_below_after_fsync() {
         assert_eq!(write(&*file, MESSAGE / 2, 2, 5000), Ok(5000));
         with(|cx| file.fsync(cx, false));
         assert!(is_all(&read(&*open(&*bed.below), MESSAGE / 2, 5000), 2));
+    });
+}
+
+#[test]
+fn what_came_along_is_not_of_before_a_write() {
+    const PAGE: usize = 4 << 10;
+    const AT: usize = 128 << 10;
+    explored(|| {
+        for mode in [Mode::Mmap, Mode::Loose] {
+            let bed = bed_of(mode, 1 << 20);
+            assert_eq!(write(&*create(&*bed.below), 0, 1, 2 * AT), Ok(2 * AT));
+            let file = open(&*bed.above);
+            let reading = spawn({
+                let file = file.clone();
+                move || assert!(is_all(&read(&*file, AT + 5 * PAGE, PAGE), 1))
+            });
+            assert_eq!(write(&*file, AT + 6 * PAGE, 2, PAGE), Ok(PAGE));
+            assert!(is_all(&read(&*file, AT + 6 * PAGE, PAGE), 2));
+            reading.join().expect("it ends");
+            assert!(is_all(&read(&*file, AT + 6 * PAGE, PAGE), 2));
+            assert!(is_all(&read(&*file, AT + 7 * PAGE, PAGE), 1));
+        }
     });
 }
 

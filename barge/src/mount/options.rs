@@ -56,7 +56,7 @@ pub(super) enum MountOption {
 pub(super) enum Cache {
     /// The kernel alone, by virtiofsd's words.
     Kernel(serve::Cache),
-    /// The kernel alone, which also writes behind.
+    /// The kernel, which also writes behind; the page cache has what reads at random of a remote source bring along.
     Loose,
     /// The page cache, and the kernel above it.
     Pages(Mode),
@@ -250,7 +250,8 @@ pub(super) fn settle(
         Cache::Loose => {
             fuse.cache = fuse::server::Cache::Always;
             fuse.writeback = true;
-            None
+            pages.mode = Mode::Loose;
+            matches!(source, Source::Tree(barge_client::Source::Remote(_))).then_some(pages)
         }
         Cache::Pages(mode) => {
             pages.mode = mode;
@@ -396,6 +397,10 @@ mod tests {
         assert_eq!((kept.mode, kept.memory), (Mode::ReadAhead, 3 << 20));
         let loose = settled("cache=loose").expect("known");
         assert!(loose.fuse.writeback && loose.pages.is_none());
+        let remote = "9p://server/".parse().expect("a source");
+        let loose = settle(&[MountOption::Cache(Cache::Loose)], &remote, false, false);
+        let pages = loose.expect("known").pages.expect("a page cache");
+        assert_eq!(pages.mode, Mode::Loose);
         for bad in [
             "",
             "cache=",

@@ -13,6 +13,7 @@ use std::task::{Wake, Waker};
 use vfs::{Attr, Caller, Cx, Errno, File, NodeId, Result, SetAttr, Want};
 
 use super::core::Core;
+use super::memory::Held;
 use super::pages::Pages;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -77,6 +78,8 @@ pub(super) enum Fetched {
 /// A part of a file that one reads, and when he began, by [`State`]'s words.
 pub(super) struct Reserved {
     range: Range<u64>,
+    /// Which part of it a program has asked for, if it reads at random.
+    asked: Option<Range<u64>>,
     epoch: u64,
     landed: u64,
 }
@@ -142,15 +145,15 @@ impl Cached {
     /// Bytes of a message of write-behind; a source of smaller ones cuts it, and has the parts under way at once.
     pub(super) const MESSAGE: u64 = 1 << 20;
 
-    pub(super) fn new(core: Arc<Core>, id: NodeId, attr: &Attr) -> Arc<Cached> {
+    pub(super) fn new(core: Arc<Core>, id: NodeId) -> Arc<Cached> {
         Arc::new_cyclic(|this: &Weak<Cached>| Cached {
             this: this.clone(),
             id,
             state: Mutex::new(State {
                 pages: Pages::new(core.memory.clone(), this.clone()),
-                size: Some(attr.size),
-                change: Some(attr.change),
-                generation: attr.generation,
+                size: None,
+                change: None,
+                generation: 0,
                 epoch: 0,
                 landed: 0,
                 writer: None,
@@ -204,11 +207,11 @@ impl Cached {
     }
 
     /// [`Pages::evict`]; without `again` only what is gone already counts.
-    pub(super) fn evict(&self, number: u64, again: Option<bool>) -> bool {
+    pub(super) fn evict(&self, held: Held, again: Option<bool>) -> bool {
         let pages = &mut self.lock().pages;
         match again {
-            Some(again) => pages.evict(number, again),
-            None => !pages.has(number),
+            Some(again) => pages.evict(held, again),
+            None => !pages.has(held),
         }
     }
 
@@ -245,6 +248,7 @@ impl Cached {
     pub(super) fn opened(&self, attr: &Attr, since: u64) {
         let mut state = self.lock();
         state.opens += 1;
+        state.pages.opened();
         let sure = self.is_sure(&state, since);
         let same = state.change == Some(attr.change);
         if state.generation != attr.generation || !same {
@@ -254,6 +258,21 @@ impl Cached {
         if sure {
             state.change = Some(attr.change);
             state.resize(attr.size);
+        }
+    }
+
+    /// It was opened, and what is known of it is true still.
+    pub(super) fn joined(&self) {
+        self.lock().opens += 1;
+    }
+
+    /// One who had it open has not any more. What was read is kept for who opens it later, if that is to be (`keep`).
+    pub(super) fn closed(&self, keep: bool) {
+        let mut state = self.lock();
+        state.opens -= 1;
+        if state.opens == 0 && !keep {
+            state.forget();
+            state.size = None;
         }
     }
 
@@ -341,8 +360,12 @@ impl Cached {
         state.size = Some(size);
     }
 
-    /// Something was changed below past the cache: `range` is not what it was, and the size may not be.
-    pub(super) fn overwritten(&self, range: Range<u64>, size: Option<u64>) {
+    /// Something was changed below past the cache: `range` is not what it was, and the size is what `size` makes of it.
+    pub(super) fn overwritten(
+        &self,
+        range: Range<u64>,
+        size: impl FnOnce(Option<u64>) -> Option<u64>,
+    ) {
         let mut state = self.lock();
         state.pages.remove(range.clone());
         if state.pages.is_fetched(&range) {
@@ -350,7 +373,7 @@ impl Cached {
         }
         state.landed = self.core.landed();
         state.change = None;
-        state.size = size;
+        state.size = size(state.size);
         drop(state);
         self.changed.notify_all();
     }

@@ -13,7 +13,7 @@ use vfs::{
 use super::Mode;
 use super::ahead::Stream;
 use super::cached::{Cached, Fetched};
-use super::pages::{BLOCK, PAGE, Piece};
+use super::pages::{BLOCK, Piece};
 use super::table::Table;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -31,7 +31,7 @@ pub(super) struct CachedFile {
 
 impl Drop for CachedFile {
     fn drop(&mut self) {
-        self.cached.lock().opens -= 1;
+        self.cached.closed(self.mode != Mode::Loose);
         self.cached.send_soon();
         self.table.leave(&self.cached);
     }
@@ -89,44 +89,53 @@ impl CachedFile {
 
     /// Writes past the cache.
     fn write_below(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
-        let _exclusive = self.cached.exclusive(cx)?;
+        let append = self.flags.contains(OpenFlags::APPEND);
+        // Who keeps what is written puts it in order, too.
+        let ordered = self.mode == Mode::Loose && !append;
+        let exclusive = (!ordered).then(|| self.cached.exclusive(cx));
+        let _exclusive = exclusive.transpose()?;
         let size = self.cached.lock().size;
+        let len = data.len();
         let done = self.inner.write(cx, offset, data);
-        let end = match done {
-            Ok(count) => offset.saturating_add(count as u64),
-            Err(_) => offset.saturating_add(1),
-        };
-        match self.flags.contains(OpenFlags::APPEND) {
+        if append {
             // It is behind all that anybody here has seen.
-            true => self.cached.overwritten(size.unwrap_or(0)..u64::MAX, None),
-            false => {
-                let size = size.filter(|_| done.is_ok()).map(|size| size.max(end));
-                self.cached
-                    .overwritten(offset..end.max(offset.saturating_add(1)), size);
-            }
+            self.cached
+                .overwritten(size.unwrap_or(0)..u64::MAX, |_| None);
+            return done;
         }
+        let end = offset.saturating_add(done.unwrap_or(len).max(1) as u64);
+        self.cached.overwritten(offset..end, |size| {
+            size.filter(|_| done.is_ok()).map(|size| size.max(end))
+        });
         done
     }
 
-    /// What is read for a read of `range` that lacks `missing`.
-    fn around(&self, missing: Range<u64>, size: u64) -> Range<u64> {
-        let streams = self.stream().is_stream();
-        let grain = match streams || self.cached.lock().pages.reads_around() {
-            true => BLOCK,
-            false => PAGE,
-        };
-        let end = missing.end.next_multiple_of(grain).min(size);
-        missing.start / grain * grain..end
+    /// Whether a read is for who is above alone: he reads ahead, and keeps what he reads.
+    fn is_for_above(&self, range: &Range<u64>) -> bool {
+        if self.mode != Mode::Loose {
+            return false;
+        }
+        let mut stream = self.stream();
+        stream.read(range, u64::MAX, u64::MAX);
+        stream.is_stream() || range.end - range.start >= BLOCK
     }
 
     /// Has read ahead what is to come.
     fn read_ahead(&self, cx: &Cx<'_>, range: &Range<u64>, size: u64) {
+        if self.mode == Mode::Loose {
+            return;
+        }
         let most = self.table.core.memory.bytes() / 4;
         let Some(ahead) = self.stream().read(range, size, most) else {
             return;
         };
         self.table.make_room(ahead.end - ahead.start);
         self.cached.read_ahead(&self.inner, cx, ahead);
+    }
+
+    /// Whether what a read of `range` lacks comes with what is around it, not by blocks.
+    fn is_random(&self, range: &Range<u64>) -> bool {
+        self.mode == Mode::Loose || range.end - range.start < BLOCK && !self.stream().is_stream()
     }
 }
 
@@ -160,9 +169,16 @@ impl File for CachedFile {
             return self.read_below(cx, offset, len, sink);
         }
         let len = len.min(sink.room()) as u64;
+        if self.is_for_above(&(offset..offset.saturating_add(len))) {
+            return self.inner.read(cx, offset, len as usize, sink);
+        }
         let (mut read_ahead, mut tries) = (true, 0);
         while tries < TRIES {
-            let size = self.cached.size(&*self.inner, cx)?;
+            let size = match self.mode {
+                // Who is above knows it.
+                Mode::Loose => u64::MAX,
+                Mode::ReadAhead | Mode::Mmap => self.cached.size(&*self.inner, cx)?,
+            };
             let range = offset..size.min(offset.saturating_add(len));
             if range.is_empty() {
                 return Ok(0);
@@ -182,9 +198,21 @@ impl File for CachedFile {
                 self.table.core.misses.fetch_add(1, Ordering::Relaxed);
                 self.read_ahead(cx, &range, size);
             }
-            let mut rest = self.around(missing.start..range.end, size);
-            self.table.make_room(rest.end - rest.start);
             tries += 1;
+            if self.is_random(&range) {
+                self.table.make_room(2 * BLOCK);
+                let missing = missing.start..range.end;
+                match self.cached.fetch_around(&*self.inner, cx, missing, size)? {
+                    // It ends there.
+                    Fetched::UpTo(end) if end < range.end => break,
+                    Fetched::UpTo(_) => {}
+                    Fetched::ByOthers => tries = 0,
+                }
+                continue;
+            }
+            let end = range.end.next_multiple_of(BLOCK).min(size);
+            let mut rest = missing.start / BLOCK * BLOCK..end;
+            self.table.make_room(rest.end - rest.start);
             while rest.start < range.end {
                 match self.cached.fetch(&*self.inner, cx, rest.clone())? {
                     Fetched::UpTo(end) => rest.start = end,
@@ -204,7 +232,7 @@ impl File for CachedFile {
         let memory = &self.table.core.memory;
         let end = offset.checked_add(len as u64);
         let end = end.filter(|&end| end <= i64::MAX as u64);
-        let behind = self.mode != Mode::ReadAhead
+        let behind = self.mode == Mode::Mmap
             && self.flags.contains(OpenFlags::WRITE)
             && !self.flags.intersects(past)
             && self.table.writes_behind()
@@ -252,7 +280,7 @@ impl File for CachedFile {
         let _exclusive = self.cached.exclusive(cx)?;
         let done = self.inner.allocate(cx, how, offset, len);
         // Some of them move all that is behind.
-        self.cached.overwritten(offset..u64::MAX, None);
+        self.cached.overwritten(offset..u64::MAX, |_| None);
         done
     }
 
@@ -287,7 +315,7 @@ impl File for CachedFile {
         };
         let _exclusive = to.cached.exclusive(cx)?;
         let done = self.inner.copy(cx, offset, &*to.inner, to_offset, len, how);
-        to.cached.overwritten(to_offset..u64::MAX, None);
+        to.cached.overwritten(to_offset..u64::MAX, |_| None);
         done
     }
 

@@ -2,16 +2,19 @@
 //!
 //! It knows nothing of the file's end, of who reads or of time. Lock order: none, the file's state guards it.
 
+mod around;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use vfs::Ranges;
 
+use self::around::Around;
 use super::cached::Cached;
-use super::memory::Memory;
+use super::memory::{Held, Memory};
 
-/// Bytes of a block: the grain in which memory is had, and how much a read at random has around it.
+/// Bytes of a block: the grain in which memory is had, and how much is read around a read at random.
 pub(super) const BLOCK: u64 = 64 << 10;
 
 /// Bytes of a page: the least that is read at a time.
@@ -28,10 +31,8 @@ pub(super) struct Pages {
     flights: Vec<Range<u64>>,
     /// What is being read: what was written in between must still be here when it comes.
     fetches: Vec<Range<u64>>,
-    /// Whether blocks that made room had been read from again: above 0 more of them, below 0 fewer.
-    again: i8,
-    /// How often [`Pages::reads_around`] was asked.
-    asked: u32,
+    /// What reads at random have brought, which is clean. What is in a block, too, is of the block.
+    around: Around,
 }
 
 /// Ranges are in bytes of the file.
@@ -93,27 +94,19 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 impl Pages {
     pub(super) fn new(memory: Arc<Memory>, owner: Weak<Cached>) -> Pages {
         Pages {
+            around: Around::new(memory.clone(), owner.clone()),
             memory,
             owner,
             blocks: BTreeMap::new(),
             dirty: BTreeSet::new(),
             flights: Vec::new(),
             fetches: Vec::new(),
-            again: 0,
-            asked: 0,
         }
-    }
-
-    /// Whether a read at random is to read all of its block: as long as others of the kind found something there. Tried again
-    /// now and then.
-    pub(super) fn reads_around(&mut self) -> bool {
-        self.asked = self.asked.wrapping_add(1);
-        self.again >= 0 || self.asked.is_multiple_of(8)
     }
 
     /// Whether there is nothing of the file.
     pub(super) fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        self.blocks.is_empty() && self.around.is_empty()
     }
 
     /// Whether nothing is to be written, or being written.
@@ -146,6 +139,9 @@ impl Pages {
 
     /// Takes over what a program has written at `at`.
     pub(super) fn write(&mut self, at: u64, data: &[u8]) {
+        for (number, page) in self.around.take(&(at..at + data.len() as u64)) {
+            self.fill(number * PAGE..(number + 1) * PAGE, Some(&page));
+        }
         let mut rest = data;
         for (number, part) in split(at..at + data.len() as u64) {
             let here = within(&part);
@@ -192,12 +188,7 @@ impl Pages {
                         range: within(&part),
                     });
                 }
-                Some(block) => {
-                    let gaps = block.valid.gaps(part.start, part.end - 1);
-                    let first = gaps.first().map_or(part.start, |gap| gap.0);
-                    return Err(first..self.missing(first, range.end));
-                }
-                None => return Err(part.start..self.missing(part.start, range.end)),
+                _ => self.get_by_pages(part, range.end, &mut pieces)?,
             }
         }
         Ok(pieces)
@@ -386,6 +377,7 @@ impl Pages {
 
     /// Forgets `range`, whether or not it is to be written.
     pub(super) fn remove(&mut self, range: Range<u64>) {
+        self.around.take(&range);
         let numbers = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let numbers: Vec<u64> = self
             .blocks
@@ -410,6 +402,7 @@ impl Pages {
 
     /// Forgets all but what is to be written or being written.
     pub(super) fn forget_clean(&mut self) {
+        self.around.forget();
         let flights = &self.flights;
         self.blocks.retain(|number, block| {
             let whole = number * BLOCK..(number + 1) * BLOCK;
@@ -423,9 +416,23 @@ impl Pages {
         });
     }
 
-    /// Makes room of a block, unless somebody needs it, and says whether it is gone. One that has been read from again is given
-    /// another round first (`again`).
-    pub(super) fn evict(&mut self, number: u64, again: bool) -> bool {
+    /// The file is opened anew.
+    pub(super) fn opened(&mut self) {
+        self.around.unsee();
+    }
+
+    /// Makes room of something, unless somebody needs it, and says whether it is gone. A block that has been read from again is
+    /// given another round first (`again`).
+    pub(super) fn evict(&mut self, held: Held, again: bool) -> bool {
+        match held {
+            Held::Block(number) => return self.evict_block(number, again),
+            Held::Page(number) | Held::Spent(number) if self.has(held) => self.around.evict(number),
+            Held::Page(_) | Held::Spent(_) => {}
+        }
+        true
+    }
+
+    fn evict_block(&mut self, number: u64, again: bool) -> bool {
         let whole = number * BLOCK..(number + 1) * BLOCK;
         let Some(block) = self.blocks.get_mut(&number) else {
             return true;
@@ -434,9 +441,7 @@ impl Pages {
         if !block.dirty.is_empty() || busy(&self.flights) || busy(&self.fetches) {
             return false;
         }
-        let useful = block.reads > 1;
-        self.again = (self.again + if useful { 1 } else { -1 }).clamp(-16, 16);
-        if useful && again {
+        if block.reads > 1 && again {
             block.reads = 0;
             return false;
         }
@@ -444,9 +449,13 @@ impl Pages {
         true
     }
 
-    /// Whether anything of a block is here.
-    pub(super) fn has(&self, number: u64) -> bool {
-        self.blocks.contains_key(&number)
+    /// Whether it is here still.
+    pub(super) fn has(&self, held: Held) -> bool {
+        match held {
+            Held::Block(number) => self.blocks.contains_key(&number),
+            Held::Page(number) => self.around.holds(number, false),
+            Held::Spent(number) => self.around.holds(number, true),
+        }
     }
 }
 

@@ -16,14 +16,22 @@ pub(super) struct Filling<'a> {
     epoch: u64,
     /// What has not come yet.
     rest: Range<u64>,
+    /// What a program has asked for of it, if it reads at random.
+    asked: Option<Range<u64>>,
 }
 
 impl<'a> Filling<'a> {
-    pub(super) fn new(file: &'a Cached, epoch: u64, range: Range<u64>) -> Filling<'a> {
+    pub(super) fn new(
+        file: &'a Cached,
+        epoch: u64,
+        range: Range<u64>,
+        asked: Option<Range<u64>>,
+    ) -> Filling<'a> {
         Filling {
             file,
             epoch,
             rest: range,
+            asked,
         }
     }
 
@@ -31,7 +39,11 @@ impl<'a> Filling<'a> {
         let end = self.rest.start + len as u64;
         let mut state = self.file.lock();
         if state.epoch == self.epoch {
-            state.pages.fill(self.rest.start..end, data);
+            let range = self.rest.start..end;
+            match &self.asked {
+                Some(asked) => state.pages.bring(range, data, asked),
+                None => state.pages.fill(range, data),
+            }
         }
         drop(state);
         self.file.changed();

@@ -52,14 +52,23 @@ impl Table {
 
     /// A file that was opened; see [`Cached::opened`].
     pub(super) fn open(&self, attr: &Attr, since: u64) -> Arc<Cached> {
+        self.opened(attr.id, |file| file.opened(attr, since))
+    }
+
+    /// A file that was opened, and nobody was asked what it is.
+    pub(super) fn join(&self, id: NodeId) -> Arc<Cached> {
+        self.opened(id, Cached::joined)
+    }
+
+    fn opened(&self, id: NodeId, open: impl FnOnce(&Cached)) -> Arc<Cached> {
         let mut files = self.files();
-        let new = || Cached::new(self.core.clone(), attr.id, attr);
-        let file = files.by_id.entry(attr.id).or_insert_with(new).clone();
+        let new = || Cached::new(self.core.clone(), id);
+        let file = files.by_id.entry(id).or_insert_with(new).clone();
         // Who has it open asks.
-        files.untold.remove(&attr.id);
+        files.untold.remove(&id);
         self.count(&files);
         // Before the table's lock is gone, lest somebody takes it for idle.
-        file.opened(attr, since);
+        open(&file);
         file
     }
 

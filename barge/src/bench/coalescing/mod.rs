@@ -59,7 +59,7 @@ impl Way {
 /// What is measured, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
-    /// By the kernel, where nobody else changes the tree.
+    /// By the kernel, where nobody else changes the tree, but for what small reads at random bring along.
     Loose,
     Paged,
     Local,
@@ -94,8 +94,36 @@ struct Served {
 /// The sizes of all.
 struct Sizes {
     file: u64,
+    /// How much of it a job is about.
+    part: u64,
     /// What the kernel may keep of it, and what barge may.
     cache: u64,
+}
+
+impl Sizes {
+    fn new(file: u64) -> Sizes {
+        Sizes {
+            file,
+            part: file,
+            cache: file / 4,
+        }
+    }
+
+    /// Those of `job` by `way`: of one that is done to its end as much as takes about 3 s with a page in each message, and half of that
+    /// is what barge may keep.
+    fn of(&self, job: &Job, way: Way) -> Sizes {
+        let share = match (job.whole, way) {
+            (false, _) => return Sizes::new(self.file),
+            (true, Way::Delayed) => 16,
+            (true, _) => 2,
+        };
+        let part = self.file / share;
+        Sizes {
+            file: self.file,
+            part,
+            cache: (part / 2).max(1 << 20),
+        }
+    }
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
@@ -109,10 +137,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::below(parent)?;
     let file = u64::from(args.size.unwrap_or(if args.quick { 32 } else { 128 })) << 20;
-    let sizes = Sizes {
-        file,
-        cache: file / 4,
-    };
+    let sizes = Sizes::new(file);
     let limit = Limit::new(sizes.cache);
     let runs = args
         .runs
@@ -139,6 +164,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             let mut row = Row::new(name(job), "MB/s", vec![Vec::new(); COLUMNS.len()]);
             let mut turns = Turns::of(COLUMNS.len());
             let mut messages = Vec::new();
+            let sizes = sizes.of(job, way);
             for round in 0..runs {
                 turns.round(args, round, std::slice::from_mut(&mut row), |rows, turn| {
                     let column = COLUMNS[turn];
@@ -192,11 +218,16 @@ fn notes(
              their fsync; before each no cache has anything of it",
             mib(sizes.file),
             place.parent(),
-            job::seconds(args.quick),
+            JOBS[0].seconds(args.quick),
+        ),
+        format!(
+            "random read 4K: each page once of the first {} MiB, {} MiB with 1 ms; barge keeps up to half of that",
+            mib(sizes.file / 2),
+            mib(sizes.file / 16),
         ),
         "the ratio is that of loose to a page each".into(),
         format!(
-            "loose: cache=loose, merged by the kernel; mmap: cache=mmap,cache_size={}M, merged by barge; a page each: cache=auto, \
+            "loose: cache=loose, merged by the kernel; mmap: cache=mmap, merged by barge, both with cache_size={}M; a page each: cache=auto, \
              msize=4120 and inflight=4096, so that each of the kernel's requests goes page by page; by NFS rsize=4096, wsize=4096 and \
              inflight=4096; by virtiofs max_write=4096 and inflight=4096; local: the file system that is served",
             mib(sizes.cache)
@@ -248,7 +279,7 @@ fn measure(
         column => Some(served.mount(column, &place.run, sizes)?),
     };
     let below = mounted.as_ref().map_or(&*place.share, Mounted::path);
-    job.run(below, sizes.file, limit, quick)
+    job.run(below, sizes.part, limit, quick)
 }
 
 impl Served {
@@ -311,9 +342,10 @@ impl Served {
     }
 
     fn mount(&self, column: Column, run: &Path, sizes: &Sizes) -> Result<Mounted, String> {
-        let mmap = format!("cache=mmap,cache_size={}", sizes.cache);
+        let kept = |cache| format!("cache={cache},cache_size={}", sizes.cache);
+        let (loose, mmap) = (kept("loose"), kept("mmap"));
         let (source, options) = match column {
-            Column::Loose => (&self.url, "cache=loose"),
+            Column::Loose => (&self.url, &*loose),
             Column::Mmap => (&self.url, &*mmap),
             Column::Local | Column::Paged => (&self.paged.0, self.paged.1),
         };

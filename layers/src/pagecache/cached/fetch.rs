@@ -43,10 +43,34 @@ impl Cached {
         Ok(Fetched::UpTo(end))
     }
 
+    /// Reads by `file` what is not here of `asked`, which is read at random in a file of `size` bytes, and what is worth it around it;
+    /// or waits for whoever does.
+    pub(in crate::pagecache) fn fetch_around(
+        &self,
+        file: &dyn File,
+        cx: &Cx<'_>,
+        asked: Range<u64>,
+        size: u64,
+    ) -> Result<Fetched> {
+        let mut state = self.lock();
+        if state.pages.is_fetched(&asked) {
+            drop(self.wait(state, cx)?);
+            return Ok(Fetched::ByOthers);
+        }
+        let window = state.pages.window(&asked, size);
+        let reserved = Reserved {
+            asked: Some(asked),
+            ..self.reserve(&mut state, window)
+        };
+        drop(state);
+        self.fill(file, cx, reserved).map(Fetched::UpTo)
+    }
+
     fn reserve(&self, state: &mut State, range: Range<u64>) -> Reserved {
         state.pages.fetch(range.clone());
         Reserved {
             range,
+            asked: None,
             epoch: state.epoch,
             landed: state.landed,
         }
@@ -74,19 +98,20 @@ impl Cached {
         }
     }
 
-    /// Reads by `file` what is reserved for that.
+    /// Reads by `file` what is reserved for that, and says up to where that was.
     pub(in crate::pagecache) fn fill(
         &self,
         file: &dyn File,
         cx: &Cx<'_>,
         reserved: Reserved,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let Reserved {
             range,
+            asked,
             epoch,
             landed,
         } = reserved;
-        let mut filling = Filling::new(self, epoch, range.clone());
+        let mut filling = Filling::new(self, epoch, range.clone(), asked);
         let len = (range.end - range.start) as usize;
         let done = file.read(cx, range.start, len, &mut filling);
         let mut state = self.lock();
@@ -99,6 +124,6 @@ impl Cached {
         }
         drop(state);
         self.changed.notify_all();
-        done.map(drop)
+        done.map(|got| range.start + got as u64)
     }
 }
