@@ -1,58 +1,29 @@
 //! Contents of files and targets of links: which form each gets, and its way into the image.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, Write};
+use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use ::erofs::write::{BLOCK, Body, Extent, Inode, blocks, inline_room, own_size};
-use tempfile::SpooledTempFile;
+use ::erofs::write::{BLOCK, Body, Inode};
 
 use super::cut::{SEGMENT, best_chunk, chunks, pieces, with_data};
 use super::jobs::{Done, Job, Treatment, job, work};
+use super::put::{Form, LARGE, NO_BLOCK, Put, Segment, Tails, chunked};
 use super::small::{OfMember, Small};
 use super::{Compression, Options};
 use crate::contents::Bytes;
 use crate::error::{Error, Result};
+use crate::output::Origin;
 use crate::plan::{Plan, Visit, path};
 use crate::{Contents, Kind, Output, Progress};
 
 /// The most chunks of a file: their map takes 1 GiB, and in the largest ones it has 1 PiB.
 const MOST_CHUNKS: u64 = 1 << 28;
 
-/// From this size on, the end of a file that is not compressed has a block of its own, so that all of it can be mapped and sent as it
-/// lies there; the block is less than a sixteenth of it.
-const LARGE: u64 = 64 << 10;
-
 /// Files up to this size come with their inode, where there is room, even if others are packed: so little is not worth another read.
 const TINY: u64 = 256;
-
-/// Ends of files that are kept in memory; beyond that they are in a file.
-const TAILS_IN_MEMORY: usize = 32 << 20;
-
-/// A file without data, or where it cannot matter.
-const NO_BLOCK: u32 = 0;
-
-/// How a file is stored.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Flat,
-    Compressed,
-    /// In chunks of so many bytes.
-    Chunks(u64),
-}
-
-/// A part of a file on its way.
-struct Segment {
-    /// Index of the file among the visits.
-    at: usize,
-    contents: Arc<dyn Contents>,
-    form: Form,
-    range: Range<u64>,
-    /// It is the file's last one.
-    last: bool,
-}
 
 /// What threads are to do, and what they have not done yet.
 struct Queue {
@@ -62,32 +33,17 @@ struct Queue {
     ahead: usize,
 }
 
-/// The inline ends of files.
-pub(super) struct Tails {
-    pub(super) file: SpooledTempFile,
-    len: u64,
-    /// By index of the file: where, and how many bytes.
-    pub(super) places: HashMap<usize, (u64, usize)>,
-}
-
-/// What is stored already, by hash and bytes.
-type Stored<T> = HashMap<([u8; 32], u64), T>;
-
 /// All files of a plan.
 pub(super) struct Files<'a> {
     plan: &'a Plan,
     visits: &'a [Visit],
     options: &'a Options,
-    /// How much of an end can be inline, by index; behind all others that of the packed inode.
-    rooms: Vec<usize>,
     /// By index, the packed inode's behind all others.
     bodies: Vec<Option<Body>>,
-    tails: Tails,
-    /// What the file that is being written has so far.
-    extents: Vec<Extent>,
-    chunks: Vec<Option<u32>>,
-    stored_chunks: Stored<u32>,
-    stored_segments: Stored<Vec<Extent>>,
+    put: Put<'a>,
+    /// Nothing is to be done with contents but to copy them: this thread does it, without a hand-over, as long as they come from files of
+    /// this host. What comes from elsewhere threads read ahead.
+    copies: bool,
 }
 
 impl<'a> Files<'a> {
@@ -97,24 +53,17 @@ impl<'a> Files<'a> {
         inodes: &[Inode],
         options: &'a Options,
         output: &Output,
-    ) -> io::Result<Files<'a>> {
-        let room = |inode: &Inode| inline_room(own_size(&inode.xattrs));
-        Ok(Files {
+    ) -> Files<'a> {
+        Files {
             plan,
             visits,
             options,
-            rooms: inodes.iter().map(room).chain([0]).collect(),
             bodies: vec![None; visits.len() + 1],
-            tails: Tails {
-                file: tempfile::spooled_tempfile_in(TAILS_IN_MEMORY, output.directory()),
-                len: 0,
-                places: HashMap::new(),
-            },
-            extents: Vec::new(),
-            chunks: Vec::new(),
-            stored_chunks: HashMap::new(),
-            stored_segments: HashMap::new(),
-        })
+            put: Put::new(inodes, options, output),
+            copies: options.compression == Compression::None
+                && !options.dedupe
+                && !output.has_hashes(),
+        }
     }
 
     /// Writes all contents, and says what bodies files and links have, and the packed inode, if there is one.
@@ -142,7 +91,7 @@ impl<'a> Files<'a> {
             self.all(queue, output, progress)
         })?;
         let packed = self.bodies.pop().flatten();
-        Ok((self.bodies, packed, self.tails))
+        Ok((self.bodies, packed, self.put.into_tails()))
     }
 
     /// Has all files read, the small ones together behind the others.
@@ -156,7 +105,7 @@ impl<'a> Files<'a> {
         for at in self.order() {
             let contents = match self.plan.kind(self.visits[at].node) {
                 Kind::File(contents) => contents.clone(),
-                Kind::Symlink(target) if target.len() <= self.rooms[at] => {
+                Kind::Symlink(target) if target.len() <= self.put.rooms[at] => {
                     self.bodies[at] = Some(Body::Flat {
                         size: target.len() as u64,
                         block: NO_BLOCK,
@@ -191,7 +140,7 @@ impl<'a> Files<'a> {
     fn is_small(&self, at: usize, contents: &dyn Contents) -> io::Result<bool> {
         let size = contents.len();
         let most = LARGE.min(self.options.cluster.into());
-        let least = TINY.min(self.rooms[at] as u64);
+        let least = TINY.min(self.put.rooms[at] as u64);
         Ok(self.options.pack_small
             && !self.options.dedupe
             && self.options.compression != Compression::None
@@ -212,6 +161,16 @@ impl<'a> Files<'a> {
     ) -> Result<()> {
         let segments = self.cut(at, &contents, progress);
         for segment in segments.map_err(|error| self.failed(at, error))? {
+            if self.copies && segment.form == Form::Flat {
+                while !queue.pending.is_empty() {
+                    self.finish_first(&mut queue.pending, output, progress)?;
+                }
+                let origin = self.put.copy_plain(&segment, output);
+                let origin = origin.map_err(|error| self.failed(at, error))?;
+                self.copies = origin != Origin::Memory || self.is_link(at);
+                self.finished(&segment, progress);
+                continue;
+            }
             if queue.pending.len() == queue.ahead {
                 self.finish_first(&mut queue.pending, output, progress)?;
             }
@@ -259,9 +218,7 @@ impl<'a> Files<'a> {
     ) -> io::Result<Vec<Segment>> {
         let size = contents.len();
         let data = contents.data()?;
-        let link = (self.visits.get(at))
-            .is_some_and(|visit| matches!(self.plan.kind(visit.node), Kind::Symlink(_)));
-        let (form, ranges) = match link {
+        let (form, ranges) = match self.is_link(at) {
             false => self.form(at, size, &data),
             true => (Form::Flat, pieces(0..size, SEGMENT)),
         };
@@ -296,10 +253,15 @@ impl<'a> Files<'a> {
         Ok(ranges.into_iter().enumerate().map(segment).collect())
     }
 
+    fn is_link(&self, at: usize) -> bool {
+        let visit = self.visits.get(at);
+        visit.is_some_and(|visit| matches!(self.plan.kind(visit.node), Kind::Symlink(_)))
+    }
+
     fn form(&self, at: usize, size: u64, data: &[Range<u64>]) -> (Form, Vec<Range<u64>>) {
         let sparse = data.iter().map(|data| data.end - data.start).sum::<u64>() < size;
         // One that is inline as a whole.
-        let tiny = size < BLOCK && size <= self.rooms[at] as u64;
+        let tiny = size < BLOCK && size <= self.put.rooms[at] as u64;
         let chunk = match (self.options.chunk, self.options.dedupe) {
             (Some(chunk), _) => Some(chunk),
             (None, true) => Some(SHARED_CHUNK),
@@ -334,194 +296,18 @@ impl<'a> Files<'a> {
         let done = done
             .recv()
             .unwrap_or_else(|_| Err(io::Error::other("a thread that reads has ended")));
-        let put = done.and_then(|done| self.segment(&segment, done, output));
+        let put = done.and_then(|done| self.put.segment(&segment, done, output));
         put.map_err(|error| self.failed(segment.at, error))?;
+        self.finished(&segment, progress);
+        Ok(())
+    }
+
+    /// A segment is in the image.
+    fn finished(&mut self, segment: &Segment, progress: &dyn Progress) {
         progress.done(segment.range.end - segment.range.start);
         if segment.last {
             segment.contents.close();
-            self.bodies[segment.at] = Some(self.body(&segment));
-        }
-        Ok(())
-    }
-
-    fn segment(&mut self, segment: &Segment, done: Done, output: &mut Output) -> io::Result<()> {
-        match segment.form {
-            Form::Chunks(chunk) => self.put_chunks(segment, chunk, &done, output),
-            Form::Compressed => self.put_compressed(segment, &done, output),
-            Form::Flat => self.put_plain(segment, &done.bytes, output),
-        }
-    }
-
-    /// Appends bytes as they are, the file's end inline where it can be.
-    fn put_plain(
-        &mut self,
-        segment: &Segment,
-        bytes: &[u8],
-        output: &mut Output,
-    ) -> io::Result<()> {
-        let size = segment.range.end;
-        let tail = (size % BLOCK) as usize;
-        let inline = segment.last
-            && tail > 0
-            && tail <= self.rooms[segment.at]
-            && size < LARGE
-            && !(self.options.dedupe && segment.form == Form::Compressed);
-        let (whole, end) = bytes.split_at(if inline {
-            bytes.len() - tail
-        } else {
-            bytes.len()
-        });
-        let block = match whole.is_empty() {
-            true => NO_BLOCK,
-            false => next_block(output)?,
-        };
-        output.append(whole)?;
-        output.pad(BLOCK)?;
-        if inline {
-            self.tails.file.write_all(end)?;
-            self.tails.places.insert(segment.at, (self.tails.len, tail));
-            self.tails.len += tail as u64;
-        }
-        let extent = Extent {
-            start: segment.range.start,
-            len: bytes.len() as u64,
-            block,
-            packed: None,
-        };
-        self.extend([extent]);
-        Ok(())
-    }
-
-    fn put_compressed(
-        &mut self,
-        segment: &Segment,
-        done: &Done,
-        output: &mut Output,
-    ) -> io::Result<()> {
-        let start = segment.range.start;
-        let key = done
-            .hashes
-            .first()
-            .map(|&hash| (hash, done.bytes.len() as u64));
-        if let Some(stored) = key.and_then(|key| self.stored_segments.get(&key)) {
-            let stored = stored.clone();
-            let moved = stored.into_iter().map(|extent| Extent {
-                start: start + extent.start,
-                ..extent
-            });
-            self.extend(moved);
-            return Ok(());
-        }
-        let first = next_block(output)?;
-        let mut extents = Vec::new();
-        match &done.packed {
-            None => {
-                self.put_plain(segment, &done.bytes, output)?;
-                extents.push(Extent {
-                    start: 0,
-                    len: done.bytes.len() as u64,
-                    block: first,
-                    packed: None,
-                });
-            }
-            Some(packed) => {
-                output.append(&packed.blocks)?;
-                let (mut at, mut block) = (0, first);
-                for piece in &packed.pieces {
-                    extents.push(Extent {
-                        start: at,
-                        len: piece.len,
-                        block,
-                        packed: piece.packed,
-                    });
-                    at += piece.len;
-                    block += piece.packed.map_or(blocks(piece.len) as u32, u32::from);
-                }
-                let moved: Vec<Extent> = (extents.iter())
-                    .map(|extent| Extent {
-                        start: start + extent.start,
-                        ..*extent
-                    })
-                    .collect();
-                self.extend(moved);
-            }
-        }
-        if let Some(key) = key {
-            self.stored_segments.insert(key, extents);
-        }
-        Ok(())
-    }
-
-    /// Adds extents to the file; those that are not compressed and follow each other are one.
-    fn extend(&mut self, extents: impl IntoIterator<Item = Extent>) {
-        for extent in extents {
-            match self.extents.last_mut() {
-                Some(last)
-                    if (last.packed, extent.packed) == (None, None)
-                        && last.len.is_multiple_of(BLOCK)
-                        && u64::from(last.block) + last.len / BLOCK == u64::from(extent.block) =>
-                {
-                    last.len += extent.len;
-                }
-                _ => self.extents.push(extent),
-            }
-        }
-    }
-
-    fn put_chunks(
-        &mut self,
-        segment: &Segment,
-        chunk: u64,
-        done: &Done,
-        output: &mut Output,
-    ) -> io::Result<()> {
-        if self.chunks.is_empty() {
-            self.chunks = vec![None; chunks(segment.contents.len(), chunk)];
-        }
-        let first = (segment.range.start / chunk) as usize;
-        for (number, bytes) in done.bytes.chunks(chunk as usize).enumerate() {
-            let key = done
-                .hashes
-                .get(number)
-                .map(|&hash| (hash, bytes.len() as u64));
-            let stored = key.and_then(|key| self.stored_chunks.get(&key)).copied();
-            let block = match stored {
-                Some(block) => block,
-                None => {
-                    let block = next_block(output)?;
-                    output.append(bytes)?;
-                    output.pad(BLOCK)?;
-                    if let Some(key) = key {
-                        self.stored_chunks.insert(key, block);
-                    }
-                    block
-                }
-            };
-            self.chunks[first + number] = Some(block);
-        }
-        Ok(())
-    }
-
-    /// What the file has whose last segment has been put.
-    fn body(&mut self, segment: &Segment) -> Body {
-        let size = segment.contents.len();
-        let extents = std::mem::take(&mut self.extents);
-        if let Form::Chunks(chunk) = segment.form {
-            return chunked(size, chunk, std::mem::take(&mut self.chunks));
-        }
-        match (&extents[..], self.options.compression.algorithm()) {
-            // Nothing of it is compressed: it needs no index.
-            ([extent], _) if extent.packed.is_none() => Body::Flat {
-                size,
-                block: extent.block,
-                inline: self.tails.places.contains_key(&segment.at),
-            },
-            (_, Some(algorithm)) => Body::Compressed {
-                size,
-                algorithm,
-                extents,
-            },
-            _ => unreachable!("what is not compressed is in one piece"),
+            self.bodies[segment.at] = Some(self.put.body(segment));
         }
     }
 }
@@ -529,16 +315,3 @@ impl<'a> Files<'a> {
 /// The chunks that equal parts are looked for in, where nobody says: their map is a 16,000th of a file, and it is read in pieces
 /// that a disk likes.
 const SHARED_CHUNK: u64 = 64 << 10;
-
-fn chunked(size: u64, chunk: u64, blocks: Vec<Option<u32>>) -> Body {
-    Body::Chunks {
-        size,
-        block_bits: (chunk / BLOCK).ilog2() as u8,
-        blocks,
-    }
-}
-
-fn next_block(output: &Output) -> io::Result<u32> {
-    let block = output.position() / BLOCK;
-    u32::try_from(block).map_err(|_| io::Error::other("the image would have more than 16 TiB"))
-}

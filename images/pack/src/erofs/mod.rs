@@ -8,6 +8,7 @@ mod codec;
 mod cut;
 mod files;
 mod jobs;
+mod put;
 mod small;
 
 use std::collections::BTreeMap;
@@ -114,7 +115,7 @@ pub fn write(
         })
         .collect();
     output.append(&[0; BLOCK as usize])?;
-    let files = Files::new(plan, &visits, &inodes, options, output)?;
+    let files = Files::new(plan, &visits, &inodes, options, output);
     let (bodies, packed, mut tails) = files.write(output, progress)?;
     for (inode, body) in inodes.iter_mut().zip(bodies) {
         if let Some(body) = body {
