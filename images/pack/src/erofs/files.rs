@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use ::erofs::write::{BLOCK, Body, Inode};
 
 use super::cut::{SEGMENT, best_chunk, chunks, pieces, with_data};
+use super::gather::{Gathered, Member, OfMember, alike};
 use super::jobs::{Done, Job, Treatment, job, work};
 use super::put::{Form, LARGE, NO_BLOCK, Put, Segment, Tails, chunked};
-use super::small::{OfMember, Small};
 use super::{Compression, Options};
 use crate::contents::Bytes;
 use crate::error::{Error, Result};
@@ -33,6 +33,26 @@ struct Queue {
     ahead: usize,
 }
 
+impl Queue {
+    /// Has a thread do something with a part of a file; what comes of it will be in what this gives.
+    fn send(
+        &self,
+        contents: Arc<dyn Contents>,
+        range: Range<u64>,
+        how: Treatment,
+    ) -> Result<Receiver<io::Result<Done>>> {
+        let (job, done) = job(contents, range, how);
+        let sent = self.jobs.send(job);
+        sent.map_err(|_| Error::new("the threads that read files have ended"))?;
+        Ok(done)
+    }
+}
+
+fn received(done: &Receiver<io::Result<Done>>) -> io::Result<Done> {
+    let ended = |_| Err(io::Error::other("a thread that reads has ended"));
+    done.recv().unwrap_or_else(ended)
+}
+
 /// All files of a plan.
 pub(super) struct Files<'a> {
     plan: &'a Plan,
@@ -41,6 +61,8 @@ pub(super) struct Files<'a> {
     /// By index, the packed inode's behind all others.
     bodies: Vec<Option<Body>>,
     put: Put<'a>,
+    /// What is to be packed, as it was met.
+    members: Vec<Member>,
     /// Nothing is to be done with contents but to copy them: this thread does it, without a hand-over, as long as they come from files of
     /// this host. What comes from elsewhere threads read ahead.
     copies: bool,
@@ -60,6 +82,7 @@ impl<'a> Files<'a> {
             options,
             bodies: vec![None; visits.len() + 1],
             put: Put::new(inodes, options, output),
+            members: Vec::new(),
             copies: options.compression == Compression::None
                 && !options.dedupe
                 && !output.has_hashes(),
@@ -94,15 +117,15 @@ impl<'a> Files<'a> {
         Ok((self.bodies, packed, self.put.into_tails()))
     }
 
-    /// Has all files read, the small ones together behind the others.
+    /// Has all files read, what is packed behind the others.
     fn all(
         &mut self,
         mut queue: Queue,
         output: &mut Output,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let mut small = Small::default();
-        for at in self.order() {
+        let order = self.order();
+        for &at in &order {
             let contents = match self.plan.kind(self.visits[at].node) {
                 Kind::File(contents) => contents.clone(),
                 Kind::Symlink(target) if target.len() <= self.put.rooms[at] => {
@@ -118,34 +141,90 @@ impl<'a> Files<'a> {
             };
             let is_small = self.is_small(at, &*contents);
             if is_small.map_err(|error| self.failed(at, error))? {
-                self.bodies[at] = Some(Body::Packed {
-                    size: contents.len(),
-                    at: small.add(at, &contents),
+                let size = contents.len();
+                // Where it will be is known when all are.
+                self.bodies[at] = Some(Body::Packed { size, at: 0 });
+                self.members.push(Member {
+                    at,
+                    contents,
+                    range: 0..size,
                 });
             } else {
                 self.send(at, contents, &mut queue, output, progress)?;
             }
         }
-        if !small.is_empty() {
+        self.finish_all(&mut queue, output, progress)?;
+        let gathered = self.gather(&order, &mut queue, progress)?;
+        if !gathered.is_empty() {
             let at = self.visits.len();
-            self.send(at, Arc::new(small), &mut queue, output, progress)?;
+            self.send(at, Arc::new(gathered), &mut queue, output, progress)?;
         }
-        while !queue.pending.is_empty() {
-            self.finish_first(&mut queue.pending, output, progress)?;
+        self.finish_all(&mut queue, output, progress)
+    }
+
+    /// Puts together what is to be packed, in the order of the tree, and tells the files where it is.
+    fn gather(
+        &mut self,
+        order: &[usize],
+        queue: &mut Queue,
+        progress: &dyn Progress,
+    ) -> Result<Gathered> {
+        let mut ranks = vec![0; order.len()];
+        for (rank, &at) in order.iter().enumerate() {
+            ranks[at] = rank;
         }
-        Ok(())
+        let mut members = std::mem::take(&mut self.members);
+        members.sort_by_key(|member| ranks[member.at]);
+        let hashes = self.hashes(&members, queue)?;
+        let all: u64 = members.iter().map(Member::len).sum();
+        let files: Vec<usize> = members.iter().map(|member| member.at).collect();
+        let (gathered, places) = Gathered::of(members, &hashes);
+        progress.done(all - gathered.len());
+        for (file, place) in files.into_iter().zip(places) {
+            match &mut self.bodies[file] {
+                Some(Body::Packed { at, .. } | Body::Compressed { end: Some(at), .. }) => {
+                    *at = place;
+                }
+                _ => unreachable!("nothing else is packed"),
+            }
+        }
+        Ok(gathered)
+    }
+
+    /// The hashes of those that may be equal, by index.
+    fn hashes(&self, members: &[Member], queue: &mut Queue) -> Result<HashMap<usize, [u8; 32]>> {
+        let mut hashes = HashMap::new();
+        let mut pending = VecDeque::new();
+        let mut finish = |(number, done): (usize, Receiver<_>)| {
+            let at = members[number].at;
+            let done: Done = received(&done).map_err(|error| self.failed(at, error))?;
+            members[number].contents.close();
+            hashes.extend(done.hashes.into_iter().map(|hash| (number, hash)));
+            Ok::<(), Error>(())
+        };
+        for number in alike(members) {
+            if pending.len() == queue.ahead
+                && let Some(first) = pending.pop_front()
+            {
+                finish(first)?;
+            }
+            let member = &members[number];
+            let how = Treatment::Hash(member.len());
+            let done = queue.send(member.contents.clone(), member.range.clone(), how)?;
+            pending.push_back((number, done));
+        }
+        pending.into_iter().try_for_each(finish)?;
+        Ok(hashes)
     }
 
     /// Whether a file goes to the other small ones.
     fn is_small(&self, at: usize, contents: &dyn Contents) -> io::Result<bool> {
         let size = contents.len();
-        let most = LARGE.min(self.options.cluster.into());
         let least = TINY.min(self.put.rooms[at] as u64);
         Ok(self.options.pack_small
-            && !self.options.dedupe
             && self.options.compression != Compression::None
             && matches!(self.plan.kind(self.visits[at].node), Kind::File(_))
-            && (least + 1..=most).contains(&size)
+            && (least + 1..=self.most_packed()).contains(&size)
             // Holes stay holes.
             && matches!(&contents.data()?[..], [data] if *data == (0..size)))
     }
@@ -162,9 +241,7 @@ impl<'a> Files<'a> {
         let segments = self.cut(at, &contents, progress);
         for segment in segments.map_err(|error| self.failed(at, error))? {
             if self.copies && segment.form == Form::Flat {
-                while !queue.pending.is_empty() {
-                    self.finish_first(&mut queue.pending, output, progress)?;
-                }
+                self.finish_all(queue, output, progress)?;
                 let origin = self.put.copy_plain(&segment, output);
                 let origin = origin.map_err(|error| self.failed(at, error))?;
                 self.copies = origin != Origin::Memory || self.is_link(at);
@@ -174,18 +251,26 @@ impl<'a> Files<'a> {
             if queue.pending.len() == queue.ahead {
                 self.finish_first(&mut queue.pending, output, progress)?;
             }
-            let how = match segment.form {
-                Form::Flat => Treatment::Read,
-                Form::Compressed => Treatment::Compress,
-                Form::Chunks(chunk) => Treatment::Hash(chunk),
-            };
-            let (job, done) = job(contents.clone(), segment.range.clone(), how);
-            if queue.jobs.send(job).is_err() {
-                return Err(Error::new("the threads that read files have ended"));
-            }
+            let done = queue.send(contents.clone(), segment.range.clone(), self.how(&segment))?;
             queue.pending.push_back((segment, done));
         }
         Ok(())
+    }
+
+    fn how(&self, segment: &Segment) -> Treatment {
+        // Ends of files go to the packed inode, but not its own.
+        let leaves = self.options.pack_small && segment.last && segment.at < self.visits.len();
+        match segment.form {
+            Form::Compressed if leaves => Treatment::Compress(self.most_packed() as usize),
+            Form::Compressed => Treatment::Compress(0),
+            Form::Chunks(chunk) if self.options.dedupe => Treatment::Hash(chunk),
+            Form::Flat | Form::Chunks(_) => Treatment::Read,
+        }
+    }
+
+    /// Bytes of a file that are packed, at most.
+    fn most_packed(&self) -> u64 {
+        LARGE.min(self.options.cluster.into())
     }
 
     /// All of them: those that are to come first, then the others.
@@ -293,22 +378,43 @@ impl<'a> Files<'a> {
         let Some((segment, done)) = pending.pop_front() else {
             return Ok(());
         };
-        let done = done
-            .recv()
-            .unwrap_or_else(|_| Err(io::Error::other("a thread that reads has ended")));
+        let done = received(&done);
         let put = done.and_then(|done| self.put.segment(&segment, done, output));
         put.map_err(|error| self.failed(segment.at, error))?;
         self.finished(&segment, progress);
         Ok(())
     }
 
-    /// A segment is in the image.
+    fn finish_all(
+        &mut self,
+        queue: &mut Queue,
+        output: &mut Output,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        while !queue.pending.is_empty() {
+            self.finish_first(&mut queue.pending, output, progress)?;
+        }
+        Ok(())
+    }
+
+    /// A segment is in the image, but for what is to be packed of it.
     fn finished(&mut self, segment: &Segment, progress: &dyn Progress) {
-        progress.done(segment.range.end - segment.range.start);
+        let mut done = segment.range.end - segment.range.start;
         if segment.last {
             segment.contents.close();
-            self.bodies[segment.at] = Some(self.put.body(segment));
+            let (body, left) = self.put.body(segment);
+            self.bodies[segment.at] = Some(body);
+            if left > 0 {
+                done -= left;
+                let end = segment.range.end;
+                self.members.push(Member {
+                    at: segment.at,
+                    contents: segment.contents.clone(),
+                    range: end - left..end,
+                });
+            }
         }
+        progress.done(done);
     }
 }
 

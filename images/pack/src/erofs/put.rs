@@ -9,6 +9,7 @@ use ::erofs::write::{BLOCK, Body, Extent, Inode, blocks, inline_room, own_size};
 use tempfile::SpooledTempFile;
 
 use super::Options;
+use super::codec::Piece;
 use super::cut::chunks;
 use super::jobs::Done;
 use crate::output::Origin;
@@ -64,8 +65,11 @@ pub(super) struct Put<'a> {
     /// What the file that is being written has so far.
     extents: Vec<Extent>,
     chunks: Vec<Option<u32>>,
+    /// Bytes at its end that are to be packed.
+    left: u64,
     stored_chunks: Stored<u32>,
-    stored_segments: Stored<Vec<Extent>>,
+    /// Extents, counted from the segment's beginning, and the bytes left behind them.
+    stored_segments: Stored<(Vec<Extent>, u64)>,
 }
 
 impl<'a> Put<'a> {
@@ -81,6 +85,7 @@ impl<'a> Put<'a> {
             },
             extents: Vec::new(),
             chunks: Vec::new(),
+            left: 0,
             stored_chunks: HashMap::new(),
             stored_segments: HashMap::new(),
         }
@@ -185,57 +190,60 @@ impl<'a> Put<'a> {
         output: &mut Output,
     ) -> io::Result<()> {
         let start = segment.range.start;
-        let key = done
-            .hashes
-            .first()
-            .map(|&hash| (hash, done.bytes.len() as u64));
-        if let Some(stored) = key.and_then(|key| self.stored_segments.get(&key)) {
-            let stored = stored.clone();
-            let moved = stored.into_iter().map(|extent| Extent {
-                start: start + extent.start,
-                ..extent
-            });
-            self.extend(moved);
+        let key = (done.hashes.first()).map(|&hash| (hash, done.bytes.len() as u64));
+        let stored = key.and_then(|key| self.stored_segments.get(&key));
+        // Only an end can be packed.
+        if let Some((extents, left)) = stored.filter(|(_, left)| *left == 0 || segment.last) {
+            self.left = *left;
+            self.extend_from(start, extents.clone());
             return Ok(());
         }
         let first = block_at(output.position())?;
-        let mut extents = Vec::new();
-        match &done.packed {
+        // For nothing but an end a file that is not compressed needs no index.
+        let is_plain = self.extents.iter().all(|extent| extent.packed.is_none());
+        let packed = done.packed.as_ref();
+        let extents = match packed.filter(|packed| !packed.pieces.is_empty() || !is_plain) {
             None => {
                 self.put_plain(segment, &done.bytes, output)?;
-                extents.push(Extent {
+                vec![Extent {
                     start: 0,
                     len: done.bytes.len() as u64,
                     block: first,
                     packed: None,
-                });
+                }]
             }
             Some(packed) => {
                 output.append(&packed.blocks)?;
                 let (mut at, mut block) = (0, first);
-                for piece in &packed.pieces {
-                    extents.push(Extent {
+                let extent = |piece: &Piece| {
+                    let extent = Extent {
                         start: at,
                         len: piece.len,
                         block,
                         packed: piece.packed,
-                    });
+                    };
                     at += piece.len;
                     block += piece.packed.map_or(blocks(piece.len) as u32, u32::from);
-                }
-                let moved: Vec<Extent> = (extents.iter())
-                    .map(|extent| Extent {
-                        start: start + extent.start,
-                        ..*extent
-                    })
-                    .collect();
-                self.extend(moved);
+                    extent
+                };
+                let extents: Vec<Extent> = packed.pieces.iter().map(extent).collect();
+                self.left = packed.left;
+                self.extend_from(start, extents.clone());
+                extents
             }
-        }
+        };
         if let Some(key) = key {
-            self.stored_segments.insert(key, extents);
+            self.stored_segments.insert(key, (extents, self.left));
         }
         Ok(())
+    }
+
+    /// Adds the extents of a segment that begins at `start`.
+    fn extend_from(&mut self, start: u64, extents: Vec<Extent>) {
+        self.extend(extents.into_iter().map(|extent| Extent {
+            start: start + extent.start,
+            ..extent
+        }));
     }
 
     /// Adds extents to the file; those that are not compressed and follow each other are one.
@@ -288,8 +296,13 @@ impl<'a> Put<'a> {
         Ok(())
     }
 
-    /// What the file has whose last segment has been put.
-    pub(super) fn body(&mut self, segment: &Segment) -> Body {
+    /// What the file has whose last segment has been put, and how many bytes at its end are to be packed: where is to be told yet.
+    pub(super) fn body(&mut self, segment: &Segment) -> (Body, u64) {
+        let left = std::mem::take(&mut self.left);
+        (self.body_but(segment, left), left)
+    }
+
+    fn body_but(&mut self, segment: &Segment, left: u64) -> Body {
         let size = segment.contents.len();
         let extents = std::mem::take(&mut self.extents);
         if let Form::Chunks(chunk) = segment.form {
@@ -297,7 +310,7 @@ impl<'a> Put<'a> {
         }
         match (&extents[..], self.options.compression.algorithm()) {
             // Nothing of it is compressed: it needs no index.
-            ([extent], _) if extent.packed.is_none() => Body::Flat {
+            ([extent], _) if extent.packed.is_none() && left == 0 => Body::Flat {
                 size,
                 block: extent.block,
                 inline: self.tails.places.contains_key(&segment.at),
@@ -306,6 +319,7 @@ impl<'a> Put<'a> {
                 size,
                 algorithm,
                 extents,
+                end: (left > 0).then_some(0),
             },
             _ => unreachable!("what is not compressed is in one piece"),
         }
