@@ -6,7 +6,7 @@
 //! - [`check`]: whether all of an image is sound;
 //! - [`mod@write`]: metadata of an image under construction.
 //!
-//! What it lacks on purpose: I/O, caches, threads, clocks and the standard library; but for [`read::InFile`], which comes with the feature `std`.
+//! What it lacks on purpose: I/O, caches, threads, clocks and the standard library; but for `read::InFile`, which comes with the feature `std`.
 
 #![no_std]
 #![forbid(unsafe_code)]
