@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
 use erofs::check::{Finding, MOST_FINDINGS};
-use erofs::read::{Cluster, Error, Image, Storage};
+use erofs::read::InFile;
 
 use barge_client::Source;
 
@@ -61,7 +61,7 @@ pub(crate) fn check(args: &CheckArgs) -> Done {
         eprintln!("barge: {shown}: {what}");
     })
     .map_err(failed)?;
-    erofs::check::check(&OfFile(file), &mut |finding| {
+    erofs::check::check(&InFile(file), &mut |finding| {
         let Finding { path, what } = finding;
         count += 1;
         let separator = if path.is_empty() { "" } else { ": " };
@@ -91,24 +91,4 @@ fn check_rofs(file: &File, head: &[u8]) -> Result<ExitCode, String> {
     file.read_exact_at(&mut tables, at).map_err(failed)?;
     rofs::Tables::parse(&superblock, tables).map_err(broken)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// An image in a file.
-struct OfFile(File);
-
-impl Storage for OfFile {
-    type Error = io::Error;
-    type Decoded = Vec<u8>;
-
-    fn devices(&self) -> u16 {
-        1
-    }
-
-    fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(into, at)
-    }
-
-    fn decoded(&self, image: &Image, cluster: &Cluster) -> Result<Vec<u8>, Error<io::Error>> {
-        cluster.decode(image, self)
-    }
 }

@@ -6,13 +6,13 @@
 //! - [`check`]: whether all of an image is sound;
 //! - [`mod@write`]: metadata of an image under construction.
 //!
-//! What it lacks on purpose: I/O, caches, threads, clocks and the standard library.
+//! What it lacks on purpose: I/O, caches, threads, clocks and the standard library; but for `read::InFile`, which comes with the feature `std`.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "std"))]
 extern crate std;
 
 pub mod check;

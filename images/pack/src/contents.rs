@@ -3,8 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+use vfs::{Patience, Sink};
+
+/// What is read into memory at a time to be copied.
+const STEP: u64 = 128 << 10;
 
 /// The bytes of a file. Read by several threads at once, each part once.
 pub trait Contents: Send + Sync {
@@ -18,6 +24,18 @@ pub trait Contents: Send + Sync {
 
     /// Fills `buffer` with what is at `offset`; an error if the file ends before that.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Puts what is in `range` into `sink`; an error if the file ends before that. What is in a file of this host need not
+    /// come through memory.
+    fn copy(&self, range: Range<u64>, sink: &mut dyn Sink) -> io::Result<()> {
+        let mut buffer = vec![0; STEP.min(range.end - range.start) as usize];
+        for at in range.clone().step_by(STEP as usize) {
+            let piece = &mut buffer[..STEP.min(range.end - at) as usize];
+            self.read(at, piece)?;
+            sink.bytes(piece);
+        }
+        Ok(())
+    }
 
     /// The stretches that are not certainly holes, in order.
     fn data(&self) -> io::Result<Vec<Range<u64>>>;
@@ -74,6 +92,28 @@ impl Contents for Parts {
             let piece = &mut buffer[(from - offset) as usize..(to - offset) as usize];
             self.file.read_exact_at(piece, place + (from - at))?;
         }
+        Ok(())
+    }
+
+    fn copy(&self, range: Range<u64>, sink: &mut dyn Sink) -> io::Result<()> {
+        if range.end > self.len {
+            return Err(ended());
+        }
+        let mut done = range.start;
+        let first = (self.parts).partition_point(|part| part.0 + part.2 <= range.start);
+        for &(at, place, len) in self.parts[first..]
+            .iter()
+            .take_while(|part| part.0 < range.end)
+        {
+            let (from, to) = (at.max(range.start), (at + len).min(range.end));
+            sink.zeros((from - done) as usize);
+            let (place, len) = (place + (from - at), (to - from) as usize);
+            if sink.file(self.file.as_fd(), place, len, Patience::Full)? < len {
+                return Err(ended());
+            }
+            done = to;
+        }
+        sink.zeros((range.end - done) as usize);
         Ok(())
     }
 

@@ -131,14 +131,10 @@ impl Walk<'_> {
             .map(|data| data.end - data.start)
             .sum::<u64>();
         self.dropped.sparse += u64::from(data < len);
-        let mut buffer = vec![0; AT_A_TIME.min(len) as usize];
-        let mut offset = 0;
-        while offset < len {
-            let piece = &mut buffer[..AT_A_TIME.min(len - offset) as usize];
-            contents.read(offset, piece)?;
-            self.output.append(piece)?;
-            self.progress.done(piece.len() as u64);
-            offset += piece.len() as u64;
+        for at in (0..len).step_by(AT_A_TIME as usize) {
+            let part = at..len.min(at + AT_A_TIME);
+            self.output.copy(contents, part.clone())?;
+            self.progress.done(part.end - part.start);
         }
         contents.close();
         self.output.pad(BLOCK)

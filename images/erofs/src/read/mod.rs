@@ -9,6 +9,8 @@
 mod contents;
 mod dir;
 mod extents;
+#[cfg(feature = "std")]
+mod file;
 mod index;
 mod inode;
 mod memory;
@@ -25,6 +27,8 @@ use crate::layout::Algorithm;
 
 pub use contents::{Contents, Run, What};
 pub use dir::{Block, Entries, Entry};
+#[cfg(feature = "std")]
+pub use file::InFile;
 pub use inode::Inode;
 pub use memory::{BeyondEnd, InMemory};
 pub use superblock::Image;

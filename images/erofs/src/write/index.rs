@@ -13,22 +13,36 @@ pub(super) fn index_size(size: u64) -> u64 {
     FRONT as u64 + blocks(size) * LclusterIndex::SIZE as u64
 }
 
-/// The index. `big` if physical clusters may have more than a block.
-pub(super) fn index(size: u64, algorithm: Algorithm, big: bool, extents: &[Extent]) -> Vec<u8> {
-    let advise = if big {
-        Advise::BIG_1 | Advise::BIG_2
-    } else {
-        Advise::empty()
-    };
+/// The index. `big` if physical clusters may have more than a block; `packed` is where in the packed inode the file's end is.
+pub(super) fn index(
+    size: u64,
+    algorithm: Algorithm,
+    big: bool,
+    extents: &[Extent],
+    packed: Option<u64>,
+) -> Vec<u8> {
+    let mut advise = Advise::empty();
+    advise.set(Advise::BIG_1 | Advise::BIG_2, big);
+    advise.set(Advise::FRAGMENT, packed.is_some());
     let header = MapHeader {
-        place: 0,
+        place: packed.unwrap_or_default() as u32,
         advise: advise.bits(),
         algorithms: algorithm as u8,
         cluster_bits: 0,
     };
     let mut bytes = header.encode().to_vec();
     bytes.resize(FRONT, 0);
-    let heads: Vec<Extent> = extents.iter().flat_map(|&extent| heads(extent)).collect();
+    let mut heads: Vec<Extent> = extents.iter().flat_map(|&extent| heads(extent)).collect();
+    if let Some(at) = packed {
+        let start = heads.last().map_or(0, |last| last.start + last.len);
+        heads.push(Extent {
+            start,
+            len: size - start,
+            // What the header has no room for.
+            block: (at >> 32) as u32,
+            packed: Some(0),
+        });
+    }
     for (at, head) in heads.iter().enumerate() {
         let end = match heads.get(at + 1) {
             Some(next) => next.start / BLOCK,
@@ -99,7 +113,7 @@ mod tests {
     use super::*;
 
     fn clusters(size: u64, extents: &[Extent]) -> Vec<(LclusterKind, u16, u16, u16)> {
-        let bytes = index(size, Algorithm::Lz4, true, extents);
+        let bytes = index(size, Algorithm::Lz4, true, extents, None);
         assert_eq!(bytes.len() as u64, index_size(size));
         let records = bytes[FRONT..].chunks(LclusterIndex::SIZE).map(|bytes| {
             let index = LclusterIndex::parse(bytes).expect("whole");
@@ -145,6 +159,22 @@ mod tests {
         let plain = [extents[0], extent(13_000, 5000, 7, None)];
         let end = [(Plain, 712, 7, 0), (Plain, 712, 8, 0)];
         assert_eq!(clusters(18_000, &plain)[3..], end);
+    }
+
+    #[test]
+    fn an_end_in_the_packed_inode_is_an_extent_without_blocks() {
+        let extents = [extent(0, 13_000, 5, Some(2))];
+        let bytes = index(21_000, Algorithm::Lz4, true, &extents, Some(7 << 32 | 9));
+        let header = MapHeader::parse(&bytes).expect("a header");
+        let advise = Advise::BIG_1 | Advise::BIG_2 | Advise::FRAGMENT;
+        assert_eq!((header.place, header.advise), (9, advise.bits()));
+        let records = bytes[FRONT..].chunks(LclusterIndex::SIZE);
+        let records: Vec<_> = records.flat_map(LclusterIndex::parse).collect();
+        assert_eq!(records.len(), 6);
+        let (head, next) = (records[3], records[4]);
+        let told = (head.advise, head.offset, head.data);
+        assert_eq!(told, (LclusterKind::Head1 as u16, 712, 7));
+        assert_eq!(next.data, u32::from(CLUSTER_BLOCKS) | 1 << 16);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! stream: blocks of directories, shared attributes, inodes with what is inline. [`Metadata::first_block`] is the block that the image
 //! begins with. So a mount reads that block and then one contiguous piece, and the same inodes make the same bytes.
 //!
-//! What it lacks on purpose: I/O, compression, threads; blocks other than of 4096 bytes; block numbers of more than 32 bits; ends of
-//! files in the packed inode (whole files may be there), long prefixes of names, devices besides the first.
+//! What it lacks on purpose: I/O, compression, threads; blocks other than of 4096 bytes; block numbers of more than 32 bits; compressed
+//! ends of files behind their index, long prefixes of names, devices besides the first.
 
 mod dir;
 mod index;
@@ -107,6 +107,8 @@ pub enum Body {
         algorithm: Algorithm,
         /// In order, without gaps.
         extents: Vec<Extent>,
+        /// What is behind them is in the packed inode, from here on.
+        end: Option<u64>,
     },
     /// A file in the packed inode ([`Common::packed`]).
     Packed {
@@ -141,7 +143,7 @@ pub struct Common {
     pub compression: Option<(Algorithm, u16)>,
     /// The block behind the last one of contents: the first that metadata may have.
     pub next_block: u64,
-    /// Index of the packed inode among the inodes: a file without a name, and without [`Body::Packed`].
+    /// Index of the packed inode among the inodes: a file without a name, of which nothing is in the packed inode.
     pub packed: Option<usize>,
 }
 

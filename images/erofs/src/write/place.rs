@@ -364,10 +364,11 @@ impl<'a> Metadata<'a> {
                 size,
                 algorithm,
                 extents,
+                end,
             } => {
                 bytes.resize(begins + aligned, 0);
                 let big = (self.common.compression).is_some_and(|(_, blocks)| blocks > 1);
-                bytes.extend(index::index(*size, *algorithm, big, extents));
+                bytes.extend(index::index(*size, *algorithm, big, extents, *end));
             }
             Body::Packed { at, .. } => {
                 bytes.resize(begins + aligned, 0);

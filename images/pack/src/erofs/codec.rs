@@ -54,6 +54,8 @@ pub(super) struct Piece {
 pub(super) struct Packed {
     pub(super) pieces: Vec<Piece>,
     pub(super) blocks: Vec<u8>,
+    /// How many bytes at its end are not among them.
+    pub(super) left: u64,
 }
 
 /// A compressor with its memory; a thread's own.
@@ -84,25 +86,43 @@ impl Codec {
         }))
     }
 
-    /// Compresses a segment; nothing if that is not worth it.
-    pub(super) fn pack(&mut self, bytes: &[u8]) -> io::Result<Option<Packed>> {
+    /// Compresses a segment; nothing if that is not worth it. Up to `leave` bytes at its end may be left to be stored elsewhere, for what they
+    /// come to would not fill its blocks.
+    pub(super) fn pack(&mut self, bytes: &[u8], leave: usize) -> io::Result<Option<Packed>> {
         let mut packed = Packed {
             pieces: Vec::new(),
             blocks: Vec::new(),
+            left: 0,
         };
         if let Kind::Zstd(zstd) = &mut self.kind {
             // What a segment becomes depends on nothing but itself.
             zstd.forget();
         }
         let mut rest = bytes;
-        while !rest.is_empty() {
+        while rest.len() > leave {
             // What takes as many blocks as it has is not worth reading through a codec.
             let most = (blocks(rest.len() as u64) - 1) as usize * BLOCK as usize;
             let room = most.min(self.cluster);
-            let (read, wrote) = match room {
+            let (mut read, mut wrote) = match room {
                 0 => (rest.len(), rest.len()),
                 room => self.fill(rest, room)?,
             };
+            // It took all, and more than half of its last block is empty: what would be in that is left. For less, compressing it again costs more than
+            // it saves.
+            let over = wrote % BLOCK as usize;
+            let full = wrote - over;
+            if leave > 0
+                && read == rest.len()
+                && full > 0
+                && (1..BLOCK as usize / 2).contains(&over)
+            {
+                let (less, into) = self.fill(rest, full)?;
+                match rest.len() - less <= leave {
+                    true => (read, wrote) = (less, into),
+                    // Too much for it.
+                    false => (read, wrote) = self.fill(rest, room)?,
+                }
+            }
             let taken = blocks(wrote as u64);
             if read as u64 > taken * BLOCK {
                 // It lies at the end of its blocks.
@@ -127,9 +147,10 @@ impl Codec {
                 rest = behind;
             }
         }
+        packed.left = rest.len() as u64;
         // At least a fiftieth saved: else it is better to be read as it is.
         let (before, after) = (
-            blocks(bytes.len() as u64),
+            blocks((bytes.len() - rest.len()) as u64),
             packed.blocks.len() as u64 / BLOCK,
         );
         Ok((after * 50 <= before * 49).then_some(packed))
@@ -324,6 +345,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_of_a_segment_is_its_end() {
+        const LEAVE: usize = 16 << 10;
+        let bytes = noise(330_000, 4);
+        let mut codec = (Codec::new(Compression::Zstd(3), 64 << 10).expect("made"))
+            .expect("one that compresses");
+        let mut left = Vec::new();
+        for len in (290_000..330_000).step_by(2000) {
+            let packed = codec.pack(&bytes[..len], LEAVE).expect("packed");
+            let packed = packed.expect("smaller");
+            let stored = &bytes[..len - packed.left as usize];
+            assert!(unpacked(&packed) == *stored, "{len}");
+            left.push(packed.left);
+        }
+        // As it comes out, a last block is more than half full, or not.
+        assert!(left.contains(&0), "{left:?}");
+        assert!(left.iter().any(|left| *left > 0), "{left:?}");
+        assert!(left.iter().all(|left| *left <= LEAVE as u64), "{left:?}");
+    }
+
+    #[test]
     fn what_zstandard_fills_clusters_with_comes_back() {
         let mixed = [
             noise(300_000, 4),
@@ -341,7 +382,8 @@ mod tests {
             for cluster in [4096, 64 << 10, 1 << 20] {
                 let mut codec = (Codec::new(Compression::Zstd(level), cluster).expect("made"))
                     .expect("one that compresses");
-                let mut pack = |bytes: &[u8]| codec.pack(bytes).expect("packed").expect("smaller");
+                let mut pack =
+                    |bytes: &[u8]| codec.pack(bytes, 0).expect("packed").expect("smaller");
                 for bytes in &segments {
                     let packed = pack(bytes);
                     assert!(unpacked(&packed) == *bytes, "{level}, {cluster}");

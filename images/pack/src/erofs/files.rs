@@ -1,58 +1,29 @@
 //! Contents of files and targets of links: which form each gets, and its way into the image.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, Write};
+use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use ::erofs::write::{BLOCK, Body, Extent, Inode, blocks, inline_room, own_size};
-use tempfile::SpooledTempFile;
+use ::erofs::write::{BLOCK, Body, Inode};
 
 use super::cut::{SEGMENT, best_chunk, chunks, pieces, with_data};
+use super::gather::{Gathered, Member, OfMember, alike};
 use super::jobs::{Done, Job, Treatment, job, work};
-use super::small::{OfMember, Small};
+use super::put::{Form, LARGE, NO_BLOCK, Put, Segment, Tails, chunked};
 use super::{Compression, Options};
 use crate::contents::Bytes;
 use crate::error::{Error, Result};
+use crate::output::Origin;
 use crate::plan::{Plan, Visit, path};
 use crate::{Contents, Kind, Output, Progress};
 
 /// The most chunks of a file: their map takes 1 GiB, and in the largest ones it has 1 PiB.
 const MOST_CHUNKS: u64 = 1 << 28;
 
-/// From this size on, the end of a file that is not compressed has a block of its own, so that all of it can be mapped and sent as it
-/// lies there; the block is less than a sixteenth of it.
-const LARGE: u64 = 64 << 10;
-
 /// Files up to this size come with their inode, where there is room, even if others are packed: so little is not worth another read.
 const TINY: u64 = 256;
-
-/// Ends of files that are kept in memory; beyond that they are in a file.
-const TAILS_IN_MEMORY: usize = 32 << 20;
-
-/// A file without data, or where it cannot matter.
-const NO_BLOCK: u32 = 0;
-
-/// How a file is stored.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Flat,
-    Compressed,
-    /// In chunks of so many bytes.
-    Chunks(u64),
-}
-
-/// A part of a file on its way.
-struct Segment {
-    /// Index of the file among the visits.
-    at: usize,
-    contents: Arc<dyn Contents>,
-    form: Form,
-    range: Range<u64>,
-    /// It is the file's last one.
-    last: bool,
-}
 
 /// What threads are to do, and what they have not done yet.
 struct Queue {
@@ -62,32 +33,39 @@ struct Queue {
     ahead: usize,
 }
 
-/// The inline ends of files.
-pub(super) struct Tails {
-    pub(super) file: SpooledTempFile,
-    len: u64,
-    /// By index of the file: where, and how many bytes.
-    pub(super) places: HashMap<usize, (u64, usize)>,
+impl Queue {
+    /// Has a thread do something with a part of a file; what comes of it will be in what this gives.
+    fn send(
+        &self,
+        contents: Arc<dyn Contents>,
+        range: Range<u64>,
+        how: Treatment,
+    ) -> Result<Receiver<io::Result<Done>>> {
+        let (job, done) = job(contents, range, how);
+        let sent = self.jobs.send(job);
+        sent.map_err(|_| Error::new("the threads that read files have ended"))?;
+        Ok(done)
+    }
 }
 
-/// What is stored already, by hash and bytes.
-type Stored<T> = HashMap<([u8; 32], u64), T>;
+fn received(done: &Receiver<io::Result<Done>>) -> io::Result<Done> {
+    let ended = |_| Err(io::Error::other("a thread that reads has ended"));
+    done.recv().unwrap_or_else(ended)
+}
 
 /// All files of a plan.
 pub(super) struct Files<'a> {
     plan: &'a Plan,
     visits: &'a [Visit],
     options: &'a Options,
-    /// How much of an end can be inline, by index; behind all others that of the packed inode.
-    rooms: Vec<usize>,
     /// By index, the packed inode's behind all others.
     bodies: Vec<Option<Body>>,
-    tails: Tails,
-    /// What the file that is being written has so far.
-    extents: Vec<Extent>,
-    chunks: Vec<Option<u32>>,
-    stored_chunks: Stored<u32>,
-    stored_segments: Stored<Vec<Extent>>,
+    put: Put<'a>,
+    /// What is to be packed, as it was met.
+    members: Vec<Member>,
+    /// Nothing is to be done with contents but to copy them: this thread does it, without a hand-over, as long as they come from files of
+    /// this host. What comes from elsewhere threads read ahead.
+    copies: bool,
 }
 
 impl<'a> Files<'a> {
@@ -97,24 +75,18 @@ impl<'a> Files<'a> {
         inodes: &[Inode],
         options: &'a Options,
         output: &Output,
-    ) -> io::Result<Files<'a>> {
-        let room = |inode: &Inode| inline_room(own_size(&inode.xattrs));
-        Ok(Files {
+    ) -> Files<'a> {
+        Files {
             plan,
             visits,
             options,
-            rooms: inodes.iter().map(room).chain([0]).collect(),
             bodies: vec![None; visits.len() + 1],
-            tails: Tails {
-                file: tempfile::spooled_tempfile_in(TAILS_IN_MEMORY, output.directory()),
-                len: 0,
-                places: HashMap::new(),
-            },
-            extents: Vec::new(),
-            chunks: Vec::new(),
-            stored_chunks: HashMap::new(),
-            stored_segments: HashMap::new(),
-        })
+            put: Put::new(inodes, options, output),
+            members: Vec::new(),
+            copies: options.compression == Compression::None
+                && !options.dedupe
+                && !output.has_hashes(),
+        }
     }
 
     /// Writes all contents, and says what bodies files and links have, and the packed inode, if there is one.
@@ -142,21 +114,21 @@ impl<'a> Files<'a> {
             self.all(queue, output, progress)
         })?;
         let packed = self.bodies.pop().flatten();
-        Ok((self.bodies, packed, self.tails))
+        Ok((self.bodies, packed, self.put.into_tails()))
     }
 
-    /// Has all files read, the small ones together behind the others.
+    /// Has all files read, what is packed behind the others.
     fn all(
         &mut self,
         mut queue: Queue,
         output: &mut Output,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let mut small = Small::default();
-        for at in self.order() {
+        let order = self.order();
+        for &at in &order {
             let contents = match self.plan.kind(self.visits[at].node) {
                 Kind::File(contents) => contents.clone(),
-                Kind::Symlink(target) if target.len() <= self.rooms[at] => {
+                Kind::Symlink(target) if target.len() <= self.put.rooms[at] => {
                     self.bodies[at] = Some(Body::Flat {
                         size: target.len() as u64,
                         block: NO_BLOCK,
@@ -169,34 +141,90 @@ impl<'a> Files<'a> {
             };
             let is_small = self.is_small(at, &*contents);
             if is_small.map_err(|error| self.failed(at, error))? {
-                self.bodies[at] = Some(Body::Packed {
-                    size: contents.len(),
-                    at: small.add(at, &contents),
+                let size = contents.len();
+                // Where it will be is known when all are.
+                self.bodies[at] = Some(Body::Packed { size, at: 0 });
+                self.members.push(Member {
+                    at,
+                    contents,
+                    range: 0..size,
                 });
             } else {
                 self.send(at, contents, &mut queue, output, progress)?;
             }
         }
-        if !small.is_empty() {
+        self.finish_all(&mut queue, output, progress)?;
+        let gathered = self.gather(&order, &mut queue, progress)?;
+        if !gathered.is_empty() {
             let at = self.visits.len();
-            self.send(at, Arc::new(small), &mut queue, output, progress)?;
+            self.send(at, Arc::new(gathered), &mut queue, output, progress)?;
         }
-        while !queue.pending.is_empty() {
-            self.finish_first(&mut queue.pending, output, progress)?;
+        self.finish_all(&mut queue, output, progress)
+    }
+
+    /// Puts together what is to be packed, in the order of the tree, and tells the files where it is.
+    fn gather(
+        &mut self,
+        order: &[usize],
+        queue: &mut Queue,
+        progress: &dyn Progress,
+    ) -> Result<Gathered> {
+        let mut ranks = vec![0; order.len()];
+        for (rank, &at) in order.iter().enumerate() {
+            ranks[at] = rank;
         }
-        Ok(())
+        let mut members = std::mem::take(&mut self.members);
+        members.sort_by_key(|member| ranks[member.at]);
+        let hashes = self.hashes(&members, queue)?;
+        let all: u64 = members.iter().map(Member::len).sum();
+        let files: Vec<usize> = members.iter().map(|member| member.at).collect();
+        let (gathered, places) = Gathered::of(members, &hashes);
+        progress.done(all - gathered.len());
+        for (file, place) in files.into_iter().zip(places) {
+            match &mut self.bodies[file] {
+                Some(Body::Packed { at, .. } | Body::Compressed { end: Some(at), .. }) => {
+                    *at = place;
+                }
+                _ => unreachable!("nothing else is packed"),
+            }
+        }
+        Ok(gathered)
+    }
+
+    /// The hashes of those that may be equal, by index.
+    fn hashes(&self, members: &[Member], queue: &mut Queue) -> Result<HashMap<usize, [u8; 32]>> {
+        let mut hashes = HashMap::new();
+        let mut pending = VecDeque::new();
+        let mut finish = |(number, done): (usize, Receiver<_>)| {
+            let at = members[number].at;
+            let done: Done = received(&done).map_err(|error| self.failed(at, error))?;
+            members[number].contents.close();
+            hashes.extend(done.hashes.into_iter().map(|hash| (number, hash)));
+            Ok::<(), Error>(())
+        };
+        for number in alike(members) {
+            if pending.len() == queue.ahead
+                && let Some(first) = pending.pop_front()
+            {
+                finish(first)?;
+            }
+            let member = &members[number];
+            let how = Treatment::Hash(member.len());
+            let done = queue.send(member.contents.clone(), member.range.clone(), how)?;
+            pending.push_back((number, done));
+        }
+        pending.into_iter().try_for_each(finish)?;
+        Ok(hashes)
     }
 
     /// Whether a file goes to the other small ones.
     fn is_small(&self, at: usize, contents: &dyn Contents) -> io::Result<bool> {
         let size = contents.len();
-        let most = LARGE.min(self.options.cluster.into());
-        let least = TINY.min(self.rooms[at] as u64);
+        let least = TINY.min(self.put.rooms[at] as u64);
         Ok(self.options.pack_small
-            && !self.options.dedupe
             && self.options.compression != Compression::None
             && matches!(self.plan.kind(self.visits[at].node), Kind::File(_))
-            && (least + 1..=most).contains(&size)
+            && (least + 1..=self.most_packed()).contains(&size)
             // Holes stay holes.
             && matches!(&contents.data()?[..], [data] if *data == (0..size)))
     }
@@ -212,21 +240,37 @@ impl<'a> Files<'a> {
     ) -> Result<()> {
         let segments = self.cut(at, &contents, progress);
         for segment in segments.map_err(|error| self.failed(at, error))? {
+            if self.copies && segment.form == Form::Flat {
+                self.finish_all(queue, output, progress)?;
+                let origin = self.put.copy_plain(&segment, output);
+                let origin = origin.map_err(|error| self.failed(at, error))?;
+                self.copies = origin != Origin::Memory || self.is_link(at);
+                self.finished(&segment, progress);
+                continue;
+            }
             if queue.pending.len() == queue.ahead {
                 self.finish_first(&mut queue.pending, output, progress)?;
             }
-            let how = match segment.form {
-                Form::Flat => Treatment::Read,
-                Form::Compressed => Treatment::Compress,
-                Form::Chunks(chunk) => Treatment::Hash(chunk),
-            };
-            let (job, done) = job(contents.clone(), segment.range.clone(), how);
-            if queue.jobs.send(job).is_err() {
-                return Err(Error::new("the threads that read files have ended"));
-            }
+            let done = queue.send(contents.clone(), segment.range.clone(), self.how(&segment))?;
             queue.pending.push_back((segment, done));
         }
         Ok(())
+    }
+
+    fn how(&self, segment: &Segment) -> Treatment {
+        // Ends of files go to the packed inode, but not its own.
+        let leaves = self.options.pack_small && segment.last && segment.at < self.visits.len();
+        match segment.form {
+            Form::Compressed if leaves => Treatment::Compress(self.most_packed() as usize),
+            Form::Compressed => Treatment::Compress(0),
+            Form::Chunks(chunk) if self.options.dedupe => Treatment::Hash(chunk),
+            Form::Flat | Form::Chunks(_) => Treatment::Read,
+        }
+    }
+
+    /// Bytes of a file that are packed, at most.
+    fn most_packed(&self) -> u64 {
+        LARGE.min(self.options.cluster.into())
     }
 
     /// All of them: those that are to come first, then the others.
@@ -259,9 +303,7 @@ impl<'a> Files<'a> {
     ) -> io::Result<Vec<Segment>> {
         let size = contents.len();
         let data = contents.data()?;
-        let link = (self.visits.get(at))
-            .is_some_and(|visit| matches!(self.plan.kind(visit.node), Kind::Symlink(_)));
-        let (form, ranges) = match link {
+        let (form, ranges) = match self.is_link(at) {
             false => self.form(at, size, &data),
             true => (Form::Flat, pieces(0..size, SEGMENT)),
         };
@@ -296,10 +338,15 @@ impl<'a> Files<'a> {
         Ok(ranges.into_iter().enumerate().map(segment).collect())
     }
 
+    fn is_link(&self, at: usize) -> bool {
+        let visit = self.visits.get(at);
+        visit.is_some_and(|visit| matches!(self.plan.kind(visit.node), Kind::Symlink(_)))
+    }
+
     fn form(&self, at: usize, size: u64, data: &[Range<u64>]) -> (Form, Vec<Range<u64>>) {
         let sparse = data.iter().map(|data| data.end - data.start).sum::<u64>() < size;
         // One that is inline as a whole.
-        let tiny = size < BLOCK && size <= self.rooms[at] as u64;
+        let tiny = size < BLOCK && size <= self.put.rooms[at] as u64;
         let chunk = match (self.options.chunk, self.options.dedupe) {
             (Some(chunk), _) => Some(chunk),
             (None, true) => Some(SHARED_CHUNK),
@@ -331,214 +378,46 @@ impl<'a> Files<'a> {
         let Some((segment, done)) = pending.pop_front() else {
             return Ok(());
         };
-        let done = done
-            .recv()
-            .unwrap_or_else(|_| Err(io::Error::other("a thread that reads has ended")));
-        let put = done.and_then(|done| self.segment(&segment, done, output));
+        let done = received(&done);
+        let put = done.and_then(|done| self.put.segment(&segment, done, output));
         put.map_err(|error| self.failed(segment.at, error))?;
-        progress.done(segment.range.end - segment.range.start);
+        self.finished(&segment, progress);
+        Ok(())
+    }
+
+    fn finish_all(
+        &mut self,
+        queue: &mut Queue,
+        output: &mut Output,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        while !queue.pending.is_empty() {
+            self.finish_first(&mut queue.pending, output, progress)?;
+        }
+        Ok(())
+    }
+
+    /// A segment is in the image, but for what is to be packed of it.
+    fn finished(&mut self, segment: &Segment, progress: &dyn Progress) {
+        let mut done = segment.range.end - segment.range.start;
         if segment.last {
             segment.contents.close();
-            self.bodies[segment.at] = Some(self.body(&segment));
-        }
-        Ok(())
-    }
-
-    fn segment(&mut self, segment: &Segment, done: Done, output: &mut Output) -> io::Result<()> {
-        match segment.form {
-            Form::Chunks(chunk) => self.put_chunks(segment, chunk, &done, output),
-            Form::Compressed => self.put_compressed(segment, &done, output),
-            Form::Flat => self.put_plain(segment, &done.bytes, output),
-        }
-    }
-
-    /// Appends bytes as they are, the file's end inline where it can be.
-    fn put_plain(
-        &mut self,
-        segment: &Segment,
-        bytes: &[u8],
-        output: &mut Output,
-    ) -> io::Result<()> {
-        let size = segment.range.end;
-        let tail = (size % BLOCK) as usize;
-        let inline = segment.last
-            && tail > 0
-            && tail <= self.rooms[segment.at]
-            && size < LARGE
-            && !(self.options.dedupe && segment.form == Form::Compressed);
-        let (whole, end) = bytes.split_at(if inline {
-            bytes.len() - tail
-        } else {
-            bytes.len()
-        });
-        let block = match whole.is_empty() {
-            true => NO_BLOCK,
-            false => next_block(output)?,
-        };
-        output.append(whole)?;
-        output.pad(BLOCK)?;
-        if inline {
-            self.tails.file.write_all(end)?;
-            self.tails.places.insert(segment.at, (self.tails.len, tail));
-            self.tails.len += tail as u64;
-        }
-        let extent = Extent {
-            start: segment.range.start,
-            len: bytes.len() as u64,
-            block,
-            packed: None,
-        };
-        self.extend([extent]);
-        Ok(())
-    }
-
-    fn put_compressed(
-        &mut self,
-        segment: &Segment,
-        done: &Done,
-        output: &mut Output,
-    ) -> io::Result<()> {
-        let start = segment.range.start;
-        let key = done
-            .hashes
-            .first()
-            .map(|&hash| (hash, done.bytes.len() as u64));
-        if let Some(stored) = key.and_then(|key| self.stored_segments.get(&key)) {
-            let stored = stored.clone();
-            let moved = stored.into_iter().map(|extent| Extent {
-                start: start + extent.start,
-                ..extent
-            });
-            self.extend(moved);
-            return Ok(());
-        }
-        let first = next_block(output)?;
-        let mut extents = Vec::new();
-        match &done.packed {
-            None => {
-                self.put_plain(segment, &done.bytes, output)?;
-                extents.push(Extent {
-                    start: 0,
-                    len: done.bytes.len() as u64,
-                    block: first,
-                    packed: None,
+            let (body, left) = self.put.body(segment);
+            self.bodies[segment.at] = Some(body);
+            if left > 0 {
+                done -= left;
+                let end = segment.range.end;
+                self.members.push(Member {
+                    at: segment.at,
+                    contents: segment.contents.clone(),
+                    range: end - left..end,
                 });
             }
-            Some(packed) => {
-                output.append(&packed.blocks)?;
-                let (mut at, mut block) = (0, first);
-                for piece in &packed.pieces {
-                    extents.push(Extent {
-                        start: at,
-                        len: piece.len,
-                        block,
-                        packed: piece.packed,
-                    });
-                    at += piece.len;
-                    block += piece.packed.map_or(blocks(piece.len) as u32, u32::from);
-                }
-                let moved: Vec<Extent> = (extents.iter())
-                    .map(|extent| Extent {
-                        start: start + extent.start,
-                        ..*extent
-                    })
-                    .collect();
-                self.extend(moved);
-            }
         }
-        if let Some(key) = key {
-            self.stored_segments.insert(key, extents);
-        }
-        Ok(())
-    }
-
-    /// Adds extents to the file; those that are not compressed and follow each other are one.
-    fn extend(&mut self, extents: impl IntoIterator<Item = Extent>) {
-        for extent in extents {
-            match self.extents.last_mut() {
-                Some(last)
-                    if (last.packed, extent.packed) == (None, None)
-                        && last.len.is_multiple_of(BLOCK)
-                        && u64::from(last.block) + last.len / BLOCK == u64::from(extent.block) =>
-                {
-                    last.len += extent.len;
-                }
-                _ => self.extents.push(extent),
-            }
-        }
-    }
-
-    fn put_chunks(
-        &mut self,
-        segment: &Segment,
-        chunk: u64,
-        done: &Done,
-        output: &mut Output,
-    ) -> io::Result<()> {
-        if self.chunks.is_empty() {
-            self.chunks = vec![None; chunks(segment.contents.len(), chunk)];
-        }
-        let first = (segment.range.start / chunk) as usize;
-        for (number, bytes) in done.bytes.chunks(chunk as usize).enumerate() {
-            let key = done
-                .hashes
-                .get(number)
-                .map(|&hash| (hash, bytes.len() as u64));
-            let stored = key.and_then(|key| self.stored_chunks.get(&key)).copied();
-            let block = match stored {
-                Some(block) => block,
-                None => {
-                    let block = next_block(output)?;
-                    output.append(bytes)?;
-                    output.pad(BLOCK)?;
-                    if let Some(key) = key {
-                        self.stored_chunks.insert(key, block);
-                    }
-                    block
-                }
-            };
-            self.chunks[first + number] = Some(block);
-        }
-        Ok(())
-    }
-
-    /// What the file has whose last segment has been put.
-    fn body(&mut self, segment: &Segment) -> Body {
-        let size = segment.contents.len();
-        let extents = std::mem::take(&mut self.extents);
-        if let Form::Chunks(chunk) = segment.form {
-            return chunked(size, chunk, std::mem::take(&mut self.chunks));
-        }
-        match (&extents[..], self.options.compression.algorithm()) {
-            // Nothing of it is compressed: it needs no index.
-            ([extent], _) if extent.packed.is_none() => Body::Flat {
-                size,
-                block: extent.block,
-                inline: self.tails.places.contains_key(&segment.at),
-            },
-            (_, Some(algorithm)) => Body::Compressed {
-                size,
-                algorithm,
-                extents,
-            },
-            _ => unreachable!("what is not compressed is in one piece"),
-        }
+        progress.done(done);
     }
 }
 
 /// The chunks that equal parts are looked for in, where nobody says: their map is a 16,000th of a file, and it is read in pieces
 /// that a disk likes.
 const SHARED_CHUNK: u64 = 64 << 10;
-
-fn chunked(size: u64, chunk: u64, blocks: Vec<Option<u32>>) -> Body {
-    Body::Chunks {
-        size,
-        block_bits: (chunk / BLOCK).ilog2() as u8,
-        blocks,
-    }
-}
-
-fn next_block(output: &Output) -> io::Result<u32> {
-    let block = output.position() / BLOCK;
-    u32::try_from(block).map_err(|_| io::Error::other("the image would have more than 16 TiB"))
-}

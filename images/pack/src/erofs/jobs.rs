@@ -20,7 +20,8 @@ pub(super) struct Job {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
     Read,
-    Compress,
+    /// Compress it, but for up to so many bytes at its end.
+    Compress(usize),
     /// Hash each chunk of so many bytes.
     Hash(u64),
 }
@@ -56,12 +57,12 @@ fn work_on(job: &Job, codec: Option<&mut Codec>, dedupe: bool) -> io::Result<Don
     job.contents.read(job.range.start, &mut bytes)?;
     let hash = |bytes: &[u8]| *blake3::hash(bytes).as_bytes();
     let hashes = match job.how {
-        Treatment::Hash(chunk) if dedupe => bytes.chunks(chunk as usize).map(hash).collect(),
-        Treatment::Compress if dedupe => vec![hash(&bytes)],
+        Treatment::Hash(chunk) => bytes.chunks(chunk as usize).map(hash).collect(),
+        Treatment::Compress(_) if dedupe => vec![hash(&bytes)],
         _ => Vec::new(),
     };
     let packed = match (job.how, codec) {
-        (Treatment::Compress, Some(codec)) => codec.pack(&bytes)?,
+        (Treatment::Compress(leave), Some(codec)) => codec.pack(&bytes, leave)?,
         _ => None,
     };
     Ok(Done {

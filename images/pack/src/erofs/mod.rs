@@ -7,8 +7,9 @@
 mod codec;
 mod cut;
 mod files;
+mod gather;
 mod jobs;
-mod small;
+mod put;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -33,11 +34,11 @@ pub struct Options {
     pub chunk: Option<u64>,
     /// Store equal parts once: equal chunks, of compressed files equal segments of 1 MiB.
     pub dedupe: bool,
-    /// Compress small files together, in the inode that Linux knows from 6.1 on for what is packed: not with `dedupe`, which compares
-    /// files each by itself.
+    /// Compress small files and ends of larger ones together, equal ones once, in the inode that Linux knows from 6.1 on for what is
+    /// packed.
     pub pack_small: bool,
-    /// Files whose contents come first, in this order; those of others follow in the order of the tree. Small files that are packed
-    /// are behind all others, in this order as well.
+    /// Files whose contents come first, in this order; those of others follow in the order of the tree. What is packed is behind all
+    /// others, in this order as well.
     pub first: Vec<NodeId>,
     /// Threads that read, compress and hash.
     pub threads: usize,
@@ -114,7 +115,7 @@ pub fn write(
         })
         .collect();
     output.append(&[0; BLOCK as usize])?;
-    let files = Files::new(plan, &visits, &inodes, options, output)?;
+    let files = Files::new(plan, &visits, &inodes, options, output);
     let (bodies, packed, mut tails) = files.write(output, progress)?;
     for (inode, body) in inodes.iter_mut().zip(bodies) {
         if let Some(body) = body {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use barge_client::tree::Tree;
 use sys::payload::SliceSink;
-use vfs::{Entry, Errno, Level, Node, OpenFlags};
+use vfs::{Entry, Errno, Level, Node, OpenFlags, Sink};
 
 use crate::Contents;
 use crate::contents::{ended, whole};
@@ -140,15 +140,18 @@ impl Contents for OfTree {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let end = offset + buffer.len() as u64;
+        self.copy(offset..end, &mut SliceSink::new(buffer))
+    }
+
+    fn copy(&self, range: Range<u64>, sink: &mut dyn Sink) -> io::Result<()> {
         let file = self.file()?;
-        let mut filled = 0;
-        while filled < buffer.len() {
-            let rest = &mut buffer[filled..];
-            let (at, len) = (offset + filled as u64, rest.len());
-            let mut sink = SliceSink::new(rest);
-            match self.tree.with(|cx| file.read(cx, at, len, &mut sink))? {
+        let mut at = range.start;
+        while at < range.end {
+            let len = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+            match self.tree.with(|cx| file.read(cx, at, len, sink))? {
                 0 => return Err(ended()),
-                read => filled += read,
+                read => at += read as u64,
             }
         }
         Ok(())

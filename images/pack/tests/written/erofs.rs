@@ -3,15 +3,14 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use erofs::read::{Cluster, Error, Image, Storage};
+use erofs::read::InFile;
 use pack::erofs::{Compression, Options};
 use pack::{Attributes, Kind, NodeId, Plan};
 
-use crate::trees::{is_root, one_file, plan_of, run, seen, text, tree, written};
+use crate::trees::{is_root, noise, one_file, plan_of, run, seen, text, tree, written};
 
 /// Every way to write.
 fn ways() -> Vec<(&'static str, Options)> {
@@ -35,6 +34,13 @@ fn ways() -> Vec<(&'static str, Options)> {
             Options {
                 pack_small: false,
                 ..options(Compression::Lz4(9), 65536, None, false)
+            },
+        ),
+        (
+            "lz4 dedupe each by itself",
+            Options {
+                pack_small: false,
+                ..options(Compression::Lz4(9), 65536, None, true)
             },
         ),
         (
@@ -184,33 +190,12 @@ fn a_reader_of_others_has_the_same() {
     }
 }
 
-pub(crate) struct OfFile(pub(crate) fs::File);
-
-impl Storage for OfFile {
-    type Error = String;
-    type Decoded = Vec<u8>;
-
-    fn devices(&self) -> u16 {
-        1
-    }
-
-    fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> Result<(), String> {
-        self.0
-            .read_exact_at(into, at)
-            .map_err(|error| format!("{error} at {at}"))
-    }
-
-    fn decoded(&self, image: &Image, cluster: &Cluster) -> Result<Vec<u8>, Error<String>> {
-        cluster.decode(image, self)
-    }
-}
-
 #[test]
 fn barge_finds_nothing_wrong_with_what_was_written() {
     let dir = tree();
     let plan = plan_of(&dir.path().join("tree"));
     for (way, options) in ways() {
-        let image = OfFile(fs::File::open(written(&plan, &options, dir.path())).expect("opened"));
+        let image = InFile(fs::File::open(written(&plan, &options, dir.path())).expect("opened"));
         let mut found = Vec::new();
         let looked = erofs::check::check(&image, &mut |finding| found.push(finding));
         assert_eq!(found, [], "{way}");
@@ -303,6 +288,50 @@ fn small_files_share_blocks() {
     };
     let (together, apart) = (size(true), size(false));
     assert!(together * 3 < apart, "{together}, each by itself {apart}");
+}
+
+#[test]
+fn ends_of_files_share_blocks_and_equal_ones_are_stored_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |number: usize, equal: bool| match equal {
+        true => text(5000 + number / 100),
+        false => [&noise(30_000), &text(170_000 + number)[..]].concat(),
+    };
+    for compression in [Compression::Lz4(3), Compression::Zstd(3)] {
+        for (equal, dedupe) in [(false, false), (true, false), (true, true)] {
+            let mut plan = Plan::new(Attributes::default());
+            for number in 0..200 {
+                let (name, file) = (format!("{number}"), Kind::file(file(number, equal)));
+                plan.add(NodeId::ROOT, name.as_bytes(), Attributes::default(), file);
+            }
+            let size = |pack_small| {
+                let options = Options {
+                    compression,
+                    dedupe,
+                    pack_small,
+                    threads: 3,
+                    ..Options::default()
+                };
+                let image = written(&plan, &options, dir.path());
+                let looked = InFile(fs::File::open(&image).expect("opened"));
+                let mut found = Vec::new();
+                erofs::check::check(&looked, &mut |finding| found.push(finding));
+                assert_eq!(found, [], "{compression:?}");
+                fs::metadata(image).expect("there").len()
+            };
+            let (packed, apart) = (size(true), size(false));
+            // Of each file's last block half is empty; and but for inodes, equal ones take no more than one.
+            let less = if equal {
+                20 * 1024 + 8192
+            } else {
+                apart - 200 * 1024
+            };
+            assert!(
+                packed < less,
+                "{compression:?}, {equal}: {packed}, each by itself {apart}"
+            );
+        }
+    }
 }
 
 #[test]

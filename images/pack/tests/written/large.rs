@@ -5,10 +5,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use erofs::read::InFile;
 use pack::erofs::Options;
 use pack::{Attributes, Contents, Kind, NodeId, Plan};
 
-use crate::erofs::OfFile;
 use crate::trees::{seen, written};
 
 /// Bytes that are holes but for some.
@@ -33,7 +33,7 @@ impl Contents for Holes {
 
 fn sound(image: &std::path::Path) -> erofs::check::Looked {
     let mut found = Vec::new();
-    let image = OfFile(File::open(image).expect("opened"));
+    let image = InFile(File::open(image).expect("opened"));
     let looked = erofs::check::check(&image, &mut |finding| found.push(finding));
     assert_eq!(found, []);
     looked

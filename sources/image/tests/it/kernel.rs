@@ -7,9 +7,10 @@ use crate::tree::planted;
 
 #[test]
 fn images_are_what_the_kernel_says() {
+    let tree = planted();
     let mut compared = 0;
     for (options, holes) in OPTIONS {
-        let bed = match Bed::make(options, planted()) {
+        let bed = match Bed::make(options, tree.path()) {
             Ok(bed) => bed,
             Err(why) => {
                 eprintln!("skipped {options:?}: {why}");

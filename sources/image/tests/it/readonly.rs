@@ -8,7 +8,7 @@ use crate::compare::root;
 use crate::tree::planted;
 
 fn bed() -> Option<Bed> {
-    Bed::make(&["-zlz4"], planted())
+    Bed::make(&["-zlz4"], planted().path())
         .inspect_err(|why| eprintln!("skipped: {why}"))
         .ok()
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use tempfile::TempDir;
@@ -45,15 +45,16 @@ fn text(len: usize, seed: u64) -> Vec<u8> {
 /// Bytes of the longest names: one more mkfs.erofs 1.5 cannot.
 const LONGEST: usize = 254;
 
-/// The tree, planted once.
-pub(crate) fn planted() -> &'static Path {
-    static TREE: OnceLock<TempDir> = OnceLock::new();
-    let dir = TREE.get_or_init(|| {
-        let dir = tempfile::tempdir().expect("a directory");
+/// The tree: one for all tests that run at the time, gone behind the last of them.
+pub(crate) fn planted() -> Arc<TempDir> {
+    static TREE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
+    let mut tree = TREE.lock().unwrap_or_else(PoisonError::into_inner);
+    tree.upgrade().unwrap_or_else(|| {
+        let dir = Arc::new(tempfile::tempdir().expect("a directory"));
         plant(dir.path());
+        *tree = Arc::downgrade(&dir);
         dir
-    });
-    dir.path()
+    })
 }
 
 /// Plants it in `root`.

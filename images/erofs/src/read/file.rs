@@ -1,0 +1,29 @@
+//! An image in a file.
+
+use alloc::vec::Vec;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::{Cluster, Error, Image, Storage};
+
+/// An image of one device, in a file. Nothing is kept of what was read. May be asked by several threads.
+#[derive(Debug)]
+pub struct InFile(pub File);
+
+impl Storage for InFile {
+    type Error = io::Error;
+    type Decoded = Vec<u8>;
+
+    fn devices(&self) -> u16 {
+        1
+    }
+
+    fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(into, at)
+    }
+
+    fn decoded(&self, image: &Image, cluster: &Cluster) -> Result<Vec<u8>, Error<io::Error>> {
+        cluster.decode(image, self)
+    }
+}

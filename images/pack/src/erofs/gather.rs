@@ -1,0 +1,218 @@
+//! What goes into the packed inode, one behind the other: small files, and the ends of larger ones.
+//!
+//! What each takes of it is known before any of them is read for it, so none is kept meanwhile: who reads a part of all reads the files. Those
+//! that are equal are there once; they were read before to know that, and are looked at again.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::Contents;
+
+/// A file, or the end of one.
+#[derive(Clone)]
+pub(super) struct Member {
+    /// Index of the file among the visits.
+    pub(super) at: usize,
+    pub(super) contents: Arc<dyn Contents>,
+    /// Which part of it.
+    pub(super) range: Range<u64>,
+}
+
+impl Member {
+    pub(super) fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+/// Members that are put together.
+#[derive(Default)]
+pub(super) struct Gathered {
+    /// In order, without those that are equal to one before.
+    placed: Vec<Placed>,
+    len: u64,
+}
+
+struct Placed {
+    /// Where it begins.
+    start: u64,
+    member: Member,
+    /// What it was when others were found to be equal to it.
+    hash: Option<[u8; 32]>,
+}
+
+/// What went wrong with one of them.
+#[derive(Debug)]
+pub(super) struct OfMember {
+    /// Index of the file among the visits.
+    pub(super) at: usize,
+    error: io::Error,
+}
+
+impl fmt::Display for OfMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for OfMember {}
+
+/// Those that may be equal to others, for they have the same length: their hashes are wanted.
+pub(super) fn alike(members: &[Member]) -> Vec<usize> {
+    let mut counts = HashMap::<u64, usize>::new();
+    for member in members {
+        *counts.entry(member.len()).or_default() += 1;
+    }
+    let is_alike = |at: &usize| counts[&members[*at].len()] > 1;
+    (0..members.len()).filter(is_alike).collect()
+}
+
+impl Gathered {
+    /// Puts members together in their order, and says where each is. `hashes` are those of whom it is known, by index.
+    pub(super) fn of(
+        members: Vec<Member>,
+        hashes: &HashMap<usize, [u8; 32]>,
+    ) -> (Gathered, Vec<u64>) {
+        let mut gathered = Gathered::default();
+        let mut known = HashMap::<(u64, [u8; 32]), usize>::new();
+        let mut places = Vec::with_capacity(members.len());
+        for (at, member) in members.into_iter().enumerate() {
+            if let Some(&hash) = hashes.get(&at) {
+                let number = *(known.entry((member.len(), hash))).or_insert(gathered.placed.len());
+                if let Some(same) = gathered.placed.get_mut(number) {
+                    same.hash = Some(hash);
+                    places.push(same.start);
+                    continue;
+                }
+            }
+            let start = gathered.len;
+            places.push(start);
+            gathered.len += member.len();
+            gathered.placed.push(Placed {
+                start,
+                member,
+                hash: None,
+            });
+        }
+        (gathered, places)
+    }
+}
+
+impl Placed {
+    fn end(&self) -> u64 {
+        self.start + self.member.len()
+    }
+
+    /// Fills `buffer` with what is at `from` of the member; one that has been read to its end is closed.
+    fn part(&self, from: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let Member {
+            contents, range, ..
+        } = &self.member;
+        match self.hash {
+            None => contents.read(range.start + from, buffer)?,
+            Some(hash) => {
+                let mut whole = vec![0; self.member.len() as usize];
+                contents.read(range.start, &mut whole)?;
+                if *blake3::hash(&whole).as_bytes() != hash {
+                    return Err(io::Error::other("the file was changed while it was read"));
+                }
+                buffer.copy_from_slice(&whole[from as usize..][..buffer.len()]);
+            }
+        }
+        if from + buffer.len() as u64 == self.member.len() {
+            contents.close();
+        }
+        Ok(())
+    }
+}
+
+impl Contents for Gathered {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let end = offset + buffer.len() as u64;
+        let first = (self.placed).partition_point(|placed| placed.end() <= offset);
+        let mut filled = 0;
+        let those = self.placed[first..].iter();
+        for placed in those.take_while(|placed| placed.start < end) {
+            let from = offset + filled as u64 - placed.start;
+            let left = (buffer.len() - filled) as u64;
+            let len = (placed.member.len() - from).min(left) as usize;
+            let part = placed.part(from, &mut buffer[filled..filled + len]);
+            let at = placed.member.at;
+            part.map_err(|error| io::Error::other(OfMember { at, error }))?;
+            filled += len;
+        }
+        Ok(())
+    }
+
+    fn data(&self) -> io::Result<Vec<Range<u64>>> {
+        Ok(std::iter::once(0..self.len).collect())
+    }
+
+    fn close(&self) {
+        for placed in &self.placed {
+            placed.member.contents.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contents::Bytes;
+
+    fn member(bytes: &str, range: Range<u64>) -> Member {
+        Member {
+            at: 7,
+            contents: Arc::new(Bytes(bytes.into())),
+            range,
+        }
+    }
+
+    #[test]
+    fn any_part_is_of_the_files_it_lies_in() {
+        let members = vec![
+            member("abc", 0..3),
+            member("xxdefg", 2..6),
+            member("h", 0..1),
+        ];
+        let (gathered, places) = Gathered::of(members, &HashMap::new());
+        assert_eq!(places, [0, 3, 7]);
+        for start in 0..=8 {
+            for end in start..=8 {
+                let mut part = vec![0; end - start];
+                gathered.read(start as u64, &mut part).expect("read");
+                assert_eq!(part, b"abcdefgh"[start..end], "{start} to {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn equal_ones_are_there_once_and_have_to_stay_equal() {
+        let members = vec![
+            member("abcd", 0..4),
+            member("12", 0..2),
+            member("..abcd", 2..6),
+            member("abce", 0..4),
+        ];
+        assert_eq!(alike(&members), [0, 2, 3]);
+        let hash = |bytes: &str| *blake3::hash(bytes.as_bytes()).as_bytes();
+        let mut hashes = HashMap::from([(0, hash("abcd")), (2, hash("abcd")), (3, hash("abce"))]);
+        let (gathered, places) = Gathered::of(members.clone(), &hashes);
+        assert_eq!((places, gathered.len()), (vec![0, 4, 0, 6], 10));
+        let mut all = [0; 10];
+        gathered.read(0, &mut all).expect("read");
+        assert_eq!(&all, b"abcd12abce");
+        // They were others when they were found to be equal.
+        hashes.insert(0, hash("dcba"));
+        hashes.insert(2, hash("dcba"));
+        let (gathered, _) = Gathered::of(members, &hashes);
+        let error = gathered.read(3, &mut all[..2]).expect_err("changed");
+        assert!(error.to_string().contains("was changed"), "{error}");
+    }
+}

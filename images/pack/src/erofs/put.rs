@@ -1,0 +1,342 @@
+//! The way of contents into the image: what was read is appended, and noted for the file's inode.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::sync::Arc;
+
+use ::erofs::write::{BLOCK, Body, Extent, Inode, blocks, inline_room, own_size};
+use tempfile::SpooledTempFile;
+
+use super::Options;
+use super::codec::Piece;
+use super::cut::chunks;
+use super::jobs::Done;
+use crate::output::Origin;
+use crate::{Contents, Output};
+
+/// From this size on, the end of a file that is not compressed has a block of its own, so that all of it can be mapped and sent as it
+/// lies there; the block is less than a sixteenth of it.
+pub(super) const LARGE: u64 = 64 << 10;
+
+/// Ends of files that are kept in memory; beyond that they are in a file.
+const TAILS_IN_MEMORY: usize = 32 << 20;
+
+/// A file without data, or where it cannot matter.
+pub(super) const NO_BLOCK: u32 = 0;
+
+/// How a file is stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Flat,
+    Compressed,
+    /// In chunks of so many bytes.
+    Chunks(u64),
+}
+
+/// A part of a file on its way.
+pub(super) struct Segment {
+    /// Index of the file among the visits.
+    pub(super) at: usize,
+    pub(super) contents: Arc<dyn Contents>,
+    pub(super) form: Form,
+    pub(super) range: Range<u64>,
+    /// It is the file's last one.
+    pub(super) last: bool,
+}
+
+/// The inline ends of files.
+pub(super) struct Tails {
+    pub(super) file: SpooledTempFile,
+    len: u64,
+    /// By index of the file: where, and how many bytes.
+    pub(super) places: HashMap<usize, (u64, usize)>,
+}
+
+/// What is stored already, by hash and bytes.
+type Stored<T> = HashMap<([u8; 32], u64), T>;
+
+/// What is in the image so far.
+pub(super) struct Put<'a> {
+    options: &'a Options,
+    /// How much of an end can be inline, by index; behind all others that of the packed inode.
+    pub(super) rooms: Vec<usize>,
+    tails: Tails,
+    /// What the file that is being written has so far.
+    extents: Vec<Extent>,
+    chunks: Vec<Option<u32>>,
+    /// Bytes at its end that are to be packed.
+    left: u64,
+    stored_chunks: Stored<u32>,
+    /// Extents, counted from the segment's beginning, and the bytes left behind them.
+    stored_segments: Stored<(Vec<Extent>, u64)>,
+}
+
+impl<'a> Put<'a> {
+    pub(super) fn new(inodes: &[Inode], options: &'a Options, output: &Output) -> Put<'a> {
+        let room = |inode: &Inode| inline_room(own_size(&inode.xattrs));
+        Put {
+            options,
+            rooms: inodes.iter().map(room).chain([0]).collect(),
+            tails: Tails {
+                file: tempfile::spooled_tempfile_in(TAILS_IN_MEMORY, output.directory()),
+                len: 0,
+                places: HashMap::new(),
+            },
+            extents: Vec::new(),
+            chunks: Vec::new(),
+            left: 0,
+            stored_chunks: HashMap::new(),
+            stored_segments: HashMap::new(),
+        }
+    }
+
+    pub(super) fn into_tails(self) -> Tails {
+        self.tails
+    }
+
+    /// Appends what came of a segment.
+    pub(super) fn segment(
+        &mut self,
+        segment: &Segment,
+        done: Done,
+        output: &mut Output,
+    ) -> io::Result<()> {
+        match segment.form {
+            Form::Chunks(chunk) => self.put_chunks(segment, chunk, &done, output),
+            Form::Compressed => self.put_compressed(segment, &done, output),
+            Form::Flat => self.put_plain(segment, &done.bytes, output),
+        }
+    }
+
+    /// Appends bytes as they are, the file's end inline where it can be.
+    fn put_plain(
+        &mut self,
+        segment: &Segment,
+        bytes: &[u8],
+        output: &mut Output,
+    ) -> io::Result<()> {
+        let inline = self.inline_end(segment);
+        let (whole, end) = bytes.split_at(bytes.len() - inline);
+        let begins = output.position();
+        output.append(whole)?;
+        self.end_plain(segment, begins, end, output)
+    }
+
+    /// Appends a segment that nobody has read yet, as it is, and says from where its bytes were.
+    pub(super) fn copy_plain(
+        &mut self,
+        segment: &Segment,
+        output: &mut Output,
+    ) -> io::Result<Origin> {
+        let Range { start, end } = segment.range;
+        let mut inline = vec![0; self.inline_end(segment)];
+        let whole = end - inline.len() as u64;
+        let begins = output.position();
+        let mut origin = Origin::Nowhere;
+        if start < whole {
+            origin = output.copy(&*segment.contents, start..whole)?;
+        }
+        if !inline.is_empty() {
+            segment.contents.read(whole, &mut inline)?;
+        }
+        self.end_plain(segment, begins, &inline, output)?;
+        Ok(origin)
+    }
+
+    /// How many bytes of a segment that is not compressed come with the inode.
+    fn inline_end(&self, segment: &Segment) -> usize {
+        let size = segment.range.end;
+        let tail = (size % BLOCK) as usize;
+        let inline = segment.last
+            && tail <= self.rooms[segment.at]
+            && size < LARGE
+            && !(self.options.dedupe && segment.form == Form::Compressed);
+        if inline { tail } else { 0 }
+    }
+
+    /// Of a segment that is not compressed all but `inline` has been appended, from `begins` on.
+    fn end_plain(
+        &mut self,
+        segment: &Segment,
+        begins: u64,
+        inline: &[u8],
+        output: &mut Output,
+    ) -> io::Result<()> {
+        let block = match output.position() == begins {
+            true => NO_BLOCK,
+            false => block_at(begins)?,
+        };
+        output.pad(BLOCK)?;
+        if !inline.is_empty() {
+            self.tails.file.write_all(inline)?;
+            let place = (self.tails.len, inline.len());
+            self.tails.places.insert(segment.at, place);
+            self.tails.len += inline.len() as u64;
+        }
+        self.extend([Extent {
+            start: segment.range.start,
+            len: segment.range.end - segment.range.start,
+            block,
+            packed: None,
+        }]);
+        Ok(())
+    }
+
+    fn put_compressed(
+        &mut self,
+        segment: &Segment,
+        done: &Done,
+        output: &mut Output,
+    ) -> io::Result<()> {
+        let start = segment.range.start;
+        let key = (done.hashes.first()).map(|&hash| (hash, done.bytes.len() as u64));
+        let stored = key.and_then(|key| self.stored_segments.get(&key));
+        // Only an end can be packed.
+        if let Some((extents, left)) = stored.filter(|(_, left)| *left == 0 || segment.last) {
+            self.left = *left;
+            self.extend_from(start, extents.clone());
+            return Ok(());
+        }
+        let first = block_at(output.position())?;
+        // For nothing but an end a file that is not compressed needs no index.
+        let is_plain = self.extents.iter().all(|extent| extent.packed.is_none());
+        let packed = done.packed.as_ref();
+        let extents = match packed.filter(|packed| !packed.pieces.is_empty() || !is_plain) {
+            None => {
+                self.put_plain(segment, &done.bytes, output)?;
+                vec![Extent {
+                    start: 0,
+                    len: done.bytes.len() as u64,
+                    block: first,
+                    packed: None,
+                }]
+            }
+            Some(packed) => {
+                output.append(&packed.blocks)?;
+                let (mut at, mut block) = (0, first);
+                let extent = |piece: &Piece| {
+                    let extent = Extent {
+                        start: at,
+                        len: piece.len,
+                        block,
+                        packed: piece.packed,
+                    };
+                    at += piece.len;
+                    block += piece.packed.map_or(blocks(piece.len) as u32, u32::from);
+                    extent
+                };
+                let extents: Vec<Extent> = packed.pieces.iter().map(extent).collect();
+                self.left = packed.left;
+                self.extend_from(start, extents.clone());
+                extents
+            }
+        };
+        if let Some(key) = key {
+            self.stored_segments.insert(key, (extents, self.left));
+        }
+        Ok(())
+    }
+
+    /// Adds the extents of a segment that begins at `start`.
+    fn extend_from(&mut self, start: u64, extents: Vec<Extent>) {
+        self.extend(extents.into_iter().map(|extent| Extent {
+            start: start + extent.start,
+            ..extent
+        }));
+    }
+
+    /// Adds extents to the file; those that are not compressed and follow each other are one.
+    fn extend(&mut self, extents: impl IntoIterator<Item = Extent>) {
+        for extent in extents {
+            match self.extents.last_mut() {
+                Some(last)
+                    if (last.packed, extent.packed) == (None, None)
+                        && last.len.is_multiple_of(BLOCK)
+                        && u64::from(last.block) + last.len / BLOCK == u64::from(extent.block) =>
+                {
+                    last.len += extent.len;
+                }
+                _ => self.extents.push(extent),
+            }
+        }
+    }
+
+    fn put_chunks(
+        &mut self,
+        segment: &Segment,
+        chunk: u64,
+        done: &Done,
+        output: &mut Output,
+    ) -> io::Result<()> {
+        if self.chunks.is_empty() {
+            self.chunks = vec![None; chunks(segment.contents.len(), chunk)];
+        }
+        let first = (segment.range.start / chunk) as usize;
+        for (number, bytes) in done.bytes.chunks(chunk as usize).enumerate() {
+            let key = done
+                .hashes
+                .get(number)
+                .map(|&hash| (hash, bytes.len() as u64));
+            let stored = key.and_then(|key| self.stored_chunks.get(&key)).copied();
+            let block = match stored {
+                Some(block) => block,
+                None => {
+                    let block = block_at(output.position())?;
+                    output.append(bytes)?;
+                    output.pad(BLOCK)?;
+                    if let Some(key) = key {
+                        self.stored_chunks.insert(key, block);
+                    }
+                    block
+                }
+            };
+            self.chunks[first + number] = Some(block);
+        }
+        Ok(())
+    }
+
+    /// What the file has whose last segment has been put, and how many bytes at its end are to be packed: where is to be told yet.
+    pub(super) fn body(&mut self, segment: &Segment) -> (Body, u64) {
+        let left = std::mem::take(&mut self.left);
+        (self.body_but(segment, left), left)
+    }
+
+    fn body_but(&mut self, segment: &Segment, left: u64) -> Body {
+        let size = segment.contents.len();
+        let extents = std::mem::take(&mut self.extents);
+        if let Form::Chunks(chunk) = segment.form {
+            return chunked(size, chunk, std::mem::take(&mut self.chunks));
+        }
+        match (&extents[..], self.options.compression.algorithm()) {
+            // Nothing of it is compressed: it needs no index.
+            ([extent], _) if extent.packed.is_none() && left == 0 => Body::Flat {
+                size,
+                block: extent.block,
+                inline: self.tails.places.contains_key(&segment.at),
+            },
+            (_, Some(algorithm)) => Body::Compressed {
+                size,
+                algorithm,
+                extents,
+                end: (left > 0).then_some(0),
+            },
+            _ => unreachable!("what is not compressed is in one piece"),
+        }
+    }
+}
+
+/// A file of chunks.
+pub(super) fn chunked(size: u64, chunk: u64, blocks: Vec<Option<u32>>) -> Body {
+    Body::Chunks {
+        size,
+        block_bits: (chunk / BLOCK).ilog2() as u8,
+        blocks,
+    }
+}
+
+/// The block that begins there.
+fn block_at(position: u64) -> io::Result<u32> {
+    u32::try_from(position / BLOCK)
+        .map_err(|_| io::Error::other("the image would have more than 16 TiB"))
+}
