@@ -3,10 +3,12 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use erofs::read::InFile;
+use lamfold::{FoldFrontend, SliceSource, SubstrateCtx};
 use pack::erofs::{Compression, Options};
 use pack::{Attributes, Kind, NodeId, Plan};
 
@@ -187,6 +189,63 @@ fn a_reader_of_others_has_the_same() {
                 assert!(same, "{way}: {}", path.display());
             }
         }
+    }
+}
+
+/// Of what is not compressed: that one knows no packed inode.
+#[test]
+fn another_reader_of_others_has_the_same() {
+    let dir = tree();
+    let root = dir.path().join("tree");
+    let plan = plan_of(&root);
+    let mut cache = lamfold::BlockCache::new(1 << 20);
+    let mut cx = SubstrateCtx {
+        cache: &mut cache,
+        verifier: &lamfold::NoVerifier,
+    };
+    let ways = ways().into_iter();
+    for (way, options) in ways.filter(|(_, options)| options.compression == Compression::None) {
+        let image = fs::read(written(&plan, &options, dir.path())).expect("read");
+        let mut read = lamfold_erofs::Erofs::open(SliceSource::new(&image), &mut cx).expect(way);
+        let mut pending = vec![(root.clone(), read.root())];
+        let mut files = 0;
+        while let Some((path, node)) = pending.pop() {
+            let meta = fs::symlink_metadata(&path).expect("attributes");
+            let found = read.metadata(node, &mut cx).expect(way);
+            assert_eq!(
+                found.mode,
+                meta.mode() & 0o7777,
+                "{way}: {}",
+                path.display()
+            );
+            if meta.is_dir() {
+                let entries = read.read_dir(node, &mut cx).expect(way);
+                let own = fs::read_dir(&path).expect("a directory");
+                assert_eq!(entries.len(), own.count(), "{way}: {}", path.display());
+                // Other names come as text that stands for them.
+                let named = entries
+                    .into_iter()
+                    .filter(|entry| !entry.name.contains('\u{fffd}'));
+                pending.extend(named.map(|entry| (path.join(entry.name), entry.node)));
+            } else if meta.is_symlink() {
+                let target = read.read_link(node, &mut cx).expect(way).expect("a link");
+                let own = fs::read_link(&path).expect("a link");
+                assert_eq!(target, own.as_os_str().as_bytes(), "{way}");
+            } else if meta.is_file() {
+                let own = fs::read(&path).expect("contents");
+                let mut bytes = vec![0; own.len()];
+                let mut done = 0;
+                while done < bytes.len() {
+                    let got = read.read_at(node, done as u64, &mut bytes[done..], &mut cx);
+                    let got = got.unwrap_or_else(|why| panic!("{way}: {}: {why}", path.display()));
+                    assert_ne!(got, 0, "{way}: {} is short", path.display());
+                    done += got;
+                }
+                assert!(bytes == own, "{way}: {}", path.display());
+                files += 1;
+            }
+        }
+        assert!(files > 20, "{way}: {files} files");
     }
 }
 
