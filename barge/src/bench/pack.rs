@@ -49,7 +49,7 @@ enum Column {
 }
 
 /// The rows of a cell.
-const FIGURES: [(&str, &str); 3] = [("size", "MiB"), ("time", "s"), ("processors", "s")];
+const FIGURES: [(&str, &str); 3] = [("size", "MiB"), ("time", "ms"), ("processors", "ms")];
 
 /// One image made.
 struct Made {
@@ -145,8 +145,8 @@ fn measure(
                 Ok(made) => {
                     let of_run = [
                         made.bytes as f64 / f64::from(1 << 20),
-                        made.took.as_secs_f64(),
-                        made.worked.as_secs_f64(),
+                        made.took.as_secs_f64() * 1e3,
+                        made.worked.as_secs_f64() * 1e3,
                     ];
                     for (row, figure) in figures.iter_mut().zip(of_run) {
                         row[column].push(figure);
