@@ -116,6 +116,10 @@ fn by_kernel(
     Err(Errno::ESTALE)
 }
 
+/// How often a handle is tried again for which there is no memory: Linux answers so as well while another node is being made that
+/// has got the number of one that is gone (`iget_locked()` in `fs/inode.c`).
+const AGAIN: usize = 100;
+
 fn open_on(
     device: &Arc<Device>,
     cx: &Cx<'_>,
@@ -129,7 +133,15 @@ fn open_on(
     device.brief(cx.patience)?;
     let tree = &device.tree;
     tree.act_as_server()?;
-    match tree.open(|| kernel.open(mount, OFlags::PATH)) {
+    let mut opened = tree.open(|| kernel.open(mount, OFlags::PATH));
+    for _ in 0..AGAIN {
+        if !matches!(opened, Err(Errno::ENOMEM)) {
+            break;
+        }
+        std::thread::yield_now();
+        opened = tree.open(|| kernel.open(mount, OFlags::PATH));
+    }
+    match opened {
         Ok(fd) => {
             let (node, _) = tree.enter(Some(device), fd, None)?;
             Ok((node.device().prefix == prefix && node.number() == id).then_some(node))
