@@ -172,13 +172,6 @@ impl Calls {
         }
     }
 
-    /// Nobody will answer a call: its server is lost, and the caller asks again.
-    pub fn lost(&mut self, number: usize) {
-        self.numbers.retain(|_, of| *of != number);
-        self.flights[number].awaited = false;
-        self.free(number);
-    }
-
     /// Takes a whole message from the server.
     pub fn receive(&mut self, message: &[u8]) -> Result<Received, Malformed> {
         let record = Record::new(message)?;

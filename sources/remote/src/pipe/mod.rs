@@ -11,7 +11,8 @@
 //!
 //! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them; `silence` gives up what is not
 //! answered. `cancel` and `asides` ask for what nobody waits for; `land` is for payloads that shall come to
-//! where they are wanted, `again` for what has to be asked again from where it is; `listen` is for who wants to hear what a server asks by itself; `state` is all that changes; a [`Half`] knows the protocol.
+//! where they are wanted, `again` for those that are sent again from where they are; `listen` is for who wants to hear what a
+//! server asks by itself; `state` is all that changes; a [`Half`] knows the protocol.
 //!
 //! What it lacks on purpose: how a session begins, reconnecting.
 //!
