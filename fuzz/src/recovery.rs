@@ -2,13 +2,13 @@
 //! asked, what comes, when the server is lost, and what the next one says of all that it is told.
 //!
 //! What must hold: requests of a recovery are no longer than was agreed on, and end; each request of the client is answered once,
-//! by the server or by what is known, or is sent again.
+//! by the server or by what is known, or is sent again, by the client itself if that has its payload.
 
 use std::collections::{HashMap, HashSet};
 
 use arbitrary::{Result, Unstructured};
-use p9::message::{HEADER, Header};
-use p9::recovery::{Asked, Failure, Record, Server};
+use p9::message::{HEADER, Header, WRITE_HEAD};
+use p9::recovery::{Asked, Failure, Record, Server, Unsent};
 use p9::{Data, Dialect, Fid, Kind, Names, Qid, QidType, Qids, Rmessage, Tag, Tmessage, Uid};
 
 const LINUX: Dialect = Dialect::Linux;
@@ -80,7 +80,13 @@ impl Session {
             (request.kind(), flushed)
         })?;
         self.flushed.extend(flushed);
-        match self.record.asked(message, self.up).expect("it is one") {
+        let asked = if kind == Kind::Write && input.arbitrary()? {
+            message.truncate(WRITE_HEAD);
+            self.record.lent(message, self.up)
+        } else {
+            self.record.asked(message, self.up)
+        };
+        match asked.expect("it is one") {
             Asked::Send => {
                 assert!(self.up);
                 self.flights.insert(tag, kind);
@@ -131,10 +137,18 @@ impl Session {
         if done.is_err() {
             return Ok(());
         }
-        let (messages, answers) = self.record.unsent();
+        let Unsent {
+            messages,
+            answers,
+            lent,
+        } = self.record.unsent();
         let sent: Vec<_> = messages.iter().map(|message| tag_of(message)).collect();
         assert!(sent.iter().all(|tag| self.flights.contains_key(tag)));
         self.answered(answers);
+        for tag in lent {
+            let flight = self.flights.remove(&tag.0);
+            assert_eq!(flight, Some(Kind::Write), "nobody lent it");
+        }
         assert!(
             sent.iter().all(|tag| self.flights.contains_key(tag)),
             "answered and sent"
@@ -143,7 +157,7 @@ impl Session {
         self.flights
             .retain(|tag, _| sent.contains(tag) || !flushed.contains(tag));
         assert_eq!(sent.len(), self.flights.len(), "neither");
-        assert!(self.record.unsent().0.is_empty());
+        assert!(self.record.unsent() == Unsent::default());
         self.up = true;
         Ok(())
     }

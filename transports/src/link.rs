@@ -54,6 +54,12 @@ pub trait Link: Send + Sync {
         Ok(sent)
     }
 
+    /// [`Link::send_vectored`] of messages, and of the payload that ends the last of them, which whoever sends it has until it
+    /// is answered: a connection that is made anew by itself keeps no copy of it, and has him send it again instead.
+    fn send_lent(&self, messages: &[u8], payload: &[u8], wait: bool) -> io::Result<usize> {
+        self.send_vectored(&[IoSlice::new(messages), IoSlice::new(payload)], wait)
+    }
+
     /// How payloads shall travel. Unless a connection says otherwise, along with what is around them.
     fn payloads(&self) -> Payloads {
         Payloads::INLINE

@@ -252,6 +252,11 @@ impl Client {
         }
     }
 
+    /// Nobody will answer a request: its server is lost, and the caller asks again.
+    pub fn lost(&mut self, tag: Tag) {
+        self.landed(tag);
+    }
+
     /// Takes a whole message from the server.
     #[inline]
     pub fn receive(&mut self, message: &[u8]) -> std::result::Result<Received, Malformed> {

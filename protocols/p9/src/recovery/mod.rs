@@ -28,7 +28,7 @@ use wire::Malformed;
 pub use self::again::{Failure, Recovery, Server};
 use self::doubt::is_doubtful;
 use self::session::{Session, State, fids_of};
-use crate::message::{HEADER, Header};
+use crate::message::{HEADER, Header, WRITE_HEAD};
 use crate::{Dialect, Fid, Kind, Qids, Rmessage, Tag, Tmessage};
 
 /// The dialect that all of this is about.
@@ -67,8 +67,21 @@ struct Flight {
     doubted: bool,
     /// A Twalk that is known to have succeeded, by the answer to what was built on it.
     implied: bool,
+    /// A Twrite whose payload its client has: the message is one of no bytes.
+    lent: bool,
     /// The latest time that the server had told of before.
     latest: (u64, u64),
+}
+
+/// What is to be done about what is in flight, when there is a server again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Unsent {
+    /// What is to be sent, in order; it counts as sent.
+    pub messages: Vec<Arc<Vec<u8>>>,
+    /// The answers of what need not be.
+    pub answers: Vec<Vec<u8>>,
+    /// What its client has to ask again ([`Record::lent`]), as if it had not yet.
+    pub lent: Vec<Tag>,
 }
 
 /// A request in flight, as recoveries have it.
@@ -122,6 +135,7 @@ impl Record {
             sent: up,
             doubted: false,
             implied: false,
+            lent: false,
             latest: self.session.latest,
         };
         self.take(tag);
@@ -130,6 +144,22 @@ impl Record {
             self.clones.insert(fid, tag);
         }
         Ok(if up { Asked::Send } else { Asked::Wait })
+    }
+
+    /// [`Record::asked`] of a Twrite whose payload its client has until it is answered: `head` is what stands before that. Not for
+    /// a file that is open to append, of which it could not be told how much was written.
+    pub fn lent(&mut self, mut head: Vec<u8>, up: bool) -> Result<Asked, Malformed> {
+        let header = Header::decode(&head)?;
+        if head.len() != WRITE_HEAD || header.number != Kind::Write.request() {
+            return Err(Malformed::new("expected the head of a Twrite"));
+        }
+        head[..4].copy_from_slice(&(WRITE_HEAD as u32).to_le_bytes());
+        head[WRITE_HEAD - 4..].fill(0);
+        let asked = self.asked(head, up)?;
+        if let Some(flight) = self.flights.get_mut(&header.tag) {
+            flight.lent = true;
+        }
+        Ok(asked)
     }
 
     /// How much of a reply's beginning [`Record::answered`] looks at: of data its head, of others all.
@@ -278,21 +308,27 @@ impl Record {
         answers
     }
 
-    /// What is to be sent yet, in order, and counts as sent from now on; and the answers of what need not be.
-    pub fn unsent(&mut self) -> (Vec<Arc<Vec<u8>>>, Vec<Vec<u8>>) {
-        let (mut messages, mut answers) = (Vec::new(), Vec::new());
+    /// What has not been sent to this server yet.
+    pub fn unsent(&mut self) -> Unsent {
+        let mut unsent = Unsent::default();
         for InFlight { tag, message, .. } in self.in_order(|flight| !flight.sent) {
             if let Some(answer) = self.answer_of_stale(&message) {
                 self.take(tag);
-                answers.push(answer);
+                unsent.answers.push(answer);
                 continue;
             }
-            if let Some(flight) = self.flights.get_mut(&tag) {
-                (flight.sent, flight.doubted) = (true, false);
+            match self.flights.get_mut(&tag) {
+                Some(flight) if flight.lent => {
+                    self.take(tag);
+                    unsent.lent.push(tag);
+                    continue;
+                }
+                Some(flight) => (flight.sent, flight.doubted) = (true, false),
+                None => {}
             }
-            messages.push(message);
+            unsent.messages.push(message);
         }
-        (messages, answers)
+        unsent
     }
 
     /// How many fids are stale.

@@ -1,8 +1,9 @@
 //! Sessions that go on over another connection: every request that must not be done twice, done and not done when its
 //! answer is lost; and what a session has.
 
+use p9::message::write_head;
 use p9::numbers::{Getattr, Lopen, lock_kind, lock_status};
-use p9::recovery::{Asked, Failure, Record, Recovery};
+use p9::recovery::{Asked, Failure, Record, Recovery, Unsent};
 use p9::server::{Options, Server};
 use p9::{Data, Dialect, Fid, Names, Rmessage, Tag, Tmessage, Uid};
 use vfs::Errno;
@@ -141,7 +142,11 @@ impl Client {
 
     fn end(&mut self, recovery: Recovery) -> Vec<Rmessage<'static>> {
         let mut answers = self.record.end(recovery);
-        let (messages, more) = self.record.unsent();
+        let Unsent {
+            messages,
+            answers: more,
+            ..
+        } = self.record.unsent();
         answers.extend(more);
         for message in messages {
             let (tag, request) = Tmessage::decode(LINUX, &message).expect("ours");
@@ -379,6 +384,79 @@ fn what_is_appended_is_appended_once_and_whole() {
             },
             "{done}"
         );
+    }
+}
+
+/// Asks a write of `data`, of which the record gets the head.
+fn lend(client: &mut Client, fid: u32, data: &[u8]) -> Tag {
+    let tag = client.tag();
+    let head = write_head(tag, Fid(fid), 0, data.len() as u32);
+    assert_eq!(client.record.lent(head.to_vec(), true), Ok(Asked::Send));
+    tag
+}
+
+#[test]
+fn what_was_lent_is_its_clients_to_ask_again() {
+    let mut client = Client::new();
+    client.create(1, "there", Lopen::RDWR);
+    client.create(2, "gone", Lopen::RDWR);
+    let answered = lend(&mut client, 1, b"answered");
+    let reply = client.net.send(answered, &write(1, 0, b"answered"));
+    let reply = encoded(answered, &reply);
+    client.record.answered(&reply).expect("noted");
+    let (lent, of_stale, cancelled) = (
+        lend(&mut client, 1, b"lent"),
+        lend(&mut client, 2, b"stale"),
+        lend(&mut client, 1, b"cancelled"),
+    );
+    let (dirfid, name, flags) = (ROOT, &b"gone"[..], 0);
+    let unlink = Tmessage::Unlinkat {
+        dirfid,
+        name,
+        flags,
+    };
+    assert_eq!(errno(&client.net.send(Tag(900), &unlink)), None);
+    client.record.lost();
+    let mut flush = Vec::new();
+    Tmessage::Flush { oldtag: cancelled }.encode(LINUX, Tag(901), &mut flush);
+    let flushed = client.record.asked(flush, false);
+    assert!(matches!(flushed, Ok(Asked::Answer(_))));
+    let tag = client.tag();
+    let head = write_head(tag, Fid(1), 4, 4).to_vec();
+    assert_eq!(client.record.lent(head, false), Ok(Asked::Wait));
+
+    client.net = silent(&client.server);
+    let mut recovery = client.record.begin();
+    recovery.run(&mut Over(&client.net)).expect("gone on");
+    assert_eq!(client.record.end(recovery), Vec::<Vec<u8>>::new());
+    let unsent = client.record.unsent();
+    assert!(unsent.messages.is_empty());
+    assert_eq!(unsent.lent, [lent, tag]);
+    let errno = Errno::ESTALE.raw().into();
+    assert_eq!(
+        unsent.answers,
+        [encoded(of_stale, &Rmessage::Lerror { errno })]
+    );
+    assert_eq!(client.record.unsent(), Unsent::default());
+    // As it had not been asked before.
+    let head = write_head(of_stale, Fid(2), 0, 5).to_vec();
+    let refused = encoded(of_stale, &Rmessage::Lerror { errno });
+    assert_eq!(client.record.lent(head, true), Ok(Asked::Answer(refused)));
+}
+
+#[test]
+fn only_the_head_of_a_write_is_taken_for_one() {
+    let mut record = Record::default();
+    let head = write_head(Tag(1), Fid(1), 0, 5);
+    let mut read = head;
+    read[4] = 116;
+    for (what, head) in [
+        ("less", &head[..22]),
+        ("nothing", &[]),
+        ("more", &[head, head].concat()),
+        ("another", &read),
+    ] {
+        assert!(record.lent(head.to_vec(), true).is_err(), "{what}");
     }
 }
 

@@ -52,6 +52,10 @@ impl Half for Calls {
         head.into()
     }
 
+    fn lost(&mut self, _: usize) {
+        unreachable!("its connections are not made anew by links");
+    }
+
     #[inline]
     fn receive(
         &mut self,
@@ -258,6 +262,7 @@ impl Conn {
             flight.kept = self.submit(&pipe, cx.caller, flight.xid, ask);
         };
         match came {
+            Came::Again => unreachable!("nobody lent its payload"),
             Came::Whole(reply) => {
                 let body = Body::of(reply.bytes())?;
                 let answer = self.checked(ask.answer(body.bytes()))?;
@@ -301,6 +306,7 @@ impl Conn {
             reply: ask.room(),
             payload: payload.len(),
             zeros: wire::padding(payload.len()),
+            lent: false,
         };
         let ticket = pipe.submit_as(shape, |calls, queue| {
             Ok((calls.call(xid, caller, ask, queue)?, payload))

@@ -154,6 +154,7 @@ impl RemoteFile {
                 return Ok(got);
             };
             let come = came.map(|(came, own)| match came {
+                Came::Again => unreachable!("nobody lent its payload"),
                 Came::Landed((), come) => come,
                 Came::Whole(reply) => {
                     let data = reply.data();
@@ -184,11 +185,16 @@ impl RemoteFile {
     /// Writes `data`, and says how much of its beginning the server took, and why not more. Several messages are
     /// in flight at a time, so what is behind a failure may be written too; not where each goes to the end.
     fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
-        let at_a_time = match self.flags.contains(OpenFlags::APPEND) {
-            true => 1,
-            false => AT_A_TIME,
-        };
+        let appends = self.flags.contains(OpenFlags::APPEND);
+        let at_a_time = if appends { 1 } else { AT_A_TIME };
         let pipe = &self.wire().pipe;
+        let ask = |behind: usize, piece| {
+            let write = self.ask_write(offset, behind, piece)?;
+            match appends {
+                true => pipe.submit(&write),
+                false => pipe.lend(&write),
+            }
+        };
         let mut pieces = data.chunks(self.opened.io()).peekable();
         let mut flight = VecDeque::new();
         let (mut asked, mut written) = (0, 0);
@@ -197,20 +203,31 @@ impl RemoteFile {
                 && let Some(piece) =
                     pieces.next_if(|piece| flight.is_empty() || pipe.has_room(piece.len()))
             {
-                let write = self.ask_write(offset, asked, piece);
-                match write.and_then(|write| pipe.submit(&write)) {
-                    Ok(ticket) => flight.push_back((piece.len(), ticket)),
+                match ask(asked, piece) {
+                    Ok(ticket) => flight.push_back((piece, ticket)),
                     Err(errno) => return (written, Err(errno)),
                 }
                 asked += piece.len();
             }
-            let Some((len, ticket)) = flight.pop_front() else {
+            let Some((piece, ticket)) = flight.pop_front() else {
                 return (written, Ok(()));
             };
-            match pipe.wait_in(cx, ticket).and_then(|reply| count(&reply)) {
+            let reply = match pipe.wait_lent(cx, ticket) {
+                // All before it has been written.
+                Ok(None) => match cx.call.check().and_then(|()| ask(written, piece)) {
+                    Ok(ticket) => {
+                        flight.push_front((piece, ticket));
+                        continue;
+                    }
+                    Err(errno) => Err(errno),
+                },
+                Ok(Some(reply)) => count(&reply),
+                Err(errno) => Err(errno),
+            };
+            match reply {
                 Ok(count) => {
                     written += count;
-                    if count < len {
+                    if count < piece.len() {
                         return (written, Ok(()));
                     }
                 }

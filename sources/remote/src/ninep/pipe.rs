@@ -72,6 +72,10 @@ impl Half for Client {
         Client::landed(self, tag(number));
     }
 
+    fn lost(&mut self, number: usize) {
+        Client::lost(self, tag(number));
+    }
+
     #[inline]
     fn receive(
         &mut self,
@@ -171,6 +175,16 @@ impl Pipe {
     /// Errs if the dialect lacks it (`EOPNOTSUPP`), it is too long (`EMSGSIZE`), too many are in flight
     /// (`ENOBUFS`), or the connection has failed.
     pub fn submit(&self, request: &Tmessage<'_>) -> Result<Ticket<'_>> {
+        self.submit_shaped(request, false)
+    }
+
+    /// [`Pipe::submit`] of a write whose payload the caller has for as long as it waits, by [`Pipe::wait_lent`]: nobody else need
+    /// keep it. Not to a file that is open to append.
+    pub(super) fn lend(&self, write: &Tmessage<'_>) -> Result<Ticket<'_>> {
+        self.submit_shaped(write, true)
+    }
+
+    fn submit_shaped(&self, request: &Tmessage<'_>, lent: bool) -> Result<Ticket<'_>> {
         let (reply, payload) = match request {
             Tmessage::Read { count, .. } | Tmessage::Readdir { count, .. } => {
                 (DATA_HEAD + *count as usize, 0)
@@ -183,6 +197,7 @@ impl Pipe {
             reply,
             payload,
             zeros,
+            lent,
         };
         self.submit_as(shape, |client, queue| {
             let (tag, payload) = client.request(request, queue)?;

@@ -39,6 +39,9 @@ pub trait Half: Send + 'static {
     /// Takes a message of which [`Half::apart`] has told, now that its payload has come behind `head`.
     fn landed(&mut self, number: usize, head: &[u8]) -> Self::Head;
 
+    /// Nobody will answer a request: its server is lost, and whoever asked asks again.
+    fn lost(&mut self, number: usize);
+
     /// Takes a whole message from the server. Where servers ask as well, what they are answered goes to `to`.
     fn receive(
         &mut self,

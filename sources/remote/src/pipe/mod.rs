@@ -11,13 +11,15 @@
 //!
 //! What is queued leaves by `send`; replies come by `input`, and `wait` says who takes them; `silence` gives up what is not
 //! answered. `cancel` and `asides` ask for what nobody waits for; `land` is for payloads that shall come to
-//! where they are wanted; `listen` is for who wants to hear what a server asks by itself; `state` is all that changes; a [`Half`] knows the protocol.
+//! where they are wanted, `again` for those that are sent again from where they are; `listen` is for who wants to hear what a
+//! server asks by itself; `state` is all that changes; a [`Half`] knows the protocol.
 //!
 //! What it lacks on purpose: how a session begins, reconnecting.
 //!
 //! Lock order: the pipe's one mutex, never held across a system call but for wake-ups. The two roles
 //! that move bytes (sending, receiving) are taken and given back under it.
 
+mod again;
 mod asides;
 mod cancel;
 mod half;
@@ -39,6 +41,7 @@ use transports::{Link, Payloads};
 use vfs::copies::copied;
 use vfs::{Cx, Errno, Result};
 
+pub(crate) use self::again::Again;
 use self::asides::Asides;
 pub(crate) use self::half::{Apart, Half, Received};
 use self::input::Input;
@@ -135,6 +138,8 @@ pub(crate) struct Shape {
     pub(crate) payload: usize,
     /// How many zeros follow these.
     pub(crate) zeros: usize,
+    /// Whether the caller has the payload until he has the reply, and can be asked for it again.
+    pub(crate) lent: bool,
 }
 
 impl Shape {
@@ -242,7 +247,7 @@ impl<H: Half> Pipe<H> {
         let (number, payload) = encode(half, queue)?;
         state.begin(number, Who::Ticket, shape);
         if separate {
-            drop(self.send_with(state, payload, shape.zeros));
+            drop(self.send_with(state, payload, shape));
         } else {
             copied(payload.len());
             state.queue.extend_from_slice(payload);
@@ -260,6 +265,13 @@ impl<H: Half> Pipe<H> {
     pub fn wait_in(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
         self.watch(cx.call, &ticket);
         self.wait(ticket)
+    }
+
+    /// [`Pipe::wait_in`] for what was lent ([`Shape::lent`]). Nothing if its server is lost, and it is to be asked again: then what
+    /// was asked may be done or not, and what is done of it is done again.
+    pub(crate) fn wait_lent(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Option<Reply<H>>> {
+        self.watch(cx.call, &ticket);
+        self.wait_whole(ticket)
     }
 
     /// [`Pipe::wait_in`] for what may take as long as others please.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use transports::Interest;
 
 use super::state::Guard;
-use super::{ECONNRESET, Half, Pipe};
+use super::{ECONNRESET, Half, Pipe, Shape};
 
 impl<H: Half> Pipe<H> {
     /// Sends what is queued, unless another does already: it will. Without `patient`, only what goes at
@@ -25,19 +25,19 @@ impl<H: Half> Pipe<H> {
         self.stop_sending(state)
     }
 
-    /// Sends what is queued and `payload` right behind it, and as many zeros. The sending role is free.
+    /// Sends what is queued and `payload` right behind it, and the zeros that `shape` has. The sending role is free.
     pub(super) fn send_with<'a>(
         &'a self,
         mut state: Guard<'a, H>,
         payload: &[u8],
-        zeros: usize,
+        shape: Shape,
     ) -> Guard<'a, H> {
         state.sending = true;
         let mut queued = state.take_queue();
         // Before anything that others queue meanwhile.
-        state.queue.resize(zeros, 0);
+        state.queue.resize(shape.zeros, 0);
         drop(state);
-        let sent = self.send_pieces(&queued, payload, true);
+        let sent = self.send_pieces(&queued, payload, shape.lent, true);
         queued.clear();
         state = self.state();
         state.spare = queued;
@@ -53,7 +53,7 @@ impl<H: Half> Pipe<H> {
         while !state.queue.is_empty() && !state.is_failed() {
             let mut queued = state.take_queue();
             drop(state);
-            let sent = self.send_pieces(&queued, &[], patient);
+            let sent = self.send_pieces(&queued, &[], false, patient);
             state = self.state();
             match sent {
                 Ok(sent) if sent < queued.len() => {
@@ -82,8 +82,14 @@ impl<H: Half> Pipe<H> {
         state
     }
 
-    /// Sends both, one behind the other, and says how many bytes; all of them if `patient`.
-    fn send_pieces(&self, one: &[u8], other: &[u8], patient: bool) -> io::Result<usize> {
+    /// Sends both, one behind the other, and says how many bytes; all of them if `patient`. The other may be `lent`.
+    fn send_pieces(
+        &self,
+        one: &[u8],
+        other: &[u8],
+        lent: bool,
+        patient: bool,
+    ) -> io::Result<usize> {
         let whole = one.len() + other.len();
         let mut sent = 0;
         let mut stuck = None;
@@ -92,6 +98,8 @@ impl<H: Half> Pipe<H> {
             let tail = &other[sent.saturating_sub(one.len())..];
             let more = if tail.is_empty() {
                 self.link.send(head, false)
+            } else if lent {
+                self.link.send_lent(head, tail, false)
             } else {
                 let pieces = [IoSlice::new(head), IoSlice::new(tail)];
                 self.link.send_vectored(&pieces, false)

@@ -88,6 +88,8 @@ pub(crate) enum Came<H: Half> {
     Whole(Reply<H>),
     /// As what is kept of its head, and its payload, so many bytes, in the memory that was lent for it.
     Landed(H::Head, usize),
+    /// Not at all: its server is lost, and what was lent for it is to be sent again.
+    Again,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -154,6 +156,23 @@ impl<H: Half> State<H> {
         let head = self.half.landed(number, head);
         self.ended(number);
         self.slots[number].reply = Some(Ok(Came::Landed(head, len)));
+    }
+
+    /// The server that was asked `number` is lost, and its payload with it.
+    pub(super) fn lost(&mut self, number: usize) {
+        if !self.slots.get(number).is_some_and(|slot| slot.in_flight) {
+            return;
+        }
+        self.half.lost(number);
+        self.ended(number);
+        let slot = &mut self.slots[number];
+        if slot.who != Who::Ticket {
+            return self.half.release(number);
+        }
+        slot.reply = Some(Ok(Came::Again));
+        if let Some(bell) = slot.bell.as_ref().filter(|_| slot.waits) {
+            bell.notify_one();
+        }
     }
 
     #[inline]

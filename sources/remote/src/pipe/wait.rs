@@ -5,18 +5,25 @@ use vfs::{Errno, Result};
 use super::input::{Input, Reply};
 use super::land::{Landing, is_any, memory};
 use super::state::{Guard, State, Who};
-use super::{Came, ECONNRESET, Half, POISON, Pipe, Received, Ticket};
+use super::{Again, Came, ECONNRESET, Half, POISON, Pipe, Received, Ticket};
 #[cfg(doc)]
 use crate::Silence;
 
 impl<H: Half> Pipe<H> {
     /// Waits for the reply. Errs as the server says, if the connection has failed, or if it took too long ([`Silence`]).
     pub fn wait(&self, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
+        let reply = self.wait_whole(ticket)?;
+        Ok(reply.expect("nobody lent its payload"))
+    }
+
+    /// The same for what may have been lent; nothing if it is to be asked again.
+    pub(super) fn wait_whole(&self, ticket: Ticket<'_, H>) -> Result<Option<Reply<H>>> {
         assert!(std::ptr::eq(self, ticket.pipe), "a ticket of another pipe");
         let number = ticket.number;
         std::mem::forget(ticket);
         match self.wait_for(number, &mut [])? {
-            Came::Whole(reply) => Ok(reply),
+            Came::Whole(reply) => Ok(Some(reply)),
+            Came::Again => Ok(None),
             Came::Landed(..) => unreachable!("nobody lent memory for it"),
         }
     }
@@ -109,7 +116,12 @@ impl<H: Half> Pipe<H> {
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => input.restart(),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
+                input.restart();
+                for number in Again::numbers(&error) {
+                    state.lost(number);
+                }
+            }
             Err(error) => self.fail(&mut state, ECONNRESET, &error),
         }
         state

@@ -21,8 +21,8 @@ use vfs::{
 use crate::net::Served;
 
 /// A tree, and whoever serves it at the moment.
-struct Place {
-    fs: Arc<Memory>,
+pub(crate) struct Place {
+    pub(crate) fs: Arc<Memory>,
     now: Mutex<Option<(Served, Vec<Arc<StreamLink>>)>>,
 }
 
@@ -62,7 +62,7 @@ impl Link for Cuttable {
 }
 
 impl Place {
-    fn new() -> Arc<Place> {
+    pub(crate) fn new() -> Arc<Place> {
         let place = Arc::new(Place {
             fs: Memory::new(vfs_testkit::clock()),
             now: Mutex::new(None),
@@ -71,13 +71,13 @@ impl Place {
         place
     }
 
-    fn begin(&self) {
+    pub(crate) fn begin(&self) {
         let served = Served::of(self.fs.clone());
         *self.now.lock().expect("no panic") = Some((served, Vec::new()));
     }
 
     /// The server is killed.
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         let gone = self.now.lock().expect("no panic").take();
         if let Some((served, links)) = gone {
             links.iter().for_each(|link| link.hang_up());
@@ -91,7 +91,7 @@ impl Place {
         self.begin();
     }
 
-    fn dial(&self) -> io::Result<Box<dyn Link>> {
+    pub(crate) fn dial(&self) -> io::Result<Box<dyn Link>> {
         match &mut *self.now.lock().expect("no panic") {
             Some((served, links)) => {
                 let link = Arc::new(served.link());
@@ -102,7 +102,7 @@ impl Place {
         }
     }
 
-    fn connect(self: &Arc<Place>, retry: Retry) -> Arc<Remote9p> {
+    pub(crate) fn connect(self: &Arc<Place>, retry: Retry) -> Arc<Remote9p> {
         let place = self.clone();
         let dial = Box::new(move || place.dial());
         let link = LastingLink::new(self.dial().expect("dialled"), dial, retry).expect("a link");
@@ -110,7 +110,7 @@ impl Place {
     }
 }
 
-fn with<T>(what: impl FnOnce(&Cx<'_>) -> T) -> T {
+pub(crate) fn with<T>(what: impl FnOnce(&Cx<'_>) -> T) -> T {
     let call = Call::detached();
     what(&Cx::new(&Caller::ROOT, &call))
 }
@@ -119,11 +119,11 @@ fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).expect("a name")
 }
 
-fn root(fs: &dyn FileSystem) -> Arc<dyn Node> {
+pub(crate) fn root(fs: &dyn FileSystem) -> Arc<dyn Node> {
     with(|cx| fs.root(cx)).expect("a root")
 }
 
-fn create(dir: &dyn Node, text: &str, flags: OpenFlags) -> Arc<dyn File> {
+pub(crate) fn create(dir: &dyn Node, text: &str, flags: OpenFlags) -> Arc<dyn File> {
     let made = with(|cx| dir.create(cx, name(text), flags, Mode::exactly(0o644)));
     made.expect(text).1
 }
@@ -133,17 +133,17 @@ fn mkdir(dir: &dyn Node, text: &str) -> Arc<dyn Node> {
     made.expect(text).node
 }
 
-fn read(file: &dyn File) -> Result<Vec<u8>, Errno> {
+pub(crate) fn read(file: &dyn File) -> Result<Vec<u8>, Errno> {
     let mut sink = VecSink::new(1 << 20);
     with(|cx| file.read(cx, 0, 1 << 20, &mut sink))?;
     Ok(sink.into_bytes())
 }
 
-fn write(file: &dyn File, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+pub(crate) fn write(file: &dyn File, offset: u64, data: &[u8]) -> Result<usize, Errno> {
     with(|cx| file.write(cx, offset, &mut SlicePayload::new(data)))
 }
 
-const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+pub(crate) const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 #[test]
 fn what_is_open_goes_on_where_it_was() {

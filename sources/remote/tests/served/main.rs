@@ -12,6 +12,7 @@ mod hostile;
 mod in_flight;
 mod landing;
 mod lasting;
+mod lent;
 mod net;
 mod nfs;
 mod pages;

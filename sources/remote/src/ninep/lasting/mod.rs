@@ -4,6 +4,9 @@
 //! again what the session has, and what was in flight is sent again; who speaks through the link sees none of it but
 //! the time it takes. Meanwhile requests are taken and wait, and who cancels is answered at once.
 //!
+//! A request is copied, to be sent again; but not the payload of a write that its sender has until it is answered, who is told to
+//! send it again himself (`pipe::Again`).
+//!
 //! It is used by the client half here, and by whoever stands between another client and a server.
 //!
 //! `send` is one way, `receive` the other, `renew` makes connections; `relay` is for another client.
@@ -24,6 +27,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use p9::Tag;
 use p9::recovery::Record;
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Interest, Link, Payloads, Ready};
@@ -62,6 +66,8 @@ struct State {
     up: bool,
     /// Whole messages that are not the server's.
     answers: VecDeque<u8>,
+    /// What was lent to us and went to a server that is lost.
+    again: Vec<Tag>,
     /// What the server said while it was told what was in flight.
     early: VecDeque<u8>,
     outage: Option<Outage>,
@@ -93,6 +99,7 @@ impl LastingLink {
                 epoch: 0,
                 up: true,
                 answers: VecDeque::new(),
+                again: Vec::new(),
                 early: VecDeque::new(),
                 outage: None,
                 failed: None,
@@ -163,11 +170,16 @@ impl Link for LastingLink {
     }
 
     fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {
-        self.send_pieces(&[IoSlice::new(bytes)], wait)
+        self.send_pieces(&[IoSlice::new(bytes)], 0, wait)
     }
 
     fn send_vectored(&self, pieces: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
-        self.send_pieces(pieces, wait)
+        self.send_pieces(pieces, 0, wait)
+    }
+
+    fn send_lent(&self, messages: &[u8], payload: &[u8], wait: bool) -> io::Result<usize> {
+        let pieces = [IoSlice::new(messages), IoSlice::new(payload)];
+        self.send_pieces(&pieces, payload.len(), wait)
     }
 
     /// Without a server everything can be sent.
@@ -178,7 +190,8 @@ impl Link for LastingLink {
         time: Option<Duration>,
     ) -> io::Result<Ready> {
         let state = self.state();
-        let read = interest.read && !(state.answers.is_empty() && state.early.is_empty());
+        let quiet = state.answers.is_empty() && state.again.is_empty() && state.early.is_empty();
+        let read = interest.read && !quiet;
         let write = interest.write && !state.up;
         if read || write {
             return Ok(Ready {

@@ -9,6 +9,7 @@ use p9::recovery::Record;
 use transports::{Interest, Link, Ready, TICK};
 
 use super::{LastingLink, POISON};
+use crate::pipe::Again;
 
 /// What is known of the message that is coming.
 #[derive(Default)]
@@ -29,6 +30,11 @@ impl LastingLink {
             }
             if incoming.seen == 0 && !state.answers.is_empty() {
                 return state.answers.read(buf);
+            }
+            if incoming.seen == 0 && !state.again.is_empty() {
+                let again = std::mem::take(&mut state.again);
+                let numbers = again.into_iter().map(|tag| tag.0.into());
+                return Err(Again(numbers.collect()).into());
             }
             if !state.early.is_empty() {
                 let got = state.early.read(buf)?;

@@ -84,8 +84,10 @@ impl LastingLink {
         link: &Arc<dyn Link>,
     ) -> io::Result<()> {
         loop {
-            let (messages, answers) = state.record.unsent();
-            state.answers.extend(answers.into_iter().flatten());
+            let unsent = state.record.unsent();
+            state.answers.extend(unsent.answers.into_iter().flatten());
+            state.again.extend(unsent.lent);
+            let messages = unsent.messages;
             if messages.is_empty() {
                 let stale = state.record.stale();
                 if stale > 0 {

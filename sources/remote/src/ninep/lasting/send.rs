@@ -28,10 +28,16 @@ struct Run {
 }
 
 impl LastingLink {
-    pub(super) fn send_pieces(&self, pieces: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
+    /// Of `pieces` the last `lent` bytes are a payload that whoever sends it has until it is answered.
+    pub(super) fn send_pieces(
+        &self,
+        pieces: &[IoSlice<'_>],
+        lent: usize,
+        wait: bool,
+    ) -> io::Result<usize> {
         let mut runs = self.runs.lock().expect(POISON);
         let Runs { all, stuck } = &mut *runs;
-        self.note(all, pieces)?;
+        self.note(all, pieces, lent)?;
         let mut done = 0;
         while let Some(run) = all.front_mut() {
             if let Some((epoch, link)) = &run.via
@@ -64,8 +70,13 @@ impl LastingLink {
         Ok(done)
     }
 
-    /// Takes note of the messages that were not given before.
-    fn note(&self, runs: &mut VecDeque<Run>, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+    /// Takes note of the messages that were not given before. What is `lent` ends the last of them.
+    fn note(
+        &self,
+        runs: &mut VecDeque<Run>,
+        pieces: &[IoSlice<'_>],
+        lent: usize,
+    ) -> io::Result<()> {
         let total: usize = pieces.iter().map(|piece| piece.len()).sum();
         let mut at: usize = runs.iter().map(|run| run.len).sum();
         while at < total {
@@ -78,13 +89,18 @@ impl LastingLink {
                 size[behind..behind + part.len()].copy_from_slice(part);
             });
             let len = whole((u32::from_le_bytes(size) as usize).max(HEADER))?;
+            let lent = if at + len == total { lent } else { 0 };
+            let kept = len.saturating_sub(lent);
             let mut state = self.state();
             let mut message = state.record.buffer();
-            copied(len);
-            message.reserve_exact(len);
-            gather(pieces, at, len, |part, _| message.extend_from_slice(part));
+            copied(kept);
+            message.reserve_exact(kept);
+            gather(pieces, at, kept, |part, _| message.extend_from_slice(part));
             let up = state.up;
-            let asked = state.record.asked(message, up);
+            let asked = match lent {
+                0 => state.record.asked(message, up),
+                _ => state.record.lent(message, up),
+            };
             let via = match asked.map_err(|what| io::Error::new(ErrorKind::InvalidInput, what))? {
                 Asked::Send => Some((state.epoch, state.link.clone())),
                 Asked::Wait => None,

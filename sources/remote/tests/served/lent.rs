@@ -1,0 +1,184 @@
+//! Writes whose payloads nobody has but their callers, when their server is lost.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use p9::message::write_head;
+use p9::{Dialect, Fid, Rmessage, Tag, Tmessage};
+use remote::ninep::{LastingLink, Options, Remote9p, Retry};
+use sys::payload::{SlicePayload, VecSink};
+use transports::{Interest, Link, Payloads, Ready, StreamLink};
+use vfs::{Call, Caller, Cx, Errno, File, OpenFlags, Want};
+use vfs_testkit::bed::pattern;
+
+use crate::lasting::{BOTH, Place, create, root, with, write};
+
+/// From where on they are lent, one message, and some of them with a part of one.
+const SIZES: [usize; 3] = [8 << 10, 256 << 10, (5 << 20) + 3];
+
+/// A link that is lost with the next answer that comes.
+struct Deaf(Box<dyn Link>, Arc<AtomicBool>);
+
+impl Link for Deaf {
+    fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+        let got = self.0.recv(buf, wait)?;
+        if self.1.swap(false, Ordering::SeqCst) {
+            self.0.hang_up();
+            return Ok(0);
+        }
+        Ok(got)
+    }
+    fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {
+        self.0.send(bytes, wait)
+    }
+    fn send_vectored(&self, pieces: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        self.0.send_vectored(pieces, wait)
+    }
+    fn payloads(&self) -> Payloads {
+        self.0.payloads()
+    }
+    fn wait(
+        &self,
+        interest: Interest,
+        wake: BorrowedFd<'_>,
+        time: Option<Duration>,
+    ) -> io::Result<Ready> {
+        self.0.wait(interest, wake, time)
+    }
+    fn end_input(&self) {
+        self.0.end_input();
+    }
+    fn hang_up(&self) {
+        self.0.hang_up();
+    }
+    fn peer(&self) -> &str {
+        "a server"
+    }
+    fn peer_addr(&self) -> Option<std::net::IpAddr> {
+        None
+    }
+}
+
+/// All of a file.
+fn content(file: &dyn File) -> Vec<u8> {
+    let mut sink = VecSink::new(8 << 20);
+    with(|cx| file.read(cx, 0, 8 << 20, &mut sink)).expect("read");
+    sink.into_bytes()
+}
+
+#[test]
+fn a_write_whose_answer_is_lost_is_written_from_its_callers_memory() {
+    let place = Place::new();
+    let deaf = Arc::new(AtomicBool::new(false));
+    let dial = {
+        let (place, deaf) = (place.clone(), deaf.clone());
+        move || -> io::Result<Box<dyn Link>> { Ok(Box::new(Deaf(place.dial()?, deaf.clone()))) }
+    };
+    let link = LastingLink::new(dial().expect("dialled"), Box::new(dial), Retry::Forever);
+    let fs = Remote9p::connect(link.expect("a link"), Options::default()).expect("attached");
+    let top = root(&*fs);
+    for (flags, what) in [(BOTH, "at"), (BOTH | OpenFlags::APPEND, "append")] {
+        for size in SIZES {
+            let file = create(&*top, &format!("{what}{size}"), flags);
+            let data = pattern(size, 7);
+            let mut written = 0;
+            while written < size {
+                deaf.store(true, Ordering::SeqCst);
+                // Of what is appended the server may have taken a part, and says so.
+                written += write(&*file, written as u64, &data[written..]).expect("written");
+                assert!(!deaf.load(Ordering::SeqCst), "nothing was lost");
+            }
+            assert!(content(&*file) == data, "{what} {size}");
+        }
+    }
+}
+
+#[test]
+fn what_is_written_without_a_server_is_there_when_there_is_one() {
+    let place = Place::new();
+    let fs = place.connect(Retry::Forever);
+    let top = root(&*fs);
+    let files = SIZES.map(|size| (create(&*top, &format!("f{size}"), BOTH), pattern(size, 9)));
+    place.end();
+    thread::scope(|scope| {
+        for (file, data) in &files {
+            scope.spawn(move || assert_eq!(write(&**file, 0, data), Ok(data.len())));
+        }
+        place.begin();
+    });
+    for (file, data) in &files {
+        assert!(content(&**file) == *data);
+    }
+}
+
+/// What was its caller's memory may be anything by then.
+#[test]
+fn a_write_that_was_given_up_is_not_written_when_there_is_a_server() {
+    let place = Place::new();
+    let fs = place.connect(Retry::Forever);
+    let file = create(&*root(&*fs), "f", BOTH);
+    place.end();
+    let call = Arc::new(Call::parkable(std::task::Waker::noop().clone()));
+    let writes = {
+        let (call, file) = (call.clone(), file.clone());
+        thread::spawn(move || {
+            let data = pattern(256 << 10, 7);
+            let cx = Cx::new(&Caller::ROOT, &call);
+            file.write(&cx, 0, &mut SlicePayload::new(&data))
+        })
+    };
+    while !writes.is_finished() {
+        call.cancel();
+        thread::yield_now();
+    }
+    assert_eq!(writes.join().expect("no panic"), Err(Errno::EINTR));
+    place.begin();
+    let attr = with(|cx| file.attr(cx, Want::STAT)).expect("there");
+    assert_eq!(attr.size, 0);
+    assert_eq!(write(&*file, 0, &[1; 9000]), Ok(9000));
+}
+
+/// Whoever lent it has been answered: he is not asked again, though the server has not even heard all of it.
+#[test]
+fn an_answer_that_comes_before_its_payload_has_gone_counts() {
+    let (ours, theirs) = transports::pair().expect("a pair");
+    let refused = Box::new(|| Err(ErrorKind::ConnectionRefused.into()));
+    let retry = Retry::For(Duration::from_millis(1));
+    let link = LastingLink::new(Box::new(ours), refused, retry).expect("a link");
+    let (msize, version) = (8 << 20, &b"9P2000.L"[..]);
+    let mut message = Vec::new();
+    Tmessage::Version { msize, version }.encode(Dialect::Linux, Tag::NONE, &mut message);
+    link.send(&message, true).expect("sent");
+    answer(&theirs, Tag::NONE, &Rmessage::Version { msize, version });
+    link.recv(&mut [0; 100], true).expect("greeted");
+
+    let payload = vec![7; 6 << 20];
+    let head = write_head(Tag(3), Fid(1), 0, payload.len() as u32);
+    let sent = link.send_lent(&head, &payload, false).expect("sent");
+    assert!(sent < payload.len(), "more than a socket holds");
+    let reply = answer(&theirs, Tag(3), &Rmessage::Write { count: 6 << 20 });
+    let mut said = vec![0; reply.len()];
+    link.recv_exact(&mut said).expect("answered");
+    assert_eq!(said, reply);
+    theirs.hang_up();
+    let rest = &payload[sent - head.len()..];
+    assert_eq!(link.send_lent(&[], rest, false).expect("taken"), rest.len());
+    let end = loop {
+        match link.recv(&mut [0; 64], true) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            other => break other.map_err(|error| error.kind()),
+        }
+    };
+    assert_eq!(end, Err(ErrorKind::ConnectionReset));
+}
+
+fn answer(link: &StreamLink, tag: Tag, reply: &Rmessage<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    reply.encode(Dialect::Linux, tag, &mut bytes);
+    link.send(&bytes, true).expect("sent");
+    bytes
+}
