@@ -168,6 +168,11 @@ impl Layer for PageCache {
         inner
     }
 
+    /// Of an open file that the host reads and writes by itself nothing is kept here ([`CachedFile`]).
+    fn leaves_contents(&self) -> bool {
+        self.mode != Mode::Loose
+    }
+
     forward! {
         id above
         root resolve

@@ -1,4 +1,5 @@
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +8,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::OFlags;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
-    sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
 };
 use vfs::copies::copied;
 use wire::Certified;
@@ -52,6 +53,22 @@ pub trait Link: Send + Sync {
             }
         }
         Ok(sent)
+    }
+
+    /// [`Link::send`] of a message that a file is handed over with, if the connection can: with its first byte.
+    fn send_handing(&self, message: &[u8], _file: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
+        self.send(message, wait)
+    }
+
+    /// [`Link::recv`], and the file that was handed over with what has come, in place of what is in `file`. It goes with the last
+    /// message of which something has come, and that ends there or has not ended yet: unix(7), `af_unix.c`.
+    fn recv_handed(
+        &self,
+        buf: &mut [u8],
+        wait: bool,
+        _file: &mut Option<OwnedFd>,
+    ) -> io::Result<usize> {
+        self.recv(buf, wait)
     }
 
     /// How payloads shall travel. Unless a connection says otherwise, along with what is around them.
@@ -127,6 +144,8 @@ pub struct StreamLink {
     peer: String,
     addr: Option<IpAddr>,
     payloads: Payloads,
+    /// A Unix socket.
+    carries_files: bool,
 }
 
 enum Kind {
@@ -154,6 +173,7 @@ impl StreamLink {
         Ok(StreamLink {
             addr: peer_addr(fd.as_fd()),
             payloads: Payloads::of(fd.as_fd()),
+            carries_files: sockopt::socket_domain(&fd).ok() == Some(AddressFamily::UNIX),
             input: fd,
             output: None,
             kind,
@@ -178,12 +198,14 @@ impl StreamLink {
             peer: peer.into(),
             addr: None,
             payloads: Payloads::STREAM,
+            carries_files: false,
         })
     }
 
     /// The same, of a guest: it comes through a socket of this machine and is not on it.
     pub(crate) fn of_guest(mut self) -> StreamLink {
         self.addr = Some(NOBODY);
+        self.carries_files = false;
         self
     }
 
@@ -305,6 +327,58 @@ impl Link for StreamLink {
         Ok(sent)
     }
 
+    fn send_handing(&self, message: &[u8], file: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
+        if !self.carries_files {
+            return self.send(message, wait);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        let files = [file];
+        rights.push(SendAncillaryMessage::ScmRights(&files));
+        let pieces = [IoSlice::new(message)];
+        let flags = match wait {
+            true => SendFlags::NOSIGNAL,
+            false => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+        };
+        match retry(|| rustix::net::sendmsg(&self.input, &pieces, &mut rights, flags)) {
+            Ok(sent) if wait && sent < message.len() => {
+                self.send(&message[sent..], true).map(|rest| sent + rest)
+            }
+            // Too many are on their way already, or none may be.
+            Err(error) if !is_of_stream(&error) => self.send(message, wait),
+            done => done,
+        }
+    }
+
+    fn recv_handed(
+        &self,
+        buf: &mut [u8],
+        wait: bool,
+        file: &mut Option<OwnedFd>,
+    ) -> io::Result<usize> {
+        if !self.carries_files {
+            return self.recv(buf, wait);
+        }
+        let flags = match wait {
+            true => RecvFlags::CMSG_CLOEXEC,
+            false => RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+        };
+        // For one; the system closes what there is no room for.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = RecvAncillaryBuffer::new(&mut space);
+        let mut pieces = [IoSliceMut::new(buf)];
+        let got = retry(|| rustix::net::recvmsg(&self.input, &mut pieces, &mut rights, flags))?;
+        copied(got.bytes);
+        for message in rights.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut files) = message {
+                // Its padding has room for a second, which nobody has asked for.
+                let first = files.next();
+                *file = first.filter(|_| files.next().is_none());
+            }
+        }
+        Ok(got.bytes)
+    }
+
     fn wait(
         &self,
         interest: Interest,
@@ -366,6 +440,14 @@ impl Link for StreamLink {
     fn peer_addr(&self) -> Option<IpAddr> {
         self.addr
     }
+}
+
+/// Whether sending failed because of the connection, not of what was to be sent along.
+fn is_of_stream(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+    )
 }
 
 /// The address of who has none and is elsewhere: no network but all of them has it.

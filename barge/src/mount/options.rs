@@ -268,8 +268,14 @@ pub(super) fn settle(
         fuse.cache,
         fuse::server::Cache::Never | fuse::server::Cache::Auto
     );
-    let by_itself = pages.is_none() && moments && !fuse.writeback && http.is_none();
-    passthrough &= directory && !overlaid && by_itself;
+    passthrough &= moments && !fuse.writeback && http.is_none() && !overlaid;
+    passthrough = match &mut from {
+        // A server of this host may hand its files over; the page cache keeps nothing of those.
+        Source::Tree(barge_client::Source::Remote(url)) => {
+            passthrough && !mount.is_read_only() && url.take_files()
+        }
+        _ => passthrough && directory && pages.is_none(),
+    };
     // What is written is asked for again by who opens it next in any case.
     fuse.writers_go_past = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
     Ok(Settled {

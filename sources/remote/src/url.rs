@@ -108,6 +108,18 @@ impl Url {
         }
     }
 
+    /// Has the server asked for open files themselves ([`FileSystem`]'s files then have a [`vfs::File::backing`]), if it is one on this
+    /// host that could hand them over: says whether.
+    pub fn take_files(&mut self) -> bool {
+        match self {
+            Url::Ninep(url) => {
+                url.options.takes_files = matches!(url.place, ninep::Place::Addr(Addr::Unix(_)));
+                url.options.takes_files
+            }
+            Url::Nfs(_) | Url::Virtiofs(_) => false,
+        }
+    }
+
     /// What is done when the server is lost; nothing where it would not come again.
     pub fn retry(&mut self) -> Option<&mut Retry> {
         match self {
