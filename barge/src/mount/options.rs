@@ -383,6 +383,52 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_this_host_is_asked_for_its_files_where_nothing_else_is_wanted() {
+        let asked = |source: &str, text: &str, overlaid| {
+            let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
+            let source: Source = source.parse().expect("a source");
+            let settled = settle(&options.expect("known"), &source, overlaid, false);
+            let mut settled = settled.map_err(|failure| failure.message).expect("good");
+            let url = super::remote(&mut settled.from).map_err(|failure| failure.message);
+            let remote::Url::Ninep(url) = url.expect("remote") else {
+                return settled.passthrough;
+            };
+            assert_eq!(url.options.takes_files, settled.passthrough, "{text}");
+            settled.passthrough
+        };
+        let unix = "9p+unix:/s?aname=x";
+        for text in [
+            "defaults",
+            "cache=mmap",
+            "cache=readahead",
+            "cache=none",
+            "cache=auto",
+        ] {
+            assert!(asked(unix, text, false), "{text}");
+            assert!(!asked(unix, text, true), "{text}");
+        }
+        for text in [
+            "passthrough=off",
+            "ro",
+            "cache=loose",
+            "cache=always",
+            "writeback",
+            "http=unix:/h",
+        ] {
+            assert!(!asked(unix, text, false), "{text}");
+        }
+        for elsewhere in [
+            "9p://h/",
+            "9p+vsock:1",
+            "9p+vsock-uds:/s:1",
+            "9p+virtio:/s",
+            "nfs+unix:/s",
+        ] {
+            assert!(!asked(elsewhere, "defaults", false), "{elsewhere}");
+        }
+    }
+
+    #[test]
     fn options_are_mounts_and_ours_and_fstabs() {
         let all =
             "ro,nosuid,allow_other,cache=always,fsname=home,_netdev,x-systemd.automount,user=me";

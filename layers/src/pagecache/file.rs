@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vfs::{
-    Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Extent, File, Lease, LeaseKind, OpenFlags,
-    Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Extent, File, Lease, LeaseKind,
+    OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use super::Mode;

@@ -169,12 +169,12 @@ impl Turn<'_> {
         let Some(ways) = &self.peer.ways else {
             return Ok(open);
         };
-        let choose = |backings: Option<&dyn Backings>| {
-            match backings.and_then(|backings| self.backed(backings, &open)) {
-                Some((number, limits)) => (Way::Backed(number), limits),
-                None if self.goes_past(open.flags) => (Way::Past, None),
-                None => (Way::Kept, None),
-            }
+        let choose = |backings: Option<&dyn Backings>| match backings
+            .and_then(|backings| self.backed(backings, &open))
+        {
+            Some((number, limits)) => (Way::Backed(number), limits),
+            None if self.goes_past(open.flags) => (Way::Past, None),
+            None => (Way::Kept, None),
         };
         let own = || open.file.backing(&self.cx)?.limits();
         open.goer = ways.go(self.life, nodeid, open.flags, choose, own)?;
@@ -183,11 +183,7 @@ impl Turn<'_> {
 
     /// Has the client read and write the file by itself, if it can. What has set-id bits goes by here: who may write to it and leave
     /// them is told apart here alone.
-    fn backed(
-        &self,
-        backings: &dyn Backings,
-        open: &Open,
-    ) -> Option<(NonZeroU32, Option<Limits>)> {
+    fn backed(&self, backings: &dyn Backings, open: &Open) -> Option<(NonZeroU32, Option<Limits>)> {
         const SET_ID: u32 = 0o6000;
         if !self.agreed.has(InitFlags::PASSTHROUGH) {
             return None;

@@ -179,3 +179,73 @@ impl Drop for Goer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: u64 = 7;
+    const NUMBER: NonZeroU32 = NonZeroU32::MIN;
+
+    fn ways() -> Arc<Ways> {
+        let ways = Arc::new(Ways::new(None));
+        ways.begin(1);
+        ways
+    }
+
+    fn limits(access: OpenFlags, ino: u64) -> Limits {
+        let file = (1, ino);
+        Limits { access, file }
+    }
+
+    /// Opens to do `flags`, and can show `own`.
+    fn open(ways: &Arc<Ways>, flags: OpenFlags, own: Option<Limits>) -> Result<Goer> {
+        let way = || match own {
+            Some(_) => Way::Backed(NUMBER),
+            None => Way::Kept,
+        };
+        let goer = ways.go(1, NODE, flags, |_| (way(), own), || own)?;
+        Ok(goer.expect("it is this life"))
+    }
+
+    /// What another process has opened is good for what that may do.
+    #[test]
+    fn who_opens_for_more_than_others_have_shows_a_descriptor_for_that() {
+        let (read, write) = (OpenFlags::READ, OpenFlags::WRITE);
+        let ways = ways();
+        let first = open(&ways, read, Some(limits(read, 5))).expect("opened");
+        for shown in [
+            None,
+            Some(limits(read, 5)),
+            Some(limits(write, 5)),
+            Some(limits(read | write, 6)),
+        ] {
+            let refused = open(&ways, read | write, shown).err();
+            assert_eq!(refused, Some(Errno::EIO), "{shown:?}");
+        }
+        let same = open(&ways, OpenFlags::EXEC, None).expect("to read it shows nothing");
+        let more = open(&ways, write, Some(limits(write, 5))).expect("shown");
+        let both = open(&ways, read | write, None).expect("shown by others");
+        for goer in [&first, &same, &more, &both] {
+            assert_eq!(goer.way(), Way::Backed(NUMBER));
+        }
+        drop((first, same, more));
+        drop(open(&ways, write, None).expect("one is left"));
+        drop(both);
+        let other = open(&ways, read | write, None).expect("they are gone");
+        assert_eq!(other.way(), Way::Kept);
+    }
+
+    /// A file of this process's own is good for all.
+    #[test]
+    fn what_has_no_limits_is_shown_nothing() {
+        let ways = ways();
+        let choose = |_: Option<&dyn Backings>| (Way::Backed(NUMBER), None);
+        let go = |flags| {
+            let goer = ways.go(1, NODE, flags, choose, || unreachable!("nothing is needed"));
+            goer.expect("opened").expect("it is this life")
+        };
+        let (one, other) = (go(OpenFlags::READ), go(OpenFlags::WRITE));
+        assert_eq!((one.way(), other.way()), (Way::Backed(NUMBER), one.way()));
+    }
+}

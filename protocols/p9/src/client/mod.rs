@@ -117,6 +117,12 @@ impl Client {
     /// Takes the reply to [`Client::hello`]: from now on [`Client::dialect`] and [`Client::msize`] hold. `false` if the server knows nothing
     /// of files that are handed over, nor what to make of that: hello is to be said again, without it.
     pub fn agree(&mut self, message: &[u8]) -> std::result::Result<bool, Malformed> {
+        // What diod says, which knows neither the version nor what to make of that.
+        let error = [Kind::Lerror.reply(), Kind::Error.reply()];
+        if self.hands && error.contains(&Header::decode(message)?.number) {
+            self.hands = false;
+            return Ok(false);
+        }
         let (tag, reply) = Rmessage::decode(Dialect::Plan9, message)?;
         let (msize, version) = match reply {
             Rmessage::Version { msize, version } if tag == Tag::NONE => (msize, version),

@@ -113,10 +113,11 @@ impl Recovery {
         let handing = Dialect::HANDING.as_bytes();
         let version = if self.hands { handing } else { plain };
         let mut reply = one(server, &Tmessage::Version { msize, version })?;
-        if let Ok(Rmessage::Version { version, .. }) = read(&reply)?
-            && self.hands
-            && version == b"unknown"
-        {
+        let refused = match read(&reply)? {
+            Ok(Rmessage::Version { version, .. }) => version == b"unknown",
+            _ => true,
+        };
+        if self.hands && refused {
             let version = plain;
             reply = one(server, &Tmessage::Version { msize, version })?;
         }

@@ -8,8 +8,8 @@ use p9::client::ask;
 use p9::{Data, Datasync, Fid, Rmessage, Tmessage};
 use vfs::copies::copied;
 use vfs::{
-    Access, Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
-    LeaseKind, Node, NodeId, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Access, Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind,
+    Lease, LeaseKind, Node, NodeId, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use super::dir::Listing;
