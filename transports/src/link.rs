@@ -1,5 +1,4 @@
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io::{self, ErrorKind, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +7,13 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::OFlags;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
+    sockopt,
 };
 use vfs::copies::copied;
 use wire::Certified;
 
-use crate::{Pages, Payloads};
+use crate::{Pages, Payloads, handed};
 
 /// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
 /// called from several threads at once.
@@ -331,16 +330,7 @@ impl Link for StreamLink {
         if !self.carries_files {
             return self.send(message, wait);
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut rights = SendAncillaryBuffer::new(&mut space);
-        let files = [file];
-        rights.push(SendAncillaryMessage::ScmRights(&files));
-        let pieces = [IoSlice::new(message)];
-        let flags = match wait {
-            true => SendFlags::NOSIGNAL,
-            false => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
-        };
-        match retry(|| rustix::net::sendmsg(&self.input, &pieces, &mut rights, flags)) {
+        match retry(|| handed::send(self.input.as_fd(), message, file, wait)) {
             Ok(sent) if wait && sent < message.len() => {
                 self.send(&message[sent..], true).map(|rest| sent + rest)
             }
@@ -359,24 +349,9 @@ impl Link for StreamLink {
         if !self.carries_files {
             return self.recv(buf, wait);
         }
-        let flags = match wait {
-            true => RecvFlags::CMSG_CLOEXEC,
-            false => RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
-        };
-        // For one; the system closes what there is no room for.
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut rights = RecvAncillaryBuffer::new(&mut space);
-        let mut pieces = [IoSliceMut::new(buf)];
-        let got = retry(|| rustix::net::recvmsg(&self.input, &mut pieces, &mut rights, flags))?;
-        copied(got.bytes);
-        for message in rights.drain() {
-            if let RecvAncillaryMessage::ScmRights(mut files) = message {
-                // Its padding has room for a second, which nobody has asked for.
-                let first = files.next();
-                *file = first.filter(|_| files.next().is_none());
-            }
-        }
-        Ok(got.bytes)
+        let got = retry(|| handed::recv(self.input.as_fd(), buf, wait, file))?;
+        copied(got);
+        Ok(got)
     }
 
     fn wait(

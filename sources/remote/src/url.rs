@@ -108,15 +108,14 @@ impl Url {
         }
     }
 
-    /// Has the server asked for open files themselves ([`FileSystem`]'s files then have a [`vfs::File::backing`]), if it is one on this
-    /// host that could hand them over: says whether.
-    pub fn take_files(&mut self) -> bool {
+    /// Whether the server is asked for open files themselves, which then have a [`vfs::File::backing`]; nothing where none could be handed
+    /// over, as from another host.
+    pub fn takes_files(&mut self) -> Option<&mut bool> {
         match self {
-            Url::Ninep(url) => {
-                url.options.takes_files = matches!(url.place, ninep::Place::Addr(Addr::Unix(_)));
-                url.options.takes_files
+            Url::Ninep(url) if matches!(url.place, ninep::Place::Addr(Addr::Unix(_))) => {
+                Some(&mut url.options.takes_files)
             }
-            Url::Nfs(_) | Url::Virtiofs(_) => false,
+            _ => None,
         }
     }
 
