@@ -90,7 +90,7 @@ mod tests {
             assert_eq!(sent.expect("sent"), 3);
         }
         ours.send(b"behind", true).expect("sent");
-        let mut come = |most: usize| {
+        let come = |most: usize| {
             let (mut buffer, mut file) = ([0; 64], None);
             let got = theirs.recv_handed(&mut buffer[..most], true, &mut file);
             let got = got.expect("received");

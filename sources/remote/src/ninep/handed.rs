@@ -8,11 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use p9::{Fid, Tmessage};
-use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat};
-use vfs::{Backing, Cx, Errno, Limits, OpenFlags};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use vfs::{Backing, Cx, Errno, Limits, OpenFlags, Result};
 
 use super::fid::Wire;
-use super::pipe::Ticket;
+use super::pipe::{Reply, Ticket};
 
 /// How often a server has refused in a row.
 pub(super) struct Hands(AtomicU32);
@@ -64,9 +64,7 @@ impl Handed {
     fn checked(file: OwnedFd, flags: OpenFlags) -> rustix::io::Result<Option<Handed>> {
         let stat = fstat(&file)?;
         let how = fcntl_getfl(&file)?;
-        let set_id = Mode::SUID | Mode::SGID;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-            || Mode::from_raw_mode(stat.st_mode).intersects(set_id)
             || how.contains(OFlags::PATH)
             || !sys::anybody::is_for_anybody(&file)?
         {
@@ -103,21 +101,16 @@ impl Wire {
         flags: OpenFlags,
     ) -> Option<Handed> {
         let Asked(early) = asked?;
-        let early = early.map(|ticket| self.pipe.wait_in(cx, ticket));
-        let reply = match early {
-            // It was looked at before the file was open, or could not be asked.
-            None | Some(Err(Errno::EBADF)) => self.call(cx, &Tmessage::Hand { fid }),
-            Some(reply) => reply,
+        let ask = || self.call(cx, &Tmessage::Hand { fid });
+        let taken = |reply: Result<Reply>| reply.map(|mut reply| reply.take_file());
+        let early = early.map(|ticket| taken(self.pipe.wait_in(cx, ticket)));
+        let file = match early {
+            // It was looked at before the file was open, could not be asked, or has not come along with other replies.
+            None | Some(Err(Errno::EBADF) | Ok(None)) => taken(ask()),
+            Some(done) => done,
         };
-        let file = match reply {
-            Ok(mut reply) => reply.take_file(),
-            Err(errno) => {
-                self.hands.are(errno != Errno::EOPNOTSUPP);
-                return None;
-            }
-        };
-        self.hands.are(true);
-        let handed = Handed::checked(file?, flags);
+        self.hands.are(!matches!(file, Err(Errno::EOPNOTSUPP)));
+        let handed = Handed::checked(file.ok()??, flags);
         if !matches!(handed, Ok(Some(_))) {
             tracing::debug!("what {} handed over is not taken", self.pipe.peer());
         }

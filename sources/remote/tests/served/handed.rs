@@ -17,9 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
 use transports::StreamLink;
-use vfs::{
-    Attr, Backing, Call, Caller, Cx, Export, FileSystem, Kind, Name, OpenFlags, SetAttr, Want,
-};
+use vfs::{Attr, Backing, Call, Caller, Cx, Export, FileSystem, Kind, Name, OpenFlags, Want};
 use vfs_testkit::Room;
 
 use crate::net::Served;
@@ -385,27 +383,4 @@ fn what_is_not_what_was_asked_for_is_closed() {
             assert_eq!(held(dir.path()), 0, "{what}, {always}");
         }
     }
-}
-
-/// Its bits would be lost, or not, by who writes.
-#[test]
-fn a_file_with_set_id_bits_is_not_taken() {
-    use std::os::unix::fs::PermissionsExt as _;
-    let bed = Bed::new(true, true);
-    let fs = bed.served.connect(taking());
-    std::fs::write(bed.path("a"), "").expect("written");
-    assert!(backing(&fs, "a", BOTH).is_some());
-    let bits = std::fs::Permissions::from_mode(0o4755);
-    std::fs::set_permissions(bed.path("a"), bits).expect("set");
-    assert!(backing(&fs, "a", BOTH).is_none());
-    with(|cx| {
-        let root = fs.root(cx).expect("a root");
-        let node = root.lookup(cx, Name::new(b"a").expect("a name"));
-        let cut = SetAttr {
-            size: Some(9),
-            ..SetAttr::default()
-        };
-        let attr = node.expect("there").node.setattr(cx, &cut);
-        assert_eq!(attr.expect("cut").size, 9);
-    });
 }
