@@ -168,7 +168,7 @@ impl Layer for PageCache {
         inner
     }
 
-    /// Of an open file that the host reads and writes by itself nothing is kept here ([`CachedFile`]).
+    /// Nothing is kept here of an open file that the host reads and writes by itself.
     fn leaves_contents(&self) -> bool {
         self.mode != Mode::Loose
     }
