@@ -113,6 +113,10 @@ pub(crate) struct ServeArgs {
     /// overlayfs
     #[arg(long)]
     tmpfile: bool,
+    /// Take set-id bits away here when virtiofs guests write, so that they need not ask before each write whether there are file
+    /// capabilities to take away; the share is then no upper layer for overlayfs, whose copies lose their bits
+    #[arg(long)]
+    killpriv_v2: bool,
     /// Show a virtiofs guest what is on other devices below as part of the share, not as mounts of their own,
     /// which overlayfs does not take
     #[arg(long)]
@@ -212,6 +216,7 @@ impl ServeArgs {
                     writeback: self.writeback,
                     allow_direct_io: self.allow_direct_io,
                     tmpfile: self.tmpfile,
+                    killpriv_v2: self.killpriv_v2,
                     announce_submounts: !self.no_announce_submounts,
                     ..Default::default()
                 },

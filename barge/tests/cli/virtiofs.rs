@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use fuse::layout::{EntryOut, OutHeader};
+use fuse::layout::{EntryOut, InitOut, OutHeader};
 use fuse::message::{Form, HEADER, InitIn, REPLY_HEADER, Text};
 use fuse::numbers::{ATTR_SUBMOUNT, InitFlags, MAJOR, MINOR, ROOT_ID};
 use fuse::{Header, Request};
@@ -133,9 +133,12 @@ fn mounts_below_are_announced_unless_told_otherwise() {
         let mut command = Command::new(BARGE);
         command.args(options);
         let _served = Served::run(command);
-        let announced = look_up_as_a_guest(&socket, "shm").attr.flags & ATTR_SUBMOUNT;
+        let guest = Guest::greet(&socket, InitFlags::SUBMOUNTS);
+        let name = Text(b"shm");
+        let found = guest.ask(&Request::Lookup { name });
         let _ = std::fs::remove_file(&socket);
-        announced != 0
+        let entry = EntryOut::decode(&found).expect("an entry");
+        entry.attr.flags & ATTR_SUBMOUNT != 0
     };
     let at = text(socket.clone());
     let serve = ["serve", "--read-only", "--virtiofs", &at, "/dev"];
@@ -155,17 +158,53 @@ fn mounts_below_are_announced_unless_told_otherwise() {
     }
 }
 
-/// What LOOKUP of a name in the root answers a client that knows of submounts, which barge's own does not.
-fn look_up_as_a_guest(socket: &Path, name: &str) -> EntryOut {
-    let options = driver::Options {
-        queues: 2,
-        depth: 1,
-        payload: 0,
-        poll: Duration::ZERO,
-    };
-    let socket = UnixStream::connect(socket).expect("connected");
-    let driver = Driver::connect(socket, 2, options).expect("a device");
-    let ask = |request: &Request<'_>| {
+#[test]
+fn set_id_bits_are_taken_away_here_only_if_that_is_wanted() {
+    let dir = place();
+    let at = |name: &str| text(dir.path().join(name));
+    for (options, expected) in [(&[][..], false), (&["--killpriv-v2"], true)] {
+        let served = ["--virtiofs", &at("socket"), &at("share")];
+        let _served = Served::start(&[&served, options].concat());
+        let guest = Guest::greet(&dir.path().join("socket"), InitFlags::HANDLE_KILLPRIV_V2);
+        let agreed = guest.agreed.contains(InitFlags::HANDLE_KILLPRIV_V2);
+        assert_eq!(agreed, expected, "{options:?}");
+    }
+}
+
+/// A client that knows of things which barge's own does not.
+struct Guest {
+    driver: Driver,
+    agreed: InitFlags,
+}
+
+impl Guest {
+    /// INIT, with `flags`.
+    fn greet(socket: &Path, flags: InitFlags) -> Guest {
+        let options = driver::Options {
+            queues: 2,
+            depth: 1,
+            payload: 0,
+            poll: Duration::ZERO,
+        };
+        let socket = UnixStream::connect(socket).expect("connected");
+        let mut guest = Guest {
+            driver: Driver::connect(socket, 2, options).expect("a device"),
+            agreed: InitFlags::empty(),
+        };
+        let args = InitIn {
+            major: MAJOR,
+            minor: MINOR,
+            max_readahead: 0,
+            flags,
+        };
+        let answer = guest.ask(&Request::Init { args });
+        let answer = InitOut::decode(&answer).expect("an answer");
+        guest.agreed = InitFlags::from_bits_truncate(answer.flags.into());
+        guest
+    }
+
+    /// What a request of the root answers, which has to work.
+    fn ask(&self, request: &Request<'_>) -> Vec<u8> {
         let mut message = Vec::with_capacity(HEADER);
         let header = Header {
             unique: 2,
@@ -173,7 +212,7 @@ fn look_up_as_a_guest(socket: &Path, name: &str) -> EntryOut {
             ..Header::default()
         };
         request.encode(Form::default(), header, &mut message);
-        let mut chain = driver.queues()[1].chain(|| false).expect("room");
+        let mut chain = self.driver.queues()[1].chain(|| false).expect("room");
         chain.request(&message);
         let lengths = Lengths {
             request: message.len(),
@@ -189,16 +228,7 @@ fn look_up_as_a_guest(socket: &Path, name: &str) -> EntryOut {
         let head = OutHeader::decode(&reply[..len]).expect("a header");
         assert_eq!(head.error, 0, "{request:?}");
         reply[REPLY_HEADER..len].to_vec()
-    };
-    let args = InitIn {
-        major: MAJOR,
-        minor: MINOR,
-        max_readahead: 0,
-        flags: InitFlags::SUBMOUNTS,
-    };
-    ask(&Request::Init { args });
-    let name = Text(name.as_bytes());
-    EntryOut::decode(&ask(&Request::Lookup { name })).expect("an entry")
+    }
 }
 
 /// virtiofsd 1.14, serving the directory `share` of a place.

@@ -116,9 +116,19 @@ fn by_kernel(
     Err(Errno::ESTALE)
 }
 
-/// How often a handle is tried again for which there is no memory: Linux answers so as well while another node is being made that
-/// has got the number of one that is gone (`iget_locked()` in `fs/inode.c`).
-const AGAIN: usize = 100;
+/// Tries again if there is no memory: Linux answers so as well while another node is being made that has got the number of one
+/// that is gone (`iget_locked()` in `fs/inode.c`).
+fn for_memory<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
+    /// A node is made in less than as many turns.
+    const AGAIN: usize = 100;
+    for _ in 0..AGAIN {
+        match open() {
+            Err(Errno::ENOMEM) => std::thread::yield_now(),
+            done => return done,
+        }
+    }
+    open()
+}
 
 fn open_on(
     device: &Arc<Device>,
@@ -133,15 +143,7 @@ fn open_on(
     device.brief(cx.patience)?;
     let tree = &device.tree;
     tree.act_as_server()?;
-    let mut opened = tree.open(|| kernel.open(mount, OFlags::PATH));
-    for _ in 0..AGAIN {
-        if !matches!(opened, Err(Errno::ENOMEM)) {
-            break;
-        }
-        std::thread::yield_now();
-        opened = tree.open(|| kernel.open(mount, OFlags::PATH));
-    }
-    match opened {
+    match for_memory(|| tree.open(|| kernel.open(mount, OFlags::PATH))) {
         Ok(fd) => {
             let (node, _) = tree.enter(Some(device), fd, None)?;
             Ok((node.device().prefix == prefix && node.number() == id).then_some(node))
@@ -244,4 +246,33 @@ fn is_below_root(tree: &Tree, dir: &Fd) -> Result<bool> {
 fn above(dir: BorrowedFd<'_>) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat2(dir, c"..", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an open answers that finds no memory the first `times` times, and how often it was tried.
+    fn opened(times: usize, then: Result<()>) -> (Result<()>, usize) {
+        let mut tries = 0;
+        let done = for_memory(|| {
+            tries += 1;
+            if tries > times {
+                then
+            } else {
+                Err(Errno::ENOMEM)
+            }
+        });
+        (done, tries)
+    }
+
+    #[test]
+    fn a_handle_for_which_there_is_no_memory_is_tried_again() {
+        assert_eq!(opened(0, Ok(())), (Ok(()), 1));
+        assert_eq!(opened(3, Ok(())), (Ok(()), 4));
+        assert_eq!(opened(3, Err(Errno::ESTALE)), (Err(Errno::ESTALE), 4));
+        let (done, tries) = opened(usize::MAX, Ok(()));
+        assert_eq!(done, Err(Errno::ENOMEM));
+        assert!(tries < 1000, "not for ever");
+    }
 }

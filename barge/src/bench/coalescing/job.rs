@@ -42,9 +42,10 @@ pub(super) const JOBS: [Job; 10] = [
     Job::new("random write 1M", "randwrite", "1m", 2.16),
     Job::new("random read 1M", "randread", "1m", 1.21),
     Job::new("random write 4K", "randwrite", "4k", 1.10),
-    Job::of_all("random read 4K", "randread", "4k", 1.56),
-    Job::of_four("4 files, write 4K", Writers::Files),
-    Job::of_four("4 parts, write 4K", Writers::Parts),
+    Job::new("random read 4K", "randread", "4k", 1.56).of_all(),
+    // When it was first measured, four writers had one buffer between them: what one gained is what four shall.
+    Job::new("4 files, write 4K", "write", "4k", 2.32).by(Writers::Files),
+    Job::new("4 parts, write 4K", "write", "4k", 2.32).by(Writers::Parts),
 ];
 
 /// What is read, or written at random.
@@ -69,24 +70,14 @@ impl Job {
         }
     }
 
-    const fn of_all(
-        name: &'static str,
-        kind: &'static str,
-        block: &'static str,
-        first_measured: f64,
-    ) -> Job {
-        Job {
-            whole: true,
-            ..Job::new(name, kind, block, first_measured)
-        }
+    const fn of_all(mut self) -> Job {
+        self.whole = true;
+        self
     }
 
-    /// When it was first measured, four writers had one buffer between them: what one gained is what four shall.
-    const fn of_four(name: &'static str, writers: Writers) -> Job {
-        Job {
-            writers,
-            ..Job::new(name, "write", "4k", 2.32)
-        }
+    const fn by(mut self, writers: Writers) -> Job {
+        self.writers = writers;
+        self
     }
 
     /// How many seconds it takes at most: with a page in each message most would take minutes.

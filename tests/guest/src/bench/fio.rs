@@ -17,8 +17,10 @@ pub(super) fn subject(barge: &str, rounds: u16, seconds: u16, virtiofsd: Option<
     let mut serve = vec![format!("{barge} serve {{share}} {addresses}")];
     if let Some(virtiofsd) = virtiofsd {
         let virtiofsd = quote(&virtiofsd.display().to_string());
-        let command =
-            format!("{virtiofsd} --sandbox none --shared-dir {{share}} --socket-path {{socket2}}");
+        // With extended attributes, as barge has them: a guest looks for file capabilities before each write then.
+        let command = format!(
+            "{virtiofsd} --xattr --sandbox none --shared-dir {{share}} --socket-path {{socket2}}"
+        );
         // It ends with its guest, which a server of a run does not.
         let lasting = quote(&format!("{command}; exec sleep infinity"));
         serve.push(format!("sh -c {lasting}"));
