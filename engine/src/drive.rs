@@ -86,7 +86,8 @@ impl<'a> Own<'a> {
             self.input.start += len;
             let took = self.pace.step();
             self.lane.stats().enter(&self.lane.inline, || took);
-            if self.out.size() >= Lane::BATCH || self.out.has_pages() {
+            if self.out.size() >= Lane::BATCH || self.out.has_pages() || self.out.handed().is_some()
+            {
                 self.flush()?;
                 self.pace.begin();
             }
@@ -171,7 +172,7 @@ impl<'a> Own<'a> {
             clogged
         } else {
             // With nothing in flight there is nobody else who could want to send.
-            let clogged = lane.send(self.out.bytes(), lane.outstanding() == 0)?;
+            let clogged = lane.send(&self.out, lane.outstanding() == 0)?;
             self.out.clear();
             clogged
         };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
 use vfs::copies::copied;
-use vfs::{Call, Patience, Peer};
+use vfs::{Backing, Call, Patience, Peer};
 use wire::{Answer, Malformed, Session, Voice};
 
 use crate::drive::Own;
@@ -356,18 +356,23 @@ impl Lane {
         if self.is_gone() || out.bytes().is_empty() {
             return;
         }
-        if let Err(error) = self.send(out.bytes(), false) {
+        if let Err(error) = self.send(out, false) {
             self.lose(&error);
         }
     }
 
-    /// Sends `bytes` behind all that was sent before; what does not go at once (without `wait`) the
-    /// lane's own thread sends later. Says whether that is too much by now.
-    pub(crate) fn send(&self, bytes: &[u8], wait: bool) -> io::Result<bool> {
+    /// Sends the messages in `out` behind all that was sent before; what does not go at once (without `wait`) the
+    /// lane's own thread sends later, without what would be handed over. Says whether that is too much by now.
+    pub(crate) fn send(&self, out: &Outbox, wait: bool) -> io::Result<bool> {
+        let bytes = out.bytes();
         let mut output = self.output();
         let mut sent = 0;
         if output.backlog.is_empty() {
-            sent = match self.link.send(bytes, wait) {
+            let done = match out.handed() {
+                None => self.link.send(bytes, wait),
+                Some((at, file)) => self.send_handing(bytes, at, file, wait),
+            };
+            sent = match done {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
                 done => done?,
             };
@@ -379,6 +384,25 @@ impl Lane {
             self.ring();
         }
         Ok(output.is_clogged())
+    }
+
+    /// [`Link::send`] of messages, and `file` is handed over with the last, which begins `at`.
+    fn send_handing(
+        &self,
+        bytes: &[u8],
+        at: usize,
+        file: &dyn Backing,
+        wait: bool,
+    ) -> io::Result<usize> {
+        let (before, message) = bytes.split_at(at);
+        let sent = self.link.send(before, wait)?;
+        if sent < at {
+            return Ok(sent);
+        }
+        match self.link.send_handing(message, file.as_fd(), wait) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(sent),
+            done => done.map(|more| sent + more),
+        }
     }
 
     /// [`Lane::send`] of messages that have pages among them, and waits.
@@ -394,7 +418,7 @@ impl Lane {
         }
         drop(output);
         out.settle()?;
-        self.send(out.bytes(), self.outstanding() == 0)
+        self.send(out, self.outstanding() == 0)
     }
 
     /// [`Voice::say`].

@@ -139,9 +139,9 @@ fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
 /// A script of `barge_fuzz::client`: each of what can be asked there is, and is answered.
 fn answers(dialect: Dialect, replies: &[u8]) -> Vec<u8> {
     use p9::Kind::*;
-    const ASKED: [p9::Kind; 14] = [
+    const ASKED: [p9::Kind; 15] = [
         Read, Readdir, Write, Walk, Clunk, Getattr, Stat, Attach, Lopen, Open, Readlink, Statfs,
-        Getlock, Remove,
+        Getlock, Remove, Hand,
     ];
     const MOST: u8 = 3;
     let place = |dialect| Dialect::ALL.iter().position(|&d| d == dialect);
@@ -349,6 +349,7 @@ fn linux_files() -> Vec<u8> {
             fid: ONE,
             datasync: Datasync(1),
         },
+        T::Hand { fid: ONE },
         T::Statfs { fid: ONE },
         T::Clunk { fid: ONE },
     ]);

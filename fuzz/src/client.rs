@@ -54,22 +54,27 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
 /// A client that has taken the server's first message, if that may be one.
 fn agreed(input: &mut Unstructured<'_>) -> Result<Option<Client>> {
     let offered = *input.choose(&Dialect::ALL)?;
-    let mut client = Client::new(offered, MSIZE);
+    let mut client = Client::new(offered, MSIZE).taking_files();
     let mut hello = Vec::new();
     client.hello(&mut hello);
-    let told = match input.arbitrary::<u8>()? % 4 {
+    let told = match input.arbitrary::<u8>()? % 6 {
         0 => raw(input)?,
         number => {
+            let version = match number {
+                4 => Dialect::HANDING,
+                5 => "unknown",
+                _ => Dialect::ALL[usize::from(number) - 1].version(),
+            };
             let version = Rmessage::Version {
                 msize: *input.choose(&[MSIZE, 4096, 256, 255, u32::MAX])?,
-                version: Dialect::ALL[usize::from(number) - 1].version().as_bytes(),
+                version: version.as_bytes(),
             };
             let mut bytes = Vec::new();
             version.encode(offered, Tag::NONE, &mut bytes);
             bytes
         }
     };
-    if client.frame(&told) != Ok(Some(told.len())) || client.agree(&told).is_err() {
+    if client.frame(&told) != Ok(Some(told.len())) || client.agree(&told) != Ok(true) {
         return Ok(None);
     }
     assert!((Client::MIN_MSIZE..=MSIZE).contains(&client.msize()));
@@ -104,7 +109,7 @@ impl Peer {
         };
         let count: u32 = *input.choose(&[0, 1, 100, 4000])?;
         let names = [&b"a"[..]; Names::MAX];
-        let request = match input.arbitrary::<u8>()? % 14 {
+        let request = match input.arbitrary::<u8>()? % 15 {
             0 => Tmessage::Read {
                 fid,
                 offset: 0,
@@ -150,7 +155,8 @@ impl Peer {
                 proc_id: 1,
                 client_id: b"c",
             },
-            _ => Tmessage::Remove { fid },
+            13 => Tmessage::Remove { fid },
+            _ => Tmessage::Hand { fid },
         };
         let mut head = Vec::new();
         let asked = self.client.request(&request, &mut head);
@@ -159,6 +165,9 @@ impl Peer {
         let (tag, payload) = match asked {
             Ok(asked) => asked,
             Err(Errno::EOPNOTSUPP) if !kind.is_in(self.client.dialect()) => return Ok(()),
+            Err(Errno::EOPNOTSUPP) if kind == Kind::Hand && !self.client.takes_files() => {
+                return Ok(());
+            }
             Err(Errno::EMSGSIZE) if !fits => return Ok(()),
             Err(errno) => panic!("{request:?}: {errno}"),
         };
@@ -231,6 +240,7 @@ impl Peer {
             },
             Kind::Clunk => Rmessage::Clunk {},
             Kind::Remove => Rmessage::Remove {},
+            Kind::Hand => Rmessage::Hand {},
             Kind::Flush => Rmessage::Flush {},
             Kind::Attach => Rmessage::Attach { qid },
             Kind::Readlink => Rmessage::Readlink { target: bytes },

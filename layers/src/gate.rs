@@ -105,6 +105,12 @@ impl Layer for Gate {
         }
     }
 
+    /// Who has a file by then keeps it, whatever the terms are later.
+    fn leaves_contents(&self) -> bool {
+        let terms = self.terms.load();
+        (terms.as_ref()).is_some_and(|terms| !terms.read_only && terms.clients.is_none())
+    }
+
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         let terms = self.terms.load();
         let terms = of(&terms)?;

@@ -88,6 +88,10 @@ impl Layer for MapIds {
         inner
     }
 
+    fn leaves_contents(&self) -> bool {
+        true
+    }
+
     fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<Attr> {
         let who = self.caller(cx);
         Ok(self.attr_out(inner.attr(&cx.on_behalf_of(&who), want)?))

@@ -168,6 +168,11 @@ impl Layer for PageCache {
         inner
     }
 
+    /// Nothing is kept here of an open file that the host reads and writes by itself.
+    fn leaves_contents(&self) -> bool {
+        self.mode != Mode::Loose
+    }
+
     forward! {
         id above
         root resolve

@@ -101,6 +101,10 @@ impl Layer for Squash {
         inner
     }
 
+    fn leaves_contents(&self) -> bool {
+        true
+    }
+
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<vfs::Attr> {
         let who = self.caller(cx);
         inner.setattr(&cx.on_behalf_of(&who), &self.request(set))

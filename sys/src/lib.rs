@@ -7,6 +7,7 @@
 //!
 //! Nothing here takes a lock.
 
+pub mod anybody;
 pub mod cache;
 pub mod caps;
 pub mod clone;

@@ -11,6 +11,7 @@ mod datagrams;
 mod dial;
 mod frame;
 pub mod fusedev;
+mod handed;
 mod link;
 mod listener;
 mod outbox;

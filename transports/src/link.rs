@@ -13,7 +13,7 @@ use rustix::net::{
 use vfs::copies::copied;
 use wire::Certified;
 
-use crate::{Pages, Payloads};
+use crate::{Pages, Payloads, handed};
 
 /// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
 /// called from several threads at once.
@@ -58,6 +58,22 @@ pub trait Link: Send + Sync {
     /// is answered: a connection that is made anew by itself keeps no copy of it, and has him send it again instead.
     fn send_lent(&self, messages: &[u8], payload: &[u8], wait: bool) -> io::Result<usize> {
         self.send_vectored(&[IoSlice::new(messages), IoSlice::new(payload)], wait)
+    }
+
+    /// [`Link::send`] of a message that a file is handed over with, if the connection can: with its first byte.
+    fn send_handing(&self, message: &[u8], _file: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
+        self.send(message, wait)
+    }
+
+    /// [`Link::recv`], and the file that was handed over with what has come, in place of what is in `file`. It goes with the last
+    /// message of which something has come, and that ends there or has not ended yet: unix(7), `af_unix.c`.
+    fn recv_handed(
+        &self,
+        buf: &mut [u8],
+        wait: bool,
+        _file: &mut Option<OwnedFd>,
+    ) -> io::Result<usize> {
+        self.recv(buf, wait)
     }
 
     /// How payloads shall travel. Unless a connection says otherwise, along with what is around them.
@@ -133,6 +149,8 @@ pub struct StreamLink {
     peer: String,
     addr: Option<IpAddr>,
     payloads: Payloads,
+    /// A Unix socket.
+    carries_files: bool,
 }
 
 enum Kind {
@@ -160,6 +178,7 @@ impl StreamLink {
         Ok(StreamLink {
             addr: peer_addr(fd.as_fd()),
             payloads: Payloads::of(fd.as_fd()),
+            carries_files: sockopt::socket_domain(&fd).ok() == Some(AddressFamily::UNIX),
             input: fd,
             output: None,
             kind,
@@ -184,12 +203,14 @@ impl StreamLink {
             peer: peer.into(),
             addr: None,
             payloads: Payloads::STREAM,
+            carries_files: false,
         })
     }
 
     /// The same, of a guest: it comes through a socket of this machine and is not on it.
     pub(crate) fn of_guest(mut self) -> StreamLink {
         self.addr = Some(NOBODY);
+        self.carries_files = false;
         self
     }
 
@@ -311,6 +332,34 @@ impl Link for StreamLink {
         Ok(sent)
     }
 
+    fn send_handing(&self, message: &[u8], file: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
+        if !self.carries_files {
+            return self.send(message, wait);
+        }
+        match retry(|| handed::send(self.input.as_fd(), message, file, wait)) {
+            Ok(sent) if wait && sent < message.len() => {
+                self.send(&message[sent..], true).map(|rest| sent + rest)
+            }
+            // Too many are on their way already, or none may be.
+            Err(error) if !is_of_stream(&error) => self.send(message, wait),
+            done => done,
+        }
+    }
+
+    fn recv_handed(
+        &self,
+        buf: &mut [u8],
+        wait: bool,
+        file: &mut Option<OwnedFd>,
+    ) -> io::Result<usize> {
+        if !self.carries_files {
+            return self.recv(buf, wait);
+        }
+        let got = retry(|| handed::recv(self.input.as_fd(), buf, wait, file))?;
+        copied(got);
+        Ok(got)
+    }
+
     fn wait(
         &self,
         interest: Interest,
@@ -372,6 +421,14 @@ impl Link for StreamLink {
     fn peer_addr(&self) -> Option<IpAddr> {
         self.addr
     }
+}
+
+/// Whether sending failed because of the connection, not of what was to be sent along.
+fn is_of_stream(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+    )
 }
 
 /// The address of who has none and is elsewhere: no network but all of them has it.

@@ -1,8 +1,9 @@
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use vfs::copies::copied;
-use vfs::{Fill, Patience, Result, Sink};
+use vfs::{Backing, Fill, Patience, Result, Sink};
 use wire::Outgoing;
 
 use crate::Pages;
@@ -20,6 +21,8 @@ pub struct Outbox {
     pages: Option<Pages>,
     /// Where in the buffer the pages belong, of which there are some only behind the message's begin.
     gap: usize,
+    /// What is handed over, and where in the buffer its message begins.
+    handed: Option<(usize, Arc<dyn Backing>)>,
 }
 
 impl Default for Outbox {
@@ -32,6 +35,7 @@ impl Default for Outbox {
             pages_from: usize::MAX,
             pages: None,
             gap: 0,
+            handed: None,
         }
     }
 }
@@ -78,6 +82,11 @@ impl Outbox {
         Some((before, pages, behind))
     }
 
+    /// What is handed over, and where among all messages the one begins that it goes along with, which is the last.
+    pub fn handed(&self) -> Option<(usize, &dyn Backing)> {
+        (self.handed.as_ref()).map(|(at, file)| (*at, &**file))
+    }
+
     /// Has pages read, so that there are bytes only.
     pub fn settle(&mut self) -> io::Result<()> {
         let taken = self.taken();
@@ -99,6 +108,7 @@ impl Outbox {
     pub fn clear(&mut self) {
         self.message = 0;
         self.end = 0;
+        self.handed = None;
         self.drop_pages();
     }
 
@@ -246,6 +256,16 @@ impl Outgoing for Outbox {
             self.drop_pages();
         }
         self.end = self.place(len);
+        self.handed.take_if(|(at, _)| *at >= self.message);
+    }
+
+    /// Once: what stands behind it is another message.
+    fn hand(&mut self, file: Arc<dyn Backing>) -> bool {
+        let first = self.handed.is_none();
+        if first {
+            self.handed = Some((self.message, file));
+        }
+        first
     }
 }
 

@@ -126,6 +126,8 @@ pub struct Export {
     pub fs: Arc<dyn FileSystem>,
     /// Who holds which lock.
     pub locks: LockTable,
+    /// Whether clients of this host may have the open files themselves ([`crate::File::backing`]).
+    pub hands_over: bool,
 }
 
 impl Export {
@@ -135,7 +137,13 @@ impl Export {
             name: name.into(),
             fs,
             locks: LockTable::default(),
+            hands_over: false,
         }
+    }
+
+    /// The same, whose open files clients of this host may have themselves, if `hands_over`.
+    pub fn handing_over(self, hands_over: bool) -> Export {
+        Export { hands_over, ..self }
     }
 }
 

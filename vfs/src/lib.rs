@@ -36,8 +36,8 @@ pub use export::{Capabilities, Export, FileSystem, Handle, Level};
 pub use lease::{Broken, Lease, LeaseKind};
 pub use name::Name;
 pub use node::{
-    Access, Allocate, Backing, CopyHow, DirEntry, DirSink, Entry, Extent, File, Make, Mode, Node,
-    NodeId, OpenFlags, Plus, RenameFlags, Seek, XattrFlags, open_by_owner,
+    Access, Allocate, Backing, CopyHow, DirEntry, DirSink, Entry, Extent, File, Limits, Make, Mode,
+    Node, NodeId, OpenFlags, Plus, RenameFlags, Seek, XattrFlags, open_by_owner,
 };
 pub use op::Op;
 pub use payload::{Fill, Payload, Sink};

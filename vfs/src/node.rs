@@ -204,16 +204,40 @@ pub trait File: Send + Sync {
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>>;
 
     /// The file of this host that [`File::read`] and [`File::write`] read and write, and do nothing else: then whoever asks may have
-    /// the host do that without asking here, also for other opens of the same node. Nothing where there is none, which is never an error.
+    /// the host do that without asking here, also for other opens of the same node, as far as [`Backing::limits`] allows. Nothing where
+    /// there is none, which is never an error.
     fn backing(&self, _cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
         None
     }
 }
 
 /// See [`File::backing`]: a descriptor that stays open as long as this.
-pub trait Backing: AsFd + Send + Sync {}
+pub trait Backing: AsFd + Send + Sync {
+    /// What it is good for; without any, for whoever has the node open, whatever this descriptor may do by itself: it is of this
+    /// process's own opening, and each open has been checked.
+    fn limits(&self) -> Option<Limits> {
+        None
+    }
+}
 
-impl<T: AsFd + Send + Sync> Backing for T {}
+/// What a descriptor is good for that another process has opened: for no more than that process may do itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// [`OpenFlags::READ`] and [`OpenFlags::WRITE`], or one of them.
+    pub access: OpenFlags,
+    /// The device and the number of the file.
+    pub file: (u64, u64),
+}
+
+impl Limits {
+    /// Whether it is good for who opens with `flags`.
+    pub fn allow(&self, flags: OpenFlags) -> bool {
+        let reads = flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
+        let writes = flags.contains(OpenFlags::WRITE);
+        (!reads || self.access.contains(OpenFlags::READ))
+            && (!writes || self.access.contains(OpenFlags::WRITE))
+    }
+}
 
 /// Opens `node`, a source's own, by `open`, which knows nothing of [`OpenFlags::OWNER`].
 pub fn open_by_owner<T>(

@@ -1,4 +1,6 @@
-use vfs::Sink;
+use std::sync::Arc;
+
+use vfs::{Backing, Sink};
 
 /// A message under construction at the end of whatever the transport sends next: a sink that
 /// can go back. Positions count from the message's own start.
@@ -16,6 +18,12 @@ pub trait Outgoing: Sink {
 
     /// Takes back all from `len` on: an error instead of the answer that was begun.
     fn truncate(&mut self, len: usize);
+
+    /// Hands `file` over with the message's first byte, and says whether that can be. It goes along only if the message can be sent as
+    /// soon as it is made: who leaves replies lying has the message alone.
+    fn hand(&mut self, _file: Arc<dyn Backing>) -> bool {
+        false
+    }
 }
 
 /// Writes little-endian values into a message.

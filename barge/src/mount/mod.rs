@@ -16,6 +16,7 @@ use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::{Server, Session};
 use layers::{Owned, PageCache, ReadOnly, stack};
+use rustix::thread::CapabilitySet;
 use transports::Addr;
 use transports::fusedev::{Mount, MountFlag};
 use vfs::{Call, Caller, Cx, Export};
@@ -42,7 +43,8 @@ pub(crate) struct MountArgs {
     /// cache=none|readahead|mmap|loose, what is kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
     /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
     /// writeback, it may write behind, where nobody else changes the source; passthrough=auto|off, whether it reads and writes
-    /// a local directory's files by itself (auto, which is for root, from Linux 6.9 on, with cache=auto or never, and not with http=); uid=N, gid=N, whose
+    /// files by itself, those of a local directory and those that a server by 9p+unix: hands over, as `barge serve --hand-over-files` does (auto, which
+    /// is for root, from Linux 6.9 on, not with ro, http=, writeback or cache=metadata, always or loose, of a directory with cache=auto or never alone); uid=N, gid=N, whose
     /// everything is shown to be; soft, calls that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS,
     /// for how long a server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of an image
     /// in an object store is kept, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is
@@ -112,6 +114,10 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     sys::limits::raise_descriptors();
     let limit = patience(&options.from);
+    options.passthrough &= args.record_trace.is_none();
+    if options.passthrough && sys::caps::have(CapabilitySet::SYS_ADMIN) {
+        take_files(&mut options.from);
+    }
     let mut fs = options.from.open(hostdir::Options::default())?;
     let mut cache = SourceCache::Image(fs.clone());
     let touched = args
@@ -155,7 +161,7 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     let failed = |error| Failure::new(trouble::mounting(&args.dir, "fuse", &error));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
     let mut session = server.session();
-    if options.passthrough && touched.is_none() {
+    if options.passthrough {
         let files = mount.files().map_err(Failure::new)?;
         session = session.passing_through(Arc::new(Passing(files)));
     }
@@ -237,6 +243,15 @@ fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
             mounted.is_ok()
         }
         _ => false,
+    }
+}
+
+/// Has a server of this host asked for its open files, which the kernel can read and write by itself.
+fn take_files(source: &mut Source) {
+    if let Source::Tree(barge_client::Source::Remote(url)) = source
+        && let Some(takes) = url.takes_files()
+    {
+        *takes = true;
     }
 }
 

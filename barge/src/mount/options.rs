@@ -268,8 +268,14 @@ pub(super) fn settle(
         fuse.cache,
         fuse::server::Cache::Never | fuse::server::Cache::Auto
     );
-    let by_itself = pages.is_none() && moments && !fuse.writeback && http.is_none();
-    passthrough &= directory && !overlaid && by_itself;
+    passthrough &= moments && !fuse.writeback && http.is_none() && !overlaid;
+    passthrough = match &mut from {
+        // A server of this host may hand its files over; the page cache keeps nothing of those.
+        Source::Tree(barge_client::Source::Remote(url)) => {
+            passthrough && !mount.is_read_only() && url.takes_files().is_some()
+        }
+        _ => passthrough && directory && pages.is_none(),
+    };
     // What is written is asked for again by who opens it next in any case.
     fuse.writers_go_past = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
     Ok(Settled {
@@ -373,6 +379,49 @@ mod tests {
             "http=unix:/h",
         ] {
             assert!(!passes("dir:/", text, false), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_of_this_host_is_asked_for_its_files_where_nothing_else_is_wanted() {
+        let asked = |source: &str, text: &str, overlaid| {
+            let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
+            let source: Source = source.parse().expect("a source");
+            let settled = settle(&options.expect("known"), &source, overlaid, false);
+            settled
+                .map_err(|failure| failure.message)
+                .expect("good")
+                .passthrough
+        };
+        let unix = "9p+unix:/s?aname=x";
+        for text in [
+            "defaults",
+            "cache=mmap",
+            "cache=readahead",
+            "cache=none",
+            "cache=auto",
+        ] {
+            assert!(asked(unix, text, false), "{text}");
+            assert!(!asked(unix, text, true), "{text}");
+        }
+        for text in [
+            "passthrough=off",
+            "ro",
+            "cache=loose",
+            "cache=always",
+            "writeback",
+            "http=unix:/h",
+        ] {
+            assert!(!asked(unix, text, false), "{text}");
+        }
+        for elsewhere in [
+            "9p://h/",
+            "9p+vsock:1",
+            "9p+vsock-uds:/s:1",
+            "9p+virtio:/s",
+            "nfs+unix:/s",
+        ] {
+            assert!(!asked(elsewhere, "defaults", false), "{elsewhere}");
         }
     }
 

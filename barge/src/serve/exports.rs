@@ -116,7 +116,9 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
         several => {
             let bundle =
                 Bundle::new(several, barge_client::source::now()).map_err(Failure::usage)?;
-            (Arc::new(Export::new("", bundle.clone())), Some(bundle))
+            let hands_over = several.iter().all(|export| export.hands_over);
+            let whole = Export::new("", bundle.clone()).handing_over(hands_over);
+            (Arc::new(whole), Some(bundle))
         }
     };
     Ok(Exports {

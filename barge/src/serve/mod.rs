@@ -107,10 +107,11 @@ fn serve(plan: &Plan) -> Done {
     let reload = reload(acceptor, live.clone());
     let signals = signals::on_signal(move || stopped.stop(), reload)?;
     if let Some((_, server)) = nine {
-        let service = Arc::new(NineService(server));
         for listener in listeners {
+            let hands_over = matches!(listener.addr(), Addr::Unix(_));
+            let service = NineService(server.clone().handing_over(hands_over));
             engine
-                .listen(listener, service.clone())
+                .listen(listener, Arc::new(service))
                 .map_err(Failure::new)?;
         }
     }

@@ -115,7 +115,7 @@ impl Opener {
             fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), take));
         }
         Ok(Opened {
-            export: Arc::new(Export::new(name, fs)),
+            export: Arc::new(Export::new(name, fs).handing_over(share.hands_over)),
             gate,
             seen,
             touched,

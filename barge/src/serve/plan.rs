@@ -52,6 +52,8 @@ pub(super) struct Share {
     pub(super) hostdir: hostdir::Options,
     /// What is written to it is kept there.
     pub(super) overlay: Option<PathBuf>,
+    /// Its open files are handed over to clients of this host.
+    pub(super) hands_over: bool,
     pub(super) layers: Layers,
 }
 

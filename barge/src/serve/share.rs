@@ -43,6 +43,11 @@ pub(crate) struct ShareArgs {
     /// On whose behalf a directory is used
     #[arg(long, value_name = "MODEL", default_value = "auto")]
     identity: IdentityArg,
+    /// Hand a directory's open files themselves to clients that ask for them by 9P on unix:PATH, as `barge mount` by root does: this host's kernel
+    /// then reads and writes them without asking here. Who has a file keeps it when this program or the share is gone, and root of this host can
+    /// write to one that it has to read. Not with --read-only or --export, and of what is not seen: recorded or counted
+    #[arg(long)]
+    hand_over_files: bool,
 }
 
 /// On which terms a share is served: those of its options that may change while it is.
@@ -99,6 +104,7 @@ impl ShareArgs {
                 ..Default::default()
             },
             overlay: self.overlay.clone(),
+            hands_over: self.hand_over_files,
             layers: Layers {
                 xattrs: self.xattrmap.clone(),
                 ids: self.ids()?,

@@ -1,4 +1,5 @@
-//! `barge mount` of a directory whose files the kernel reads and writes by itself (Linux 6.9, root).
+//! `barge mount` of a directory whose files the kernel reads and writes by itself (Linux 6.9, root), and of a server of this host that
+//! hands its files over for that.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -9,21 +10,63 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::mount::{Mounted, may_mount};
-use crate::served::{BARGE, has, said};
+use crate::served::{BARGE, Served, has, said};
 
 /// More than all else that barge reads and writes in a test.
 const MUCH: usize = 4 << 20;
 
+/// What is mounted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Of {
+    Directory,
+    /// One that serves the directory, with this option more.
+    Server(&'static str),
+}
+
+/// Each that passes files through.
+const BOTH: [Of; 2] = [Of::Directory, HANDING];
+
+const HANDING: Of = Of::Server("--hand-over-files");
+
 /// A directory and its mount.
 struct Bed {
     mounted: Mounted,
+    server: Option<Server>,
     share: TempDir,
     at: TempDir,
 }
 
+/// `barge serve` at a Unix socket.
+struct Server {
+    served: Served,
+    dir: TempDir,
+}
+
+impl Server {
+    fn new(share: &Path, option: &str) -> Server {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("socket");
+        Server {
+            served: Server::run(share, &socket, option),
+            dir,
+        }
+    }
+
+    fn run(share: &Path, socket: &Path, option: &str) -> Served {
+        let mut command = Command::new(BARGE);
+        command.arg("serve").arg(share).arg(option);
+        command.arg(format!("--9p=unix:{}", socket.display()));
+        Served::run(command)
+    }
+
+    fn url(&self) -> String {
+        format!("9p+unix:{}", self.dir.path().join("socket").display())
+    }
+}
+
 impl Bed {
     /// With these options; nothing where it cannot be.
-    fn new(options: &str) -> Option<Bed> {
+    fn new(of: Of, options: &str) -> Option<Bed> {
         let kernel = rustix::system::uname();
         let mut numbers = kernel.release().to_str().expect("text").split('.');
         let mut number = || numbers.next().and_then(|text| text.parse::<u32>().ok());
@@ -35,9 +78,20 @@ impl Bed {
         // On a file system that does it on every machine.
         let share = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let at = tempfile::tempdir().expect("a directory");
-        let from = share.path().to_str().expect("text");
-        let mounted = Mounted::new(&[from, "-o", options], at.path());
-        Some(Bed { mounted, share, at })
+        let (from, server) = match of {
+            Of::Directory => (share.path().to_str().expect("text").to_owned(), None),
+            Of::Server(option) => {
+                let server = Server::new(share.path(), option);
+                (server.url(), Some(server))
+            }
+        };
+        let mounted = Mounted::new(&[&from, "-o", options], at.path());
+        Some(Bed {
+            mounted,
+            server,
+            share,
+            at,
+        })
     }
 
     fn here(&self, name: &str) -> PathBuf {
@@ -50,12 +104,13 @@ impl Bed {
 
     /// How many bytes barge reads and writes while `what` is done.
     fn moved(&self, what: impl FnOnce()) -> usize {
-        let io = format!("/proc/{}/io", self.mounted.id());
-        let moved = || {
-            let text = fs::read_to_string(&io).expect("it runs");
+        let server = self.server.as_ref().map(|server| server.served.id());
+        let of = |id: u32| {
+            let text = fs::read_to_string(format!("/proc/{id}/io")).expect("it runs");
             let of = |line: &str| line.split_once("char: ")?.1.parse::<usize>().ok();
             text.lines().filter_map(of).sum::<usize>()
         };
+        let moved = || of(self.mounted.id()) + server.map_or(0, of);
         let before = moved();
         what();
         moved() - before
@@ -73,54 +128,63 @@ fn open(path: &Path) -> File {
 
 #[test]
 fn the_server_sees_nothing_of_reads_and_writes_in_whichever_order_a_file_is_opened() {
-    let Some(bed) = Bed::new("passthrough=auto") else {
-        return;
-    };
-    let text = text(MUCH);
-    let moved = bed.moved(|| {
-        let made = File::create(bed.here("f")).expect("made");
-        made.write_all_at(&text, 0).expect("written");
-        let reading = File::open(bed.here("f")).expect("opened");
-        let both = open(&bed.here("f"));
-        drop(made);
-        for file in [&reading, &both] {
-            let mut read = vec![0; MUCH];
-            file.read_exact_at(&mut read, 0).expect("read");
-            assert!(read == text);
-        }
-        drop(both);
-        assert!(fs::read(bed.here("f")).expect("read") == text);
-        let mut more = OpenOptions::new();
-        let mut more = more.append(true).open(bed.here("f")).expect("opened");
-        more.write_all(&text).expect("written");
-        assert_eq!(more.metadata().expect("there").len(), 2 * MUCH as u64);
-    });
-    assert!(moved < MUCH, "{moved}");
-    assert!(fs::read(bed.host("f")).expect("read") == text.repeat(2));
+    for of in BOTH {
+        let Some(bed) = Bed::new(of, "passthrough=auto") else {
+            return;
+        };
+        let text = text(MUCH);
+        let moved = bed.moved(|| {
+            let made = File::create(bed.here("f")).expect("made");
+            made.write_all_at(&text, 0).expect("written");
+            let reading = File::open(bed.here("f")).expect("opened");
+            let both = open(&bed.here("f"));
+            drop(made);
+            for file in [&reading, &both] {
+                let mut read = vec![0; MUCH];
+                file.read_exact_at(&mut read, 0).expect("read");
+                assert!(read == text);
+            }
+            drop(both);
+            assert!(fs::read(bed.here("f")).expect("read") == text);
+            let mut more = OpenOptions::new();
+            let mut more = more.append(true).open(bed.here("f")).expect("opened");
+            more.write_all(&text).expect("written");
+            assert_eq!(more.metadata().expect("there").len(), 2 * MUCH as u64);
+        });
+        assert!(moved < MUCH, "{moved}");
+        assert!(fs::read(bed.host("f")).expect("read") == text.repeat(2));
+    }
 }
 
 #[test]
 fn the_server_does_it_where_it_is_told_to() {
-    for options in [
-        "passthrough=off",
-        "cache=always",
-        "cache=metadata",
-        "cache=loose",
-        "cache=readahead",
-    ] {
-        let Some(bed) = Bed::new(options) else {
+    let tells = "passthrough=off cache=always cache=metadata cache=loose".split(' ');
+    let both = |options| BOTH.map(|of| (of, options));
+    let alone = [
+        (Of::Directory, "cache=readahead"),
+        (HANDING, "ro"),
+        (Of::Server("--no-zerocopy"), "passthrough=auto"),
+    ];
+    for (of, options) in tells.flat_map(both).chain(alone) {
+        let Some(bed) = Bed::new(of, options) else {
             return;
         };
+        fs::write(bed.host("g"), text(MUCH)).expect("written");
+        let moved = bed.moved(|| drop(fs::read(bed.here("g")).expect("read")));
+        assert!(moved >= MUCH, "{of:?} {options}: {moved}");
+        if options == "ro" {
+            continue;
+        }
         let moved = bed.moved(|| {
             let file = File::create(bed.here("f")).expect("made");
             (&file).write_all(&text(MUCH)).expect("written");
             file.sync_all().expect("synchronized");
         });
-        assert!(moved >= MUCH, "{options}: {moved}");
+        assert!(moved >= MUCH, "{of:?} {options}: {moved}");
     }
     let http = tempfile::tempdir().expect("a directory");
     let http = format!("unix:{}", http.path().join("http").display());
-    let Some(bed) = Bed::new(&format!("http={http}")) else {
+    let Some(bed) = Bed::new(Of::Directory, &format!("http={http}")) else {
         return;
     };
     fs::write(bed.here("f"), "text").expect("written");
@@ -133,43 +197,45 @@ fn the_server_does_it_where_it_is_told_to() {
 
 #[test]
 fn what_is_done_elsewhere_is_seen_here() {
-    let Some(bed) = Bed::new("cache=never") else {
-        return;
-    };
-    let (here, host) = (bed.here("f"), bed.host("f"));
-    let mut file = File::create_new(&here).expect("made");
-    file.write_all(b"one").expect("written");
-    assert_eq!(fs::read(&host).expect("read"), b"one");
-    fs::write(&host, "three").expect("written");
-    let open = open(&here);
-    let mut read = String::new();
-    (&open).read_to_string(&mut read).expect("read");
-    assert_eq!(
-        (read.as_str(), open.metadata().expect("there").len()),
-        ("three", 5)
-    );
-    // Cut, and written behind the end.
-    open.set_len(2).expect("cut");
-    assert_eq!(fs::read(&host).expect("read"), b"th");
-    file.seek(SeekFrom::End(2)).expect("there");
-    file.write_all(b"x").expect("written");
-    assert_eq!(fs::read(&here).expect("read"), b"th\0\0x");
-    File::create(&here).expect("cut");
-    assert_eq!(fs::read(&host).expect("read"), b"");
-    // Under another name, and under none.
-    fs::hard_link(&here, bed.here("g")).expect("linked");
-    fs::rename(&here, bed.here("h")).expect("renamed");
-    open.write_all_at(b"four", 0).expect("written");
-    for name in ["g", "h"] {
-        assert_eq!(fs::read(bed.here(name)).expect("read"), b"four");
-        fs::remove_file(bed.here(name)).expect("removed");
+    for of in BOTH {
+        let Some(bed) = Bed::new(of, "cache=never") else {
+            return;
+        };
+        let (here, host) = (bed.here("f"), bed.host("f"));
+        let mut file = File::create_new(&here).expect("made");
+        file.write_all(b"one").expect("written");
+        assert_eq!(fs::read(&host).expect("read"), b"one");
+        fs::write(&host, "three").expect("written");
+        let open = open(&here);
+        let mut read = String::new();
+        (&open).read_to_string(&mut read).expect("read");
+        assert_eq!(
+            (read.as_str(), open.metadata().expect("there").len()),
+            ("three", 5)
+        );
+        // Cut, and written behind the end.
+        open.set_len(2).expect("cut");
+        assert_eq!(fs::read(&host).expect("read"), b"th");
+        file.seek(SeekFrom::End(2)).expect("there");
+        file.write_all(b"x").expect("written");
+        assert_eq!(fs::read(&here).expect("read"), b"th\0\0x");
+        File::create(&here).expect("cut");
+        assert_eq!(fs::read(&host).expect("read"), b"");
+        // Under another name, and under none.
+        fs::hard_link(&here, bed.here("g")).expect("linked");
+        fs::rename(&here, bed.here("h")).expect("renamed");
+        open.write_all_at(b"four", 0).expect("written");
+        for name in ["g", "h"] {
+            assert_eq!(fs::read(bed.here(name)).expect("read"), b"four");
+            fs::remove_file(bed.here(name)).expect("removed");
+        }
+        open.write_all_at(b"five", 4).expect("written");
+        let mut read = [0; 8];
+        open.read_exact_at(&mut read, 0).expect("read");
+        assert_eq!(&read, b"fourfive");
+        let is = open.metadata().expect("there");
+        assert_eq!((is.len(), is.nlink()), (8, 0));
     }
-    open.write_all_at(b"five", 4).expect("written");
-    let mut read = [0; 8];
-    open.read_exact_at(&mut read, 0).expect("read");
-    assert_eq!(&read, b"fourfive");
-    let is = open.metadata().expect("there");
-    assert_eq!((is.len(), is.nlink()), (8, 0));
 }
 
 #[test]
@@ -191,16 +257,18 @@ with open(here, 'w+b') as file, open(host, 'r+b') as other:
         os.pwrite(file.fileno(), b'last', 8188)
         print(pages[8188:].decode(), others[8188:].decode())
 ";
-    let Some(bed) = Bed::new("passthrough=auto") else {
-        return;
-    };
-    let mut python = Command::new("python3");
-    python
-        .args(["-c", SCRIPT])
-        .arg(bed.here("f"))
-        .arg(bed.host("f"));
-    let output = python.output().expect("runs");
-    assert_eq!(said(&output), "here here\nhost host\nlast last\n");
+    for of in BOTH {
+        let Some(bed) = Bed::new(of, "passthrough=auto") else {
+            return;
+        };
+        let mut python = Command::new("python3");
+        python
+            .args(["-c", SCRIPT])
+            .arg(bed.here("f"))
+            .arg(bed.host("f"));
+        let output = python.output().expect("runs");
+        assert_eq!(said(&output), "here here\nhost host\nlast last\n");
+    }
 }
 
 /// Whoever has opened it before it got them. The kernel would leave them to the super-user, in whose name it writes.
@@ -210,42 +278,114 @@ fn writing_takes_set_id_bits_away() {
         eprintln!("skipped: this takes setpriv (package util-linux), to be somebody else");
         return;
     }
-    let Some(bed) = Bed::new("allow_other") else {
+    for of in BOTH {
+        let Some(bed) = Bed::new(of, "allow_other") else {
+            return;
+        };
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
+        };
+        mode(bed.at.path(), 0o755);
+        fs::write(bed.here("f"), "text").expect("written");
+        mode(&bed.here("f"), 0o777);
+        let mut writer = Command::new("setpriv");
+        writer
+            .args([
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                "sh",
+                "-c",
+            ])
+            .arg("exec 3>> \"$1\"; echo open; read go; head -c \"$2\" /dev/zero >&3; echo")
+            .arg("sh")
+            .arg(bed.here("f"))
+            .arg(MUCH.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut writer = writer.spawn().expect("starts");
+        let mut lines = BufReader::new(writer.stdout.take().expect("piped")).lines();
+        let mut line = || lines.next().expect("a line").expect("read");
+        assert_eq!(line(), "open");
+        mode(&bed.here("f"), 0o4777);
+        let moved = bed.moved(|| {
+            let mut go = writer.stdin.take().expect("piped");
+            go.write_all(b"go\n").expect("told");
+            assert_eq!(line(), "");
+        });
+        assert!(writer.wait().expect("ends").success());
+        assert!(moved < MUCH, "{moved}");
+        let is = fs::metadata(bed.host("f")).expect("there");
+        assert_eq!((is.len(), is.mode() & 0o7777), (4 + MUCH as u64, 0o777));
+    }
+}
+
+/// What is kept of a file by the mount's own page cache is none of those's who have it through the kernel.
+#[test]
+fn two_mounts_of_a_server_see_each_other_and_the_server() {
+    let Some(bed) = Bed::new(HANDING, "cache=mmap") else {
         return;
     };
-    let mode = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
-    };
-    mode(bed.at.path(), 0o755);
-    fs::write(bed.here("f"), "text").expect("written");
-    mode(&bed.here("f"), 0o777);
-    let mut writer = Command::new("setpriv");
-    writer
-        .args([
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "sh",
-            "-c",
-        ])
-        .arg("exec 3>> \"$1\"; echo open; read go; head -c \"$2\" /dev/zero >&3; echo")
-        .arg("sh")
-        .arg(bed.here("f"))
-        .arg(MUCH.to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut writer = writer.spawn().expect("starts");
-    let mut lines = BufReader::new(writer.stdout.take().expect("piped")).lines();
-    let mut line = || lines.next().expect("a line").expect("read");
-    assert_eq!(line(), "open");
-    mode(&bed.here("f"), 0o4777);
+    let server = bed.server.as_ref().expect("one");
+    let at = tempfile::tempdir().expect("a directory");
+    let _other = Mounted::new(&[&server.url()], at.path());
+    let there = at.path().join("f");
     let moved = bed.moved(|| {
-        let mut go = writer.stdin.take().expect("piped");
-        go.write_all(b"go\n").expect("told");
-        assert_eq!(line(), "");
+        fs::write(bed.here("f"), text(MUCH)).expect("written");
+        let mut one = open(&bed.here("f"));
+        let other = open(&there);
+        other.write_all_at(b"other", 1).expect("written");
+        one.seek(SeekFrom::End(0)).expect("there");
+        one.write_all(b"one").expect("written");
+        let mut read = [0; 5];
+        one.read_exact_at(&mut read, 1).expect("read");
+        assert_eq!(&read, b"other");
+        assert_eq!(
+            one.metadata().expect("there").len(),
+            MUCH as u64 + 3,
+            "of what was just written"
+        );
     });
-    assert!(writer.wait().expect("ends").success());
     assert!(moved < MUCH, "{moved}");
-    let is = fs::metadata(bed.host("f")).expect("there");
-    assert_eq!((is.len(), is.mode() & 0o7777), (4 + MUCH as u64, 0o777));
+    let host = fs::read(bed.host("f")).expect("read");
+    assert!(host.ends_with(b"one") && host[1..].starts_with(b"other"));
+    // From close to open, also where one of them goes by its server.
+    let late = tempfile::tempdir().expect("a directory");
+    let _late = Mounted::new(&[&server.url(), "-o", "passthrough=off"], late.path());
+    for content in ["first", "second, longer", "3"] {
+        fs::write(bed.here("g"), content).expect("written");
+        assert_eq!(
+            fs::read(late.path().join("g")).expect("read"),
+            content.as_bytes()
+        );
+        fs::write(late.path().join("g"), content.repeat(2)).expect("written");
+        assert_eq!(
+            fs::read(bed.here("g")).expect("read"),
+            content.repeat(2).as_bytes()
+        );
+    }
+}
+
+#[test]
+fn a_file_is_read_and_written_while_its_server_is_away_and_when_it_is_back() {
+    for option in ["--hand-over-files", "--no-zerocopy"] {
+        let Some(mut bed) = Bed::new(HANDING, "passthrough=auto") else {
+            return;
+        };
+        let Server { served, dir } = bed.server.take().expect("one");
+        let file = File::create(bed.here("f")).expect("made");
+        file.write_all_at(b"one", 0).expect("written");
+        assert!(served.stop().success());
+        file.write_all_at(b"two", 3).expect("written");
+        let served = Server::run(bed.share.path(), &dir.path().join("socket"), option);
+        bed.server = Some(Server { served, dir });
+        assert_eq!(file.metadata().expect("there").len(), 6);
+        file.write_all_at(b"six", 6).expect("written");
+        drop(file);
+        assert_eq!(fs::read(bed.here("f")).expect("read"), b"onetwosix");
+        let passes = option == "--hand-over-files";
+        let moved = bed.moved(|| fs::write(bed.here("g"), text(MUCH)).expect("written"));
+        assert_eq!(moved < MUCH, passes, "{option}: {moved}");
+        assert!(fs::read(bed.host("g")).expect("read") == text(MUCH));
+    }
 }

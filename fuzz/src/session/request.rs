@@ -216,6 +216,7 @@ fn make<'a: 'n, 'n>(
         }
         Kind::Clunk => T::Clunk { fid },
         Kind::Remove => T::Remove { fid },
+        Kind::Hand => T::Hand { fid },
         Kind::Stat => T::Stat { fid },
         Kind::Wstat => T::Wstat {
             fid,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vfs::{
-    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Extent, File, Lease, LeaseKind, OpenFlags,
-    Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Extent, File, Lease, LeaseKind,
+    OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use super::Mode;
@@ -321,5 +321,13 @@ impl File for CachedFile {
 
     fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
         self.inner.lease(cx, kind, broken)
+    }
+
+    /// What was written here is below first, and nothing is kept of what was read.
+    fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
+        let backing = self.inner.backing(cx)?;
+        let _exclusive = self.cached.exclusive(cx).ok()?;
+        self.cached.doubt();
+        Some(backing)
     }
 }

@@ -507,6 +507,9 @@ messages! {
         124 Stat of Old (fid: Fid) -> (stat: Stat<'a>);
         /// Changes attributes of a file, its name included: stat(5).
         126 Wstat of Old (fid: Fid, stat: Stat<'a>) -> ();
+        /// Has the server hand an open file itself over, with the first byte of the reply (`SCM_RIGHTS`, unix(7)). barge's own: it is
+        /// known to who has agreed on [`Dialect::HANDING`] alone, and its number far from those that others have taken.
+        200 Hand of Linux (fid: Fid) -> ();
     }
     errors {
         /// A request failed, in 9P2000.L.

@@ -76,6 +76,10 @@ pub enum Dialect {
 }
 
 impl Dialect {
+    /// What a client says in Tversion, and a server in Rversion, if open files may be handed over by this connection: 9P2000.L and
+    /// Thand. By version(5) who does not know what stands behind a period answers without it, or `unknown`.
+    pub const HANDING: &str = "9P2000.L.hand";
+
     /// All of them.
     pub const ALL: [Dialect; 3] = [Dialect::Plan9, Dialect::Unix, Dialect::Linux];
 

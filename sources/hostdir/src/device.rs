@@ -128,7 +128,7 @@ impl Device {
 
     /// Whether reading and writing an open file is known not to depend on who does it.
     pub(crate) fn reads_for_anybody(&self) -> bool {
-        limits::FOR_ANYBODY.contains(&self.magic)
+        sys::anybody::reads_for_anybody(self.magic)
     }
 
     /// Whether memory is all it has.

@@ -21,6 +21,8 @@ pub(crate) struct Fd {
     _permit: Permit,
 }
 
+impl vfs::Backing for Fd {}
+
 impl Budget {
     pub(crate) fn new(limit: usize) -> Arc<Budget> {
         Arc::new(Budget {

@@ -70,16 +70,6 @@ pub(crate) const FINE_TIMES: [u64; 4] = [
     0x0102_1994, // tmpfs
 ];
 
-/// File systems that, once a file is open, read and write it whoever asks, past the page cache too.
-pub(crate) const FOR_ANYBODY: [u64; 6] = [
-    0xef53,      // ext4
-    0x5846_5342, // XFS
-    0x9123_683e, // btrfs
-    0x0102_1994, // tmpfs
-    0xf2f5_2010, // F2FS
-    0xca45_1a4e, // bcachefs
-];
-
 /// File systems that share blocks.
 const CLONES: [u64; 5] = [
     0x9123_683e, // btrfs

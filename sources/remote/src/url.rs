@@ -108,6 +108,17 @@ impl Url {
         }
     }
 
+    /// Whether the server is asked for open files themselves, which then have a [`vfs::File::backing`]; nothing where none could be handed
+    /// over, as from another host.
+    pub fn takes_files(&mut self) -> Option<&mut bool> {
+        match self {
+            Url::Ninep(url) if matches!(url.place, ninep::Place::Addr(Addr::Unix(_))) => {
+                Some(&mut url.options.takes_files)
+            }
+            _ => None,
+        }
+    }
+
     /// What is done when the server is lost; nothing where it would not come again.
     pub fn retry(&mut self) -> Option<&mut Retry> {
         match self {

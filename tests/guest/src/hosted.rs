@@ -32,10 +32,18 @@ pub struct Hosted {
 }
 
 /// All of them.
-pub const ALL: [Hosted; 8] = [
+pub const ALL: [Hosted; 9] = [
     Hosted {
         name: "9p",
         serve: "{barge} serve {share} --9p unix:{socket}",
+        source: "9p+unix:{socket}",
+        network: false,
+        protocol: "9p",
+        server: "barge",
+    },
+    Hosted {
+        name: "9p-handed",
+        serve: "{barge} serve {share} --9p unix:{socket} --hand-over-files",
         source: "9p+unix:{socket}",
         network: false,
         protocol: "9p",

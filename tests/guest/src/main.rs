@@ -71,7 +71,7 @@ struct Script {
 struct LocalArgs {
     #[command(flatten)]
     script: Script,
-    /// Mount what this server serves by `barge mount`: 9p, nfs3, nfs4.2, virtiofs (barge's), diod, virtiofsd, ganesha-nfs3, ganesha-nfs4.1
+    /// Mount what this server serves by `barge mount`: 9p, 9p-handed, nfs3, nfs4.2, virtiofs (barge's), diod, virtiofsd, ganesha-nfs3, ganesha-nfs4.1
     #[arg(long, value_name = "SERVER", value_parser = hosted::named)]
     mount: Option<&'static Hosted>,
     /// The barge under test, if not the release build of this workspace

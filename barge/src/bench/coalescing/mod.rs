@@ -26,6 +26,8 @@ use crate::tools::{Tool, find};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Unix,
+    /// The same, and the server hands its files over: what is not the kernel's own goes by messages yet.
+    Handed,
     Tcp,
     /// TCP, half a millisecond later in each direction.
     Delayed,
@@ -35,10 +37,20 @@ enum Way {
     Virtiofs,
 }
 
+const WAYS: [Way; 6] = [
+    Way::Unix,
+    Way::Handed,
+    Way::Tcp,
+    Way::Delayed,
+    Way::Nfs,
+    Way::Virtiofs,
+];
+
 impl Way {
     fn name(self) -> &'static str {
         match self {
             Way::Unix => "Unix",
+            Way::Handed => "Unix, handed over",
             Way::Tcp => "TCP",
             Way::Delayed => "TCP + 1 ms",
             Way::Nfs => "NFS 4.2",
@@ -146,8 +158,9 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
-    args.steps.plan(5 * JOBS.len() * runs * COLUMNS.len());
-    for way in [Way::Unix, Way::Tcp, Way::Delayed, Way::Nfs, Way::Virtiofs] {
+    args.steps
+        .plan(WAYS.len() * JOBS.len() * runs * COLUMNS.len());
+    for way in WAYS {
         let name = |job: &Job| format!("{}, {}", way.name(), job.name);
         let jobs: Vec<_> = JOBS.iter().filter(|job| args.wants(&name(job))).collect();
         if jobs.is_empty() {
@@ -232,6 +245,9 @@ fn notes(
              inflight=4096; by virtiofs max_write=4096 and inflight=4096; local: the file system that is served",
             mib(sizes.cache)
         ),
+        "Unix, handed over: with --hand-over-files and cache=mmap the kernel reads and writes the served file by itself (passthrough); loose \
+         and a page each cannot have that, and are as by Unix"
+            .into(),
         "TCP + 1 ms: through a relay on loopback that passes everything on half a millisecond later in each direction; it takes \
          processor time of its own, from all columns but local"
             .into(),
@@ -251,6 +267,13 @@ fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String
     let median = |column: usize| Summary::of(&runs[column]).map_or(f64::NAN, |of| of.median);
     let (loose, paged, local) = (median(0), median(1), median(2));
     let mut short = Vec::new();
+    if way == Way::Handed {
+        let handed = median(3);
+        if handed < 0.9 * local {
+            short.push(format!("{name}: {:.2} of 0.9 times local", handed / local));
+        }
+        return short;
+    }
     let target = way.target(job);
     if loose < target * paged {
         short.push(format!(
@@ -290,7 +313,7 @@ impl Served {
                 Network::bare()
                     .ok_or("no network can be made: Debian's iproute2 and util-linux")?,
             ),
-            Way::Unix | Way::Delayed | Way::Virtiofs => None,
+            Way::Unix | Way::Handed | Way::Delayed | Way::Virtiofs => None,
         };
         let path = place.run.join("socket").display().to_string();
         let port = free_port().map_err(failed)?;
@@ -298,6 +321,7 @@ impl Served {
         command.arg("serve");
         match way {
             Way::Unix => command.args(["--9p", &format!("unix:{path}")]),
+            Way::Handed => command.args(["--hand-over-files", "--9p", &format!("unix:{path}")]),
             Way::Tcp | Way::Delayed => command.args(["--9p", &format!("tcp:127.0.0.1:{port}")]),
             Way::Nfs => {
                 let state = place.run.join("state");
@@ -317,15 +341,16 @@ impl Served {
         };
         let port = relay.as_ref().map_or(port, |relay| relay.port);
         let url = match way {
-            Way::Unix => format!("9p+unix:{path}"),
+            Way::Unix | Way::Handed => format!("9p+unix:{path}"),
             Way::Tcp | Way::Delayed => format!("9p://127.0.0.1:{port}/"),
             Way::Nfs => format!("nfs://127.0.0.1:{port}/?vers=4.2"),
             Way::Virtiofs => format!("virtiofs:{path}"),
         };
         let paged = match way {
-            Way::Unix | Way::Tcp | Way::Delayed => {
-                (format!("{url}?msize=4120&inflight=4096"), "cache=auto")
-            }
+            Way::Unix | Way::Handed | Way::Tcp | Way::Delayed => (
+                format!("{url}?msize=4120&inflight=4096"),
+                "cache=auto,passthrough=off",
+            ),
             Way::Nfs => (
                 format!("{url}&rsize=4096&wsize=4096&inflight=4096"),
                 "cache=auto",

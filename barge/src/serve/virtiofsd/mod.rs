@@ -89,6 +89,7 @@ impl VirtiofsdArgs {
                     ..Default::default()
                 },
                 overlay: None,
+                hands_over: false,
                 layers: Layers {
                     xattrs: self.xattrmap.clone(),
                     ids: self

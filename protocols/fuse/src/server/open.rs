@@ -5,7 +5,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use vfs::{Caller, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags, Result, SetAttr, Want};
+use vfs::{
+    Caller, Entry, Errno, File, Kind, Limits, Mode, Name, Node, OpenFlags, Result, SetAttr, Want,
+};
 
 use super::Turn;
 use super::handles::{Locked, Open, Reserved};
@@ -46,7 +48,7 @@ impl Turn<'_> {
             };
             file.setattr(&self.cx, &cut)?;
         }
-        let open = self.on_its_way(self.header.nodeid, self.open_of(node, file, flags));
+        let open = self.on_its_way(self.header.nodeid, self.open_of(node, file, flags))?;
         let opened = self.opened_as(place, open)?;
         self.reply(&[&opened.encode()])
     }
@@ -135,7 +137,7 @@ impl Turn<'_> {
             self.peer.nodes.made(self.life, &*entry.node);
         }
         let looked = self.entry_out(&up, &entry)?;
-        let open = self.on_its_way(looked.nodeid, self.open_of(entry.node, file, flags));
+        let open = self.on_its_way(looked.nodeid, self.open_of(entry.node, file, flags))?;
         let opened = self.opened_as(place, open)?;
         self.reply(&[&looked.encode(), &opened.encode()])
     }
@@ -163,22 +165,25 @@ impl Turn<'_> {
     }
 
     /// Has the file go its way, which is chosen by who opens it first. Where nobody chooses it is through what the client keeps.
-    fn on_its_way(&self, nodeid: u64, mut open: Open) -> Open {
-        if let Some(ways) = &self.peer.ways {
-            open.goer = ways.go(self.life, nodeid, |backings| {
-                match backings.and_then(|backings| self.backed(backings, &open)) {
-                    Some(number) => Way::Backed(number),
-                    None if self.goes_past(open.flags) => Way::Past,
-                    None => Way::Kept,
-                }
-            });
-        }
-        open
+    fn on_its_way(&self, nodeid: u64, mut open: Open) -> Result<Open> {
+        let Some(ways) = &self.peer.ways else {
+            return Ok(open);
+        };
+        let choose = |backings: Option<&dyn Backings>| match backings
+            .and_then(|backings| self.backed(backings, &open))
+        {
+            Some((number, limits)) => (Way::Backed(number), limits),
+            None if self.goes_past(open.flags) => (Way::Past, None),
+            None => (Way::Kept, None),
+        };
+        let own = || open.file.backing(&self.cx)?.limits();
+        open.goer = ways.go(self.life, nodeid, open.flags, choose, own)?;
+        Ok(open)
     }
 
     /// Has the client read and write the file by itself, if it can. What has set-id bits goes by here: who may write to it and leave
     /// them is told apart here alone.
-    fn backed(&self, backings: &dyn Backings, open: &Open) -> Option<NonZeroU32> {
+    fn backed(&self, backings: &dyn Backings, open: &Open) -> Option<(NonZeroU32, Option<Limits>)> {
         const SET_ID: u32 = 0o6000;
         if !self.agreed.has(InitFlags::PASSTHROUGH) {
             return None;
@@ -186,7 +191,7 @@ impl Turn<'_> {
         let backing = open.file.backing(&self.cx)?;
         let attr = open.file.attr(&self.cx, Want::BASIC).ok()?;
         match attr.mode & SET_ID {
-            0 => backings.open(backing.as_fd()),
+            0 => Some((backings.open(backing.as_fd())?, backing.limits())),
             _ => None,
         }
     }

@@ -5,12 +5,17 @@
 //! goes another way gets `EIO`. And what goes past the pages that a client keeps leaves them behind as they were, if they are read
 //! meanwhile. So who opens it first decides, and that holds until the last has closed it.
 //!
+//! A file that another process has opened is good for no more than that process could do ([`vfs::Backing::limits`]): who opens to do more
+//! shows that it is in the same file that he may, or cannot open it now.
+//!
 //! Lock order: a shard of the table of ways, held for a look-up only and never with another lock.
 
 use std::collections::hash_map::Entry as Slot;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+
+use vfs::{Errno, Limits, OpenFlags, Result};
 
 use super::shards::{Life, Shards};
 
@@ -45,6 +50,8 @@ pub(super) struct Ways {
 struct Going {
     way: Way,
     opens: usize,
+    /// What it is good for, if that is not everything.
+    limits: Option<Limits>,
 }
 
 /// One who has a file open. The way ends with the last.
@@ -69,38 +76,52 @@ impl Ways {
         self.backings.is_some()
     }
 
-    /// The way of who opens the node: the one that others go, or else the one that `choose` finds. Nothing if the life is over.
+    /// The way of who opens the node with `flags`: the one that others go, or else the one that `choose` finds. Nothing if the life is
+    /// over; `EIO` if others go a way that is not good for it, and neither is what `own` knows of the file.
     pub(super) fn go(
         self: &Arc<Ways>,
         life: Life,
         nodeid: u64,
-        choose: impl FnOnce(Option<&dyn Backings>) -> Way,
-    ) -> Option<Goer> {
-        let goer = |way| Goer {
+        flags: OpenFlags,
+        choose: impl Fn(Option<&dyn Backings>) -> (Way, Option<Limits>),
+        own: impl Fn() -> Option<Limits>,
+    ) -> Result<Option<Goer>> {
+        let (mut ours, mut shown) = (None, None);
+        let gone = loop {
+            let Some(mut part) = self.table.of(life, nodeid) else {
+                break Ok(None);
+            };
+            if let Some(going) = part.table.get_mut(&nodeid) {
+                if going.take(flags, shown.flatten()) {
+                    break Ok(Some(going.way));
+                }
+                if shown.is_some() {
+                    break Err(Errno::EIO);
+                }
+                drop(part);
+                shown = Some(own());
+            } else if let Some((way, limits)) = ours {
+                let opens = 1;
+                part.table.insert(nodeid, Going { way, opens, limits });
+                break Ok(Some(way));
+            } else {
+                drop(part);
+                let chosen = choose(self.backings.as_deref());
+                (ours, shown) = (Some(chosen), Some(chosen.1));
+            }
+        };
+        if let Some((way, _)) = ours
+            && gone != Ok(Some(way))
+        {
+            // Another was faster, or all is over.
+            self.end(way);
+        }
+        Ok(gone?.map(|way| Goer {
             ways: self.clone(),
             life,
             nodeid,
             way,
-        };
-        if let Some(going) = self.table.of(life, nodeid)?.table.get_mut(&nodeid) {
-            going.opens += 1;
-            return Some(goer(going.way));
-        }
-        let ours = choose(self.backings.as_deref());
-        let kept = self.table.of(life, nodeid).map(|mut part| {
-            let new = Going {
-                way: ours,
-                opens: 0,
-            };
-            let going = part.table.entry(nodeid).or_insert(new);
-            going.opens += 1;
-            going.way
-        });
-        if kept != Some(ours) {
-            // Another was faster, or all is over.
-            self.end(ours);
-        }
-        kept.map(goer)
+        }))
     }
 
     /// A life begins, in which nothing is open.
@@ -115,6 +136,24 @@ impl Ways {
         if let (Way::Backed(number), Some(backings)) = (way, &self.backings) {
             backings.close(number);
         }
+    }
+}
+
+impl Going {
+    /// Takes one more along, who opens with `flags` and has shown that file himself, unless it is not good for that.
+    fn take(&mut self, flags: OpenFlags, shown: Option<Limits>) -> bool {
+        if let Some(limits) = &mut self.limits
+            && !limits.allow(flags)
+        {
+            match shown {
+                Some(own) if own.file == limits.file && own.allow(flags) => {
+                    limits.access |= own.access;
+                }
+                _ => return false,
+            }
+        }
+        self.opens += 1;
+        true
     }
 }
 
@@ -138,5 +177,75 @@ impl Drop for Goer {
         if let Some(going) = last {
             self.ways.end(going.way);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: u64 = 7;
+    const NUMBER: NonZeroU32 = NonZeroU32::MIN;
+
+    fn ways() -> Arc<Ways> {
+        let ways = Arc::new(Ways::new(None));
+        ways.begin(1);
+        ways
+    }
+
+    fn limits(access: OpenFlags, ino: u64) -> Limits {
+        let file = (1, ino);
+        Limits { access, file }
+    }
+
+    /// Opens to do `flags`, and can show `own`.
+    fn open(ways: &Arc<Ways>, flags: OpenFlags, own: Option<Limits>) -> Result<Goer> {
+        let way = || match own {
+            Some(_) => Way::Backed(NUMBER),
+            None => Way::Kept,
+        };
+        let goer = ways.go(1, NODE, flags, |_| (way(), own), || own)?;
+        Ok(goer.expect("it is this life"))
+    }
+
+    /// What another process has opened is good for what that may do.
+    #[test]
+    fn who_opens_for_more_than_others_have_shows_a_descriptor_for_that() {
+        let (read, write) = (OpenFlags::READ, OpenFlags::WRITE);
+        let ways = ways();
+        let first = open(&ways, read, Some(limits(read, 5))).expect("opened");
+        for shown in [
+            None,
+            Some(limits(read, 5)),
+            Some(limits(write, 5)),
+            Some(limits(read | write, 6)),
+        ] {
+            let refused = open(&ways, read | write, shown).err();
+            assert_eq!(refused, Some(Errno::EIO), "{shown:?}");
+        }
+        let same = open(&ways, OpenFlags::EXEC, None).expect("to read it shows nothing");
+        let more = open(&ways, write, Some(limits(write, 5))).expect("shown");
+        let both = open(&ways, read | write, None).expect("shown by others");
+        for goer in [&first, &same, &more, &both] {
+            assert_eq!(goer.way(), Way::Backed(NUMBER));
+        }
+        drop((first, same, more));
+        drop(open(&ways, write, None).expect("one is left"));
+        drop(both);
+        let other = open(&ways, read | write, None).expect("they are gone");
+        assert_eq!(other.way(), Way::Kept);
+    }
+
+    /// A file of this process's own is good for all.
+    #[test]
+    fn what_has_no_limits_is_shown_nothing() {
+        let ways = ways();
+        let choose = |_: Option<&dyn Backings>| (Way::Backed(NUMBER), None);
+        let go = |flags| {
+            let goer = ways.go(1, NODE, flags, choose, || unreachable!("nothing is needed"));
+            goer.expect("opened").expect("it is this life")
+        };
+        let (one, other) = (go(OpenFlags::READ), go(OpenFlags::WRITE));
+        assert_eq!((one.way(), other.way()), (Way::Backed(NUMBER), one.way()));
     }
 }

@@ -11,6 +11,7 @@ use fuse::message::Text;
 use fuse::numbers::{InitFlags, ROOT_ID};
 use fuse::server::{Backings, Options, Server};
 use hostdir::HostDir;
+use layers::pagecache::Mode;
 use layers::{Fault, Owned, PageCache, ReadOnly, stack};
 use tempfile::TempDir;
 use vfs::{Export, FileSystem};
@@ -168,10 +169,15 @@ fn layers_that_want_to_know_of_reads_and_writes_do() {
         fs,
         Fault::new(1, Arc::new(|| std::time::Duration::ZERO))
     )));
-    assert!(!passes(|fs, owned| {
-        let cache = PageCache::new(layers::pagecache::Options::default()).expect("starts");
-        stack(stack(fs, owned), cache)
-    }));
+    fn cached(fs: Arc<dyn FileSystem>, mode: Mode) -> Arc<dyn FileSystem> {
+        let options = layers::pagecache::Options {
+            mode,
+            ..Default::default()
+        };
+        stack(fs, PageCache::new(options).expect("starts"))
+    }
+    assert!(passes(|fs, owned| cached(stack(fs, owned), Mode::Mmap)));
+    assert!(!passes(|fs, _| cached(fs, Mode::Loose)));
 }
 
 #[test]

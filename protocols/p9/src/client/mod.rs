@@ -34,6 +34,8 @@ use crate::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
 pub struct Client {
     dialect: Dialect,
     msize: u32,
+    /// Whether open files are asked for ([`Dialect::HANDING`]): to be offered, or agreed on.
+    hands: bool,
     flights: Vec<Flight>,
     free_tags: Vec<u16>,
     next_fid: u32,
@@ -85,6 +87,7 @@ impl Client {
         Client {
             dialect,
             msize: msize.max(Client::MIN_MSIZE),
+            hands: false,
             flights: Vec::new(),
             free_tags: Vec::new(),
             next_fid: 0,
@@ -92,17 +95,34 @@ impl Client {
         }
     }
 
+    /// The same, which asks for open files themselves, if its connection carries them and 9P2000.L is what is spoken.
+    pub fn taking_files(mut self) -> Client {
+        self.hands = self.dialect == Dialect::Linux;
+        self
+    }
+
     /// The first message: Tversion.
     pub fn hello(&self, to: &mut impl Put) {
+        let version = match self.hands {
+            true => Dialect::HANDING,
+            false => self.dialect.version(),
+        };
         let hello = Tmessage::Version {
             msize: self.msize,
-            version: self.dialect.version().as_bytes(),
+            version: version.as_bytes(),
         };
         hello.encode(self.dialect, Tag::NONE, to);
     }
 
-    /// Takes the reply to [`Client::hello`]: from now on [`Client::dialect`] and [`Client::msize`] hold.
-    pub fn agree(&mut self, message: &[u8]) -> std::result::Result<(), Malformed> {
+    /// Takes the reply to [`Client::hello`]: from now on [`Client::dialect`] and [`Client::msize`] hold. `false` if the server knows nothing
+    /// of files that are handed over, nor what to make of that: hello is to be said again, without it.
+    pub fn agree(&mut self, message: &[u8]) -> std::result::Result<bool, Malformed> {
+        // What diod says, which knows neither the version nor what to make of that.
+        let error = [Kind::Lerror.reply(), Kind::Error.reply()];
+        if self.hands && error.contains(&Header::decode(message)?.number) {
+            self.hands = false;
+            return Ok(false);
+        }
         let (tag, reply) = Rmessage::decode(Dialect::Plan9, message)?;
         let (msize, version) = match reply {
             Rmessage::Version { msize, version } if tag == Tag::NONE => (msize, version),
@@ -118,6 +138,10 @@ impl Client {
                 )));
             }
         };
+        if self.hands && version == b"unknown" {
+            self.hands = false;
+            return Ok(false);
+        }
         if !(Client::MIN_MSIZE..=self.msize).contains(&msize) {
             return Err(Malformed::new(format!(
                 "expected a message size from {} to {}, got {msize}",
@@ -127,6 +151,11 @@ impl Client {
         }
         // In the order of what they know.
         let offered = Dialect::ALL.iter().position(|&d| d == self.dialect);
+        self.hands &= version == Dialect::HANDING.as_bytes();
+        let version = match self.hands {
+            true => self.dialect.version().as_bytes(),
+            false => version,
+        };
         self.dialect = Dialect::ALL
             .into_iter()
             .take(offered.map_or(0, |at| at + 1))
@@ -139,7 +168,12 @@ impl Client {
                 ))
             })?;
         self.msize = msize;
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether open files may be asked for.
+    pub fn takes_files(&self) -> bool {
+        self.hands
     }
 
     /// What is spoken.
@@ -184,7 +218,8 @@ impl Client {
         request: &Tmessage<'a>,
         to: &mut impl Put,
     ) -> Result<(Tag, &'a [u8])> {
-        if !request.kind().is_in(self.dialect) {
+        let known = request.kind() != Kind::Hand || self.hands;
+        if !request.kind().is_in(self.dialect) || !known {
             return Err(Errno::EOPNOTSUPP);
         }
         if request.size(self.dialect) > self.msize as usize {

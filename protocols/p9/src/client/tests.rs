@@ -56,6 +56,55 @@ fn a_server_may_know_less_but_not_more() {
 }
 
 #[test]
+fn files_are_asked_for_where_both_have_agreed_to_that() {
+    for (answer, again, agreed) in [
+        ("9P2000.L.hand", false, true),
+        ("9P2000.L", false, false),
+        ("unknown", true, false),
+        ("an error", true, false),
+    ] {
+        let mut client = linux().taking_files();
+        let mut hello = Vec::new();
+        client.hello(&mut hello);
+        assert!(hello.ends_with(b"9P2000.L.hand"));
+        let mut told = version(Tag::NONE, 8192, answer.as_bytes());
+        if answer == "an error" {
+            told.clear();
+            let errno = 5;
+            Rmessage::Lerror { errno }.encode(Dialect::Linux, Tag::NONE, &mut told);
+        }
+        let done = client.agree(&told);
+        assert_eq!(done.ok(), Some(!again), "{answer}");
+        if again {
+            hello.clear();
+            client.hello(&mut hello);
+            assert!(hello.ends_with(b"9P2000.L"));
+            // Once.
+            assert!(client.agree(&version(Tag::NONE, 8192, b"unknown")).is_err());
+            let done = client.agree(&version(Tag::NONE, 8192, b"9P2000.L"));
+            assert_eq!(done.ok(), Some(true));
+        }
+        assert_eq!(
+            (client.dialect(), client.takes_files()),
+            (Dialect::Linux, agreed)
+        );
+        let asked = client.request(&Tmessage::Hand { fid: Fid(1) }, &mut Vec::new());
+        assert_eq!(asked.err(), (!agreed).then_some(Errno::EOPNOTSUPP));
+    }
+    // Who has not offered it is not told of it, and it is one dialect's.
+    assert!(
+        linux()
+            .agree(&version(Tag::NONE, 8192, b"9P2000.L.hand"))
+            .is_err()
+    );
+    let mut hello = Vec::new();
+    Client::new(Dialect::Unix, 8192)
+        .taking_files()
+        .hello(&mut hello);
+    assert!(hello.ends_with(b"9P2000.u"));
+}
+
+#[test]
 fn a_reply_must_be_one_to_what_was_asked() {
     let mut client = linux();
     let tag = read(&mut client, 4);

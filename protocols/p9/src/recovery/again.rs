@@ -10,7 +10,7 @@ use super::session::{Known, Session, State, User, again};
 use super::{DIALECT, InFlight};
 use crate::client::error::errno_of;
 use crate::numbers::lock_status;
-use crate::{Data, Fid, Names, Qid, Rmessage, Tag, Tmessage};
+use crate::{Data, Dialect, Fid, Names, Qid, Rmessage, Tag, Tmessage};
 
 /// A server that a session is gone on with.
 pub trait Server {
@@ -31,6 +31,8 @@ pub enum Failure {
 pub struct Recovery {
     pub(super) session: Session,
     msize: u32,
+    /// Whether open files were asked for, which a server that has come may have no word for: then it refuses that.
+    hands: bool,
     pub(super) doubted: Vec<InFlight>,
     pub(super) settled: Vec<Settled>,
     next_fid: u32,
@@ -62,10 +64,15 @@ impl Recovery {
     /// How often who lost its connection, but not its server, waits for that to give its own locks back.
     const MOST_BLOCKED: u32 = 8;
 
-    pub(super) fn new(session: Session, msize: u32, doubted: Vec<InFlight>) -> Recovery {
+    pub(super) fn new(
+        session: Session,
+        (msize, hands): (u32, bool),
+        doubted: Vec<InFlight>,
+    ) -> Recovery {
         Recovery {
             session,
             msize,
+            hands,
             doubted,
             settled: Vec::new(),
             next_fid: Fid::NONE.0,
@@ -102,13 +109,23 @@ impl Recovery {
 
     fn greet(&self, server: &mut dyn Server) -> Result<(), Failure> {
         let msize = self.msize;
-        let version = DIALECT.version().as_bytes();
-        let reply = one(server, &Tmessage::Version { msize, version })?;
+        let plain = DIALECT.version().as_bytes();
+        let handing = Dialect::HANDING.as_bytes();
+        let version = if self.hands { handing } else { plain };
+        let mut reply = one(server, &Tmessage::Version { msize, version })?;
+        let refused = match read(&reply)? {
+            Ok(Rmessage::Version { version, .. }) => version == b"unknown",
+            _ => true,
+        };
+        if self.hands && refused {
+            let version = plain;
+            reply = one(server, &Tmessage::Version { msize, version })?;
+        }
         match read(&reply)? {
             Ok(Rmessage::Version {
                 msize: agreed,
                 version: spoken,
-            }) if (agreed, spoken) == (msize, version) => Ok(()),
+            }) if agreed == msize && (spoken == plain || spoken == version) => Ok(()),
             other => Err(Failure::Never(format!(
                 "expected the server to speak {DIALECT} in messages of {msize} bytes as before, got {other:?}"
             ))),

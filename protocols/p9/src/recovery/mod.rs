@@ -45,6 +45,8 @@ pub struct Record {
     session: Session,
     /// What was agreed on; 0 if nothing, or another dialect.
     msize: u32,
+    /// Whether open files may be asked for ([`Dialect::HANDING`]).
+    hands: bool,
     flights: HashMap<Tag, Flight>,
     /// Which of them are Twalks without names, by the fids that they make.
     clones: HashMap<Fid, Tag>,
@@ -202,6 +204,7 @@ impl Record {
                 | Kind::Setattr
                 | Kind::Fsync
                 | Kind::Getlock
+                | Kind::Hand
                 | Kind::Symlink
                 | Kind::Mknod
                 | Kind::Mkdir
@@ -225,7 +228,8 @@ impl Record {
             (Tmessage::Version { .. }, Rmessage::Version { msize, version }) => {
                 self.session = Session::default();
                 self.stale = 0;
-                let known = *version == DIALECT.version().as_bytes();
+                self.hands = *version == Dialect::HANDING.as_bytes();
+                let known = self.hands || *version == DIALECT.version().as_bytes();
                 self.msize = if known { *msize } else { 0 };
             }
             // If it was not answered before, it never is.
@@ -284,7 +288,8 @@ impl Record {
     pub fn begin(&mut self) -> Recovery {
         let doubted = self
             .in_order(|flight| flight.doubted && !flight.implied && is_doubtful(&flight.message));
-        Recovery::new(std::mem::take(&mut self.session), self.msize, doubted)
+        let agreed = (self.msize, self.hands);
+        Recovery::new(std::mem::take(&mut self.session), agreed, doubted)
     }
 
     /// It has been done, or given up.

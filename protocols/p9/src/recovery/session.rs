@@ -362,6 +362,7 @@ pub(super) fn fids_of(request: &Tmessage<'_>) -> [Option<Fid>; 2] {
         | Tmessage::Walk { fid, .. }
         | Tmessage::Read { fid, .. }
         | Tmessage::Write { fid, .. }
+        | Tmessage::Hand { fid }
         | Tmessage::Clunk { fid }
         | Tmessage::Remove { fid } => [Some(fid), None],
         _ => [None, None],

@@ -93,12 +93,21 @@ impl Turn<'_> {
         }
         let most = self.peer.server.options.max_msize;
         let msize = msize.min(most.max(Options::MIN_MSIZE));
-        tracing::debug!(client = self.peer.client, %dialect, msize, "session");
-        let agreed = Agreed { dialect, msize };
+        let hands = self.peer.server.hands_over && version == Dialect::HANDING.as_bytes();
+        tracing::debug!(client = self.peer.client, %dialect, msize, hands, "session");
+        let agreed = Agreed {
+            dialect,
+            msize,
+            hands,
+        };
         self.peer.agreed.store(agreed.pack(), Ordering::Release);
+        let version = match hands {
+            true => Dialect::HANDING,
+            false => dialect.version(),
+        };
         self.reply(&Rmessage::Version {
             msize,
-            version: dialect.version().as_bytes(),
+            version: version.as_bytes(),
         })
     }
 

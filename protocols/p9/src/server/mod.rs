@@ -50,6 +50,7 @@ pub struct Server {
     exports: Arc<dyn Exports>,
     users: Arc<dyn Users>,
     options: Options,
+    hands_over: bool,
 }
 
 /// How much a client may ask for, and what is made of what it leaves open.
@@ -102,7 +103,14 @@ impl Server {
             exports,
             users,
             options,
+            hands_over: false,
         }
+    }
+
+    /// The same, to clients whose connection carries descriptors: open files of exports that may be ([`vfs::Export::hands_over`]) are
+    /// handed over to those that ask for them, if `hands_over`.
+    pub fn handing_over(self, hands_over: bool) -> Server {
+        Server { hands_over, ..self }
     }
 
     /// A new connection.
@@ -136,6 +144,8 @@ pub struct Connection {
 struct Agreed {
     dialect: Dialect,
     msize: u32,
+    /// Whether there is Thand.
+    hands: bool,
 }
 
 impl Agreed {
@@ -145,18 +155,23 @@ impl Agreed {
             Dialect::Unix => 2,
             Dialect::Linux => 3,
         };
-        dialect << 32 | u64::from(self.msize)
+        u64::from(self.hands) << 34 | dialect << 32 | u64::from(self.msize)
     }
 
     fn unpack(packed: u64) -> Option<Agreed> {
-        let dialect = match packed >> 32 {
+        let dialect = match packed >> 32 & 3 {
             1 => Dialect::Plan9,
             2 => Dialect::Unix,
             3 => Dialect::Linux,
             _ => return None,
         };
         let msize = packed as u32;
-        Some(Agreed { dialect, msize })
+        let hands = packed >> 34 != 0;
+        Some(Agreed {
+            dialect,
+            msize,
+            hands,
+        })
     }
 }
 
@@ -216,7 +231,9 @@ impl Session for Connection {
             message,
             out,
         };
+        let unknown = header.number == Kind::Hand.request() && !agreed.is_some_and(|a| a.hands);
         let decoded = match bytes.len() < size && size <= message.size() {
+            _ if unknown => Err(Undecodable::Number(header.number)),
             true => Tmessage::decode_write(bytes, size),
             false => Tmessage::decode(dialect, bytes),
         };
@@ -372,6 +389,7 @@ impl<'a> Turn<'a> {
                 flags,
             } => self.xattrcreate(fid, name, size, flags),
             T::Fsync { fid, datasync } => self.fsync(fid, datasync.0 != 0),
+            T::Hand { fid } => self.hand(fid),
             T::Lock { .. } => self.lock(&request),
             T::Getlock { .. } => self.getlock(&request),
             T::Auth { .. } => Err(Errno::ENOENT),

@@ -1,6 +1,6 @@
-//! Tlopen, Tlcreate, Tclunk: fids become open files and end.
+//! Tlopen, Tlcreate, Thand, Tclunk: fids become open files, which may be handed over, and end.
 
-use vfs::{Errno, Kind, Mode, Name, OpenFlags, Result, Want};
+use vfs::{Errno, Kind, Mode, Name, OpenFlags, Patience, Result, Want};
 
 use super::Turn;
 use super::fid::{FidState, State};
@@ -64,6 +64,28 @@ impl Turn<'_> {
             qid: qid_of(&entry.attr),
             iounit: IOUNIT,
         })
+    }
+
+    /// A file that is none of the host's, or not to be had, has `EOPNOTSUPP`.
+    pub(super) fn hand(&mut self, fid: Fid) -> Result<()> {
+        let fid = self.fid(fid)?;
+        let open = fid.open()?;
+        let attach = fid.attach();
+        if open.directory || !attach.export.hands_over {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let Some(file) = open.file.backing(&self.cx(&attach.caller)) else {
+            // Its descriptor may have to be opened again.
+            return Err(match self.patience {
+                Patience::Full => Errno::EOPNOTSUPP,
+                _ => Errno::WOULD_BLOCK,
+            });
+        };
+        self.reply(&Rmessage::Hand {})?;
+        match self.out.hand(file) {
+            true => Ok(()),
+            false => Err(Errno::EOPNOTSUPP),
+        }
     }
 
     /// The fid is gone afterwards, whatever became of what was left to do.

@@ -704,3 +704,63 @@ fn nobody_waits_for_a_server_to_hear_that_nobody_waits() {
     recovery.run(&mut Over(&client.net)).expect("gone on");
     assert_eq!(client.end(recovery), []);
 }
+
+/// A server that has come may know nothing of files that are handed over, by which it is only not asked for them.
+#[test]
+fn a_server_that_has_come_need_not_hand_files_over() {
+    struct Says(Vec<&'static str>, Vec<String>);
+    impl p9::recovery::Server for Says {
+        fn ask(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
+            let [Tmessage::Version { msize, version }] = *requests else {
+                assert!(
+                    requests.is_empty(),
+                    "nothing else is to be said: {requests:?}"
+                );
+                return Ok(Vec::new());
+            };
+            self.1.push(version.escape_ascii().to_string());
+            let version = self.0.remove(0).as_bytes();
+            if version == b"an error" {
+                let errno = 5;
+                return Ok(vec![encoded(Tag::NONE, &Rmessage::Lerror { errno })]);
+            }
+            Ok(vec![encoded(
+                Tag::NONE,
+                &Rmessage::Version { msize, version },
+            )])
+        }
+    }
+    let began = |version: &str| {
+        let mut record = Record::default();
+        let (msize, version) = (8192, version.as_bytes());
+        let mut hello = Vec::new();
+        Tmessage::Version { msize, version }.encode(LINUX, Tag::NONE, &mut hello);
+        record.asked(hello, true).expect("sound");
+        let answer = encoded(Tag::NONE, &Rmessage::Version { msize, version });
+        record.answered(&answer).expect("sound");
+        assert!(record.is_recoverable());
+        record.lost();
+        record.begin()
+    };
+    let (hand, plain) = (Dialect::HANDING, "9P2000.L");
+    for (was, says, asked) in [
+        (hand, vec![hand], Ok(vec![hand])),
+        (hand, vec![plain], Ok(vec![hand])),
+        (hand, vec!["unknown", plain], Ok(vec![hand, plain])),
+        (hand, vec!["an error", plain], Ok(vec![hand, plain])),
+        (hand, vec!["unknown", "unknown"], Err(())),
+        (hand, vec!["9P2000"], Err(())),
+        (plain, vec![plain], Ok(vec![plain])),
+        (plain, vec![hand], Err(())),
+        (plain, vec!["unknown"], Err(())),
+    ] {
+        let mut server = Says(says.clone(), Vec::new());
+        let done = began(was).run(&mut server).map_err(drop);
+        let heard: Vec<&str> = server.1.iter().map(String::as_str).collect();
+        assert_eq!(
+            done.map(|()| heard.clone()),
+            asked,
+            "{was} {says:?} {heard:?}"
+        );
+    }
+}

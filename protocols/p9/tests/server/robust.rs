@@ -65,6 +65,7 @@ fn request<'a>(parts: &'a Parts, names: &'a [&'a [u8]]) -> Option<T<'a>> {
     Some(match parts.kind {
         Kind::Lerror | Kind::Error | Kind::Version => return None,
         Kind::Statfs => T::Statfs { fid },
+        Kind::Hand => T::Hand { fid },
         Kind::Lopen => T::Lopen {
             fid,
             flags: n as u32,

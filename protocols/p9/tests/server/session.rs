@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memory::Memory;
 use p9::server::{ExportList, Exports, NumericUsers, Options, Server};
-use p9::{Dialect, Fid, Names, Tag, Tmessage as T, Uid};
+use p9::{Dialect, Fid, Names, Rmessage, Tag, Tmessage as T, Uid};
 use vfs::{Call, Errno, Export};
 use vfs_testkit::clock;
 use wire::{Role, Session};
@@ -280,4 +280,62 @@ fn threads_share_a_connection_and_a_fid() {
         }
     });
     assert_eq!(net.read(Fid(1), 0, 100), b"\0xxxx");
+}
+
+/// Thand is there for who has agreed on it alone, and until the next Tversion.
+#[test]
+fn files_are_asked_for_where_both_have_agreed_to_that() {
+    let export = Export::new("", Memory::new(clock())).handing_over(true);
+    let exports = Arc::new(ExportList(vec![Arc::new(export)]));
+    let server = Server::new(exports, Arc::new(NumericUsers), Options::default());
+    let hand = |fid| T::Hand { fid };
+    for (hands_over, said, answered) in [
+        (true, Dialect::HANDING, Dialect::HANDING),
+        (false, Dialect::HANDING, "9P2000.L"),
+        (true, "9P2000.L", "9P2000.L"),
+        (true, "9P2000.L.hand.more", "9P2000.L"),
+        (true, "9P2000.L.han", "9P2000.L"),
+    ] {
+        let mut net = Net::silent(&server.clone().handing_over(hands_over));
+        let greet = |net: &Net, version: &str| {
+            let (msize, version) = (8192, version.as_bytes());
+            match net.send(Tag::NONE, &T::Version { msize, version }) {
+                Rmessage::Version { version, .. } => version.to_vec(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(greet(&net, said), answered.as_bytes(), "{said}");
+        net.dialect = Dialect::Linux;
+        net.attach(ROOT, 0);
+        let agreed = answered == Dialect::HANDING;
+        let expected = if agreed {
+            Errno::EBADF
+        } else {
+            Errno::EOPNOTSUPP
+        };
+        assert_eq!(net.err(&hand(FREE)), expected, "{said}");
+        assert_eq!(net.err(&hand(ROOT)), expected, "it is not open");
+        net.rpc(&T::Lopen {
+            fid: ROOT,
+            flags: 0,
+        });
+        assert_eq!(net.err(&hand(ROOT)), Errno::EOPNOTSUPP, "a directory");
+        net.attach(Fid(1), 0);
+        net.rpc(&T::Lcreate {
+            fid: Fid(1),
+            name: b"f",
+            flags: 2,
+            mode: 0o600,
+            gid: 0,
+        });
+        assert_eq!(
+            net.err(&hand(Fid(1))),
+            Errno::EOPNOTSUPP,
+            "none of a host's"
+        );
+        net.dialect = Dialect::Plan9;
+        greet(&net, "9P2000.L");
+        net.dialect = Dialect::Linux;
+        assert_eq!(net.err(&hand(FREE)), Errno::EOPNOTSUPP);
+    }
 }

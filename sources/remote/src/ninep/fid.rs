@@ -7,6 +7,7 @@ use p9::client::attr;
 use p9::{Dialect, Fid, Names, Qid, Rmessage, Tmessage};
 use vfs::{Attr, Cx, Errno, Result};
 
+use super::handed::Hands;
 use super::pipe::{Pipe, Reply, Ticket};
 
 /// A fid that the server knows. Dropping it gives it up, without waiting for the server's answer.
@@ -57,12 +58,15 @@ pub(super) struct Wire {
     /// Whether requests may be sent that build on one before them whose reply has not come. A server
     /// that takes them up out of order refuses them, and is not tried again.
     in_order: AtomicBool,
+    /// Whether open files are worth being asked for.
+    pub(super) hands: Hands,
 }
 
 impl Wire {
     pub(super) fn new(pipe: Arc<Pipe>) -> Arc<Wire> {
         Arc::new(Wire {
             in_order: AtomicBool::new(pipe.dialect() == Dialect::Linux),
+            hands: Hands::new(pipe.takes_files()),
             pipe,
         })
     }

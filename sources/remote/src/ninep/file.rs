@@ -2,18 +2,19 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use p9::client::ask;
 use p9::{Data, Datasync, Fid, Rmessage, Tmessage};
 use vfs::copies::copied;
 use vfs::{
-    Access, Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
-    LeaseKind, Node, NodeId, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Access, Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind,
+    Lease, LeaseKind, Node, NodeId, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
 };
 
 use super::dir::Listing;
 use super::fid::{Held, Walk, Wire};
+use super::handed::Handed;
 use super::legacy;
 use super::node::{self, RemoteNode};
 use super::pipe::{Came, Landing, Reply};
@@ -50,10 +51,17 @@ pub(super) struct RemoteFile {
     pub(super) listing: Listing,
     /// The directory, to find its entries from.
     pub(super) node: Option<Arc<RemoteNode>>,
+    /// The file itself, if the server has handed it over and nobody has asked for it.
+    handed: Mutex<Option<Handed>>,
 }
 
 impl RemoteFile {
-    pub(super) fn new(opened: Opened, flags: OpenFlags, id: NodeId, kind: Kind) -> Arc<RemoteFile> {
+    pub(super) fn new(
+        (opened, handed): (Opened, Option<Handed>),
+        flags: OpenFlags,
+        id: NodeId,
+        kind: Kind,
+    ) -> Arc<RemoteFile> {
         Arc::new(RemoteFile {
             opened,
             flags,
@@ -61,6 +69,7 @@ impl RemoteFile {
             kind,
             listing: Listing::default(),
             node: None,
+            handed: Mutex::new(handed),
         })
     }
 
@@ -76,8 +85,11 @@ impl RemoteFile {
                 return Err(Errno::EACCES);
             }
         }
-        let opened = open_fid(wire, cx, held.fid, flags)?;
         let directory = node.kind() == Kind::Directory;
+        let (opened, handed) = match directory || !wire.is_linux() {
+            true => (open_fid(wire, cx, held.fid, flags)?, None),
+            false => open_handed(wire, cx, held.fid, flags)?,
+        };
         Ok(Arc::new(RemoteFile {
             opened,
             flags,
@@ -85,6 +97,7 @@ impl RemoteFile {
             kind: node.kind(),
             listing: Listing::default(),
             node: if directory { node.this.upgrade() } else { None },
+            handed: Mutex::new(handed),
         }))
     }
 
@@ -259,19 +272,43 @@ pub(super) fn open_fid(
     fid: Fid,
     flags: OpenFlags,
 ) -> Result<Opened> {
-    if !wire.is_linux() {
-        return legacy::open_fid(wire, cx, fid, flags);
+    match wire.is_linux() {
+        true => open_and(wire, cx, fid, flags, |_| ()).map(|(opened, _)| opened),
+        false => legacy::open_fid(wire, cx, fid, flags),
     }
+}
+
+/// The same of a file, which is asked for itself, by 9P2000.L.
+fn open_handed(
+    wire: &Arc<Wire>,
+    cx: &Cx<'_>,
+    fid: Fid,
+    flags: OpenFlags,
+) -> Result<(Opened, Option<Handed>)> {
+    let (opened, asked) = open_and(wire, cx, fid, flags, |fid| wire.ask_file(fid))?;
+    let handed = wire.take_file(cx, asked, opened.held.fid, flags);
+    Ok((opened, handed))
+}
+
+/// Opens, and has `then` ask for something right behind that.
+fn open_and<T>(
+    wire: &Arc<Wire>,
+    cx: &Cx<'_>,
+    fid: Fid,
+    flags: OpenFlags,
+    then: impl FnOnce(Fid) -> T,
+) -> Result<(Opened, T)> {
     let open = |fid| Tmessage::Lopen {
         fid,
         flags: ask::lopen(flags),
     };
     let walk = Walk::begin(wire, cx, fid, &[])?;
     let early = wire.early(&open(walk.fid));
+    let asked = then(walk.fid);
     let (held, _) = walk.end(cx)?;
     let reply = wire.late(cx, early, &open(held.fid))?;
     match reply.message()? {
-        Rmessage::Lopen { iounit, .. } => Ok(Opened::new(held.opened(), iounit)),
+        Rmessage::Lopen { iounit, .. } => Ok((Opened::new(held.opened(), iounit), asked)),
         _ => Err(Errno::EIO),
     }
 }
@@ -405,5 +442,11 @@ impl File for RemoteFile {
     /// What other clients of the server do nobody tells.
     fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Once: who has it does not ask again.
+    fn backing(&self, _cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
+        let handed = self.handed.lock().expect("no panic holds it").take();
+        handed.map(|handed| Arc::new(handed) as _)
     }
 }

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use p9::client::Client;
 use p9::{Dialect, Fid, QidType, Tmessage, Uid};
 use transports::{Link, Payloads};
 use vfs::{
@@ -39,6 +40,8 @@ pub struct Options {
     pub in_flight: Option<usize>,
     /// What is done when it does not answer.
     pub silence: Silence,
+    /// Whether it is asked for open files themselves ([`vfs::File::backing`]), which takes 9P2000.L and a Unix socket.
+    pub takes_files: bool,
 }
 
 impl Default for Options {
@@ -53,6 +56,7 @@ impl Default for Options {
             zerocopy: true,
             in_flight: None,
             silence: Silence::default(),
+            takes_files: false,
         }
     }
 }
@@ -87,8 +91,11 @@ impl Remote9p {
             false => Payloads::INLINE,
         }
         .within(options.in_flight);
-        let silence = options.silence;
-        let pipe = Pipe::open_with(link, options.version, options.msize, payloads, silence)?;
+        let mut client = Client::new(options.version, options.msize);
+        if options.takes_files {
+            client = client.taking_files();
+        }
+        let pipe = Pipe::open_with(link, client, payloads, options.silence)?;
         pipe.be_soft(true);
         let wire = Wire::new(pipe);
         let caller = Caller::new(rustix::process::geteuid().as_raw(), 0);

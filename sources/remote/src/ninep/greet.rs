@@ -10,13 +10,21 @@ use vfs::Errno;
 use crate::pipe::{ECONNRESET, error_text};
 use crate::{ConnectError, Silence};
 
-/// Tversion and its reply, for which the server has `timeo`.
+/// Tversion and its reply, for which the server has `timeo`; again, if it knows nothing of what was offered besides a dialect.
 pub(super) fn greet(
     link: &dyn Link,
     client: &mut Client,
-    hello: &[u8],
     timeo: Duration,
 ) -> std::result::Result<(), ConnectError> {
+    while !greet_once(link, client, timeo)? {}
+    Ok(())
+}
+
+fn greet_once(
+    link: &dyn Link,
+    client: &mut Client,
+    timeo: Duration,
+) -> std::result::Result<bool, ConnectError> {
     let broken = |error: std::io::Error| {
         let why = error_text::<Client>(link.peer(), &error);
         ConnectError::new(Errno::from(error), why)
@@ -24,7 +32,9 @@ pub(super) fn greet(
     let refused = |what: wire::Malformed| {
         ConnectError::new(Errno::EPROTO, error_text::<Client>(link.peer(), &what))
     };
-    link.send(hello, true).map_err(broken)?;
+    let mut hello = Vec::new();
+    client.hello(&mut hello);
+    link.send(&hello, true).map_err(broken)?;
     // Before anything is agreed on, a message is no longer than this.
     let mut buffer = vec![0; 8192];
     let mut end = 0;

@@ -66,7 +66,7 @@ pub(super) fn create_file(
             Ok(opened) => {
                 let entry = dir.lookup(cx, name)?;
                 let attr = entry.attr;
-                let file = RemoteFile::new(opened, flags, attr.id, attr.kind);
+                let file = RemoteFile::new((opened, None), flags, attr.id, attr.kind);
                 return Ok((entry, file));
             }
             Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}

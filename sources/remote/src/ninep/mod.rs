@@ -3,6 +3,7 @@
 //! - `pipe` is 9P's side of a pipe, `greet` how a session on one begins, `lasting` a link that comes again when its
 //!   server does.
 //! - `device` has messages go through the queue of a device.
+//! - `handed` is about open files that a server of this host hands over.
 //! - `fid` has fids as values; `fs` attaches; `node`, `names`, `file`, `dir`, `xattr` and `locks`
 //!   are the file-system traits on top, and `legacy` what the dialects without `.L` do otherwise.
 
@@ -12,6 +13,7 @@ mod fid;
 mod file;
 mod fs;
 mod greet;
+mod handed;
 mod lasting;
 mod legacy;
 mod locks;

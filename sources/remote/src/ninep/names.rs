@@ -35,15 +35,17 @@ impl RemoteNode {
         };
         let walk = Walk::begin(wire, cx, dir.fid, &[])?;
         let early = wire.early(&create(walk.fid));
+        let asked = wire.ask_file(walk.fid);
         let (held, _) = walk.end(cx)?;
         let reply = wire.late(cx, early, &create(held.fid))?;
         let Rmessage::Lcreate { iounit, .. } = reply.message()? else {
             return Err(Errno::EIO);
         };
         let opened = Opened::new(held.opened(), iounit);
+        let handed = wire.take_file(cx, asked, opened.held.fid, flags);
         let (node, attr) = self.node_of_open(cx, name, &opened.held)?;
         let entry = self.found(cx, Some(name), node, attr);
-        let file = RemoteFile::new(opened, flags, attr.id, attr.kind);
+        let file = RemoteFile::new((opened, handed), flags, attr.id, attr.kind);
         Ok((entry, file))
     }
 

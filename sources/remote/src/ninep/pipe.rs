@@ -1,5 +1,6 @@
 //! 9P over a pipe.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use p9::client::{Client, Received};
@@ -35,6 +36,7 @@ pub struct Agreed {
     dialect: Dialect,
     msize: u32,
     payload: u32,
+    takes_files: bool,
 }
 
 impl Half for Client {
@@ -50,7 +52,12 @@ impl Half for Client {
             dialect: self.dialect(),
             msize: self.msize(),
             payload: self.payload(),
+            takes_files: Client::takes_files(self),
         }
+    }
+
+    fn takes_files(&self) -> bool {
+        Client::takes_files(self)
     }
 
     #[inline]
@@ -119,21 +126,18 @@ impl Pipe {
         msize: u32,
     ) -> std::result::Result<Arc<Pipe>, ConnectError> {
         let payloads = link.payloads();
-        Pipe::open_with(link, dialect, msize, payloads, Silence::default())
+        let client = Client::new(dialect, msize);
+        Pipe::open_with(link, client, payloads, Silence::default())
     }
 
-    /// [`Pipe::open`] to a server that may not answer, and payloads travel as `payloads` says.
+    /// [`Pipe::open`] as `client` offers, to a server that may not answer, and payloads travel as `payloads` says.
     pub fn open_with(
         link: impl Link + 'static,
-        dialect: Dialect,
-        msize: u32,
+        mut client: Client,
         payloads: Payloads,
         silence: Silence,
     ) -> std::result::Result<Arc<Pipe>, ConnectError> {
-        let mut client = Client::new(dialect, msize);
-        let mut hello = Vec::new();
-        client.hello(&mut hello);
-        greet(&link, &mut client, &hello, silence.timeo)?;
+        greet(&link, &mut client, silence.timeo)?;
         let most = client.msize() as usize;
         Pipe::over(Box::new(link), client, most, payloads, silence)
     }
@@ -141,6 +145,11 @@ impl Pipe {
     /// What is spoken.
     pub fn dialect(&self) -> Dialect {
         self.reading().dialect
+    }
+
+    /// Whether the server may be asked to hand open files over.
+    pub fn takes_files(&self) -> bool {
+        self.reading().takes_files
     }
 
     /// The largest message, bytes.
@@ -235,6 +244,11 @@ impl Reply {
         // Cannot fail: it was decoded when it came.
         let decoded = Rmessage::decode(self.reading.dialect, self.bytes());
         decoded.map(|(_, message)| message).map_err(|_| Errno::EIO)
+    }
+
+    /// The file that was handed over with it.
+    pub fn take_file(&mut self) -> Option<OwnedFd> {
+        self.file.take()
     }
 
     /// The payload of an Rread or Rreaddir, which it must be.

@@ -72,7 +72,11 @@ impl Url {
             let why = format!("cannot connect to {}: {error}", self.place);
             ConnectError::new(Errno::from(error), why)
         };
-        let options = self.options.clone();
+        let on_this_host = matches!(self.place, Place::Addr(Addr::Unix(_)));
+        let options = Options {
+            takes_files: self.options.takes_files && on_this_host,
+            ..self.options.clone()
+        };
         match &self.place {
             Place::Addr(addr) if self.retry == Retry::For(Duration::ZERO) => {
                 let link = transports::dial(addr).map_err(failed)?;
@@ -305,6 +309,7 @@ mod tests {
             zerocopy: false,
             in_flight: Some(1 << 20),
             silence: Silence::default(),
+            takes_files: false,
         };
         assert_eq!(socket.options, expected);
         assert_eq!(url("9p://h/?aname=").options.aname, "");

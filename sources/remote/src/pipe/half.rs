@@ -28,6 +28,11 @@ pub trait Half: Send + 'static {
     /// What it takes to read a reply.
     fn reading(&self) -> Self::Reading;
 
+    /// Whether files are taken that are handed over with replies; else the system closes them.
+    fn takes_files(&self) -> bool {
+        false
+    }
+
     /// The length of the message that `head` begins with, or nothing as long as too little has come to
     /// tell.
     fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed>;

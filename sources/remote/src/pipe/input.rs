@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use transports::{Link, Poller};
@@ -16,6 +17,8 @@ pub struct Reply<H: Half> {
     start: usize,
     end: usize,
     pub(crate) reading: H::Reading,
+    /// What was handed over with it.
+    pub(crate) file: Option<OwnedFd>,
 }
 
 impl<H: Half> Reply<H> {
@@ -43,6 +46,10 @@ pub(super) struct Input<H: Half> {
     spare: Vec<Arc<Vec<u8>>>,
     size: usize,
     reading: H::Reading,
+    /// Whether files are taken that are handed over with replies.
+    takes_files: bool,
+    /// One that was, and where what came with it ends: it is the message's that has its byte before that.
+    file: Option<(usize, OwnedFd)>,
     poller: Poller,
 }
 
@@ -59,7 +66,7 @@ impl<H: Half> Input<H> {
     const LARGE: usize = 16 << 10;
 
     /// For messages of up to `most` bytes.
-    pub(super) fn new(most: usize, reading: H::Reading) -> Input<H> {
+    pub(super) fn new(most: usize, half: &H) -> Input<H> {
         let size = Input::<H>::SIZE.max(most);
         Input {
             current: Arc::new(vec![0; size]),
@@ -67,7 +74,9 @@ impl<H: Half> Input<H> {
             end: 0,
             spare: Vec::new(),
             size,
-            reading,
+            reading: half.reading(),
+            takes_files: half.takes_files(),
+            file: None,
             poller: Poller::new(Poller::usual()),
         }
     }
@@ -82,23 +91,32 @@ impl<H: Half> Input<H> {
     #[inline]
     pub(super) fn take(&mut self, len: usize) -> Reply<H> {
         let start = self.start;
-        self.start += len;
+        let file = self.pass(len);
         Reply {
             chunk: self.current.clone(),
             start,
             end: self.start,
             reading: self.reading,
+            file,
         }
     }
 
     /// Passes over the next `len` bytes.
     pub(super) fn skip(&mut self, len: usize) {
+        drop(self.pass(len));
+    }
+
+    #[inline]
+    fn pass(&mut self, len: usize) -> Option<OwnedFd> {
         self.start += len;
+        let file = self.file.take_if(|(end, _)| *end <= self.start)?;
+        Some(file.1)
     }
 
     /// What has come of a message that is not whole will come again from its beginning.
     pub(super) fn restart(&mut self) {
         self.end = self.start;
+        self.file = None;
     }
 
     /// Receives more, and says how many bytes: 0 when the server has ended. `begun` is the length of the
@@ -125,11 +143,19 @@ impl<H: Half> Input<H> {
         let room = Arc::get_mut(&mut self.current).expect("no reply shares it")[end..].as_mut();
         let limit = room.len().min(limit);
         let room = &mut room[..limit];
+        let mut file = None;
+        let mut recv = |wait| match self.takes_files {
+            true => link.recv_handed(room, wait, &mut file),
+            false => link.recv(room, wait),
+        };
         let got = match wait {
-            true => self.poller.wait(|wait| link.recv(room, wait)),
-            false => link.recv(room, false),
+            true => self.poller.wait(recv),
+            false => recv(false),
         }?;
         self.end += got;
+        if let Some(file) = file {
+            self.file = Some((self.end, file));
+        }
         Ok(got)
     }
 
@@ -207,6 +233,9 @@ impl<H: Half> Input<H> {
             }
         }
         (self.start, self.end) = (0, end - start);
+        if let Some((end, _)) = &mut self.file {
+            *end -= start;
+        }
     }
 
     fn free_chunk(&mut self) -> Arc<Vec<u8>> {

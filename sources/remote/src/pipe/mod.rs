@@ -174,6 +174,7 @@ impl<H: Half> Pipe<H> {
             reading,
             timeo: silence.timeo,
             state: Mutex::new(State {
+                input: Some(Input::new(most, &half)),
                 half,
                 slots: Vec::new(),
                 queue: Vec::new(),
@@ -181,7 +182,6 @@ impl<H: Half> Pipe<H> {
                 sending: false,
                 senders: 0,
                 stuck: false,
-                input: Some(Input::new(most, reading)),
                 followers: Vec::new(),
                 large: (0, 0),
                 in_flight: 0,

@@ -53,7 +53,7 @@ impl Diod {
         Diod { process, dir }
     }
 
-    fn connect(&self) -> Arc<Remote9p> {
+    fn connect(&self, takes_files: bool) -> Arc<Remote9p> {
         let deadline = Instant::now() + Duration::from_secs(20);
         let link = loop {
             match dial(&Addr::Unix(self.dir.path().join("socket"))) {
@@ -68,6 +68,7 @@ impl Diod {
             aname,
             uname: "root".into(),
             msize: 65536,
+            takes_files,
             ..Options::default()
         };
         Remote9p::connect(link, options).expect("attached")
@@ -95,7 +96,7 @@ fn subject() -> Subject {
         return subject;
     }
     let diod = Diod::start();
-    let mut subject = Subject::new(diod.connect(), profile());
+    let mut subject = Subject::new(diod.connect(false), profile());
     let process = diod.process.clone();
     // Its threads race: 1.0.24 dies of it now and then.
     subject.excuse = Box::new(move || {
@@ -149,3 +150,18 @@ fn profile() -> Profile {
 }
 
 vfs_testkit::conformance!(subject);
+
+/// Nor does it end the connection of who offers to take them.
+#[test]
+fn it_knows_nothing_of_files_that_are_handed_over() {
+    if let Some(why) = why_not() {
+        return eprintln!("skipped: {why}");
+    }
+    let diod = Diod::start();
+    let fs = diod.connect(true);
+    let pipe = fs.pipe();
+    assert_eq!(
+        (pipe.dialect(), pipe.takes_files()),
+        (Dialect::Linux, false)
+    );
+}

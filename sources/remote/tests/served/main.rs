@@ -8,6 +8,7 @@ mod copies;
 mod device;
 mod diod;
 mod garbage;
+mod handed;
 mod hostile;
 mod in_flight;
 mod landing;

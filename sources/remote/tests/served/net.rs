@@ -34,9 +34,15 @@ impl Served {
     }
 
     pub(crate) fn tuned(fs: Arc<dyn FileSystem>, tuning: Tuning) -> Served {
-        let exports = ExportList(vec![Arc::new(Export::new("", fs))]);
+        Served::handing(Export::new("", fs), false, tuning)
+    }
+
+    /// Of an export that says itself whether it hands files over, as does a connection.
+    pub(crate) fn handing(export: Export, hands_over: bool, tuning: Tuning) -> Served {
+        let exports = ExportList(vec![Arc::new(export)]);
         let options = p9::server::Options::default();
-        let server = Server::new(Arc::new(exports), Arc::new(NumericUsers), options);
+        let server = Server::new(Arc::new(exports), Arc::new(NumericUsers), options)
+            .handing_over(hands_over);
         Served {
             engine: Engine::new(tuning).expect("an engine"),
             service: Service(server),
@@ -51,10 +57,15 @@ impl Served {
     /// A new connection's client end.
     pub(crate) fn link(&self) -> StreamLink {
         let (ours, theirs) = transports::pair().expect("a socket pair");
-        self.engine
-            .connect(Box::new(theirs), &self.service)
-            .expect("connected");
+        self.serve(theirs);
         ours
+    }
+
+    /// Serves who is at the other end.
+    pub(crate) fn serve(&self, link: StreamLink) {
+        self.engine
+            .connect(Box::new(link), &self.service)
+            .expect("connected");
     }
 
     /// A new connection.

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
+use p9::client::Client;
 use p9::{Data, Dialect, Fid, Rmessage, Tag, Tmessage};
 use remote::ninep::{Pipe, Retry};
 use remote::{Silence, Url};
@@ -65,8 +66,8 @@ fn session(silence: Silence) -> (Arc<Pipe>, Peer) {
     });
     let link = dial(&addr).expect("connected");
     let payloads = link.payloads();
-    let pipe =
-        Pipe::open_with(link, Dialect::Linux, 1 << 20, payloads, silence).expect("a session");
+    let client = Client::new(Dialect::Linux, 1 << 20);
+    let pipe = Pipe::open_with(link, client, payloads, silence).expect("a session");
     (pipe, server.join().expect("greeted"))
 }
 

@@ -362,6 +362,7 @@ pub(super) fn requests() -> Vec<(Tmessage<'static>, &'static [Dialect], String)>
             UNIX,
             format!("7e 3412 {F} 4500 4300 {STAT} {STAT_MORE}"),
         ),
+        (Hand { fid: FID }, LINUX, format!("c8 3412 {F}")),
     ]
 }
 
@@ -544,5 +545,6 @@ pub(super) fn replies() -> Vec<(Rmessage<'static>, &'static [Dialect], String)> 
             format!("7d 3412 4500 4300 {STAT} {STAT_MORE}"),
         ),
         (Wstat {}, OLD, "7f 3412".into()),
+        (Hand {}, LINUX, "c9 3412".into()),
     ]
 }

@@ -166,7 +166,17 @@ const POISON: &str = "no panic holds it";
 
 impl Link for LastingLink {
     fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
-        self.receive(buf, wait)
+        self.receive(buf, wait, None)
+    }
+
+    /// What is said while a connection is made anew comes without files.
+    fn recv_handed(
+        &self,
+        buf: &mut [u8],
+        wait: bool,
+        file: &mut Option<OwnedFd>,
+    ) -> io::Result<usize> {
+        self.receive(buf, wait, Some(file))
     }
 
     fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {

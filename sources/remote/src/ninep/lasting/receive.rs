@@ -1,7 +1,7 @@
 //! The way from the server.
 
 use std::io::{self, ErrorKind, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use p9::message::HEADER;
@@ -21,7 +21,12 @@ pub(super) struct Incoming {
 }
 
 impl LastingLink {
-    pub(super) fn receive(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
+    pub(super) fn receive(
+        &self,
+        buf: &mut [u8],
+        wait: bool,
+        mut file: Option<&mut Option<OwnedFd>>,
+    ) -> io::Result<usize> {
         let mut incoming = self.incoming.lock().expect(POISON);
         loop {
             let mut state = self.state();
@@ -60,7 +65,11 @@ impl LastingLink {
             // Only then there are answers that are not the server's.
             let listens = state.record.stale() > 0;
             drop(state);
-            match link.recv(buf, wait && !listens) {
+            let received = match &mut file {
+                Some(file) => link.recv_handed(buf, wait && !listens, file),
+                None => link.recv(buf, wait && !listens),
+            };
+            match received {
                 Ok(0) => self.lost(epoch, &"the server ended the connection"),
                 Ok(got) => {
                     incoming.note(&buf[..got], &mut self.state().record);
