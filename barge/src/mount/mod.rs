@@ -1,5 +1,6 @@
 //! `barge mount`: a source on a directory of this host, by the kernel's FUSE; an image by its EROFS, if that can be.
 
+mod kept;
 mod kernel;
 pub(crate) mod options;
 mod passing;
@@ -44,8 +45,8 @@ pub(crate) struct MountArgs {
     /// writeback, it may write behind, where nobody else changes the source; passthrough=auto|off, whether it reads and writes
     /// a local directory's files by itself (auto, which is for root, from Linux 6.9 on, with cache=auto or never, and not with http=); uid=N, gid=N, whose
     /// everything is shown to be; soft, calls that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS,
-    /// for how long a server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of an image
-    /// in an object store is kept, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is
+    /// for how long a server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of another server's
+    /// files, or of an image in an object store, is kept for the next time, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is
     /// for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
@@ -114,6 +115,11 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     let limit = patience(&options.from);
     let mut fs = options.from.open(hostdir::Options::default())?;
     let mut cache = SourceCache::Image(fs.clone());
+    if let (Some(kept), Source::Tree(barge_client::Source::Remote(url))) =
+        (&options.kept, &options.from)
+    {
+        fs = kept.over(fs, url)?;
+    }
     let touched = args
         .record_trace
         .as_deref()
