@@ -299,7 +299,9 @@ fn who_is_told_of_a_change_reads_the_source() {
     bed.file("f", b"before");
     assert_eq!(bed.mount().read("f"), b"before");
     let name = Name::new(b"f").expect("a name");
-    let told: [fn(&dyn FileSystem, &dyn File, Name<'_>); 4] = [
+    /// Brings somebody's attributes by, or a lock.
+    type Tell = fn(&dyn FileSystem, &dyn File, Name<'_>);
+    let told: [Tell; 4] = [
         |_, file, _| assert!(with(|cx| file.attr(cx, Want::STAT)).size > 0),
         |fs, _, name| drop(with(|cx| fs.root(cx)?.lookup(cx, name))),
         |fs, _, _| drop(listed(fs)),
@@ -520,7 +522,8 @@ fn contents_of_another_copy_are_not_believed() {
         drop(mount);
         // Made anew, for the next.
         let mount = bed.mount();
-        (mount.read("f"), mount.read("g"));
+        mount.read("f");
+        mount.read("g");
     }
 }
 

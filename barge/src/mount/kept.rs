@@ -47,7 +47,11 @@ impl KeptIn {
         };
         // What was looked at, whatever its name leads to by now.
         let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
-        let dir = HostDir::open(path, options).map_err(|error| failed(&error))?;
+        let umask = rustix::process::umask(Mode::empty());
+        let opened = HostDir::open(path, options);
+        // An export needs none; what is made here says its mode, and others of this process do not.
+        rustix::process::umask(umask);
+        let dir = opened.map_err(|error| failed(&error))?;
         let caller = Caller::new(
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),

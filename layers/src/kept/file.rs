@@ -145,14 +145,15 @@ impl KeptFile {
         let Some(claim) = claim else {
             return self.inner.read(cx, offset, len, sink);
         };
+        let most = (claim.end - offset) as usize;
         let mut tee = Tee {
             sink,
-            taken: Some(Vec::new()),
+            taken: Some(Vec::with_capacity(most)),
         };
         let read = self.inner.read(cx, offset, len, &mut tee);
         let skip = (claim.start - offset) as usize;
         let mut taken = tee.taken.filter(|_| read.is_ok()).unwrap_or_default();
-        taken.truncate((claim.end - offset) as usize);
+        taken.truncate(most);
         taken.drain(..skip.min(taken.len()));
         filling.disclaim(claim.start + taken.len() as u64..claim.end);
         if !taken.is_empty() {
