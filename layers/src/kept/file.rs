@@ -1,9 +1,9 @@
 //! An open file whose contents may be here.
 
 use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-use std::os::fd::BorrowedFd;
 use vfs::{
     Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Fill, Lease, LeaseKind,
     OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,

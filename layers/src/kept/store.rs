@@ -9,13 +9,14 @@
 //!
 //! Lock order: its own mutex, held while it looks for room.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vfs::attr::SetTime;
 use vfs::{
     Call, Caller, Cx, DirEntry, DirSink, Errno, File, FileSystem, Kind, Mode, Name, Node,
-    OpenFlags, Plus, RenameFlags, Result, SetAttr, Time, Want,
+    OpenFlags, Plus, RenameFlags, Result, SetAttr, Sink, Time, Want,
 };
 
 use super::sums::{Key, Sums};
@@ -97,9 +98,9 @@ impl Store {
                 return Ok(None);
             }
             let mut bytes = Buffer::new(len as usize);
-            while vfs::Sink::room(&bytes) > 0 {
+            while bytes.room() > 0 {
                 let at = bytes.bytes.len() as u64;
-                if file.read(cx, at, vfs::Sink::room(&bytes), &mut bytes)? == 0 {
+                if file.read(cx, at, bytes.room(), &mut bytes)? == 0 {
                     return Ok(None);
                 }
             }
@@ -252,7 +253,7 @@ impl Store {
             }
         })?;
         let newest = looking.files.iter().map(|file| file.used).max();
-        let mut copies = std::collections::HashMap::<[u8; 32], Copied>::new();
+        let mut copies = HashMap::<[u8; 32], Copied>::new();
         let (mut used, mut parts) = (0, Vec::new());
         for file in looking.files {
             used += file.bytes;
