@@ -12,11 +12,20 @@ use vfs_testkit::bed::{Random, pattern};
 
 use crate::{Bed, LEN, Mount, put, read, rest};
 
-/// A file that a model changes: each version is one byte over and over, and of another size.
+/// Files that a model changes: each version is one byte over and over, and of the size of every other.
 const FILES: usize = 3;
 
+/// A file that is open.
+struct Open {
+    file: Arc<dyn File>,
+    number: usize,
+    /// Which version it shows at least: that of its opening, or what its own mount has written since.
+    since: u64,
+    by: Arc<Kept>,
+}
+
 fn version(number: u64) -> Vec<u8> {
-    vec![number as u8; 1 + (number * 37_123 % 200_000) as usize]
+    vec![number as u8; [150_001, 60_003][number as usize % 2]]
 }
 
 /// What was read at `at` has to be of a version from `since` on, up to the newest.
@@ -66,7 +75,7 @@ fn mounts_that_share_a_directory_never_show_what_was_before_the_open() {
         for file in 0..FILES {
             bed.file(&file.to_string(), &version(0));
         }
-        let mut opens: Vec<(Arc<dyn File>, usize, u64)> = Vec::new();
+        let mut opens: Vec<Open> = Vec::new();
         for _ in 0..600 {
             let file = random.below(FILES as u64) as usize;
             let at = random.below(mounts.len() as u64) as usize;
@@ -77,23 +86,32 @@ fn mounts_that_share_a_directory_never_show_what_was_before_the_open() {
                     bed.file(&name, &version(newest[file]));
                 }
                 1 => {
-                    // Those who have it open see it, here.
                     newest[file] += 1;
-                    put(&*mounts[at].fs, &name, &version(newest[file]));
+                    let mount = &mounts[at];
+                    put(&*mount.fs, &name, &version(newest[file]));
+                    let seeing = opens
+                        .iter_mut()
+                        .filter(|open| open.number == file && Arc::ptr_eq(&open.by, &mount.kept));
+                    seeing.for_each(|open| open.since = newest[file]);
                 }
                 2 => mounts[at] = mount(),
-                3..=8 => opens.push((mounts[at].open(&name), file, newest[file])),
+                3..=8 => opens.push(Open {
+                    file: mounts[at].open(&name),
+                    number: file,
+                    since: newest[file],
+                    by: mounts[at].kept.clone(),
+                }),
                 9..=10 => mounts[at].kept.wait(),
                 11..=13 if !opens.is_empty() => {
                     opens.swap_remove(random.below(opens.len() as u64) as usize);
                 }
                 _ if !opens.is_empty() => {
                     let one = random.below(opens.len() as u64) as usize;
-                    let (open, file, since) = &opens[one];
+                    let open = &opens[one];
                     let from = random.below(3) * random.below(100_000);
                     let len = 1 + random.below(200_000) as usize;
-                    let read = read(&**open, from, len);
-                    check(&read, from, len, *since, newest[*file]);
+                    let read = read(&*open.file, from, len);
+                    check(&read, from, len, open.since, newest[open.number]);
                 }
                 _ => {}
             }
