@@ -38,7 +38,18 @@ struct State {
     here: Ranges,
     /// It is put in place, or nothing becomes of it.
     over: bool,
-    fetched: bool,
+    /// No reader brings any more.
+    closed: bool,
+    fetch: Fetch,
+}
+
+/// Whether what readers do not bring is fetched.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Fetch {
+    #[default]
+    Not,
+    UnderWay,
+    Done,
 }
 
 impl Filling {
@@ -163,24 +174,39 @@ impl Filling {
         Ok(true)
     }
 
-    /// Nobody has the file open any more, or all was tried (`fetched`). Whether the rest is worth being fetched: half of it is here.
-    pub(super) fn end(&self, fetched: bool) -> bool {
+    /// Nobody has the file open any more, and what readers brought is written. Whether the rest is to be fetched, which is worth it if half of
+    /// it is here.
+    pub(super) fn close(&self) -> bool {
         let mut state = self.state();
-        if state.over || state.fetched {
-            // Whoever fetches it ends it.
-            state.over |= fetched;
+        state.closed = true;
+        if state.over || state.fetch == Fetch::UnderWay {
             return false;
         }
         let here: u64 = state.here.iter().map(|(from, to)| to - from + 1).sum();
-        state.fetched = here >= self.version.size.div_ceil(2);
-        state.over = !state.fetched;
-        state.fetched
+        let worth = state.fetch == Fetch::Not && here >= self.version.size.div_ceil(2);
+        match worth {
+            true => state.fetch = Fetch::UnderWay,
+            false => state.over = true,
+        }
+        worth
+    }
+
+    /// All was tried that nobody else brings, and what was fetched is written.
+    pub(super) fn fetched(&self) {
+        let mut state = self.state();
+        state.fetch = Fetch::Done;
+        // Otherwise readers may still bring what they have begun to read.
+        state.over |= state.closed;
     }
 
     /// Whether it is to be fetched by who asks, as nobody does yet.
     pub(super) fn wants_fetching(&self) -> bool {
         let mut state = self.state();
-        !state.over && !std::mem::replace(&mut state.fetched, true)
+        let wants = !state.over && state.fetch == Fetch::Not;
+        if wants {
+            state.fetch = Fetch::UnderWay;
+        }
+        wants
     }
 
     /// Fetches what nobody has brought, and gives it to `each` until that says that it is enough (`false`).

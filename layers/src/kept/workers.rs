@@ -13,8 +13,10 @@ use super::filling::Filling;
 enum Job {
     /// Bytes have come.
     Piece(Arc<Filling>, u64, Vec<u8>),
-    /// No more come from readers, or none from anybody (`true`).
-    End(Arc<Filling>, bool),
+    /// No more come from readers.
+    Close(Arc<Filling>),
+    /// No more are fetched.
+    Fetched(Arc<Filling>),
 }
 
 #[derive(Default)]
@@ -74,7 +76,7 @@ impl Workers {
 
     /// Readers bring no more.
     pub(super) fn end(&self, filling: Arc<Filling>) {
-        self.queue().disk.push_back(Job::End(filling, false));
+        self.queue().disk.push_back(Job::Close(filling));
         self.changed.notify_all();
     }
 
@@ -132,11 +134,12 @@ impl Workers {
                     filling.write(offset, &bytes);
                     self.queue().bytes -= bytes.len();
                 }
-                Job::End(filling, fetched) => {
-                    if filling.end(fetched) {
+                Job::Close(filling) => {
+                    if filling.close() {
                         self.rest(filling);
                     }
                 }
+                Job::Fetched(filling) => filling.fetched(),
             }
             self.done();
         }
@@ -145,7 +148,7 @@ impl Workers {
     fn fetch(&self) {
         while let Some(filling) = self.next(|queue| queue.fetch.pop_front()) {
             filling.fetch(&mut |offset, bytes| self.piece_in_time(&filling, offset, bytes));
-            self.queue().disk.push_back(Job::End(filling, true));
+            self.queue().disk.push_back(Job::Fetched(filling));
             self.done();
         }
     }
