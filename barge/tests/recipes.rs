@@ -256,6 +256,11 @@ fn fleet() {
 }
 
 #[test]
+fn ci() {
+    run("ci.md", &[]);
+}
+
+#[test]
 fn every_page_is_run_and_listed() {
     let list = fs::read_to_string(pages().join("README.md")).expect("a page");
     let tests = include_str!("recipes.rs");

@@ -6,9 +6,9 @@
 //! all layers what wrapping takes: results are wrapped, arguments unwrapped. [`bundle`] makes one file system
 //! of several, by a layer over each.
 //!
-//! What it lacks on purpose: sources, clocks (they are injected), state per node or file but in [`pagecache`] and [`touched`].
+//! What it lacks on purpose: sources, clocks (they are injected), state per node or file but in [`kept`], [`pagecache`] and [`touched`].
 //!
-//! Lock order: none here but in [`fault`], whose lock is held for a decision only, in [`touched`], and in [`pagecache`]; [`bundle`] asks other lock
+//! Lock order: none here but in [`fault`], whose lock is held for a decision only, in [`touched`], and in [`kept`] and [`pagecache`], which say theirs; [`bundle`] asks other lock
 //! tables.
 
 #![forbid(unsafe_code)]
@@ -17,12 +17,14 @@
 extern crate self as layers;
 
 mod bad_map;
+mod buffer;
 pub mod bundle;
 pub mod clients;
 mod existing;
 pub mod fault;
 pub mod gate;
 pub mod idmap;
+pub mod kept;
 mod layer;
 pub mod overlay;
 mod owned;
@@ -43,6 +45,7 @@ pub use clients::Clients;
 pub use fault::Fault;
 pub use gate::Gate;
 pub use idmap::{IdMap, IdRange, MapIds, Translation};
+pub use kept::Kept;
 pub use layer::{Below, Layer, Opened};
 pub use overlay::Overlay;
 pub use owned::Owned;

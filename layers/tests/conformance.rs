@@ -9,8 +9,8 @@ use layers::gate::Terms;
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, Whom};
 use layers::{
-    Bundle, Clients, Gate, IdMap, IdRange, Layer, MapIds, PageCache, Record, Through, Touched,
-    Trace, XattrMap, stack,
+    Bundle, Clients, Gate, IdMap, IdRange, Kept, Layer, MapIds, PageCache, Record, Through,
+    Touched, Trace, XattrMap, kept, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -184,6 +184,62 @@ mod pagecache_mmap {
 
     fn subject() -> Subject {
         cached(Memory::new(clock()), Mode::Mmap, Profile::posix())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// Over `fs`, with room for little in `dir`. What is read from a copy moves no atime.
+fn kept(fs: Arc<dyn FileSystem>, dir: Arc<dyn FileSystem>, profile: Profile) -> Subject {
+    let options = kept::Options {
+        dir,
+        size: 4 << 20,
+        source: [1; 32],
+        process: 1,
+        // Nothing is too new to be kept.
+        now: Arc::new(|| Duration::from_secs(1 << 40)),
+    };
+    let kept = Kept::new(options).expect("threads");
+    let profile = Profile {
+        atime: false,
+        ..profile
+    };
+    Subject::new(stack(fs, kept), profile)
+}
+
+mod kept_memory {
+    use super::*;
+
+    fn subject() -> Subject {
+        let (fs, dir) = (Memory::new(clock()), Memory::new(clock()));
+        kept(fs, dir, Profile::posix())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod kept_hostdir {
+    use super::*;
+
+    fn subject() -> Subject {
+        let (dir, fs, profile) = host_directory();
+        let (copies, into, _) = host_directory();
+        let mut subject = kept(fs, into, profile);
+        subject.keep = Box::new((dir, copies));
+        subject
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// Below a page cache, as a mount has it.
+mod kept_and_pagecache {
+    use super::*;
+
+    fn subject() -> Subject {
+        let (fs, dir) = (Memory::new(clock()), Memory::new(clock()));
+        let kept = kept(fs, dir, Profile::posix());
+        cached(kept.fs, Mode::Mmap, kept.profile)
     }
 
     vfs_testkit::conformance!(subject);

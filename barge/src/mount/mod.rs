@@ -1,5 +1,6 @@
 //! `barge mount`: a source on a directory of this host, by the kernel's FUSE; an image by its EROFS, if that can be.
 
+mod kept;
 mod kernel;
 pub(crate) mod options;
 mod passing;
@@ -46,8 +47,8 @@ pub(crate) struct MountArgs {
     /// files by itself, those of a local directory and those that a server by 9p+unix: hands over, as `barge serve --hand-over-files` does (auto, which
     /// is for root, from Linux 6.9 on, not with ro, http=, writeback or cache=metadata, always or loose, of a directory with cache=auto or never alone); uid=N, gid=N, whose
     /// everything is shown to be; soft, calls that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS,
-    /// for how long a server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of an image
-    /// in an object store is kept, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is
+    /// for how long a server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of another server's
+    /// files, or of an image in an object store, is kept for the next time, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is
     /// for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
@@ -120,6 +121,11 @@ pub(crate) fn run(args: &MountArgs) -> Done {
     }
     let mut fs = options.from.open(hostdir::Options::default())?;
     let mut cache = SourceCache::Image(fs.clone());
+    if let (Some(kept), Source::Tree(barge_client::Source::Remote(url))) =
+        (&options.kept, &options.from)
+    {
+        fs = kept.over(fs, url)?;
+    }
     let touched = args
         .record_trace
         .as_deref()

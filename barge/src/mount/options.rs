@@ -13,6 +13,7 @@ use rustix::mount::MountFlags;
 use transports::Addr;
 use transports::fusedev::{MountFlag, MountOptions};
 
+use super::kept::KeptIn;
 use crate::source::Source;
 use crate::{Failure, serve};
 
@@ -27,7 +28,7 @@ pub(super) enum MountOption {
     Cache(Cache),
     /// Bytes of memory for the page cache.
     CacheSize(usize),
-    /// Where what is fetched of an image in an object store is kept.
+    /// Where what is fetched of another server, or of an image in an object store, is kept.
     CacheDir(PathBuf),
     /// How large that may become.
     CacheDirSize(u64),
@@ -159,6 +160,8 @@ pub(super) struct Settled {
     pub(super) passthrough: bool,
     /// The page cache, if there is one.
     pub(super) pages: Option<pagecache::Options>,
+    /// Where files of another server are kept, if they are.
+    pub(super) kept: Option<KeptIn>,
     /// Whose everything is shown to be.
     pub(super) owned: Owned,
     /// The source, which is waited for as the options say.
@@ -235,12 +238,24 @@ pub(super) fn settle(
             }
         }
     }
+    let mut kept = None;
     match (dir, &mut from) {
-        (Some(dir), Source::Tree(tree)) => tree.keep_in(&TierOptions::new(dir, size)),
+        (Some(dir), Source::Tree(barge_client::Source::Remote(_))) => {
+            let size = size.unwrap_or(TierOptions::SIZE);
+            kept = Some(KeptIn { dir, size });
+        }
+        (Some(dir), Source::Tree(tree @ barge_client::Source::Object(_))) => {
+            tree.keep_in(&TierOptions::new(dir, size));
+        }
+        (Some(_), _) => {
+            return Err(Failure::usage(
+                "cache_dir= is for a source that another server has, or an image in an object store",
+            ));
+        }
         (None, _) if size.is_some() => {
             return Err(Failure::usage("cache_dir_size= goes with cache_dir="));
         }
-        _ => {}
+        (None, _) => {}
     }
     let pages = match cache {
         Cache::Kernel(kept) => {
@@ -284,6 +299,7 @@ pub(super) fn settle(
         mount,
         fuse,
         pages,
+        kept,
         kernel_flags,
         owned,
         from,
@@ -447,9 +463,17 @@ mod tests {
         let loose = settled("cache=loose").expect("known");
         assert!(loose.fuse.writeback && loose.pages.is_none());
         let remote = "9p://server/".parse().expect("a source");
-        let loose = settle(&[MountOption::Cache(Cache::Loose)], &remote, false, false);
+        let settle = |option| {
+            let settled = settle(&[option], &remote, false, false);
+            settled.map_err(|failure| failure.message)
+        };
+        let loose = settle(MountOption::Cache(Cache::Loose));
         let pages = loose.expect("known").pages.expect("a page cache");
         assert_eq!(pages.mode, Mode::Loose);
+        let dir = MountOption::CacheDir("/x".into());
+        let kept = settle(dir).expect("known").kept;
+        let kept = kept.expect("what is read is kept");
+        assert_eq!((kept.dir, kept.size), ("/x".into(), TierOptions::SIZE));
         for bad in [
             "",
             "cache=",
@@ -457,6 +481,7 @@ mod tests {
             "cache_size=1k",
             "cache_size=M",
             "cache_dir=",
+            "cache_dir=/x",
             "cache_dir=/x,cache_dir_size=much",
             "cache_dir_size=1G",
             "writeback=1",

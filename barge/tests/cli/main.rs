@@ -11,6 +11,7 @@ mod gss;
 mod guests;
 mod hashes;
 mod images;
+mod kept;
 mod layers;
 mod locks;
 mod mount;

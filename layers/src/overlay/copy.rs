@@ -1,10 +1,8 @@
 //! Contents from one file to another, through memory: the two are of different trees.
 
-use std::fs;
-use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
+use vfs::{Cx, File, Result, SetAttr};
 
-use vfs::{Cx, Errno, File, Fill, Patience, Payload, Result, SetAttr, Sink};
+use crate::buffer::{Buffer, write_all};
 
 /// Bytes at a time.
 const PART: usize = 1 << 20;
@@ -44,81 +42,17 @@ pub(super) fn range(
     to_offset: u64,
     len: u64,
 ) -> Result<u64> {
-    let mut buffer = Buffer(Vec::new());
+    let mut buffer = Buffer::new(PART);
     let mut done = 0;
     while done < len {
         cx.call.check()?;
-        buffer.0.clear();
+        buffer.bytes.clear();
         let part = (len - done).min(PART as u64) as usize;
         if from.read(cx, offset + done, part, &mut buffer)? == 0 {
             break;
         }
-        let mut rest = &buffer.0[..];
-        while !rest.is_empty() {
-            let written = to.write(cx, to_offset + done, &mut Rest(rest))?;
-            if written == 0 {
-                return Err(Errno::EIO);
-            }
-            rest = rest.get(written..).unwrap_or_default();
-            done += written as u64;
-        }
+        write_all(cx, to, to_offset + done, &buffer.bytes)?;
+        done += buffer.bytes.len() as u64;
     }
     Ok(done)
-}
-
-struct Buffer(Vec<u8>);
-
-impl Sink for Buffer {
-    fn room(&self) -> usize {
-        PART - self.0.len()
-    }
-
-    fn bytes(&mut self, data: &[u8]) {
-        self.0.extend_from_slice(data);
-    }
-
-    fn zeros(&mut self, len: usize) {
-        self.0.resize(self.0.len() + len, 0);
-    }
-
-    fn file(&mut self, fd: BorrowedFd<'_>, offset: u64, len: usize, _: Patience) -> Result<usize> {
-        let file = fs::File::from(fd.try_clone_to_owned()?);
-        let begin = self.0.len();
-        self.zeros(len);
-        let mut done = 0;
-        while done < len {
-            match file.read_at(&mut self.0[begin + done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(read) => done += read,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.0.truncate(begin + done);
-        Ok(done)
-    }
-
-    fn lend(&mut self, _: usize, _: Fill<'_>) -> Option<Result<usize>> {
-        None
-    }
-}
-
-struct Rest<'a>(&'a [u8]);
-
-impl Payload for Rest<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn bytes(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        take(self.0)?;
-        self.0 = &[];
-        Ok(())
-    }
-
-    fn file(&mut self, fd: BorrowedFd<'_>, offset: u64) -> Result<usize> {
-        let file = fs::File::from(fd.try_clone_to_owned()?);
-        file.write_all_at(self.0, offset)?;
-        Ok(std::mem::take(&mut self.0).len())
-    }
 }

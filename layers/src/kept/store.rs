@@ -1,0 +1,370 @@
+//! The directory of copies, and its bound.
+//!
+//! A copy is two files: `KEY.data`, its contents as they are, and `KEY.sums`, what they have to be. Both are made as `KEY.NUMBER.part` and renamed when they are whole, contents
+//! first. No order of what reaches the disk is relied upon: sums that are not of these contents are noticed. What large contents took to fetch
+//! is worth that they are synced before.
+//!
+//! Others may have the directory at the same time: what they put in place is whole, what they take away can still be read by who has it open. Names that are none
+//! of these are nobody's business here.
+//!
+//! Lock order: its own mutex, held while it looks for room.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vfs::attr::SetTime;
+use vfs::{
+    Call, Caller, Cx, DirEntry, DirSink, Errno, File, FileSystem, Kind, Mode, Name, Node,
+    OpenFlags, Plus, RenameFlags, Result, SetAttr, Sink, Time, Want,
+};
+
+use super::sums::{Key, Sums};
+use super::version::Version;
+use crate::buffer::{Buffer, write_all};
+
+/// Files that nobody but their owner may read: whoever reads them need not ask the server.
+const MODE: Mode = Mode::exactly(0o600);
+
+/// What is left of a process that did not come to the end of it counts as such when it is so many seconds older than the newest
+/// file: a fetch writes all the time.
+const STALE: i64 = 3600;
+
+pub(super) struct Store {
+    dir: Arc<dyn Node>,
+    /// What unfinished files of this process are told from those of others by.
+    process: u64,
+    serial: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Bytes at most, and as many as there was space for.
+    most: u64,
+    /// Bytes of all files, as far as is known; nothing before anybody has looked.
+    used: Option<u64>,
+    /// Bytes that came from here since anybody has looked.
+    since: u64,
+}
+
+/// A file that is being made.
+pub(super) struct Part {
+    pub(super) file: Arc<dyn File>,
+    name: String,
+}
+
+/// A copy: its contents, and what they have to be.
+pub(super) struct Found {
+    pub(super) data: Arc<dyn File>,
+    pub(super) sums: Sums,
+}
+
+/// Does something in the directory: it is this process's own, with whatever that takes.
+pub(super) fn own<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> Result<T> {
+    let call = Call::detached();
+    act(&Cx::new(&Caller::ROOT, &call))
+}
+
+impl Store {
+    /// In the root of `fs`, up to `most` bytes. Unfinished files are told from other processes' by `process`.
+    pub(super) fn new(fs: &dyn FileSystem, most: u64, process: u64) -> Result<Store> {
+        Ok(Store {
+            dir: own(|cx| fs.root(cx))?,
+            process,
+            serial: AtomicU64::new(0),
+            state: Mutex::new(State {
+                most,
+                used: None,
+                since: 0,
+            }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic holds it")
+    }
+
+    /// The largest file that is worth keeping: one alone does not drive out all others.
+    pub(super) fn largest(&self) -> u64 {
+        self.state().most / 2
+    }
+
+    /// The copy of `key`, if it is one of `version`.
+    pub(super) fn find(&self, key: Key, version: Version) -> Option<Found> {
+        let found = own(|cx| {
+            let (node, file) = self.open(cx, &sums_name(key))?;
+            let len = Sums::len(version.size);
+            if file.attr(cx, Want::SIZE)?.size != len {
+                return Ok(None);
+            }
+            let mut bytes = Buffer::new(len as usize);
+            while bytes.room() > 0 {
+                let at = bytes.bytes.len() as u64;
+                if file.read(cx, at, bytes.room(), &mut bytes)? == 0 {
+                    return Ok(None);
+                }
+            }
+            let Some(sums) = Sums::parse(&bytes.bytes, key, version) else {
+                return Ok(None);
+            };
+            let (_, data) = self.open(cx, &data_name(key))?;
+            if data.attr(cx, Want::SIZE)?.size != version.size {
+                return Ok(None);
+            }
+            let used = SetAttr {
+                mtime: Some(SetTime::Now),
+                ..SetAttr::default()
+            };
+            // If not, it goes sooner.
+            let _ = node.setattr(cx, &used);
+            Ok(Some(Found { data, sums }))
+        });
+        found.unwrap_or_default()
+    }
+
+    fn open(&self, cx: &Cx<'_>, name: &str) -> Result<(Arc<dyn Node>, Arc<dyn File>)> {
+        let node = self.dir.lookup(cx, Name::new(name.as_bytes())?)?.node;
+        match node.kind() {
+            Kind::File => node.open(cx, OpenFlags::READ).map(|file| (node, file)),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// A file for contents of `size` bytes of `key`, with holes still. `EDQUOT` if the bound has no room for so many.
+    pub(super) fn begin(&self, key: Key, size: u64) -> Result<Part> {
+        self.take(size + Sums::len(size))?;
+        let part = self.make(key, |part, cx| {
+            let set = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            part.setattr(cx, &set).map(drop)
+        });
+        self.or_back(size, part)
+    }
+
+    /// What comes of a file of `size` bytes, which gives back what it had of the bound if that is nothing.
+    fn or_back<T>(&self, size: u64, done: Result<T>) -> Result<T> {
+        if let Err(errno) = &done {
+            let mut state = self.state();
+            let back = size + Sums::len(size);
+            state.used = state.used.map(|used| used.saturating_sub(back));
+            if *errno == Errno::ENOSPC {
+                state.is_full();
+            }
+        }
+        done
+    }
+
+    fn make(&self, key: Key, fill: impl FnOnce(&dyn File, &Cx<'_>) -> Result<()>) -> Result<Part> {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}.{:016x}{serial:x}.part", hex(key), self.process);
+        own(|cx| {
+            let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::EXCL;
+            let (_, file) = self
+                .dir
+                .create(cx, Name::new(name.as_bytes())?, flags, MODE)?;
+            let part = Part { file, name };
+            let filled = fill(&*part.file, cx);
+            if filled.is_err() {
+                self.unlink(&part.name);
+            }
+            filled.map(|()| part)
+        })
+    }
+
+    /// Puts contents in place that are whole, and their sums.
+    pub(super) fn put(&self, key: Key, part: &Part, sums: &Sums) -> Result<()> {
+        let bytes = sums.encode();
+        let put = self
+            .make(key, |file, cx| write_all(cx, file, 0, &bytes))
+            .and_then(|beside| {
+                let put = self.rename(part, &data_name(key));
+                let put = put.and_then(|()| self.rename(&beside, &sums_name(key)));
+                if put.is_err() {
+                    self.unlink(&beside.name);
+                }
+                put
+            });
+        if put.is_err() {
+            self.unlink(&part.name);
+        }
+        self.or_back(sums.version.size, put)
+    }
+
+    fn rename(&self, part: &Part, to: &str) -> Result<()> {
+        let (from, to) = (Name::new(part.name.as_bytes())?, Name::new(to.as_bytes())?);
+        own(|cx| {
+            self.dir
+                .rename(cx, from, &*self.dir, to, RenameFlags::empty())
+        })
+    }
+
+    /// Nothing becomes of `part`, which was to have `size` bytes of contents, for what was done to it has failed with `why`.
+    pub(super) fn give_up(&self, part: &Part, size: u64, why: Errno) {
+        self.unlink(&part.name);
+        let _ = self.or_back::<()>(size, Err(why));
+    }
+
+    /// Takes the copy of `key` away, if there is one.
+    pub(super) fn remove(&self, key: Key) {
+        self.unlink(&sums_name(key));
+        self.unlink(&data_name(key));
+    }
+
+    fn unlink(&self, name: &str) {
+        // What stays has the wrong sums or none, or goes for want of room.
+        let _ = own(|cx| self.dir.unlink(cx, Name::new(name.as_bytes())?, false));
+    }
+
+    /// Takes `bytes` of the bound.
+    fn take(&self, bytes: u64) -> Result<()> {
+        let mut state = self.state();
+        let fits = |used: u64, most: u64| used.checked_add(bytes).is_some_and(|sum| sum <= most);
+        // Others put files there, too: these are seen from time to time.
+        let used = match state.used {
+            Some(used) if fits(used, state.most) && state.since < state.most / 64 => used,
+            _ => {
+                state.since = 0;
+                self.make_room(state.most, bytes)?
+            }
+        };
+        state.used = Some(used);
+        if !fits(used, state.most) {
+            return Err(Errno::EDQUOT);
+        }
+        state.used = Some(used + bytes);
+        state.since += bytes;
+        Ok(())
+    }
+
+    /// Takes the copies away that were used least lately if `bytes` more would not fit, and says how many bytes the others are. It is a 16th more than has to be, or each
+    /// file would have to look through all of them.
+    fn make_room(&self, most: u64, bytes: u64) -> Result<u64> {
+        let mut looking = Looking::default();
+        own(|cx| {
+            let dir = self.dir.open(cx, OpenFlags::READ)?;
+            loop {
+                let cookie = looking.cookie;
+                dir.readdir(cx, cookie, Plus::Entries, &mut looking)?;
+                if looking.cookie == cookie {
+                    return Ok(());
+                }
+            }
+        })?;
+        let newest = looking.files.iter().map(|file| file.used).max();
+        let mut copies = HashMap::<[u8; 32], Copied>::new();
+        let (mut used, mut parts) = (0, Vec::new());
+        for file in looking.files {
+            used += file.bytes;
+            match file.part {
+                true if newest.is_some_and(|newest| file.used.sec + STALE < newest.sec) => {
+                    parts.push(file);
+                }
+                true => {}
+                false => {
+                    let copy = copies.entry(file.key).or_default();
+                    copy.bytes += file.bytes;
+                    copy.used = copy.used.max(file.used);
+                }
+            }
+        }
+        for part in parts {
+            self.unlink(&part.name);
+            used -= part.bytes;
+        }
+        if used.saturating_add(bytes) <= most {
+            return Ok(used);
+        }
+        let mut copies: Vec<_> = copies.into_iter().collect();
+        copies.sort_by_key(|(_, copy)| copy.used);
+        for (key, copy) in copies {
+            if used.saturating_add(bytes) <= most - most / 16 {
+                break;
+            }
+            let key = String::from_utf8_lossy(&key);
+            self.unlink(&format!("{key}.sums"));
+            self.unlink(&format!("{key}.data"));
+            used -= copy.bytes;
+        }
+        Ok(used)
+    }
+}
+
+impl State {
+    /// There is no space on the disk: what is kept by now is as much as there will be, and a little less, for others need some too.
+    fn is_full(&mut self) {
+        let used = self.used.unwrap_or(0);
+        self.most = self.most.min(used - used / 16);
+        let most = self.most;
+        tracing::warn!("no space for copies: {most} bytes of them are kept at most from now on");
+    }
+}
+
+fn hex(key: Key) -> String {
+    key.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn data_name(key: Key) -> String {
+    format!("{}.data", hex(key))
+}
+
+fn sums_name(key: Key) -> String {
+    format!("{}.sums", hex(key))
+}
+
+/// The files of a copy.
+#[derive(Default)]
+struct Copied {
+    bytes: u64,
+    used: Time,
+}
+
+/// A file of ours.
+struct Ours {
+    name: String,
+    /// In hexadecimal digits.
+    key: [u8; 32],
+    part: bool,
+    bytes: u64,
+    used: Time,
+}
+
+/// Looks at the directory.
+#[derive(Default)]
+struct Looking {
+    cookie: u64,
+    files: Vec<Ours>,
+}
+
+impl DirSink for Looking {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        self.cookie = entry.cookie;
+        if let Some(ours) = ours(&entry) {
+            self.files.push(ours);
+        }
+        true
+    }
+}
+
+/// The file that an entry is of, if it is one of ours.
+fn ours(entry: &DirEntry<'_>) -> Option<Ours> {
+    let attr = entry.entry.as_ref()?.attr;
+    let (key, end) = entry.name.split_first_chunk::<32>()?;
+    let digits = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let part = match end {
+        b".data" | b".sums" => false,
+        end => {
+            let number = end.strip_prefix(b".")?.strip_suffix(b".part")?;
+            number.iter().all(digits).then_some(true)?
+        }
+    };
+    (attr.kind == Kind::File && key.iter().all(digits)).then(|| Ours {
+        name: String::from_utf8_lossy(entry.name).into_owned(),
+        key: *key,
+        part,
+        // In units of 512 bytes, whatever the file system's are (stat(2)).
+        bytes: attr.blocks.saturating_mul(512),
+        used: attr.mtime,
+    })
+}

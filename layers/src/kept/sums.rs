@@ -1,0 +1,203 @@
+//! What a copy has to be: the file beside it, `KEY.sums`.
+//!
+//! [`MAGIC`], a checksum of all that follows, the key, the version, and for each [`CHUNK`] of the contents a hash of key, version, number and bytes. So a
+//! file of sums that is torn, or of another copy, is of no contents at all, and contents that are torn, or older, or another's, have other sums.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::version::Version;
+
+/// What a file of sums begins with. Another layout gets another one.
+const MAGIC: [u8; 8] = *b"bargecpy";
+
+/// Bytes of contents that are verified at once: few enough that a read which wants a page of them does not take a millisecond more, and so many that their
+/// sums are nothing.
+pub(super) const CHUNK: u64 = 1 << 20;
+
+/// Bytes of a sum: nobody meets one by chance.
+const SUM: usize = 16;
+
+/// Bytes before the first chunk's sum.
+const HEAD: usize = MAGIC.len() + SUM + Key::LEN + Version::LEN;
+
+type Sum = [u8; SUM];
+
+/// Which file of which source, as names of the directory begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key(pub(super) [u8; Key::LEN]);
+
+impl Key {
+    pub(super) const LEN: usize = 16;
+
+    /// The node `id` of the source that is known by `source`.
+    pub(super) fn of(source: &[u8; 32], id: vfs::NodeId) -> Key {
+        Key(sum(&[source, &id.to_le_bytes()]))
+    }
+}
+
+/// The sums of a copy, and which of its chunks have been held against them.
+pub(super) struct Sums {
+    key: Key,
+    pub(super) version: Version,
+    chunks: Vec<Sum>,
+    good: Vec<AtomicBool>,
+}
+
+impl Sums {
+    /// Of contents that `chunk` gives in order, by their numbers.
+    pub(super) fn make(
+        key: Key,
+        version: Version,
+        chunk: impl FnMut(u64) -> vfs::Result<Sum>,
+    ) -> vfs::Result<Sums> {
+        let chunks: vfs::Result<Vec<_>> = (0..count(version.size)).map(chunk).collect();
+        Ok(Sums::with(key, version, chunks?))
+    }
+
+    fn with(key: Key, version: Version, chunks: Vec<Sum>) -> Sums {
+        Sums {
+            key,
+            version,
+            good: chunks.iter().map(|_| AtomicBool::new(false)).collect(),
+            chunks,
+        }
+    }
+
+    /// Bytes of a file of sums of so many bytes of contents.
+    pub(super) fn len(size: u64) -> u64 {
+        HEAD as u64 + count(size) * SUM as u64
+    }
+
+    /// The file.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Sums::len(self.version.size) as usize);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&[0; SUM]);
+        bytes.extend_from_slice(&self.key.0);
+        bytes.extend_from_slice(&self.version.encode());
+        bytes.extend_from_slice(self.chunks.as_flattened());
+        let whole = sum(&[&bytes[MAGIC.len() + SUM..]]);
+        bytes[MAGIC.len()..][..SUM].copy_from_slice(&whole);
+        bytes
+    }
+
+    /// What `bytes` say of `version` of `key`; nothing if they are of anything else, or torn.
+    pub(super) fn parse(bytes: &[u8], key: Key, version: Version) -> Option<Sums> {
+        let rest = bytes.strip_prefix(&MAGIC)?;
+        let (whole, said) = rest.split_first_chunk::<SUM>()?;
+        let chunks = said
+            .strip_prefix(&key.0)?
+            .strip_prefix(&version.encode()[..])?;
+        let (chunks, torn) = chunks.as_chunks::<SUM>();
+        let sound = torn.is_empty() && chunks.len() as u64 == count(version.size);
+        (sound && *whole == sum(&[said])).then(|| Sums::with(key, version, chunks.to_vec()))
+    }
+
+    /// Whether they are the same, so that what was found out of one is true of the other.
+    pub(super) fn same(&self, other: &Sums) -> bool {
+        (self.key, self.version) == (other.key, other.version) && self.chunks == other.chunks
+    }
+
+    /// Whether chunk `number` has been held against its sum, and was right.
+    pub(super) fn is_good(&self, number: u64) -> bool {
+        let good = self.good.get(number as usize);
+        good.is_some_and(|good| good.load(Ordering::Acquire))
+    }
+
+    /// Holds `bytes` against the sum of chunk `number`.
+    pub(super) fn verify(&self, number: u64, bytes: &[u8]) -> bool {
+        let at = number as usize;
+        let right = self.chunks.get(at) == Some(&chunk_sum(self.key, &self.version, number, bytes));
+        if let (true, Some(good)) = (right, self.good.get(at)) {
+            good.store(true, Ordering::Release);
+        }
+        right
+    }
+}
+
+/// What chunk `number` has to have for a sum if it is `bytes`.
+pub(super) fn chunk_sum(key: Key, version: &Version, number: u64, bytes: &[u8]) -> Sum {
+    sum(&[&key.0, &version.encode(), &number.to_le_bytes(), bytes])
+}
+
+/// How many chunks there are of so many bytes.
+pub(super) fn count(size: u64) -> u64 {
+    size.div_ceil(CHUNK)
+}
+
+fn sum(parts: &[&[u8]]) -> Sum {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    *hasher
+        .finalize()
+        .as_bytes()
+        .first_chunk()
+        .expect("32 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use vfs::{Attr, Kind};
+    use vfs_testkit::script::plain_attr;
+
+    use super::*;
+
+    fn version(size: u64, change: u64) -> Version {
+        Version::of(&Attr {
+            size,
+            change,
+            ..plain_attr(7, Kind::File)
+        })
+    }
+
+    fn made(key: Key, version: Version, contents: &[u8]) -> Sums {
+        let mut chunks = contents.chunks(CHUNK as usize);
+        Sums::make(key, version, |number| {
+            let chunk = chunks.next().expect("as many");
+            Ok(chunk_sum(key, &version, number, chunk))
+        })
+        .expect("no error")
+    }
+
+    #[test]
+    fn sums_are_of_one_version_of_one_file_and_torn_ones_of_none() {
+        let contents = vec![7; 2 * CHUNK as usize + 5];
+        let (key, other) = (Key::of(&[1; 32], 5), Key::of(&[2; 32], 5));
+        let version = version(contents.len() as u64, 1);
+        let sums = made(key, version, &contents);
+        let bytes = sums.encode();
+        assert_eq!(bytes.len() as u64, Sums::len(version.size));
+        let read = Sums::parse(&bytes, key, version).expect("whole");
+        assert!(read.same(&sums) && !read.is_good(0));
+        assert!(read.verify(0, &contents[..CHUNK as usize]) && read.is_good(0));
+        assert!(
+            !read.verify(2, &contents[..CHUNK as usize]),
+            "its number counts"
+        );
+        assert!(read.verify(2, &contents[..5]) && !read.is_good(1));
+        assert!(!read.verify(3, &[]), "there are three");
+        assert!(Sums::parse(&bytes, other, version).is_none());
+        let later = self::version(version.size, 2);
+        assert!(Sums::parse(&bytes, key, later).is_none());
+        for at in 0..bytes.len() {
+            let mut torn = bytes.clone();
+            torn[at] ^= 1;
+            assert!(Sums::parse(&torn, key, version).is_none(), "{at}");
+            assert!(Sums::parse(&bytes[..at], key, version).is_none(), "{at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_sums_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300), size: u64) {
+            let (key, version) = (Key([0; Key::LEN]), version(size, 0));
+            prop_assert!(Sums::parse(&bytes, key, version).is_none());
+            let mut head = MAGIC.to_vec();
+            head.extend_from_slice(&bytes);
+            prop_assert!(Sums::parse(&head, key, version).is_none());
+        }
+    }
+}

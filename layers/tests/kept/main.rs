@@ -1,0 +1,195 @@
+//! What is kept on a disk: contents of the version that is there, over restarts, within the bound, whatever becomes of the directory.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod contents;
+mod directory;
+mod model;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{Data, Passing, create, open, with};
+use layers::kept::{Kept, Options};
+use layers::{Opened, stack};
+use memory::Memory;
+use vfs::{Cx, DirEntry, DirSink, File, FileSystem, Name, OpenFlags, Plus, Result, SetAttr, Sink};
+use vfs_testkit::{Bytes, Room, clock};
+
+pub(crate) const READ: OpenFlags = OpenFlags::READ;
+
+/// Counts bytes that are read of the source.
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+impl Passing for Counting {
+    fn read(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        at: u64,
+        len: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<usize> {
+        let read = inner.read(cx, at, len, sink)?;
+        self.0.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// A source, and a directory of copies.
+pub(crate) struct Bed {
+    pub(crate) source: Arc<dyn FileSystem>,
+    pub(crate) reads: Arc<Counting>,
+    pub(crate) dir: Arc<dyn FileSystem>,
+    pub(crate) size: u64,
+    pub(crate) now: Duration,
+}
+
+/// A mount: dropped, it has written what came.
+pub(crate) struct Mount {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) kept: Arc<Kept>,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Bed {
+        Bed {
+            source: Memory::new(clock()),
+            reads: Arc::default(),
+            dir: Memory::new(clock()),
+            size: 1 << 30,
+            // Long behind all that changes.
+            now: Duration::from_secs(1 << 40),
+        }
+    }
+
+    /// Makes the file `name` with `contents`, or writes them over it.
+    pub(crate) fn file(&self, name: &str, contents: &[u8]) {
+        put(&*self.source, name, contents);
+    }
+
+    pub(crate) fn mount(&self) -> Mount {
+        self.mount_with(self.dir.clone(), [7; 32])
+    }
+
+    pub(crate) fn mount_with(&self, dir: Arc<dyn FileSystem>, source: [u8; 32]) -> Mount {
+        let now = self.now;
+        let kept = Kept::new(Options {
+            dir,
+            size: self.size,
+            source,
+            process: 1,
+            now: Arc::new(move || now),
+        });
+        let kept = Arc::new(kept.expect("threads"));
+        let below = stack(self.source.clone(), Data(self.reads.clone()));
+        Mount {
+            fs: stack(below, kept.clone()),
+            kept,
+        }
+    }
+
+    /// Bytes that were read of the source since this was asked.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.0.swap(0, Ordering::Relaxed)
+    }
+
+    /// The names in the directory.
+    pub(crate) fn names(&self) -> Vec<String> {
+        names(&*self.dir)
+    }
+
+    /// The one file of the directory whose name ends so.
+    pub(crate) fn kept(&self, end: &str) -> String {
+        let mut names = self.names().into_iter().filter(|name| name.ends_with(end));
+        let name = names.next().expect("a copy");
+        assert_eq!(names.next(), None);
+        name
+    }
+}
+
+pub(crate) fn put(fs: &dyn FileSystem, name: &str, contents: &[u8]) {
+    let file = create(fs, name);
+    cut(&*file, 0);
+    write(&*file, 0, contents);
+}
+
+pub(crate) fn write(file: &dyn File, at: u64, data: &[u8]) {
+    assert_eq!(
+        with(|cx| file.write(cx, at, &mut Bytes::new(data))),
+        data.len()
+    );
+}
+
+pub(crate) fn cut(file: &dyn File, size: u64) {
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    with(|cx| file.setattr(cx, &set));
+}
+
+pub(crate) fn read(file: &dyn File, at: u64, len: usize) -> Vec<u8> {
+    let mut room = Room::new(len);
+    with(|cx| file.read(cx, at, len, &mut room));
+    room.into_data()
+}
+
+/// Reads an open file to its end, `step` bytes at a time.
+pub(crate) fn rest(file: &dyn File, step: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let part = read(file, all.len() as u64, step);
+        if part.is_empty() {
+            return all;
+        }
+        all.extend(part);
+    }
+}
+
+impl Mount {
+    pub(crate) fn open(&self, name: &str) -> Arc<dyn File> {
+        open(&*self.fs, name, READ)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        rest(&*self.open(name), 300_000)
+    }
+}
+
+#[derive(Default)]
+struct Names(Vec<(String, u64)>, u64);
+
+impl DirSink for Names {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        let bytes = entry.entry.map_or(0, |entry| entry.attr.blocks * 512);
+        let name = String::from_utf8_lossy(entry.name).into_owned();
+        self.0.push((name, bytes));
+        self.1 = entry.cookie;
+        true
+    }
+}
+
+pub(crate) fn listed(fs: &dyn FileSystem) -> Vec<(String, u64)> {
+    let mut names = Names::default();
+    with(|cx| {
+        let dir = fs.root(cx)?.open(cx, READ)?;
+        dir.readdir(cx, 0, Plus::Entries, &mut names)
+    });
+    names.0
+}
+
+pub(crate) fn names(fs: &dyn FileSystem) -> Vec<String> {
+    listed(fs).into_iter().map(|(name, _)| name).collect()
+}
+
+pub(crate) fn unlink(fs: &dyn FileSystem, name: &str) {
+    with(|cx| {
+        let name = Name::new(name.as_bytes())?;
+        fs.root(cx)?.unlink(cx, name, false)
+    });
+}
+
+pub(crate) const LEN: usize = 3 << 20 | 5;
