@@ -35,7 +35,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "vfs", "sys", "hostdir", "image", "memory", "objects", "remote",
         ],
     ),
-    ("layers", &["vfs"]),
+    ("layers", &["vfs", "sys"]),
     ("block", &["vfs", "wire"]),
     ("p9", &["vfs", "wire"]),
     ("fuse", &["vfs", "wire"]),

@@ -17,7 +17,6 @@
 extern crate self as layers;
 
 mod bad_map;
-mod buffer;
 pub mod bundle;
 pub mod clients;
 mod existing;
@@ -37,6 +36,7 @@ mod sync;
 mod through;
 pub mod touched;
 pub mod trace;
+mod whole;
 pub mod xattrmap;
 
 pub use bad_map::BadMap;

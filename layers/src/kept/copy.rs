@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vfs::{Caller, Cx, Errno, File, Result, Sink};
 
 use super::sums::{CHUNK, Sums};
-use crate::buffer::Buffer;
+use crate::whole;
 
 pub(super) struct Copy {
     data: Arc<dyn File>,
@@ -75,13 +75,5 @@ fn turned_down(errno: Errno) -> Result<Option<usize>> {
 pub(super) fn chunk(cx: &Cx<'_>, file: &dyn File, number: u64, size: u64) -> Result<Vec<u8>> {
     let start = number * CHUNK;
     let len = CHUNK.min(size.saturating_sub(start)) as usize;
-    let mut buffer = Buffer::new(len);
-    while buffer.room() > 0 {
-        let at = start + buffer.bytes.len() as u64;
-        let room = buffer.room();
-        if file.read(cx, at, room, &mut buffer)? == 0 {
-            break;
-        }
-    }
-    Ok(buffer.bytes)
+    whole::read(cx, file, start, len)
 }

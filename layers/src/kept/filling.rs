@@ -9,13 +9,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use sys::payload::VecSink;
 use vfs::{Call, Caller, Cx, Errno, File, Ranges, Result};
 
 use super::copy::chunk;
 use super::store::{Part, Store, own};
 use super::sums::{CHUNK, Key, Sums, chunk_sum};
 use super::version::Version;
-use crate::buffer::{Buffer, write_all};
+use crate::whole;
 
 pub(super) struct Filling {
     pub(super) key: Key,
@@ -147,7 +148,7 @@ impl Filling {
         let file = &*part.as_ref().expect("there").file;
         // Holes stay holes.
         if bytes.iter().any(|byte| *byte != 0) {
-            own(|cx| write_all(cx, file, offset, bytes))?;
+            own(|cx| whole::write(cx, file, offset, bytes))?;
         }
         let mut state = self.state();
         state.here.insert(offset, offset + bytes.len() as u64 - 1);
@@ -217,14 +218,14 @@ impl Filling {
             let mut at = claim.start;
             while at < claim.end {
                 let len = Filling::STEP.min(claim.end - at) as usize;
-                let mut buffer = Buffer::new(len);
-                match self.from.read(&cx, at, len, &mut buffer) {
+                let mut sink = VecSink::new(len);
+                match self.from.read(&cx, at, len, &mut sink) {
                     Ok(1..) if !self.is_over() => {}
                     _ => return,
                 }
                 let begin = at;
-                at += buffer.bytes.len() as u64;
-                if !each(begin, buffer.bytes) {
+                at += sink.filled().len() as u64;
+                if !each(begin, sink.into_bytes()) {
                     return;
                 }
             }

@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use vfs::attr::SetTime;
 use vfs::{
     Call, Caller, Cx, DirEntry, DirSink, Errno, File, FileSystem, Kind, Mode, Name, Node,
-    OpenFlags, Plus, RenameFlags, Result, SetAttr, Sink, Time, Want,
+    OpenFlags, Plus, RenameFlags, Result, SetAttr, Time, Want,
 };
 
 use super::sums::{Key, Sums};
 use super::version::Version;
-use crate::buffer::{Buffer, write_all};
+use crate::whole;
 
 /// Files that nobody but their owner may read: whoever reads them need not ask the server.
 const MODE: Mode = Mode::exactly(0o600);
@@ -97,14 +97,8 @@ impl Store {
             if file.attr(cx, Want::SIZE)?.size != len {
                 return Ok(None);
             }
-            let mut bytes = Buffer::new(len as usize);
-            while bytes.room() > 0 {
-                let at = bytes.bytes.len() as u64;
-                if file.read(cx, at, bytes.room(), &mut bytes)? == 0 {
-                    return Ok(None);
-                }
-            }
-            let Some(sums) = Sums::parse(&bytes.bytes, key, version) else {
+            let bytes = whole::read(cx, &*file, 0, len as usize)?;
+            let Some(sums) = Sums::parse(&bytes, key, version) else {
                 return Ok(None);
             };
             let (_, data) = self.open(cx, &data_name(key))?;
@@ -177,7 +171,7 @@ impl Store {
     pub(super) fn put(&self, key: Key, part: &Part, sums: &Sums) -> Result<()> {
         let bytes = sums.encode();
         let put = self
-            .make(key, |file, cx| write_all(cx, file, 0, &bytes))
+            .make(key, |file, cx| whole::write(cx, file, 0, &bytes))
             .and_then(|beside| {
                 let put = self.rename(part, &data_name(key));
                 let put = put.and_then(|()| self.rename(&beside, &sums_name(key)));

@@ -1,8 +1,9 @@
 //! Contents from one file to another, through memory: the two are of different trees.
 
+use sys::payload::SliceSink;
 use vfs::{Cx, File, Result, SetAttr};
 
-use crate::buffer::{Buffer, write_all};
+use crate::whole;
 
 /// Bytes at a time.
 const PART: usize = 1 << 20;
@@ -42,17 +43,17 @@ pub(super) fn range(
     to_offset: u64,
     len: u64,
 ) -> Result<u64> {
-    let mut buffer = Buffer::new(PART);
+    let mut buffer = vec![0; len.min(PART as u64) as usize];
     let mut done = 0;
     while done < len {
         cx.call.check()?;
-        buffer.bytes.clear();
         let part = (len - done).min(PART as u64) as usize;
-        if from.read(cx, offset + done, part, &mut buffer)? == 0 {
+        let mut sink = SliceSink::new(&mut buffer[..part]);
+        if from.read(cx, offset + done, part, &mut sink)? == 0 {
             break;
         }
-        write_all(cx, to, to_offset + done, &buffer.bytes)?;
-        done += buffer.bytes.len() as u64;
+        whole::write(cx, to, to_offset + done, sink.filled())?;
+        done += sink.filled().len() as u64;
     }
     Ok(done)
 }

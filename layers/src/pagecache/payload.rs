@@ -1,11 +1,10 @@
 //! The cache's ends of reads and writes of what is below.
 
-use std::fs::File;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
 
-use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
+use sys::payload::{SlicePayload, pread_into};
+use vfs::{Fill, Patience, Result, Sink};
 
 use super::cached::Cached;
 use super::pages::Piece;
@@ -67,21 +66,19 @@ impl Sink for Filling<'_> {
     fn file(&mut self, fd: BorrowedFd<'_>, offset: u64, len: usize, _: Patience) -> Result<usize> {
         /// At a time.
         const PART: usize = 128 << 10;
-        let file = File::from(fd.try_clone_to_owned()?);
         let mut buffer = vec![0; PART.min(len)];
         let mut done = 0;
         while done < len {
-            let part = PART.min(len - done);
-            match file.read_at(&mut buffer[..part], offset + done as u64) {
+            let part = &mut buffer[..PART.min(len - done)];
+            match pread_into(fd, offset + done as u64, part, Patience::Full) {
                 Ok(0) => break,
                 Ok(read) => {
                     self.bytes(&buffer[..read]);
                     done += read;
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 // What came before the error is good; the next read meets the error again.
                 Err(_) if done > 0 => break,
-                Err(error) => return Err(Errno::from(error)),
+                Err(errno) => return Err(errno),
             }
         }
         Ok(done)
@@ -93,50 +90,14 @@ impl Sink for Filling<'_> {
     }
 }
 
-/// Gives pieces of the cache as one: sources send what is in one piece from where it is.
-pub(super) struct Pieces<'a> {
-    whole: &'a [u8],
-}
-
-impl<'a> Pieces<'a> {
-    /// `pieces`, put together in `buffer` unless there is one only.
-    pub(super) fn new(pieces: &'a [Piece], buffer: &'a mut Vec<u8>) -> Pieces<'a> {
-        if let [one] = pieces {
-            return Pieces { whole: one.bytes() };
-        }
-        buffer.clear();
-        for piece in pieces {
-            buffer.extend_from_slice(piece.bytes());
-        }
-        Pieces { whole: buffer }
+/// Pieces of the cache as one, put together in `buffer` unless there is one only: sources send what is in one piece from where it is.
+pub(super) fn together<'a>(pieces: &'a [Piece], buffer: &'a mut Vec<u8>) -> SlicePayload<'a> {
+    if let [one] = pieces {
+        return SlicePayload::new(one.bytes());
     }
-}
-
-impl Payload for Pieces<'_> {
-    fn len(&self) -> usize {
-        self.whole.len()
+    buffer.clear();
+    for piece in pieces {
+        buffer.extend_from_slice(piece.bytes());
     }
-
-    fn bytes(&mut self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        take(self.whole)?;
-        self.whole = &[];
-        Ok(())
-    }
-
-    fn file(&mut self, fd: BorrowedFd<'_>, offset: u64) -> Result<usize> {
-        let file = File::from(fd.try_clone_to_owned()?);
-        let mut done = 0;
-        while !self.whole.is_empty() {
-            match file.write_at(self.whole, offset + done as u64) {
-                Ok(written) => {
-                    self.whole = &self.whole[written..];
-                    done += written;
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(Errno::from(error)),
-            }
-        }
-        Ok(done)
-    }
+    SlicePayload::new(buffer)
 }

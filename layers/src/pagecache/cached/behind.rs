@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vfs::{Call, Cx, Errno, File, Result};
 
 use super::super::pages::{BLOCK, Pages, Run};
-use super::super::payload::Pieces;
+use super::super::payload::together;
 use super::super::workers::Job;
 use super::{Cached, Exclusive, State, Writer};
 
@@ -174,9 +174,8 @@ impl Cached {
         let Run { range, pieces } = run;
         let len = range.end - range.start;
         let mut buffer = self.core.buffer();
-        let done = writer
-            .file
-            .write(cx, range.start, &mut Pieces::new(&pieces, &mut buffer));
+        let mut payload = together(&pieces, &mut buffer);
+        let done = writer.file.write(cx, range.start, &mut payload);
         self.core.give_back(buffer);
         drop(pieces);
         let cancelled = cx.call.check().is_err();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -24,20 +24,33 @@ use crate::net::Served;
 pub(crate) struct Place {
     pub(crate) fs: Arc<Memory>,
     now: Mutex<Option<(Served, Vec<Arc<StreamLink>>)>>,
+    /// The next answer is lost, and the connection with it.
+    pub(crate) deaf: Arc<AtomicBool>,
 }
 
 /// A link that the test can cut.
-struct Cuttable(Arc<StreamLink>);
+struct Cuttable {
+    link: Arc<StreamLink>,
+    deaf: Arc<AtomicBool>,
+}
 
 impl Link for Cuttable {
     fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
-        self.0.recv(buf, wait)
+        let got = self.link.recv(buf, wait)?;
+        if self.deaf.swap(false, Ordering::SeqCst) {
+            self.link.hang_up();
+            return Ok(0);
+        }
+        Ok(got)
     }
     fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {
-        self.0.send(bytes, wait)
+        self.link.send(bytes, wait)
+    }
+    fn send_vectored(&self, pieces: &[io::IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        self.link.send_vectored(pieces, wait)
     }
     fn payloads(&self) -> transports::Payloads {
-        self.0.payloads()
+        self.link.payloads()
     }
     fn wait(
         &self,
@@ -45,13 +58,13 @@ impl Link for Cuttable {
         wake: std::os::fd::BorrowedFd<'_>,
         time: Option<Duration>,
     ) -> io::Result<transports::Ready> {
-        self.0.wait(interest, wake, time)
+        self.link.wait(interest, wake, time)
     }
     fn end_input(&self) {
-        self.0.end_input();
+        self.link.end_input();
     }
     fn hang_up(&self) {
-        self.0.hang_up();
+        self.link.hang_up();
     }
     fn peer(&self) -> &str {
         "a server"
@@ -66,6 +79,7 @@ impl Place {
         let place = Arc::new(Place {
             fs: Memory::new(vfs_testkit::clock()),
             now: Mutex::new(None),
+            deaf: Arc::default(),
         });
         place.begin();
         place
@@ -91,12 +105,13 @@ impl Place {
         self.begin();
     }
 
-    pub(crate) fn dial(&self) -> io::Result<Box<dyn Link>> {
+    fn dial(&self) -> io::Result<Box<dyn Link>> {
         match &mut *self.now.lock().expect("no panic") {
             Some((served, links)) => {
                 let link = Arc::new(served.link());
                 links.push(link.clone());
-                Ok(Box::new(Cuttable(link)))
+                let deaf = self.deaf.clone();
+                Ok(Box::new(Cuttable { link, deaf }))
             }
             None => Err(io::ErrorKind::ConnectionRefused.into()),
         }

@@ -1,17 +1,16 @@
 //! Writes whose payloads nobody has but their callers, when their server is lost.
 
-use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::BorrowedFd;
+use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use p9::message::write_head;
 use p9::{Dialect, Fid, Rmessage, Tag, Tmessage};
-use remote::ninep::{LastingLink, Options, Remote9p, Retry};
+use remote::ninep::{LastingLink, Retry};
 use sys::payload::{SlicePayload, VecSink};
-use transports::{Interest, Link, Payloads, Ready, StreamLink};
+use transports::{Link, StreamLink};
 use vfs::{Call, Caller, Cx, Errno, File, OpenFlags, Want};
 use vfs_testkit::bed::pattern;
 
@@ -19,49 +18,6 @@ use crate::lasting::{BOTH, Place, create, root, with, write};
 
 /// From where on they are lent, one message, and some of them with a part of one.
 const SIZES: [usize; 3] = [8 << 10, 256 << 10, (5 << 20) + 3];
-
-/// A link that is lost with the next answer that comes.
-struct Deaf(Box<dyn Link>, Arc<AtomicBool>);
-
-impl Link for Deaf {
-    fn recv(&self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
-        let got = self.0.recv(buf, wait)?;
-        if self.1.swap(false, Ordering::SeqCst) {
-            self.0.hang_up();
-            return Ok(0);
-        }
-        Ok(got)
-    }
-    fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {
-        self.0.send(bytes, wait)
-    }
-    fn send_vectored(&self, pieces: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
-        self.0.send_vectored(pieces, wait)
-    }
-    fn payloads(&self) -> Payloads {
-        self.0.payloads()
-    }
-    fn wait(
-        &self,
-        interest: Interest,
-        wake: BorrowedFd<'_>,
-        time: Option<Duration>,
-    ) -> io::Result<Ready> {
-        self.0.wait(interest, wake, time)
-    }
-    fn end_input(&self) {
-        self.0.end_input();
-    }
-    fn hang_up(&self) {
-        self.0.hang_up();
-    }
-    fn peer(&self) -> &str {
-        "a server"
-    }
-    fn peer_addr(&self) -> Option<std::net::IpAddr> {
-        None
-    }
-}
 
 /// All of a file.
 fn content(file: &dyn File) -> Vec<u8> {
@@ -73,13 +29,7 @@ fn content(file: &dyn File) -> Vec<u8> {
 #[test]
 fn a_write_whose_answer_is_lost_is_written_from_its_callers_memory() {
     let place = Place::new();
-    let deaf = Arc::new(AtomicBool::new(false));
-    let dial = {
-        let (place, deaf) = (place.clone(), deaf.clone());
-        move || -> io::Result<Box<dyn Link>> { Ok(Box::new(Deaf(place.dial()?, deaf.clone()))) }
-    };
-    let link = LastingLink::new(dial().expect("dialled"), Box::new(dial), Retry::Forever);
-    let fs = Remote9p::connect(link.expect("a link"), Options::default()).expect("attached");
+    let fs = place.connect(Retry::Forever);
     let top = root(&*fs);
     for (flags, what) in [(BOTH, "at"), (BOTH | OpenFlags::APPEND, "append")] {
         for size in SIZES {
@@ -87,10 +37,10 @@ fn a_write_whose_answer_is_lost_is_written_from_its_callers_memory() {
             let data = pattern(size, 7);
             let mut written = 0;
             while written < size {
-                deaf.store(true, Ordering::SeqCst);
+                place.deaf.store(true, Ordering::SeqCst);
                 // Of what is appended the server may have taken a part, and says so.
                 written += write(&*file, written as u64, &data[written..]).expect("written");
-                assert!(!deaf.load(Ordering::SeqCst), "nothing was lost");
+                assert!(!place.deaf.load(Ordering::SeqCst), "nothing was lost");
             }
             assert!(content(&*file) == data, "{what} {size}");
         }
