@@ -1,6 +1,7 @@
 //! A lane's own thread: receives, answers what it can, sends.
 
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,9 +83,9 @@ impl<'a> Own<'a> {
                 return Ok(());
             }
             let start = self.input.start;
-            self.serve(start, len)?;
             self.input.start += len;
-            let took = self.pace.step();
+            self.serve(start..start + len)?;
+            let took = self.pace.step(len);
             self.lane.stats().enter(&self.lane.inline, || took);
             if self.out.size() >= Lane::BATCH || self.out.has_pages() || self.out.handed().is_some()
             {
@@ -94,14 +95,14 @@ impl<'a> Own<'a> {
         }
     }
 
-    fn serve(&mut self, start: usize, len: usize) -> io::Result<()> {
+    fn serve(&mut self, range: Range<usize>) -> io::Result<()> {
         let lane = self.lane;
         add(&lane.stats().requests, 1);
         let _span = named(|| {
             let id = lane.stats().requests.load(Ordering::Relaxed);
             trace_span!("request", conn = lane.id(), id)
         });
-        let message = &self.input.buffer[start..start + len];
+        let message = &self.input.buffer[range.clone()];
         let id = match lane.session.role(message).map_err(invalid)? {
             Role::Request { id } => id,
             Role::Cancel { id, target } => {
@@ -120,7 +121,7 @@ impl<'a> Own<'a> {
             }
         };
         lane.check_unused(id)?;
-        let message = &self.input.buffer[start..start + len];
+        let message = &self.input.buffer[range.clone()];
         // Pages are waited for while they are sent, as all is if nobody else could want to send.
         self.out.take_pages(match lane.outstanding() {
             0 if lane.tuning.zerocopy => lane.link.payloads().pages,
@@ -132,26 +133,25 @@ impl<'a> Own<'a> {
             .serve(&lane.inline, patience, &Frame(message), self.out.begin())
         {
             Ok(Answer::Done) => Ok(()),
-            Ok(Answer::Secure) => self.secure(start + len),
+            Ok(Answer::Secure) => self.secure(),
             Ok(Answer::WouldBlock | Answer::Parked) => {
-                if !lane.has_room(len) {
+                if !lane.has_room(range.len()) {
                     self.flush()?;
-                    lane.await_until(|lane| lane.has_room(len))?;
+                    lane.await_until(|lane| lane.has_room(range.len()))?;
                 }
-                let message = &self.input.buffer[start..start + len];
                 // What it noted is of an attempt.
                 lane.inline.take_noted();
-                lane.offload(id, message);
+                lane.offload(id, self.input.keep(range));
                 Ok(())
             }
             Err(malformed) => Err(invalid(malformed)),
         }
     }
 
-    /// Has the link secure all that comes behind `end`, where the request for that ends. What has come already was
+    /// Has the link secure all that comes behind the request for that. What has come already was
     /// sent by whoever could read and change the connection.
-    fn secure(&mut self, end: usize) -> io::Result<()> {
-        if end < self.input.end {
+    fn secure(&mut self) -> io::Result<()> {
+        if !self.input.is_empty() {
             let early = "expected nothing before the connection is secured";
             return Err(invalid(Malformed::new(early)));
         }

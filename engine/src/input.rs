@@ -1,5 +1,8 @@
 //! What a lane has received.
 
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex, MutexGuard};
+
 use vfs::copies::copied;
 use wire::Malformed;
 
@@ -9,6 +12,7 @@ pub(crate) struct Input {
     pub(crate) buffer: Vec<u8>,
     pub(crate) start: usize,
     pub(crate) end: usize,
+    spares: Arc<Spares>,
 }
 
 impl Input {
@@ -65,20 +69,146 @@ impl Input {
         Ok(&mut self.buffer[self.end..until])
     }
 
+    /// What stands at `range`, the last that was taken out, for as long as it is in flight. A large message that nothing stands
+    /// behind has the buffer with it: its pages cost as much to get as to copy.
+    pub(crate) fn keep(&mut self, range: Range<usize>) -> Kept {
+        let takes_along = range.len() >= Input::MANY && range.len() >= self.buffer.len() / 2;
+        if !self.is_empty() || !takes_along {
+            return Kept::copy(&self.buffer[range]);
+        }
+        (self.start, self.end) = (0, 0);
+        Kept {
+            buffer: std::mem::replace(&mut self.buffer, self.spares.take()),
+            range,
+            home: Some(self.spares.clone()),
+        }
+    }
+
+    /// Whether it has memory, or will, that only many or large messages need.
     pub(crate) fn is_large(&self) -> bool {
-        self.buffer.len() > Input::SMALL
+        self.buffer.len() > Input::SMALL || self.spares.all().is_some()
     }
 
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
-            *self = Input::default();
+            self.buffer = Vec::new();
+            *self.spares.all() = None;
         }
+    }
+}
+
+/// A message in flight.
+pub(crate) struct Kept {
+    buffer: Vec<u8>,
+    range: Range<usize>,
+    /// Where the buffer goes when it is answered.
+    home: Option<Arc<Spares>>,
+}
+
+impl Kept {
+    pub(crate) fn copy(message: &[u8]) -> Kept {
+        copied(message.len());
+        Kept {
+            buffer: message.to_vec(),
+            range: 0..message.len(),
+            home: None,
+        }
+    }
+}
+
+impl Deref for Kept {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[self.range.clone()]
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            home.give_back(std::mem::take(&mut self.buffer));
+        }
+    }
+}
+
+/// Buffers that large messages took along and that came back; nothing while none are wanted.
+#[derive(Default)]
+struct Spares(Mutex<Option<Vec<Vec<u8>>>>);
+
+impl Spares {
+    /// As many as workers are at once at large messages of a connection, as a rule.
+    const MOST: usize = 4;
+
+    fn take(&self) -> Vec<u8> {
+        self.all().get_or_insert_default().pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, buffer: Vec<u8>) {
+        if let Some(all) = &mut *self.all()
+            && all.len() < Spares::MOST
+        {
+            all.push(buffer);
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, Option<Vec<Vec<u8>>>> {
+        self.0.lock().expect("no panic holds it")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LARGE: usize = 1 << 20;
+
+    /// An input that a large message has come to, which is taken out.
+    fn received(input: &mut Input, behind: &[u8]) -> Range<usize> {
+        let frame = |head: &[u8]| Ok((!head.is_empty()).then_some(LARGE));
+        input.space(frame).expect("room")[0] = 7;
+        input.end += 1;
+        while input.end < LARGE {
+            input.end += input.space(frame).expect("room").len();
+        }
+        input.buffer.extend_from_slice(behind);
+        input.end += behind.len();
+        input.start = LARGE;
+        0..LARGE
+    }
+
+    #[test]
+    fn a_large_message_takes_the_buffer_along_and_the_buffer_comes_back() {
+        let mut input = Input::default();
+        let range = received(&mut input, b"");
+        let at = input.buffer.as_ptr();
+        let kept = input.keep(range);
+        assert_eq!((kept.as_ptr(), kept.len(), kept[0]), (at, LARGE, 7));
+        assert!(input.is_empty() && input.is_large());
+        drop(kept);
+        let range = received(&mut input, b"");
+        drop(input.keep(range));
+        assert_eq!(input.buffer.as_ptr(), at, "there are two by now");
+    }
+
+    #[test]
+    fn what_something_stands_behind_is_copied() {
+        let mut input = Input::default();
+        let range = received(&mut input, b"next");
+        let kept = input.keep(range);
+        assert_eq!((kept.len(), kept[0]), (LARGE, 7));
+        assert_eq!(input.bytes(), b"next");
+    }
+
+    #[test]
+    fn an_input_that_has_shrunk_keeps_nothing_that_comes_back() {
+        let mut input = Input::default();
+        let range = received(&mut input, b"");
+        let kept = input.keep(range);
+        input.shrink();
+        drop(kept);
+        assert!(!input.is_large() && input.spares.all().is_none());
+    }
 
     #[test]
     fn there_is_room_for_a_message_that_does_not_say_how_long_it_is() {

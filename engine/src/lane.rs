@@ -16,6 +16,7 @@ use vfs::{Backing, Call, Patience, Peer};
 use wire::{Answer, Malformed, Session, Voice};
 
 use crate::drive::Own;
+use crate::input::Kept;
 use crate::request::{Job, Ran, Request};
 use crate::server::{Member, Tuning};
 use crate::share::Share;
@@ -80,7 +81,7 @@ struct Flights {
 pub(crate) struct Message {
     lane: Arc<Lane>,
     id: u64,
-    bytes: Box<[u8]>,
+    bytes: Kept,
 }
 
 pub(crate) type StreamRequest = Request<Message>;
@@ -194,7 +195,7 @@ impl Lane {
     }
 
     /// Leaves a request to the workers.
-    pub(crate) fn offload(self: &Arc<Self>, id: u64, message: &[u8]) {
+    pub(crate) fn offload(self: &Arc<Self>, id: u64, message: Kept) {
         add(&self.stats().offloaded, 1);
         let request = self.flights().begin(self, id, message);
         self.schedule(request);
@@ -212,7 +213,7 @@ impl Lane {
         if !flights.by_id.contains_key(&target) {
             return Ok(false);
         }
-        let follower = flights.begin(self, id, message);
+        let follower = flights.begin(self, id, Kept::copy(message));
         let Some(flight) = flights.by_id.get_mut(&target) else {
             return Ok(false);
         };
@@ -571,17 +572,11 @@ impl Flights {
         }
     }
 
-    fn begin(&mut self, lane: &Arc<Lane>, id: u64, message: &[u8]) -> Arc<StreamRequest> {
-        let request = Request::new(
-            lane.stats().begins(),
-            Message {
-                lane: lane.clone(),
-                id,
-                bytes: message.into(),
-            },
-        );
+    fn begin(&mut self, lane: &Arc<Lane>, id: u64, bytes: Kept) -> Arc<StreamRequest> {
         lane.outstanding.fetch_add(1, Ordering::SeqCst);
-        lane.held.fetch_add(message.len(), Ordering::SeqCst);
+        lane.held.fetch_add(bytes.len(), Ordering::SeqCst);
+        let lane = lane.clone();
+        let request = Request::new(lane.stats().begins(), Message { lane, id, bytes });
         let flight = Flight {
             request: request.clone(),
             answered: false,

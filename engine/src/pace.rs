@@ -26,6 +26,9 @@ impl Pace {
     /// What takes longer has waited.
     const SLOW: Duration = Duration::from_millis(2);
 
+    /// What each byte of a message may take besides: to copy them all is no wait.
+    const BYTE: Duration = Duration::from_nanos(4);
+
     /// How long the lane is careful then.
     const CAREFUL: Duration = Duration::from_millis(100);
 
@@ -40,11 +43,11 @@ impl Pace {
         }
     }
 
-    /// A request has had its turn. Says how long that took.
-    pub(crate) fn step(&mut self) -> Duration {
+    /// A request, a message of `len` bytes, has had its turn. Says how long that took.
+    pub(crate) fn step(&mut self, len: usize) -> Duration {
         let now = Instant::now();
         let took = now - self.last;
-        if took < Pace::SLOW {
+        if took < Pace::SLOW + Pace::BYTE * len as u32 {
             self.strikes = self.strikes.saturating_sub(1);
         } else if self.strikes > 0 {
             self.careful_until = Some(now + Pace::CAREFUL);

@@ -358,7 +358,8 @@ impl QueueLane {
         let frame = |head: &[u8]| self.queues.session.frame(head).unwrap_or(Some(head.len()));
         pace.begin();
         let mut untold = 0;
-        while let Some(exchange) = self.ring.take(&frame)? {
+        while let Some(mut exchange) = self.ring.take(&frame)? {
+            let len = exchange.split().0.size();
             match self.begin(exchange, pace.patience()) {
                 Begun::Given => untold += 1,
                 Begun::Left => {}
@@ -374,7 +375,7 @@ impl QueueLane {
                     continue;
                 }
             }
-            let took = pace.step();
+            let took = pace.step(len);
             self.stats.enter(&self.inline, || took);
             if untold == QueueLane::BATCH {
                 self.ring.tell();

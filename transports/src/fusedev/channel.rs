@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use vfs::{Payload, Result as Answered};
@@ -31,15 +32,21 @@ pub struct Channel {
 struct Inner {
     /// What was found when somebody looked whether there is anything.
     next: Option<Box<Asked>>,
-    /// Those given back, to be used again, the last first: one of them may have room for a large reply, for who reads a file asks
-    /// for more of it, and fresh memory costs as much as what is copied there.
+    /// Those given back, to be used again, the last first: who reads or writes a file goes on with that, and fresh memory costs as much
+    /// as what is copied there.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Asked>>,
 }
 
 impl Inner {
-    /// As many as one thread and its stand-ins usually have: each has room for the largest request.
-    const SPARE: usize = 4;
+    /// As many as the kernel has under way of what nobody waits for, as it reads ahead and writes behind.
+    const SPARE: usize = 12;
+
+    /// How long all of them are kept for more. After that it is one.
+    const IDLE: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 500_000_000,
+    };
 }
 
 impl Channel {
@@ -126,9 +133,6 @@ impl Ring for Channel {
         }
         asked.reply.clear();
         let mut inner = self.inner();
-        if inner.spare.iter().any(|spare| spare.reply.is_large()) {
-            asked.reply.shrink();
-        }
         if inner.spare.len() < Inner::SPARE {
             inner.spare.push(asked);
         }
@@ -141,6 +145,7 @@ impl Ring for Channel {
         let mut inner = self.inner();
         inner.next = self.read(&mut inner)?;
         let there = inner.next.is_some();
+        let idle = (inner.spare.len() > 1).then_some(Inner::IDLE);
         drop(inner);
         if there || self.is_over() {
             return Ok(there);
@@ -149,7 +154,11 @@ impl Ring for Channel {
             return Err(ErrorKind::WouldBlock.into());
         }
         let mut event = [MaybeUninit::uninit()];
-        match epoll::wait(&self.idle, &mut event, None) {
+        match epoll::wait(&self.idle, &mut event, idle.as_ref()) {
+            Ok(([], _)) => {
+                self.inner().spare.truncate(1);
+                Ok(true)
+            }
             Ok(_) | Err(Errno::INTR) => Ok(true),
             Err(error) => Err(error.into()),
         }
