@@ -234,8 +234,8 @@ impl Layer for PageCache {
         let since = self.landings();
         let entry = inner.lookup(cx, name)?;
         match self.table.find(entry.attr.id) {
-            // With the times of what was written here.
-            Some(file) if !file.lock().pages.is_clean() => {
+            // With the times of what was written here, which may have arrived since.
+            Some(file) if !file.is_sure(&file.lock(), since) => {
                 let attr = file.attr(cx, Want::STAT, || entry.node.attr(cx, Want::STAT))?;
                 Ok(Entry { attr, ..entry })
             }

@@ -469,7 +469,20 @@ fn writes_past_the_cache_are_seen_and_see_what_was_written() {
 #[derive(Default)]
 struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
+impl Meanwhile {
+    fn act(&self) {
+        let act = self.0.lock().expect("no panic holds it").take();
+        if let Some(act) = act {
+            act();
+        }
+    }
+}
+
 impl Passing for Meanwhile {
+    fn found(&self) {
+        self.act();
+    }
+
     fn read(
         &self,
         inner: Opened<'_>,
@@ -480,10 +493,7 @@ impl Passing for Meanwhile {
     ) -> Result<usize> {
         let mut room = Room::new(len);
         let got = inner.read(cx, at, len, &mut room)?;
-        let act = self.0.lock().expect("no panic holds it").take();
-        if let Some(act) = act {
-            act();
-        }
+        self.act();
         sink.bytes(room.data());
         Ok(got)
     }
@@ -528,6 +538,27 @@ fn what_was_on_its_way_is_not_kept_over_a_change() {
             assert_eq!(read(&*reader, 0, 6), expected, "{past:?}");
         }
     }
+}
+
+/// An entry has the times of what was written here, also if that arrives between its answer and when that is looked at.
+#[test]
+fn what_arrives_while_a_name_is_looked_up_is_in_its_times() {
+    let below: Arc<dyn FileSystem> = Memory::new(clock());
+    let meanwhile = Arc::new(Meanwhile::default());
+    let cache = PageCache::new(Options::default()).expect("a thread");
+    let above = stack(stack(below, Data(meanwhile.clone())), cache);
+    let file = create(&*above, "f");
+    write(&*file, 0, b"written");
+    let writer = file.clone();
+    let act = Box::new(move || with(|cx| writer.flush(cx)));
+    *meanwhile.0.lock().expect("no panic holds it") = Some(act);
+    let entry = with(|cx| above.root(cx)?.lookup(cx, vfs::Name::new(b"f")?));
+    let attr = with(|cx| file.attr(cx, Want::STAT));
+    assert_eq!(entry.attr.size, 7);
+    assert_eq!(
+        (entry.attr.mtime, entry.attr.change),
+        (attr.mtime, attr.change)
+    );
 }
 
 /// Nothing waits that may not, and nothing is half done then.

@@ -277,7 +277,7 @@ impl Cached {
     }
 
     /// Whether attributes that came are newer than all that was written here.
-    fn is_sure(&self, state: &State, since: u64) -> bool {
+    pub(super) fn is_sure(&self, state: &State, since: u64) -> bool {
         state.pages.is_clean() && !state.exclusive && state.landed <= since
     }
 

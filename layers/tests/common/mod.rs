@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use layers::{Layer, Opened};
 use vfs::{
-    Call, Caller, Capabilities, Cx, File, FileSystem, Mode, Name, OpenFlags, Payload, Result, Sink,
+    Call, Caller, Capabilities, Cx, Entry, File, FileSystem, Mode, Name, Node, OpenFlags, Payload,
+    Result, Sink,
 };
 
 pub(crate) const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -54,6 +55,9 @@ pub(crate) trait Passing: Send + Sync + 'static {
     ) -> Result<usize> {
         inner.write(cx, at, data)
     }
+
+    /// A name was looked up.
+    fn found(&self) {}
 }
 
 /// The layer of one who sees data pass: all else is passed on.
@@ -67,9 +71,15 @@ impl<P: Passing> Layer for Data<P> {
     layers::forward! {
         id above
         root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        handle attr setattr access statfs open readlink parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
         file_attr file_setattr readdir fsync flush allocate seek extents copy lease
+    }
+
+    fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        let entry = inner.lookup(cx, name)?;
+        self.0.found();
+        Ok(entry)
     }
 
     fn read(
