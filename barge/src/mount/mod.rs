@@ -34,6 +34,10 @@ use crate::{Done, Failure, background, seeing, serve, service, signals, trouble}
 const POLL: Duration = Duration::from_micros(200);
 
 #[derive(Args)]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "what help has in brackets is no link"
+)]
 pub(crate) struct MountArgs {
     /// What to mount: PATH, dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, nfs://HOST[:PORT]/PATH, virtiofs:SOCKET, or an
     /// image in an object store: s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, https://HOST/PATH

@@ -321,38 +321,42 @@ fn remote(source: &mut Source) -> Result<&mut remote::Url, Failure> {
 mod tests {
     use super::*;
 
-    fn settled_by(text: &str, sloppy: bool) -> Result<Settled, String> {
+    fn settled_of(
+        source: &str,
+        text: &str,
+        overlaid: bool,
+        sloppy: bool,
+    ) -> Result<Settled, String> {
         let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
-        settle(
-            &options?,
-            &Source::Tree(barge_client::Source::Memory),
-            false,
-            sloppy,
-        )
-        .map_err(|failure| failure.message)
+        let source: Source = source.parse()?;
+        settle(&options?, &source, overlaid, sloppy).map_err(|failure| failure.message)
+    }
+
+    /// Whether the kernel is to read and write by itself.
+    fn passes(source: &str, text: &str, overlaid: bool) -> bool {
+        let settled = settled_of(source, text, overlaid, false);
+        settled.expect("good").passthrough
     }
 
     fn settled(text: &str) -> Result<Settled, String> {
-        settled_by(text, false)
+        settled_of("mem:", text, false, false)
     }
 
     #[test]
     fn what_is_not_known_is_passed_over_if_one_is_sloppy() {
         assert!(
-            settled_by("ro,sparkling=much", true)
+            settled_of("mem:", "ro,sparkling=much", false, true)
                 .expect("passed over")
                 .read_only
         );
-        assert!(settled_by("cache=some", true).is_err());
+        assert!(settled_of("mem:", "cache=some", false, true).is_err());
     }
 
     #[test]
     fn a_server_is_waited_for_as_is_said() {
         let settled = |text: &str| {
-            let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
-            let source: Source = "9p+unix:/s?timeo=10".parse().expect("a source");
-            let settled = settle(&options.expect("known"), &source, false, false);
-            let mut settled = settled.map_err(|failure| failure.message).expect("good");
+            let settled = settled_of("9p+unix:/s?timeo=10", text, false, false);
+            let mut settled = settled.expect("good");
             let url = super::remote(&mut settled.from);
             let url = url.map_err(|failure| failure.message).expect("remote");
             (*url.silence(), *url.retry().expect("it comes again"))
@@ -367,15 +371,6 @@ mod tests {
 
     #[test]
     fn the_kernel_reads_and_writes_by_itself_where_nothing_is_kept_or_seen() {
-        let passes = |source: &str, text: &str, overlaid| {
-            let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
-            let source: Source = source.parse().expect("a source");
-            let settled = settle(&options.expect("known"), &source, overlaid, false);
-            settled
-                .map_err(|failure| failure.message)
-                .expect("good")
-                .passthrough
-        };
         for text in [
             "defaults",
             "cache=never",
@@ -400,15 +395,6 @@ mod tests {
 
     #[test]
     fn a_server_of_this_host_is_asked_for_its_files_where_nothing_else_is_wanted() {
-        let asked = |source: &str, text: &str, overlaid| {
-            let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
-            let source: Source = source.parse().expect("a source");
-            let settled = settle(&options.expect("known"), &source, overlaid, false);
-            settled
-                .map_err(|failure| failure.message)
-                .expect("good")
-                .passthrough
-        };
         let unix = "9p+unix:/s?aname=x";
         for text in [
             "defaults",
@@ -417,8 +403,8 @@ mod tests {
             "cache=none",
             "cache=auto",
         ] {
-            assert!(asked(unix, text, false), "{text}");
-            assert!(!asked(unix, text, true), "{text}");
+            assert!(passes(unix, text, false), "{text}");
+            assert!(!passes(unix, text, true), "{text}");
         }
         for text in [
             "passthrough=off",
@@ -428,7 +414,7 @@ mod tests {
             "writeback",
             "http=unix:/h",
         ] {
-            assert!(!asked(unix, text, false), "{text}");
+            assert!(!passes(unix, text, false), "{text}");
         }
         for elsewhere in [
             "9p://h/",
@@ -437,7 +423,7 @@ mod tests {
             "9p+virtio:/s",
             "nfs+unix:/s",
         ] {
-            assert!(!asked(elsewhere, "defaults", false), "{elsewhere}");
+            assert!(!passes(elsewhere, "defaults", false), "{elsewhere}");
         }
     }
 
@@ -462,16 +448,10 @@ mod tests {
         assert_eq!((kept.mode, kept.memory), (Mode::ReadAhead, 3 << 20));
         let loose = settled("cache=loose").expect("known");
         assert!(loose.fuse.writeback && loose.pages.is_none());
-        let remote = "9p://server/".parse().expect("a source");
-        let settle = |option| {
-            let settled = settle(&[option], &remote, false, false);
-            settled.map_err(|failure| failure.message)
-        };
-        let loose = settle(MountOption::Cache(Cache::Loose));
-        let pages = loose.expect("known").pages.expect("a page cache");
+        let remote = |text: &str| settled_of("9p://server/", text, false, false).expect("known");
+        let pages = remote("cache=loose").pages.expect("a page cache");
         assert_eq!(pages.mode, Mode::Loose);
-        let dir = MountOption::CacheDir("/x".into());
-        let kept = settle(dir).expect("known").kept;
+        let kept = remote("cache_dir=/x").kept;
         let kept = kept.expect("what is read is kept");
         assert_eq!((kept.dir, kept.size), ("/x".into(), TierOptions::SIZE));
         for bad in [

@@ -83,6 +83,14 @@ impl Dialect {
     /// All of them.
     pub const ALL: [Dialect; 3] = [Dialect::Plan9, Dialect::Unix, Dialect::Linux];
 
+    /// What is said of a dialect: [`Dialect::HANDING`] if files may be handed over, too.
+    pub(crate) const fn saying(self, hands: bool) -> &'static str {
+        match hands {
+            true => Dialect::HANDING,
+            false => self.version(),
+        }
+    }
+
     /// The string of Tversion and Rversion.
     pub const fn version(self) -> &'static str {
         match self {

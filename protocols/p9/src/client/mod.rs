@@ -26,7 +26,7 @@ mod tests;
 use vfs::{Errno, Result};
 use wire::{Malformed, Put};
 
-use self::reply::{Expected, mismatch};
+use self::reply::{Expected, mismatch, refuses};
 use crate::message::{DATA_HEAD, HEADER, Header};
 use crate::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
 
@@ -103,13 +103,9 @@ impl Client {
 
     /// The first message: Tversion.
     pub fn hello(&self, to: &mut impl Put) {
-        let version = match self.hands {
-            true => Dialect::HANDING,
-            false => self.dialect.version(),
-        };
         let hello = Tmessage::Version {
             msize: self.msize,
-            version: version.as_bytes(),
+            version: self.dialect.saying(self.hands).as_bytes(),
         };
         hello.encode(self.dialect, Tag::NONE, to);
     }
@@ -117,9 +113,7 @@ impl Client {
     /// Takes the reply to [`Client::hello`]: from now on [`Client::dialect`] and [`Client::msize`] hold. `false` if the server knows nothing
     /// of files that are handed over, nor what to make of that: hello is to be said again, without it.
     pub fn agree(&mut self, message: &[u8]) -> std::result::Result<bool, Malformed> {
-        // What diod says, which knows neither the version nor what to make of that.
-        let error = [Kind::Lerror.reply(), Kind::Error.reply()];
-        if self.hands && error.contains(&Header::decode(message)?.number) {
+        if self.hands && refuses(message)? {
             self.hands = false;
             return Ok(false);
         }
@@ -138,10 +132,6 @@ impl Client {
                 )));
             }
         };
-        if self.hands && version == b"unknown" {
-            self.hands = false;
-            return Ok(false);
-        }
         if !(Client::MIN_MSIZE..=self.msize).contains(&msize) {
             return Err(Malformed::new(format!(
                 "expected a message size from {} to {}, got {msize}",

@@ -8,6 +8,17 @@ use super::error::errno_of;
 use crate::message::Header;
 use crate::{Dialect, Fid, Kind, Rmessage, Tmessage};
 
+/// Whether a reply to Tversion says that its version means nothing to the server, not even without what stands behind the last
+/// period: `unknown`, by version(5), or an error, which is diod's word for it.
+pub(crate) fn refuses(reply: &[u8]) -> std::result::Result<bool, Malformed> {
+    let errors = [Kind::Lerror.reply(), Kind::Error.reply()];
+    if errors.contains(&Header::decode(reply)?.number) {
+        return Ok(true);
+    }
+    let (_, reply) = Rmessage::decode(Dialect::Plan9, reply)?;
+    Ok(matches!(reply, Rmessage::Version { version, .. } if version == b"unknown"))
+}
+
 /// What a client goes by while it waits.
 #[derive(Clone, Copy)]
 pub(super) struct Expected {

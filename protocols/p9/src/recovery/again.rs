@@ -9,8 +9,9 @@ use super::names::same;
 use super::session::{Known, Session, State, User, again};
 use super::{DIALECT, InFlight};
 use crate::client::error::errno_of;
+use crate::client::reply::refuses;
 use crate::numbers::lock_status;
-use crate::{Data, Dialect, Fid, Names, Qid, Rmessage, Tag, Tmessage};
+use crate::{Data, Fid, Names, Qid, Rmessage, Tag, Tmessage};
 
 /// A server that a session is gone on with.
 pub trait Server {
@@ -110,14 +111,9 @@ impl Recovery {
     fn greet(&self, server: &mut dyn Server) -> Result<(), Failure> {
         let msize = self.msize;
         let plain = DIALECT.version().as_bytes();
-        let handing = Dialect::HANDING.as_bytes();
-        let version = if self.hands { handing } else { plain };
+        let version = DIALECT.saying(self.hands).as_bytes();
         let mut reply = one(server, &Tmessage::Version { msize, version })?;
-        let refused = match read(&reply)? {
-            Ok(Rmessage::Version { version, .. }) => version == b"unknown",
-            _ => true,
-        };
-        if self.hands && refused {
+        if self.hands && refuses(&reply).map_err(unsound)? {
             let version = plain;
             reply = one(server, &Tmessage::Version { msize, version })?;
         }
@@ -413,10 +409,13 @@ pub(super) fn one(server: &mut dyn Server, request: &Tmessage<'_>) -> Result<Vec
 
 /// A reply, or the error that it is.
 pub(super) fn read(reply: &[u8]) -> Result<Result<Rmessage<'_>, Errno>, Failure> {
-    let (_, reply) =
-        Rmessage::decode(DIALECT, reply).map_err(|what| Failure::Later(what.to_string()))?;
+    let (_, reply) = Rmessage::decode(DIALECT, reply).map_err(unsound)?;
     Ok(match errno_of(&reply) {
         Some(errno) => Err(errno),
         None => Ok(reply),
     })
+}
+
+fn unsound(what: impl ToString) -> Failure {
+    Failure::Later(what.to_string())
 }

@@ -101,13 +101,9 @@ impl Turn<'_> {
             hands,
         };
         self.peer.agreed.store(agreed.pack(), Ordering::Release);
-        let version = match hands {
-            true => Dialect::HANDING,
-            false => dialect.version(),
-        };
         self.reply(&Rmessage::Version {
             msize,
-            version: version.as_bytes(),
+            version: dialect.saying(hands).as_bytes(),
         })
     }
 
