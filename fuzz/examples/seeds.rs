@@ -50,6 +50,7 @@ fn main() -> io::Result<()> {
         )?;
     }
     write("p9_recovery", "lost", &lost())?;
+    write("kept_copies", "damaged", &damaged())?;
     write("nfs_client", "segments", &pieces())?;
     write("nfs_session", "v3", &nfs3())?;
     write("nfs_session", "v4.2", &nfs42())?;
@@ -70,6 +71,25 @@ fn lost() -> Vec<u8> {
     let others = (0..200u8).map(|at| at % 8);
     let whole: Vec<u8> = steps.chain(lost).chain(others).collect();
     [&whole[..], &whole].concat()
+}
+
+/// A script of `barge_fuzz::kept`: of either file of a copy, bytes are changed and the checksum is put right, it is cut, replaced and exchanged for the
+/// other, beside names of the same kind; then there are other contents.
+fn damaged() -> Vec<u8> {
+    let of_each = (0..2u8).flat_map(|file| {
+        [
+            &[file, 1, 100, 0, 2, b'?', b'!', file, 0][..],
+            &[file, 1, 100, 0, 2, b'?', b'!', file, 3, file, 0],
+            &[file, 2, 9, 0, 4, file, 0, file, 4, 3, 1, 2, 3, file, 0],
+            &[file, 6, 1 - file, file, 0],
+        ]
+        .concat()
+    });
+    let named = b"0123456789abcdef0123456789abcdef.sums";
+    let named = [&[0, 5, named.len() as u8][..], named].concat();
+    let other = b"\0\x07\x05other\0\0";
+    let script = of_each.chain(named).chain(*other);
+    [15, 1].into_iter().chain(script).collect()
 }
 
 /// A script of `barge_fuzz::nfs_client`: results of everything that can be asked there, all of zeros.

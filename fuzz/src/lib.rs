@@ -5,6 +5,7 @@
 //! - [`client`]: the client half takes what a server may answer, and refuses the rest.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it asks.
 //! - [`image`]: of an image of EROFS everything can be asked for, whatever it says, within bounds of time and memory.
+//! - [`kept`]: whatever becomes of copies on a local disk, files have their source's contents.
 //! - [`nfs`]: the NFS server half answers each call once, as long as it says, whatever it asks.
 //! - [`nfs_client`]: so does that of NFS, and makes of READ_PLUS's segments no byte that was not told.
 //! - [`recovery`]: what a client has is said again to a server that may answer anything, and each request is answered once.
@@ -23,6 +24,7 @@ pub mod client;
 pub mod decode;
 pub mod fuse;
 pub mod image;
+pub mod kept;
 pub mod nfs;
 pub mod nfs_client;
 pub mod recovery;

@@ -199,5 +199,26 @@ mod tests {
             head.extend_from_slice(&bytes);
             prop_assert!(Sums::parse(&head, key, version).is_none());
         }
+
+        /// A checksum is soon made: what it is of has to fit.
+        #[test]
+        fn sums_that_are_sealed_are_of_what_they_say(
+            key: [u8; Key::LEN], other: [u8; Key::LEN],
+            size in 0..5 * CHUNK, change in 0..2u64, asked in 0..5 * CHUNK, now in 0..2u64,
+            chunks in prop::collection::vec(any::<Sum>(), 0..6), torn in 0..SUM,
+            same: [bool; 2],
+        ) {
+            let said = [&key[..], &version(size, change).encode(), chunks.as_flattened(), &vec![0; torn]].concat();
+            let bytes = [&MAGIC[..], &sum(&[&said]), &said].concat();
+            let asked_key = Key(if same[0] { key } else { other });
+            let asked = if same[1] { version(size, change) } else { version(asked, now) };
+            let fits = asked_key.0 == key && asked == version(size, change);
+            let whole = torn == 0 && chunks.len() as u64 == count(size);
+            let read = Sums::parse(&bytes, asked_key, asked);
+            prop_assert_eq!(read.is_some(), fits && whole);
+            if let Some(read) = read {
+                prop_assert!(read.encode() == bytes);
+            }
+        }
     }
 }

@@ -1,0 +1,5 @@
+//! Copies of files on a local disk: see `barge_fuzz::kept`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| barge_fuzz::kept::directory(data));

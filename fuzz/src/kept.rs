@@ -1,0 +1,176 @@
+//! The directory of copies, which anything may have become of: the input changes, cuts, replaces and renames what is there, and puts checksums
+//! right.
+//!
+//! What must hold: a file has the contents that its source has, and what is wrong with a copy is no error of who reads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arbitrary::{Result, Unstructured};
+use layers::kept::{Kept, Options};
+use layers::stack;
+use memory::Memory;
+use vfs::{
+    Call, Caller, Cx, DirEntry, DirSink, File, FileSystem, Mode, Name, OpenFlags, Plus,
+    RenameFlags, SetAttr,
+};
+use vfs_testkit::{Bytes, Room, clock};
+
+/// Where the checksum of a file of sums is; it is of all that follows.
+const SEAL: std::ops::Range<usize> = 8..24;
+
+/// Bytes that are read at once.
+const STEP: usize = 1 << 19;
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// Plays the script that `data` is.
+pub fn directory(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    // The end of the input is the end of the script.
+    let _ = play(&mut input);
+}
+
+fn play(input: &mut Unstructured<'_>) -> Result<()> {
+    let (source, dir) = (Memory::new(clock()), Memory::new(clock()));
+    let mut contents = vec![7; input.arbitrary::<u16>()?.into()];
+    if contents.len() % 16 == 15 {
+        contents.resize(contents.len() + (1 << 20), 9);
+    }
+    put(&*source, b"f", &contents);
+    reads(&source, &dir, &contents);
+    while !input.is_empty() {
+        let names = names(&*dir);
+        let Some(name) = names.get(usize::from(input.arbitrary::<u8>()?) % names.len().max(1))
+        else {
+            reads(&source, &dir, &contents);
+            continue;
+        };
+        match input.arbitrary::<u8>()? % 8 {
+            0 => reads(&source, &dir, &contents),
+            1 => {
+                let at = u64::from(input.arbitrary::<u16>()?);
+                write(&*open(&*dir, name), at, some(input)?);
+            }
+            2 => {
+                let size = u64::from(input.arbitrary::<u16>()?) << (input.arbitrary::<u8>()? % 40);
+                cut(&*open(&*dir, name), size);
+            }
+            3 => {
+                let file = open(&*dir, name);
+                // A long file is none of sums.
+                let mut room = Room::new(STEP);
+                with(|cx| file.read(cx, 0, STEP, &mut room));
+                if let Some(said) = room.into_data().get(SEAL.end..) {
+                    let sum = blake3::hash(said);
+                    write(&*file, SEAL.start as u64, &sum.as_bytes()[..SEAL.len()]);
+                }
+            }
+            4 => put(&*dir, name, some(input)?),
+            5 => put(&*dir, some(input)?, &contents),
+            6 => {
+                let to = names[usize::from(input.arbitrary::<u8>()?) % names.len()].clone();
+                with(|cx| {
+                    let root = dir.root(cx)?;
+                    let (from, to) = (Name::new(name)?, Name::new(&to)?);
+                    root.rename(cx, from, &*root, to, RenameFlags::EXCHANGE)
+                });
+            }
+            _ => {
+                contents = some(input)?.to_vec();
+                put(&*source, b"f", &contents);
+            }
+        }
+    }
+    // What was wrong is found out by the first, and made anew for the second.
+    reads(&source, &dir, &contents);
+    reads(&source, &dir, &contents);
+    Ok(())
+}
+
+/// A mount reads the file, and is over.
+fn reads(source: &Arc<Memory>, dir: &Arc<Memory>, contents: &[u8]) {
+    let kept = Kept::new(Options {
+        dir: dir.clone(),
+        size: 1 << 30,
+        source: [7; 32],
+        process: 1,
+        // Long behind all that changes.
+        now: Arc::new(|| Duration::from_secs(1 << 40)),
+    });
+    let fs = stack(source.clone(), Arc::new(kept.expect("threads")));
+    assert!(read(&*open(&*fs, b"f")) == contents);
+}
+
+fn some<'a>(input: &mut Unstructured<'a>) -> Result<&'a [u8]> {
+    let len = input.arbitrary::<u8>()?.into();
+    input.bytes(input.len().min(len))
+}
+
+fn with<T>(act: impl FnOnce(&Cx<'_>) -> vfs::Result<T>) -> Option<T> {
+    let call = Call::detached();
+    act(&Cx::new(&Caller::ROOT, &call)).ok()
+}
+
+/// Makes a file, or writes one anew; nothing if it cannot be named so.
+fn put(fs: &dyn FileSystem, name: &[u8], contents: &[u8]) {
+    let made = with(|cx| {
+        let mode = Mode::exactly(0o600);
+        fs.root(cx)?.create(cx, Name::new(name)?, RW, mode)
+    });
+    if let Some((_, file)) = made {
+        cut(&*file, 0);
+        write(&*file, 0, contents);
+    }
+}
+
+fn open(fs: &dyn FileSystem, name: &[u8]) -> Arc<dyn File> {
+    let flags = if name == b"f" { OpenFlags::READ } else { RW };
+    let file = with(|cx| {
+        let entry = fs.root(cx)?.lookup(cx, Name::new(name)?)?;
+        entry.node.open(cx, flags)
+    });
+    file.expect("it is there")
+}
+
+/// All that a file has.
+fn read(file: &dyn File) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let mut room = Room::new(STEP);
+        let read = with(|cx| file.read(cx, all.len() as u64, STEP, &mut room));
+        if read.expect("no error of who reads") == 0 {
+            return all;
+        }
+        all.extend(room.into_data());
+    }
+}
+
+fn write(file: &dyn File, at: u64, bytes: &[u8]) {
+    with(|cx| file.write(cx, at, &mut Bytes::new(bytes)));
+}
+
+fn cut(file: &dyn File, size: u64) {
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    with(|cx| file.setattr(cx, &set));
+}
+
+/// Those that are in a directory.
+fn names(fs: &dyn FileSystem) -> Vec<Vec<u8>> {
+    struct Names(Vec<Vec<u8>>);
+    impl DirSink for Names {
+        fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+            self.0.push(entry.name.to_vec());
+            true
+        }
+    }
+    let mut names = Names(Vec::new());
+    with(|cx| {
+        let dir = fs.root(cx)?.open(cx, OpenFlags::READ)?;
+        dir.readdir(cx, 0, Plus::Names, &mut names)
+    });
+    names.0
+}
