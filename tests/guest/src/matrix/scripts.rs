@@ -165,6 +165,14 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "handed",
+        file: "handed.sh",
+        quick: &[("OPS", "4000"), ("FILTER", "truncate")],
+        full: &[("OPS", "100000")],
+        ways: &["mmap"],
+        ..PLAIN
+    },
+    Script {
         name: "sparse-xfs",
         file: "sparse.py",
         quick: &[("SIZE", "8"), ("REFLINK", "yes")],
