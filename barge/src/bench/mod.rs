@@ -8,6 +8,8 @@ mod all;
 mod coalescing;
 mod guest;
 mod image;
+mod kept;
+mod mounted;
 mod network;
 mod nfs;
 mod ninep;
@@ -16,6 +18,7 @@ mod physical;
 mod place;
 mod process;
 mod readplus;
+mod relay;
 mod replay;
 mod report;
 mod rounds;
@@ -54,14 +57,14 @@ pub(crate) struct BenchArgs {
     /// Few and short runs, and no system calls counted: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,
-    /// Runs of each cell [default: 5, or 3 when quick; of coalescing, image, objects and pack 3, or 1]
+    /// Runs of each cell [default: 5, or 3 when quick; of coalescing, image, kept, objects and pack 3, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
     /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing,
-    /// image and objects always the latter]
+    /// image, kept and objects always the latter]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The size of each of readplus's files [default: 32, or 8 when quick], and of coalescing's [default: 128, or 32]
+    /// The size of each of readplus's files [default: 32, or 8 when quick], and of coalescing's and kept's [default: 128, or 32]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
     /// Only rows whose name has this in it
@@ -88,6 +91,8 @@ enum Table {
     Coalescing,
     /// Node.js and a JDK from images, beside the kernel's EROFS and squashfs, squashfuse and erofsfuse; needs root
     Image,
+    /// `barge mount` of a 9P server that is 1 ms away, with and without a directory for copies (cache_dir=); needs root
+    Kept,
     /// NFS over loopback TCP, beside nfs-ganesha
     Nfs,
     /// Node.js from an image in an object store that is 20 ms away, with and without a trace
@@ -160,6 +165,7 @@ impl Table {
             Table::Nine => ninep::run(args)?,
             Table::Coalescing => coalescing::run(args)?,
             Table::Image => image::run(args)?,
+            Table::Kept => kept::run(args)?,
             Table::Nfs => nfs::run(args)?,
             Table::Objects => image::far::run(args)?,
             Table::Pack => pack::run(args)?,

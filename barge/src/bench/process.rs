@@ -45,6 +45,15 @@ impl Process {
         }
     }
 
+    /// Waits until it has ended by itself.
+    pub(super) fn wait(&mut self) -> Result<(), String> {
+        match self.0.wait() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("barge ended with {status}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     pub(super) fn pid(&self) -> u32 {
         self.0.id()
     }

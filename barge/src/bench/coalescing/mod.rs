@@ -3,20 +3,18 @@
 
 mod job;
 mod limit;
-mod mounted;
-mod relay;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use self::job::{JOBS, Job, Writers};
 use self::limit::Limit;
-use self::mounted::Mounted;
-use self::relay::Relay;
 use super::BenchArgs;
+use super::mounted::Mounted;
 use super::network::Network;
 use super::place::Place;
 use super::process::{Process, free_port};
+use super::relay::Relay;
 use super::report::{Results, Row, Summary};
 use super::rounds::Turns;
 use crate::Failure;
@@ -153,7 +151,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let limit = Limit::new(sizes.cache);
     let runs = args
         .runs
-        .map_or(if args.quick { 1 } else { 3 }, usize::from);
+        .map_or(if args.quick { 1 } else { 5 }, usize::from);
     let mut notes = notes(args, &place, &sizes, runs, limit.is_some());
     let mut missing = Vec::new();
     let mut rows = Vec::new();

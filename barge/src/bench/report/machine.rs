@@ -1,7 +1,8 @@
 //! What was measured on.
 
 use std::collections::BTreeMap;
-use std::fs::read_to_string;
+use std::fs::{read_dir, read_to_string};
+use std::path::Path;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,9 @@ pub(in crate::bench) struct Machine {
     pub(super) kernel: String,
     /// How many processes wanted a processor when it began, the mean of a minute: other work than ours.
     pub(super) load: f64,
+    /// What is free for a moment goes back to a virtual machine's host, and each page costs microseconds again when it is used next.
+    #[serde(default)]
+    pub(super) gives_memory_back: bool,
     /// Debian's packages that were measured beside barge or with, and their versions.
     pub(super) packages: BTreeMap<String, String>,
 }
@@ -55,6 +59,7 @@ impl Machine {
                 .next()
                 .and_then(|load| load.parse().ok())
                 .unwrap_or(0.0),
+            gives_memory_back: gives_memory_back(Path::new("/sys/bus/virtio/devices")),
             packages: packages(),
         }
     }
@@ -76,8 +81,24 @@ impl Machine {
                 self.load
             );
         }
+        if self.gives_memory_back {
+            line += "; free memory goes back to its host: what takes fresh pages, files read cold among it, varies by it";
+        }
         line
     }
+}
+
+/// Whether one of these devices is a balloon that reports free pages (virtio 1.2, 5.5: `VIRTIO_BALLOON_F_REPORTING`).
+fn gives_memory_back(devices: &Path) -> bool {
+    const BALLOON: &str = "0x0005";
+    const REPORTING: usize = 5;
+    let devices = read_dir(devices).into_iter().flatten().flatten();
+    let mut paths = devices.map(|device| device.path());
+    paths.any(|path| {
+        let read = |name| read_to_string(path.join(name)).unwrap_or_default();
+        read("device").trim() == BALLOON
+            && read("features").as_bytes().get(REPORTING) == Some(&b'1')
+    })
 }
 
 /// What stands behind a name and a colon, the first time.
@@ -113,6 +134,23 @@ fn packages() -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_balloon_that_reports_free_pages_is_found() {
+        let devices = tempfile::tempdir().expect("a directory");
+        let add = |name: &str, device: &str, features: &str| {
+            let path = devices.path().join(name);
+            std::fs::create_dir(&path).expect("made");
+            std::fs::write(path.join("device"), device).expect("written");
+            std::fs::write(path.join("features"), features).expect("written");
+        };
+        add("virtio0", "0x0002\n", "0111110000\n");
+        add("virtio1", "0x0005\n", "0110001000\n");
+        assert!(!gives_memory_back(devices.path()));
+        add("virtio2", "0x0005\n", "0110010100\n");
+        assert!(gives_memory_back(devices.path()));
+        assert!(!gives_memory_back(&devices.path().join("none")));
+    }
 
     #[test]
     fn fields_are_found() {

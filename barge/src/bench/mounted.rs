@@ -5,12 +5,12 @@ use std::process::Command;
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::super::process::Process;
+use super::process::Process;
 
 /// Gone when dropped.
 pub(super) struct Mounted {
     at: PathBuf,
-    _process: Process,
+    process: Process,
 }
 
 impl Mounted {
@@ -26,10 +26,14 @@ impl Mounted {
             .args(["mount", "-f", source, "-o", options])
             .arg(&at);
         let process = Process::ready(&mut command).map_err(|failure| failure.message)?;
-        Ok(Mounted {
-            at,
-            _process: process,
-        })
+        Ok(Mounted { at, process })
+    }
+
+    /// Ends it as its user would, and waits for that: what it keeps is written.
+    pub(super) fn end(mut self) -> Result<(), String> {
+        unmount(&self.at, UnmountFlags::empty())
+            .map_err(|errno| format!("{}: {errno}", self.at.display()))?;
+        self.process.wait()
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -1,0 +1,246 @@
+//! The table `kept`: `barge mount` of a 9P server that is 1 ms away, with a directory for copies of what is read (`cache_dir=`) and without, beside the
+//! local file system that is served. Each reads a large file and a tree of small ones by a mount that finds no copies, and by the next.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Advice, fadvise};
+
+use super::BenchArgs;
+use super::mounted::Mounted;
+use super::place::{MANY, Place, file_name};
+use super::process::{Process, free_port};
+use super::relay::Relay;
+use super::report::{Results, Row};
+use super::rounds::Turns;
+use crate::Failure;
+
+/// What is read.
+#[derive(Clone, Copy)]
+enum What {
+    File,
+    Tree,
+}
+
+/// By what, in the order of the table.
+#[derive(Clone, Copy, PartialEq)]
+enum Column {
+    Kept,
+    Plain,
+    Local,
+}
+
+const COLUMNS: [Column; 3] = [Column::Kept, Column::Plain, Column::Local];
+
+/// The rows of what is read.
+const MOUNTS: [&str; 2] = ["first mount", "next mount"];
+
+/// What has changed less than 10 s ago is not kept (`docs/design/kept.md`).
+const SETTLED: Duration = Duration::from_secs(11);
+
+/// Bytes of each file of the tree, and how many stand in a directory.
+const SMALL: usize = 16 << 10;
+const TOGETHER: usize = 50;
+
+/// A server, and where its mounts have their copies.
+struct Bed {
+    place: Place,
+    url: String,
+    _server: Process,
+}
+
+pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("bench kept mounts: it takes user 0"));
+    }
+    let args = &args.seldom();
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let place = Place::below(parent)?;
+    let size = u64::from(args.size.unwrap_or(if args.quick { 32 } else { 128 })) << 20;
+    let files = if args.quick { 200 } else { 1000 };
+    fill(&place.share, size, files)
+        .map_err(|error| Failure::new(format!("{}: {error}", place.share.display())))?;
+    sleep(SETTLED);
+    let notes = vec![
+        format!(
+            "{} runs each, alternating, below {}; before each nobody has anything in memory, and the first mount no copies",
+            args.runs(),
+            place.parent()
+        ),
+        format!(
+            "file: {} MiB, read by 1 MiB; tree: {files} files of {} KiB, {TOGETHER} in a directory, listed and read one after the other",
+            size >> 20,
+            SMALL >> 10
+        ),
+        "9P over TCP through a relay on loopback that passes everything on half a millisecond later in each direction; ro,cache=mmap, without and with \
+         cache_dir=, whose first mount is ended before the next begins; local: the file system that is served, twice"
+            .into(),
+    ];
+    let bed = Bed::start(place)?;
+    let mut rows = Vec::new();
+    for what in [What::File, What::Tree] {
+        let name = |mount: &str| format!("{}, {mount}", what.name());
+        if !MOUNTS.iter().any(|mount| args.wants(&name(mount))) {
+            continue;
+        }
+        args.steps.plan(args.runs() * COLUMNS.len());
+        let row = |mount| Row::new(name(mount), "MB/s", vec![Vec::new(); COLUMNS.len()]);
+        let mut both = MOUNTS.map(row);
+        let mut turns = Turns::of(COLUMNS.len());
+        for round in 0..args.runs() {
+            turns.round(args, round, &mut both, |rows, column| {
+                let rates = bed.measure(what, COLUMNS[column]);
+                let failed = |why| format!("{}, {}: {why}", COLUMNS[column].name(), what.name());
+                for (row, rate) in rows.iter_mut().zip(rates.map_err(failed)?) {
+                    row.runs[column].push(rate);
+                }
+                Ok(())
+            })?;
+        }
+        rows.extend(both);
+    }
+    Ok(Results {
+        title: "barge mount, what was read kept and not".into(),
+        notes,
+        missing: Vec::new(),
+        servers: COLUMNS.map(|column| column.name().to_owned()).into(),
+        peers: vec![1],
+        limit: Some(2),
+        rows,
+    })
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            What::File => "file",
+            What::Tree => "tree",
+        }
+    }
+
+    /// Reads all of it below `root`, and says how many MB/s that were.
+    fn read(self, root: &Path) -> io::Result<f64> {
+        let begun = Instant::now();
+        let bytes = match self {
+            What::File => read(&root.join(DATA))?,
+            What::Tree => paths(&root.join(MANY))?
+                .iter()
+                .try_fold(0, |sum, path| Ok::<_, io::Error>(sum + read(path)?))?,
+        };
+        Ok(bytes as f64 / 1e6 / begun.elapsed().as_secs_f64())
+    }
+}
+
+/// The large file.
+const DATA: &str = "data";
+
+impl Column {
+    fn name(self) -> &'static str {
+        match self {
+            Column::Kept => "cache_dir",
+            Column::Plain => "without",
+            Column::Local => "local",
+        }
+    }
+}
+
+impl Bed {
+    fn start(place: Place) -> Result<Bed, Failure> {
+        let port = free_port()?;
+        let server = Process::barge(&place.share, &["--9p", &format!("tcp:127.0.0.1:{port}")])?;
+        let relay = Relay::start(([127, 0, 0, 1], port).into());
+        let relay = relay.map_err(|error| Failure::new(format!("no relay: {error}")))?;
+        Ok(Bed {
+            url: format!("9p://127.0.0.1:{}/", relay.port),
+            place,
+            _server: server,
+        })
+    }
+
+    /// Reads by a mount that finds no copies, and by the next.
+    fn measure(&self, what: What, column: Column) -> Result<[f64; 2], String> {
+        let told = |error: io::Error| error.to_string();
+        let copies = self.place.run.join("copies");
+        match fs::remove_dir_all(&copies) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(told(error)),
+            _ => {}
+        }
+        let mut rates = [0.0; 2];
+        for rate in &mut rates {
+            forget(&self.place.share).map_err(told)?;
+            if copies.exists() {
+                forget(&copies).map_err(told)?;
+            }
+            let options = match column {
+                Column::Local => {
+                    *rate = what.read(&self.place.share).map_err(told)?;
+                    continue;
+                }
+                Column::Plain => "ro,cache=mmap".into(),
+                Column::Kept => format!("ro,cache=mmap,cache_dir={}", copies.display()),
+            };
+            let barge = Command::new(std::env::current_exe().map_err(told)?);
+            let mounted = Mounted::new(barge, &self.url, &options, self.place.run.join("mounted"))?;
+            *rate = what.read(mounted.path()).map_err(told)?;
+            mounted.end()?;
+        }
+        Ok(rates)
+    }
+}
+
+fn fill(share: &Path, size: u64, files: usize) -> io::Result<()> {
+    let bytes = |len: usize, with: usize| (0..len).map(move |at| (at ^ (at >> 8) ^ with) as u8);
+    let block: Vec<u8> = bytes(1 << 20, 0).collect();
+    let mut data = File::create(share.join(DATA))?;
+    for _ in 0..size / block.len() as u64 {
+        io::Write::write_all(&mut data, &block)?;
+    }
+    for number in 0..files {
+        let dir = share.join(MANY).join((number / TOGETHER).to_string());
+        fs::create_dir_all(&dir)?;
+        let contents: Vec<u8> = bytes(SMALL, number).collect();
+        fs::write(dir.join(file_name(number)), contents)?;
+    }
+    Ok(())
+}
+
+/// The files below `top`, a directory's one after the other.
+fn paths(top: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(top)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => files.extend(paths(&entry.path())?),
+            false => files.push(entry.path()),
+        }
+    }
+    Ok(files)
+}
+
+/// Reads a file, and says how many bytes it has.
+fn read(path: &Path) -> io::Result<u64> {
+    let mut file = File::open(path)?;
+    let mut block = vec![0; 1 << 20];
+    let mut sum = 0;
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok(sum),
+            got => sum += got as u64,
+        }
+    }
+}
+
+/// Has the kernel forget what it has of the files below `top`.
+fn forget(top: &Path) -> io::Result<()> {
+    for path in paths(top)? {
+        let file = File::open(path)?;
+        // Only what is on the disk can be forgotten.
+        file.sync_all()?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+    }
+    Ok(())
+}
