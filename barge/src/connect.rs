@@ -21,6 +21,10 @@ use crate::mount::options::is_for_fstab;
 use crate::{Done, Failure, background, service, signals, trouble};
 
 #[derive(Args)]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "what help has in brackets is no link"
+)]
 pub(crate) struct ConnectArgs {
     /// The server: 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET
     source: Url,

@@ -7,6 +7,10 @@ use super::place::Place;
 use crate::tier::TierArgs;
 
 #[derive(Args)]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "what help has in brackets is no link"
+)]
 pub(crate) struct LsArgs {
     /// What to list: PATH, dir:PATH, IMAGE/PATH, image:IMAGE[/PATH], 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
     /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2], nfs+unix:SOCKET?path=PATH, or an image in an object store: s3://BUCKET/KEY[/PATH], gs://, az://,

@@ -20,6 +20,10 @@ use crate::config::Config;
 use crate::source::{Named, Source};
 
 #[derive(Args)]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "what help has in brackets is no link"
+)]
 pub(crate) struct ServeArgs {
     /// What to serve: PATH (of a directory or an image), dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
     /// 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT,

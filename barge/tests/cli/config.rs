@@ -10,6 +10,7 @@ use std::time::Duration;
 use barge_client::{Client, File, OpenOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use vfs::{Caller, Name};
 
 use crate::served::{BARGE, Served, complained, said};
 
@@ -389,4 +390,45 @@ fn a_share_that_is_gone_has_nothing_open() {
     place.shares(&place.share("a", ""));
     assert!(open("a") > 0);
     assert_eq!(open("b"), 0);
+}
+
+/// To who asks for it, by 9P; of no other share.
+#[test]
+fn a_share_that_says_so_hands_its_files_over() {
+    for (all, of_a, of_b) in [
+        ("", "hand-over-files = true", ""),
+        ("hand-over-files = true", "", "hand-over-files = false"),
+    ] {
+        // On a file system that has files to hand over on every machine.
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        for name in ["a", "b"] {
+            std::fs::create_dir(dir.path().join(name)).expect("made");
+            std::fs::write(dir.path().join(name).join("f"), name).expect("written");
+        }
+        let socket = dir.path().join("socket").display().to_string();
+        let shares = share(&dir, "a", of_a) + &share(&dir, "b", of_b);
+        write(&dir, &format!("9p = 'unix:{socket}'\n{all}\n{shares}"));
+        let mut command = Command::new(BARGE);
+        command.args(["serve", "--config"]);
+        command.arg(dir.path().join("barge.toml"));
+        let _served = Served::run(command);
+        for (name, asks) in [("a", true), ("b", true), ("a", false)] {
+            let url = format!("9p+unix:{socket}?aname={name}");
+            let mut url: remote::Url = url.parse().expect("a URL");
+            *url.takes_files().expect("of this host") = asks;
+            let fs = url.open().expect("attached");
+            let handed = vfs::cx::block_on(&Caller::ROOT, |cx| {
+                let found = fs.root(cx)?.lookup(cx, Name::new(b"f")?)?;
+                let file = found.node.open(cx, vfs::OpenFlags::READ)?;
+                Ok(file.backing(cx))
+            });
+            let text = handed.expect("opened").map(|file| {
+                let mut text = [0; 2];
+                let len = rustix::io::pread(&file, &mut text, 0).expect("read");
+                text[..len].to_vec()
+            });
+            let handed = (asks && name == "a").then(|| name.into());
+            assert_eq!(text, handed, "{all} {of_a} {of_b}: {name}, asked: {asks}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! The tree is walked by one thread, which makes directories and links; files are copied by several
 //! at a time ([`data`]), so that a remote end always has something to do. What a directory keeps of its own
-//! ([`keep`]) is set when all below it is there.
+//! ([`mod@keep`]) is set when all below it is there.
 //!
 //! Lock order: the queue of files, held to take one only.
 

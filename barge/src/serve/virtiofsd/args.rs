@@ -15,6 +15,10 @@ use crate::serve::virtiofs::{Cache, Tag};
     after_help = "Locks are seen by other guests and by the host, unless -o no_posix_lock,no_flock says otherwise.\n\
                   The program ends when the monitor that connected goes. A link named virtiofsd to barge is this command."
 )]
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "what help has in brackets is no link"
+)]
 pub(crate) struct VirtiofsdArgs {
     /// The directory to share
     #[arg(long, value_name = "DIR", required_unless_present_any = ["compat", "print_capabilities"])]
