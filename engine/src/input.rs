@@ -71,13 +71,13 @@ impl Input {
 
     /// What stands at `range`, the last that was taken out, for as long as it is in flight. A large message that nothing stands
     /// behind has the buffer with it: its pages cost as much to get as to copy.
-    pub(crate) fn keep(&mut self, range: Range<usize>) -> Kept {
+    pub(crate) fn keep(&mut self, range: Range<usize>) -> Held {
         let takes_along = range.len() >= Input::MANY && range.len() >= self.buffer.len() / 2;
         if !self.is_empty() || !takes_along {
-            return Kept::copy(&self.buffer[range]);
+            return Held::copy(&self.buffer[range]);
         }
         (self.start, self.end) = (0, 0);
-        Kept {
+        Held {
             buffer: std::mem::replace(&mut self.buffer, self.spares.take()),
             range,
             home: Some(self.spares.clone()),
@@ -98,17 +98,17 @@ impl Input {
 }
 
 /// A message in flight.
-pub(crate) struct Kept {
+pub(crate) struct Held {
     buffer: Vec<u8>,
     range: Range<usize>,
     /// Where the buffer goes when it is answered.
     home: Option<Arc<Spares>>,
 }
 
-impl Kept {
-    pub(crate) fn copy(message: &[u8]) -> Kept {
+impl Held {
+    pub(crate) fn copy(message: &[u8]) -> Held {
         copied(message.len());
-        Kept {
+        Held {
             buffer: message.to_vec(),
             range: 0..message.len(),
             home: None,
@@ -116,7 +116,7 @@ impl Kept {
     }
 }
 
-impl Deref for Kept {
+impl Deref for Held {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -124,7 +124,7 @@ impl Deref for Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Held {
     fn drop(&mut self) {
         if let Some(home) = &self.home {
             home.give_back(std::mem::take(&mut self.buffer));

@@ -16,7 +16,7 @@ use vfs::{Backing, Call, Patience, Peer};
 use wire::{Answer, Malformed, Session, Voice};
 
 use crate::drive::Own;
-use crate::input::Kept;
+use crate::input::Held;
 use crate::request::{Job, Ran, Request};
 use crate::server::{Member, Tuning};
 use crate::share::Share;
@@ -81,7 +81,7 @@ struct Flights {
 pub(crate) struct Message {
     lane: Arc<Lane>,
     id: u64,
-    bytes: Kept,
+    bytes: Held,
 }
 
 pub(crate) type StreamRequest = Request<Message>;
@@ -195,7 +195,7 @@ impl Lane {
     }
 
     /// Leaves a request to the workers.
-    pub(crate) fn offload(self: &Arc<Self>, id: u64, message: Kept) {
+    pub(crate) fn offload(self: &Arc<Self>, id: u64, message: Held) {
         add(&self.stats().offloaded, 1);
         let request = self.flights().begin(self, id, message);
         self.schedule(request);
@@ -213,7 +213,7 @@ impl Lane {
         if !flights.by_id.contains_key(&target) {
             return Ok(false);
         }
-        let follower = flights.begin(self, id, Kept::copy(message));
+        let follower = flights.begin(self, id, Held::copy(message));
         let Some(flight) = flights.by_id.get_mut(&target) else {
             return Ok(false);
         };
@@ -572,7 +572,7 @@ impl Flights {
         }
     }
 
-    fn begin(&mut self, lane: &Arc<Lane>, id: u64, bytes: Kept) -> Arc<StreamRequest> {
+    fn begin(&mut self, lane: &Arc<Lane>, id: u64, bytes: Held) -> Arc<StreamRequest> {
         lane.outstanding.fetch_add(1, Ordering::SeqCst);
         lane.held.fetch_add(bytes.len(), Ordering::SeqCst);
         let lane = lane.clone();

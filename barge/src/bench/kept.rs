@@ -8,11 +8,9 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, fadvise};
-
 use super::BenchArgs;
 use super::mounted::Mounted;
-use super::place::{MANY, Place, file_name};
+use super::place::{MANY, Place, file_name, forget, write_data};
 use super::process::{Process, free_port};
 use super::relay::Relay;
 use super::report::{Results, Row};
@@ -57,7 +55,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("bench kept mounts: it takes user 0"));
     }
-    let args = &args.seldom();
+    let args = &args.seldom(3);
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::below(parent)?;
     let size = u64::from(args.size.unwrap_or(if args.quick { 32 } else { 128 })) << 20;
@@ -171,9 +169,9 @@ impl Bed {
         }
         let mut rates = [0.0; 2];
         for rate in &mut rates {
-            forget(&self.place.share).map_err(told)?;
+            forget_all(&self.place.share).map_err(told)?;
             if copies.exists() {
-                forget(&copies).map_err(told)?;
+                forget_all(&copies).map_err(told)?;
             }
             let options = match column {
                 Column::Local => {
@@ -193,16 +191,11 @@ impl Bed {
 }
 
 fn fill(share: &Path, size: u64, files: usize) -> io::Result<()> {
-    let bytes = |len: usize, with: usize| (0..len).map(move |at| (at ^ (at >> 8) ^ with) as u8);
-    let block: Vec<u8> = bytes(1 << 20, 0).collect();
-    let mut data = File::create(share.join(DATA))?;
-    for _ in 0..size / block.len() as u64 {
-        io::Write::write_all(&mut data, &block)?;
-    }
+    write_data(&share.join(DATA), size)?;
     for number in 0..files {
         let dir = share.join(MANY).join((number / TOGETHER).to_string());
         fs::create_dir_all(&dir)?;
-        let contents: Vec<u8> = bytes(SMALL, number).collect();
+        let contents: Vec<u8> = (0..SMALL).map(|at| (at ^ number) as u8).collect();
         fs::write(dir.join(file_name(number)), contents)?;
     }
     Ok(())
@@ -235,12 +228,6 @@ fn read(path: &Path) -> io::Result<u64> {
 }
 
 /// Has the kernel forget what it has of the files below `top`.
-fn forget(top: &Path) -> io::Result<()> {
-    for path in paths(top)? {
-        let file = File::open(path)?;
-        // Only what is on the disk can be forgotten.
-        file.sync_all()?;
-        fadvise(&file, 0, None, Advice::DontNeed)?;
-    }
-    Ok(())
+fn forget_all(top: &Path) -> io::Result<()> {
+    paths(top)?.iter().try_for_each(|path| forget(path))
 }

@@ -57,7 +57,7 @@ pub(crate) struct BenchArgs {
     /// Few and short runs, and no system calls counted: to see that it works, not what it is worth
     #[arg(long)]
     quick: bool,
-    /// Runs of each cell [default: 5, or 3 when quick; of coalescing, image, kept, objects and pack 3, or 1]
+    /// Runs of each cell [default: 5, or 3 when quick; of coalescing 5, or 1; of image, kept, objects and pack 3, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
     /// Where to make the files to measure with [default: /dev/shm, or the directory for temporary files; of coalescing,
@@ -117,10 +117,10 @@ impl BenchArgs {
             .map_or(if self.quick { 3 } else { 5 }, usize::from)
     }
 
-    /// The same with few runs, if nothing else was said: for tables of which a run of all cells takes long.
-    fn seldom(&self) -> BenchArgs {
+    /// The same with so many runs, or one when quick, if nothing else was said: for tables of which a run of all cells takes long.
+    fn seldom(&self, runs: u16) -> BenchArgs {
         BenchArgs {
-            runs: self.runs.or(Some(if self.quick { 1 } else { 3 })),
+            runs: self.runs.or(Some(if self.quick { 1 } else { runs })),
             ..self.clone()
         }
     }

@@ -59,7 +59,7 @@ struct Made {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
-    let args = &args.seldom();
+    let args = &args.seldom(3);
     let place = Place::empty(args)?;
     let trees: Vec<_> = (Tree::ALL.into_iter())
         .filter(|&tree| !args.quick || tree == Tree::Python)

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Advice, fadvise};
+
 use super::BenchArgs;
 use crate::Failure;
 
@@ -89,12 +91,26 @@ fn memory() -> PathBuf {
     }
 }
 
-fn fill(share: &Path) -> std::io::Result<()> {
-    let mut data = File::create(share.join(DATA.0))?;
+/// Makes a file of `size` bytes, whole MiB, without a hole.
+pub(super) fn write_data(path: &Path, size: u64) -> std::io::Result<File> {
+    let mut data = File::create(path)?;
     let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at ^ (at >> 8)) as u8).collect();
-    for _ in 0..DATA.1 / block.len() as u64 {
+    for _ in 0..size / block.len() as u64 {
         data.write_all(&block)?;
     }
+    Ok(data)
+}
+
+/// Has the kernel forget what it has of a file.
+pub(super) fn forget(file: &Path) -> std::io::Result<()> {
+    let file = File::open(file)?;
+    // Only what is on the disk can be forgotten.
+    file.sync_all()?;
+    Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
+}
+
+fn fill(share: &Path) -> std::io::Result<()> {
+    write_data(&share.join(DATA.0), DATA.1)?;
     for number in 0..FILES {
         fs::write(share.join(MANY).join(file_name(number)), [7; CONTENTS])?;
     }

@@ -1,13 +1,12 @@
 //! The jobs.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::fs::{Advice, fadvise};
 use serde_json::Value;
 
+use super::super::place::{forget, write_data};
 use super::limit::Limit;
 
 pub(super) struct Job {
@@ -126,26 +125,18 @@ impl Job {
         if fs::metadata(&path).is_ok_and(|data| data.len() == size) {
             return Ok(());
         }
-        let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at ^ (at >> 8)) as u8).collect();
-        let mut file = File::create(&path).map_err(told)?;
-        for _ in 0..size / block.len() as u64 {
-            file.write_all(&block).map_err(told)?;
-        }
+        let file = write_data(&path, size).map_err(told)?;
         file.sync_all().map_err(told)
     }
 
     /// Has the kernel forget what it has of its files, and nothing else: what is mounted above begins anew anyway.
     pub(super) fn forget(&self, share: &Path) -> Result<(), String> {
         for path in self.files(share) {
-            let told = |error: std::io::Error| format!("{}: {error}", path.display());
-            match File::open(&path) {
-                // Only what is on the disk can be forgotten.
-                Ok(file) => file
-                    .sync_all()
-                    .and_then(|()| Ok(fadvise(&file, 0, None, Advice::DontNeed)?))
-                    .map_err(told)?,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(told(error)),
+            match forget(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(format!("{}: {error}", path.display()));
+                }
+                _ => {}
             }
         }
         Ok(())

@@ -149,10 +149,9 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let file = u64::from(args.size.unwrap_or(if args.quick { 32 } else { 128 })) << 20;
     let sizes = Sizes::new(file);
     let limit = Limit::new(sizes.cache);
-    let runs = args
-        .runs
-        .map_or(if args.quick { 1 } else { 5 }, usize::from);
-    let mut notes = notes(args, &place, &sizes, runs, limit.is_some());
+    let args = &args.seldom(5);
+    let runs = args.runs();
+    let mut notes = notes(args, &place, &sizes, limit.is_some());
     let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
@@ -215,18 +214,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     })
 }
 
-fn notes(
-    args: &BenchArgs,
-    place: &Place,
-    sizes: &Sizes,
-    runs: usize,
-    limited: bool,
-) -> Vec<String> {
+fn notes(args: &BenchArgs, place: &Place, sizes: &Sizes, limited: bool) -> Vec<String> {
     let mib = |bytes: u64| bytes >> 20;
     let mut notes = vec![
         format!(
-            "{runs} runs each, alternating, of fio's synchronous engine on a file of {} MiB below {}, for {} s at most, writes with \
+            "{} runs each, alternating, of fio's synchronous engine on a file of {} MiB below {}, for {} s at most, writes with \
              their fsync; before each no cache has anything of it",
+            args.runs(),
             mib(sizes.file),
             place.parent(),
             JOBS[0].seconds(args.quick),

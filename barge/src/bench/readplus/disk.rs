@@ -6,8 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{Advice, fadvise};
-
+use super::super::place::forget;
 use super::super::process::call;
 
 /// The file systems.
@@ -124,10 +123,10 @@ impl Drop for Disk {
 
 /// Has all of a file in the page cache, or nothing.
 pub(super) fn cache(path: &Path, cached: bool) -> std::io::Result<()> {
-    let mut file = File::open(path)?;
     if !cached {
-        return Ok(fadvise(&file, 0, None, Advice::DontNeed)?);
+        return forget(path);
     }
+    let mut file = File::open(path)?;
     let mut buffer = vec![0; 1 << 20];
     while file.read(&mut buffer)? > 0 {}
     Ok(())

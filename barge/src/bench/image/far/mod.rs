@@ -72,7 +72,7 @@ struct Bed {
 }
 
 pub(in crate::bench) fn run(args: &BenchArgs) -> Result<Results, Failure> {
-    let args = &args.seldom();
+    let args = &args.seldom(3);
     let place = Place::below(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
     let bed = Bed::make(&place).map_err(Failure::new)?;
     let mut notes = vec![format!(
