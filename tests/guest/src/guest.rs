@@ -118,10 +118,13 @@ pub enum Broken {
 }
 
 impl Outcome {
-    /// Whether an emulated processor has run an instruction that the kernel was about to replace in itself, as happens while several of them boot.
+    /// Whether the emulator is to blame: one of its processors has run an instruction that the kernel was about to replace in itself, as happens while
+    /// several of them boot, or it came to a halt in its own PCI bus, before anything was mounted.
     pub(crate) fn tripped(&self) -> bool {
         let is_patching = |line: &String| line.contains("Oops: int3");
+        let halted = |text: &str| text.contains("/hw/pci/") && text.contains("Assertion `");
         self.complaints.iter().any(is_patching)
+            || self.boot.is_zero() && self.broken.as_ref().is_some_and(|why| halted(why.text()))
     }
 
     /// Of two guests that ran the same cases: each has passed where both say so.
@@ -142,6 +145,12 @@ impl Outcome {
 }
 
 impl Broken {
+    /// Why, in words.
+    pub(crate) fn text(&self) -> &str {
+        let (Self::TimedOut(text) | Self::Failed(text)) = self;
+        text
+    }
+
     /// As an error of the harness.
     pub fn into_error(self) -> anyhow::Error {
         match self {

@@ -136,8 +136,9 @@ pub fn run(
     let mut scratch = Scratch::new(dirs, keep)?;
     // Ganesha follows no links.
     let share = scratch.share()?.canonicalize()?;
-    let at = scratch.dir.join("mnt");
-    fs::create_dir(&at)?;
+    // A path of the scratch directory may be too long for a socket below it.
+    let mounted = tempfile::tempdir()?;
+    let at = mounted.path();
     let address = Address::choose(
         &share,
         &scratch.dir,
@@ -162,18 +163,18 @@ pub fn run(
     let options = [&["allow_other".to_owned()], options].concat().join(",");
     command
         .args(["mount", "-f", &address.fill(hosted.source), "-o", &options])
-        .arg(&at)
+        .arg(at)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(fs::File::create(&log)?);
     let mut mount = family.spawn(&mut command)?;
     let began = Instant::now();
-    while !is_mounted(&at)? {
+    while !is_mounted(at)? {
         let ended = mount.try_wait()?.is_some() || began.elapsed() > PATIENCE;
         ensure!(!ended, "it does not mount: {}", tail(&log, 5));
         sleep(Duration::from_millis(20));
     }
-    let status = local::run_in(dirs, case, (&scratch.dir, &share, &at), |command| {
+    let status = local::run_in(dirs, case, (&scratch.dir, &share, at), |command| {
         command
             .env("CACHE", "auto")
             .env("SOURCE", hosted.protocol)
@@ -186,7 +187,7 @@ pub fn run(
     }
     let ended = mount.wait()?;
     // An error means that it is gone, as it should.
-    let _ = unmount(&at, UnmountFlags::DETACH);
+    let _ = unmount(at, UnmountFlags::DETACH);
     let said = fs::read_to_string(&log).unwrap_or_default();
     if !ended.success() || said.contains("panicked at") {
         scratch.keep = true;
