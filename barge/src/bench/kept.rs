@@ -1,8 +1,8 @@
 //! The table `kept`: `barge mount` of a 9P server that is 1 ms away, with a directory for copies of what is read (`cache_dir=`) and without, beside the
 //! local file system that is served. Each reads a large file and a tree of small ones by a mount that finds no copies, and by the next.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::BenchArgs;
 use super::mounted::Mounted;
-use super::place::{MANY, Place, file_name, forget, write_data};
+use super::place::{MANY, Place, file_name, forget, read, write_data};
 use super::process::{Process, free_port};
 use super::relay::Relay;
 use super::report::{Results, Row};
@@ -212,19 +212,6 @@ fn paths(top: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(files)
-}
-
-/// Reads a file, and says how many bytes it has.
-fn read(path: &Path) -> io::Result<u64> {
-    let mut file = File::open(path)?;
-    let mut block = vec![0; 1 << 20];
-    let mut sum = 0;
-    loop {
-        match file.read(&mut block)? {
-            0 => return Ok(sum),
-            got => sum += got as u64,
-        }
-    }
 }
 
 /// Has the kernel forget what it has of the files below `top`.

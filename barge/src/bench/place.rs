@@ -1,7 +1,7 @@
 //! Where a bench has its files, and which.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
@@ -99,6 +99,19 @@ pub(super) fn write_data(path: &Path, size: u64) -> std::io::Result<File> {
         data.write_all(&block)?;
     }
     Ok(data)
+}
+
+/// Reads a file, and says how many bytes it has.
+pub(super) fn read(path: &Path) -> std::io::Result<u64> {
+    let mut file = File::open(path)?;
+    let mut block = vec![0; 1 << 20];
+    let mut sum = 0;
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok(sum),
+            got => sum += got as u64,
+        }
+    }
 }
 
 /// Has the kernel forget what it has of a file.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::super::place::{forget, write_data};
+use super::super::place::{forget, read, write_data};
 use super::limit::Limit;
 
 pub(super) struct Job {
@@ -129,10 +129,22 @@ impl Job {
         file.sync_all().map_err(told)
     }
 
-    /// Has the kernel forget what it has of its files, and nothing else: what is mounted above begins anew anyway.
+    /// Has its files in `dir` as they are at its end, of `size` bytes together, and nothing of them with the kernel.
+    pub(super) fn lay(&self, dir: &Path, size: u64) -> Result<(), String> {
+        let files = self.files(dir);
+        files.iter().try_for_each(|path| {
+            write_data(path, size / files.len() as u64)
+                .and_then(|_| forget(path))
+                .map_err(|error| format!("{}: {error}", path.display()))
+        })
+    }
+
+    /// Has the kernel forget what it has of its files, and nothing else: what is mounted above begins anew anyway. All of them are read before:
+    /// a virtual machine may give back to its host what is free for two seconds, and then each page of it costs microseconds again. What is forgotten
+    /// now is what the kernel takes for them next, if that is soon.
     pub(super) fn forget(&self, share: &Path) -> Result<(), String> {
         for path in self.files(share) {
-            match forget(&path) {
+            match read(&path).and_then(|_| forget(&path)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(format!("{}: {error}", path.display()));
                 }

@@ -33,15 +33,18 @@ enum Way {
     Nfs,
     /// A virtiofs device.
     Virtiofs,
+    /// None: what is mounted is in the mount's own memory. No mount by FUSE is faster.
+    Alone,
 }
 
-const WAYS: [Way; 6] = [
+const WAYS: [Way; 7] = [
     Way::Unix,
     Way::Handed,
     Way::Tcp,
     Way::Delayed,
     Way::Nfs,
     Way::Virtiofs,
+    Way::Alone,
 ];
 
 impl Way {
@@ -53,6 +56,7 @@ impl Way {
             Way::Delayed => "TCP + 1 ms",
             Way::Nfs => "NFS 4.2",
             Way::Virtiofs => "virtiofs",
+            Way::Alone => "FUSE alone",
         }
     }
 
@@ -90,15 +94,15 @@ impl Column {
     }
 }
 
-/// A server that is reached by one way.
+/// What is mounted, by one way.
 struct Served {
     /// Where it is, as a source.
     url: String,
-    /// The same with a page in each message, and the options for that.
-    paged: (String, &'static str),
+    /// The same with a page in each message, and the options for that; nothing if there are no messages.
+    paged: Option<(String, &'static str)>,
     network: Option<Network>,
     relay: Option<Relay>,
-    _server: Process,
+    _server: Option<Process>,
 }
 
 /// The sizes of all.
@@ -178,6 +182,9 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
             for round in 0..runs {
                 turns.round(args, round, std::slice::from_mut(&mut row), |rows, turn| {
                     let column = COLUMNS[turn];
+                    if column == Column::Paged && served.paged.is_none() {
+                        return Ok(());
+                    }
                     let bench = (&place, &sizes, limit.as_ref());
                     let rate = measure(job, &served, column, bench, args.quick);
                     let mean = served.relay.as_ref().and_then(Relay::mean_write);
@@ -240,6 +247,9 @@ fn notes(args: &BenchArgs, place: &Place, sizes: &Sizes, limited: bool) -> Vec<S
         "Unix, handed over: with --hand-over-files and cache=mmap the kernel reads and writes the served file by itself (passthrough); loose \
          and a page each cannot have that, and are as by Unix"
             .into(),
+        "FUSE alone: a mount of a file in its own memory, which is overwritten: no mount by FUSE without passthrough is faster here, whatever is \
+         behind it"
+            .into(),
         "TCP + 1 ms: through a relay on loopback that passes everything on half a millisecond later in each direction; it takes \
          processor time of its own, from all columns but local"
             .into(),
@@ -259,6 +269,9 @@ fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String
     let median = |column: usize| Summary::of(&runs[column]).map_or(f64::NAN, |of| of.median);
     let (loose, paged, local) = (median(0), median(1), median(2));
     let mut short = Vec::new();
+    if way == Way::Alone {
+        return short;
+    }
     if way == Way::Handed {
         let handed = median(3);
         if handed < 0.9 * local {
@@ -287,43 +300,66 @@ fn measure(
     (place, sizes, limit): (&Place, &Sizes, Option<&Limit>),
     quick: bool,
 ) -> Result<f64, String> {
-    job.prepare(&place.share, sizes.file)?;
-    job.forget(&place.share)?;
     let mounted = match column {
         Column::Local => None,
         column => Some(served.mount(column, &place.run, sizes)?),
     };
     let below = mounted.as_ref().map_or(&*place.share, Mounted::path);
+    // As late as can be: see what it says of memory.
+    job.prepare(&place.share, sizes.file)?;
+    job.forget(&place.share)?;
+    if served.paged.is_none() && mounted.is_some() {
+        job.lay(below, sizes.file)?;
+    }
     job.run(below, sizes.part, limit, quick)
 }
 
 impl Served {
     fn start(way: Way, place: &Place) -> Result<Served, String> {
+        /// Stands for the port in a source's URL.
+        const PORT: &str = "{port}";
         let failed = |failure: Failure| failure.message;
-        let network = match way {
-            Way::Tcp | Way::Nfs => Some(
+        let path = place.run.join("socket").display().to_string();
+        let port = free_port().map_err(failed)?;
+        let (nine, tcp) = ("--9p".to_owned(), format!("tcp:127.0.0.1:{port}"));
+        let (serve, url) = match way {
+            Way::Unix => (
+                vec![nine, format!("unix:{path}")],
+                format!("9p+unix:{path}"),
+            ),
+            Way::Handed => (
+                vec!["--hand-over-files".into(), nine, format!("unix:{path}")],
+                format!("9p+unix:{path}"),
+            ),
+            Way::Tcp | Way::Delayed => (vec![nine, tcp], format!("9p://127.0.0.1:{PORT}/")),
+            Way::Nfs => {
+                let state = place.run.join("state").display().to_string();
+                (
+                    vec!["--nfs".into(), tcp, "--state-dir".into(), state],
+                    format!("nfs://127.0.0.1:{PORT}/?vers=4.2"),
+                )
+            }
+            Way::Virtiofs => (
+                vec!["--virtiofs".into(), path.clone()],
+                format!("virtiofs:{path}"),
+            ),
+            Way::Alone => (Vec::new(), "mem:".into()),
+        };
+        let network = match url.contains(PORT) && way != Way::Delayed {
+            true => Some(
                 Network::bare()
                     .ok_or("no network can be made: Debian's iproute2 and util-linux")?,
             ),
-            Way::Unix | Way::Handed | Way::Delayed | Way::Virtiofs => None,
+            false => None,
         };
-        let path = place.run.join("socket").display().to_string();
-        let port = free_port().map_err(failed)?;
-        let mut command = barge(network.as_ref())?;
-        command.arg("serve");
-        match way {
-            Way::Unix => command.args(["--9p", &format!("unix:{path}")]),
-            Way::Handed => command.args(["--hand-over-files", "--9p", &format!("unix:{path}")]),
-            Way::Tcp | Way::Delayed => command.args(["--9p", &format!("tcp:127.0.0.1:{port}")]),
-            Way::Nfs => {
-                let state = place.run.join("state");
-                command
-                    .args(["--nfs", &format!("tcp:127.0.0.1:{port}"), "--state-dir"])
-                    .arg(state)
+        let server = match serve.is_empty() {
+            true => None,
+            false => {
+                let mut command = barge(network.as_ref())?;
+                command.arg("serve").args(serve).arg(&place.share);
+                Some(Process::ready(&mut command).map_err(failed)?)
             }
-            Way::Virtiofs => command.args(["--virtiofs", &path]),
         };
-        let server = Process::ready(command.arg(&place.share)).map_err(failed)?;
         let relay = match way {
             Way::Delayed => {
                 let relay = Relay::start(([127, 0, 0, 1], port).into());
@@ -332,22 +368,18 @@ impl Served {
             _ => None,
         };
         let port = relay.as_ref().map_or(port, |relay| relay.port);
-        let url = match way {
-            Way::Unix | Way::Handed => format!("9p+unix:{path}"),
-            Way::Tcp | Way::Delayed => format!("9p://127.0.0.1:{port}/"),
-            Way::Nfs => format!("nfs://127.0.0.1:{port}/?vers=4.2"),
-            Way::Virtiofs => format!("virtiofs:{path}"),
-        };
+        let url = url.replace(PORT, &port.to_string());
         let paged = match way {
-            Way::Unix | Way::Handed | Way::Tcp | Way::Delayed => (
+            Way::Unix | Way::Handed | Way::Tcp | Way::Delayed => Some((
                 format!("{url}?msize=4120&inflight=4096"),
                 "cache=auto,passthrough=off",
-            ),
-            Way::Nfs => (
+            )),
+            Way::Nfs => Some((
                 format!("{url}&rsize=4096&wsize=4096&inflight=4096"),
                 "cache=auto",
-            ),
-            Way::Virtiofs => (format!("{url}?max_write=4096&inflight=4096"), "cache=auto"),
+            )),
+            Way::Virtiofs => Some((format!("{url}?max_write=4096&inflight=4096"), "cache=auto")),
+            Way::Alone => None,
         };
         Ok(Served {
             url,
@@ -364,7 +396,10 @@ impl Served {
         let (source, options) = match column {
             Column::Loose => (&self.url, &*loose),
             Column::Mmap => (&self.url, &*mmap),
-            Column::Local | Column::Paged => (&self.paged.0, self.paged.1),
+            Column::Local | Column::Paged => {
+                let paged = self.paged.as_ref().ok_or("there are no messages")?;
+                (&paged.0, paged.1)
+            }
         };
         Mounted::new(
             barge(self.network.as_ref())?,
