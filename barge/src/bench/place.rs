@@ -114,9 +114,11 @@ pub(super) fn read(path: &Path) -> std::io::Result<u64> {
     }
 }
 
-/// Has the kernel forget what it has of a file.
-pub(super) fn forget(file: &Path) -> std::io::Result<()> {
-    let file = File::open(file)?;
+/// Has the kernel forget what it has of a file, which is read before: a virtual machine may give back to its host what is free for two seconds, and then each page of
+/// it costs microseconds again. What is forgotten now is what the kernel takes next, if that is soon.
+pub(super) fn forget(path: &Path) -> std::io::Result<()> {
+    read(path)?;
+    let file = File::open(path)?;
     // Only what is on the disk can be forgotten.
     file.sync_all()?;
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)

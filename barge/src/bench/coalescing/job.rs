@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::super::place::{forget, read, write_data};
+use super::super::place::{forget, write_data};
 use super::limit::Limit;
 
 pub(super) struct Job {
@@ -139,12 +139,10 @@ impl Job {
         })
     }
 
-    /// Has the kernel forget what it has of its files, and nothing else: what is mounted above begins anew anyway. All of them are read before:
-    /// a virtual machine may give back to its host what is free for two seconds, and then each page of it costs microseconds again. What is forgotten
-    /// now is what the kernel takes for them next, if that is soon.
+    /// Has the kernel forget what it has of its files, and nothing else: what is mounted above begins anew anyway.
     pub(super) fn forget(&self, share: &Path) -> Result<(), String> {
         for path in self.files(share) {
-            match read(&path).and_then(|_| forget(&path)) {
+            match forget(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(format!("{}: {error}", path.display()));
                 }

@@ -60,12 +60,22 @@ impl Way {
         }
     }
 
-    /// How many times as fast as with a page in each message it is to be.
-    fn target(self, job: &Job) -> f64 {
+    /// How many times as fast as with a page in each message `loose` is to be.
+    fn gain(self, job: &Job) -> Option<f64> {
         match self {
-            Way::Delayed => 5.0,
-            _ if job.is_sequential() => 2.5,
-            _ => job.first_measured,
+            Way::Handed | Way::Alone => None,
+            Way::Delayed => Some(5.0),
+            _ if job.is_sequential() => Some(2.5),
+            _ => Some(job.first_measured),
+        }
+    }
+
+    /// What is to be as fast as the local file system, but for a tenth.
+    fn level(self, job: &Job) -> Option<Column> {
+        match self {
+            Way::Handed => Some(Column::Mmap),
+            Way::Delayed | Way::Alone => None,
+            _ => job.is_sequential().then_some(Column::Loose),
         }
     }
 }
@@ -266,28 +276,22 @@ fn notes(args: &BenchArgs, place: &Place, sizes: &Sizes, limited: bool) -> Vec<S
 
 /// What of a row is below its target: to a page each, and to the local file system.
 fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String> {
-    let median = |column: usize| Summary::of(&runs[column]).map_or(f64::NAN, |of| of.median);
-    let (loose, paged, local) = (median(0), median(1), median(2));
+    const LEVEL: f64 = 0.9;
+    let median =
+        |column: Column| Summary::of(&runs[column as usize]).map_or(f64::NAN, |of| of.median);
     let mut short = Vec::new();
-    if way == Way::Alone {
-        return short;
-    }
-    if way == Way::Handed {
-        let handed = median(3);
-        if handed < 0.9 * local {
-            short.push(format!("{name}: {:.2} of 0.9 times local", handed / local));
+    let mut owes = |column, target: f64, beside: Column| {
+        let ratio = median(column) / median(beside);
+        if ratio < target {
+            let beside = beside.name();
+            short.push(format!("{name}: {ratio:.2} of {target} times {beside}"));
         }
-        return short;
+    };
+    if let Some(gain) = way.gain(job) {
+        owes(Column::Loose, gain, Column::Paged);
     }
-    let target = way.target(job);
-    if loose < target * paged {
-        short.push(format!(
-            "{name}: {:.2} of {target} times a page each",
-            loose / paged
-        ));
-    }
-    if way != Way::Delayed && job.is_sequential() && loose < 0.9 * local {
-        short.push(format!("{name}: {:.2} of 0.9 times local", loose / local));
+    if let Some(column) = way.level(job) {
+        owes(column, LEVEL, Column::Local);
     }
     short
 }

@@ -1,12 +1,11 @@
 //! File systems to read from, each in a file of its own on a loop device, and what lies on them.
 
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::super::place::forget;
+use super::super::place::{forget, read};
 use super::super::process::call;
 
 /// The file systems.
@@ -123,11 +122,8 @@ impl Drop for Disk {
 
 /// Has all of a file in the page cache, or nothing.
 pub(super) fn cache(path: &Path, cached: bool) -> std::io::Result<()> {
-    if !cached {
-        return forget(path);
+    match cached {
+        true => read(path).map(drop),
+        false => forget(path),
     }
-    let mut file = File::open(path)?;
-    let mut buffer = vec![0; 1 << 20];
-    while file.read(&mut buffer)? > 0 {}
-    Ok(())
 }

@@ -1,5 +1,5 @@
-//! A bounded map that forgets what has not been asked for in a while (second chance), in shards so that
-//! requests seldom meet at a lock.
+//! A bounded map that forgets what has not been asked for in a while (second chance, or whenever it is told to), in shards so
+//! that requests seldom meet at a lock.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -22,7 +22,7 @@ struct Shard<K, V> {
 struct Slot<K, V> {
     key: K,
     value: V,
-    /// Asked for since the hand last came by.
+    /// Asked for since the hand last came by, or since the others were forgotten.
     used: bool,
 }
 
@@ -67,13 +67,21 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
 
     /// Forgets all that `keep` does not want to keep.
     pub(crate) fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) {
+        self.retain_slots(|slot| keep(&slot.key, &slot.value));
+    }
+
+    /// Forgets all that nobody has asked for since it was last called.
+    pub(crate) fn forget_unused(&self) {
+        self.retain_slots(|slot| std::mem::take(&mut slot.used));
+    }
+
+    fn retain_slots(&self, mut keep: impl FnMut(&mut Slot<K, V>) -> bool) {
         for shard in &self.shards {
             let mut shard = lock(shard);
             let goes: Vec<K> = shard
                 .slots
-                .iter()
-                .filter(|slot| !keep(&slot.key, &slot.value))
-                .map(|slot| slot.key.clone())
+                .iter_mut()
+                .filter_map(|slot| (!keep(slot)).then(|| slot.key.clone()))
                 .collect();
             let _gone: Vec<_> = goes.iter().map(|key| shard.remove(key)).collect();
             drop(shard);
@@ -147,6 +155,21 @@ mod tests {
         cache.put(1, 2);
         assert_eq!(cache.get(&1), Some(2));
         cache.retain(|_, _| false);
+        assert_eq!(cache.get(&1), None);
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_forgotten() {
+        let cache = Cache::new(SHARDS * 4);
+        cache.put(1u32, ());
+        cache.put(2, ());
+        assert_eq!(cache.get(&1), Some(()));
+        cache.forget_unused();
+        assert_eq!((cache.get(&2), cache.get(&1)), (None, Some(())));
+        cache.forget_unused();
+        assert_eq!(cache.get(&1), Some(()), "asked for in between");
+        cache.forget_unused();
+        cache.forget_unused();
         assert_eq!(cache.get(&1), None);
     }
 

@@ -13,9 +13,9 @@ use vfs::{Caller, Cx, Errno, File, Kind, Node, NodeId, OpenFlags, Result};
 use super::Server;
 use super::cache::Cache;
 
-/// How long an unused file stays open: long enough for what a client does in one go, short enough that a program on
-/// the host which was just written can be started there (`ETXTBSY`).
-const AGE: Duration = Duration::from_secs(2);
+/// How long an unused file stays open, or a node at hand: long enough for what a client does in one go, short enough that a program on
+/// the host which was just written can be started there (`ETXTBSY`), and that what is removed there takes no space.
+pub(super) const AGE: Duration = Duration::from_secs(2);
 
 /// How many callers have a file of one node open: a handful of users, reading and writing.
 const MOST_OF_A_NODE: usize = 16;

@@ -3,11 +3,12 @@
 //! Sources make handles that cannot be forged and outlive the process where they can; nothing is added here.
 //! A node whose handle was seen lately is kept at hand, for resolving one takes system calls.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use vfs::{Cx, Entry, Errno, Handle, Kind, Name, Node, Result};
 
 use super::Server;
+use super::files::AGE;
 
 /// The first byte of every handle of ours.
 const FORM: u8 = 1;
@@ -80,6 +81,16 @@ impl Server {
             && let Ok(handle) = node.handle(cx)
         {
             self.nodes.remove(&FileHandle(handle));
+        }
+    }
+
+    /// Takes out of the cache what nobody has used for a while: others than the server's clients may have removed it.
+    pub(super) fn tend_nodes(&self) {
+        let now = (self.options.clock)();
+        let mut tended = self.tended.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_sub(*tended) >= AGE {
+            *tended = now;
+            self.nodes.forget_unused();
         }
     }
 }

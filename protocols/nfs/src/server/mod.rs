@@ -159,6 +159,8 @@ pub struct Server {
     capabilities: Capabilities,
     options: Options,
     nodes: Cache<FileHandle, Arc<dyn Node>>,
+    /// When those that nobody had used were forgotten.
+    tended: Mutex<Duration>,
     files: Files,
     replays: Replays,
     gss: Option<Gss>,
@@ -199,6 +201,7 @@ impl Server {
             state,
             capabilities: export.fs.capabilities(),
             nodes: Cache::new(options.max_nodes),
+            tended: Mutex::new((options.clock)()),
             files: Files::new(options.max_files),
             replays: Replays::default(),
             gss: options
@@ -231,6 +234,7 @@ impl Server {
     /// Does what time asks for. To be called about once a second.
     pub fn tend(&self) {
         self.tend_files();
+        self.tend_nodes();
         self.tend_monitored();
         self.tend_places();
         self.tend_callbacks();

@@ -1,8 +1,10 @@
 //! LOOKUP, READLINK, REMOVE, RMDIR, RENAME, LINK.
 
+use memory::Memory;
 use nfs::v3::*;
+use vfs_testkit::clock;
 
-use crate::net::{Net, nothing};
+use crate::net::{Host, Net, nothing};
 
 fn dir(net: &Net, name: &[u8]) -> Handle {
     let place = NameArgs {
@@ -103,6 +105,29 @@ fn remove_takes_files_and_rmdir_directories() {
     assert_eq!(remove(&net, Procedure::Remove, b"f"), Err(Status::Noent));
     let attributes: Result<Attributes, (Status, ())> = net.v3(Procedure::GetAttr, &file);
     assert_eq!(attributes, Err((Status::Stale, ())), "nobody keeps it");
+}
+
+#[test]
+fn what_others_remove_takes_no_space_for_long() {
+    let tree = Memory::new(clock());
+    let net = Net::on(&Host::over(tree.clone()));
+    let others = Net::on(&Host::over(tree));
+    let free = || {
+        let stat: Result<FsStatOk, (_, Option<Attributes>)> =
+            others.v3(Procedure::FsStat, &others.root());
+        stat.expect("figures").free_bytes
+    };
+    let before = free();
+    let file = net.file(b"f", 0o644);
+    net.write(file, 0, &[1; 1 << 20], Stable::FileSync)
+        .expect("written");
+    remove(&others, Procedure::Remove, b"f").expect("removed");
+    assert!(free() < before, "the server has it at hand");
+    net.host.later(5);
+    net.host.later(5);
+    assert_eq!(free(), before);
+    let attributes: Result<Attributes, (Status, ())> = net.v3(Procedure::GetAttr, &file);
+    assert_eq!(attributes, Err((Status::Stale, ())));
 }
 
 #[test]
