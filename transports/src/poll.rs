@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// An end of a connection's own idea of how long looking again pays: it grows while messages come just
 /// after it slept and shrinks while they do not come at all. Where others want the processor it does
-/// not pay.
+/// not pay, unless it is they who asked for it: then the next message is there when they have had it.
 ///
 /// Of all the pollers of the process, no more look at once than leave a processor for others.
 pub struct Poller {
@@ -22,7 +22,7 @@ pub struct Poller {
 impl Poller {
     const FIRST: Duration = Duration::from_micros(5);
 
-    /// Giving way takes longer only if someone took the processor.
+    /// Giving way takes longer only if someone took the processor. Who did may have been the one that asks next.
     const GAVE_WAY: Duration = Duration::from_micros(2);
 
     /// How often not to look after that; twice as often each time, until looking has paid.
@@ -65,8 +65,8 @@ impl Poller {
         if !self.window.is_zero()
             && let Some(_taken) = spare.take()
         {
-            let mut now = began;
-            while now - began < self.window {
+            let (mut now, mut gave_way) = (began, false);
+            while now - began < self.window || gave_way {
                 match recv(false) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     done => {
@@ -74,14 +74,15 @@ impl Poller {
                         return done;
                     }
                 }
-                let before = Instant::now();
-                std::thread::yield_now();
-                now = Instant::now();
-                if now - before > Poller::GAVE_WAY {
+                if gave_way {
                     self.rest = self.next_rest;
                     self.next_rest = (self.next_rest * 2).min(Poller::LONGEST_REST);
                     break;
                 }
+                let before = Instant::now();
+                std::thread::yield_now();
+                now = Instant::now();
+                gave_way = now - before > Poller::GAVE_WAY;
             }
         }
         let received = recv(true);

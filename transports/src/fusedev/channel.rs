@@ -4,7 +4,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use vfs::{Payload, Result as Answered};
 use wire::{Incoming, Outgoing};
 
+use super::crew::{Crew, Slept};
 use crate::{Exchange, Frame, Outbox, Ring};
 
 /// A descriptor of a mount. What is read from it is answered there.
@@ -20,6 +22,8 @@ pub struct Channel {
     /// Where it is waited for requests. All channels of a mount have the same ones: each would be woken by poll(2), while of
     /// those that wait so one is, the first that there was.
     idle: OwnedFd,
+    /// Those of all the mount's channels.
+    crew: Arc<Crew>,
     /// The most bytes of a request.
     longest: usize,
     name: String,
@@ -32,6 +36,8 @@ pub struct Channel {
 struct Inner {
     /// What was found when somebody looked whether there is anything.
     next: Option<Box<Asked>>,
+    /// How many requests there were one after the other whenever somebody looked.
+    in_a_row: usize,
     /// Those given back, to be used again, the last first: who reads or writes a file goes on with that, and fresh memory costs as much
     /// as what is copied there.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
@@ -44,21 +50,29 @@ impl Inner {
     const SPARE: usize = 12;
 
     /// How long all of them are kept for more, as connections keep what large messages take. After that it is one.
-    const IDLE: Timespec = Timespec {
-        tv_sec: 0,
-        tv_nsec: 500_000_000,
-    };
+    const IDLE: Duration = Duration::from_millis(500);
+
+    /// More than so many in a row are not one program's, which waits for its answers: they are for more than one thread. What is closed is told beside
+    /// what is asked next.
+    const ALONE: usize = 2;
 }
 
 impl Channel {
     /// Takes requests of up to `longest` bytes, headers included, from `device`, which does not wait.
-    pub(super) fn new(device: OwnedFd, longest: usize, name: String) -> io::Result<Channel> {
+    pub(super) fn new(
+        device: OwnedFd,
+        longest: usize,
+        name: String,
+        crew: Arc<Crew>,
+    ) -> io::Result<Channel> {
         let idle = epoll::create(CreateFlags::CLOEXEC)?;
         let events = EventFlags::IN | EventFlags::EXCLUSIVE;
         epoll::add(&idle, &device, EventData::new_u64(0), events)?;
+        crew.join();
         Ok(Channel {
             device,
             idle,
+            crew,
             longest,
             name,
             over: AtomicBool::new(false),
@@ -92,14 +106,39 @@ impl Channel {
         match came {
             Ok(len) => {
                 asked.message.len = len;
+                inner.in_a_row += 1;
+                if inner.in_a_row > Inner::ALONE {
+                    self.crew.call();
+                }
                 return Ok(Some(asked));
             }
-            Err(Errno::AGAIN) => {}
-            Err(Errno::NODEV) => self.over.store(true, Ordering::Release),
-            Err(error) => return Err(error.into()),
+            Err(Errno::AGAIN) => inner.in_a_row = 0,
+            Err(Errno::NODEV) => {
+                self.over.store(true, Ordering::Release);
+                self.crew.end();
+            }
+            Err(error) => {
+                // Nobody comes here any more.
+                self.crew.end();
+                return Err(error.into());
+            }
         }
         inner.spare.push(asked);
         Ok(None)
+    }
+
+    /// Says whether there was nothing for `time`.
+    fn wait_at_device(&self, time: Option<Duration>) -> io::Result<bool> {
+        let time = time.map(|time| Timespec {
+            tv_sec: time.as_secs() as _,
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        let mut event = [MaybeUninit::uninit()];
+        match epoll::wait(&self.idle, &mut event, time.as_ref()) {
+            Ok((there, _)) => Ok(there.is_empty()),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -146,7 +185,7 @@ impl Ring for Channel {
         let mut inner = self.inner();
         inner.next = self.read(&mut inner)?;
         let there = inner.next.is_some();
-        let idle = (inner.spare.len() > 1).then_some(Inner::IDLE);
+        let time = (inner.spare.len() > 1).then_some(Inner::IDLE);
         drop(inner);
         if there || self.is_over() {
             return Ok(there);
@@ -154,15 +193,15 @@ impl Ring for Channel {
         if !wait {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let mut event = [MaybeUninit::uninit()];
-        match epoll::wait(&self.idle, &mut event, idle.as_ref()) {
-            Ok(([], _)) => {
-                self.inner().spare.truncate(1);
-                Ok(true)
-            }
-            Ok(_) | Err(Errno::INTR) => Ok(true),
-            Err(error) => Err(error.into()),
+        let idle = match self.crew.sleep(time) {
+            Slept::Not => self.wait_at_device(time)?,
+            Slept::Called => false,
+            Slept::Enough => true,
+        };
+        if idle {
+            self.inner().spare.truncate(1);
         }
+        Ok(true)
     }
 
     /// The device is its own bell.
@@ -250,7 +289,7 @@ mod tests {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (kernel, device) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let channel = Channel::new(device, 4096, "test".into()).unwrap();
+        let channel = Channel::new(device, 4096, "test".into(), Arc::default()).unwrap();
         let spare = || channel.inner().spare.len();
         for _ in 0..20 {
             rustix::io::write(&kernel, b"request").unwrap();

@@ -4,6 +4,7 @@
 //! Sources: Linux `fs/fuse/dev.c`, `fs/fuse/inode.c` (mount options), fuse(4); fusermount3(1).
 
 mod channel;
+mod crew;
 mod files;
 mod mount;
 

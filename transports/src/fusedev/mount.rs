@@ -5,12 +5,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{getgid, getuid};
 
+use super::crew::Crew;
 use super::{Channel, Files};
 
 /// How a tree is mounted.
@@ -35,6 +37,7 @@ impl MountOptions {
 pub struct Mount {
     device: OwnedFd,
     at: PathBuf,
+    crew: Arc<Crew>,
     /// fusermount3 has mounted it, and takes it away.
     by_helper: bool,
 }
@@ -54,6 +57,7 @@ impl Mount {
         Ok(Mount {
             device,
             at,
+            crew: Arc::default(),
             by_helper,
         })
     }
@@ -61,7 +65,8 @@ impl Mount {
     /// Another descriptor to take its requests from, of up to `longest` bytes each.
     pub fn channel(&self, longest: usize) -> io::Result<Channel> {
         let device = sys::fuse::clone_device(self.device.as_fd())?;
-        Channel::new(device, longest, self.at.display().to_string())
+        let name = self.at.display().to_string();
+        Channel::new(device, longest, name, self.crew.clone())
     }
 
     /// Where its kernel is told of files that it may read and write by itself.

@@ -1,0 +1,140 @@
+//! Which of a mount's threads wait for requests.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The threads of a mount. While one is awake who looks for requests, the others sleep here, and not at the device: there a request would wake one of
+/// them each time, to find that who is awake has it. They are called when there is more to do than for one, and then stay awake for a while.
+#[derive(Default)]
+pub(super) struct Crew {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    members: usize,
+    asleep: usize,
+    /// How many of those that were asleep have been called, and have not seen it yet.
+    called: usize,
+    /// Nobody sleeps until then.
+    busy: Option<Instant>,
+    over: bool,
+}
+
+/// How it was to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slept {
+    /// Not at all: nobody else is awake, there is much to do, or the mount is gone.
+    Not,
+    /// Until called.
+    Called,
+    /// For as long as was asked for.
+    Enough,
+}
+
+impl Crew {
+    /// How long there is more to do than for one, as a rule, once there was: two programs that ask one after the other do not always ask at once.
+    const BUSY: Duration = Duration::from_millis(10);
+
+    /// One more, who is awake.
+    pub(super) fn join(&self) {
+        self.state().members += 1;
+    }
+
+    /// Sleeps until called, for `time` at most. Who does not looks for requests.
+    pub(super) fn sleep(&self, time: Option<Duration>) -> Slept {
+        let mut state = self.state();
+        let busy = state.busy.is_some_and(|until| Instant::now() < until);
+        if state.over || busy || state.members - state.asleep <= 1 {
+            return Slept::Not;
+        }
+        state.asleep += 1;
+        let sleeps = |state: &mut State| state.called == 0 && !state.over;
+        let mut state = match time {
+            None => self.bell.wait_while(state, sleeps).expect(POISON),
+            Some(time) => {
+                let slept = self.bell.wait_timeout_while(state, time, sleeps);
+                slept.expect(POISON).0
+            }
+        };
+        if state.called > 0 {
+            state.called -= 1;
+            return Slept::Called;
+        }
+        state.asleep -= 1;
+        match state.over {
+            true => Slept::Not,
+            false => Slept::Enough,
+        }
+    }
+
+    /// Has one more awake, if any sleeps, and all who are for a while.
+    pub(super) fn call(&self) {
+        let mut state = self.state();
+        state.busy = Some(Instant::now() + Crew::BUSY);
+        if state.asleep > 0 {
+            state.asleep -= 1;
+            state.called += 1;
+            self.bell.notify_one();
+        }
+    }
+
+    /// Nobody sleeps from now on.
+    pub(super) fn end(&self) {
+        self.state().over = true;
+        self.bell.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect(POISON)
+    }
+}
+
+const POISON: &str = "no panic holds it";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::{scope, sleep};
+
+    #[test]
+    fn the_last_who_is_awake_does_not_sleep() {
+        let crew = Crew::default();
+        crew.join();
+        assert_eq!(crew.sleep(None), Slept::Not);
+        crew.join();
+        scope(|threads| {
+            let other = threads.spawn(|| crew.sleep(None));
+            while crew.state().asleep == 0 {
+                sleep(Duration::from_millis(1));
+            }
+            assert_eq!(crew.sleep(None), Slept::Not);
+            crew.call();
+            assert_eq!(other.join().unwrap(), Slept::Called);
+        });
+        let short = Some(Duration::from_millis(1));
+        crew.state().busy = Some(Instant::now() + Duration::from_secs(3600));
+        assert_eq!(crew.sleep(short), Slept::Not, "there is much to do");
+        crew.state().busy = Some(Instant::now());
+        assert_eq!(crew.sleep(short), Slept::Enough, "the other is awake now");
+        assert_eq!(crew.state().asleep, 0);
+    }
+
+    #[test]
+    fn at_the_end_all_are_awake() {
+        let crew = Crew::default();
+        (0..3).for_each(|_| crew.join());
+        scope(|threads| {
+            let all: Vec<_> = (0..2).map(|_| threads.spawn(|| crew.sleep(None))).collect();
+            while crew.state().asleep < 2 {
+                sleep(Duration::from_millis(1));
+            }
+            crew.end();
+            for one in all {
+                assert_eq!(one.join().unwrap(), Slept::Not);
+            }
+        });
+        assert_eq!(crew.sleep(None), Slept::Not);
+    }
+}
