@@ -23,7 +23,7 @@ impl Poller {
     const FIRST: Duration = Duration::from_micros(5);
 
     /// Giving way takes longer only if someone took the processor. Who did may have been the one that asks next.
-    const GAVE_WAY: Duration = Duration::from_micros(2);
+    const GAVE_WAY: Duration = Duration::from_micros(8);
 
     /// How often not to look after that; twice as often each time, until looking has paid.
     const REST: u32 = 16;
