@@ -47,6 +47,7 @@ impl Tool {
     pub(crate) const MKFS_EROFS: Tool =
         Tool::of("mkfs.erofs", &["mkfs.erofs"], "apt-get install erofs-utils");
     pub(crate) const FIO: Tool = Tool::of("fio", &["fio"], "apt-get install fio");
+    pub(crate) const BINDFS: Tool = Tool::of("bindfs", &["bindfs"], "apt-get install bindfs");
     pub(crate) const STRACE: Tool = Tool::of("strace", &["strace"], "apt-get install strace");
     pub(crate) const OPENSSL: Tool = Tool::of("openssl", &["openssl"], "apt-get install openssl");
     pub(crate) const MOUNT_NFS: Tool =

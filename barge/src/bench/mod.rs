@@ -9,6 +9,7 @@ mod coalescing;
 mod guest;
 mod image;
 mod kept;
+mod mount;
 mod mounted;
 mod network;
 mod nfs;
@@ -42,8 +43,8 @@ use crate::{Done, Failure};
 pub(crate) struct BenchArgs {
     /// Which table
     table: Table,
-    /// Of replay: the calls, and on what they are made. Of show: what --json has written
-    #[arg(value_names = ["FILE", "SOURCE"], num_args = 0..=2)]
+    /// Of replay: the calls, and on what they are made. Of show: what --json has written, and of a later run, whose tables stand in for the first one's
+    #[arg(value_names = ["FILE", "SOURCE|LATER"], num_args = 0..=2)]
     files: Vec<String>,
     /// Of replay: make calls when they were made, not as fast as it goes
     #[arg(long)]
@@ -93,6 +94,8 @@ enum Table {
     Image,
     /// `barge mount` of a 9P server that is 1 ms away, with and without a directory for copies (cache_dir=); needs root
     Kept,
+    /// `barge mount` of a directory, beside bindfs; needs root
+    Mount,
     /// NFS over loopback TCP, beside nfs-ganesha
     Nfs,
     /// Node.js from an image in an object store that is 20 ms away, with and without a trace
@@ -103,7 +106,7 @@ enum Table {
     Readplus,
     /// Calls that were written down (`barge serve --record-calls`) on any source: replay FILE SOURCE
     Replay,
-    /// A report again, of what --json has written: show FILE
+    /// A report again, of what --json has written: show FILE [LATER]
     Show,
     /// virtiofs without a virtual machine, beside virtiofsd
     Virtiofs,
@@ -166,6 +169,7 @@ impl Table {
             Table::Coalescing => coalescing::run(args)?,
             Table::Image => image::run(args)?,
             Table::Kept => kept::run(args)?,
+            Table::Mount => mount::run(args)?,
             Table::Nfs => nfs::run(args)?,
             Table::Objects => image::far::run(args)?,
             Table::Pack => pack::run(args)?,
@@ -194,10 +198,14 @@ fn run_replay(args: &BenchArgs) -> Done {
 }
 
 fn run_show(args: &BenchArgs) -> Done {
-    let [file] = args.files.as_slice() else {
-        return Err(Failure::usage("show: expected FILE"));
+    let mut report = match args.files.first() {
+        Some(file) => report::shape::read(file.as_ref())?,
+        None => return Err(Failure::usage("show: expected FILE")),
     };
-    args.outputs.give(&report::shape::read(file.as_ref())?)?;
+    if let Some(later) = args.files.get(1) {
+        report = report.renewed(report::shape::read(later.as_ref())?);
+    }
+    args.outputs.give(&report)?;
     Ok(ExitCode::SUCCESS)
 }
 

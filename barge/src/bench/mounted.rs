@@ -1,11 +1,13 @@
 //! A mount that lasts as long as it is measured.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::process::Process;
+use super::process::{Process, wait_until};
 
 /// Gone when dropped.
 pub(super) struct Mounted {
@@ -27,6 +29,23 @@ impl Mounted {
             .arg(&at);
         let process = Process::ready(&mut command).map_err(|failure| failure.message)?;
         Ok(Mounted { at, process })
+    }
+
+    /// What `process`, which is another's, is about to mount at the directory `at`.
+    pub(super) fn by(process: Process, at: PathBuf) -> Result<Mounted, String> {
+        let mounted = Mounted { at, process };
+        let device = |path: &Path| Some(path.metadata().ok()?.dev());
+        let above = mounted.at.parent().and_then(device);
+        let is_there =
+            || device(&mounted.at).is_some_and(|own| above.is_some_and(|above| own != above));
+        match wait_until(Duration::from_secs(5), is_there) {
+            true => Ok(mounted),
+            false => Err(format!("{}: nothing is mounted", mounted.at.display())),
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// Ends it as its user would, and waits for that: what it keeps is written.

@@ -318,6 +318,7 @@ fn peers(machine: &Machine) -> Vec<Finding> {
             "table coalescing",
             "table coalescing cannot be had",
         ),
+        (&Tool::BINDFS, "table mount", "table mount has no peer"),
         (
             &Tool::STRACE,
             "system calls are counted",

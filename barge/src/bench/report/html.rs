@@ -231,12 +231,13 @@ fn section(page: &mut String, report: &Report, entry: &Entry) {
 }
 
 fn measured(page: &mut String, entry: &Entry, table: &Table) {
+    let (command, made) = entry.origin();
     let _ = writeln!(
         page,
-        "<h2>{}</h2>\n<p class=\"soft\">barge bench {}, {}</p>",
+        "<h2>{}</h2>\n<p class=\"soft\">{}, {}</p>",
         escaped(&table.title),
-        escaped(&entry.name),
-        minutes(entry.seconds)
+        escaped(&command),
+        escaped(&made)
     );
     let sized = table.rows.iter().map(|row| {
         let (group, last) = row.name.rsplit_once(", ")?;

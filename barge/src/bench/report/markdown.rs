@@ -28,13 +28,8 @@ pub(super) fn of(report: &Report) -> String {
         let _ = write!(text, "## {}\n\n", plain(&entry.name));
         let _ = match &entry.outcome {
             Outcome::Measured(table) => {
-                let _ = write!(
-                    text,
-                    "{} (`barge bench {}`, {})\n\n",
-                    plain(&table.title),
-                    entry.name,
-                    minutes(entry.seconds)
-                );
+                let (command, made) = entry.origin();
+                let _ = write!(text, "{} (`{command}`, {made})\n\n", plain(&table.title));
                 figures(&mut text, table);
                 Ok(())
             }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::html::minutes;
 use super::machine::Machine;
 use crate::Failure;
 
@@ -20,6 +21,25 @@ pub(in crate::bench) struct Report {
 }
 
 impl Report {
+    /// With what a later run has measured in place of its own, and what it has not behind that.
+    pub(in crate::bench) fn renewed(mut self, later: Report) -> Report {
+        let again = Again {
+            command: later.command,
+            began: later.began,
+        };
+        for mut entry in later.tables {
+            if !matches!(entry.outcome, Outcome::Measured(_)) {
+                continue;
+            }
+            entry.again.get_or_insert_with(|| again.clone());
+            match self.tables.iter_mut().find(|own| own.name == entry.name) {
+                Some(own) => *own = entry,
+                None => self.tables.push(entry),
+            }
+        }
+        self
+    }
+
     /// What keeps its figures from being worth much.
     pub(super) fn warning(&self) -> Option<&'static str> {
         let quick = self.command.contains(" --quick");
@@ -42,7 +62,28 @@ pub(in crate::bench) struct Entry {
     /// What `barge bench` calls it.
     pub(in crate::bench) name: String,
     pub(in crate::bench) seconds: f64,
+    /// What has measured it, if that was not the report's own run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::bench) again: Option<Again>,
     pub(in crate::bench) outcome: Outcome,
+}
+
+/// A later run: its command, and when it began.
+#[derive(Clone, Serialize, Deserialize)]
+pub(in crate::bench) struct Again {
+    command: String,
+    began: String,
+}
+
+impl Entry {
+    /// The command that makes it again, and what there is to say of its making.
+    pub(super) fn origin(&self) -> (String, String) {
+        let took = minutes(self.seconds);
+        match &self.again {
+            None => (format!("barge bench {}", self.name), took),
+            Some(again) => (again.command.clone(), format!("{took}, {}", again.began)),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -34,6 +34,7 @@ fn report(name: &str, peer: &str, rows: Vec<Row>) -> Report {
     let entry = |name: &str, outcome| Entry {
         name: name.into(),
         seconds: 2.0,
+        again: None,
         outcome,
     };
     let failed = vec!["peer, other: it fell".into()];
@@ -61,6 +62,24 @@ fn small() -> Report {
         row("same", "MB/s", &[10.0, 12.0], &[11.0, 13.0]),
     ];
     report("9p", "peer", rows)
+}
+
+#[test]
+fn what_a_later_run_has_measured_stands_in_for_what_was() {
+    let later = Report {
+        command: "barge bench third --runs 7".into(),
+        began: "2026-02-02T00:00:00Z".into(),
+        ..report("third", "peer", vec![row("read", "op/s", &[7.0], &[1.0])])
+    };
+    let text = markdown::of(&small().renewed(later));
+    for part in [
+        "## 9p\n\ntable (`barge bench 9p`, 2 s)",
+        "## other\n\nFailed: it fell",
+        "## third\n\ntable (`barge bench third --runs 7`, 2 s, 2026-02-02T00:00:00Z)",
+        "`barge bench all` (barge 0, 2026-01-01T00:00:00Z",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }
 
 #[test]

@@ -38,6 +38,7 @@ const TOOLS: &[&Tool] = &[
     &Tool::MKSQUASHFS,
     &Tool::MKFS_EROFS,
     &Tool::FIO,
+    &Tool::BINDFS,
     &Tool::STRACE,
     &Tool::OPENSSL,
     &Tool::MOUNT_NFS,

@@ -1,0 +1,237 @@
+//! The table `mount`: `barge mount` of a directory beside bindfs, which mounts one as well. The kernel has nothing of it and asks for all: what is
+//! measured is what a request costs.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Advice, fadvise};
+
+use super::BenchArgs;
+use super::mounted::Mounted;
+use super::physical::Physical;
+use super::place::{CONTENTS, DATA, FILES, MANY, Place, file_name};
+use super::process::Process;
+use super::report::Results;
+use super::rounds::{Cell, Done, measure_all};
+use crate::Failure;
+use crate::tools::Tool;
+
+/// What is measured, by so many programs at once.
+const WORKS: [(Work, &[usize]); 5] = [
+    (Work::Stat, &[1, 2, 4]),
+    (Work::SmallFile, &[1, 4]),
+    (Work::Create, &[1, 4]),
+    (Work::ReadSmall, &[1, 2, 4]),
+    (Work::ReadLarge, &[1, 4]),
+];
+
+/// What a program does over and over.
+#[derive(Clone, Copy)]
+enum Work {
+    Stat,
+    /// Opens a small file, reads and closes it.
+    SmallFile,
+    /// Makes a file, writes, closes and removes it.
+    Create,
+    /// 4 KiB from anywhere in a file.
+    ReadSmall,
+    /// The next 1 MiB of a file.
+    ReadLarge,
+}
+
+struct Load {
+    work: Work,
+    programs: usize,
+}
+
+/// A program.
+struct Client {
+    root: PathBuf,
+    /// Which of so many it is: each has pages and files of its own.
+    number: usize,
+    programs: usize,
+    file: File,
+    buffer: Vec<u8>,
+}
+
+pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("bench mount mounts: it takes user 0"));
+    }
+    let place = Place::make(args)?;
+    let mut notes = vec![
+        args.note(&place),
+        "barge: cache=none; bindfs: --multithreaded, and what it says of names and attributes holds for no time. What both say of contents is kept by \
+         nobody until it is read again"
+            .into(),
+    ];
+    let mut missing = Vec::new();
+    let mut servers = vec![("barge".to_owned(), barge(&place)?)];
+    let bindfs = bindfs(&place)?;
+    let peers = bindfs.iter().map(|_| servers.len()).collect();
+    match bindfs {
+        Some(bindfs) => servers.push(("bindfs".into(), bindfs)),
+        None => missing.push(Tool::BINDFS.is_missing()),
+    }
+    let loads: Vec<_> = loads(args).collect();
+    let rows = measure_all(args, &servers, &loads, &place.run, &mut notes)?;
+    Ok(Results {
+        title: "a directory mounted by FUSE".into(),
+        notes,
+        missing,
+        servers: servers.into_iter().map(|(name, _)| name).collect(),
+        peers,
+        limit: None,
+        rows,
+    })
+}
+
+fn barge(place: &Place) -> Result<Mounted, Failure> {
+    let program = std::env::current_exe().map_err(Failure::new)?;
+    let (source, at) = (place.share.display().to_string(), place.run.join("barge"));
+    Mounted::new(Command::new(program), &source, "cache=none", at).map_err(Failure::new)
+}
+
+/// Nothing if it is not installed.
+fn bindfs(place: &Place) -> Result<Option<Mounted>, Failure> {
+    let at = place.run.join("bindfs");
+    fs::create_dir_all(&at).map_err(Failure::new)?;
+    let mut command = Command::new(Tool::BINDFS.name);
+    command
+        .args(["-f", "--multithreaded", "-o"])
+        .arg("attr_timeout=0,entry_timeout=0,negative_timeout=0")
+        .args([&place.share, &at]);
+    let Some(process) = Process::start(&mut command) else {
+        return Ok(None);
+    };
+    Mounted::by(process, at).map(Some).map_err(Failure::new)
+}
+
+fn loads(args: &BenchArgs) -> impl Iterator<Item = Load> {
+    let all = WORKS
+        .into_iter()
+        .flat_map(|(work, counts)| counts.iter().map(move |&programs| Load { work, programs }));
+    all.filter(|load| args.wants(&load.name()))
+}
+
+impl Work {
+    fn name(self) -> &'static str {
+        match self {
+            Work::Stat => "stat",
+            Work::SmallFile => "open+read+close",
+            Work::Create => "create+write+close+unlink",
+            Work::ReadSmall => "4 KiB random read",
+            Work::ReadLarge => "1 MiB sequential read",
+        }
+    }
+}
+
+impl Cell<Mounted> for Load {
+    type Client = Client;
+
+    fn name(&self) -> String {
+        match self.programs {
+            1 => self.work.name().into(),
+            many => format!("{}, {many} programs", self.work.name()),
+        }
+    }
+
+    fn unit(&self) -> (&'static str, f64) {
+        match self.work {
+            Work::ReadLarge => ("MB/s", LARGE as f64 / 1e6),
+            _ => ("op/s", 1.0),
+        }
+    }
+
+    fn connect(&self, mounted: &Mounted) -> Result<Vec<Client>, String> {
+        let clients = (0..self.programs)
+            .map(|number| Client::new(mounted.path(), number, self.programs))
+            .collect::<io::Result<Vec<_>>>();
+        clients.map_err(|error| format!("{}: {error}", mounted.path().display()))
+    }
+
+    fn pid(&self, mounted: &Mounted, _: &Client) -> u32 {
+        mounted.pid()
+    }
+
+    fn run(&self, client: &mut Client, time: Duration, most: usize) -> Done {
+        let began = Instant::now();
+        let mut done = 0;
+        while done < most && began.elapsed() < time {
+            let step = client.step(self.work, done);
+            step.map_err(|error| vfs::Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+            done += 1;
+        }
+        Ok((done, began.elapsed()))
+    }
+
+    fn counted(&self) -> Option<usize> {
+        (self.programs == 1).then_some(500)
+    }
+
+    fn limit(&self) -> Option<Physical> {
+        None
+    }
+}
+
+const SMALL: usize = 4 << 10;
+const LARGE: usize = 1 << 20;
+
+/// Pages that are read one after the other are so many apart: each is read once, and none where the kernel would look ahead.
+const STRIDE: usize = 7919;
+
+impl Client {
+    fn new(root: &Path, number: usize, programs: usize) -> io::Result<Client> {
+        let file = File::open(root.join(DATA.0))?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+        Ok(Client {
+            root: root.to_owned(),
+            number,
+            programs,
+            file,
+            buffer: vec![0; LARGE],
+        })
+    }
+
+    /// Does it the next time.
+    fn step(&mut self, work: Work, done: usize) -> io::Result<()> {
+        let next = done * self.programs + self.number;
+        let small = || self.root.join(MANY).join(file_name(next % FILES));
+        match work {
+            Work::Stat => small().symlink_metadata().map(drop),
+            Work::SmallFile => {
+                let got = File::open(small())?.read_at(&mut self.buffer, 0)?;
+                check(got, CONTENTS)
+            }
+            Work::Create => {
+                let path = self.root.join(format!("made-{}", self.number));
+                File::create_new(&path)?.write_all(&self.buffer[..CONTENTS])?;
+                fs::remove_file(path)
+            }
+            Work::ReadSmall => self.read(next * STRIDE, SMALL),
+            Work::ReadLarge => self.read(next, LARGE),
+        }
+    }
+
+    /// Reads the `number`th piece of `size` bytes, from the first on again behind the last.
+    fn read(&mut self, number: usize, size: usize) -> io::Result<()> {
+        let pieces = DATA.1 as usize / size;
+        if size == LARGE && number % pieces < self.programs {
+            fadvise(&self.file, 0, None, Advice::DontNeed)?;
+        }
+        let at = (number % pieces * size) as u64;
+        let got = self.file.read_at(&mut self.buffer[..size], at)?;
+        check(got, size)
+    }
+}
+
+fn check(got: usize, wanted: usize) -> io::Result<()> {
+    match got == wanted {
+        true => Ok(()),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
