@@ -104,9 +104,9 @@ enum Table {
     Pack,
     /// Files of data and holes by each version of NFS, with READ_PLUS and without; needs root
     Readplus,
-    /// Calls that were written down (`barge serve --record-calls`) on any source: replay FILE SOURCE
+    /// Calls that were written down (`barge serve --record-calls`) on any source: `replay FILE SOURCE`
     Replay,
-    /// A report again, of what --json has written: show FILE [LATER]
+    /// A report again, of what --json has written: `show FILE [LATER]`
     Show,
     /// virtiofs without a virtual machine, beside virtiofsd
     Virtiofs,
