@@ -24,6 +24,8 @@ struct Slot<K, V> {
     value: V,
     /// Asked for since the hand last came by, or since the others were forgotten.
     used: bool,
+    /// Put in since the others were forgotten.
+    fresh: bool,
 }
 
 const SHARDS: usize = 16;
@@ -70,9 +72,12 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         self.retain_slots(|slot| keep(&slot.key, &slot.value));
     }
 
-    /// Forgets all that nobody has asked for since it was last called.
+    /// Forgets all that nobody has put in or asked for since it was last called.
     pub(crate) fn forget_unused(&self) {
-        self.retain_slots(|slot| std::mem::take(&mut slot.used));
+        self.retain_slots(|slot| {
+            let used = std::mem::take(&mut slot.used);
+            std::mem::take(&mut slot.fresh) || used
+        });
     }
 
     fn retain_slots(&self, mut keep: impl FnMut(&mut Slot<K, V>) -> bool) {
@@ -100,12 +105,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<K: Hash + Eq + Clone, V> Shard<K, V> {
     fn put(&mut self, key: K, value: V) -> Option<Slot<K, V>> {
-        let slot = Slot {
+        let mut slot = Slot {
             key: key.clone(),
             value,
             used: false,
+            fresh: true,
         };
         if let Some(&at) = self.index.get(&key) {
+            slot.used = self.slots[at].used;
             return Some(std::mem::replace(&mut self.slots[at], slot));
         }
         if self.slots.len() < self.most {
@@ -163,11 +170,13 @@ mod tests {
         let cache = Cache::new(SHARDS * 4);
         cache.put(1u32, ());
         cache.put(2, ());
-        assert_eq!(cache.get(&1), Some(()));
+        cache.forget_unused();
+        assert_eq!(cache.get(&1), Some(()), "put in just before");
         cache.forget_unused();
         assert_eq!((cache.get(&2), cache.get(&1)), (None, Some(())));
         cache.forget_unused();
         assert_eq!(cache.get(&1), Some(()), "asked for in between");
+        cache.put(1, ());
         cache.forget_unused();
         cache.forget_unused();
         assert_eq!(cache.get(&1), None);
