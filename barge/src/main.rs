@@ -85,5 +85,12 @@ impl Failure {
     }
 }
 
+/// As it is told beside other troubles.
+impl From<Failure> for String {
+    fn from(failure: Failure) -> String {
+        failure.message
+    }
+}
+
 /// What a command ends with.
 type Done = Result<ExitCode, Failure>;

@@ -4,14 +4,13 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::BenchArgs;
 use super::mounted::Mounted;
 use super::place::{MANY, Place, file_name, forget, read, write_data};
-use super::process::{Process, free_port};
+use super::process::{Process, free_port, needs_root, this_program};
 use super::relay::Relay;
 use super::report::{Results, Row};
 use super::rounds::Turns;
@@ -52,9 +51,7 @@ struct Bed {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Failure::new("bench kept mounts: it takes user 0"));
-    }
+    needs_root("bench kept mounts")?;
     let args = &args.seldom(3);
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::below(parent)?;
@@ -181,7 +178,7 @@ impl Bed {
                 Column::Plain => "ro,cache=mmap".into(),
                 Column::Kept => format!("ro,cache=mmap,cache_dir={}", copies.display()),
             };
-            let barge = Command::new(std::env::current_exe().map_err(told)?);
+            let barge = this_program()?;
             let mounted = Mounted::new(barge, &self.url, &options, self.place.run.join("mounted"))?;
             *rate = what.read(mounted.path()).map_err(told)?;
             mounted.end()?;

@@ -1,5 +1,5 @@
-//! The table `mount`: `barge mount` of a directory beside bindfs, which mounts one as well. The kernel has nothing of it and asks for all: what is
-//! measured is what a request costs.
+//! The table `mount`: `barge mount` of a directory beside bindfs, which mounts one as well. The kernel has nothing of names and attributes and asks for
+//! all: what is measured is what a request costs. What files have it reads by itself from barge's (passthrough), and asks bindfs for.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use super::BenchArgs;
 use super::mounted::Mounted;
 use super::physical::Physical;
 use super::place::{CONTENTS, DATA, FILES, MANY, Place, file_name};
-use super::process::Process;
+use super::process::{Process, needs_root, this_program};
 use super::report::Results;
 use super::rounds::{Cell, Done, measure_all};
 use crate::Failure;
@@ -59,14 +59,12 @@ struct Client {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Failure::new("bench mount mounts: it takes user 0"));
-    }
+    needs_root("bench mount mounts")?;
     let place = Place::make(args)?;
     let mut notes = vec![
         args.note(&place),
-        "barge: cache=none; bindfs: --multithreaded, and what it says of names and attributes holds for no time. What both say of contents is kept by \
-         nobody until it is read again"
+        "barge: cache=none; bindfs: --multithreaded, and what it says of names and attributes holds for no time. Contents the kernel reads by itself \
+         from barge's files (passthrough), and asks bindfs for"
             .into(),
     ];
     let mut missing = Vec::new();
@@ -91,9 +89,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
 }
 
 fn barge(place: &Place) -> Result<Mounted, Failure> {
-    let program = std::env::current_exe().map_err(Failure::new)?;
     let (source, at) = (place.share.display().to_string(), place.run.join("barge"));
-    Mounted::new(Command::new(program), &source, "cache=none", at).map_err(Failure::new)
+    Mounted::new(this_program()?, &source, "cache=none", at).map_err(Failure::new)
 }
 
 /// Nothing if it is not installed.
@@ -181,7 +178,7 @@ impl Cell<Mounted> for Load {
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 1 << 20;
 
-/// Pages that are read one after the other are so many apart: each is read once, and none where the kernel would look ahead.
+/// Pages that are read one after the other are so many apart: none is where the kernel would look ahead.
 const STRIDE: usize = 7919;
 
 impl Client {

@@ -27,7 +27,7 @@ impl Mounted {
         command
             .args(["mount", "-f", source, "-o", options])
             .arg(&at);
-        let process = Process::ready(&mut command).map_err(|failure| failure.message)?;
+        let process = Process::ready(&mut command)?;
         Ok(Mounted { at, process })
     }
 

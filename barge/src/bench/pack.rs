@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::BenchArgs;
 use super::image::tree::Runtime;
 use super::place::Place;
-use super::process::{call, children_time};
+use super::process::{call, children_time, this_program};
 use super::report::{Results, Row};
 use crate::Failure;
 use crate::tools::{Tool, find};
@@ -242,7 +242,10 @@ impl Column {
     /// What is run, or what brings it. `BARGE_MKFS_EROFS` may name another mkfs.erofs, such as one that is newer than the system's.
     fn program(self) -> Result<PathBuf, String> {
         let tool = match self {
-            Column::Barge => return std::env::current_exe().map_err(|error| error.to_string()),
+            Column::Barge => {
+                let program = this_program()?;
+                return Ok(program.get_program().into());
+            }
             Column::Erofs | Column::ErofsDense => {
                 if let Some(program) = std::env::var_os("BARGE_MKFS_EROFS") {
                     return Ok(program.into());

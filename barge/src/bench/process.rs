@@ -21,8 +21,7 @@ impl Process {
 
     /// This very program, serving `dir` with `options`.
     pub(super) fn barge(dir: &Path, options: &[&str]) -> Result<Process, Failure> {
-        let program = std::env::current_exe().map_err(Failure::new)?;
-        let mut command = Command::new(program);
+        let mut command = this_program()?;
         Process::ready(command.arg("serve").args(options).arg(dir))
     }
 
@@ -64,6 +63,20 @@ impl Drop for Process {
         // None keeps what a kill could lose; an error means it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// This very program, without arguments.
+pub(super) fn this_program() -> Result<Command, Failure> {
+    let program = std::env::current_exe();
+    program.map(Command::new).map_err(Failure::new)
+}
+
+/// Refuses whoever is not user 0, for `what` takes that.
+pub(super) fn needs_root(what: &str) -> Result<(), Failure> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(Failure::new(format!("{what}: it takes user 0"))),
     }
 }
 

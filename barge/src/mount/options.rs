@@ -329,7 +329,7 @@ mod tests {
     ) -> Result<Settled, String> {
         let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
         let source: Source = source.parse()?;
-        settle(&options?, &source, overlaid, sloppy).map_err(|failure| failure.message)
+        settle(&options?, &source, overlaid, sloppy).map_err(String::from)
     }
 
     /// Whether the kernel is to read and write by itself.

@@ -4,7 +4,7 @@
 mod job;
 mod limit;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use self::job::{JOBS, Job, Writers};
@@ -13,7 +13,7 @@ use super::BenchArgs;
 use super::mounted::Mounted;
 use super::network::Network;
 use super::place::Place;
-use super::process::{Process, free_port};
+use super::process::{Process, free_port, needs_root, this_program};
 use super::relay::Relay;
 use super::report::{Results, Row, Summary};
 use super::rounds::Turns;
@@ -151,10 +151,7 @@ impl Sizes {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
-    if !rustix::process::geteuid().is_root() {
-        let why = "bench coalescing mounts, and makes a network: it takes user 0";
-        return Err(Failure::new(why));
-    }
+    needs_root("bench coalescing mounts, and makes a network")?;
     if find(Tool::FIO.name).is_none() {
         return Err(Failure::new(Tool::FIO.is_missing()));
     }
@@ -309,7 +306,7 @@ fn measure(
         column => Some(served.mount(column, &place.run, sizes)?),
     };
     let below = mounted.as_ref().map_or(&*place.share, Mounted::path);
-    // As late as can be: see what it says of memory.
+    // As late as can be: see `place::forget`.
     job.prepare(&place.share, sizes.file)?;
     job.forget(&place.share)?;
     if served.paged.is_none() && mounted.is_some() {
@@ -322,9 +319,8 @@ impl Served {
     fn start(way: Way, place: &Place) -> Result<Served, String> {
         /// Stands for the port in a source's URL.
         const PORT: &str = "{port}";
-        let failed = |failure: Failure| failure.message;
         let path = place.run.join("socket").display().to_string();
-        let port = free_port().map_err(failed)?;
+        let port = free_port()?;
         let (nine, tcp) = ("--9p".to_owned(), format!("tcp:127.0.0.1:{port}"));
         let (serve, url) = match way {
             Way::Unix => (
@@ -361,7 +357,7 @@ impl Served {
             false => {
                 let mut command = barge(network.as_ref())?;
                 command.arg("serve").args(serve).arg(&place.share);
-                Some(Process::ready(&mut command).map_err(failed)?)
+                Some(Process::ready(&mut command)?)
             }
         };
         let relay = match way {
@@ -416,12 +412,12 @@ impl Served {
 
 /// This very program, in a network.
 fn barge(network: Option<&Network>) -> Result<Command, String> {
-    let program: PathBuf = std::env::current_exe().map_err(|error| error.to_string())?;
+    let program = this_program()?;
     Ok(match network {
-        None => Command::new(program),
+        None => program,
         Some(network) => {
             let mut command = network.command();
-            command.arg(program);
+            command.arg(program.get_program());
             command
         }
     })

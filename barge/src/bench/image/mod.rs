@@ -18,7 +18,7 @@ use self::mounts::{Column, Mounted, Stored, What};
 use self::tree::{Program, Runtime};
 use super::BenchArgs;
 use super::place::Place;
-use super::process::call;
+use super::process::{call, needs_root};
 use super::report::{Results, Row, Summary};
 use super::rounds::Turns;
 use crate::Failure;
@@ -60,11 +60,7 @@ const FIGURES: [(&str, &str); 6] = [
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let args = &args.seldom(3);
-    if !rustix::process::geteuid().is_root() {
-        return Err(Failure::new(
-            "bench image makes a file system on a loop device, and mounts: it takes user 0",
-        ));
-    }
+    needs_root("bench image makes a file system on a loop device, and mounts")?;
     let place = Place::below(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
     let mut notes = vec![format!(
         "{} runs each, alternating, after one to warm up; the images and the tree of 'disk' are on an ext4 on a loop device below {}, \

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
-use super::super::process::call;
+use super::super::process::{call, this_program};
 use crate::tools::{Tool, find};
 
 /// By what a tree is mounted, in the order of the table.
@@ -150,11 +150,6 @@ impl Stored {
         }
         Ok(())
     }
-}
-
-pub(super) fn this_program() -> Result<Command, String> {
-    let program = std::env::current_exe();
-    Ok(Command::new(program.map_err(|error| error.to_string())?))
 }
 
 fn barge(image: &Path, at: &Path, options: &[&str]) -> Result<(), String> {

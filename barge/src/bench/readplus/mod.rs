@@ -17,6 +17,7 @@ use super::network::Network;
 use super::nfs::servers::{self, Server};
 use super::physical::{BARE, Exchange, Physical};
 use super::place::Place;
+use super::process::needs_root;
 use super::report::{Results, Row};
 use super::rounds::{self, Done, alternate, count_calls};
 use crate::Failure;
@@ -58,11 +59,7 @@ struct Reader {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Failure::new(
-            "bench readplus makes file systems on loop devices, and a network: it takes user 0",
-        ));
-    }
+    needs_root("bench readplus makes file systems on loop devices, and a network")?;
     let place = Place::empty(args)?;
     let size = u64::from(args.size.unwrap_or(if args.quick { 8 } else { 32 })) << 20;
     let network = Network::bare().map(Arc::new);

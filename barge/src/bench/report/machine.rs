@@ -19,12 +19,16 @@ pub(in crate::bench) struct Machine {
     /// What is free for a moment goes back to a virtual machine's host, and each page costs microseconds again when it is used next.
     #[serde(default)]
     pub(super) gives_memory_back: bool,
+    /// How long it waits for that at least, ms, where that was set.
+    #[serde(default)]
+    pub(super) min_free_ms: u64,
     /// Debian's packages that were measured beside barge or with, and their versions.
     pub(super) packages: BTreeMap<String, String>,
 }
 
 /// What Debian calls what takes part.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
+    "bindfs",
     "btrfs-progs",
     "diod",
     "e2fsprogs",
@@ -60,6 +64,10 @@ impl Machine {
                 .and_then(|load| load.parse().ok())
                 .unwrap_or(0.0),
             gives_memory_back: gives_memory_back(Path::new("/sys/bus/virtio/devices")),
+            min_free_ms: file("/sys/module/page_reporting/parameters/min_free_ms")
+                .trim()
+                .parse()
+                .unwrap_or(0),
             packages: packages(),
         }
     }
@@ -81,8 +89,16 @@ impl Machine {
                 self.load
             );
         }
-        if self.gives_memory_back {
-            line += "; free memory goes back to its host: what takes fresh pages, files read cold among it, varies by it";
+        match (self.gives_memory_back, self.min_free_ms) {
+            (false, _) => {}
+            (true, 0) => {
+                line += "; free memory goes back to its host: what takes fresh pages, files read cold among it, varies by it";
+            }
+            (true, ms) => {
+                line += &format!(
+                    "; free memory goes back to its host after {ms} ms (page_reporting.min_free_ms)"
+                );
+            }
         }
         line
     }

@@ -23,9 +23,11 @@ pub(in crate::bench) struct Report {
 impl Report {
     /// With what a later run has measured in place of its own, and what it has not behind that.
     pub(in crate::bench) fn renewed(mut self, later: Report) -> Report {
+        let machine = later.machine.line();
         let again = Again {
             command: later.command,
             began: later.began,
+            machine: (machine != self.machine.line()).then_some(machine),
         };
         for mut entry in later.tables {
             if !matches!(entry.outcome, Outcome::Measured(_)) {
@@ -68,11 +70,13 @@ pub(in crate::bench) struct Entry {
     pub(in crate::bench) outcome: Outcome,
 }
 
-/// A later run: its command, and when it began.
+/// A later run: its command, when it began, and its machine if that was another or in another state.
 #[derive(Clone, Serialize, Deserialize)]
 pub(in crate::bench) struct Again {
     command: String,
     began: String,
+    #[serde(default)]
+    machine: Option<String>,
 }
 
 impl Entry {
@@ -81,7 +85,11 @@ impl Entry {
         let took = minutes(self.seconds);
         match &self.again {
             None => (format!("barge bench {}", self.name), took),
-            Some(again) => (again.command.clone(), format!("{took}, {}", again.began)),
+            Some(again) => {
+                let made = [&took, &again.began].into_iter().chain(&again.machine);
+                let made = made.map(String::as_str).collect::<Vec<_>>();
+                (again.command.clone(), made.join(", "))
+            }
         }
     }
 }

@@ -66,12 +66,14 @@ fn small() -> Report {
 
 #[test]
 fn what_a_later_run_has_measured_stands_in_for_what_was() {
-    let later = Report {
-        command: "barge bench third --runs 7".into(),
-        began: "2026-02-02T00:00:00Z".into(),
-        ..report("third", "peer", vec![row("read", "op/s", &[7.0], &[1.0])])
+    let later = |kernel: &str| {
+        let mut later = report("third", "peer", vec![row("read", "op/s", &[7.0], &[1.0])]);
+        later.command = "barge bench third --runs 7".into();
+        later.began = "2026-02-02T00:00:00Z".into();
+        later.machine.kernel = kernel.into();
+        later
     };
-    let text = markdown::of(&small().renewed(later));
+    let text = markdown::of(&small().renewed(later("6")));
     for part in [
         "## 9p\n\ntable (`barge bench 9p`, 2 s)",
         "## other\n\nFailed: it fell",
@@ -80,6 +82,11 @@ fn what_a_later_run_has_measured_stands_in_for_what_was() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    let text = markdown::of(&small().renewed(later("7")));
+    assert!(
+        text.contains("2026-02-02T00:00:00Z, P, 2 processors, 4 MiB of memory, Linux 7, S"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use self::store::{LATENCY, Store};
 use super::super::BenchArgs;
 use super::super::place::Place;
-use super::super::process::{call, wait_until};
+use super::super::process::{call, this_program, wait_until};
 use super::super::report::{Results, Row};
-use super::mounts::{Mounted, this_program};
+use super::mounts::Mounted;
 use super::tree::{Program, Runtime};
 use crate::Failure;
 
