@@ -56,7 +56,7 @@ fn kept(dir: &Path) -> std::path::PathBuf {
     ];
     let report = json!({
         "barge": "barge 0", "command": "barge bench all", "began": "2026-01-01T00:00:00Z", "seconds": 100.0,
-        "machine": { "processor": "P", "processors": 2, "memory_mib": 4, "system": "S", "kernel": "6", "load": 2.5, "gives_memory_back": true, "packages": { "fio": "3" } },
+        "machine": { "processor": "P", "processors": 2, "memory_mib": 4, "system": "S", "kernel": "6", "load": 2.5, "gives_memory_back": true, "min_free_ms": 0, "packages": { "fio": "3" } },
         "tables": [
             table("zerocopy", &sized.collect::<Vec<_>>()),
             table("coalescing", &named),

@@ -18,6 +18,8 @@ pub(super) struct Script {
     pub(super) setup: Setup,
     /// Only by the ways of these names; by all if empty.
     ways: &'static [&'static str],
+    /// It breaks first where a kernel or a protocol differs.
+    core: bool,
 }
 
 const PLAIN: Script = Script {
@@ -27,6 +29,7 @@ const PLAIN: Script = Script {
     full: &[],
     setup: Setup::Usual,
     ways: &[],
+    core: false,
 };
 
 impl Script {
@@ -34,6 +37,10 @@ impl Script {
     pub(super) fn fits(&self, way: &Way, options: &Options) -> bool {
         (self.ways.is_empty() || self.ways.contains(&way.name))
             && (self.shares_boot() || options.serve.is_none())
+    }
+
+    pub(super) fn is_core(&self) -> bool {
+        self.core || !self.shares_boot()
     }
 
     pub(super) fn shares_boot(&self) -> bool {
@@ -65,16 +72,19 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "pjdfstest",
         file: "pjdfstest.sh",
+        core: true,
         ..PLAIN
     },
     Script {
         name: "opened",
         file: "opened.py",
+        core: true,
         ..PLAIN
     },
     Script {
         name: "locks",
         file: "locks.py",
+        core: true,
         ..PLAIN
     },
     Script {
@@ -97,6 +107,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         file: "randomops.sh",
         quick: &[("OPS", "8000")],
         full: &[("OPS", "100000")],
+        core: true,
         ..PLAIN
     },
     Script {
@@ -179,6 +190,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("SIZE", "64"), ("REFLINK", "yes")],
         setup: Setup::Disk("xfs -q"),
         ways: &["nfs4.2"],
+        ..PLAIN
     },
     Script {
         name: "sparse-btrfs",
@@ -187,6 +199,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("SIZE", "64"), ("REFLINK", "yes")],
         setup: Setup::Disk("btrfs -q"),
         ways: &["nfs4.2"],
+        ..PLAIN
     },
     Script {
         name: "pair",
@@ -195,6 +208,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("ROWS", "200"), ("TURNS", "50")],
         setup: Setup::Two("virtiofs-never", "virtiofs-never"),
         ways: &["virtiofs-4q"],
+        ..PLAIN
     },
     Script {
         name: "pair-9p",
@@ -203,6 +217,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("ROWS", "200"), ("TURNS", "50"), ("FLOCK", "no")],
         setup: Setup::Two("virtiofs-never", "none"),
         ways: &["virtiofs-4q"],
+        ..PLAIN
     },
     Script {
         name: "pair-nfs",
@@ -211,6 +226,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("ROWS", "200"), ("TURNS", "50"), ("FLOCK", "no")],
         setup: Setup::Two("nfs4.2", "nfs4.2"),
         ways: &["nfs4.2"],
+        ..PLAIN
     },
     Script {
         name: "vsock",
@@ -219,6 +235,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("SIZE", "64")],
         setup: Setup::Vsock,
         ways: &["mmap"],
+        ..PLAIN
     },
     Script {
         name: "block",
@@ -227,6 +244,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("SIZE", "100")],
         setup: Setup::Drive,
         ways: &["mmap", "none"],
+        ..PLAIN
     },
     Script {
         name: "root",
@@ -235,6 +253,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("TREES", "/usr/bin /etc /usr/lib/python3 /usr/share/doc")],
         setup: Setup::Root,
         ways: &["loose", "virtiofs-4q", "nfs4.2"],
+        ..PLAIN
     },
     Script {
         name: "image",
@@ -264,6 +283,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("RESETS", "3")],
         setup: Setup::Reset,
         ways: &["virtiofs", "virtiofs-4q"],
+        ..PLAIN
     },
     Script {
         name: "restart",
@@ -280,6 +300,7 @@ pub(super) const SCRIPTS: &[Script] = &[
             "connect",
             "connect-mmap",
         ],
+        ..PLAIN
     },
     Script {
         name: "reload",
@@ -288,5 +309,6 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("TURNS", "10")],
         setup: Setup::Reload,
         ways: &["none", "nfs3", "nfs4.2", "virtiofs-4q"],
+        ..PLAIN
     },
 ];
