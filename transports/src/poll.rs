@@ -49,12 +49,13 @@ impl Poller {
     /// window is over, and then has `recv(true)` wait.
     #[inline]
     pub fn wait<T>(&mut self, recv: impl FnMut(bool) -> io::Result<T>) -> io::Result<T> {
-        self.wait_sparing(&SPARE, recv)
+        self.wait_sparing(&SPARE, std::thread::yield_now, recv)
     }
 
     fn wait_sparing<T>(
         &mut self,
         spare: &Spare,
+        give_way: impl Fn(),
         mut recv: impl FnMut(bool) -> io::Result<T>,
     ) -> io::Result<T> {
         if self.max.is_zero() || self.rest > 0 {
@@ -80,7 +81,7 @@ impl Poller {
                     break;
                 }
                 let before = Instant::now();
-                std::thread::yield_now();
+                give_way();
                 now = Instant::now();
                 gave_way = now - before > Poller::GAVE_WAY;
             }
@@ -149,15 +150,44 @@ mod tests {
         let spare = Spare::new(2);
         let mut poller = Poller::new(Duration::from_secs(3600));
         poller.window = Duration::ZERO;
-        poller.wait_sparing(&spare, late).expect("received");
+        poller.wait_sparing(&spare, || (), late).expect("received");
         assert_eq!(poller.window, Poller::FIRST);
         poller.max = Duration::from_nanos(1);
         for _ in 0..10 {
             poller.window = poller.window.min(Duration::from_micros(1));
-            poller.wait_sparing(&spare, late).expect("received");
+            poller.wait_sparing(&spare, || (), late).expect("received");
         }
         assert_eq!(poller.window, Duration::ZERO);
         assert_eq!(spare.taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn who_gave_way_to_whom_it_waits_for_finds_it_before_it_sleeps() {
+        let asked = AtomicUsize::new(0);
+        let other = || {
+            std::thread::sleep(2 * Poller::GAVE_WAY);
+            asked.store(1, Ordering::Relaxed);
+        };
+        let mut poller = Poller::new(Duration::from_secs(3600));
+        poller.window = Duration::from_nanos(1);
+        let waited = poller.wait_sparing(&Spare::new(2), other, |wait| {
+            match asked.load(Ordering::Relaxed) {
+                0 => late(wait).map(|()| wait),
+                _ => Ok(wait),
+            }
+        });
+        assert!(!waited.expect("received"));
+        assert_eq!(poller.rest, 0);
+    }
+
+    #[test]
+    fn who_gave_way_to_others_rests() {
+        let others = || std::thread::sleep(2 * Poller::GAVE_WAY);
+        let mut poller = Poller::new(Duration::from_secs(3600));
+        poller
+            .wait_sparing(&Spare::new(2), others, late)
+            .expect("received");
+        assert_eq!(poller.rest, Poller::REST);
     }
 
     #[test]
@@ -173,7 +203,9 @@ mod tests {
     #[test]
     fn polling_off_only_waits() {
         let mut poller = Poller::new(Duration::ZERO);
-        let waited = poller.wait_sparing(&Spare::new(8), Ok).expect("received");
+        let waited = poller
+            .wait_sparing(&Spare::new(8), || (), Ok)
+            .expect("received");
         assert!(waited);
     }
 
@@ -182,7 +214,7 @@ mod tests {
         let mut poller = Poller::new(Duration::from_secs(3600));
         poller.window = poller.max;
         let broken = |_| Err::<(), _>(ErrorKind::BrokenPipe.into());
-        let error = poller.wait_sparing(&Spare::new(2), broken).err();
+        let error = poller.wait_sparing(&Spare::new(2), || (), broken).err();
         assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::BrokenPipe));
     }
 }
