@@ -153,7 +153,7 @@ impl Lane {
         tuning: Tuning,
         member: Member,
     ) -> io::Result<Arc<Lane>> {
-        let peer = Arc::new(Peer::new(link.peer_addr()));
+        let peer = Arc::new(member.peer(link.origin()));
         let lane = Arc::new(Lane {
             session,
             workers,
@@ -228,6 +228,10 @@ impl Lane {
     /// The lane's own thread: until the client, or [`Link::end_input`], ends it, and everything in
     /// flight is answered.
     pub(crate) fn run(self: &Arc<Self>, stopping: &AtomicBool) {
+        // Here, because it may ask a directory service over the network.
+        if let Some(owner) = self.peer.confined_to() {
+            self.peer.set_owner(transports::caller_of(owner));
+        }
         if let Err(error) = Own::new(self).run() {
             self.lose(&error);
         }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Link, Listener, Poller, StreamLink};
+use vfs::{Origin, Peer, Trust};
 use wire::{Session, Vocabulary};
 
 use crate::lane::Lane;
@@ -70,6 +71,7 @@ pub struct Engine {
     watch: Arc<Watch>,
     tally: Arc<Tally>,
     tuning: Tuning,
+    trust: Trust,
     /// Readable once the engine stops.
     stop: OwnedFd,
     stopping: AtomicBool,
@@ -90,6 +92,11 @@ impl Engine {
 
     /// An engine without anything to do yet. Errs if there can be no thread for what would block.
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
+        Engine::trusting(tuning, Trust::default())
+    }
+
+    /// The same, where the processes of these local users may act as any user.
+    pub fn trusting(tuning: Tuning, trust: Trust) -> io::Result<Arc<Engine>> {
         let workers = Workers::new(tuning.workers)?;
         Ok(Arc::new(Engine {
             watch: Watch::new(&workers)?,
@@ -97,6 +104,7 @@ impl Engine {
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             tally: Tally::new(tuning.counts),
             tuning,
+            trust,
             stopping: AtomicBool::new(false),
             alive: Mutex::default(),
             changed: Condvar::new(),
@@ -241,6 +249,10 @@ impl Engine {
         }
     }
 
+    pub(crate) fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
     pub(crate) fn workers(&self) -> &Arc<Workers> {
         &self.workers
     }
@@ -279,6 +291,14 @@ pub(crate) struct Member {
     engine: Arc<Engine>,
     pub(crate) id: u64,
     pub(crate) stats: Account,
+}
+
+impl Member {
+    /// The peer of its connection.
+    pub(crate) fn peer(&self, origin: Origin) -> Peer {
+        let server = rustix::process::geteuid().as_raw();
+        Peer::new(origin, &self.engine.trust, server)
+    }
 }
 
 impl Drop for Member {

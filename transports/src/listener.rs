@@ -8,10 +8,12 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, sockopt};
 use sys::vsock::VsockAddr;
+use vfs::peer::GuestId;
 
 use crate::{Addr, StreamLink, vsock};
 
@@ -21,6 +23,8 @@ pub struct Listener {
     addr: Addr,
     /// The file of a Unix socket that this listener made, and removes.
     file: Option<PathBuf>,
+    /// The only guest whose connections come here.
+    guest: Option<GuestId>,
 }
 
 enum Source {
@@ -44,6 +48,7 @@ impl Listener {
                     source: Source::Socket(listener.into()),
                     addr,
                     file: None,
+                    guest: None,
                 })
             }
             Addr::Unix(path) => {
@@ -52,6 +57,7 @@ impl Listener {
                     source: Source::Socket(listener.into()),
                     addr: addr.clone(),
                     file,
+                    guest: None,
                 })
             }
             Addr::Vsock { cid, port } => {
@@ -60,6 +66,7 @@ impl Listener {
                     source: Source::Socket(socket),
                     addr: Addr::Vsock { cid: *cid, port },
                     file: None,
+                    guest: None,
                 })
             }
             Addr::VsockUds { path, port } => {
@@ -68,6 +75,7 @@ impl Listener {
                     source: Source::Socket(listener.into()),
                     addr: addr.clone(),
                     file,
+                    guest: Some(next_guest()),
                 })
             }
             Addr::Fd(number) => {
@@ -83,6 +91,7 @@ impl Listener {
                     source,
                     addr: at.unwrap_or_else(|| addr.clone()),
                     file: None,
+                    guest: None,
                 })
             }
         }
@@ -100,9 +109,9 @@ impl Listener {
             return Ok(None);
         };
         let link = StreamLink::new(fd, peer)?;
-        Ok(Some(match self.addr {
-            Addr::VsockUds { .. } => link.of_guest(),
-            _ => link,
+        Ok(Some(match self.guest {
+            Some(guest) => link.of_guest(guest),
+            None => link,
         }))
     }
 
@@ -152,6 +161,12 @@ impl Drop for Listener {
             let _ = std::fs::remove_file(file);
         }
     }
+}
+
+/// A number for the guest of a listener that serves one alone.
+fn next_guest() -> GuestId {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    GuestId::Listener(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Where clients reach a socket that listens, if it has such a place.
@@ -301,8 +316,8 @@ mod tests {
         let _guest = UnixStream::connect(dir.path().join("vm_5640")).expect("connected");
         let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let link = listener.accept(never.as_fd()).expect("accepted");
-        let unspecified = std::net::Ipv4Addr::UNSPECIFIED.into();
-        assert_eq!(link.expect("one").peer_addr(), Some(unspecified));
+        let origin = link.expect("one").origin();
+        assert!(matches!(origin, vfs::Origin::Guest(_)), "{origin:?}");
         drop(listener);
         assert!(!dir.path().join("vm_5640").exists(), "removed when dropped");
     }
