@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
 use vfs::copies::copied;
-use vfs::{Backing, Call, Patience, Peer};
+use vfs::{Backing, Call, LogLimit, Patience, Peer, PeerKey};
 use wire::{Answer, Malformed, Session, Voice};
 
 use crate::drive::Own;
@@ -289,8 +289,12 @@ impl Lane {
 
     /// Ends the connection because of an error.
     pub(crate) fn fail(&self, error: &dyn Display) {
-        if !self.gone.swap(true, Ordering::SeqCst) {
-            tracing::warn!(peer = self.link.peer(), "connection closed: {error}");
+        static CLOSED: LogLimit<PeerKey> = LogLimit::new();
+        if !self.gone.swap(true, Ordering::SeqCst)
+            && let Some(suppressed) = CLOSED.permit(self.peer.key())
+        {
+            let peer = self.link.peer();
+            tracing::warn!(peer, suppressed, "connection closed: {error}");
         }
         self.leave();
     }

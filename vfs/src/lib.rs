@@ -19,6 +19,7 @@ pub mod export;
 pub mod holes;
 pub mod lease;
 pub mod lock;
+pub mod log_limit;
 pub mod name;
 pub mod node;
 pub mod op;
@@ -34,6 +35,7 @@ pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;
 pub use export::{Capabilities, Export, FileSystem, Handle, Level};
 pub use lease::{Broken, Lease, LeaseKind};
+pub use log_limit::LogLimit;
 pub use name::Name;
 pub use node::{
     Access, Allocate, Backing, CopyHow, DirEntry, DirSink, Entry, Extent, File, Limits, Make, Mode,

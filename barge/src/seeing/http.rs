@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use transports::{Addr, Interest, Link, Listener};
+use vfs::LogLimit;
 
 /// The longest request, bytes: browsers send less than one.
 const LONGEST: usize = 8 << 10;
@@ -154,7 +155,10 @@ pub(super) fn serve(
             let thread = std::thread::Builder::new().name("barge-http".into());
             if let Err(error) = thread.spawn_scoped(scope, client) {
                 clients.fetch_sub(1, Ordering::SeqCst);
-                tracing::warn!("a client of HTTP is turned away: {error}");
+                static REFUSED: LogLimit<()> = LogLimit::new();
+                if let Some(suppressed) = REFUSED.permit(()) {
+                    tracing::warn!(suppressed, "a client of HTTP is turned away: {error}");
+                }
             }
         }
     });
