@@ -72,7 +72,11 @@ impl wire::Session for Connection {
             .and_then(|head| {
                 let good = match self.marked {
                     true => self.server.options.transports,
-                    false => Transports::PLAIN,
+                    // A datagram is never secured.
+                    false => Transports {
+                        none: self.server.options.transports.none,
+                        ..Transports::PLAIN
+                    },
                 };
                 if security::look_at(&head, self.secured.get(), good)? {
                     rpc::start_tls(xid, out);
