@@ -51,9 +51,18 @@ impl World {
         World::with(tree, |options| options.clock = Arc::new(clock))
     }
 
+    /// A server of `tree` as the only export, called `name`.
+    pub(super) fn named(name: &str, tree: Arc<dyn FileSystem>) -> World {
+        World::exporting(Export::new(name, tree), |_| {})
+    }
+
     /// A server of `tree`, with some options.
     pub(super) fn with(tree: Arc<dyn FileSystem>, set: impl FnOnce(&mut Options)) -> World {
-        let export = Arc::new(Export::new("", tree));
+        World::exporting(Export::new("", tree), set)
+    }
+
+    fn exporting(export: Export, set: impl FnOnce(&mut Options)) -> World {
+        let export = Arc::new(export);
         let clock = Arc::new(AtomicU64::new(0));
         let time = clock.clone();
         let now = move || Duration::from_secs(time.load(Ordering::SeqCst));
