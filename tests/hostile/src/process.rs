@@ -27,6 +27,11 @@ impl Process {
         Process::serving("virtiofs", program, dir, descriptors)
     }
 
+    /// The same, but it serves NFS.
+    pub fn nfs(program: &str, dir: &Path) -> Process {
+        Process::serving("nfs", program, Some(dir), None)
+    }
+
     fn serving(
         protocol: &str,
         program: &str,

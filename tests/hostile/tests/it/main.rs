@@ -8,6 +8,7 @@ mod frames;
 mod limits;
 mod monitor;
 mod names;
+mod nfs_tables;
 mod race;
 mod rings;
 mod secure;
