@@ -17,7 +17,7 @@ use nfs::v4::Status;
 use transports::Addr;
 use vfs::{Call, Export, Peer};
 use vfs_testkit::{Message, session};
-use wire::{Answer, Session as _, Xdr, XdrReader};
+use wire::{Answer, Xdr, XdrReader};
 
 const NFS: u32 = 100_003;
 const MOUNT: u32 = 100_005;

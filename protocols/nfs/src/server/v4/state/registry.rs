@@ -183,7 +183,8 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// Forgets a client that has the least claim to stay, of those that count for `peer` or of all: one that never was
-    /// confirmed, of the peer that has the most of those; or one that has expired. The longest silent comes first.
+    /// confirmed, of the peer that has the most of those; or one that has expired; or, of one peer, one that has nothing. The
+    /// longest silent comes first.
     fn make_room(
         &self,
         registry: &mut Registry<F, N>,
@@ -196,9 +197,18 @@ impl<F, N: Clone> State<F, N> {
         all.retain(|client| peer.is_none_or(|peer| client.peer == peer));
         let (confirmed, unconfirmed): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|client| client.is_confirmed());
-        let expired = confirmed
-            .into_iter()
-            .filter(|client| self.is_expired(client));
+        let idle = |client: &&Arc<Client<F, N>>| {
+            peer.is_some() && !self.has_state(client) && lock(&client.holdings).sessions.is_empty()
+        };
+        let expired = || {
+            let expired = confirmed.iter().filter(|client| self.is_expired(client));
+            let oldest = expired.max_by_key(|client| silent(client));
+            let oldest = oldest.or_else(|| {
+                let idle = confirmed.iter().filter(idle);
+                idle.max_by_key(|client| silent(client))
+            });
+            oldest.cloned()
+        };
         let mut counts = HashMap::new();
         for client in &unconfirmed {
             *counts.entry(client.peer).or_insert(0) += 1;
@@ -207,7 +217,7 @@ impl<F, N: Clone> State<F, N> {
         let of_most =
             |client: &Arc<Client<F, N>>| most.is_some_and(|(peer, _)| client.peer == peer);
         let oldest = unconfirmed.into_iter().filter(of_most).max_by_key(silent);
-        match oldest.or_else(|| expired.max_by_key(silent)) {
+        match oldest.or_else(expired) {
             Some(client) => {
                 self.destroy(registry, &client, gone);
                 true

@@ -396,3 +396,19 @@ fn clients_of_a_peer_are_bounded_and_so_is_what_they_hold() {
     let (_, held) = world.state.bytes();
     assert!(held < 2 * 40_000, "{held}");
 }
+
+#[test]
+fn clients_that_hold_nothing_make_room_for_others_of_their_peer() {
+    let world = World::with(Limits {
+        clients_of_a_peer: 3,
+        ..Limits::default()
+    });
+    let busy = world.v40("busy");
+    assert!(world.open(&busy, "o", A, R, NONE).is_ok());
+    let session = world.v41("session");
+    for number in 0..10 {
+        world.v40(&number.to_string());
+    }
+    assert!(world.state.client(busy.id()).is_ok());
+    session.client(&world);
+}
