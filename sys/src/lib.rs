@@ -23,6 +23,7 @@ pub mod lock;
 pub mod net;
 pub mod path;
 pub mod payload;
+pub mod random;
 pub mod tsc;
 pub mod users;
 pub mod vsock;

@@ -26,6 +26,7 @@ pub mod payload;
 pub mod peer;
 pub mod perm;
 pub mod ranges;
+pub mod seal;
 pub mod sip;
 
 pub use acl::{Acl, AclEntry, Whose};
@@ -43,6 +44,7 @@ pub use op::Op;
 pub use payload::{Fill, Payload, Sink};
 pub use peer::Peer;
 pub use ranges::Ranges;
+pub use seal::HandleKey;
 
 /// What every operation answers: a value or a Linux errno.
 pub type Result<T> = core::result::Result<T, Errno>;
