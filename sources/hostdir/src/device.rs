@@ -64,7 +64,12 @@ impl Device {
 
     /// The number of its inode `ino`.
     pub(crate) fn id(&self, ino: u64) -> vfs::NodeId {
-        ids::compose(&self.tree.key, self.prefix, ino)
+        ids::compose(self.tree.number_key(), self.prefix, ino)
+    }
+
+    /// Whether `id` looks like one of its numbers.
+    pub(crate) fn may_have(&self, id: vfs::NodeId) -> bool {
+        ids::prefix_of(id) == Some(self.prefix)
     }
 
     /// What its nodes are opened by through kernel handles, if they can be.

@@ -17,6 +17,7 @@
 //! | `table`, `fds` | one node per object; the budget of descriptors |
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |
 //! | `resolve`, `book` | handles, the directory above; where nodes were that have no handle of the kernel's |
+//! | `within` | whether an object that was opened by handle is below the root |
 //! | [`identity`] | on whose behalf a thread works |
 //! | [`mapped`] | owners, permissions and kinds in extended attributes |
 //! | `tree` | what all of these share; the lock order |
@@ -47,6 +48,7 @@ mod resolve;
 mod ring;
 mod table;
 mod tree;
+mod within;
 mod xattr;
 
 use std::any::Any;
@@ -57,7 +59,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
-use vfs::{Capabilities, Cx, FileSystem, Handle, Level, Node, Result, Want};
+use vfs::{Capabilities, Cx, FileSystem, Handle, HandleKey, Level, Node, Result, Want};
 
 use crate::identity::Switch;
 use crate::mapped::MappedNode;
@@ -76,9 +78,10 @@ pub struct Options {
     /// quarters of what the process may (`RLIMIT_NOFILE` as it is at [`HostDir::open`]). A program
     /// with several exports divides.
     pub descriptors: Option<usize>,
-    /// What handles are stamped with. Handles outlive a restart only if it is the same again;
-    /// nothing means a key that derives from this machine's id.
-    pub key: Option<[u8; 16]>,
+    /// What the keys derive from that seal handles and compose numbers: the secret of the program,
+    /// or better, one that the program has derived from that and the export's name. Handles outlive
+    /// a restart only if it is the same again; nothing means a random one.
+    pub key: Option<HandleKey>,
     /// Goes without kernel handles, even where they are permitted.
     pub no_kernel_handles: bool,
     /// A file where it is recorded where nodes are that handles were given out of: without kernel handles, handles
@@ -134,7 +137,10 @@ impl HostDir {
         let budget = options.descriptors.unwrap_or_else(|| {
             usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX)
         });
-        let key = options.key.unwrap_or_else(limits::machine_key);
+        let key = match options.key {
+            Some(key) => key,
+            None => HandleKey::new(sys::random::bytes()?),
+        };
         let tree = Tree::new(
             key,
             by_handle,

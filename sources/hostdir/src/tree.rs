@@ -5,15 +5,19 @@
 //! then a shard of the table. No system call is made under a shard's lock.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno as Raw;
 use rustix::path::DecInt;
 use sys::errno;
-use vfs::sip::Key;
-use vfs::{Attr, Caller, Cx, Errno, Result};
+use sys::handle::FileHandle;
+use vfs::sip;
+use vfs::{Attr, Caller, Cx, Errno, HandleKey, Result};
 
 use crate::attr;
 use crate::book::Book;
@@ -27,10 +31,12 @@ use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
 use crate::opened::Opened;
 use crate::table::{self, Found, Table};
+use crate::within::Searches;
 
 pub(crate) struct Tree {
-    /// Stamps handles and composes numbers.
-    pub(crate) key: Key,
+    /// What the keys derive from, with the root's identity.
+    secret: HandleKey,
+    keys: OnceLock<Keys>,
     /// Whether the kernel opens nodes by handle for us.
     pub(crate) by_handle: bool,
     pub(crate) table: Table,
@@ -39,6 +45,7 @@ pub(crate) struct Tree {
     pub(crate) leases: Leases,
     pub(crate) opened: Opened,
     pub(crate) book: Book,
+    pub(crate) searches: Searches,
     budget: Arc<Budget>,
     switch: Option<Switch>,
     devices: Mutex<HashMap<u64, Weak<Device>>>,
@@ -52,12 +59,20 @@ pub(crate) struct Tree {
     pub(crate) moving: Mutex<()>,
 }
 
+/// The keys of an export.
+struct Keys {
+    /// Seals handles.
+    handles: HandleKey,
+    /// Composes numbers.
+    numbers: sip::Key,
+}
+
 /// How many nodes lose their descriptors when the system has none left although the budget has.
 const SHED: usize = 64;
 
 impl Tree {
     pub(crate) fn new(
-        key: Key,
+        secret: HandleKey,
         by_handle: bool,
         budget: usize,
         switch: Option<Switch>,
@@ -68,7 +83,8 @@ impl Tree {
             Mode::empty(),
         )?;
         Ok(Tree {
-            key,
+            secret,
+            keys: OnceLock::new(),
             by_handle,
             table: Table::new(),
             mirrors: Mirrors::default(),
@@ -76,6 +92,7 @@ impl Tree {
             leases: Leases::default(),
             opened: Opened::default(),
             book: Book::default(),
+            searches: Searches::default(),
             budget: Budget::new(budget),
             switch,
             devices: Mutex::default(),
@@ -177,6 +194,14 @@ impl Tree {
         self.proc_fds.as_fd()
     }
 
+    /// The path that the kernel has for `fd`: nothing if it is too long, and a wrong one if the kernel
+    /// knows none or the object has been removed.
+    pub(crate) fn path_of(&self, fd: BorrowedFd<'_>) -> Option<PathBuf> {
+        let number = DecInt::from_fd(fd);
+        let path = rustix::fs::readlinkat(&self.proc_fds, number, Vec::new()).ok()?;
+        Some(PathBuf::from(OsString::from_vec(path.into_bytes())))
+    }
+
     /// The prefix of a device's node numbers.
     pub(crate) fn prefix(&self, device: DeviceKey) -> Result<Prefix> {
         self.prefixes.lock().expect("no panic holds it").of(device)
@@ -189,7 +214,30 @@ impl Tree {
         let mut prefixes = self.prefixes.lock().expect("no panic holds it");
         prefixes.root(device);
         self.root.get_or_init(|| (device.dev, stx.stx_ino));
+        self.keys.get_or_init(|| {
+            let handles = self
+                .secret
+                .derive("hostdir root", &[&identity_of(fd, &stx)]);
+            let numbers = handles.for_numbers();
+            Keys { handles, numbers }
+        });
         Ok(())
+    }
+
+    /// The key that seals this export's handles.
+    pub(crate) fn handle_key(&self) -> &HandleKey {
+        &self.keys().handles
+    }
+
+    /// The key that composes this export's numbers.
+    pub(crate) fn number_key(&self) -> &sip::Key {
+        &self.keys().numbers
+    }
+
+    fn keys(&self) -> &Keys {
+        self.keys
+            .get()
+            .expect("the root is set before anything else")
     }
 
     /// Keeps the root at hand. Once.
@@ -251,6 +299,7 @@ impl Tree {
                 Found::New(node) => {
                     if let Some((parent, _)) = from {
                         parent.expect_known(false);
+                        node.note_directory(parent);
                     }
                     return Ok((node, attr));
                 }
@@ -258,6 +307,7 @@ impl Tree {
                     if node.adopt(attr.kind, fd, record.as_deref()) {
                         if let Some((parent, _)) = from {
                             parent.expect_known(true);
+                            node.note_directory(parent);
                         }
                         return Ok((node, attr));
                     }
@@ -282,6 +332,20 @@ impl Tree {
         devices.insert(dev, Arc::downgrade(&new));
         Ok(new)
     }
+}
+
+/// What tells the root `fd`, with the attributes `stx`, from others and stays the same after a
+/// restart of the host: its inode number and its birth, and the kernel's handle, which has its
+/// generation. Not the device's number, and not `f_fsid`, which XFS makes of that.
+fn identity_of(fd: BorrowedFd<'_>, stx: &Statx) -> Vec<u8> {
+    let mut identity = stx.stx_ino.to_le_bytes().to_vec();
+    identity.extend(stx.stx_btime.tv_sec.to_le_bytes());
+    identity.extend(stx.stx_btime.tv_nsec.to_le_bytes());
+    if let Ok(handle) = FileHandle::of(fd) {
+        identity.extend(handle.kind().to_le_bytes());
+        identity.extend(handle.bytes());
+    }
+    identity
 }
 
 /// The attributes of what `fd` is open on.
