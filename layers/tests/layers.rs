@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
 use layers::squash::{NOBODY, Squash, Whom};
-use layers::{IdMap, MapIds, ReadOnly, Through, Trace, stack};
+use layers::{IdMap, MapIds, ReadOnly, Sealed, Through, Trace, stack};
 use memory::{Memory, Options};
 use vfs::{
-    Access, Call, Caller, Errno, FileSystem, Groups, Kind, Make, Mode, Op, OpenFlags, Patience,
-    SetAttr, SetTime, Time, XattrFlags,
+    Access, Call, Caller, Cx, Errno, FileSystem, Groups, Handle, HandleKey, Kind, Make, Mode, Op,
+    OpenFlags, Patience, SetAttr, SetTime, Time, XattrFlags,
 };
 use vfs_testkit::bed::{R, RW, Seen, W, ok, refused};
 use vfs_testkit::{Answer, Script, run};
@@ -538,4 +538,36 @@ fn stacks_tell_their_nodes_from_others() {
     let to = ok(ok(two.lookup("file")).open(RW));
     let from = ok(file.open(RW));
     refused(from.copy(0, &to, 4, 4, vfs::CopyHow::Any), Errno::EXDEV);
+}
+
+#[test]
+fn a_sealed_handle_counts_as_it_is_and_with_its_own_key_alone() {
+    let tree = Memory::new(wall());
+    let sealed = |byte| stack(tree.clone(), Sealed(HandleKey::new([byte; 32])));
+    let (one, other) = (sealed(7), sealed(8));
+    let (call, caller) = (Call::detached(), Caller::ROOT);
+    let cx = Cx::new(&caller, &call);
+    let root = one.root(&cx).expect("a root");
+    let handle = root.handle(&cx).expect("a handle");
+    assert_eq!(
+        one.resolve(&cx, &handle).map(|node| node.id()),
+        Ok(root.id())
+    );
+    assert_eq!(other.resolve(&cx, &handle).map(drop), Err(Errno::ESTALE));
+    // As the source itself makes them.
+    let bare = tree
+        .root(&cx)
+        .and_then(|root| root.handle(&cx))
+        .expect("a handle");
+    assert_eq!(one.resolve(&cx, &bare).map(drop), Err(Errno::ESTALE));
+    for at in 0..handle.bytes().len() {
+        let mut bytes = handle.bytes().to_vec();
+        bytes[at] ^= 1;
+        let forged = Handle::new(&bytes).expect("short");
+        assert_eq!(
+            one.resolve(&cx, &forged).map(drop),
+            Err(Errno::ESTALE),
+            "{at}"
+        );
+    }
 }
