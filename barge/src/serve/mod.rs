@@ -8,6 +8,7 @@ mod exports;
 mod file;
 #[cfg(feature = "gss")]
 mod gss;
+mod handle_key;
 mod nfs;
 mod notify;
 mod opening;

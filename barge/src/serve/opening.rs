@@ -7,13 +7,13 @@ use std::time::Instant;
 use layers::gate::Terms;
 use layers::record::Event;
 use layers::squash::Whom;
-use layers::{Clients, Gate, ReadOnly, Record, Trace, stack};
+use layers::{Clients, Gate, ReadOnly, Record, Sealed, Trace, stack};
 use transports::Addr;
-use vfs::{Export, FileSystem, Level};
+use vfs::{Export, FileSystem, HandleKey, Level};
 
-use super::nfs;
 use super::plan::{Layers, Plan, Share};
 use super::recovery::names_file;
+use super::{handle_key, nfs};
 use crate::calls::Recorder;
 use crate::source::{Source, overlaid};
 use crate::touched::TouchedFile;
@@ -26,6 +26,8 @@ const ROOM: usize = 16;
 pub(super) struct Opener {
     /// Where servers of NFS keep what they need after a restart, and by which address this one is known.
     known_by: Option<(Option<PathBuf>, Addr)>,
+    /// What the keys of shares derive from that seal handles.
+    secret: HandleKey,
     calls: Option<Recorder>,
     kernel_handles: bool,
     /// How many descriptors a source has.
@@ -47,25 +49,34 @@ pub(super) struct Opened {
 
 impl Opener {
     /// Opens what `plan` has; nobody said where to serve it if `unnamed`.
-    pub(super) fn new(plan: &Plan, unnamed: bool, calls: Option<Recorder>) -> Opener {
+    pub(super) fn new(
+        plan: &Plan,
+        unnamed: bool,
+        calls: Option<Recorder>,
+    ) -> Result<Opener, Failure> {
         let nfs = plan.nfs.as_ref();
         let known_by = nfs.and_then(|nfs| {
             let addr = nfs::known_addr(nfs, unnamed)?;
             Some((nfs.state_dir.clone(), addr))
         });
+        let secret = match &known_by {
+            Some((dir, addr)) => handle_key::of_server(dir.as_deref(), addr)?,
+            None => handle_key::fresh()?,
+        };
         let gated = plan.file.is_some();
         let shares = match gated {
             true => plan.shares.len().max(ROOM),
             false => plan.shares.len(),
         };
         let descriptors = usize::try_from(sys::limits::descriptors() / 4 * 3);
-        Opener {
+        Ok(Opener {
             known_by,
+            secret,
             calls,
             kernel_handles: plan.kernel_handles,
             descriptors: descriptors.unwrap_or(usize::MAX) / shares,
             gated,
-        }
+        })
     }
 
     /// Opens `share`, which is called `name`, for `clients`, or for everybody.
@@ -82,8 +93,10 @@ impl Opener {
             }
             _ => None,
         };
+        let key = self.secret.derive("export", &[name.as_bytes()]);
         let options = hostdir::Options {
             descriptors: Some(self.descriptors),
+            key: Some(key.clone()),
             ..share.hostdir.clone()
         };
         let mut fs = source.open(hostdir::Options {
@@ -100,8 +113,16 @@ impl Opener {
         if let Some(touched) = &touched {
             fs = touched.over(fs);
         }
-        if let Some(dir) = &share.overlay {
-            fs = overlaid(fs, dir, options)?;
+        let seals = match (&share.overlay, source) {
+            (Some(dir), _) => {
+                fs = overlaid(fs, dir, options)?;
+                true
+            }
+            (None, source) => matches!(source, Source::Tree(barge_client::Source::HostDir(_))),
+        };
+        // Handles are for NFS alone.
+        if self.known_by.is_some() && !seals {
+            fs = stack(fs, Sealed(key));
         }
         if self.kernel_handles && fs.capabilities().handles != Level::Native {
             return Err(Failure::usage(format!(

@@ -88,7 +88,8 @@ pub(super) fn names_file(dir: Option<&Path>, addr: &Addr, name: &str) -> Option<
     Some(dir.join(format!("{}-{name}.names", file_name(addr))))
 }
 
-fn usual() -> Option<PathBuf> {
+/// The state directory where none is named.
+pub(super) fn usual() -> Option<PathBuf> {
     usual_dir(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 
@@ -105,16 +106,20 @@ fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(state.join("barge"))
 }
 
-/// What tells servers of one host apart, as a name: a slash is `%2F`.
 /// Whether it is another at each start, or may be.
 fn is_anew(addr: &Addr) -> bool {
-    let chosen = matches!(
-        addr,
-        Addr::Tcp { port: 0, .. } | Addr::Vsock { port: 0, .. }
-    );
-    chosen || matches!(addr, Addr::Fd(_))
+    is_any_port(addr) || matches!(addr, Addr::Fd(_))
 }
 
+/// Whether the port is chosen at each start.
+pub(super) fn is_any_port(addr: &Addr) -> bool {
+    matches!(
+        addr,
+        Addr::Tcp { port: 0, .. } | Addr::Vsock { port: 0, .. }
+    )
+}
+
+/// What tells servers of one host apart, as a name: a slash is `%2F`.
 fn file_name(addr: &Addr) -> String {
     let addr = addr.to_string().replace('%', "%25").replace('/', "%2F");
     format!("nfs-{addr}")
@@ -237,7 +242,7 @@ impl Kept {
 }
 
 /// Makes a directory, for nobody else, if there is none.
-fn make_dir(dir: &Path) -> io::Result<()> {
+pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
