@@ -64,7 +64,7 @@ pub(super) fn of_server(dir: Option<&Path>, addr: &Addr) -> Result<HandleKey, Fa
 }
 
 /// A secret that lives no longer than this program.
-pub(super) fn fresh() -> Result<HandleKey, Failure> {
+fn fresh() -> Result<HandleKey, Failure> {
     let bytes =
         sys::random::bytes().map_err(|error| Failure::new(format!("getrandom: {error}")))?;
     Ok(HandleKey::new(bytes))

@@ -26,8 +26,8 @@ const ROOM: usize = 16;
 pub(super) struct Opener {
     /// Where servers of NFS keep what they need after a restart, and by which address this one is known.
     known_by: Option<(Option<PathBuf>, Addr)>,
-    /// What the keys of shares derive from that seal handles.
-    secret: HandleKey,
+    /// What the keys of shares derive from that seal handles, which NFS alone has.
+    secret: Option<HandleKey>,
     calls: Option<Recorder>,
     kernel_handles: bool,
     /// How many descriptors a source has.
@@ -60,8 +60,8 @@ impl Opener {
             Some((nfs.state_dir.clone(), addr))
         });
         let secret = match &known_by {
-            Some((dir, addr)) => handle_key::of_server(dir.as_deref(), addr)?,
-            None => handle_key::fresh()?,
+            Some((dir, addr)) => Some(handle_key::of_server(dir.as_deref(), addr)?),
+            None => None,
         };
         let gated = plan.file.is_some();
         let shares = match gated {
@@ -93,10 +93,11 @@ impl Opener {
             }
             _ => None,
         };
-        let key = self.secret.derive("export", &[name.as_bytes()]);
+        let secret = self.secret.as_ref();
+        let key = secret.map(|secret| secret.derive("export", &[name.as_bytes()]));
         let options = hostdir::Options {
             descriptors: Some(self.descriptors),
-            key: Some(key.clone()),
+            key: key.clone(),
             ..share.hostdir.clone()
         };
         let mut fs = source.open(hostdir::Options {
@@ -120,8 +121,7 @@ impl Opener {
             }
             (None, source) => matches!(source, Source::Tree(barge_client::Source::HostDir(_))),
         };
-        // Handles are for NFS alone.
-        if self.known_by.is_some() && !seals {
+        if let Some(key) = key.filter(|_| !seals) {
             fs = stack(fs, Sealed(key));
         }
         if self.kernel_handles && fs.capabilities().handles != Level::Native {

@@ -80,7 +80,9 @@ pub struct Options {
     pub descriptors: Option<usize>,
     /// What the keys derive from that seal handles and compose numbers: the secret of the program,
     /// or better, one that the program has derived from that and the export's name. Handles outlive
-    /// a restart only if it is the same again; nothing means a random one.
+    /// a restart only if it is the same again. Nothing means a random one for handles, and none for
+    /// numbers, which are the same after a restart then; whoever chooses inode numbers on the host can
+    /// give two files one number.
     pub key: Option<HandleKey>,
     /// Goes without kernel handles, even where they are permitted.
     pub no_kernel_handles: bool,
@@ -137,12 +139,12 @@ impl HostDir {
         let budget = options.descriptors.unwrap_or_else(|| {
             usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX)
         });
-        let key = match options.key {
-            Some(key) => key,
-            None => HandleKey::new(sys::random::bytes()?),
+        let secrets = match options.key {
+            Some(key) => [key.clone(), key],
+            None => [sys::random::bytes()?, [0; 32]].map(HandleKey::new),
         };
         let tree = Tree::new(
-            key,
+            secrets,
             by_handle,
             budget,
             switch.then(|| Switch::new(options.super_user)),

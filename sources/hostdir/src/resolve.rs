@@ -148,7 +148,7 @@ fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNod
     for device in &devices {
         device.brief(cx.patience)?;
         if let Some(mount) = device.mount()
-            && let Some(node) = open_on(device, mount, named)?
+            && let Some(node) = open_on(cx, device, mount, named)?
         {
             return Ok(node);
         }
@@ -157,7 +157,7 @@ fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNod
     // a file system that is known.
     cx.may_wait()?;
     tree.act_as_server()?;
-    mounts::find(tree, |device, mount| open_on(device, mount, named))?.ok_or(Errno::ESTALE)
+    mounts::find(tree, |device, mount| open_on(cx, device, mount, named))?.ok_or(Errno::ESTALE)
 }
 
 /// Tries again if there is no memory: Linux answers so as well while another node is being made that has got the number of one
@@ -176,6 +176,7 @@ fn for_memory<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
 
 /// The node that is named, if `mount`, which is on `device`, has it, and it is below the root.
 fn open_on(
+    cx: &Cx<'_>,
     device: &Arc<Device>,
     mount: BorrowedFd<'_>,
     named: &Named,
@@ -184,7 +185,7 @@ fn open_on(
     tree.act_as_server()?;
     match for_memory(|| tree.open(|| named.kernel.open(mount, OFlags::PATH))) {
         Ok(fd) => {
-            if !within::check(tree, mount, &fd, named.dir.as_ref())? {
+            if !within::check(tree, cx, mount, &fd, named.dir.as_ref())? {
                 return Ok(None);
             }
             let (node, _) = tree.enter(Some(device), fd, None)?;

@@ -34,8 +34,8 @@ use crate::table::{self, Found, Table};
 use crate::within::Searches;
 
 pub(crate) struct Tree {
-    /// What the keys derive from, with the root's identity.
-    secret: HandleKey,
+    /// What the keys of handles and of numbers derive from, with the root's identity.
+    secrets: [HandleKey; 2],
     keys: OnceLock<Keys>,
     /// Whether the kernel opens nodes by handle for us.
     pub(crate) by_handle: bool,
@@ -72,7 +72,7 @@ const SHED: usize = 64;
 
 impl Tree {
     pub(crate) fn new(
-        secret: HandleKey,
+        secrets: [HandleKey; 2],
         by_handle: bool,
         budget: usize,
         switch: Option<Switch>,
@@ -83,7 +83,7 @@ impl Tree {
             Mode::empty(),
         )?;
         Ok(Tree {
-            secret,
+            secrets,
             keys: OnceLock::new(),
             by_handle,
             table: Table::new(),
@@ -215,11 +215,14 @@ impl Tree {
         prefixes.root(device);
         self.root.get_or_init(|| (device.dev, stx.stx_ino));
         self.keys.get_or_init(|| {
-            let handles = self
-                .secret
-                .derive("hostdir root", &[&identity_of(fd, &stx)]);
-            let numbers = handles.for_numbers();
-            Keys { handles, numbers }
+            let identity = identity_of(fd, &stx);
+            let [handles, numbers] = &self.secrets;
+            Keys {
+                handles: handles.derive("hostdir handles", &[&identity]),
+                numbers: numbers
+                    .derive("hostdir numbers", &[&identity])
+                    .for_numbers(),
+            }
         });
         Ok(())
     }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, ResolveFlags, Statx};
 use sys::dir::Entry;
 use sys::handle::FileHandle;
-use vfs::{Errno, Patience, Result};
+use vfs::{Cx, Errno, Patience, Result};
 
 use crate::device;
 use crate::fds::Fd;
@@ -61,9 +61,10 @@ enum Leads {
 
 /// Whether `fd`, opened by handle on `mount`, is the root or below it. `parent` is the directory that
 /// the handle names. Acts as the server. `EAGAIN` if only a search would tell and it is too early
-/// for another.
+/// for another; `WOULD_BLOCK` if directories have to be read and `cx` is not to wait.
 pub(crate) fn check(
     tree: &Tree,
+    cx: &Cx<'_>,
     mount: BorrowedFd<'_>,
     fd: &Fd,
     parent: Option<&FileHandle>,
@@ -82,6 +83,7 @@ pub(crate) fn check(
     if path == Leads::Below {
         return Ok(true);
     }
+    cx.may_wait()?;
     let mut only_name_is_elsewhere = path == Leads::Elsewhere;
     if let Some(parent) = parent
         && let Some(dir) = open_parent(tree, mount, parent)?
