@@ -6,7 +6,8 @@
 //!
 //! Leaving user 0 takes the capabilities over file systems (`CAP_DAC_OVERRIDE`, `CAP_CHOWN`,
 //! `CAP_FOWNER`, `CAP_FSETID`, `CAP_MKNOD`, …) out of force and coming back restores them, so the kernel
-//! checks each operation as if the caller made it. Where ids are translated on the way here, the super-user
+//! checks each operation as if the caller made it. `CAP_SYS_RESOURCE`, which lets a writer past quotas and into
+//! reserved blocks, goes and comes with them, as in Linux's own NFS server (`CAP_NFSD_SET`). Where ids are translated on the way here, the super-user
 //! is another ([`crate::Options::super_user`]), and keeps those capabilities in force. Others, like `CAP_SYS_ADMIN`, stay in force: where
 //! that matters (`xattr`) barge checks itself.
 //!
@@ -156,6 +157,10 @@ impl Switch {
 }
 
 impl Now {
+    fn is_super_user(&self) -> bool {
+        self.uid == 0 || self.powers
+    }
+
     fn still_believed(&self) -> bool {
         self.until.is_some_and(|until| until > Instant::now())
     }
@@ -193,8 +198,8 @@ fn switch(now: &mut Option<Now>, to: Now) -> Result<()> {
             now.uid != to.uid,
             now.gid != to.gid,
             !Arc::ptr_eq(&now.groups, &to.groups) && now.groups != to.groups,
-            // Leaving 0 and coming back the kernel sees to them.
-            now.powers != to.powers || (to.powers && now.uid != to.uid),
+            // Leaving 0 the kernel takes all of them but one away.
+            now.is_super_user() != to.is_super_user() || (to.powers && now.uid != to.uid),
         ),
         None => (true, true, true, true),
     };
@@ -215,8 +220,8 @@ fn switch(now: &mut Option<Now>, to: Now) -> Result<()> {
     if uid {
         sys::creds::set_fs_uid(to.uid).map_err(sys::errno)?;
     }
-    if powers && to.uid != 0 {
-        sys::caps::put_over_files(to.powers).map_err(sys::errno)?;
+    if powers {
+        sys::caps::put_over_files(to.is_super_user()).map_err(sys::errno)?;
     }
     *now = Some(to);
     Ok(())

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use hostdir::{HostDir, Identity, Options};
 use tempfile::TempDir;
-use vfs::{Errno, FileSystem, Handle, HandleKey, NodeId, Result};
+use vfs::{Cx, Errno, FileSystem, Handle, HandleKey, NodeId, Result};
 
-use crate::bed::{is_root, root, walk};
+use crate::bed::{chmod, create, is_root, root, user, walk, write};
 
 /// A file system in a file, mounted.
 struct Disk {
@@ -19,6 +19,11 @@ struct Disk {
 impl Disk {
     /// One of `kind`; nothing, and a word why, if this machine has no such thing.
     fn new(kind: &str) -> Option<Disk> {
+        Disk::with(kind, 512 << 20, &[])
+    }
+
+    /// One of `size` bytes, made with more options.
+    fn with(kind: &str, size: u64, options: &[&str]) -> Option<Disk> {
         if !is_root() {
             eprintln!("skipped: mounting needs root");
             return None;
@@ -26,10 +31,12 @@ impl Disk {
         let _ = hostdir::identity::release_thread();
         let dir = TempDir::new().expect("a directory");
         let image = std::fs::File::create(dir.path().join("image")).expect("a file");
-        image.set_len(512 << 20).expect("a sparse file");
+        image.set_len(size).expect("a sparse file");
         std::fs::create_dir(dir.path().join("mount")).expect("makes");
         let disk = Disk { dir };
-        let made = run(Command::new(format!("mkfs.{kind}")).arg(disk.path("image")));
+        let made = run(Command::new(format!("mkfs.{kind}"))
+            .args(options)
+            .arg(disk.path("image")));
         if !made || !disk.mount() {
             eprintln!("skipped: no {kind} to be made or mounted here");
             return None;
@@ -246,4 +253,40 @@ fn what_is_mounted_in_from_beside_the_root_is_found_again() {
     for (_, handle) in &handles {
         assert_eq!(resolve(&fs, handle), Err(Errno::ESTALE));
     }
+}
+
+#[test]
+fn an_ordinary_caller_gets_no_reserved_block() {
+    const CHUNK: usize = 1 << 20;
+    let Some(disk) = Disk::with("ext4", 64 << 20, &["-m", "50"]) else {
+        return;
+    };
+    let top = disk.path("mount");
+    chmod(&top, 0o777);
+    let options = Options {
+        identity: Identity::Switch,
+        ..Options::default()
+    };
+    let fs = HostDir::open(&top, options).expect("exports");
+    let dir = fs.root(&root()).expect("a root");
+    let caller = user(1000, 1000);
+    let cx = Cx::new(&caller, &crate::bed::CALL);
+    // After the super-user, by the same thread.
+    let (_, super_file) = create(&root(), &*dir, "root's", 0o600).expect("creates");
+    let (_, file) = create(&cx, &*dir, "user's", 0o600).expect("creates");
+    let data = vec![7; CHUNK];
+    let mut at = 0;
+    let full = loop {
+        match write(&cx, &*file, at, &data) {
+            Ok(written) => at += written as u64,
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!(full, Errno::ENOSPC);
+    file.fsync(&root(), false).expect("written");
+    let figures = dir.statfs(&root()).expect("figures");
+    let free = figures.bfree * u64::from(figures.bsize);
+    assert!(free > 16 << 20, "{free} bytes are left of 32 MiB");
+    assert_eq!(write(&root(), &*super_file, 0, &data), Ok(CHUNK));
+    assert_eq!(write(&cx, &*file, at, &data), Err(Errno::ENOSPC));
 }
