@@ -136,6 +136,11 @@ impl Device {
         sys::anybody::reads_for_anybody(self.magic)
     }
 
+    /// Whether an entry of a directory is found by its cookie also in another open of the directory.
+    pub(crate) fn keeps_cookies(&self) -> bool {
+        !self.is_remote() && self.magic != limits::OVERLAY
+    }
+
     /// Whether memory is all it has.
     pub(crate) fn is_memory(&self) -> bool {
         self.class == Class::Memory

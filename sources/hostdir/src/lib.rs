@@ -14,7 +14,7 @@
 //! | [`mod@file`], `dir`, `open`, `copy`, `direct`, `extents` | open files and directories |
 //! | `lease` | who is told when others want a file |
 //! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
-//! | `table`, `fds` | one node per object; the budget of descriptors |
+//! | `table`, `fds`, `unnamed` | one node per object; the budget of descriptors, and each peer's share of it |
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |
 //! | `resolve`, `book` | handles, the directory above; where nodes were that have no handle of the kernel's |
 //! | `within` | whether an object that was opened by handle is below the root |
@@ -48,6 +48,7 @@ mod resolve;
 mod ring;
 mod table;
 mod tree;
+mod unnamed;
 mod within;
 mod xattr;
 

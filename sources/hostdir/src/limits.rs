@@ -44,7 +44,7 @@ const CLONES: [u64; 5] = [
 ];
 
 /// overlayfs: it reads merged directories into memory, where positions do not outlast an open.
-const OVERLAY: u64 = 0x794c_7630;
+pub(crate) const OVERLAY: u64 = 0x794c_7630;
 
 /// What the export of `root` can do, with owners in extended attributes or without.
 pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result<Capabilities> {
@@ -90,7 +90,7 @@ pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result
             true => Level::Emulated,
             false => native_if(tree.switches()),
         },
-        stable_cookies: !root.device().is_remote() && magic != OVERLAY,
+        stable_cookies: root.device().keeps_cookies(),
         no_births: false,
     })
 }

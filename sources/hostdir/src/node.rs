@@ -43,6 +43,8 @@ const PINNED: u8 = 2;
 const MIRRORED: u8 = 4;
 /// The child that was looked up here last was a known node.
 const KNOWN: u8 = 8;
+/// Has lost its last name at the cost of a peer's share.
+const UNNAMED: u8 = 16;
 
 /// How an object is got hold of.
 enum Slot {
@@ -126,6 +128,11 @@ impl HostNode {
     /// Has the node's mirrored locks looked for when it is dropped.
     pub(crate) fn set_mirrored(&self) {
         self.flags.fetch_or(MIRRORED, Ordering::Relaxed);
+    }
+
+    /// Has the node's share given back when it is dropped.
+    pub(crate) fn set_unnamed(&self) {
+        self.flags.fetch_or(UNNAMED, Ordering::Relaxed);
     }
 
     /// Whether the next child looked up here is likely to be a known node, as the last one was:
@@ -388,6 +395,13 @@ impl HostNode {
         true
     }
 
+    /// Whether it has a descriptor of its own, other than `fd`: then a file can be opened again though
+    /// it has no name. False if that cannot be told now.
+    pub(crate) fn has_other_than(&self, fd: &Arc<Fd>) -> bool {
+        let slot = self.slot.try_lock();
+        slot.is_ok_and(|slot| slot.fd().is_some_and(|own| !Arc::ptr_eq(own, fd)))
+    }
+
     /// A file that shared its descriptor with this node is closed: if the node lives on it shall
     /// not keep the file open for writing.
     pub(crate) fn settle(&self, closed: &Arc<Fd>) {
@@ -415,6 +429,9 @@ impl Drop for HostNode {
         tree.table.remove(self);
         if *self.flags.get_mut() & MIRRORED != 0 {
             tree.mirrors.forget(self.id);
+        }
+        if *self.flags.get_mut() & UNNAMED != 0 {
+            tree.unnamed.forget(self.id);
         }
         // A chain of parents that nobody else knows is taken apart link by link: dropped as it
         // is, a deep one would overflow the stack.

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
@@ -22,7 +23,7 @@ use vfs::{Attr, Caller, Cx, Errno, HandleKey, Result};
 use crate::attr;
 use crate::book::Book;
 use crate::device::{self, Device};
-use crate::fds::{Budget, Fd};
+use crate::fds::{Budget, Fd, Shares};
 use crate::identity::{self, Switch};
 use crate::ids::{DeviceKey, Prefix, Prefixes};
 use crate::lease::Leases;
@@ -31,6 +32,7 @@ use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
 use crate::opened::Opened;
 use crate::table::{self, Found, Table};
+use crate::unnamed::Unnamed;
 use crate::within::Searches;
 
 pub(crate) struct Tree {
@@ -46,6 +48,10 @@ pub(crate) struct Tree {
     pub(crate) opened: Opened,
     pub(crate) book: Book,
     pub(crate) searches: Searches,
+    pub(crate) shares: Arc<Shares>,
+    pub(crate) unnamed: Unnamed,
+    /// Bytes that open directories keep of what they have read.
+    pub(crate) read_ahead: AtomicUsize,
     budget: Arc<Budget>,
     switch: Option<Switch>,
     devices: Mutex<HashMap<u64, Weak<Device>>>,
@@ -93,6 +99,9 @@ impl Tree {
             opened: Opened::default(),
             book: Book::default(),
             searches: Searches::default(),
+            shares: Shares::new(budget),
+            unnamed: Unnamed::default(),
+            read_ahead: AtomicUsize::new(0),
             budget: Budget::new(budget),
             switch,
             devices: Mutex::default(),
