@@ -5,6 +5,7 @@
 mod drain;
 mod footprint;
 mod frames;
+mod handles;
 mod limits;
 mod monitor;
 mod names;
