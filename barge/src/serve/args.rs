@@ -64,8 +64,8 @@ pub(crate) struct ServeArgs {
     /// asking. Not where programs of this host rename or remove files that clients use: clients hear of it a moment later
     #[arg(long)]
     delegations: bool,
-    /// Where to keep what NFS v4 clients need to go on after a restart [default: $STATE_DIRECTORY, else
-    /// /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
+    /// State directory of NFS: the secret of file handles and the clients that may reclaim after a restart
+    /// [default: $STATE_DIRECTORY, else /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
