@@ -99,7 +99,8 @@ impl Tree {
             opened: Opened::default(),
             book: Book::default(),
             searches: Searches::default(),
-            shares: Shares::new(budget),
+            // Leases may have the other quarter.
+            shares: Shares::new(budget / 4 * 3),
             unnamed: Unnamed::default(),
             read_ahead: AtomicUsize::new(0),
             budget: Budget::new(budget),

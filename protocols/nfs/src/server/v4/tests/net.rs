@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hostdir::HostDir;
 use memory::Memory;
-use vfs::{Call, Export, FileSystem, Peer};
+use vfs::{Call, Export, FileSystem, HandleKey, Peer};
 use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Session as _, Voice, Xdr, XdrReader};
 
@@ -32,9 +32,13 @@ impl World {
         World::over(Memory::new(clock()))
     }
 
-    /// Over a directory of the host, with these options.
+    /// Over a directory of the host, with these options. Handles are good in another server of it.
     pub(super) fn on_host(directory: &Path, set: impl FnOnce(&mut Options)) -> World {
-        let source = HostDir::open(directory, hostdir::Options::default()).expect("exported");
+        let shown = hostdir::Options {
+            key: Some(HandleKey::new([7; 32])),
+            ..hostdir::Options::default()
+        };
+        let source = HostDir::open(directory, shown).expect("exported");
         World::with(source, set)
     }
 
