@@ -149,7 +149,7 @@ impl Source {
     /// Opens the tree that what is named is in, and says where in it: an empty path is the tree's root. What is named
     /// need not exist, the directory it would be in must.
     pub fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
-        let hostdir = hostdir::Options::default();
+        let hostdir = own_options();
         match self {
             Source::HostDir(path) => {
                 if let Some(image) = Image::around(path) {
@@ -210,6 +210,14 @@ impl Source {
             .rfind(|name| !name.is_empty())?;
         vfs::Name::new(name).ok()?;
         Some(name.to_vec())
+    }
+}
+
+/// How directories of this host are opened for programs that use this library: their threads keep their umask.
+pub(crate) fn own_options() -> hostdir::Options {
+    hostdir::Options {
+        keep_umask: true,
+        ..Default::default()
     }
 }
 

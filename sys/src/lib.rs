@@ -26,6 +26,7 @@ pub mod path;
 pub mod payload;
 pub mod peer;
 pub mod tsc;
+pub mod umask;
 pub mod users;
 pub mod vsock;
 

@@ -23,7 +23,7 @@ use crate::attr::{self, Target};
 use crate::fds::Fd;
 use crate::file::HostFile;
 use crate::node::{HostNode, Record};
-use crate::{device, locks, open, resolve, tree, xattr};
+use crate::{device, identity, locks, open, resolve, tree, xattr};
 
 impl Node for HostNode {
     fn as_any(&self) -> &dyn Any {
@@ -457,9 +457,12 @@ impl HostNode {
         }
     }
 
-    /// The permission bits of what is made in `dir`: without the umask's, unless a default ACL
+    /// The permission bits of what the calling thread makes in `dir` next: without the umask's, unless a default ACL
     /// decides.
     fn bits(&self, dir: &Fd, mode: Mode) -> Result<RawMode> {
+        if !self.device().tree.keeps_umask {
+            identity::clear_umask();
+        }
         let mut bits = mode.bits & 0o7777;
         if mode.umask != 0 && !xattr::has_default_acl(dir.as_fd())? {
             bits &= !mode.umask;

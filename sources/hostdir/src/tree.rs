@@ -41,6 +41,8 @@ pub(crate) struct Tree {
     pub(crate) book: Book,
     budget: Arc<Budget>,
     switch: Option<Switch>,
+    /// Whether threads that create files keep their umask.
+    pub(crate) keeps_umask: bool,
     devices: Mutex<HashMap<u64, Weak<Device>>>,
     prefixes: Mutex<Prefixes>,
     /// `/proc/self/fd`: through it a descriptor is opened again.
@@ -78,6 +80,7 @@ impl Tree {
             book: Book::default(),
             budget: Budget::new(budget),
             switch,
+            keeps_umask: false,
             devices: Mutex::default(),
             prefixes: Mutex::default(),
             proc_fds,
@@ -85,6 +88,14 @@ impl Tree {
             root_node: OnceLock::new(),
             moving: Mutex::new(()),
         })
+    }
+
+    /// The same, where threads that create files keep their umask, if `keeps`.
+    pub(crate) fn keeping_umask(self, keeps: bool) -> Tree {
+        Tree {
+            keeps_umask: keeps,
+            ..self
+        }
     }
 
     /// Makes the calling thread the caller, where this export switches: right before the system
