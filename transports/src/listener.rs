@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
@@ -11,7 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{SocketFlags, sockopt};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use sys::vsock::VsockAddr;
 use vfs::peer::GuestId;
 
@@ -34,8 +35,14 @@ enum Source {
 }
 
 impl Listener {
-    /// Listens at `addr`. A Unix socket's file that nobody listens at any more is replaced.
+    /// Listens at `addr`. A Unix socket's file that nobody listens at any more is replaced. Only this user may connect to
+    /// a Unix socket that has a file.
     pub fn bind(addr: &Addr) -> io::Result<Listener> {
+        Listener::bind_for(addr, None)
+    }
+
+    /// [`Listener::bind`], where members of the group with the id `group` may connect to a Unix socket as well.
+    pub fn bind_for(addr: &Addr, group: Option<u32>) -> io::Result<Listener> {
         match addr {
             Addr::Tcp { host, port } => {
                 let listener = TcpListener::bind((host.as_str(), *port))?;
@@ -52,9 +59,9 @@ impl Listener {
                 })
             }
             Addr::Unix(path) => {
-                let (listener, file) = bind_unix(path)?;
+                let (listener, file) = bind_unix(path, group)?;
                 Ok(Listener {
-                    source: Source::Socket(listener.into()),
+                    source: Source::Socket(listener),
                     addr: addr.clone(),
                     file,
                     guest: None,
@@ -70,9 +77,9 @@ impl Listener {
                 })
             }
             Addr::VsockUds { path, port } => {
-                let (listener, file) = bind_unix(&vsock::uds_of_port(path, *port))?;
+                let (listener, file) = bind_unix(&vsock::uds_of_port(path, *port), group)?;
                 Ok(Listener {
-                    source: Source::Socket(listener.into()),
+                    source: Source::Socket(listener),
                     addr: addr.clone(),
                     file,
                     guest: Some(next_guest()),
@@ -180,24 +187,54 @@ fn local_addr(socket: &OwnedFd) -> io::Result<Option<Addr>> {
         let cid = (cid != VsockAddr::ANY).then_some(cid);
         return Ok(Some(Addr::Vsock { cid, port }));
     }
-    let unix = rustix::net::SocketAddrUnix::try_from(any)?;
+    let unix = SocketAddrUnix::try_from(any)?;
     let name = unix.abstract_name().map(|name| [b"@", name].concat());
     let path = name.or_else(|| unix.path_bytes().map(<[u8]>::to_vec));
     Ok(path.map(|path| Addr::Unix(PathBuf::from(OsString::from_vec(path)))))
 }
 
-fn bind_unix(path: &Path) -> io::Result<(UnixListener, Option<PathBuf>)> {
+fn bind_unix(path: &Path, group: Option<u32>) -> io::Result<(OwnedFd, Option<PathBuf>)> {
     if let Some(addr) = abstract_addr(path)? {
-        return Ok((UnixListener::bind_addr(&addr)?, None));
+        return Ok((UnixListener::bind_addr(&addr)?.into(), None));
     }
-    let listener = match UnixListener::bind(path) {
+    let socket = match bind_own(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse && is_abandoned(path) => {
             std::fs::remove_file(path)?;
-            UnixListener::bind(path)
+            bind_own(path)
         }
         done => done,
-    };
-    Ok((listener?, Some(path.to_owned())))
+    }?;
+    let opened = group.map_or(Ok(()), |group| open_to(path, group));
+    if let Err(error) = opened.and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?)) {
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    Ok((socket, Some(path.to_owned())))
+}
+
+/// The number of connections that may wait to be accepted: as std has it.
+const BACKLOG: i32 = 128;
+
+/// A socket bound to `path`, to which only this user may connect. The file has its mode from the moment that it is there:
+/// Linux takes it from the socket's own inode (`unix_bind_bsd()` in `net/unix/af_unix.c`).
+fn bind_own(path: &Path) -> io::Result<OwnedFd> {
+    let addr = SocketAddrUnix::new(path)?;
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &addr)?;
+    Ok(socket)
+}
+
+/// Lets the members of a group connect to the socket at `path`, which nobody listens at yet.
+fn open_to(path: &Path, group: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let group = rustix::fs::Gid::from_raw(group);
+    rustix::fs::chownat(&file, c"", None, Some(group), AtFlags::EMPTY_PATH)?;
+    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+    Ok(rustix::fs::chmod(itself, mode)?)
 }
 
 fn abstract_addr(path: &Path) -> io::Result<Option<SocketAddr>> {
@@ -243,6 +280,7 @@ mod tests {
     use crate::{Link, dial};
     use rustix::event::{EventfdFlags, eventfd};
     use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
 
     fn exchange(addr: &Addr) {
         let listener = Listener::bind(addr).expect("bound");
@@ -286,6 +324,40 @@ mod tests {
         exchange(&Addr::Unix(
             format!("@barge-test-{}", std::process::id()).into(),
         ));
+    }
+
+    /// What a client sees that looks for the file all the time.
+    #[test]
+    fn the_file_of_a_socket_is_this_user_s_from_the_beginning_and_a_group_s_if_it_is_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let mode = |path: &Path| {
+            let found = std::fs::symlink_metadata(path).ok()?;
+            Some((found.mode() & 0o7777, found.gid()))
+        };
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let seen = scope.spawn(|| {
+                let mut seen = std::collections::BTreeSet::new();
+                while !done.load(Ordering::SeqCst) {
+                    seen.extend(mode(&path));
+                }
+                seen
+            });
+            for _ in 0..100 {
+                drop(Listener::bind(&Addr::Unix(path.clone())).expect("bound"));
+            }
+            done.store(true, Ordering::SeqCst);
+            let own = rustix::process::getegid().as_raw();
+            let seen = seen.join().expect("no panic");
+            assert!(seen.iter().all(|is| *is == (0o600, own)), "{seen:?}");
+        });
+        let group = match rustix::process::geteuid().is_root() {
+            true => 65534,
+            false => rustix::process::getegid().as_raw(),
+        };
+        let _listener = Listener::bind_for(&Addr::Unix(path.clone()), Some(group)).expect("bound");
+        assert_eq!(mode(&path), Some((0o660, group)));
     }
 
     #[test]
