@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use transports::{Datagrams, Frame, Outbox};
+use vfs::peer::Refusals;
 use vfs::{Call, Patience, Peer, Trust};
 use wire::{Answer, Session};
 
@@ -18,9 +19,9 @@ impl Engine {
         datagrams: Datagrams,
         session: Box<dyn Session>,
     ) -> io::Result<()> {
-        let trust = self.trust().clone();
+        let (trust, refusals) = (self.trust().clone(), self.refusals().clone());
         self.host(move |stop| {
-            if let Err(error) = answer(&datagrams, &*session, &trust, stop) {
+            if let Err(error) = answer(&datagrams, &*session, &trust, &refusals, stop) {
                 tracing::error!("no longer listening for datagrams: {error}");
             }
         })
@@ -31,13 +32,14 @@ fn answer(
     datagrams: &Datagrams,
     session: &dyn Session,
     trust: &Trust,
+    refusals: &Arc<Refusals>,
     stop: BorrowedFd<'_>,
 ) -> io::Result<()> {
     let mut message = vec![0; Datagrams::MOST];
     let mut out = Outbox::default();
     while let Some((len, from)) = datagrams.receive(&mut message, stop)? {
         let server = rustix::process::geteuid().as_raw();
-        let peer = Peer::new(datagrams.origin(from), trust, server);
+        let peer = Peer::new(datagrams.origin(from), trust, server).counting(refusals.clone());
         let call = Call::detached().coming_from(Arc::new(peer));
         let message = Frame(&message[..len]);
         out.clear();

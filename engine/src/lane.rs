@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
 use vfs::copies::copied;
-use vfs::{Backing, Call, Patience, Peer};
+use vfs::{Backing, Call, Origin, Patience, Peer};
 use wire::{Answer, Malformed, Session, Voice};
 
 use crate::drive::Own;
@@ -229,8 +229,14 @@ impl Lane {
     /// flight is answered.
     pub(crate) fn run(self: &Arc<Self>, stopping: &AtomicBool) {
         // Here, because it may ask a directory service over the network.
-        if let Some(owner) = self.peer.confined_to() {
+        if let Origin::Local { owner, .. } = self.peer.origin() {
             self.peer.set_owner(transports::caller_of(owner));
+        }
+        if self.peer.is_nobody() {
+            tracing::info!(
+                peer = self.link.peer(),
+                "a local client's user is unknown: its requests act as nobody"
+            );
         }
         if let Err(error) = Own::new(self).run() {
             self.lose(&error);

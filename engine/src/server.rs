@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Link, Listener, Poller, StreamLink};
+use vfs::peer::Refusals;
 use vfs::{Origin, Peer, Trust};
 use wire::{Session, Vocabulary};
 
@@ -72,6 +73,7 @@ pub struct Engine {
     tally: Arc<Tally>,
     tuning: Tuning,
     trust: Trust,
+    refusals: Arc<Refusals>,
     /// Readable once the engine stops.
     stop: OwnedFd,
     stopping: AtomicBool,
@@ -105,6 +107,7 @@ impl Engine {
             tally: Tally::new(tuning.counts),
             tuning,
             trust,
+            refusals: Arc::default(),
             stopping: AtomicBool::new(false),
             alive: Mutex::default(),
             changed: Condvar::new(),
@@ -213,6 +216,11 @@ impl Engine {
         (self.alive().members.len(), self.tally.sum())
     }
 
+    /// The number of clients that exports refused, by reason.
+    pub fn refusals(&self) -> &Arc<Refusals> {
+        &self.refusals
+    }
+
     fn admit(self: &Arc<Self>, words: &'static Vocabulary) -> io::Result<Member> {
         let most = self.tuning.connections;
         let mut alive = self.alive();
@@ -297,7 +305,7 @@ impl Member {
     /// The peer of its connection.
     pub(crate) fn peer(&self, origin: Origin) -> Peer {
         let server = rustix::process::geteuid().as_raw();
-        Peer::new(origin, &self.engine.trust, server)
+        Peer::new(origin, &self.engine.trust, server).counting(self.engine.refusals.clone())
     }
 }
 

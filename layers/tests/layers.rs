@@ -9,8 +9,8 @@ use layers::squash::{NOBODY, Squash, Whom};
 use layers::{IdMap, MapIds, ReadOnly, Through, Trace, stack};
 use memory::{Memory, Options};
 use vfs::{
-    Access, Call, Caller, Errno, FileSystem, Groups, Kind, Make, Mode, Op, OpenFlags, Patience,
-    SetAttr, SetTime, Time, XattrFlags,
+    Access, Call, Caller, Errno, FileSystem, Groups, Kind, Make, Mode, Op, OpenFlags, Origin,
+    Patience, Peer, SetAttr, SetTime, Time, XattrFlags,
 };
 use vfs_testkit::bed::{R, RW, Seen, W, ok, refused};
 use vfs_testkit::{Answer, Script, run};
@@ -291,6 +291,81 @@ fn squash_makes_nobody_of_whom_it_says() {
     }
 }
 
+/// A call by a connection from `origin`.
+fn call_from(origin: Origin) -> Call {
+    let peer = Peer::new(origin, &vfs::Trust::Privileged, 0);
+    Call::detached().coming_from(Arc::new(peer))
+}
+
+#[test]
+fn by_default_the_super_user_of_another_host_is_squashed_and_those_of_this_one_are_not() {
+    let addr = std::net::IpAddr::from([10, 0, 0, 1]);
+    let owner = |uid| vfs::peer::Owner {
+        uid,
+        gid: None,
+        groups: None,
+    };
+    let calls = [
+        (call_from(Origin::Remote { addr, port: 700 }), NOBODY),
+        (
+            call_from(Origin::Local {
+                addr: Some(addr),
+                owner: owner(0),
+            }),
+            0,
+        ),
+        (call_from(Origin::Guest(vfs::peer::GuestId::Cid(3))), 0),
+        (Call::detached(), 0),
+    ];
+    for (call, expected) in calls {
+        let script = Script::new();
+        let fs = stack(script.clone(), Squash::new(Whom::RemoteRoot));
+        for caller in [&Caller::ROOT, &ALICE] {
+            ok(fs.sync(&vfs::Cx::new(caller, &call)));
+        }
+        let callers = script.calls();
+        assert_eq!(callers[0].caller.uid, expected);
+        assert_eq!(callers[1].caller, ALICE);
+    }
+}
+
+#[test]
+fn secure_refuses_high_ports_of_other_hosts_alone_and_each_client_is_counted_once() {
+    let list: layers::Clients = "10.0.0.1(rw) 10.0.0.2(rw,insecure) localhost(rw)"
+        .parse()
+        .expect("a list");
+    let fs = stack(Script::new(), list);
+    let refusals = Arc::new(vfs::peer::Refusals::default());
+    let sync = |origin: Origin| {
+        let peer = Peer::new(origin, &vfs::Trust::Privileged, 0).counting(refusals.clone());
+        let call = Call::detached().coming_from(Arc::new(peer));
+        let again = || fs.sync(&vfs::Cx::new(&Caller::ROOT, &call));
+        assert_eq!(again(), again());
+        again().err()
+    };
+    let remote = |addr: [u8; 4], port| Origin::Remote {
+        addr: addr.into(),
+        port,
+    };
+    let refused = Some(Errno::EACCES);
+    assert_eq!(sync(remote([10, 0, 0, 1], 1023)), None);
+    assert_eq!(sync(remote([10, 0, 0, 1], 1024)), refused);
+    assert_eq!(sync(remote([10, 0, 0, 1], 0)), refused);
+    assert_eq!(sync(remote([10, 0, 0, 2], 1024)), None);
+    assert_eq!(sync(remote([10, 0, 0, 3], 1023)), refused);
+    let local = Origin::Local {
+        addr: None,
+        owner: vfs::peer::Owner {
+            uid: 1000,
+            gid: None,
+            groups: None,
+        },
+    };
+    assert_eq!(sync(local), None);
+    let counts = vfs::peer::Refusal::ALL.map(|why| refusals.of(why));
+    assert_eq!(counts, [1, 2]);
+}
+
 #[test]
 fn what_is_ours_is_nobody_elses_but_goes_only_where_the_client_may() {
     let uids = map(&["0:1000:10"]);
@@ -298,7 +373,7 @@ fn what_is_ours_is_nobody_elses_but_goes_only_where_the_client_may() {
         uids: uids.clone(),
         gids: uids.clone(),
     };
-    let list: layers::Clients = "10.0.0.1(rw,all_squash)".parse().expect("a list");
+    let list: layers::Clients = "10.0.0.1(rw,all_squash,insecure)".parse().expect("a list");
     let script = Script::new();
     let mut fs: Arc<dyn FileSystem> = stack(script.clone(), ids());
     fs = stack(fs, Squash::new(Whom::All));

@@ -28,8 +28,8 @@ const LOCAL: u8 = 2;
 
 /// The user id of the owner of the TCP socket at `peer` that is connected to the socket `fd`, whose own address is `local`.
 ///
-/// None if this network namespace has no such socket, if it is closed already (Linux reports user 0 for those, and no inode), or if
-/// `fd` belongs to another network namespace. Errors are those of netlink: `NOENT` also where the kernel has no `tcp_diag`.
+/// None if this network namespace has no such socket, if it is closed already (Linux reports user 0 for those, and no inode), if
+/// `fd` belongs to another network namespace, or if the kernel has no `tcp_diag`. Errors are those of netlink.
 pub fn tcp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Result<Option<u32>> {
     let netlink = open(Some(netlink::SOCK_DIAG))?;
     let ours = crate::peer::network_namespace(netlink.as_fd());

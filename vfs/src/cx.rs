@@ -227,6 +227,15 @@ impl Call {
         self.peer.as_deref()
     }
 
+    /// The caller that it is made for if its client claims to be `claimed`, without proof ([`Peer::acts_as`]). Requests that come
+    /// over no connection are made for whom they say.
+    pub fn acts_as(&self, claimed: Caller) -> Caller {
+        match self.peer() {
+            Some(peer) => peer.acts_as(claimed),
+            None => claimed,
+        }
+    }
+
     /// The address that it came from, if it came from any.
     pub fn addr(&self) -> Option<IpAddr> {
         self.peer.as_ref()?.addr()

@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::{Caller, Groups, perm};
@@ -161,19 +161,62 @@ pub enum Trust {
 pub struct Peer {
     origin: Origin,
     standing: Standing,
+    /// The user that owns the peer's socket, set before the first request.
+    owner: OnceLock<Caller>,
+    refusals: Arc<Refusals>,
+    /// A bit for each reason that it was refused for.
+    refused: AtomicU8,
     /// Each choice and 1; 0 is none yet.
     choices: [AtomicU8; Peer::KEPT],
 }
 
-/// Whose claims count.
-#[derive(Debug)]
+/// Which user a peer acts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// The peer acts as the user that it claims to be.
+    /// The one that it claims to be.
     Trusted,
-    /// The peer acts as its owner, who is set before the first request.
-    Owner(OnceLock<Caller>),
-    /// The peer acts as nobody.
+    /// Its socket's owner.
+    Owner,
+    /// Nobody.
     Nobody,
+}
+
+/// A reason to refuse a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No entry of the export's list matches its address.
+    Unlisted,
+    /// Its port is 1024 or above, and the entry of the export's list says `secure`.
+    InsecurePort,
+}
+
+impl Refusal {
+    /// All reasons.
+    pub const ALL: [Refusal; 2] = [Refusal::Unlisted, Refusal::InsecurePort];
+
+    /// A name for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refusal::Unlisted => "unlisted",
+            Refusal::InsecurePort => "insecure_port",
+        }
+    }
+}
+
+/// The number of clients that were refused, by reason, since the process started. Any thread may count.
+#[derive(Debug, Default)]
+pub struct Refusals([AtomicU64; Refusal::ALL.len()]);
+
+impl Refusals {
+    /// Counts a client that has no [`Peer`]; see [`Peer::refuse`] for others.
+    pub fn count(&self, why: Refusal) {
+        self.0[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of clients that were refused for this reason.
+    pub fn of(&self, why: Refusal) -> u64 {
+        self.0[why as usize].load(Ordering::Relaxed)
+    }
 }
 
 /// The user that a peer acts as if its user is unknown: Linux's overflow ids (`nobody`).
@@ -191,13 +234,16 @@ impl Peer {
             Trust::Privileged => uid == 0 || uid == server,
         };
         let standing = match &origin {
-            Origin::Local { owner, .. } if !trusted(owner.uid) => Standing::Owner(OnceLock::new()),
+            Origin::Local { owner, .. } if !trusted(owner.uid) => Standing::Owner,
             Origin::Unidentified { .. } if *trust != Trust::All => Standing::Nobody,
             _ => Standing::Trusted,
         };
         Peer {
             origin,
             standing,
+            owner: OnceLock::new(),
+            refusals: Arc::default(),
+            refused: AtomicU8::new(0),
             choices: [const { AtomicU8::new(0) }; Peer::KEPT],
         }
     }
@@ -227,47 +273,51 @@ impl Peer {
         matches!(self.origin, Origin::Remote { .. })
     }
 
-    /// The owner that the peer acts as whatever it claims, if [`Peer::set_owner`] has to be called before the first request.
-    pub fn confined_to(&self) -> Option<&Owner> {
-        match (&self.standing, &self.origin) {
-            (Standing::Owner(_), Origin::Local { owner, .. }) => Some(owner),
-            _ => None,
-        }
+    /// The same, which counts refusals there.
+    pub fn counting(self, refusals: Arc<Refusals>) -> Peer {
+        Peer { refusals, ..self }
     }
 
-    /// Sets the caller that the owner of the peer's socket is, with groups that are [`Groups::Known`]. Only the first call
-    /// counts, and only for a peer that is [`Peer::confined_to`] its owner.
+    /// Counts the peer among those that were refused for this reason. Returns whether it was the first time.
+    pub fn refuse(&self, why: Refusal) -> bool {
+        let bit = 1 << why as u8;
+        let first = self.refused.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+        if first {
+            self.refusals.count(why);
+        }
+        first
+    }
+
+    /// Sets the caller that the owner of the peer's socket is ([`Origin::Local`]), with groups that are [`Groups::Known`]. Only
+    /// the first call counts.
     pub fn set_owner(&self, owner: Caller) {
-        if let Standing::Owner(caller) = &self.standing {
-            let _ = caller.set(owner);
-        }
+        let _ = self.owner.set(owner);
     }
 
-    /// The caller that a peer acts as that claims to be `claimed`, without proof of it. A peer that is confined to its owner
-    /// acts as the owner, with the group of `claimed` if the owner is a member; one whose user is unknown acts as nobody.
-    /// Users that have proved who they are (Kerberos, certificates) need not pass here.
+    /// The caller that the owner of the peer's socket is, if it is known.
+    pub fn owner(&self) -> Option<&Caller> {
+        self.owner.get()
+    }
+
+    /// Whether the peer is a process whose user is unknown, and acts as nobody therefore.
+    pub fn is_nobody(&self) -> bool {
+        self.standing == Standing::Nobody
+    }
+
+    /// The caller that a peer acts as that claims to be `claimed`, without proof of it. A peer whose socket's owner is not
+    /// trusted acts as the owner, with the group of `claimed` if the owner is a member; one whose user is unknown acts as
+    /// nobody. Users that have proved who they are (Kerberos, certificates) need not pass here.
     pub fn acts_as(&self, claimed: Caller) -> Caller {
-        match &self.standing {
-            Standing::Trusted => claimed,
-            Standing::Owner(owner) => match owner.get() {
-                Some(owner) => Caller {
-                    gid: match perm::in_group(owner, claimed.gid) {
-                        true => claimed.gid,
-                        false => owner.gid,
-                    },
-                    ..owner.clone()
+        match (self.standing, self.owner()) {
+            (Standing::Trusted, _) => claimed,
+            (Standing::Owner, Some(owner)) => Caller {
+                gid: match perm::in_group(owner, claimed.gid) {
+                    true => claimed.gid,
+                    false => owner.gid,
                 },
-                None => nobody(),
+                ..owner.clone()
             },
-            Standing::Nobody => nobody(),
-        }
-    }
-
-    /// The caller that a peer acts as that claims to be no user at all, if its socket has an owner.
-    pub fn unnamed(&self) -> Option<Caller> {
-        match &self.standing {
-            Standing::Owner(owner) => Some(owner.get().cloned().unwrap_or_else(nobody)),
-            _ => None,
+            (Standing::Owner, None) | (Standing::Nobody, _) => nobody(),
         }
     }
 
@@ -361,7 +411,7 @@ mod tests {
             };
             assert_eq!(peer.acts_as(claimed), expected);
         }
-        assert_eq!(peer.unnamed(), Some(owner));
+        assert_eq!(peer.owner(), Some(&owner));
     }
 
     #[test]

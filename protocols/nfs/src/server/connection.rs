@@ -94,7 +94,7 @@ impl wire::Session for Connection {
                 {
                     return self.serve_gss(gss, &asked, out);
                 }
-                let caller = self.caller(&head)?;
+                let caller = self.caller(call, &head)?;
                 rpc::begin_reply(xid, self.marked, out);
                 self.carry_out(&asked, caller, None, out)?;
                 Ok(Answer::Done)
@@ -243,14 +243,15 @@ impl Connection {
         }
     }
 
-    pub(super) fn caller(&self, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
+    /// The caller of `head`: what its certificate proves, or else what it claims, as far as the peer may act as that.
+    fn caller(&self, call: &Call, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
         let credential = Credential::of(&head.credential)
             .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;
         if let Some(certified) = self.secured.get().and_then(|by| by.caller.as_ref()) {
             return Ok(certified.clone());
         }
         Ok(match credential {
-            Credential::Sys(sys) => sys.caller,
+            Credential::Sys(sys) => call.acts_as(sys.caller),
             Credential::None => self.anonymous(),
         })
     }

@@ -28,7 +28,7 @@ mod who;
 mod xattr;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, Once, OnceLock};
 
 use vfs::lock::Owner;
 use vfs::{Call, Cx, Errno, Patience};
@@ -120,6 +120,7 @@ impl Server {
             xattr_space: Arc::new(XattrSpace::new(self.options.max_xattr_bytes)),
             agreed: AtomicU64::new(0),
             user: OnceLock::new(),
+            unnamed: Once::new(),
             client: Owner::new_client(),
             server: self.clone(),
         }
@@ -135,6 +136,8 @@ pub struct Connection {
     agreed: AtomicU64,
     /// Who was the first to attach, and to what.
     user: OnceLock<String>,
+    /// Whether the log says that somebody attached without a known user.
+    unnamed: Once,
     fids: Fids,
     xattr_space: Arc<XattrSpace>,
 }

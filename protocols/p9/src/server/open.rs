@@ -54,7 +54,7 @@ impl Turn<'_> {
         let asked = Lopen::from_bits_retain(flags);
         let mut flags = open_flags(asked)?;
         flags.set(OpenFlags::EXCL, asked.contains(Lopen::EXCL));
-        let caller = state.attach().caller_in(gid);
+        let caller = state.attach().caller_in(self.call, gid);
         let mode = Mode::exactly(mode & 0o7777);
         let (entry, file) = state.node().create(&self.cx(&caller), name, flags, mode)?;
         let child = state.child(name, entry.node);
