@@ -226,7 +226,7 @@ fn show(
     source: &Source,
     cache: SourceCache,
 ) -> Result<(), Failure> {
-    let listener = serve::listen(addr)?;
+    let listener = serve::listen(addr, None)?;
     let source = seeing::Source {
         name: String::new(),
         source: source.to_string(),

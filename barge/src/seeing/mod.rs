@@ -153,7 +153,7 @@ impl Seeing {
     fn status(&self) -> Status {
         let exports = self.sources.look();
         let uptime = self.since.elapsed().as_secs_f64();
-        Status::new(self.engine.look(), uptime, exports)
+        Status::new(self.engine.look(), self.engine.refusals(), uptime, exports)
     }
 }
 

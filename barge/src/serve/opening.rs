@@ -32,6 +32,8 @@ pub(super) struct Opener {
     descriptors: usize,
     /// On which terms a share is served may change.
     gated: bool,
+    /// Whether clients of other hosts may come.
+    networked: bool,
 }
 
 /// A share that is served.
@@ -65,6 +67,7 @@ impl Opener {
             kernel_handles: plan.kernel_handles,
             descriptors: descriptors.unwrap_or(usize::MAX) / shares,
             gated,
+            networked: unnamed || plan.is_networked(),
         }
     }
 
@@ -141,7 +144,12 @@ impl Opener {
         match &gate {
             Some(gate) => fs = stack(fs, gate.clone()),
             None => {
-                if terms.squash.whom != Whom::None {
+                let squashes = match terms.squash.whom {
+                    Whom::None => false,
+                    Whom::RemoteRoot => self.networked,
+                    Whom::Root | Whom::All => true,
+                };
+                if squashes {
                     fs = stack(fs, terms.squash);
                 }
                 if terms.read_only {
@@ -160,10 +168,14 @@ impl Opener {
     }
 }
 
-/// Those of a share.
+/// Those of a share. A list of clients says for each whether its super-user is squashed, instead of the default.
 pub(super) fn terms(layers: &Layers, clients: Option<&Arc<Clients>>) -> Terms {
+    let mut terms = layers.terms.clone();
+    if clients.is_some() && terms.squash.whom == Whom::RemoteRoot {
+        terms.squash.whom = Whom::None;
+    }
     Terms {
         clients: clients.cloned(),
-        ..layers.terms.clone()
+        ..terms
     }
 }

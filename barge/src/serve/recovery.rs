@@ -4,20 +4,21 @@
 //! What was open and locked is not kept: clients say it again.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nfs::server::v4::state::{InMemory, Stable};
+use redb::backends::FileBackend;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 use transports::Addr;
 use vfs::Errno;
 
-use crate::Failure;
+use crate::{Failure, private};
 
 /// A server that has begun again, or for the first time.
 pub(super) struct Recovery {
@@ -182,7 +183,11 @@ impl Records {
     fn open(path: &Path) -> Result<(Records, String, u32), Trouble> {
         let made = path.parent().map_or(Ok(()), make_dir);
         made.map_err(redb::Error::Io)?;
-        let records = Records(Arc::new(Builder::new().set_cache_size(CACHE).create(path)?));
+        let file = open_own(path).map_err(redb::Error::Io)?;
+        let records = Builder::new()
+            .set_cache_size(CACHE)
+            .create_with_backend(FileBackend::new(file)?)?;
+        let records = Records(Arc::new(records));
         let sync = |dir: &Path| File::open(dir)?.sync_all();
         path.parent()
             .map_or(Ok(()), sync)
@@ -234,6 +239,15 @@ impl Kept {
             Errno::EIO
         })
     }
+}
+
+/// Opens or creates a file that only this user may open, whatever its mode was.
+fn open_own(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.mode(private::MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(private::MODE))?;
+    Ok(file)
 }
 
 /// Makes a directory, for nobody else, if there is none.

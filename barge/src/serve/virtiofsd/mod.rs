@@ -120,6 +120,7 @@ impl VirtiofsdArgs {
                 once: true,
                 ..Default::default()
             },
+            trust: Default::default(),
             tuning: engine::Tuning {
                 workers: match self.thread_pool_size {
                     0 => default.workers,
