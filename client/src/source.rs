@@ -213,7 +213,8 @@ impl Source {
     }
 }
 
-/// How directories of this host are opened for programs that use this library: their threads keep their umask.
+/// How directories of this host are opened for programs that use this library: their threads keep
+/// their umask.
 pub(crate) fn own_options() -> hostdir::Options {
     hostdir::Options {
         keep_umask: true,

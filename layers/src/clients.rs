@@ -5,8 +5,9 @@
 //! everything, also by a handle or a file that somebody else was given. Which entry that is is found once for each
 //! connection. What this program does of its own, and a guest by its queues, has no connection and is let through.
 //!
-//! `secure`, the default as in exports(5), asks clients of other hosts for a port below 1024, whatever they speak. It does not
-//! count for processes of this host, whose users the kernel names, nor for guests.
+//! `secure`, the default as in exports(5), asks clients of other hosts for a port below 1024,
+//! whatever they speak. It does not count for processes of this host, whose users the kernel names,
+//! nor for guests.
 //!
 //! What it lacks on purpose: host names and netgroups, which somebody else can make up.
 
@@ -44,7 +45,8 @@ pub struct Entry {
     pub read_only: bool,
     /// Who of them becomes anonymous.
     pub squash: Squash,
-    /// Whether clients of other hosts have to come from ports below 1024, which only the super-user of their host can bind.
+    /// Whether clients of other hosts have to come from ports below 1024, which only the super-user
+    /// of their host can bind.
     pub secure: bool,
 }
 
@@ -146,7 +148,7 @@ fn report(peer: &Peer, why: Refusal) {
     match why {
         Refusal::InsecurePort => tracing::info!(
             peer,
-            "a client is refused: expected a port below 1024, unless the list of --export says insecure"
+            "a client is refused: expected a port below 1024, or insecure in the list of --export"
         ),
         Refusal::Unlisted => tracing::debug!(peer, "a client is refused: no list names it"),
     }

@@ -18,7 +18,8 @@ use crate::{Layer, Opened, forward};
 pub enum Whom {
     /// Nobody.
     None,
-    /// User 0 of other hosts, and group 0 wherever they claim it; not that of this host and its guests.
+    /// User 0 of other hosts, and group 0 wherever they claim it; not that of this host and its
+    /// guests.
     RemoteRoot,
     /// User 0, and group 0 wherever it occurs.
     Root,

@@ -373,13 +373,13 @@ fn what_is_ours_is_nobody_elses_but_goes_only_where_the_client_may() {
         uids: uids.clone(),
         gids: uids.clone(),
     };
-    let list: layers::Clients = "10.0.0.1(rw,all_squash,insecure)".parse().expect("a list");
+    let list: layers::Clients = "10.0.0.1(rw,all_squash)".parse().expect("a list");
     let script = Script::new();
     let mut fs: Arc<dyn FileSystem> = stack(script.clone(), ids());
     fs = stack(fs, Squash::new(Whom::All));
     fs = stack(fs, list);
     let sync = |addr: &str| {
-        let peer = vfs::Peer::remote(addr.parse().expect("an address"));
+        let peer = vfs::Peer::remote(addr.parse().expect("an address"), 700);
         let theirs = Call::detached().coming_from(Arc::new(peer));
         [theirs.of_ours(), theirs]
             .map(|call| fs.sync(&vfs::Cx::new(&Caller::ROOT, &call)).map_err(drop))

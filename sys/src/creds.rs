@@ -55,8 +55,9 @@ pub fn fs_gid() -> u32 {
     }
 }
 
-/// Runs `run` as the process's own user for file systems, who owns the sockets that are made meanwhile: the kernel tells a peer
-/// on this host the owner of a TCP socket (`sock_alloc()` in `net/socket.c`). `PERM` if the thread may not become that user.
+/// Runs `run` as the process's own user for file systems, who owns the sockets that are made
+/// meanwhile: the kernel tells a peer on this host the owner of a TCP socket (`sock_alloc()` in
+/// `net/socket.c`). `PERM` if the thread may not become that user.
 pub fn as_own_user<T>(run: impl FnOnce() -> T) -> Result<T> {
     let (own, before) = (rustix::process::geteuid().as_raw(), fs_uid());
     if before == own {
@@ -64,7 +65,7 @@ pub fn as_own_user<T>(run: impl FnOnce() -> T) -> Result<T> {
     }
     set_fs_uid(own)?;
     let done = run();
-    // Whoever relies on the thread's identity must not go on with another.
+    // Code that relies on the thread's identity must not go on with another.
     set_fs_uid(before).expect("the thread was that user before");
     Ok(done)
 }

@@ -1,7 +1,9 @@
-//! Questions to the kernel about TCP sockets and addresses of this host, over netlink (sock_diag(7), rtnetlink(7)).
+//! Questions to the kernel about TCP sockets and addresses of this host, over netlink
+//! (sock_diag(7), rtnetlink(7)).
 //!
-//! Each question is one message and one answer, which the kernel has ready when the question is sent. The structures are those
-//! of `linux/netlink.h`, `linux/inet_diag.h` and `linux/rtnetlink.h`.
+//! Each question is one message and one answer, which the kernel has ready when the question is
+//! sent. The structures are those of `linux/netlink.h`, `linux/inet_diag.h` and
+//! `linux/rtnetlink.h`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +19,8 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// The longest answer that is read. That about a socket has 88 bytes, and that about a route its attributes besides.
+/// The longest answer that is read. That about a socket has 88 bytes, and that about a route its
+/// attributes besides.
 const ANSWER: usize = 1024;
 
 /// `TCP_ESTABLISHED`
@@ -26,10 +29,12 @@ const ESTABLISHED: u8 = 1;
 /// `RTN_LOCAL`
 const LOCAL: u8 = 2;
 
-/// The user id of the owner of the TCP socket at `peer` that is connected to the socket `fd`, whose own address is `local`.
+/// The user id of the owner of the TCP socket at `peer` that is connected to the socket `fd`, whose
+/// own address is `local`.
 ///
-/// None if this network namespace has no such socket, if it is closed already (Linux reports user 0 for those, and no inode), if
-/// `fd` belongs to another network namespace, or if the kernel has no `tcp_diag`. Errors are those of netlink.
+/// None if this network namespace has no such socket, if it is closed already (Linux reports user 0
+/// for those, and no inode), if `fd` belongs to another network namespace, or if the kernel has no
+/// `tcp_diag`. Errors are those of netlink.
 pub fn tcp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Result<Option<u32>> {
     let netlink = open(Some(netlink::SOCK_DIAG))?;
     let ours = crate::peer::network_namespace(netlink.as_fd());
@@ -63,8 +68,8 @@ fn owner(answer: &[u8], peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     (is_it && state == ESTABLISHED && inode != 0).then_some(uid)
 }
 
-/// `struct inet_diag_sockid` without its cookie, as the peer's socket has it, and the family to look for it in: IPv4 sockets
-/// have IPv4-mapped addresses where an IPv6 socket meets one.
+/// `struct inet_diag_sockid` without its cookie, as the peer's socket has it, and the family to
+/// look for it in: IPv4 sockets have IPv4-mapped addresses where an IPv6 socket meets one.
 fn socket_id(peer: SocketAddr, local: SocketAddr) -> (AddressFamily, Vec<u8>) {
     let mut id = [peer.port().to_be_bytes(), local.port().to_be_bytes()].concat();
     let mut family = AddressFamily::INET6;

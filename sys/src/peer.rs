@@ -4,8 +4,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::{Errno, Result};
 
-/// The user and group of the process at the other end of the Unix socket `fd`, when it connected (`SO_PEERCRED`). `NOTCONN` if
-/// there is none. Not rustix's: a peer in another pid namespace has process id 0, which its type cannot hold.
+/// The user and group of the process at the other end of the Unix socket `fd`, when it connected
+/// (`SO_PEERCRED`). `NOTCONN` if there is none. Not rustix's: a peer in another pid namespace has
+/// process id 0, which its type cannot hold.
 pub fn credentials(fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
     let mut found = libc::ucred {
         pid: 0,
@@ -13,7 +14,8 @@ pub fn credentials(fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
         gid: u32::MAX,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes of integers to `found`, which outlives the call.
+    // SAFETY: the kernel writes at most `len` bytes of integers to `found`, which outlives the
+    // call.
     #[allow(unsafe_code)]
     let answer = unsafe {
         libc::getsockopt(
@@ -37,7 +39,8 @@ pub fn groups(fd: BorrowedFd<'_>) -> Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
     loop {
         let mut len = size_of_val(groups.as_slice()) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes of integers to `groups`, which outlives the call.
+        // SAFETY: the kernel writes at most `len` bytes of integers to `groups`, which outlives the
+        // call.
         #[allow(unsafe_code)]
         let answer = unsafe {
             libc::getsockopt(
@@ -61,12 +64,13 @@ pub fn groups(fd: BorrowedFd<'_>) -> Result<Vec<u32>> {
     }
 }
 
-/// A number that no other network namespace of this boot has: the one that the socket `fd` belongs to (`SO_NETNS_COOKIE`,
-/// Linux 5.14).
+/// A number that no other network namespace of this boot has: the one that the socket `fd` belongs
+/// to (`SO_NETNS_COOKIE`, Linux 5.14).
 pub fn network_namespace(fd: BorrowedFd<'_>) -> Result<u64> {
     let mut cookie = 0u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes of an integer to `cookie`, which outlives the call.
+    // SAFETY: the kernel writes at most `len` bytes of an integer to `cookie`, which outlives the
+    // call.
     #[allow(unsafe_code)]
     let answer = unsafe {
         libc::getsockopt(

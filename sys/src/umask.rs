@@ -1,16 +1,17 @@
-//! The file mode creation mask (umask(2)), which Linux keeps for all threads together that share their root, working directory and
-//! mask (`CLONE_FS` of clone(2)): those of a process, until one unshares.
+//! The file mode creation mask (umask(2)), which Linux keeps for all threads together that share
+//! their root, working directory and mask (`CLONE_FS` of clone(2)): those of a process, until one
+//! unshares.
 
 use rustix::fs::Mode;
 use rustix::io::Result;
 use rustix::thread::UnshareFlags;
 
-/// Gives the calling thread a mask of its own, and clears it: files that it creates have the modes that it asks for. Masks of other
-/// threads stay as they are. The thread's working directory and root are its own from then on, too. `PERM` where a sandbox
-/// forbids unshare(2).
+/// Gives the calling thread a mask of its own, and clears it: files that it creates have the modes
+/// that it asks for. Masks of other threads stay as they are. The thread's working directory and
+/// root are its own from then on, too. `PERM` where a sandbox forbids unshare(2).
 pub fn clear_own() -> Result<()> {
-    // SAFETY: the flag parts the thread from the others in its root, working directory and mask alone. It goes on with copies of
-    // theirs, and no memory or descriptor is concerned.
+    // SAFETY: the flag parts the thread from the others in its root, working directory and mask
+    // alone. It goes on with copies of theirs, and no memory or descriptor is concerned.
     #[allow(unsafe_code)]
     unsafe {
         rustix::thread::unshare_unsafe(UnshareFlags::FS)?;

@@ -59,8 +59,8 @@ impl Datagrams {
         }
     }
 
-    /// The origin of a datagram that came from `from`. Its sender's socket need not be connected, so that its owner cannot be
-    /// looked up.
+    /// The origin of a datagram that came from `from`. Its sender's socket need not be connected,
+    /// so that its owner cannot be looked up.
     pub fn origin(&self, from: SocketAddr) -> Origin {
         let (addr, port) = (from.ip().to_canonical(), from.port());
         match sys::diag::is_local(addr).unwrap_or(addr.is_loopback()) {

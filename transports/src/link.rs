@@ -113,7 +113,8 @@ pub trait Link: Send + Sync {
     /// Who is at the other end, for logs.
     fn peer(&self) -> &str;
 
-    /// The other end, as the kernel reports it. Asks the kernel each time, of a connection that a server accepted.
+    /// The other end, as the kernel reports it. Asks the kernel each time, of a connection that a
+    /// server accepted.
     fn origin(&self) -> Origin;
 }
 
@@ -441,7 +442,8 @@ fn is_of_stream(error: &io::Error) -> bool {
     )
 }
 
-/// The IP address at the other end of `fd`, if it is a socket that has one and whose peer is still there.
+/// The IP address at the other end of `fd`, if it is a socket that has one and whose peer is still
+/// there.
 fn peer_addr(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     let peer = rustix::net::getpeername(fd).ok().flatten()?;
     SocketAddr::try_from(peer).ok()

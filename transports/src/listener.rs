@@ -35,13 +35,14 @@ enum Source {
 }
 
 impl Listener {
-    /// Listens at `addr`. A Unix socket's file that nobody listens at any more is replaced. Only this user may connect to
-    /// a Unix socket that has a file.
+    /// Listens at `addr`. A Unix socket's file that nobody listens at any more is replaced. Only
+    /// this user may connect to a Unix socket that has a file.
     pub fn bind(addr: &Addr) -> io::Result<Listener> {
         Listener::bind_for(addr, None)
     }
 
-    /// [`Listener::bind`], where members of the group with the id `group` may connect to a Unix socket as well.
+    /// [`Listener::bind`], where members of the group with the id `group` may connect to a Unix
+    /// socket as well.
     pub fn bind_for(addr: &Addr, group: Option<u32>) -> io::Result<Listener> {
         match addr {
             Addr::Tcp { host, port } => {
@@ -215,8 +216,9 @@ fn bind_unix(path: &Path, group: Option<u32>) -> io::Result<(OwnedFd, Option<Pat
 /// The number of connections that may wait to be accepted: as std has it.
 const BACKLOG: i32 = 128;
 
-/// A socket bound to `path`, to which only this user may connect. The file has its mode from the moment that it is there:
-/// Linux takes it from the socket's own inode (`unix_bind_bsd()` in `net/unix/af_unix.c`).
+/// A socket bound to `path`, to which only this user may connect. The file has its mode from the
+/// moment that it is there: Linux takes it from the socket's own inode (`unix_bind_bsd()` in
+/// `net/unix/af_unix.c`).
 fn bind_own(path: &Path) -> io::Result<OwnedFd> {
     let addr = SocketAddrUnix::new(path)?;
     let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
@@ -326,7 +328,7 @@ mod tests {
         ));
     }
 
-    /// What a client sees that looks for the file all the time.
+    /// Looks at the file all the time, as another user would who waits for a moment to connect.
     #[test]
     fn the_file_of_a_socket_is_this_user_s_from_the_beginning_and_a_group_s_if_it_is_named() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -9,10 +9,12 @@ use sys::{diag, users};
 use vfs::peer::{GuestId, Origin, Owner};
 use vfs::{Caller, Groups};
 
-/// The origin of the peer of the socket `fd`, whose IP address was `peer` when the connection was new.
+/// The origin of the peer of the socket `fd`, whose IP address was `peer` when the connection was
+/// new.
 ///
-/// TCP: the owner of the peer's socket is looked up by its four addresses and ports, whatever the addresses are, because a
-/// process of this host can use any address of this host. Two system calls and at most two questions over netlink.
+/// TCP: the owner of the peer's socket is looked up by its four addresses and ports, whatever the
+/// addresses are, because a process of this host can use any address of this host. Two system calls
+/// and at most two questions over netlink.
 pub(crate) fn of_peer(fd: BorrowedFd<'_>, peer: Option<SocketAddr>) -> Origin {
     match sockopt::socket_domain(fd) {
         Ok(AddressFamily::UNIX) => of_unix_peer(fd),
@@ -82,7 +84,8 @@ fn of_tcp_peer(fd: BorrowedFd<'_>, peer: SocketAddr) -> Origin {
     }
 }
 
-/// The caller that the owner of a socket is. Asks the user database for what the kernel did not report, which may take its time.
+/// The caller that the owner of a socket is. Asks the user database for what the kernel did not
+/// report, which may take its time.
 pub fn caller_of(owner: &Owner) -> Caller {
     let user = match (owner.gid, &owner.groups) {
         (Some(_), Some(_)) => None,

@@ -1,10 +1,11 @@
 //! The remote peer of a connection, as access control and limits see it.
 //!
-//! A connection has one [`Peer`] for its whole life. Its [`Origin`] is what the kernel reports about the other end; nothing in
-//! it comes from the peer's own messages. [`Peer::acts_as`] turns the user that a peer claims to be into the one that it may
-//! act as, for all protocols alike.
+//! A connection has one [`Peer`] for its whole life. Its [`Origin`] is what the kernel reports
+//! about the other end; nothing in it comes from the peer's own messages. [`Peer::acts_as`] turns
+//! the user that a peer claims to be into the one that it may act as, for all protocols alike.
 //!
-//! Deliberately absent: addresses of sockets, look-ups and any system call (`transports` and `sys` have those).
+//! Deliberately absent: addresses of sockets, look-ups and any system call (`transports` and `sys`
+//! have those).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,15 +17,16 @@ use crate::{Caller, Groups, perm};
 /// The other end of a connection, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A process of this host: the peer of a Unix socket, or a TCP socket of which the kernel names the owner.
+    /// A process of this host: the peer of a Unix socket, or a TCP socket of which the kernel names
+    /// the owner.
     Local {
         /// Its IP address; none for a Unix socket.
         addr: Option<IpAddr>,
         /// The user that owns its socket.
         owner: Owner,
     },
-    /// A process of this host whose user the kernel does not name: its socket is closed already, or belongs to another
-    /// network namespace.
+    /// A process of this host whose user the kernel does not name: its socket is closed already, or
+    /// belongs to another network namespace.
     Unidentified {
         /// Its IP address; none for a Unix socket.
         addr: Option<IpAddr>,
@@ -33,7 +35,7 @@ pub enum Origin {
     Remote {
         /// Its IP address.
         addr: IpAddr,
-        /// Its port; 0 if it is unknown.
+        /// Its port.
         port: u16,
     },
     /// A virtual machine of this host, over vsock(7) or a monitor's socket.
@@ -67,8 +69,9 @@ pub enum GuestId {
 pub enum PeerKey {
     /// A user of this host, over any socket.
     User(u32),
-    /// A host: its IPv4 address, or the /64 network of its IPv6 address, within which a host chooses its addresses freely
-    /// (RFC 4291 section 2.5.1). Also processes of this host whose user is unknown.
+    /// A host: its IPv4 address, or the /64 network of its IPv6 address, within which a host
+    /// chooses its addresses freely (RFC 4291 section 2.5.1). Also processes of this host whose
+    /// user is unknown.
     Addr(IpAddr),
     /// A virtual machine.
     Guest(GuestId),
@@ -79,16 +82,12 @@ pub enum PeerKey {
 }
 
 impl Origin {
-    /// The address of a peer that has none and is not of this host: no network but all of them contains it.
+    /// The address of a peer that has none and is not of this host: no network but all of them
+    /// contains it.
     pub const UNSPECIFIED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
 
-    /// A host at `addr` and an unknown port.
-    pub fn remote(addr: IpAddr) -> Origin {
-        Origin::Remote { addr, port: 0 }
-    }
-
-    /// The IP address; none for Unix sockets and inherited descriptors. IPv4-mapped addresses are IPv4, and guests have
-    /// [`Origin::UNSPECIFIED`].
+    /// The IP address; none for Unix sockets and inherited descriptors. IPv4-mapped addresses are
+    /// IPv4, and guests have [`Origin::UNSPECIFIED`].
     pub fn addr(&self) -> Option<IpAddr> {
         match self {
             Origin::Local { addr, .. } | Origin::Unidentified { addr } => *addr,
@@ -156,7 +155,8 @@ pub enum Trust {
     All,
 }
 
-/// The remote peer of one connection, and the choices that were made for it. Shared by all threads that serve the connection.
+/// The remote peer of one connection, and the choices that were made for it. Shared by all threads
+/// that serve the connection.
 #[derive(Debug)]
 pub struct Peer {
     origin: Origin,
@@ -203,7 +203,8 @@ impl Refusal {
     }
 }
 
-/// The number of clients that were refused, by reason, since the process started. Any thread may count.
+/// The number of clients that were refused, by reason, since the process started. Any thread may
+/// count.
 #[derive(Debug, Default)]
 pub struct Refusals([AtomicU64; Refusal::ALL.len()]);
 
@@ -223,7 +224,8 @@ impl Refusals {
 const NOBODY: u32 = 65534;
 
 impl Peer {
-    /// The number of matters of which the choice is kept: as many exports as anybody lists. Beyond it is made each time.
+    /// The number of matters of which the choice is kept: as many exports as anybody lists. Beyond
+    /// it is made each time.
     pub const KEPT: usize = 64;
 
     /// The peer of a connection from `origin`, to a server that runs as user `server`.
@@ -248,9 +250,9 @@ impl Peer {
         }
     }
 
-    /// The peer of a connection from the host at `addr`.
-    pub fn remote(addr: IpAddr) -> Peer {
-        Peer::new(Origin::remote(addr), &Trust::Privileged, 0)
+    /// The peer of a connection from `port` of the host at `addr`.
+    pub fn remote(addr: IpAddr, port: u16) -> Peer {
+        Peer::new(Origin::Remote { addr, port }, &Trust::default(), 0)
     }
 
     /// The other end of the connection.
@@ -278,7 +280,8 @@ impl Peer {
         Peer { refusals, ..self }
     }
 
-    /// Counts the peer among those that were refused for this reason. Returns whether it was the first time.
+    /// Counts the peer among those that were refused for this reason. Returns whether it was the
+    /// first time.
     pub fn refuse(&self, why: Refusal) -> bool {
         let bit = 1 << why as u8;
         let first = self.refused.fetch_or(bit, Ordering::Relaxed) & bit == 0;
@@ -288,8 +291,8 @@ impl Peer {
         first
     }
 
-    /// Sets the caller that the owner of the peer's socket is ([`Origin::Local`]), with groups that are [`Groups::Known`]. Only
-    /// the first call counts.
+    /// Sets the caller that the owner of the peer's socket is ([`Origin::Local`]), with groups that
+    /// are [`Groups::Known`]. Only the first call counts.
     pub fn set_owner(&self, owner: Caller) {
         let _ = self.owner.set(owner);
     }
@@ -304,9 +307,10 @@ impl Peer {
         self.standing == Standing::Nobody
     }
 
-    /// The caller that a peer acts as that claims to be `claimed`, without proof of it. A peer whose socket's owner is not
-    /// trusted acts as the owner, with the group of `claimed` if the owner is a member; one whose user is unknown acts as
-    /// nobody. Users that have proved who they are (Kerberos, certificates) need not pass here.
+    /// The caller that a peer acts as that claims to be `claimed`, without proof of it. A peer
+    /// whose socket's owner is not trusted acts as the owner, with the group of `claimed` if the
+    /// owner is a member; one whose user is unknown acts as nobody. Users that have proved who they
+    /// are (Kerberos, certificates) need not pass here.
     pub fn acts_as(&self, claimed: Caller) -> Caller {
         match (self.standing, self.owner()) {
             (Standing::Trusted, _) => claimed,
@@ -321,7 +325,8 @@ impl Peer {
         }
     }
 
-    /// Returns what `choose` returned in the first call for the matter `of`. At most [`u8::MAX`] - 1.
+    /// Returns what `choose` returned in the first call for the matter `of`. At most [`u8::MAX`] -
+    /// 1.
     pub fn choice(&self, of: usize, choose: impl FnOnce() -> u8) -> u8 {
         let Some(kept) = self.choices.get(of) else {
             return choose();
@@ -372,14 +377,14 @@ mod tests {
     #[test]
     fn ipv4_is_the_same_however_it_came() {
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().expect("an address");
-        assert_eq!(Peer::remote(mapped).addr(), "10.0.0.1".parse().ok());
+        assert_eq!(Peer::remote(mapped, 700).addr(), "10.0.0.1".parse().ok());
         let plain: IpAddr = "10.0.0.1".parse().expect("an address");
-        assert_eq!(Peer::remote(mapped).key(), PeerKey::Addr(plain));
+        assert_eq!(Peer::remote(mapped, 700).key(), PeerKey::Addr(plain));
     }
 
     #[test]
     fn limits_count_a_host_once_whatever_addresses_it_takes() {
-        let key = |addr: &str| Origin::remote(addr.parse().expect(addr)).key();
+        let key = |addr: &str| Peer::remote(addr.parse().expect(addr), 700).key();
         assert_eq!(key("fd00::1"), key("fd00::ffff:1"));
         assert_ne!(key("fd00::1"), key("fd00:0:0:1::1"));
         assert_ne!(key("fe80::1"), key("fe80::2"));
@@ -387,7 +392,8 @@ mod tests {
         assert_eq!(local(7).key(), PeerKey::User(7));
     }
 
-    /// The groups of an owner are those that the kernel or the user database has, not those that the peer claims.
+    /// The groups of an owner are those that the kernel or the user database has, not those that
+    /// the peer claims.
     #[test]
     fn a_local_user_acts_as_itself_whatever_it_claims() {
         let owner = Caller {
@@ -418,7 +424,10 @@ mod tests {
     fn root_the_server_s_user_and_those_named_may_act_as_anybody() {
         let users = Trust::Users([7].into());
         let unidentified = || Origin::Unidentified { addr: None };
-        let remote = || Origin::remote(Origin::UNSPECIFIED);
+        let remote = || Origin::Remote {
+            addr: Origin::UNSPECIFIED,
+            port: 700,
+        };
         for (origin, trust, server, believed) in [
             (local(0), Trust::Privileged, 0, true),
             (local(5), Trust::Privileged, 5, true),

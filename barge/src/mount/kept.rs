@@ -43,7 +43,7 @@ impl KeptIn {
         let dir = private(&self.dir).map_err(|why| failed(&why))?;
         let options = hostdir::Options {
             identity: Identity::Fixed,
-            // What is made here says its mode.
+            // Files here are created with the mode that they need.
             keep_umask: true,
             ..Default::default()
         };

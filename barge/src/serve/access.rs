@@ -38,7 +38,8 @@ impl From<TrustedUsers> for Trust {
     }
 }
 
-/// Who may act as whom over 9P and NFS, as comments of a shell: a line for this host, and one for others if they may connect.
+/// The users that clients act as over 9P and NFS, as comments of a shell: a line for this host, and
+/// one for others if they may connect.
 pub(super) fn lines(plan: &Plan, networked: bool) -> String {
     let mut text = String::from("# local users act as themselves, root as any user");
     match &plan.trust {
@@ -63,7 +64,7 @@ pub(super) fn lines(plan: &Plan, networked: bool) -> String {
     text
 }
 
-/// What the users of other hosts may do.
+/// The users that clients of other hosts act as.
 fn remote(plan: &Plan) -> &'static str {
     let mut all = plan
         .shares

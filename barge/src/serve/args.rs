@@ -127,18 +127,21 @@ pub(crate) struct ServeArgs {
     /// which overlayfs does not take
     #[arg(long)]
     no_announce_submounts: bool,
-    /// The group whose members may connect to Unix sockets, of devices and of all protocols; without it only this user may
+    /// The group whose members may connect to Unix sockets, of devices and of all protocols;
+    /// without it only this user may
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
-    /// Believe local processes of these users (names or ids with commas between, or all) whatever user they claim to be over 9P
-    /// and NFS, as it is for root's. Others act as their own user, on Unix sockets and on TCP alike. QEMU's user network, for
-    /// one, connects as the user that runs QEMU, and the root of its guest then counts as root here
+    /// Believe local processes of these users (names or ids with commas between, or all) whatever
+    /// user they claim to be over 9P and NFS, as it is for root's. Others act as their own user, on
+    /// Unix sockets and on TCP alike. QEMU's user network, for one, connects as the user that runs
+    /// QEMU, and the root of its guest then counts as root here
     #[arg(long, value_name = "USERS", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     trust_uids: Option<TrustedUsers>,
     /// Who may use a source by NFS or 9P, and how, as a line of exports(5): NAME CLIENT(OPTION,...)... CLIENT is
     /// an address, a network as 10.0.0.0/8, localhost (and whoever comes by a Unix socket) or *; OPTION is ro, rw,
-    /// root_squash, no_root_squash, all_squash, secure (clients of other hosts come from ports below 1024, for 9P as well as NFS),
-    /// insecure, anonuid=UID or anongid=GID [default: ro,root_squash,secure]. NAME is / for
+    /// root_squash, no_root_squash, all_squash, secure (clients of other hosts come from ports
+    /// below 1024, for 9P as well as NFS), insecure, anonuid=UID or anongid=GID [default:
+    /// ro,root_squash,secure]. NAME is / for
     /// the only source without one. A source that no line names is for everybody; may be repeated
     #[arg(long, value_name = "LINE")]
     export: Vec<ClientList>,

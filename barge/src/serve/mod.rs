@@ -197,7 +197,8 @@ struct Addrs {
 }
 
 impl Addrs {
-    /// Whether other hosts may connect, over 9P or NFS, as far as the addresses say: an inherited socket may be one of TCP.
+    /// Whether other hosts may connect, over 9P or NFS, as far as the addresses say: an inherited
+    /// socket may be one of TCP.
     fn are_open(&self) -> bool {
         let is_open = |addr: &Addr| match addr {
             Addr::Tcp { host, .. } => {

@@ -27,7 +27,8 @@ pub(super) struct Place {
     acceptor: Option<Arc<Acceptor>>,
 }
 
-/// Opens the sockets of `plan`, to which the members of `group` may connect as well; with nothing named and no other protocol asked for (`alone`), the usual place if it is
+/// Opens the sockets of `plan`, to which the members of `group` may connect as well; with nothing
+/// named and no other protocol asked for (`alone`), the usual place if it is
 /// free.
 pub(super) fn place(
     exports: &Exports,

@@ -168,7 +168,8 @@ impl Opener {
     }
 }
 
-/// Those of a share. A list of clients says for each whether its super-user is squashed, instead of the default.
+/// Those of a share. A list of clients says for each whether its super-user is squashed, instead of
+/// the default.
 pub(super) fn terms(layers: &Layers, clients: Option<&Arc<Clients>>) -> Terms {
     let mut terms = layers.terms.clone();
     if clients.is_some() && terms.squash.whom == Whom::RemoteRoot {

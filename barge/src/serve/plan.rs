@@ -48,7 +48,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether clients of other hosts may come, as far as the plan says: to a port of TCP, or to an inherited socket that may be one.
+    /// Whether clients of other hosts may come, as far as the plan says: to a port of TCP, or to an
+    /// inherited socket that may be one.
     pub(super) fn is_networked(&self) -> bool {
         let nine = self.nine.iter().flat_map(|nine| &nine.addrs);
         let nfs = self.nfs.iter().flat_map(|nfs| &nfs.addrs);

@@ -8,8 +8,9 @@ use transports::Addr;
 use super::Addrs;
 use crate::Failure;
 
-/// Runs `command` in a shell with the addresses in its environment, and the umask that this program was started with; answers
-/// its exit status; that of a shell, 128 and the signal's number, if one ended it.
+/// Runs `command` in a shell with the addresses in its environment, and the umask that this program
+/// was started with; answers its exit status; that of a shell, 128 and the signal's number, if one
+/// ended it.
 pub(super) fn run(command: &str, addrs: &Addrs, umask: Option<u32>) -> Result<ExitCode, Failure> {
     let mut shell = Command::new("sh");
     // Only where threads could not have one of their own (`hostdir`).

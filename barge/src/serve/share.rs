@@ -56,7 +56,8 @@ pub(crate) struct TermsArgs {
     /// Let clients change nothing
     #[arg(long)]
     read_only: bool,
-    /// Which users to squash: their requests become the anonymous user's. Lists of --export say that for themselves by default
+    /// Which users to squash: their requests become the anonymous user's. Lists of --export say
+    /// that for themselves by default
     #[arg(long, value_name = "WHOM", default_value = "remote-root")]
     squash: SquashArg,
     /// The anonymous user's id

@@ -102,7 +102,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Opens a socket where only this user, and the members of a group, may connect: a monitor has the whole tree.
+    /// Opens a socket where only this user, and the members of a group, may connect: a monitor has
+    /// the whole tree.
     pub(super) fn open(at: &Addr, vhost: &Vhost, kind: Kind) -> Result<Place, Failure> {
         Ok(Place {
             listener: super::listen(at, vhost.group()?)?,

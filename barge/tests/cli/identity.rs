@@ -1,4 +1,5 @@
-//! Which user a client acts as: attacks by a local user, clients of other hosts, and the modes of sockets and files.
+//! Which user a client acts as: attacks by a local user, clients of other hosts, and the modes of
+//! sockets and files.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -91,8 +92,8 @@ impl Bed {
 /// The URL of a path in the share.
 type Url = dyn Fn(&str) -> String;
 
-/// `barge serve` of the share over 9P and NFS, on TCP and Unix sockets that everybody may connect to; and URLs, of clients that
-/// claim to be `uid`.
+/// `barge serve` of the share over 9P and NFS, on TCP and Unix sockets that everybody may connect
+/// to; and URLs, of clients that claim to be `uid`.
 fn serve(bed: &Bed, more: &[&str]) -> Served {
     let [nine, nfs] = ["9p", "nfs"].map(|name| format!("unix:{}", bed.text(name)));
     let share = bed.text("share");

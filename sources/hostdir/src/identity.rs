@@ -10,8 +10,9 @@
 //! is another ([`crate::Options::super_user`]), and keeps those capabilities in force. Others, like `CAP_SYS_ADMIN`, stay in force: where
 //! that matters (`xattr`) barge checks itself.
 //!
-//! The umask, too, is per thread as far as a thread wants it so: threads that create files for clients clear theirs, and those of
-//! the rest of the process, and of its children, stay as they are.
+//! The umask, too, is per thread as far as a thread wants it so: threads that create files for
+//! clients clear theirs, and those of the rest of the process, and of its children, stay as they
+//! are.
 //!
 //! Lock order: the cache of groups takes its own mutex only, and not while it asks the database.
 
@@ -164,9 +165,10 @@ impl Now {
     }
 }
 
-/// Clears the umask of the calling thread, before it creates the first file for a client, and leaves those of other threads alone.
-/// Where a sandbox forbids that (unshare(2)), the umask of the whole process is cleared, as there is no other way to give a
-/// file the mode that a client asks for and leave default ACLs to the kernel.
+/// Clears the umask of the calling thread, before it creates the first file for a client, and
+/// leaves those of other threads alone. Where a sandbox forbids that (unshare(2)), the umask of the
+/// whole process is cleared, as there is no other way to give a file the mode that a client asks
+/// for and leave default ACLs to the kernel.
 pub(crate) fn clear_umask() {
     thread_local! {
         static CLEARED: Cell<bool> = const { Cell::new(false) };

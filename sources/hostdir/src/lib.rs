@@ -84,9 +84,10 @@ pub struct Options {
     /// A file where it is recorded where nodes are that handles were given out of: without kernel handles, handles
     /// outlive a restart by that. It is made if there is none; nobody else may record there meanwhile.
     pub names: Option<PathBuf>,
-    /// Takes the umask of the calling thread from the permissions of what it creates, as for any program's files. Otherwise the
-    /// calling thread gets an umask of its own, 0, and a working directory of its own (`CLONE_FS` of unshare(2)), as suits threads
-    /// that serve clients, but not threads that belong to somebody else.
+    /// Takes the umask of the calling thread from the permissions of what it creates, as for any
+    /// program's files. Otherwise the calling thread gets an umask of its own, 0, and a working
+    /// directory of its own (`CLONE_FS` of unshare(2)), as suits threads that serve clients, but
+    /// not threads that belong to somebody else.
     pub keep_umask: bool,
 }
 
@@ -118,8 +119,9 @@ impl HostDir {
     /// Exports `path`; a symbolic link at its end is followed this once.
     ///
     /// Threads that create files there clear their own umask the first time, and keep it so, unless
-    /// [`Options::keep_umask`] says otherwise: the modes that clients ask for are what they get. An error says what was
-    /// missing: the path, `/proc`, the openat2 system call (Linux 5.6), or for [`Identity::Switch`] the privileges.
+    /// [`Options::keep_umask`] says otherwise: the modes that clients ask for are what they get. An
+    /// error says what was missing: the path, `/proc`, the openat2 system call (Linux 5.6), or for
+    /// [`Identity::Switch`] the privileges.
     pub fn open(path: impl AsRef<Path>, options: Options) -> io::Result<Arc<HostDir>> {
         let switch = match options.identity {
             Identity::Switch if !Switch::permitted() => {

@@ -457,7 +457,8 @@ impl HostNode {
         }
     }
 
-    /// The permission bits of what the calling thread makes in `dir` next: without the umask's, unless a default ACL
+    /// The permission bits of what the calling thread makes in `dir` next: without the umask's,
+    /// unless a default ACL
     /// decides.
     fn bits(&self, dir: &Fd, mode: Mode) -> Result<RawMode> {
         if !self.device().tree.keeps_umask {

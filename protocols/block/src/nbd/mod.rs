@@ -124,7 +124,8 @@ impl Session for Connection {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed> {
-        // NBD has no users: who may connect has the super-user's access, as far as the peer may act as that.
+        // NBD has no users: who may connect has the super-user's access, as far as the peer may act
+        // as that.
         let caller = call.acts_as(Caller::ROOT);
         let cx = Cx {
             caller: &caller,

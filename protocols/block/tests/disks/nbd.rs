@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use block::nbd::{Connection, Image, Server};
 use proptest::prelude::*;
-use vfs::{Call, Export};
+use vfs::peer::Owner;
+use vfs::{Call, Caller, Export, Groups, Origin, Peer, Trust};
 use vfs_testkit::Message;
-use vfs_testkit::bed::pattern;
+use vfs_testkit::bed::{ok, pattern};
 use vfs_testkit::session::serve_patiently;
 use wire::{Malformed, Session, Voice};
 
-use crate::{DATA, SIZE, content, export};
+use crate::{DATA, SIZE, content, export, root};
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
@@ -27,11 +28,16 @@ const REQ_ONE: u16 = 8;
 
 /// Sends the messages in `bytes`, one after the other: all that is answered.
 fn send(connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
+    send_by(&Call::detached(), connection, bytes)
+}
+
+/// The same, by the connection of `call`.
+fn send_by(call: &Call, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     let (mut rest, mut replies) = (bytes, Vec::new());
     while let Some(len) = connection.frame(rest)? {
         assert!(len <= rest.len(), "{len} bytes of {}", rest.len());
         let message = Message::new(rest[..len].to_vec());
-        let (_, reply) = serve_patiently(connection, &Call::detached(), &message, 64 << 20)?;
+        let (_, reply) = serve_patiently(connection, call, &message, 64 << 20)?;
         replies.extend(reply);
         rest = &rest[len..];
     }
@@ -116,6 +122,36 @@ fn connected(structured: bool) -> (Arc<Export>, Connection) {
     hello.extend(option(7, &named("dir/disk", &[0, 0])));
     send(&connection, &hello).expect("a handshake");
     (export, connection)
+}
+
+/// NBD has no users of its own: the peer's socket has one.
+#[test]
+fn a_local_user_gets_no_disk_that_it_may_not_read_and_root_gets_it() {
+    let export = export();
+    let disk = ok(ok(root(&export).lookup("dir")).lookup("disk"));
+    ok(disk.chmod(0o600));
+    let server = Server::new(export.clone(), false, Vec::new());
+    let go = [
+        &3u32.to_be_bytes()[..],
+        &option(7, &named("dir/disk", &[0, 0])),
+    ];
+    let ack = reply_to(7, 1, b"");
+    for (uid, gets) in [(0, true), (1000, false)] {
+        let owner = Owner {
+            uid,
+            gid: None,
+            groups: None,
+        };
+        let origin = Origin::Local { addr: None, owner };
+        let peer = Peer::new(origin, &Trust::Privileged, 0);
+        peer.set_owner(Caller {
+            groups: Groups::Known([].into()),
+            ..Caller::new(uid, uid)
+        });
+        let call = Call::detached().coming_from(Arc::new(peer));
+        let replies = send_by(&call, &server.session(), &go.concat()).expect("answers");
+        assert_eq!(replies.ends_with(&ack), gets, "uid {uid}: {replies:?}");
+    }
 }
 
 #[test]

@@ -243,7 +243,8 @@ impl Connection {
         }
     }
 
-    /// The caller of `head`: what its certificate proves, or else what it claims, as far as the peer may act as that.
+    /// The caller of `head`: what its certificate proves, or else what it claims, as far as the
+    /// peer may act as that.
     fn caller(&self, call: &Call, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
         let credential = Credential::of(&head.credential)
             .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;

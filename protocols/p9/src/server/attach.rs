@@ -63,7 +63,8 @@ pub(super) struct Attach {
 }
 
 impl Attach {
-    /// The caller of a message that names a group for what it makes, as far as the peer may choose it.
+    /// The caller of a message that names a group for what it makes, as far as the peer may choose
+    /// it.
     pub(super) fn caller_in(&self, call: &Call, gid: u32) -> Caller {
         if gid == u32::MAX {
             return self.caller.clone();
@@ -147,8 +148,9 @@ impl Turn<'_> {
         self.reply(&Rmessage::Attach { qid: qid_of(&attr) })
     }
 
-    /// The caller that attaches: the user with the number if there is one, else with the name, as far as the peer may act as
-    /// that. With neither, the owner of the peer's socket, if it is known, or else nobody.
+    /// The caller that attaches: the user with the number if there is one, else with the name, as
+    /// far as the peer may act as that. With neither, the owner of the peer's socket, if it is
+    /// known, or else nobody.
     fn caller(&self, uname: &[u8], n_uname: Uid) -> Result<Caller> {
         let server = &self.peer.server;
         let known = match n_uname {
@@ -167,8 +169,8 @@ impl Turn<'_> {
                 tracing::warn!(
                     client = self.peer.client,
                     uname = %uname.escape_ascii(),
-                    "a client attaches without a known user: it acts as uid {uid}, which may not create files \
-                     (EACCES) where others may not write"
+                    "a client attaches without a known user: it acts as uid {uid}, \
+                     which may not create files (EACCES) where others may not write"
                 );
             });
         }
