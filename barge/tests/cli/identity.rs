@@ -401,7 +401,7 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
     let nine = |path: &str, uid: u32| format!("9p://10.9.0.1/{path}?uid={uid}");
     let nfs = |path: &str, uid: u32| {
         ["3", "4.2"]
-            .map(|version| format!("nfs://10.9.0.1/{path}?vers={version}&uid={uid}&gid={uid}"))
+            .map(|version| format!("nfs://10.9.0.1:2049/{path}?vers={version}&uid={uid}&gid={uid}"))
     };
     let both = |path: &str, uid: u32| {
         let [v3, v4] = nfs(path, uid);
