@@ -398,7 +398,7 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
         said(&barge(&format!("cp {} '{url}'", bed.text("file"))));
         fs::metadata(new).expect("made").uid()
     };
-    let nine = |path: &str, uid: u32| format!("9p://10.9.0.1/{path}?uid={uid}");
+    let nine = |path: &str, uid: u32| format!("9p://10.9.0.1:5640/{path}?uid={uid}");
     let nfs = |path: &str, uid: u32| {
         ["3", "4.2"]
             .map(|version| format!("nfs://10.9.0.1:2049/{path}?vers={version}&uid={uid}&gid={uid}"))
@@ -439,7 +439,7 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
     let here = format!(
         "nsenter --net=/proc/{}/ns/net {BARGE} cat '{}'",
         served.id(),
-        "9p://127.0.0.1/plain/secret?uid=0"
+        "9p://127.0.0.1:5640/plain/secret?uid=0"
     );
     let here = Command::new("sh").args(["-c", &here]).output();
     assert_eq!(said(&here.expect("runs")), "root's");
