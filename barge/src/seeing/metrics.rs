@@ -75,7 +75,7 @@ impl Collector for Figures {
             to.encode_descriptor(name, help, None, MetricType::Counter)?
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
-        self.refused(&mut to)?;
+        self.denied(&mut to)?;
         self.caches(&mut to)?;
         self.clients(&mut to)?;
         self.operations(&mut to)
@@ -83,11 +83,10 @@ impl Collector for Figures {
 }
 
 impl Figures {
-    fn refused(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Clients that were refused, by reason";
-        let mut family =
-            to.encode_descriptor("refused_clients", help, None, MetricType::Counter)?;
-        for (reason, count) in &self.0.refused {
+    fn denied(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Clients that lists of exports denied access, by reason";
+        let mut family = to.encode_descriptor("clients_denied", help, None, MetricType::Counter)?;
+        for (reason, count) in &self.0.denied {
             let labels: Labels<'_, 1> = [("reason", reason)];
             family
                 .encode_family(&labels)?

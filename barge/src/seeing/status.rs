@@ -24,9 +24,9 @@ pub(crate) struct Status {
     pub(crate) exports: Vec<Export>,
     /// How many there are.
     pub(crate) connections: usize,
-    /// The number of clients that were refused, by reason.
+    /// The number of clients that lists of exports denied access, by reason.
     #[serde(default)]
-    pub(crate) refused: BTreeMap<String, u64>,
+    pub(crate) denied: BTreeMap<String, u64>,
     /// Those of them that did most.
     pub(crate) clients: Vec<Client>,
     pub(crate) operations: Vec<Operation>,
@@ -120,7 +120,7 @@ impl Status {
             parked: lanes.iter().map(|lane| lane.parked).sum(),
             exports,
             connections: lanes.len(),
-            refused: Refusal::ALL
+            denied: Refusal::ALL
                 .map(|why| (why.name().into(), refusals.of(why)))
                 .into(),
             clients: lanes.into_iter().take(CLIENTS).map(Client::from).collect(),

@@ -427,14 +427,14 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
         assert!(reads(&format!("{url}&resvport")), "{url}");
     }
     let figures = metrics(&bed.path("http"));
-    let refused = |reason: &str| {
-        let start = format!("barge_refused_clients_total{{reason=\"{reason}\"}} ");
+    let denied = |reason: &str| {
+        let start = format!("barge_clients_denied_total{{reason=\"{reason}\"}} ");
         let found = figures.lines().find_map(|line| line.strip_prefix(&start));
         let found = found.unwrap_or_else(|| panic!("{reason} in {figures}"));
         found.parse::<u64>().expect("a number")
     };
-    assert!(refused("insecure_port") >= 3, "{figures}");
-    assert_eq!(refused("unlisted"), 0, "{figures}");
+    assert!(denied("insecure_port") >= 3, "{figures}");
+    assert_eq!(denied("unlisted"), 0, "{figures}");
     // Root of this host is none of another's.
     let here = format!(
         "nsenter --net=/proc/{}/ns/net {BARGE} cat '{}'",
