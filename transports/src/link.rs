@@ -1,11 +1,11 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
     sockopt,
@@ -158,6 +158,8 @@ enum Kind {
     /// Descriptors without shutdown(2); the event tells those who wait to stop.
     Other {
         stop: OwnedFd,
+        /// Whether a descriptor blocks, so that poll(2) comes before each read and write.
+        blocks: bool,
     },
 }
 
@@ -173,7 +175,7 @@ impl StreamLink {
                 tune(fd.as_fd());
                 Kind::Socket
             }
-            Err(_) => other(&[fd.as_fd()])?,
+            Err(_) => return StreamLink::other(fd, None, peer.into()),
         };
         Ok(StreamLink {
             addr: peer_addr(fd.as_fd()),
@@ -193,14 +195,23 @@ impl StreamLink {
         output: OwnedFd,
         peer: impl Into<String>,
     ) -> io::Result<StreamLink> {
-        let kind = other(&[input.as_fd(), output.as_fd()])?;
-        let output = Some(output);
+        StreamLink::other(input, Some(output), peer.into())
+    }
+
+    /// A connection over descriptors that are no sockets. Their open file descriptions may be shared with the process that
+    /// handed them over, or started this one: their flags stay as they are.
+    fn other(input: OwnedFd, output: Option<OwnedFd>, peer: String) -> io::Result<StreamLink> {
+        let (input, input_blocks) = nonblocking(input)?;
+        let (output, output_blocks) = output.map(nonblocking).transpose()?.unzip();
         Ok(StreamLink {
             input,
             output,
-            kind,
+            kind: Kind::Other {
+                stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+                blocks: input_blocks || output_blocks == Some(true),
+            },
             ended: AtomicBool::new(false),
-            peer: peer.into(),
+            peer,
             addr: None,
             payloads: Payloads::STREAM,
             carries_files: false,
@@ -255,8 +266,12 @@ impl Link for StreamLink {
                 copied(got);
                 Ok(got)
             }
-            Kind::Other { stop } => loop {
-                match retry(|| rustix::io::read(&self.input, &mut *buf)) {
+            Kind::Other { stop, blocks } => loop {
+                let read = match *blocks && !is_ready(&self.input, PollFlags::IN) {
+                    true => Err(ErrorKind::WouldBlock.into()),
+                    false => retry(|| rustix::io::read(&self.input, &mut *buf)),
+                };
+                match read {
                     Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
                         self.poll(self.input.as_fd(), PollFlags::IN, stop)?;
                         if is_set(stop) {
@@ -282,14 +297,24 @@ impl Link for StreamLink {
                     };
                     retry(|| rustix::net::send(&self.input, rest, SendFlags::NOSIGNAL | dontwait))
                 }
-                Kind::Other { .. } => retry(|| rustix::io::write(self.output(), rest)),
+                Kind::Other { blocks: true, .. } if !is_ready(self.output(), PollFlags::OUT) => {
+                    Err(ErrorKind::WouldBlock.into())
+                }
+                Kind::Other { blocks, .. } => {
+                    let len = if *blocks {
+                        rest.len().min(PIECE)
+                    } else {
+                        rest.len()
+                    };
+                    retry(|| rustix::io::write(self.output(), &rest[..len]))
+                }
             };
             match (result, &self.kind) {
                 (Ok(n), _) => {
                     copied(n);
                     sent += n;
                 }
-                (Err(error), Kind::Other { stop })
+                (Err(error), Kind::Other { stop, .. })
                     if wait && error.kind() == ErrorKind::WouldBlock =>
                 {
                     self.poll(self.output(), PollFlags::OUT, stop)?;
@@ -310,6 +335,13 @@ impl Link for StreamLink {
                 let mut none = SendAncillaryBuffer::default();
                 let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                 retry(|| rustix::net::sendmsg(&self.input, pieces, &mut none, flags))
+            }
+            Kind::Other { blocks: true, .. } => {
+                let first = pieces.iter().find(|piece| !piece.is_empty());
+                return match first {
+                    Some(piece) if !wait => self.send(piece, false),
+                    _ => pieces.iter().map(|piece| self.send(piece, true)).sum(),
+                };
             }
             Kind::Other { .. } => retry(|| rustix::io::writev(self.output(), pieces)),
         };
@@ -389,14 +421,14 @@ impl Link for StreamLink {
         self.ended.store(true, Ordering::SeqCst);
         match &self.kind {
             Kind::Socket => drop(rustix::net::shutdown(&self.input, Shutdown::Read)),
-            Kind::Other { stop } => signal(stop),
+            Kind::Other { stop, .. } => signal(stop),
         }
     }
 
     fn hang_up(&self) {
         match &self.kind {
             Kind::Socket => drop(rustix::net::shutdown(&self.input, Shutdown::Both)),
-            Kind::Other { stop } => signal(stop),
+            Kind::Other { stop, .. } => signal(stop),
         }
     }
 
@@ -461,15 +493,24 @@ fn tune(fd: BorrowedFd<'_>) {
     }
 }
 
-fn other(fds: &[BorrowedFd<'_>]) -> io::Result<Kind> {
-    for fd in fds {
-        let flags = rustix::fs::fcntl_getfl(fd)?;
-        rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
+/// A descriptor for the same pipe or device that does not block, with an open file description of its own, or the
+/// same one where there can be none; says whether it blocks.
+fn nonblocking(fd: OwnedFd) -> io::Result<(OwnedFd, bool)> {
+    let flags = rustix::fs::fcntl_getfl(&fd)?;
+    if flags.contains(OFlags::NONBLOCK) {
+        return Ok((fd, false));
     }
-    Ok(Kind::Other {
-        stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+    let own = flags & OFlags::RWMODE | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    // Some devices have one description at a time, and /proc may not be there.
+    Ok(match rustix::fs::open(path, own, Mode::empty()) {
+        Ok(own) => (own, false),
+        Err(_) => (fd, true),
     })
 }
+
+/// What goes at once, once poll(2) has said that something does, without blocking: PIPE_BUF (pipe(7)), bytes.
+const PIECE: usize = 4096;
 
 fn signal(event: &OwnedFd) {
     // Fails only when the counter is full, and then it is set.
@@ -477,7 +518,12 @@ fn signal(event: &OwnedFd) {
 }
 
 fn is_set(event: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(event, PollFlags::IN)];
+    is_ready(event, PollFlags::IN)
+}
+
+/// Whether `fd` is ready for any of `events`, or has failed.
+fn is_ready(fd: impl AsFd, events: PollFlags) -> bool {
+    let mut fds = [PollFd::new(&fd, events)];
     matches!(poll(&mut fds, Some(&timespec(Duration::ZERO))), Ok(1))
 }
 
@@ -514,6 +560,51 @@ mod tests {
                 assert!(got == pieces.concat());
             });
         }
+    }
+
+    /// Whoever handed a pipe over may use its end, too, and block on it.
+    #[test]
+    fn descriptors_of_others_keep_their_flags() {
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        let theirs = [&input, &output].map(|fd| fd.try_clone().expect("cloned"));
+        let pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
+        let none = pipe.recv(&mut [0; 8], false).map_err(|error| error.kind());
+        assert_eq!(none, Err(ErrorKind::WouldBlock));
+        let large = vec![7; 4 << 20];
+        let sent = pipe.send(&large, false).expect("sent");
+        assert!(sent > 0 && sent < large.len());
+        for fd in &theirs {
+            let flags = rustix::fs::fcntl_getfl(fd).expect("flags");
+            assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
+        }
+    }
+
+    /// As where a device cannot be opened again, or without /proc.
+    #[test]
+    fn one_that_blocks_is_asked_first() {
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        let mut pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        (pipe.input, pipe.output) = (input, Some(output));
+        if let Kind::Other { blocks, .. } = &mut pipe.kind {
+            *blocks = true;
+        }
+        let none = pipe.recv(&mut [0; 8], false).map_err(|error| error.kind());
+        assert_eq!(none, Err(ErrorKind::WouldBlock));
+        let large = vec![7; 1 << 20];
+        let pieces = [IoSlice::new(b"head"), IoSlice::new(&large)];
+        let sent = pipe.send_vectored(&pieces, false).expect("sent");
+        assert_eq!(sent, 4);
+        let mut sent = pipe.send(&large, false).expect("sent");
+        assert!(sent > 0 && sent < large.len());
+        std::thread::scope(|scope| {
+            let rest = scope.spawn(|| pipe.send_vectored(&pieces, true).expect("sent"));
+            sent += 4 + 4 + large.len();
+            let mut got = vec![0; sent];
+            pipe.recv_exact(&mut got).expect("received");
+            assert_eq!(rest.join().expect("no panic"), 4 + large.len());
+            assert!(got.ends_with(&large) && got.starts_with(b"head\x07"));
+        });
     }
 
     #[test]
