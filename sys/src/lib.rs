@@ -24,6 +24,7 @@ pub mod net;
 pub mod path;
 pub mod payload;
 pub mod tsc;
+pub mod usage;
 pub mod users;
 pub mod vsock;
 
