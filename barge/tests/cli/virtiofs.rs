@@ -184,7 +184,7 @@ impl Guest {
             queues: 2,
             depth: 1,
             payload: 0,
-            poll: Duration::ZERO,
+            waiting: driver::WaitMode::Adaptive(Duration::ZERO),
         };
         let socket = UnixStream::connect(socket).expect("connected");
         let mut guest = Guest {

@@ -21,7 +21,7 @@ use fuse::client::Client;
 use fuse::layout::{BatchForgetIn, ForgetOne, InterruptIn, StatxOut};
 use fuse::message::{REPLY_HEADER, Rest};
 use vfs::{Call, Caller, Cx, Errno, Result};
-use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket};
+use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket, WaitMode};
 use wire::Malformed;
 
 use crate::cancel::on_cancel;
@@ -35,8 +35,8 @@ pub struct Options {
     pub queues: usize,
     /// How many requests of a queue may be in flight.
     pub depth: u16,
-    /// How long to look for replies before sleeping.
-    pub poll: Duration,
+    /// How to wait for replies.
+    pub waiting: WaitMode,
     /// What is done when it does not answer.
     pub silence: Silence,
     /// The most bytes that a request reads or writes, if not as many as the device takes.
@@ -51,7 +51,7 @@ impl Default for Options {
             queues: std::thread::available_parallelism().map_or(1, usize::from),
             depth: 64,
             // As long as a wake-up takes.
-            poll: Duration::from_micros(50),
+            waiting: WaitMode::Adaptive(Duration::from_micros(50)),
             silence: Silence::default(),
             max_write: None,
             in_flight: None,
@@ -106,7 +106,7 @@ impl Channel {
                 depth: options.depth,
                 // The longest value of an extended attribute and what comes before it, too.
                 payload: Client::MAX_WRITE as usize,
-                poll: options.poll,
+                waiting: options.waiting,
             },
         )
         .map_err(failed)?;
