@@ -1,10 +1,12 @@
 //! A queue that is running.
 
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::OFlags;
 use transports::{Exchange, Ring};
@@ -17,8 +19,12 @@ use crate::memory::Memory;
 pub(crate) struct Running {
     name: String,
     inner: Mutex<Inner>,
-    /// Readable when the guest has added something while it was asked to tell.
+    /// Signalled when the guest has added something while notifications were on.
     kick: Event,
+    /// Reports each signal of `kick` once, and `stop`. A kick then takes no read(2).
+    kicks: OwnedFd,
+    /// How many more of them there may be until `kick` is read.
+    unread: AtomicU32,
     /// Readable once the queue is stopped.
     stop: OwnedFd,
     stopped: AtomicBool,
@@ -44,6 +50,11 @@ impl Running {
         kick: OwnedFd,
         call: Option<OwnedFd>,
     ) -> io::Result<Running> {
+        let (kick, stop) = (Event::new(kick)?, eventfd(0, EventfdFlags::CLOEXEC)?);
+        let kicks = epoll::create(CreateFlags::CLOEXEC)?;
+        let once = EventFlags::IN | EventFlags::ET;
+        epoll::add(&kicks, &kick.fd, EventData::new_u64(0), once)?;
+        epoll::add(&kicks, &stop, EventData::new_u64(1), EventFlags::IN)?;
         Ok(Running {
             name,
             inner: Mutex::new(Inner {
@@ -53,8 +64,10 @@ impl Running {
                 in_flight: 0,
                 spare: Vec::new(),
             }),
-            kick: Event::new(kick)?,
-            stop: eventfd(0, EventfdFlags::CLOEXEC)?,
+            kick,
+            kicks,
+            unread: AtomicU32::new(Running::UNREAD),
+            stop,
             stopped: AtomicBool::new(false),
         })
     }
@@ -65,6 +78,14 @@ impl Running {
         // Both fail only when they are readable anyway.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         self.kick.signal();
+    }
+
+    /// A pipe of one page holds so many signals twice; an eventfd, any number.
+    const UNREAD: u32 = 256;
+
+    fn clear_kick(&self) -> io::Result<()> {
+        self.unread.store(Running::UNREAD, Ordering::Relaxed);
+        self.kick.clear()
     }
 
     /// The queue as it is, for its next start.
@@ -216,16 +237,17 @@ impl Ring for Running {
         }
         loop {
             if !self.inner().ask_to_be_told()? {
-                let mut fds = [
-                    PollFd::new(&self.kick.fd, PollFlags::IN),
-                    PollFd::new(&self.stop, PollFlags::IN),
-                ];
-                match poll(&mut fds, None) {
+                let mut event = [MaybeUninit::uninit()];
+                match epoll::wait(&self.kicks, &mut event, None) {
                     Err(rustix::io::Errno::INTR) => continue,
                     done => done?,
                 };
-                if !fds[0].revents().is_empty() {
-                    self.kick.read()?;
+                // One thread at a time waits.
+                let left = self.unread.load(Ordering::Relaxed) - 1;
+                if left == 0 {
+                    self.clear_kick()?;
+                } else {
+                    self.unread.store(left, Ordering::Relaxed);
                 }
             }
             if self.stopped.load(Ordering::SeqCst) {
@@ -237,6 +259,8 @@ impl Ring for Running {
     }
 
     fn leave(&self) -> io::Result<()> {
+        // Of what was signalled before, all is known.
+        self.clear_kick()?;
         if self.inner().ask_to_be_told()? || self.stopped.load(Ordering::SeqCst) {
             self.kick.signal();
         }
@@ -244,8 +268,7 @@ impl Ring for Running {
     }
 
     fn come_back(&self) -> io::Result<()> {
-        self.inner().need_not_be_told()?;
-        self.kick.clear()
+        self.inner().need_not_be_told()
     }
 
     fn bell(&self) -> BorrowedFd<'_> {
@@ -282,16 +305,12 @@ impl Event {
 
     /// Takes a signal away, if there is one.
     fn clear(&self) -> io::Result<()> {
-        match !self.blocks || self.is_ready(PollFlags::IN) {
-            true => self.read(),
-            false => Ok(()),
+        // One consumer at a time reads, and the front end does not: it does not block in between.
+        if self.blocks && !self.is_ready(PollFlags::IN) {
+            return Ok(());
         }
-    }
-
-    /// [`Event::clear`], after poll(2) has said that it is readable. One consumer at a time reads, and the front
-    /// end does not, so a blocking event does not block.
-    fn read(&self) -> io::Result<()> {
-        match rustix::io::read(&self.fd, &mut [0; 8]) {
+        // An eventfd gives its count, a pipe all that it holds.
+        match rustix::io::read(&self.fd, &mut [0; 4096]) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -567,9 +586,10 @@ mod tests {
             .expect("set");
         let kick = running.bell().try_clone_to_owned().expect("cloned");
         rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("written");
-        // Twice: the second time there is nothing to read, which must not block either.
-        running.come_back().expect("not broken");
-        running.come_back().expect("not broken");
+        // The second time there is nothing to read, which must not block either.
+        for _ in 0..2 {
+            running.kick.clear().expect("not broken");
+        }
         running.give(take(&running));
         running.tell();
         let mut told = [0; 8];
@@ -579,6 +599,28 @@ mod tests {
             let flags = rustix::fs::fcntl_getfl(event).expect("flags");
             assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
         }
+    }
+
+    /// More kicks than a pipe holds, of which none is lost.
+    #[test]
+    fn kicks_of_a_pipe_are_read_before_it_is_full() {
+        let memory = memory();
+        let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
+        let queue: Queue = mock.create_queue().expect("a queue");
+        let (kick, guest) = rustix::pipe::pipe().expect("a pipe");
+        let running =
+            Running::new("test".into(), queue, memory.clone(), kick, None).expect("running");
+        let full = Event::new(guest).expect("an event");
+        for _ in 0..10_000 {
+            assert!(full.is_ready(PollFlags::OUT), "the pipe is full");
+            full.signal();
+            assert!(running.wait(true).expect("not broken"));
+        }
+        // One that stands in finds those after the ring was left alone.
+        running.leave().expect("not broken");
+        assert!(!running.kick.is_ready(PollFlags::IN));
+        full.signal();
+        assert!(running.kick.is_ready(PollFlags::IN));
     }
 
     #[test]
