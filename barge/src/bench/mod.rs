@@ -135,7 +135,9 @@ impl BenchArgs {
 
     /// How long a run lasts: with five of them, some hundred operations of the slowest kinds, and hundreds of thousands of the fastest.
     fn time(&self) -> Duration {
-        Duration::from_millis(if self.quick { 40 } else { 80 })
+        // Where processors are short, time slices of milliseconds come in between: a run has many of them.
+        let times = if self.busy > 0 { 5 } else { 1 };
+        Duration::from_millis(times * if self.quick { 40 } else { 80 })
     }
 
     /// Whether a row of this name is asked for.
