@@ -18,16 +18,23 @@ use std::time::{Duration, Instant};
 pub struct Poller {
     max: Duration,
     window: Duration,
+    /// How many long windows in a row ended without a message, which came soon after them.
+    misses: u32,
 }
 
 impl Poller {
     const FIRST: Duration = Duration::from_micros(5);
+
+    /// After so many misses the peer waits for the processor that this thread spins on: then messages come
+    /// only when it sleeps. Nobody had to take the processor away for that.
+    const MISSES: u32 = 4;
 
     /// One that polls for at most `max` before it sleeps; zero is not at all.
     pub fn new(max: Duration) -> Poller {
         Poller {
             max,
             window: max.min(Poller::FIRST),
+            misses: 0,
         }
     }
 
@@ -58,6 +65,7 @@ impl Poller {
         if processors.are_short(began) {
             return recv(true);
         }
+        let mut missed = false;
         if !self.window.is_zero()
             && let Some(_taken) = processors.take()
         {
@@ -65,7 +73,10 @@ impl Poller {
             while last - began < self.window {
                 match recv(false) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    done => return done,
+                    done => {
+                        self.misses = 0;
+                        return done;
+                    }
                 }
                 std::hint::spin_loop();
                 let at = now();
@@ -77,9 +88,19 @@ impl Poller {
                 }
                 last = at;
             }
+            // A window that still grows says nothing yet.
+            missed = self.window >= self.max / 2;
         }
         let received = recv(true);
-        self.window = if now() - began <= self.max {
+        let now = now();
+        if missed && now - began <= 2 * self.max {
+            self.misses += 1;
+            if self.misses == Poller::MISSES {
+                self.misses = 0;
+                processors.lost(now, self.window);
+            }
+        }
+        self.window = if now - began <= self.max {
             (self.window * 2).clamp(Poller::FIRST, self.max)
         } else {
             // Halving, not zeroing: one pause between two bursts should not undo what was learned.
@@ -264,6 +285,23 @@ mod tests {
         machine.pass(Duration::from_secs(3));
         poller.window = poller.max;
         assert!((256..258).contains(&rest(&mut poller)));
+    }
+
+    #[test]
+    fn a_peer_that_needs_the_same_processor_gets_it() {
+        let machine = Machine::new();
+        let mut poller = poller();
+        let turn = |poller: &mut Poller| machine.wait(poller, None, Processors::GAP);
+        let looks: Vec<_> = (0..5).map(|_| turn(&mut poller)).collect();
+        assert_eq!(looks, [50, 25, 50, 25, 0]);
+        // One that comes in time now and then proves that it needs none.
+        machine.pass(Processors::LONGEST);
+        for _ in 0..20 {
+            assert!(turn(&mut poller) > 0);
+            let clock = || machine.processors.epoch + machine.passed.get();
+            let found = poller.wait_by(&machine.processors, clock, Ok);
+            assert!(!found.expect("received"));
+        }
     }
 
     #[test]
