@@ -9,6 +9,7 @@ use vfs::{Call, Patience, Peer};
 use wire::{Answer, Session};
 
 use crate::Engine;
+use crate::serve::serve;
 
 impl Engine {
     /// Has `session` answer the datagrams that come, each a message, until the engine stops. A message that would have to
@@ -33,7 +34,8 @@ fn answer(datagrams: &Datagrams, session: &dyn Session, stop: BorrowedFd<'_>) ->
         let call = Call::detached().coming_from(Arc::new(Peer::new(Some(from.ip()))));
         let message = Frame(&message[..len]);
         out.clear();
-        match session.serve(&call, Patience::Full, &message, out.begin()) {
+        let peer = from.to_string();
+        match serve(session, &call, Patience::Full, &message, out.begin(), &peer) {
             Ok(Answer::Done) if !out.bytes().is_empty() => {
                 if let Err(error) = datagrams.send(out.bytes(), from) {
                     tracing::debug!(%from, "no answer: {error}");

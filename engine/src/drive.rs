@@ -2,20 +2,20 @@
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::trace_span;
 use transports::{Frame, Interest, Outbox, Poller, Ready};
 use wire::{Answer, Malformed, Role};
 
 use crate::input::Input;
-use crate::lane::{Lane, invalid};
+use crate::lane::{Lane, invalid, timed_out};
 use crate::pace::Pace;
 use crate::request::named;
 use crate::stats::add;
+use crate::timeouts::Deadlines;
 
 /// What only the lane's own thread has.
 pub(crate) struct Own<'a> {
@@ -24,13 +24,12 @@ pub(crate) struct Own<'a> {
     out: Outbox,
     poller: Poller,
     pace: Pace,
+    deadlines: Deadlines,
+    /// Whether it has given back what only a busy connection needs.
+    rests: bool,
 }
 
 impl<'a> Own<'a> {
-    /// How long large buffers are kept for a next large message: their pages cost as much to get as
-    /// half a megabyte to copy.
-    const IDLE: Duration = Duration::from_millis(500);
-
     pub(crate) fn new(lane: &'a Arc<Lane>) -> Own<'a> {
         Own {
             lane,
@@ -38,26 +37,20 @@ impl<'a> Own<'a> {
             out: Outbox::default(),
             poller: Poller::new(lane.tuning.poll),
             pace: Pace::default(),
+            deadlines: Deadlines::new(lane.tuning.timeouts),
+            rests: false,
         }
     }
 
-    fn holds_much(&self) -> bool {
-        self.input.is_empty() && (self.input.is_large() || self.out.is_large())
-    }
-
-    /// Until the client ends.
+    /// Until the client ends, or makes no progress for too long.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
-            self.serve_all()?;
+            match self.serve_all()? {
+                0 => self.deadlines.incomplete(!self.input.is_empty()),
+                _ => self.deadlines.received(!self.input.is_empty()),
+            }
             self.flush()?;
-            let idle = self.holds_much().then_some(Own::IDLE);
-            let buffer = self
-                .input
-                .space(|head| self.lane.session.frame(head))
-                .map_err(invalid)?;
-            let Some(received) = receive(self.lane, buffer, &mut self.poller, idle)? else {
-                self.input.shrink();
-                self.out.shrink();
+            let Some(received) = self.receive()? else {
                 continue;
             };
             if received == 0 {
@@ -71,17 +64,68 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Answers every whole message that is there.
-    fn serve_all(&mut self) -> io::Result<()> {
+    /// Receives at least a byte; 0 at the end. Nothing if none came for a while: then what only a busy connection needs
+    /// has been given back. `TimedOut` if it was too long.
+    fn receive(&mut self) -> io::Result<Option<usize>> {
+        let lane = self.lane;
+        let frame = |head: &[u8]| lane.session.frame(head);
+        if self.rests {
+            let now = Instant::now();
+            let left = self.deadlines.left(now, 0);
+            let interest = Interest {
+                read: true,
+                write: false,
+            };
+            let time = left.map(|(left, _)| left);
+            // Should the engine stop, the input ends.
+            let ready = lane.link.wait(interest, lane.engine().stop_fd(), time)?;
+            self.rests = ready == Ready::default();
+            if self.rests {
+                return self.check_deadline();
+            }
+        }
+        let partial = !self.input.is_empty();
+        let buffer = self.input.space(frame).map_err(invalid)?;
+        let received = receive(lane, buffer, &mut self.poller, partial)?;
+        if received.is_none() {
+            self.check_deadline()?;
+            if self.input.is_empty() && lane.outstanding() == 0 && !lane.has_backlog() {
+                self.deadlines.rest(Instant::now());
+                self.input.shrink();
+                self.out.shrink();
+                lane.rest();
+                self.rests = true;
+            }
+        }
+        Ok(received)
+    }
+
+    fn check_deadline(&self) -> io::Result<Option<usize>> {
+        // A client whose requests take long is not to blame.
+        if self.input.is_empty() && self.lane.outstanding() > 0 {
+            return Ok(None);
+        }
+        let frame = self.lane.session.frame(self.input.bytes());
+        let len = frame.map_err(invalid)?.unwrap_or(0);
+        match self.deadlines.left(Instant::now(), len) {
+            Some((Duration::ZERO, why)) => Err(timed_out(why)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Answers every whole message that is there, and returns how many.
+    fn serve_all(&mut self) -> io::Result<usize> {
         self.pace.begin();
+        let mut served = 0;
         loop {
             let head = self.input.bytes();
             let Some(len) = self.lane.session.frame(head).map_err(invalid)? else {
-                return Ok(());
+                return Ok(served);
             };
             if head.len() < len {
-                return Ok(());
+                return Ok(served);
             }
+            served += 1;
             let start = self.input.start;
             self.input.start += len;
             self.serve(start..start + len)?;
@@ -128,10 +172,7 @@ impl<'a> Own<'a> {
             _ => usize::MAX,
         });
         let patience = self.pace.patience();
-        match lane
-            .session
-            .serve(&lane.inline, patience, &Frame(message), self.out.begin())
-        {
+        match lane.serve(&lane.inline, patience, &Frame(message), &mut self.out) {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Secure) => self.secure(),
             Ok(Answer::WouldBlock | Answer::Parked) => {
@@ -141,8 +182,7 @@ impl<'a> Own<'a> {
                 }
                 // What it noted is of an attempt.
                 lane.inline.take_noted();
-                lane.offload(id, self.input.keep(range));
-                Ok(())
+                lane.offload(id, self.input.keep(range))
             }
             Err(malformed) => Err(invalid(malformed)),
         }
@@ -185,43 +225,40 @@ impl<'a> Own<'a> {
     }
 }
 
-/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if `idle` is over
-/// before.
+/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if none came within a tick
+/// ([`crate::Timeouts`]), unless requests are in flight and nothing of another has come.
 fn receive(
     lane: &Lane,
     buffer: &mut [u8],
     poller: &mut Poller,
-    idle: Option<Duration>,
+    partial: bool,
 ) -> io::Result<Option<usize>> {
+    let tick = lane.tuning.timeouts.tick();
     loop {
         if lane.outstanding() == 0 && !lane.has_backlog() {
-            return poller.wait(|wait| {
-                if wait && idle.is_some() {
-                    let interest = Interest {
-                        read: true,
-                        write: false,
-                    };
-                    if lane.link.wait(interest, lane.bell.as_fd(), idle)? == Ready::default() {
-                        return Ok(None);
-                    }
-                }
-                lane.link.recv(buffer, wait).map(Some)
-            });
+            return match poller.wait(|wait| lane.link.recv(buffer, wait)) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
+                done => done.map(Some),
+            };
         }
         if lane.is_gone() {
             return Err(ErrorKind::BrokenPipe.into());
         }
         // A client that leaves its replies lying is not heard until it takes them.
         let backlog = lane.has_backlog();
-        let ready = lane.listen(Interest {
+        let interest = Interest {
             read: !backlog,
             write: backlog,
-        })?;
+        };
+        let ready = lane.listen(interest, (partial && !backlog).then_some(tick))?;
         if ready.read || ready.hung_up {
             match lane.link.recv(buffer, false) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 done => return done.map(Some),
             }
+        }
+        if ready == Ready::default() && !backlog {
+            return Ok(None);
         }
     }
 }

@@ -85,7 +85,8 @@ impl Input {
     }
 
     /// Whether it has memory, or will, that only many or large messages need.
-    pub(crate) fn is_large(&self) -> bool {
+    #[cfg(test)]
+    fn is_large(&self) -> bool {
         self.buffer.len() > Input::SMALL || self.spares.all().is_some()
     }
 

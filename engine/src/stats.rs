@@ -28,6 +28,45 @@ pub struct Stats {
     seen: OnceLock<Weak<dyn Seen>>,
 }
 
+/// Connections that were refused or closed by the engine, by reason.
+#[derive(Default)]
+pub struct Refusals([AtomicU64; Refusals::REASONS.len()]);
+
+impl Refusals {
+    /// There were as many connections as there may be.
+    pub const CONNECTIONS: &str = "connections";
+    /// The client had as many connections as it may have.
+    pub const CLIENT_CONNECTIONS: &str = "client-connections";
+    /// The system had no thread, descriptor or memory for it, or lost it.
+    pub const SYSTEM: &str = "system";
+    /// A deadline has passed: see [`crate::Timeouts`].
+    pub const TIMEOUT: &str = "timeout";
+    /// The client sent what is no message, or broke its protocol.
+    pub const PROTOCOL: &str = "protocol";
+
+    /// All reasons.
+    pub const REASONS: [&str; 5] = [
+        Refusals::CONNECTIONS,
+        Refusals::CLIENT_CONNECTIONS,
+        Refusals::SYSTEM,
+        Refusals::TIMEOUT,
+        Refusals::PROTOCOL,
+    ];
+
+    pub(crate) fn count(&self, reason: &str) {
+        let all = Refusals::REASONS.iter().zip(&self.0);
+        for (_, count) in all.filter(|(name, _)| **name == reason) {
+            add(count, 1);
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
+        let all = Refusals::REASONS.into_iter().zip(&self.0);
+        all.map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
+            .collect()
+    }
+}
+
 /// [`Stats`] at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
 mod addr;
 mod datagrams;
 mod dial;
@@ -14,6 +15,7 @@ pub mod fusedev;
 mod handed;
 mod link;
 mod listener;
+mod occasionally;
 mod outbox;
 mod pages;
 mod payloads;
@@ -28,6 +30,7 @@ pub use dial::{TICK, dial};
 pub use frame::Frame;
 pub use link::{Interest, Link, Ready, StreamLink, pair};
 pub use listener::Listener;
+pub use occasionally::Occasionally;
 pub use outbox::Outbox;
 pub use pages::Pages;
 pub use payloads::Payloads;

@@ -1,6 +1,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -74,6 +75,12 @@ pub trait Link: Send + Sync {
         _file: &mut Option<OwnedFd>,
     ) -> io::Result<usize> {
         self.recv(buf, wait)
+    }
+
+    /// Bounds waiting from now on: [`Link::recv`] that waits is `TimedOut` if nothing comes for `recv`, and whatever sends and waits
+    /// if the peer takes nothing for `send`. Links without an end of their own on a socket or pipe may wait for ever.
+    fn set_timeouts(&self, _recv: Duration, _send: Duration) -> io::Result<()> {
+        Ok(())
     }
 
     /// How payloads shall travel. Unless a connection says otherwise, along with what is around them.
@@ -151,6 +158,8 @@ pub struct StreamLink {
     payloads: Payloads,
     /// A Unix socket.
     carries_files: bool,
+    /// [`Link::set_timeouts`]'s, of descriptors whose waiting the system does not bound.
+    timeouts: OnceLock<(Duration, Duration)>,
 }
 
 enum Kind {
@@ -184,6 +193,7 @@ impl StreamLink {
             kind,
             ended: AtomicBool::new(false),
             peer: peer.into(),
+            timeouts: OnceLock::new(),
         })
     }
 
@@ -204,6 +214,7 @@ impl StreamLink {
             addr: None,
             payloads: Payloads::STREAM,
             carries_files: false,
+            timeouts: OnceLock::new(),
         })
     }
 
@@ -218,13 +229,23 @@ impl StreamLink {
         self.output.as_ref().unwrap_or(&self.input).as_fd()
     }
 
-    fn poll(&self, fd: BorrowedFd<'_>, flags: PollFlags, stop: &OwnedFd) -> io::Result<()> {
+    /// Waits for `flags` or `stop`; `TimedOut` after `time`, if one is given.
+    fn poll(
+        &self,
+        fd: BorrowedFd<'_>,
+        flags: PollFlags,
+        stop: &OwnedFd,
+        time: Option<&Duration>,
+    ) -> io::Result<()> {
         let mut fds = [
             PollFd::from_borrowed_fd(fd, flags),
             PollFd::new(stop, PollFlags::IN),
         ];
-        retry(|| poll(&mut fds, None))?;
-        Ok(())
+        let time = time.copied().map(timespec);
+        match retry(|| poll(&mut fds, time.as_ref()))? {
+            0 => Err(ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -251,14 +272,16 @@ impl Link for StreamLink {
                 } else {
                     RecvFlags::DONTWAIT
                 };
-                let got = retry(|| rustix::net::recv(&self.input, &mut *buf, flags))?.0;
+                let got = retry(|| rustix::net::recv(&self.input, &mut *buf, flags));
+                let got = waited(wait, got)?.0;
                 copied(got);
                 Ok(got)
             }
             Kind::Other { stop } => loop {
                 match retry(|| rustix::io::read(&self.input, &mut *buf)) {
                     Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
-                        self.poll(self.input.as_fd(), PollFlags::IN, stop)?;
+                        let time = self.timeouts.get().map(|(recv, _)| recv);
+                        self.poll(self.input.as_fd(), PollFlags::IN, stop, time)?;
                         if is_set(stop) {
                             return Ok(0);
                         }
@@ -280,7 +303,8 @@ impl Link for StreamLink {
                     } else {
                         SendFlags::DONTWAIT
                     };
-                    retry(|| rustix::net::send(&self.input, rest, SendFlags::NOSIGNAL | dontwait))
+                    let flags = SendFlags::NOSIGNAL | dontwait;
+                    waited(wait, retry(|| rustix::net::send(&self.input, rest, flags)))
                 }
                 Kind::Other { .. } => retry(|| rustix::io::write(self.output(), rest)),
             };
@@ -292,7 +316,8 @@ impl Link for StreamLink {
                 (Err(error), Kind::Other { stop })
                     if wait && error.kind() == ErrorKind::WouldBlock =>
                 {
-                    self.poll(self.output(), PollFlags::OUT, stop)?;
+                    let time = self.timeouts.get().map(|(_, send)| send);
+                    self.poll(self.output(), PollFlags::OUT, stop, time)?;
                     if is_set(stop) {
                         return Err(ErrorKind::BrokenPipe.into());
                     }
@@ -340,6 +365,7 @@ impl Link for StreamLink {
             Ok(sent) if wait && sent < message.len() => {
                 self.send(&message[sent..], true).map(|rest| sent + rest)
             }
+            Err(error) if wait && error.kind() == ErrorKind::WouldBlock => waited(wait, Err(error)),
             // Too many are on their way already, or none may be.
             Err(error) if !is_of_stream(&error) => self.send(message, wait),
             done => done,
@@ -400,6 +426,16 @@ impl Link for StreamLink {
         }
     }
 
+    fn set_timeouts(&self, recv: Duration, send: Duration) -> io::Result<()> {
+        if let Kind::Socket = self.kind {
+            sockopt::set_socket_timeout(&self.input, sockopt::Timeout::Recv, Some(recv))?;
+            sockopt::set_socket_timeout(&self.input, sockopt::Timeout::Send, Some(send))?;
+        }
+        // Only once: threads that wait have read them.
+        let _ = self.timeouts.set((recv, send));
+        Ok(())
+    }
+
     fn payloads(&self) -> Payloads {
         self.payloads
     }
@@ -408,9 +444,10 @@ impl Link for StreamLink {
         let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
         let mut sent = 0;
         while sent < head.len() {
-            sent += retry(|| rustix::net::send(&self.input, &head[sent..], flags))?;
+            let more = retry(|| rustix::net::send(&self.input, &head[sent..], flags));
+            sent += waited(true, more)?;
         }
-        pages.send(self.output(), !tail.is_empty())?;
+        waited(true, pages.send(self.output(), !tail.is_empty()))?;
         self.send(tail, true).map(drop)
     }
 
@@ -420,6 +457,16 @@ impl Link for StreamLink {
 
     fn peer_addr(&self) -> Option<IpAddr> {
         self.addr
+    }
+}
+
+/// What became of a call that had `wait`ed: one that would have to wait still has done so for as long as it may.
+fn waited<T>(wait: bool, done: io::Result<T>) -> io::Result<T> {
+    match done {
+        Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
+            Err(ErrorKind::TimedOut.into())
+        }
+        done => done,
     }
 }
 
@@ -453,12 +500,25 @@ fn peer_addr(fd: BorrowedFd<'_>) -> Option<IpAddr> {
 /// Unix socket has no Nagle, and a system may limit buffers.
 fn tune(fd: BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_nodelay(fd, true);
+    keep_alive(fd);
     // The kernel counts its own overhead too, and reports the double of what it was asked.
     if sockopt::socket_send_buffer_size(fd).is_ok_and(|size| size < SOCKET_BUFFER)
         && sys::net::force_send_buffer(fd, SOCKET_BUFFER).is_err()
     {
         let _ = sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER);
     }
+}
+
+/// Has the system find out, within some minutes, that a TCP peer which sends nothing is gone without a farewell: a host that
+/// was switched off, a connection that a firewall has forgotten (tcp(7)).
+fn keep_alive(fd: BorrowedFd<'_>) {
+    const IDLE: Duration = Duration::from_secs(60);
+    const BETWEEN: Duration = Duration::from_secs(20);
+    const PROBES: u32 = 6;
+    let _ = sockopt::set_tcp_keepidle(fd, IDLE)
+        .and_then(|()| sockopt::set_tcp_keepintvl(fd, BETWEEN))
+        .and_then(|()| sockopt::set_tcp_keepcnt(fd, PROBES))
+        .and_then(|()| sockopt::set_socket_keepalive(fd, true));
 }
 
 fn other(fds: &[BorrowedFd<'_>]) -> io::Result<Kind> {
@@ -482,7 +542,7 @@ fn is_set(event: &OwnedFd) -> bool {
 }
 
 /// Longer than the system can count is for ever.
-fn timespec(time: Duration) -> Timespec {
+pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: time.subsec_nanos().into(),

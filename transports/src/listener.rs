@@ -8,11 +8,15 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, sockopt};
 use sys::vsock::VsockAddr;
 
+use crate::accept::{Backoff, Severity};
+use crate::link::timespec;
+use crate::occasionally::Occasionally;
 use crate::{Addr, StreamLink, vsock};
 
 /// Where connections come from.
@@ -21,6 +25,8 @@ pub struct Listener {
     addr: Addr,
     /// The file of a Unix socket that this listener made, and removes.
     file: Option<PathBuf>,
+    /// Limits the lines about errors of accept(2).
+    complaints: Occasionally,
 }
 
 enum Source {
@@ -44,6 +50,7 @@ impl Listener {
                     source: Source::Socket(listener.into()),
                     addr,
                     file: None,
+                    complaints: Occasionally::default(),
                 })
             }
             Addr::Unix(path) => {
@@ -52,6 +59,7 @@ impl Listener {
                     source: Source::Socket(listener.into()),
                     addr: addr.clone(),
                     file,
+                    complaints: Occasionally::default(),
                 })
             }
             Addr::Vsock { cid, port } => {
@@ -60,6 +68,7 @@ impl Listener {
                     source: Source::Socket(socket),
                     addr: Addr::Vsock { cid: *cid, port },
                     file: None,
+                    complaints: Occasionally::default(),
                 })
             }
             Addr::VsockUds { path, port } => {
@@ -68,6 +77,7 @@ impl Listener {
                     source: Source::Socket(listener.into()),
                     addr: addr.clone(),
                     file,
+                    complaints: Occasionally::default(),
                 })
             }
             Addr::Fd(number) => {
@@ -83,6 +93,7 @@ impl Listener {
                     source,
                     addr: at.unwrap_or_else(|| addr.clone()),
                     file: None,
+                    complaints: Occasionally::default(),
                 })
             }
         }
@@ -96,10 +107,15 @@ impl Listener {
 
     /// The next connection; nothing when there will be none any more, or `stop` is readable.
     pub fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<Option<StreamLink>> {
-        let Some((fd, peer)) = self.accept_socket(stop)? else {
-            return Ok(None);
+        let link = loop {
+            let Some((fd, peer)) = self.accept_socket(stop)? else {
+                return Ok(None);
+            };
+            match StreamLink::new(fd, peer) {
+                Ok(link) => break link,
+                Err(error) => tracing::debug!("connection lost: {error}"),
+            }
         };
-        let link = StreamLink::new(fd, peer)?;
         Ok(Some(match self.addr {
             Addr::VsockUds { .. } => link.of_guest(),
             _ => link,
@@ -115,6 +131,19 @@ impl Listener {
                 return Ok(fd.map(|fd| (fd, self.addr.to_string())));
             }
         };
+        let accept = || rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC);
+        let accepted = self.accept_by(socket, stop, accept)?;
+        Ok(accepted.map(|(fd, peer)| (fd, self.name(peer))))
+    }
+
+    /// The next connection that `accept` returns once `socket` is readable, whatever errors come before.
+    fn accept_by<C>(
+        &self,
+        socket: &OwnedFd,
+        stop: BorrowedFd<'_>,
+        mut accept: impl FnMut() -> rustix::io::Result<C>,
+    ) -> io::Result<Option<C>> {
+        let mut backoff = Backoff::default();
         loop {
             let mut fds = [
                 PollFd::from_borrowed_fd(stop, PollFlags::IN),
@@ -127,10 +156,21 @@ impl Listener {
             if !fds[0].revents().is_empty() {
                 return Ok(None);
             }
-            match rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC) {
-                Ok((fd, peer)) => return Ok(Some((fd, self.name(peer)))),
-                Err(error) if transient(error.into()) => {}
-                Err(error) => return Err(error.into()),
+            let error = match accept() {
+                Ok(connection) => return Ok(Some(connection)),
+                Err(error) => error,
+            };
+            let pause = match Severity::of(error) {
+                Severity::Connection => continue,
+                Severity::Listener => return Err(error.into()),
+                Severity::System => backoff.next(),
+            };
+            if self.complaints.may_log(()) {
+                let addr = &self.addr;
+                tracing::warn!(%addr, "cannot accept connections for now: {}", error_text(error));
+            }
+            if wait_for(stop, pause)? {
+                return Ok(None);
             }
         }
     }
@@ -201,24 +241,26 @@ fn is_abandoned(path: &Path) -> bool {
         && matches!(UnixStream::connect(path), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Errors of accept(2) that are one connection's, or pass: the next one may do.
-fn transient(error: io::Error) -> bool {
-    match error
-        .raw_os_error()
-        .map(rustix::io::Errno::from_raw_os_error)
-    {
-        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
-            // Descriptors are short: those that wait in the queue can wait until some are back.
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            true
-        }
-        Some(
-            rustix::io::Errno::CONNABORTED
-            | rustix::io::Errno::INTR
-            | rustix::io::Errno::AGAIN
-            | rustix::io::Errno::PROTO,
-        ) => true,
-        _ => false,
+/// Waits until `stop` is readable, for `time` at most, and says whether it is.
+fn wait_for(stop: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+    let time = timespec(time);
+    match poll(&mut fds, Some(&time)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The error, and the limit that was reached if there is one to raise.
+fn error_text(error: rustix::io::Errno) -> String {
+    let text = io::Error::from(error);
+    match error {
+        rustix::io::Errno::MFILE => format!(
+            "{text}: this process may have {} (RLIMIT_NOFILE); clients wait until some are closed",
+            sys::limits::descriptors()
+        ),
+        _ => text.to_string(),
     }
 }
 
@@ -305,6 +347,57 @@ mod tests {
         assert_eq!(link.expect("one").peer_addr(), Some(unspecified));
         drop(listener);
         assert!(!dir.path().join("vm_5640").exists(), "removed when dropped");
+    }
+
+    #[test]
+    fn errors_of_accept_pass_unless_the_socket_is_of_no_use() {
+        use rustix::io::Errno;
+        let addr = "tcp:127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(&addr).expect("bound");
+        let _client = dial(listener.addr()).expect("connected");
+        let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let Source::Socket(socket) = &listener.source else {
+            panic!("no socket");
+        };
+        let odd = [
+            Errno::NOMEM,
+            Errno::NOBUFS,
+            Errno::PERM,
+            Errno::NETDOWN,
+            Errno::MFILE,
+            Errno::CONNABORTED,
+        ];
+        let mut errors = odd.into_iter();
+        let accepted = listener.accept_by(socket, never.as_fd(), || match errors.next() {
+            Some(error) => Err(error),
+            None => rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC),
+        });
+        assert!(accepted.expect("no error is final").is_some());
+        // Two clients, of whom one is still there: the final errors come where a connection waits.
+        let _other = dial(listener.addr()).expect("connected");
+        for error in [Errno::BADF, Errno::INVAL, Errno::NOTSOCK] {
+            let accepted = listener.accept_by(socket, never.as_fd(), || Err::<(), _>(error));
+            assert_eq!(
+                accepted.map_err(|error| error.raw_os_error()),
+                Err(Some(error.raw_os_error()))
+            );
+        }
+    }
+
+    #[test]
+    fn a_pause_after_an_error_of_accept_ends_with_the_listener() {
+        let addr = "tcp:127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(&addr).expect("bound");
+        let _client = dial(listener.addr()).expect("connected");
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let Source::Socket(socket) = &listener.source else {
+            panic!("no socket");
+        };
+        let accepted = listener.accept_by(socket, stop.as_fd(), || {
+            rustix::io::write(&stop, &1u64.to_ne_bytes()).expect("written");
+            Err::<(), _>(rustix::io::Errno::NOMEM)
+        });
+        assert!(accepted.expect("no error").is_none());
     }
 
     #[test]

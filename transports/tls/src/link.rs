@@ -171,6 +171,10 @@ impl Link for TlsLink {
         })
     }
 
+    fn set_timeouts(&self, recv: Duration, send: Duration) -> io::Result<()> {
+        self.link.set_timeouts(recv, send)
+    }
+
     /// What lies in memory of the keys' is copied from and to there anyway: once more or once less.
     fn payloads(&self) -> Payloads {
         Payloads {

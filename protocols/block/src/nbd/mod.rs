@@ -150,6 +150,16 @@ impl Session for Connection {
         }
     }
 
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        match (message::decode(message.bytes()), self.attached.get()) {
+            (Ok(Message::Request(request)), Some(attached)) => {
+                attached.refuse(&request, Errno::EIO, out);
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn can_speak(&self, voice: Arc<dyn Voice>) {
         voice.say(&greeting());
     }

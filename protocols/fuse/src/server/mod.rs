@@ -41,7 +41,7 @@ use self::lock::Lockers;
 use self::nodes::{Known, Nodes};
 use self::shards::{Life, lock};
 use self::ways::Ways;
-use crate::layout::InterruptIn;
+use crate::layout::{InterruptIn, OutHeader};
 use crate::message::{
     self, Extensions, HEADER, Header, Opcode, REPLY_HEADER, Request, SecurityContext, WRITE_HEAD,
 };
@@ -275,6 +275,22 @@ impl wire::Session for Session {
                 Answer::Done
             }
         })
+    }
+
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        let Ok(header) = Header::decode(message.bytes()) else {
+            return false;
+        };
+        let silent = Opcode::of(header.opcode).is_some_and(Opcode::is_silent);
+        if !silent && out.room() >= REPLY_HEADER {
+            let reply = OutHeader {
+                len: REPLY_HEADER as u32,
+                error: -i32::from(Errno::EIO.raw()),
+                unique: header.unique,
+            };
+            out.bytes(&reply.encode());
+        }
+        true
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {

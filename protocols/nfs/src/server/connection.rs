@@ -117,11 +117,29 @@ impl wire::Session for Connection {
                 return Ok(Answer::Done);
             }
         };
-        if self.marked {
-            let mark = (out.len() - MARK) as u32 | LAST;
-            out.patch(0, &mark.to_be_bytes());
-        }
+        self.mark(out);
         Ok(answer)
+    }
+
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        let record = match self.marked {
+            true => Record::new(message.bytes()),
+            false => Ok(Record::unmarked(message.bytes())),
+        };
+        let Ok(xid) = record.and_then(|record| XdrReader::new(record.bytes()).u32()) else {
+            return false;
+        };
+        let mut to = Buffered::new(out);
+        rpc::refuse(
+            xid,
+            self.marked,
+            Refusal::SystemError,
+            OpaqueAuth::NONE,
+            &mut to,
+        );
+        drop(to);
+        self.mark(out);
+        true
     }
 
     fn secured(&self, peer: Certified) {
@@ -176,6 +194,14 @@ pub(super) struct Asked<'a> {
 }
 
 impl Connection {
+    /// Says in the record mark of the reply in `out`, if there is to be one, how long it is.
+    fn mark(&self, out: &mut dyn Outgoing) {
+        if self.marked {
+            let mark = (out.len() - MARK) as u32 | LAST;
+            out.patch(0, &mark.to_be_bytes());
+        }
+    }
+
     pub(super) fn of(server: &Arc<Server>, marked: bool) -> Connection {
         Connection {
             server: server.clone(),

@@ -264,6 +264,19 @@ impl Session for Connection {
         })
     }
 
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        let Ok(header) = Header::decode(message.bytes()) else {
+            return false;
+        };
+        let dialect = self
+            .agreed()
+            .map_or(Dialect::Plan9, |agreed| agreed.dialect);
+        error_reply(dialect, Errno::EIO, |reply| {
+            reply.encode(dialect, header.tag, &mut Buffered::new(out));
+        });
+        true
+    }
+
     fn vocabulary(&self) -> &'static Vocabulary {
         &VOCABULARY
     }
@@ -295,6 +308,19 @@ impl Connection {
     #[inline]
     fn agreed(&self) -> Option<Agreed> {
         Agreed::unpack(self.agreed.load(Ordering::Acquire))
+    }
+}
+
+/// Calls `write` with the reply that says `errno`.
+fn error_reply(dialect: Dialect, errno: Errno, write: impl FnOnce(&Rmessage<'_>)) {
+    match dialect {
+        Dialect::Linux => write(&Rmessage::Lerror {
+            errno: errno.raw().into(),
+        }),
+        Dialect::Plan9 | Dialect::Unix => write(&Rmessage::Error {
+            text: errno.to_string().as_bytes(),
+            errno: DotuErrno(errno.raw().into()),
+        }),
     }
 }
 
@@ -432,15 +458,7 @@ impl<'a> Turn<'a> {
     }
 
     fn refuse(&mut self, errno: Errno) {
-        match self.dialect {
-            Dialect::Linux => self.write_reply(&Rmessage::Lerror {
-                errno: errno.raw().into(),
-            }),
-            Dialect::Plan9 | Dialect::Unix => self.write_reply(&Rmessage::Error {
-                text: errno.to_string().as_bytes(),
-                errno: DotuErrno(errno.raw().into()),
-            }),
-        }
+        error_reply(self.dialect, errno, |reply| self.write_reply(reply));
     }
 
     /// The context of a call on behalf of `caller`.
