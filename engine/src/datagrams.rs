@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use transports::{Datagrams, Frame, Outbox};
-use vfs::{Call, Patience, Peer};
+use vfs::{Call, Patience, Peer, Trust};
 use wire::{Answer, Session};
 
 use crate::Engine;
@@ -19,19 +19,27 @@ impl Engine {
         datagrams: Datagrams,
         session: Box<dyn Session>,
     ) -> io::Result<()> {
+        let trust = self.trust().clone();
         self.host(move |stop| {
-            if let Err(error) = answer(&datagrams, &*session, stop) {
+            if let Err(error) = answer(&datagrams, &*session, &trust, stop) {
                 tracing::error!("no longer listening for datagrams: {error}");
             }
         })
     }
 }
 
-fn answer(datagrams: &Datagrams, session: &dyn Session, stop: BorrowedFd<'_>) -> io::Result<()> {
+fn answer(
+    datagrams: &Datagrams,
+    session: &dyn Session,
+    trust: &Trust,
+    stop: BorrowedFd<'_>,
+) -> io::Result<()> {
     let mut message = vec![0; Datagrams::MOST];
     let mut out = Outbox::default();
     while let Some((len, from)) = datagrams.receive(&mut message, stop)? {
-        let call = Call::detached().coming_from(Arc::new(Peer::new(Some(from.ip()))));
+        let server = rustix::process::geteuid().as_raw();
+        let peer = Peer::new(datagrams.origin(from), trust, server);
+        let call = Call::detached().coming_from(Arc::new(peer));
         let message = Frame(&message[..len]);
         out.clear();
         let peer = from.to_string();

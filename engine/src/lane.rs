@@ -174,9 +174,9 @@ impl Lane {
         session: Box<dyn Session>,
         workers: Arc<Workers>,
         tuning: Tuning,
+        peer: Arc<Peer>,
         member: Member,
     ) -> io::Result<Arc<Lane>> {
-        let peer = Arc::new(Peer::new(link.peer_addr()));
         link.set_timeouts(tuning.timeouts.tick(), tuning.timeouts.send)?;
         let lane = Arc::new(Lane {
             session,
@@ -273,6 +273,10 @@ impl Lane {
     /// The lane's own thread: until the client, or [`Link::end_input`], ends it, and everything in
     /// flight is answered.
     pub(crate) fn run(self: &Arc<Self>, stopping: &AtomicBool) {
+        // Here, because it may ask a directory service over the network.
+        if let Some(owner) = self.peer.confined_to() {
+            self.peer.set_owner(transports::caller_of(owner));
+        }
         if let Err(error) = Own::new(self).run() {
             self.lose(&error);
         }

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Link, Listener, Occasionally, Poller, StreamLink};
+use vfs::peer::PeerKey;
+use vfs::{Peer, Trust};
 use wire::Session;
 
 use crate::lane::Lane;
 use crate::look::seen;
-use crate::owner::{ClientKey, Owner, client_of};
+use crate::owner::Owner;
 use crate::stats::{Account, Refusals, Snapshot, Tally};
 use crate::timeouts::Timeouts;
 use crate::watch::Watch;
@@ -81,6 +83,7 @@ pub struct Engine {
     watch: Arc<Watch>,
     tally: Arc<Tally>,
     tuning: Tuning,
+    trust: Trust,
     /// Readable once the engine stops.
     stop: OwnedFd,
     stopping: AtomicBool,
@@ -90,7 +93,7 @@ pub struct Engine {
     lost: Mutex<Vec<String>>,
     refusals: Refusals,
     /// Limits the lines about clients that are refused or whose connections are closed.
-    complaints: Occasionally<(ClientKey, &'static str)>,
+    complaints: Occasionally<(PeerKey, &'static str)>,
     devices: AtomicU64,
 }
 
@@ -99,7 +102,7 @@ struct Alive {
     listeners: usize,
     members: HashMap<u64, Weak<Lane>>,
     /// How many of them each client has.
-    by_client: HashMap<ClientKey, usize>,
+    by_client: HashMap<PeerKey, usize>,
     next: u64,
 }
 
@@ -109,6 +112,11 @@ impl Engine {
 
     /// An engine without anything to do yet. Errs if there can be no thread for what would block.
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
+        Engine::trusting(tuning, Trust::default())
+    }
+
+    /// The same, where the processes of these local users may act as any user.
+    pub fn trusting(tuning: Tuning, trust: Trust) -> io::Result<Arc<Engine>> {
         let workers = Workers::new(tuning.workers, Workers::STUCK)?;
         Ok(Arc::new(Engine {
             watch: Watch::new(&workers)?,
@@ -116,6 +124,7 @@ impl Engine {
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             tally: Tally::new(tuning.counts),
             tuning,
+            trust,
             stopping: AtomicBool::new(false),
             alive: Mutex::default(),
             changed: Condvar::new(),
@@ -166,7 +175,7 @@ impl Engine {
     }
 
     /// Counts a connection that was refused or closed for `reason`, and says whether a line about it may be logged.
-    pub(crate) fn complain(&self, client: ClientKey, reason: &'static str) -> bool {
+    pub(crate) fn complain(&self, client: PeerKey, reason: &'static str) -> bool {
         self.refusals.count(reason);
         self.complaints.may_log((client, reason))
     }
@@ -177,21 +186,23 @@ impl Engine {
 
     /// Serves the client at the other end of `link`. Errs if there is no room for it.
     pub fn connect(self: &Arc<Self>, link: Box<dyn Link>, service: &dyn Service) -> io::Result<()> {
-        let client = client_of(&*link);
+        let server = rustix::process::geteuid().as_raw();
+        let peer = Arc::new(Peer::new(link.origin(), &self.trust, server));
+        let client = peer.key();
         let place = match self.admit(client) {
             Ok(place) => place,
             Err((reason, error)) => {
                 return Err(self.refuse(client, reason, error));
             }
         };
-        self.start(link, service, place)
+        self.start(link, service, peer, place)
             .map_err(|error| self.refuse(client, Refusals::SYSTEM, error))
     }
 
     /// Counts a refusal, and logs it unless it is one of many.
-    fn refuse(&self, client: ClientKey, reason: &'static str, error: io::Error) -> io::Error {
+    fn refuse(&self, client: PeerKey, reason: &'static str, error: io::Error) -> io::Error {
         if self.complain(client, reason) {
-            tracing::warn!(?client, "connection refused: {error}");
+            tracing::warn!(%client, "connection refused: {error}");
         }
         error
     }
@@ -200,6 +211,7 @@ impl Engine {
         self: &Arc<Self>,
         link: Box<dyn Link>,
         service: &dyn Service,
+        peer: Arc<Peer>,
         place: Place,
     ) -> io::Result<()> {
         let session = service.session();
@@ -209,7 +221,14 @@ impl Engine {
             place,
         };
         let id = member.id;
-        let lane = Lane::new(link, session, self.workers.clone(), self.tuning, member)?;
+        let lane = Lane::new(
+            link,
+            session,
+            self.workers.clone(),
+            self.tuning,
+            peer,
+            member,
+        )?;
         lane.stats().shown_by(seen(&lane));
         self.alive().members.insert(id, Arc::downgrade(&lane));
         tracing::debug!(connection = id, peer = lane.link.peer(), "connected");
@@ -275,7 +294,7 @@ impl Engine {
         (self.alive().members.len(), self.tally.sum())
     }
 
-    fn admit(self: &Arc<Self>, client: ClientKey) -> Result<Place, (&'static str, io::Error)> {
+    fn admit(self: &Arc<Self>, client: PeerKey) -> Result<Place, (&'static str, io::Error)> {
         let most = self.tuning.connections;
         let mut alive = self.alive();
         let all = alive.members.len();
@@ -312,6 +331,10 @@ impl Engine {
                 Err(error) => return self.lose_listener(listener.addr(), &error),
             }
         }
+    }
+
+    pub(crate) fn trust(&self) -> &Trust {
+        &self.trust
     }
 
     pub(crate) fn workers(&self) -> &Arc<Workers> {
@@ -384,7 +407,7 @@ impl Drop for Hosted {
 struct Place {
     engine: Arc<Engine>,
     id: u64,
-    client: ClientKey,
+    client: PeerKey,
 }
 
 impl Drop for Place {
@@ -414,7 +437,7 @@ impl Member {
         &self.place.engine
     }
 
-    pub(crate) fn client(&self) -> ClientKey {
+    pub(crate) fn client(&self) -> PeerKey {
         self.place.client
     }
 }

@@ -304,7 +304,7 @@ fn what_is_ours_is_nobody_elses_but_goes_only_where_the_client_may() {
     fs = stack(fs, Squash::new(Whom::All));
     fs = stack(fs, list);
     let sync = |addr: &str| {
-        let peer = vfs::Peer::new(addr.parse().ok());
+        let peer = vfs::Peer::remote(addr.parse().expect("an address"));
         let theirs = Call::detached().coming_from(Arc::new(peer));
         [theirs.of_ours(), theirs]
             .map(|call| fs.sync(&vfs::Cx::new(&Caller::ROOT, &call)).map_err(drop))

@@ -1,5 +1,5 @@
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,10 @@ use rustix::net::{
     sockopt,
 };
 use vfs::copies::copied;
+use vfs::peer::{GuestId, Origin};
 use wire::Certified;
 
-use crate::{Pages, Payloads, handed};
+use crate::{Pages, Payloads, handed, origin};
 
 /// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
 /// called from several threads at once.
@@ -119,8 +120,8 @@ pub trait Link: Send + Sync {
     /// Who is at the other end, for logs.
     fn peer(&self) -> &str;
 
-    /// The address of the other end, where it has one.
-    fn peer_addr(&self) -> Option<IpAddr>;
+    /// The other end, as the kernel reports it. Asks the kernel each time, of a connection that a server accepted.
+    fn origin(&self) -> Origin;
 }
 
 /// What [`Link::wait`] waits for.
@@ -154,7 +155,10 @@ pub struct StreamLink {
     /// Whether it is us who ended the input: then that says nothing of the peer.
     ended: AtomicBool,
     peer: String,
-    addr: Option<IpAddr>,
+    /// The IP address of the other end when the connection was made.
+    addr: Option<SocketAddr>,
+    /// The guest that a monitor's connection belongs to.
+    guest: Option<GuestId>,
     payloads: Payloads,
     /// A Unix socket.
     carries_files: bool,
@@ -186,6 +190,7 @@ impl StreamLink {
         };
         Ok(StreamLink {
             addr: peer_addr(fd.as_fd()),
+            guest: None,
             payloads: Payloads::of(fd.as_fd()),
             carries_files: sockopt::socket_domain(&fd).ok() == Some(AddressFamily::UNIX),
             input: fd,
@@ -212,15 +217,16 @@ impl StreamLink {
             ended: AtomicBool::new(false),
             peer: peer.into(),
             addr: None,
+            guest: None,
             payloads: Payloads::STREAM,
             carries_files: false,
             timeouts: OnceLock::new(),
         })
     }
 
-    /// The same, of a guest: it comes through a socket of this machine and is not on it.
-    pub(crate) fn of_guest(mut self) -> StreamLink {
-        self.addr = Some(NOBODY);
+    /// The same, of a guest: its monitor connects for it through a socket of this host.
+    pub(crate) fn of_guest(mut self, guest: GuestId) -> StreamLink {
+        self.guest = Some(guest);
         self.carries_files = false;
         self
     }
@@ -455,8 +461,12 @@ impl Link for StreamLink {
         &self.peer
     }
 
-    fn peer_addr(&self) -> Option<IpAddr> {
-        self.addr
+    fn origin(&self) -> Origin {
+        match (&self.kind, self.guest) {
+            (_, Some(guest)) => Origin::Guest(guest),
+            (Kind::Socket, None) => origin::of_peer(self.input.as_fd(), self.addr),
+            (Kind::Other { .. }, None) => Origin::Inherited,
+        }
     }
 }
 
@@ -478,22 +488,10 @@ fn is_of_stream(error: &io::Error) -> bool {
     )
 }
 
-/// The address of who has none and is elsewhere: no network but all of them has it.
-const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
-/// The address at the other end of `fd`, if it is a socket that leads out of this machine. [`NOBODY`]'s is that of a guest,
-/// and of a connection that has ended before anybody asked: what had been sent by then can still be read.
-fn peer_addr(fd: BorrowedFd<'_>) -> Option<IpAddr> {
-    let domain = sockopt::socket_domain(fd).ok()?;
-    if domain == AddressFamily::VSOCK {
-        return Some(NOBODY);
-    }
-    if ![AddressFamily::INET, AddressFamily::INET6].contains(&domain) {
-        return None;
-    }
-    let peer = rustix::net::getpeername(fd).ok().flatten();
-    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-    Some(peer.map_or(NOBODY, |peer| peer.ip()))
+/// The IP address at the other end of `fd`, if it is a socket that has one and whose peer is still there.
+fn peer_addr(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
+    let peer = rustix::net::getpeername(fd).ok().flatten()?;
+    SocketAddr::try_from(peer).ok()
 }
 
 /// Makes a socket's buffers large and its small messages leave at once. Neither is owed: a
@@ -578,14 +576,17 @@ mod tests {
 
     #[test]
     fn only_a_socket_of_the_network_has_an_address_and_keeps_it() {
-        assert_eq!(pair().expect("a pair").0.peer_addr(), None);
+        assert_eq!(pair().expect("a pair").0.origin().addr(), None);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
         let at = listener.local_addr().expect("an address");
         let client = std::net::TcpStream::connect(at).expect("connected");
         let (server, _) = listener.accept().expect("accepted");
         let link = StreamLink::new(server.into(), "tcp").expect("a link");
         drop(client);
-        assert_eq!(link.peer_addr(), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(link.origin().addr(), Some(at.ip()));
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        let pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
+        assert_eq!(pipe.origin(), Origin::Inherited);
     }
 
     #[test]

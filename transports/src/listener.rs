@@ -8,11 +8,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, sockopt};
 use sys::vsock::VsockAddr;
+use vfs::peer::GuestId;
 
 use crate::accept::{Backoff, Severity};
 use crate::link::timespec;
@@ -27,6 +29,8 @@ pub struct Listener {
     file: Option<PathBuf>,
     /// Limits the lines about errors of accept(2).
     complaints: Occasionally,
+    /// The only guest whose connections come here.
+    guest: Option<GuestId>,
 }
 
 enum Source {
@@ -51,6 +55,7 @@ impl Listener {
                     addr,
                     file: None,
                     complaints: Occasionally::default(),
+                    guest: None,
                 })
             }
             Addr::Unix(path) => {
@@ -60,6 +65,7 @@ impl Listener {
                     addr: addr.clone(),
                     file,
                     complaints: Occasionally::default(),
+                    guest: None,
                 })
             }
             Addr::Vsock { cid, port } => {
@@ -69,6 +75,7 @@ impl Listener {
                     addr: Addr::Vsock { cid: *cid, port },
                     file: None,
                     complaints: Occasionally::default(),
+                    guest: None,
                 })
             }
             Addr::VsockUds { path, port } => {
@@ -78,6 +85,7 @@ impl Listener {
                     addr: addr.clone(),
                     file,
                     complaints: Occasionally::default(),
+                    guest: Some(next_guest()),
                 })
             }
             Addr::Fd(number) => {
@@ -94,6 +102,7 @@ impl Listener {
                     addr: at.unwrap_or_else(|| addr.clone()),
                     file: None,
                     complaints: Occasionally::default(),
+                    guest: None,
                 })
             }
         }
@@ -116,9 +125,9 @@ impl Listener {
                 Err(error) => tracing::debug!("connection lost: {error}"),
             }
         };
-        Ok(Some(match self.addr {
-            Addr::VsockUds { .. } => link.of_guest(),
-            _ => link,
+        Ok(Some(match self.guest {
+            Some(guest) => link.of_guest(guest),
+            None => link,
         }))
     }
 
@@ -192,6 +201,12 @@ impl Drop for Listener {
             let _ = std::fs::remove_file(file);
         }
     }
+}
+
+/// A number for the guest of a listener that serves one alone.
+fn next_guest() -> GuestId {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    GuestId::Listener(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Where clients reach a socket that listens, if it has such a place.
@@ -343,8 +358,8 @@ mod tests {
         let _guest = UnixStream::connect(dir.path().join("vm_5640")).expect("connected");
         let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let link = listener.accept(never.as_fd()).expect("accepted");
-        let unspecified = std::net::Ipv4Addr::UNSPECIFIED.into();
-        assert_eq!(link.expect("one").peer_addr(), Some(unspecified));
+        let origin = link.expect("one").origin();
+        assert!(matches!(origin, vfs::Origin::Guest(_)), "{origin:?}");
         drop(listener);
         assert!(!dir.path().join("vm_5640").exists(), "removed when dropped");
     }

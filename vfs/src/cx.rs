@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn nothing_but_what_is_derived_as_such_is_ours() {
-        let peer = Arc::new(Peer::new("10.0.0.1".parse().ok()));
+        let peer = Arc::new(Peer::remote([10, 0, 0, 1].into()));
         let call = Call::parkable(thread_waker()).coming_from(peer);
         let ours = call.of_ours();
         assert!(ours.is_ours() && ours.addr() == call.addr() && ours.waker().is_none());

@@ -41,7 +41,7 @@ pub use node::{
 };
 pub use op::Op;
 pub use payload::{Fill, Payload, Sink};
-pub use peer::Peer;
+pub use peer::{Origin, Peer, PeerKey, Trust};
 pub use ranges::Ranges;
 
 /// What every operation answers: a value or a Linux errno.

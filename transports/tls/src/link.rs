@@ -1,14 +1,13 @@
 //! A link that can become a secured one.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ClientConnection, Connection, ServerConnection};
-use transports::{Interest, Link, Payloads, Ready};
+use transports::{Interest, Link, Origin, Payloads, Ready};
 use wire::Certified;
 
 use crate::channel::Channel;
@@ -187,7 +186,7 @@ impl Link for TlsLink {
         self.link.peer()
     }
 
-    fn peer_addr(&self) -> Option<IpAddr> {
-        self.link.peer_addr()
+    fn origin(&self) -> Origin {
+        self.link.origin()
     }
 }

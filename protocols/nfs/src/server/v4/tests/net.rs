@@ -90,7 +90,7 @@ impl World {
     pub(super) fn net_from(&self, minor: u32, addr: &str) -> Net {
         let addr = addr.parse().expect("an address");
         Net {
-            peer: Some(Arc::new(Peer::new(Some(addr)))),
+            peer: Some(Arc::new(Peer::remote(addr))),
             ..self.net(minor)
         }
     }
