@@ -20,9 +20,10 @@ impl Engine {
         session: Box<dyn Session>,
     ) -> io::Result<()> {
         let trust = self.trust().clone();
+        let engine = self.clone();
         self.host(move |stop| {
             if let Err(error) = answer(&datagrams, &*session, &trust, stop) {
-                tracing::error!("no longer listening for datagrams: {error}");
+                engine.lose_listener(&"a UDP port", &error);
             }
         })
     }

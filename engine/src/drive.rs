@@ -226,14 +226,15 @@ impl<'a> Own<'a> {
 }
 
 /// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if none came within a tick
-/// ([`crate::Timeouts`]), unless requests are in flight and nothing of another has come.
+/// ([`crate::Timeouts`]), or four while requests are in flight and nothing of another has come.
 fn receive(
     lane: &Lane,
     buffer: &mut [u8],
     poller: &mut Poller,
     partial: bool,
 ) -> io::Result<Option<usize>> {
-    let tick = lane.tuning.timeouts.tick();
+    // When the last request in flight is answered, the lane is not woken: it only has something to give back then.
+    let tick = lane.tuning.timeouts.tick() * if partial { 1 } else { 4 };
     loop {
         if lane.outstanding() == 0 && !lane.has_backlog() {
             return match poller.wait(|wait| lane.link.recv(buffer, wait)) {
@@ -250,7 +251,7 @@ fn receive(
             read: !backlog,
             write: backlog,
         };
-        let ready = lane.listen(interest, (partial && !backlog).then_some(tick))?;
+        let ready = lane.listen(interest, (!backlog).then_some(tick))?;
         if ready.read || ready.hung_up {
             match lane.link.recv(buffer, false) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}

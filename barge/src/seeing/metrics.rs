@@ -75,6 +75,7 @@ impl Collector for Figures {
             to.encode_descriptor(name, help, None, MetricType::Counter)?
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
+        self.refusals(&mut to)?;
         self.caches(&mut to)?;
         self.clients(&mut to)?;
         self.operations(&mut to)
@@ -82,6 +83,19 @@ impl Collector for Figures {
 }
 
 impl Figures {
+    fn refusals(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Connections refused or closed by the server, by reason";
+        let mut family =
+            to.encode_descriptor("connections_refused", help, None, MetricType::Counter)?;
+        for (reason, count) in &self.0.refused {
+            let labels: Labels<'_, 1> = [("reason", reason)];
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
+        }
+        Ok(())
+    }
+
     fn caches(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let caches = || {
             let exports = self.0.exports.iter();

@@ -26,6 +26,9 @@ pub(crate) struct Status {
     /// Those of them that did most.
     pub(crate) clients: Vec<Client>,
     pub(crate) operations: Vec<Operation>,
+    /// Connections that were refused or closed by the server, by reason.
+    #[serde(default)]
+    pub(crate) refused: BTreeMap<String, u64>,
 }
 
 /// What was done.
@@ -122,6 +125,7 @@ impl Status {
                     buckets: operation.times.buckets,
                 })
                 .collect(),
+            refused: BTreeMap::new(),
         }
     }
 }

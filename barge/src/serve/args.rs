@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use engine::Tuning;
+use engine::{Timeouts, Tuning};
 use transports::Addr;
 
 use super::block::{Block, Drive};
@@ -159,9 +159,15 @@ pub(crate) struct ServeArgs {
     /// Threads for requests that would block [default: 4 per processor, at least 16]
     #[arg(long, visible_alias = "thread-pool-size", value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
     workers: Option<u16>,
-    /// Connections to hold at most
+    /// Maximum number of connections
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_connections: usize,
+    /// Maximum number of connections per client: a user of this host, a guest, or an address (a /64 network for IPv6) [default:
+    /// half of what other clients leave of --max-connections]
+    #[arg(long, value_name = "N")]
+    max_connections_per_client: Option<usize>,
+    #[command(flatten)]
+    timeouts: TimeoutArgs,
     /// Requests of one connection that may wait for workers
     #[arg(long, value_name = "N", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -247,9 +253,41 @@ impl ServeArgs {
             counts: self.http.is_some(),
             workers: self.workers.map_or(default.workers, usize::from),
             connections: self.max_connections,
+            connections_per_client: self.max_connections_per_client,
+            timeouts: self.timeouts.timeouts(),
             in_flight: self.max_in_flight as usize,
             zerocopy: !self.no_zerocopy,
             ..default
+        }
+    }
+}
+
+/// When connections that make no progress are closed.
+#[derive(Args)]
+struct TimeoutArgs {
+    /// Close a connection whose first message is not complete after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    handshake_timeout: u32,
+    /// Close a connection if a message that has begun is not complete after this many seconds for each MiB of it
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    message_timeout: u32,
+    /// Close a connection whose client takes no byte of its replies for this many seconds. Shorter than a virtual machine is
+    /// suspended, its guest loses the connection
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    send_timeout: u32,
+    /// Close a connection without requests for this many seconds; 0 is never, as mounts may be idle for days
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    idle_timeout: u32,
+}
+
+impl TimeoutArgs {
+    fn timeouts(&self) -> Timeouts {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Timeouts {
+            handshake: seconds(self.handshake_timeout),
+            message: seconds(self.message_timeout),
+            send: seconds(self.send_timeout),
+            idle: (self.idle_timeout > 0).then(|| seconds(self.idle_timeout)),
         }
     }
 }

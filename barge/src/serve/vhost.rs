@@ -129,10 +129,7 @@ impl Place {
                     }
                 }
                 Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(addr = name, "no longer listening: {error}");
-                    return;
-                }
+                Err(error) => return engine.lose_listener(&name, &error),
             }
         }
     }

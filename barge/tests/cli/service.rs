@@ -109,3 +109,16 @@ fn a_signal_ends_it_with_clients_there() {
     let _client = TcpStream::connect(("127.0.0.1", served.port())).expect("connected");
     assert!(served.stop().success());
 }
+
+#[test]
+fn a_hangup_without_files_to_read_again_ends_nothing_but_what_is_on_a_terminal() {
+    use rustix::process::{Pid, Signal, kill_process};
+    // setsid(1): without a terminal, wherever this test runs.
+    let mut command = Command::new("setsid");
+    command.args([BARGE, "serve", "mem:", "--9p", "tcp:127.0.0.1:0"]);
+    let served = Served::run(command);
+    let pid = Pid::from_raw(served.id() as i32).expect("a process");
+    kill_process(pid, Signal::HUP).expect("sent");
+    assert_eq!(said(&served.barge(&["ls", "{}"], "")), "");
+    assert!(served.stop().success());
+}
