@@ -46,7 +46,10 @@ use crate::{Done, Failure, service, signals, trouble};
 
 /// `barge serve`
 pub(crate) fn run(args: &ServeArgs) -> Done {
-    sys::limits::raise_descriptors();
+    let descriptors = sys::limits::raise_descriptors();
+    if descriptors < sys::limits::WANTED {
+        tracing::info!("at most {descriptors} open files, connections included (RLIMIT_NOFILE)");
+    }
     serve(&match &args.file {
         Some(config) => file::plan(config)?,
         None => args.plan()?,

@@ -58,12 +58,15 @@ impl Opener {
             true => plan.shares.len().max(ROOM),
             false => plan.shares.len(),
         };
-        let descriptors = usize::try_from(sys::limits::descriptors() / 4 * 3);
+        // Connections have one each, and another while requests wait.
+        let all = usize::try_from(sys::limits::descriptors()).unwrap_or(usize::MAX);
+        let connections = plan.tuning.connections.min(all / 2);
+        let descriptors = (all / 4 * 3).min(all - connections);
         Opener {
             known_by,
             calls,
             kernel_handles: plan.kernel_handles,
-            descriptors: descriptors.unwrap_or(usize::MAX) / shares,
+            descriptors: descriptors / shares,
             gated,
         }
     }
