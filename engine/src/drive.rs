@@ -12,6 +12,7 @@ use wire::{Answer, Malformed, Role};
 
 use crate::input::Input;
 use crate::lane::{Lane, invalid, timed_out};
+use crate::memory::{MemoryBudget, Reservation, Use};
 use crate::pace::Pace;
 use crate::request::named;
 use crate::stats::add;
@@ -22,6 +23,8 @@ pub(crate) struct Own<'a> {
     lane: &'a Arc<Lane>,
     input: Input,
     out: Outbox,
+    /// What the outbox holds beyond what every connection may.
+    out_memory: Reservation,
     poller: Poller,
     pace: Pace,
     deadlines: Deadlines,
@@ -30,11 +33,15 @@ pub(crate) struct Own<'a> {
 }
 
 impl<'a> Own<'a> {
+    /// How long to wait for memory before looking again: others may have been woken instead.
+    const RECHECK: Duration = Duration::from_millis(500);
+
     pub(crate) fn new(lane: &'a Arc<Lane>) -> Own<'a> {
         Own {
             lane,
-            input: Input::default(),
+            input: Input::new(lane.reservation(Use::Request)),
             out: Outbox::default(),
+            out_memory: lane.reservation(Use::Reply),
             poller: Poller::new(lane.tuning.poll),
             pace: Pace::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
@@ -85,19 +92,60 @@ impl<'a> Own<'a> {
             }
         }
         let partial = !self.input.is_empty();
-        let buffer = self.input.space(frame).map_err(invalid)?;
+        let Some(buffer) = self.input.space(frame).map_err(invalid)? else {
+            self.await_memory()?;
+            // For which the client is not to blame.
+            self.deadlines.excuse();
+            return Ok(None);
+        };
         let received = receive(lane, buffer, &mut self.poller, partial)?;
         if received.is_none() {
             self.check_deadline()?;
             if self.input.is_empty() && lane.outstanding() == 0 && !lane.has_backlog() {
                 self.deadlines.rest(Instant::now());
                 self.input.shrink();
-                self.out.shrink();
+                self.shrink_out();
                 lane.rest();
                 self.rests = true;
             }
         }
         Ok(received)
+    }
+
+    /// Waits until some memory may have been given back, with nothing in the outbox. Errs if the client is gone.
+    fn await_memory(&mut self) -> io::Result<()> {
+        let lane = self.lane;
+        self.shrink_out();
+        if lane.has_backlog() {
+            // That is what gives some back.
+            let interest = Interest {
+                read: false,
+                write: true,
+            };
+            lane.listen(interest, Some(Own::RECHECK))?;
+        } else {
+            lane.budget().wait(Own::RECHECK);
+        }
+        let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
+        let ready = lane.link.wait(nothing, lane.engine().stop_fd(), at_once)?;
+        match ready.hung_up || ready.woken || lane.is_gone() {
+            true => Err(ErrorKind::BrokenPipe.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn shrink_out(&mut self) {
+        self.out.shrink();
+        self.count_out();
+    }
+
+    /// Counts the memory of the outbox.
+    fn count_out(&mut self) {
+        let beyond = self
+            .out
+            .capacity()
+            .saturating_sub(MemoryBudget::CONNECTION / 2);
+        self.out_memory.set(beyond);
     }
 
     fn check_deadline(&self) -> io::Result<Option<usize>> {
@@ -165,6 +213,10 @@ impl<'a> Own<'a> {
             }
         };
         lane.check_unused(id)?;
+        while lane.is_overdrawn() {
+            self.flush()?;
+            self.await_memory()?;
+        }
         let message = &self.input.buffer[range.clone()];
         // Pages are waited for while they are sent, as all is if nobody else could want to send.
         self.out.take_pages(match lane.outstanding() {
@@ -172,13 +224,20 @@ impl<'a> Own<'a> {
             _ => usize::MAX,
         });
         let patience = self.pace.patience();
-        match lane.serve(&lane.inline, patience, &Frame(message), &mut self.out) {
+        let served = lane.serve(&lane.inline, patience, &Frame(message), &mut self.out);
+        self.count_out();
+        match served {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Secure) => self.secure(),
             Ok(Answer::WouldBlock | Answer::Parked) => {
-                if !lane.has_room(range.len()) {
+                if !lane.has_room(range.len()) || !self.input.may_keep(&range) {
                     self.flush()?;
-                    lane.await_until(|lane| lane.has_room(range.len()))?;
+                    let input = &self.input;
+                    lane.await_until(|lane| {
+                        // One may always be in flight.
+                        lane.outstanding() == 0
+                            || lane.has_room(range.len()) && input.may_keep(&range)
+                    })?;
                 }
                 // What it noted is of an attempt.
                 lane.inline.take_noted();
@@ -259,6 +318,7 @@ fn receive(
             }
         }
         if ready == Ready::default() && !backlog {
+            lane.start_waiting();
             return Ok(None);
         }
     }

@@ -17,6 +17,7 @@ use wire::{Answer, Malformed, Session, Voice};
 
 use crate::drive::Own;
 use crate::input::Held;
+use crate::memory::{MemoryBudget, Reservation, Use};
 use crate::owner::Owner;
 use crate::request::{Job, Ran, Request};
 use crate::serve::serve;
@@ -58,16 +59,19 @@ struct Output {
     sent: usize,
     /// When the peer last took some of it, or when it began.
     progress: Option<Instant>,
+    memory: Option<Reservation>,
 }
 
 impl Output {
     /// Keeps `bytes` for later.
-    fn keep(&mut self, bytes: &[u8]) {
+    fn keep(&mut self, bytes: &[u8], memory: impl FnOnce() -> Reservation) {
         copied(bytes.len());
         if self.backlog.is_empty() {
             self.progress = Some(Instant::now());
         }
         self.backlog.extend_from_slice(bytes);
+        let memory = self.memory.get_or_insert_with(memory);
+        memory.set(self.backlog.capacity());
     }
 
     /// How long the peer may take for more of it, of `timeout` at most.
@@ -258,7 +262,8 @@ impl Lane {
         if !flights.by_id.contains_key(&target) {
             return Ok(false);
         }
-        let follower = flights.begin(self, id, Held::copy(message));
+        let message = Held::copy(message, self.reservation(Use::Request));
+        let follower = flights.begin(self, id, message);
         let Some(flight) = flights.by_id.get_mut(&target) else {
             return Ok(false);
         };
@@ -396,7 +401,27 @@ impl Lane {
     }
 
     fn start(&self, flights: &mut Flights) {
-        flights.share.start(&self.workers, || !self.is_clogged());
+        let may = || !self.is_clogged() && (self.is_gone() || !self.is_overdrawn());
+        flights.share.start(&self.workers, may);
+    }
+
+    /// Begins requests that have waited for memory, if there is some by now.
+    pub(crate) fn start_waiting(&self) {
+        self.start(&mut self.flights());
+    }
+
+    /// Whether the replies to the client take more memory than it may have.
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        self.budget().is_overdrawn(self.member.client())
+    }
+
+    /// A reservation of nothing on the client's account.
+    pub(crate) fn reservation(&self, of: Use) -> Reservation {
+        self.budget().reservation(self.member.client(), of)
+    }
+
+    pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
+        self.engine().budget()
     }
 
     pub(crate) fn is_clogged(&self) -> bool {
@@ -430,7 +455,7 @@ impl Lane {
         }
         add(&self.stats().sent, bytes.len());
         if sent < bytes.len() {
-            output.keep(&bytes[sent..]);
+            output.keep(&bytes[sent..], || self.reservation(Use::Reply));
             self.ring();
         }
         Ok(output.is_clogged())
@@ -503,7 +528,7 @@ impl Lane {
         }
         add(&self.stats().sent, message.len());
         if sent < message.len() {
-            output.keep(&message[sent..]);
+            output.keep(&message[sent..], || self.reservation(Use::Reply));
             self.ring();
         }
         true

@@ -4,15 +4,16 @@
 //! replies that are not sent. Where the budget has no room, the connection waits, unread, until others have given back
 //! what they have. One client has at most half of what the others leave, so that the next one finds room; and each
 //! connection has a minimum of its own ([`MemoryBudget::CONNECTION`]), which is set aside when it begins: small
-//! requests neither wait nor cost more than a comparison.
+//! requests neither wait nor cost more than a comparison. One request of a client may exceed its share, so that some
+//! always get on, though there be many that each have a part of what they need.
 //!
-//! What already exists is counted even beyond the bound ([`Reservation::set`]): a reply whose size only its source
-//! knew. Then the client waits before its next one.
+//! Replies are counted once they exist ([`Reservation::set`]), as only their source knows how long they are: a client whose
+//! replies take more than its share waits before its next one is made.
 //!
 //! Lock order: the budget's lock is the last of all.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -21,8 +22,34 @@ use vfs::peer::PeerKey;
 /// The memory of an engine's clients, bytes.
 pub struct MemoryBudget {
     limit: usize,
+    /// Whether so much is reserved that clients may have to wait.
+    tight: AtomicBool,
     state: Mutex<State>,
     freed: Condvar,
+}
+
+/// What a reservation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// What a client sends, which can be left unread.
+    Request,
+    /// What it is sent, which exists before its size is known.
+    Reply,
+}
+
+/// What one client has.
+#[derive(Clone, Copy, Default)]
+struct Account {
+    requests: usize,
+    replies: usize,
+    /// Whether one of its requests has been let in beyond its share.
+    extra: bool,
+}
+
+impl Account {
+    fn all(self) -> usize {
+        self.requests + self.replies
+    }
 }
 
 #[derive(Default)]
@@ -31,35 +58,22 @@ struct State {
     minimum: usize,
     /// Reserved besides.
     used: usize,
-    by_client: HashMap<PeerKey, usize>,
+    by_client: HashMap<PeerKey, Account>,
+    /// How many clients have a request beyond their share.
+    extras: usize,
     /// How many wait for some to be given back.
     waiting: usize,
 }
 
 impl State {
-    fn of(&self, client: PeerKey) -> usize {
-        self.by_client.get(&client).copied().unwrap_or(0)
+    fn of(&self, client: PeerKey) -> Account {
+        self.by_client.get(&client).copied().unwrap_or_default()
     }
 
     /// How much `client` may have, as much as the others have.
     fn share(&self, limit: usize, client: PeerKey) -> usize {
-        let others = self.used - self.of(client);
+        let others = self.used - self.of(client).all();
         limit.saturating_sub(self.minimum + others) / 2
-    }
-
-    /// Counts `to` bytes instead of `from`.
-    fn change(&mut self, client: PeerKey, from: usize, to: usize) {
-        self.used = self.used - from + to;
-        match self.by_client.entry(client) {
-            Entry::Occupied(mut own) => {
-                *own.get_mut() = *own.get() - from + to;
-                if *own.get() == 0 {
-                    own.remove();
-                }
-            }
-            Entry::Vacant(none) if to > 0 => drop(none.insert(to)),
-            Entry::Vacant(_) => {}
-        }
     }
 }
 
@@ -67,10 +81,17 @@ impl MemoryBudget {
     /// What a connection may have without asking: the buffers of small messages, and of their replies.
     pub const CONNECTION: usize = 32 << 10;
 
+    /// How many clients at once may have a request beyond their share.
+    const EXTRAS: usize = 4;
+
+    /// What the replies to one client may take however little is left: a large one, so that it makes progress.
+    const REPLIES: usize = 1 << 20;
+
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<MemoryBudget> {
         Arc::new(MemoryBudget {
             limit,
+            tight: AtomicBool::new(false),
             state: Mutex::default(),
             freed: Condvar::new(),
         })
@@ -98,18 +119,24 @@ impl MemoryBudget {
     }
 
     /// A reservation of nothing yet, on the account of `client`.
-    pub fn reservation(self: &Arc<Self>, client: PeerKey) -> Reservation {
+    pub fn reservation(self: &Arc<Self>, client: PeerKey, of: Use) -> Reservation {
         Reservation {
             budget: self.clone(),
             client,
+            of,
             bytes: 0,
+            extra: false,
         }
     }
 
-    /// Whether `client` has more than its share.
+    /// Whether the replies to `client` take more than its share. One look at a flag where memory is plenty.
     pub(crate) fn is_overdrawn(&self, client: PeerKey) -> bool {
+        if !self.tight.load(Ordering::Relaxed) {
+            return false;
+        }
         let state = self.state();
-        state.of(client) > state.share(self.limit, client)
+        let share = state.share(self.limit, client).max(MemoryBudget::REPLIES);
+        state.of(client).replies > share
     }
 
     /// Waits until something has been given back, for `time` at most.
@@ -123,16 +150,6 @@ impl MemoryBudget {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic holds it")
     }
-
-    /// Counts `to` bytes instead of `from` for `client`.
-    fn change(&self, mut state: MutexGuard<'_, State>, client: PeerKey, from: usize, to: usize) {
-        state.change(client, from, to);
-        let wake = to < from && state.waiting > 0;
-        drop(state);
-        if wake {
-            self.freed.notify_all();
-        }
-    }
 }
 
 /// A connection's minimum, which it gives back when it ends.
@@ -143,7 +160,7 @@ impl Drop for Minimum {
         let mut state = self.0.state();
         state.minimum -= MemoryBudget::CONNECTION;
         drop(state);
-        self.0.freed.notify_all();
+        self.0.freed.notify_one();
     }
 }
 
@@ -151,7 +168,10 @@ impl Drop for Minimum {
 pub struct Reservation {
     budget: Arc<MemoryBudget>,
     client: PeerKey,
+    of: Use,
     bytes: usize,
+    /// Whether it is what its client has beyond its share.
+    extra: bool,
 }
 
 impl Reservation {
@@ -162,7 +182,7 @@ impl Reservation {
 
     /// Another one of nothing, on the same account.
     pub fn sibling(&self) -> Reservation {
-        self.budget.reservation(self.client)
+        self.budget.reservation(self.client, self.of)
     }
 
     /// Makes it `bytes` large, if that is no more than it is, or there is room and the client's share allows it.
@@ -171,27 +191,56 @@ impl Reservation {
         if bytes == self.bytes {
             return true;
         }
-        let state = self.budget.state();
-        let own = state.of(self.client) - self.bytes + bytes;
-        if bytes > self.bytes && own > state.share(self.budget.limit, self.client) {
-            // A single one that is larger than the share, where nobody else has anything: or it would wait for ever.
-            let alone = state.used == self.bytes;
-            if !alone {
+        let budget = self.budget.clone();
+        let mut state = budget.state();
+        let account = state.of(self.client);
+        let own = account.all() - self.bytes + bytes;
+        let beyond = bytes > self.bytes && own > state.share(self.budget.limit, self.client);
+        if beyond && !self.extra {
+            if account.extra || state.extras >= MemoryBudget::EXTRAS {
                 return false;
             }
+            state.extras += 1;
+            self.extra = true;
         }
-        self.budget.change(state, self.client, self.bytes, bytes);
-        self.bytes = bytes;
+        self.change(state, bytes);
         true
     }
 
     /// Makes it `bytes` large, which exist already.
     pub fn set(&mut self, bytes: usize) {
         if bytes != self.bytes {
-            let state = self.budget.state();
-            self.budget.change(state, self.client, self.bytes, bytes);
-            self.bytes = bytes;
+            let budget = self.budget.clone();
+            self.change(budget.state(), bytes);
         }
+    }
+
+    fn change(&mut self, mut state: MutexGuard<'_, State>, to: usize) {
+        let budget = self.budget.clone();
+        let less = to < self.bytes;
+        let ends = less && self.extra;
+        let account = state.by_client.entry(self.client).or_default();
+        let part = match self.of {
+            Use::Request => &mut account.requests,
+            Use::Reply => &mut account.replies,
+        };
+        *part = *part - self.bytes + to;
+        account.extra = (account.extra || self.extra) && !ends;
+        if account.all() == 0 {
+            state.by_client.remove(&self.client);
+        }
+        state.used = state.used - self.bytes + to;
+        state.extras -= usize::from(ends);
+        let tight = state.minimum + state.used > budget.limit / 4;
+        budget.tight.store(tight, Ordering::Relaxed);
+        let wake = less && state.waiting > 0;
+        drop(state);
+        if wake {
+            // The others look again by themselves after a while.
+            budget.freed.notify_one();
+        }
+        self.extra &= !ends;
+        self.bytes = to;
     }
 }
 
@@ -214,46 +263,59 @@ mod tests {
     #[test]
     fn each_client_leaves_half_to_the_next() {
         let budget = MemoryBudget::new(64 * MIB);
-        let mut all = Vec::new();
+        let (mut all, mut taken) = (Vec::new(), Vec::new());
         for number in 0..5 {
-            let mut taken = 0;
+            let before = all.len();
             loop {
-                let mut one = budget.reservation(client(number));
+                let mut one = budget.reservation(client(number), Use::Request);
                 if !one.try_set(MIB / 2) {
                     break;
                 }
-                taken += one.bytes();
                 all.push(one);
             }
-            assert_eq!(taken, (32 * MIB) >> number);
+            taken.push(all.len() - before);
         }
+        // Half of what is left, and one beyond it for each of the first four.
+        assert_eq!(taken, [65, 32, 16, 8, 3]);
         assert!(budget.used() <= budget.limit());
         all.clear();
         assert_eq!(budget.used(), 0);
-        assert!(budget.state().by_client.is_empty());
+        let state = budget.state();
+        assert!(state.by_client.is_empty() && state.extras == 0);
     }
 
     #[test]
-    fn what_exists_counts_beyond_the_share_until_it_is_given_back() {
-        let budget = MemoryBudget::new(8 * MIB);
-        let mut reply = budget.reservation(client(1));
-        reply.set(6 * MIB);
-        assert!(budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
-        assert!(!reply.sibling().try_set(1));
-        let mut other = budget.reservation(client(2));
-        assert!(other.try_set(MIB) && !other.try_set(2 * MIB));
-        assert_eq!(other.bytes(), MIB);
-        reply.set(MIB);
-        assert!(!budget.is_overdrawn(client(1)) && other.try_set(2 * MIB));
-    }
-
-    #[test]
-    fn one_that_is_larger_than_all_shares_is_let_in_alone() {
+    fn one_request_of_a_client_may_exceed_its_share() {
         let budget = MemoryBudget::new(MIB);
-        let (mut small, mut large) = (budget.reservation(client(1)), budget.reservation(client(2)));
-        assert!(small.try_set(1) && !large.try_set(4 * MIB));
-        drop(small);
-        assert!(large.try_set(4 * MIB));
+        let request = || budget.reservation(client(1), Use::Request);
+        let (mut first, mut second, mut third) = (request(), request(), request());
+        assert!(first.try_set(MIB / 2));
+        assert!(second.try_set(4 * MIB) && second.try_set(5 * MIB));
+        assert!(!third.try_set(1));
+        // While it is there only: then the next one may.
+        drop(second);
+        assert!(third.try_set(4 * MIB) && !request().try_set(1));
+    }
+
+    #[test]
+    fn replies_count_once_they_exist_and_are_waited_for_before_the_next() {
+        let budget = MemoryBudget::new(16 * MIB);
+        let mut reply = budget.reservation(client(1), Use::Reply);
+        reply.set(12 * MIB);
+        assert!(budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
+        // Another's share is half of what is left, and its replies may be a large one in any case.
+        let mut other = budget.reservation(client(2), Use::Reply);
+        other.set(2 * MIB);
+        assert!(!budget.is_overdrawn(client(2)));
+        other.set(2 * MIB + 1);
+        assert!(budget.is_overdrawn(client(2)));
+        reply.set(4 * MIB);
+        assert!(!budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
+        // What a client sends is no reason to keep its replies back.
+        drop((reply, other));
+        let mut request = budget.reservation(client(3), Use::Request);
+        request.set(15 * MIB);
+        assert!(!budget.is_overdrawn(client(3)));
     }
 
     #[test]
@@ -269,7 +331,7 @@ mod tests {
     #[test]
     fn who_waits_is_woken_when_something_is_given_back() {
         let budget = MemoryBudget::new(8 * MIB);
-        let mut taken = budget.reservation(client(1));
+        let mut taken = budget.reservation(client(1), Use::Request);
         assert!(taken.try_set(4 * MIB));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| budget.wait(Duration::MAX));

@@ -15,6 +15,7 @@ use wire::Session;
 
 use crate::lane::Lane;
 use crate::look::seen;
+use crate::memory::{MemoryBudget, Minimum};
 use crate::owner::Owner;
 use crate::stats::{Account, Refusals, Snapshot, Tally};
 use crate::timeouts::Timeouts;
@@ -52,6 +53,8 @@ pub struct Tuning {
     pub connections_per_client: Option<usize>,
     /// When a connection that makes no progress is closed.
     pub timeouts: Timeouts,
+    /// How many bytes of memory the messages of all clients may take together: see [`MemoryBudget`].
+    pub memory: usize,
     /// Whether requests are counted by what they are and how long they take ([`Engine::look`]).
     pub counts: bool,
     /// How long requests in flight get when the engine stops, before they are cancelled.
@@ -71,6 +74,7 @@ impl Default for Tuning {
             connections: 4096,
             connections_per_client: None,
             timeouts: Timeouts::default(),
+            memory: 1 << 30,
             counts: false,
             grace: Duration::from_secs(5),
         }
@@ -92,6 +96,7 @@ pub struct Engine {
     /// Listeners that ended though the engine was not stopped.
     lost: Mutex<Vec<String>>,
     refusals: Refusals,
+    budget: Arc<MemoryBudget>,
     /// Limits the lines about clients that are refused or whose connections are closed.
     complaints: Occasionally<(PeerKey, &'static str)>,
     devices: AtomicU64,
@@ -130,6 +135,7 @@ impl Engine {
             changed: Condvar::new(),
             lost: Mutex::default(),
             refusals: Refusals::default(),
+            budget: MemoryBudget::new(tuning.memory),
             complaints: Occasionally::default(),
             devices: AtomicU64::new(0),
         }))
@@ -178,6 +184,11 @@ impl Engine {
     pub(crate) fn complain(&self, client: PeerKey, reason: &'static str) -> bool {
         self.refusals.count(reason);
         self.complaints.may_log((client, reason))
+    }
+
+    /// The memory of clients.
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
     }
 
     pub(crate) fn next_device(&self) -> Owner {
@@ -309,6 +320,10 @@ impl Engine {
             let error = format!("the client has {own} connections already");
             return Err((Refusals::CLIENT_CONNECTIONS, io::Error::other(error)));
         }
+        let Some(minimum) = self.budget.connect() else {
+            let error = "there is no memory for more connections";
+            return Err((Refusals::MEMORY, io::Error::other(error)));
+        };
         alive.next += 1;
         let id = alive.next;
         alive.members.insert(id, Weak::new());
@@ -317,6 +332,7 @@ impl Engine {
             engine: self.clone(),
             id,
             client,
+            _minimum: minimum,
         })
     }
 
@@ -408,6 +424,7 @@ struct Place {
     engine: Arc<Engine>,
     id: u64,
     client: PeerKey,
+    _minimum: Minimum,
 }
 
 impl Drop for Place {

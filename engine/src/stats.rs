@@ -37,6 +37,8 @@ impl Refusals {
     pub const CONNECTIONS: &str = "connections";
     /// The client had as many connections as it may have.
     pub const CLIENT_CONNECTIONS: &str = "client-connections";
+    /// The memory for connections was used up.
+    pub const MEMORY: &str = "memory";
     /// The system had no thread, descriptor or memory for it, or lost it.
     pub const SYSTEM: &str = "system";
     /// A deadline has passed: see [`crate::Timeouts`].
@@ -45,9 +47,10 @@ impl Refusals {
     pub const PROTOCOL: &str = "protocol";
 
     /// All reasons.
-    pub const REASONS: [&str; 5] = [
+    pub const REASONS: [&str; 6] = [
         Refusals::CONNECTIONS,
         Refusals::CLIENT_CONNECTIONS,
+        Refusals::MEMORY,
         Refusals::SYSTEM,
         Refusals::TIMEOUT,
         Refusals::PROTOCOL,

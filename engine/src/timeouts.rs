@@ -83,6 +83,13 @@ impl Deadlines {
         }
     }
 
+    /// The server itself could not receive for a while: a message that has begun has all its time again.
+    pub(crate) fn excuse(&mut self) {
+        if let Some(began) = &mut self.began {
+            *began = Instant::now();
+        }
+    }
+
     /// Nothing more is being done for the peer.
     pub(crate) fn rest(&mut self, now: Instant) {
         self.waiting = now;

@@ -235,6 +235,21 @@ impl StreamLink {
         self.output.as_ref().unwrap_or(&self.input).as_fd()
     }
 
+    /// What became of a call that was to `wait`: one that would have to wait still has done so for as long as [`Link::set_timeouts`]
+    /// lets it. Clients that set a time of their own are told that as ever.
+    fn waited<T>(&self, wait: bool, done: io::Result<T>) -> io::Result<T> {
+        match done {
+            Err(error)
+                if wait
+                    && self.timeouts.get().is_some()
+                    && error.kind() == ErrorKind::WouldBlock =>
+            {
+                Err(ErrorKind::TimedOut.into())
+            }
+            done => done,
+        }
+    }
+
     /// Waits for `flags` or `stop`; `TimedOut` after `time`, if one is given.
     fn poll(
         &self,
@@ -279,7 +294,7 @@ impl Link for StreamLink {
                     RecvFlags::DONTWAIT
                 };
                 let got = retry(|| rustix::net::recv(&self.input, &mut *buf, flags));
-                let got = waited(wait, got)?.0;
+                let got = self.waited(wait, got)?.0;
                 copied(got);
                 Ok(got)
             }
@@ -310,7 +325,7 @@ impl Link for StreamLink {
                         SendFlags::DONTWAIT
                     };
                     let flags = SendFlags::NOSIGNAL | dontwait;
-                    waited(wait, retry(|| rustix::net::send(&self.input, rest, flags)))
+                    self.waited(wait, retry(|| rustix::net::send(&self.input, rest, flags)))
                 }
                 Kind::Other { .. } => retry(|| rustix::io::write(self.output(), rest)),
             };
@@ -371,7 +386,9 @@ impl Link for StreamLink {
             Ok(sent) if wait && sent < message.len() => {
                 self.send(&message[sent..], true).map(|rest| sent + rest)
             }
-            Err(error) if wait && error.kind() == ErrorKind::WouldBlock => waited(wait, Err(error)),
+            Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
+                self.waited(wait, Err(error))
+            }
             // Too many are on their way already, or none may be.
             Err(error) if !is_of_stream(&error) => self.send(message, wait),
             done => done,
@@ -451,9 +468,9 @@ impl Link for StreamLink {
         let mut sent = 0;
         while sent < head.len() {
             let more = retry(|| rustix::net::send(&self.input, &head[sent..], flags));
-            sent += waited(true, more)?;
+            sent += self.waited(true, more)?;
         }
-        waited(true, pages.send(self.output(), !tail.is_empty()))?;
+        self.waited(true, pages.send(self.output(), !tail.is_empty()))?;
         self.send(tail, true).map(drop)
     }
 
@@ -467,16 +484,6 @@ impl Link for StreamLink {
             (Kind::Socket, None) => origin::of_peer(self.input.as_fd(), self.addr),
             (Kind::Other { .. }, None) => Origin::Inherited,
         }
-    }
-}
-
-/// What became of a call that had `wait`ed: one that would have to wait still has done so for as long as it may.
-fn waited<T>(wait: bool, done: io::Result<T>) -> io::Result<T> {
-    match done {
-        Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
-            Err(ErrorKind::TimedOut.into())
-        }
-        done => done,
     }
 }
 

@@ -44,7 +44,7 @@ impl Outbox {
     /// The most bytes one message may have: far beyond what any protocol here agrees on.
     const LIMIT: usize = 64 << 20;
 
-    /// What an idle outbox keeps of its buffer.
+    /// The buffer of small messages.
     const KEEP: usize = 16 << 10;
 
     /// Begins the next message behind those that are there.
@@ -112,14 +112,14 @@ impl Outbox {
         self.drop_pages();
     }
 
-    /// Whether it holds memory that only many or large messages need.
-    pub fn is_large(&self) -> bool {
-        self.buffer.len() > Outbox::KEEP || self.pages.is_some()
+    /// How many bytes of memory its buffer takes.
+    pub fn capacity(&self) -> usize {
+        self.buffer.len()
     }
 
-    /// Gives that memory back, if there are no messages.
+    /// Gives all memory back, if there are no messages.
     pub fn shrink(&mut self) {
-        if self.end == 0 && self.is_large() {
+        if self.end == 0 {
             self.buffer = Vec::new();
             self.pages = None;
         }

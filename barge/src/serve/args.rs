@@ -168,6 +168,11 @@ pub(crate) struct ServeArgs {
     max_connections_per_client: Option<usize>,
     #[command(flatten)]
     timeouts: TimeoutArgs,
+    /// Memory for messages of all clients together: requests that are incomplete or wait, and replies that are not sent. One
+    /// client takes at most half of what others leave; where there is none, clients wait. At most half of the memory limit of the
+    /// server's control group [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<usize>,
     /// Requests of one connection that may wait for workers
     #[arg(long, value_name = "N", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -255,6 +260,7 @@ impl ServeArgs {
             connections: self.max_connections,
             connections_per_client: self.max_connections_per_client,
             timeouts: self.timeouts.timeouts(),
+            memory: self.memory.unwrap_or(default.memory).min(most_memory()),
             in_flight: self.max_in_flight as usize,
             zerocopy: !self.no_zerocopy,
             ..default
@@ -262,7 +268,23 @@ impl ServeArgs {
     }
 }
 
-/// When connections that make no progress are closed.
+/// The value of `--memory`.
+fn memory(text: &str) -> Result<usize, String> {
+    /// The largest message that a client can be promised, and the minima of some connections.
+    const LEAST: usize = 8 << 20;
+    let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes
+        .filter(|&bytes| bytes >= LEAST)
+        .ok_or_else(|| format!("expected a number of bytes from 8M on, such as 256M, got '{text}'"))
+}
+
+/// Half of what the control group may have, if that is limited: the rest is for sources, threads and sockets.
+fn most_memory() -> usize {
+    let limit = sys::limits::memory().unwrap_or(u64::MAX) / 2;
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+// No documentation: clap would take it for the command's.
 #[derive(Args)]
 struct TimeoutArgs {
     /// Close a connection whose first message is not complete after this many seconds

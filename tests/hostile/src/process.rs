@@ -67,6 +67,11 @@ impl Process {
         (pages(1) - pages(2)) * rustix::param::page_size() as u64
     }
 
+    /// Its process.
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
     /// How many descriptors it has open.
     pub fn descriptors(&self) -> usize {
         let path = format!("/proc/{}/fd", self.child.id());

@@ -34,7 +34,11 @@ fn a_listener_that_has_ended_is_no_health() {
         answer = health(&at);
     }
     assert_eq!(answer.0, "503");
-    assert!(answer.1.starts_with("no longer listening at "), "{}", answer.1);
+    assert!(
+        answer.1.starts_with("no longer listening at "),
+        "{}",
+        answer.1
+    );
     drop(served);
 }
 
