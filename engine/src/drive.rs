@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tracing::trace_span;
-use transports::{Frame, Interest, Outbox, Poller, Ready};
+use transports::{Frame, Interest, Meter, Outbox, Poller, Ready};
 use wire::{Answer, Malformed, Role};
 
 use crate::input::Input;
@@ -18,13 +18,21 @@ use crate::request::named;
 use crate::stats::add;
 use crate::timeouts::Deadlines;
 
+/// Reserves what an outbox holds beyond what every connection may.
+struct Beyond(Reservation);
+
+impl Meter for Beyond {
+    fn set(&mut self, bytes: usize) {
+        self.0
+            .set(bytes.saturating_sub(MemoryBudget::CONNECTION / 2));
+    }
+}
+
 /// What only the lane's own thread has.
 pub(crate) struct Own<'a> {
     lane: &'a Arc<Lane>,
     input: Input,
     out: Outbox,
-    /// What the outbox holds beyond what every connection may.
-    out_memory: Reservation,
     poller: Poller,
     pace: Pace,
     deadlines: Deadlines,
@@ -40,8 +48,7 @@ impl<'a> Own<'a> {
         Own {
             lane,
             input: Input::new(lane.reservation(Use::Request)),
-            out: Outbox::default(),
-            out_memory: lane.reservation(Use::Reply),
+            out: Outbox::metered(Box::new(Beyond(lane.reservation(Use::Reply)))),
             poller: Poller::new(lane.tuning.poll),
             pace: Pace::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
@@ -104,7 +111,7 @@ impl<'a> Own<'a> {
             if self.input.is_empty() && lane.outstanding() == 0 && !lane.has_backlog() {
                 self.deadlines.rest(Instant::now());
                 self.input.shrink();
-                self.shrink_out();
+                self.out.shrink();
                 lane.rest();
                 self.rests = true;
             }
@@ -115,7 +122,7 @@ impl<'a> Own<'a> {
     /// Waits until some memory may have been given back, with nothing in the outbox. Errs if the client is gone.
     fn await_memory(&mut self) -> io::Result<()> {
         let lane = self.lane;
-        self.shrink_out();
+        self.out.shrink();
         if lane.has_backlog() {
             // That is what gives some back.
             let interest = Interest {
@@ -132,20 +139,6 @@ impl<'a> Own<'a> {
             true => Err(ErrorKind::BrokenPipe.into()),
             false => Ok(()),
         }
-    }
-
-    fn shrink_out(&mut self) {
-        self.out.shrink();
-        self.count_out();
-    }
-
-    /// Counts the memory of the outbox.
-    fn count_out(&mut self) {
-        let beyond = self
-            .out
-            .capacity()
-            .saturating_sub(MemoryBudget::CONNECTION / 2);
-        self.out_memory.set(beyond);
     }
 
     fn check_deadline(&self) -> io::Result<Option<usize>> {
@@ -224,9 +217,7 @@ impl<'a> Own<'a> {
             _ => usize::MAX,
         });
         let patience = self.pace.patience();
-        let served = lane.serve(&lane.inline, patience, &Frame(message), &mut self.out);
-        self.count_out();
-        match served {
+        match lane.serve(&lane.inline, patience, &Frame(message), &mut self.out) {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Secure) => self.secure(),
             Ok(Answer::WouldBlock | Answer::Parked) => {

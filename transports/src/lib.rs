@@ -33,7 +33,7 @@ pub use link::{Interest, Link, Ready, StreamLink, pair};
 pub use listener::Listener;
 pub use occasionally::Occasionally;
 pub use origin::caller_of;
-pub use outbox::Outbox;
+pub use outbox::{Meter, Outbox};
 pub use pages::Pages;
 pub use payloads::Payloads;
 pub use poll::Poller;

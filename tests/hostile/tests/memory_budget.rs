@@ -35,7 +35,7 @@ fn served(memory: usize) -> Server {
 /// Writes and reads as much as goes into a message.
 fn assert_moves_much(peer: &mut Peer, name: &[u8]) {
     let data = vec![3; 2 * MIB];
-    let (fid, offset) = (Fid(1), 0);
+    let (fid, offset) = (Fid(7), 0);
     peer.create(fid, name);
     for _ in 0..10 {
         peer.ok(&T::Write {
@@ -103,11 +103,15 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
             let mut peer = Peer::attached(&server.addr, MSIZE);
             peer.walk(hostile::peer::ROOT, Fid(1), &[b"large"]);
             peer.try_open(Fid(1), 0).expect("opened");
-            let (fid, offset, count) = (Fid(1), 0, MSIZE);
-            peer.stuff(&encoded(Tag(1), &T::Read { fid, offset, count }), 64);
             peer
         });
-        attackers.collect::<Vec<_>>()
+        // Once their share is taken, not even a walk of theirs is answered.
+        let mut attackers: Vec<_> = attackers.collect();
+        for peer in &mut attackers {
+            let (fid, offset, count) = (Fid(1), 0, MSIZE);
+            peer.stuff(&encoded(Tag(1), &T::Read { fid, offset, count }), 64);
+        }
+        attackers
     };
     let Some(attackers) = as_another(attack) else {
         return println!("skipped: not root");
