@@ -46,10 +46,7 @@ use crate::{Done, Failure, service, signals, trouble};
 
 /// `barge serve`
 pub(crate) fn run(args: &ServeArgs) -> Done {
-    let descriptors = sys::limits::raise_descriptors();
-    if descriptors < sys::limits::WANTED {
-        tracing::info!("at most {descriptors} open files, connections included (RLIMIT_NOFILE)");
-    }
+    sys::limits::raise_descriptors();
     serve(&match &args.file {
         Some(config) => file::plan(config)?,
         None => args.plan()?,
@@ -73,6 +70,10 @@ fn serve(plan: &Plan) -> Done {
         && plan.block.is_empty()
         && !activation::is_activated();
     let mut exports = exports::open(plan, unnamed)?;
+    let descriptors = sys::limits::descriptors();
+    if descriptors / 2 < plan.tuning.connections as u64 {
+        tracing::info!("at most {descriptors} open files, connections included (RLIMIT_NOFILE)");
+    }
     let engine = Engine::new(plan.tuning).map_err(Failure::new)?;
     let listeners = match &plan.nine {
         Some(nine) => nine_listeners(nine, unnamed)?,
