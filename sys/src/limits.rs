@@ -13,7 +13,7 @@ pub fn descriptors() -> u64 {
 /// As many descriptors as virtiofsd asks for (`--rlimit-nofile`).
 const WANTED: u64 = 1_000_000;
 
-/// Raises the limit of open descriptors, and returns what it is then: to [`WANTED`] or the system's bound (`fs.nr_open`) where the
+/// Raises the limit of open descriptors, and returns what it is then: to a million or the system's bound (`fs.nr_open`) where the
 /// process has the privilege (`CAP_SYS_RESOURCE`), and else to the hard limit. A refusal leaves it as it was.
 pub fn raise_descriptors() -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
