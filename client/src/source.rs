@@ -196,6 +196,15 @@ impl Source {
         }
     }
 
+    /// The image of a path that names the file of one, as programs take it that show trees; `None` for what is no image,
+    /// or leads into one.
+    pub fn bare_image(&self) -> Option<Source> {
+        match self {
+            Source::HostDir(path) => Image::bare(path).map(Source::Image),
+            _ => None,
+        }
+    }
+
     /// The last name of what is named; nothing if it ends otherwise (`.`, `..`, a source's root).
     pub fn name(&self) -> Option<Vec<u8>> {
         let path = match self {
