@@ -369,7 +369,7 @@ fn mount_finds_it_by_its_type() {
         mount -t overlay none -o lowerdir=/usr/sbin,upperdir=over/upper,workdir=over/work /usr/sbin
         ln -s "$2" /usr/sbin/mount.fuse.barge
         mount -t fuse.barge "$1/from" at -o ro,noexec,_netdev,x-systemd.automount
-        grep -o "^$1/from $1/at fuse.barge ro,noexec" /proc/mounts
+        grep -o "^$1/from $1/at fuse.barge ro,nosuid,nodev,noexec" /proc/mounts
         ls at
         umount at
     "#;
@@ -378,7 +378,7 @@ fn mount_finds_it_by_its_type() {
     let output = Command::new("unshare")
         .args(["-m", "sh", "-c", SCRIPT, "sh", at, BARGE])
         .output();
-    let expected = format!("{at}/from {at}/at fuse.barge ro,noexec\nf\n");
+    let expected = format!("{at}/from {at}/at fuse.barge ro,nosuid,nodev,noexec\nf\n");
     assert_eq!(said(&output.expect("runs")), expected);
 }
 
