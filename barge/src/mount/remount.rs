@@ -50,7 +50,7 @@ fn place(dir: &Path) -> std::io::Result<PathBuf> {
 /// The flags of the topmost mount at `at`, if that is one of ours, by proc_pid_mountinfo(5).
 fn flags_of(table: &[u8], at: &Path) -> Option<MountFlags> {
     let lines = table.split(|&byte| byte == b'\n');
-    let mounts = lines.filter_map(|line| {
+    let mut mounts = lines.filter_map(|line| {
         let fields: Vec<_> = line.split(|&byte| byte == b' ').collect();
         let dash = fields.iter().position(|&field| field == b"-")?;
         let (point, options) = (*fields.get(4)?, *fields.get(5)?);
@@ -58,7 +58,7 @@ fn flags_of(table: &[u8], at: &Path) -> Option<MountFlags> {
         let here = Path::new(OsStr::from_bytes(&unescaped(point))) == at;
         here.then_some((kind, [of_super, options]))
     });
-    let (kind, options) = mounts.last()?;
+    let (kind, options) = mounts.next_back()?;
     if ![&b"fuse.barge"[..], b"erofs"].contains(&kind) {
         return None;
     }
