@@ -80,6 +80,7 @@ impl Turn<'_> {
         // What was agreed on before ends in any case; the driver serves nothing meanwhile.
         self.peer.fids.clear();
         self.peer.agreed.store(0, Ordering::Release);
+        self.peer.appends_only.store(false, Ordering::Relaxed);
         let Some(dialect) = Dialect::answering(version) else {
             let unknown = Rmessage::Version {
                 msize: msize.min(self.peer.server.options.max_msize),

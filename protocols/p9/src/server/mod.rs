@@ -10,8 +10,10 @@
 //! needed), the order of replies and cancellation (the driver's, by [`Role`]).
 //!
 //! Lock order: a shard of the fid table is held for a look-up only, and never with another lock;
-//! a fid's own mutexes are held across calls of the source, one at a time.
+//! a fid's own mutexes are held across calls of the source, one at a time, as is the order of a file's
+//! writes (`append`).
 
+mod append;
 mod attach;
 mod dir;
 mod fid;
@@ -27,13 +29,14 @@ mod walk;
 mod who;
 mod xattr;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use vfs::lock::Owner;
 use vfs::{Call, Cx, Errno, Patience};
 use wire::{Answer, Buffered, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary};
 
+use self::append::Reaches;
 use self::fid::{FidState, Fids};
 use self::xattr::XattrSpace;
 use crate::message::{HEADER, Header};
@@ -120,6 +123,8 @@ impl Server {
             xattr_space: Arc::new(XattrSpace::new(self.options.max_xattr_bytes)),
             agreed: AtomicU64::new(0),
             user: OnceLock::new(),
+            reaches: Arc::default(),
+            appends_only: AtomicBool::new(false),
             client: Owner::new_client(),
             server: self.clone(),
         }
@@ -137,6 +142,10 @@ pub struct Connection {
     user: OnceLock<String>,
     fids: Fids,
     xattr_space: Arc<XattrSpace>,
+    /// The files that are open for writing.
+    reaches: Arc<Reaches>,
+    /// Whether the client has shown that it never writes back through a fid that is open to append.
+    appends_only: AtomicBool,
 }
 
 /// What a Tversion agreed on.

@@ -82,6 +82,12 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "appended",
+        file: "appended.py",
+        core: true,
+        ..PLAIN
+    },
+    Script {
         name: "locks",
         file: "locks.py",
         core: true,
