@@ -14,8 +14,8 @@
 //! with a page cache opens no file for writing alone that it may read: once a client has done so, all of
 //! its fids append.
 //!
-//! Deliberately absent: write-back of a file that others append to at the same time. Nobody loses bytes
-//! by it, but the cached page may come twice.
+//! Deliberately absent: write-back of a file that others append to at the same time. Bytes of the cached
+//! page may come twice then.
 //!
 //! Lock order: the table of reaches is held for a look-up only; a file's own order across calls of the
 //! source, with no other lock of this room.
@@ -111,7 +111,7 @@ impl Reach {
 #[derive(Default)]
 pub(super) struct Reaches(Mutex<HashMap<Key, Arc<Reach>>>);
 
-/// A node of an export. Whoever has it open keeps the export where it is.
+/// A node of an export. An open file keeps its export alive, so no other has its address.
 type Key = (usize, NodeId);
 
 fn key(fid: &FidState) -> Key {
@@ -119,13 +119,13 @@ fn key(fid: &FidState) -> Key {
 }
 
 impl Reaches {
-    /// That of a file, if it is open for writing.
+    /// Returns that of a file, if it is open for writing.
     pub(super) fn find(&self, fid: &FidState) -> Option<Arc<Reach>> {
         lock(&self.0).get(&key(fid)).cloned()
     }
 }
 
-/// The part of an open fid that its writes need.
+/// The part of an open fid that serves its writes.
 pub(super) struct Writer {
     reaches: Arc<Reaches>,
     key: Key,
@@ -137,7 +137,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Of a file of `size` bytes that `fid` has been opened on with `flags`.
+    /// The writer of `fid`, a file of `size` bytes that has been opened with `flags`.
     fn new(reaches: &Arc<Reaches>, fid: &FidState, flags: OpenFlags, size: u64) -> Writer {
         let key = key(fid);
         let reach = {
@@ -176,13 +176,15 @@ impl Drop for Writer {
 }
 
 impl Turn<'_> {
-    /// What writes through `fid` need once it is open with `flags`. The file had `size` bytes then.
+    /// Returns the [`Writer`] of `fid` if `flags` open a file for writing. It had `size` bytes when it was
+    /// opened.
     pub(super) fn writer(&self, fid: &FidState, flags: OpenFlags, size: u64) -> Option<Writer> {
         let writes = flags.contains(OpenFlags::WRITE) && !fid.is_directory();
         writes.then(|| Writer::new(&self.peer.reaches, fid, flags, size))
     }
 
-    /// Notes that a client has opened a file with `flags` that it could have read, too.
+    /// Notes whether the client opens a file for writing alone that it may read, which no client does
+    /// that writes pages back.
     pub(super) fn note_open(&self, cx: &Cx<'_>, fid: &FidState, flags: OpenFlags) {
         let both = OpenFlags::READ | OpenFlags::WRITE;
         if fid.is_directory() || flags & both != OpenFlags::WRITE || self.appends_only() {
@@ -197,12 +199,17 @@ impl Turn<'_> {
         self.peer.appends_only.load(Ordering::Relaxed)
     }
 
-    /// Writes the payload of a Twrite to an open file, and says how many bytes.
+    /// Writes the payload of a Twrite to an open file and returns how many bytes. `EBADF` if it is not open
+    /// for writing.
     pub(super) fn write_file(&self, fid: &FidState, open: &Open, offset: u64) -> Result<usize> {
         let writer = open.writer.as_ref().ok_or(Errno::EBADF)?;
         let cx = self.cx(&fid.attach().caller);
         let reach = &writer.reach;
         let range = WRITE_HEAD..self.size;
+        if range.is_empty() {
+            // Says nothing of where the client believes the end to be.
+            return Ok(0);
+        }
         let count = if self.appends_only() || reach.appenders.load(Ordering::Acquire) == 0 {
             self.put(&cx, &*open.file, offset, range)?
         } else {
