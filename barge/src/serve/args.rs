@@ -14,7 +14,7 @@ use super::secure::TlsArgs;
 use super::share::ShareArgs;
 use super::vhost::{Affinity, Socket, Vhost};
 use super::virtio9p::Channel;
-use super::virtiofs::{Cache, Tag};
+use super::virtiofs::{Cache, Negotiate, POSIX_ACL, Tag};
 use crate::Failure;
 use crate::config::Config;
 use crate::source::{Named, Source};
@@ -117,10 +117,18 @@ pub(crate) struct ServeArgs {
     /// overlayfs
     #[arg(long)]
     tmpfile: bool,
-    /// Take set-id bits away here when virtiofs guests write, so that they need not ask before each write whether there are file
-    /// capabilities to take away; the share is then no upper layer for overlayfs, whose copies lose their bits
-    #[arg(long)]
-    killpriv_v2: bool,
+    /// Leave set-id bits and file capabilities of written files to virtiofs guests, which then ask for
+    /// capabilities before each write
+    #[arg(long, overrides_with = "_killpriv_v2")]
+    no_killpriv_v2: bool,
+    /// The default
+    #[arg(long = "killpriv-v2", hide = true, overrides_with = "no_killpriv_v2")]
+    _killpriv_v2: bool,
+    /// POSIX ACLs for virtiofs guests: auto where the source has them, always to refuse guests that do not
+    /// enforce them, never to hide them
+    #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
+          default_value = "auto", default_missing_value = "always")]
+    posix_acl: Negotiate,
     /// Show a virtiofs guest what is on other devices below as part of the share, not as mounts of their own,
     /// which overlayfs does not take
     #[arg(long)]
@@ -220,7 +228,9 @@ impl ServeArgs {
                     writeback: self.writeback,
                     allow_direct_io: self.allow_direct_io,
                     tmpfile: self.tmpfile,
-                    killpriv_v2: self.killpriv_v2,
+                    killpriv_v2: !self.no_killpriv_v2,
+                    posix_acl: self.posix_acl.is_offered(),
+                    required: self.posix_acl.required(POSIX_ACL),
                     announce_submounts: !self.no_announce_submounts,
                     ..Default::default()
                 },

@@ -9,7 +9,7 @@
 //! replies and cancellation (the driver's, by [`Role`]).
 //!
 //! Lock order: whose locks there are, held while a life ends, and then a shard of a table, which is otherwise held for
-//! a look-up only and never with another lock. The table of those who lock (`lock.rs`) is held across the lock
+//! a look-up only and never with another lock, as is the list of restored nodes. The table of those who lock (`lock.rs`) is held across the lock
 //! table's own.
 
 mod dir;
@@ -23,6 +23,7 @@ mod meta;
 mod nodes;
 mod open;
 mod options;
+mod privileges;
 mod reply;
 mod shards;
 mod walk;
@@ -39,6 +40,7 @@ use self::handles::{Handles, Open};
 use self::init::Agreed;
 use self::lock::Lockers;
 use self::nodes::{Known, Nodes};
+use self::privileges::Restored;
 use self::shards::{Life, lock};
 use self::ways::Ways;
 use crate::layout::InterruptIn;
@@ -79,6 +81,7 @@ impl Server {
         Session {
             handles: Handles::new(options.max_handles),
             nodes: Nodes::new(options.max_nodes),
+            restored: Restored::default(),
             client: lockers.client,
             lockers: Mutex::new(lockers),
             capabilities: export.fs.capabilities(),
@@ -103,6 +106,7 @@ pub struct Session {
     agreed: AtomicU64,
     handles: Handles,
     nodes: Nodes,
+    restored: Restored,
     /// Where files may go another way than through what the client keeps.
     ways: Option<Arc<Ways>>,
     /// Of this life.

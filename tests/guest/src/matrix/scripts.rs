@@ -176,6 +176,13 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "privileges",
+        file: "privileges.py",
+        ways: &["virtiofs", "virtiofs-4q", "virtiofs-never"],
+        core: true,
+        ..PLAIN
+    },
+    Script {
         name: "handed",
         file: "handed.sh",
         quick: &[("OPS", "4000"), ("FILTER", "truncate")],
