@@ -117,15 +117,15 @@ pub(crate) struct ServeArgs {
     /// overlayfs
     #[arg(long)]
     tmpfile: bool,
-    /// Leave set-id bits and file capabilities of written files to virtiofs guests, which then ask for
-    /// capabilities before each write
+    /// Leave set-id bits and file capabilities of written files to virtiofs guests, which then ask
+    /// for capabilities before each write
     #[arg(long, overrides_with = "_killpriv_v2")]
     no_killpriv_v2: bool,
     /// The default
     #[arg(long = "killpriv-v2", hide = true, overrides_with = "no_killpriv_v2")]
     _killpriv_v2: bool,
-    /// POSIX ACLs for virtiofs guests: auto where the source has them, always to refuse guests that do not
-    /// enforce them, never to hide them
+    /// POSIX ACLs for virtiofs guests: auto where the source has them, always to refuse guests that
+    /// do not enforce them, never to hide them
     #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
           default_value = "auto", default_missing_value = "always")]
     posix_acl: Negotiate,

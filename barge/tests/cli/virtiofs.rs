@@ -158,7 +158,8 @@ fn mounts_below_are_announced_unless_told_otherwise() {
     }
 }
 
-/// By `barge serve` and by `barge virtiofsd`: what a guest with the plain mount line gets, and what options change.
+/// By `barge serve` and by `barge virtiofsd`: what a guest with the plain mount line gets, and what
+/// options change.
 #[test]
 fn a_guest_gets_privileges_and_acls_by_default() {
     const KILLPRIV: InitFlags = InitFlags::HANDLE_KILLPRIV_V2;

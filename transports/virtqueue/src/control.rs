@@ -103,7 +103,8 @@ impl Device {
         end
     }
 
-    /// Waits for a message, and for room to answer it. The handler cannot be stopped while it waits for either.
+    /// Waits for a message, and for room to answer it. The handler cannot be stopped while it waits
+    /// for either.
     fn awaits(&self, stop: BorrowedFd<'_>) -> io::Result<Awaited> {
         for event in [PollFlags::IN, PollFlags::OUT] {
             let mut fds = [
@@ -122,7 +123,8 @@ impl Device {
         self.peek()
     }
 
-    /// Looks at the next message, or the end. All of it has to be there: monitors send each by one call.
+    /// Looks at the next message, or the end. All of it has to be there: monitors send each by one
+    /// call.
     fn peek(&self) -> io::Result<Awaited> {
         /// More than that is refused by the handler.
         const MOST: usize = 4096;

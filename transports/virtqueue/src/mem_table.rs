@@ -1,9 +1,9 @@
 //! SET_MEM_TABLE of front ends that send room for more regions than they have.
 //!
 //! User-mode Linux sends a message for two regions and fills one if it has no high memory
-//! (`vhost_user_set_mem_table()` in `arch/um/drivers/virtio_uml.c`); the rest has size 0. The vhost crate refuses
-//! regions of size 0, and messages longer than the regions that they count. A message of that kind is received
-//! here instead; every other goes to the crate.
+//! (`vhost_user_set_mem_table()` in `arch/um/drivers/virtio_uml.c`); the rest has size 0. The vhost
+//! crate refuses regions of size 0, and messages longer than the regions that they count. A message
+//! of that kind is received here instead; every other goes to the crate.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -42,7 +42,8 @@ pub(crate) struct Padded {
 }
 
 impl Padded {
-    /// Parses a whole message. Returns `None` unless it is a SET_MEM_TABLE with padding, all of it of size 0.
+    /// Parses a whole message. Returns `None` unless it is a SET_MEM_TABLE with padding, all of it
+    /// of size 0.
     pub(crate) fn parse(message: &[u8]) -> Option<Padded> {
         let (header, body) = message.split_at_checked(HEADER)?;
         let number = |at: usize| Some(u32::from_ne_bytes(*header.get(at..)?.first_chunk()?));
@@ -68,9 +69,11 @@ impl Padded {
         })
     }
 
-    /// Takes the message out of the socket, where all of it is. Returns its regions but those of size 0.
+    /// Takes the message out of the socket, where all of it is. Returns its regions but those of
+    /// size 0.
     ///
-    /// Errs if it has not a file for each that it counts, none with a size, or one beyond the end of all addresses.
+    /// Errs if it has not a file for each that it counts, none with a size, or one beyond the end
+    /// of all addresses.
     pub(crate) fn receive(
         &self,
         socket: &UnixStream,

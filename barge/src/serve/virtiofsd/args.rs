@@ -113,8 +113,9 @@ pub(crate) struct VirtiofsdArgs {
     /// How many descriptors may be open; 0 leaves the limits alone [default: the hard limit]
     #[arg(long, value_name = "N")]
     pub(super) rlimit_nofile: Option<u64>,
-    /// Take set-id bits and file capabilities away here when a file is written, so that with --xattr the guest
-    /// does not ask for capabilities before each write [default; virtiofsd's is --no-killpriv-v2]
+    /// Take set-id bits and file capabilities away here when a file is written, so that with
+    /// --xattr the guest does not ask for capabilities before each write [default; virtiofsd's is
+    /// --no-killpriv-v2]
     #[arg(long = "killpriv-v2", overrides_with = "no_killpriv_v2")]
     _killpriv_v2: bool,
     /// Leave set-id bits and file capabilities to the guest

@@ -36,9 +36,10 @@ impl Open {
         self.node().kind() == Kind::Directory
     }
 
-    /// The file that a write goes to, at the end or at its own offset. A client may do either through a file that
-    /// is open to append: Linux writes pages of a mapping through any file of the node that is open for writing, and
-    /// fcntl(2) takes `O_APPEND` away. `EIO` if the source did not let it be opened for that.
+    /// The file that a write goes to, at the end or at its own offset. A client may do either
+    /// through a file that is open to append: Linux writes pages of a mapping through any file of
+    /// the node that is open for writing, and fcntl(2) takes `O_APPEND` away. `EIO` if the source
+    /// did not let it be opened for that.
     pub(super) fn writer(&self, appends: bool) -> Result<&dyn File> {
         if appends || !self.flags.contains(OpenFlags::APPEND) {
             return Ok(&*self.file);

@@ -8,9 +8,9 @@
 //! What it lacks on purpose: notifications, mappings of memory (DAX), ioctl(2), poll(2), and the order of
 //! replies and cancellation (the driver's, by [`Role`]).
 //!
-//! Lock order: whose locks there are, held while a life ends, and then a shard of a table, which is otherwise held for
-//! a look-up only and never with another lock, as is the list of restored nodes. The table of those who lock (`lock.rs`) is held across the lock
-//! table's own.
+//! Lock order: whose locks there are, held while a life ends, and then a shard of a table, which is
+//! otherwise held for a look-up only and never with another lock, as is the list of restored nodes.
+//! The table of those who lock (`lock.rs`) is held across the lock table's own.
 
 mod dir;
 mod handles;

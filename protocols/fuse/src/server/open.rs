@@ -46,7 +46,8 @@ impl Turn<'_> {
         self.reply(&[&opened.encode()])
     }
 
-    /// Opens a file for writing and cuts it to nothing. That and taking its set-id bits away is one change.
+    /// Opens a file for writing and cuts it to nothing. That and taking its set-id bits away is one
+    /// change.
     fn open_cut(&self, node: &dyn Node, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let file = node.open(&self.cx, flags - OpenFlags::TRUNC)?;
         let cut = SetAttr {
@@ -172,8 +173,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Opens a file for [`Open::writer`] that the client opens with these flags. That a caller may write to it,
-    /// and may go on, is settled by the other open.
+    /// Opens a file for [`Open::writer`] that the client opens with these flags. That a caller may
+    /// write to it, and may go on, is settled by the other open.
     fn open_in_place(&self, node: &dyn Node, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
         let behind = self.agreed.has(InitFlags::WRITEBACK_CACHE);
         if behind
@@ -269,8 +270,8 @@ impl Turn<'_> {
     }
 
     /// Opens as a client needs it that writes behind: it reads pages that it writes a part of, and
-    /// finds the end itself. A file that may not be read is opened as asked for, one whose time of last read may not
-    /// be left alone without that. Says how it was.
+    /// finds the end itself. A file that may not be read is opened as asked for, one whose time of
+    /// last read may not be left alone without that. Says how it was.
     fn writing_behind<T>(
         &self,
         flags: OpenFlags,
@@ -355,7 +356,8 @@ impl Turn<'_> {
     }
 }
 
-/// Whether OPEN or CREATE cuts a file on behalf of a caller who has no right to leave its set-id bits.
+/// Whether OPEN or CREATE cuts a file on behalf of a caller who has no right to leave its set-id
+/// bits.
 fn kills(flags: OpenFlags, open_flags: u32) -> bool {
     open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OpenFlags::TRUNC | OpenFlags::WRITE)
 }

@@ -56,15 +56,15 @@ pub struct Options {
     pub posix_locks: bool,
     /// The same of flock(2) locks.
     pub flock: bool,
-    /// The server takes set-id bits and file capabilities away when a file is written or changes its owner
-    /// (`FUSE_HANDLE_KILLPRIV_V2`). Otherwise the client does, and asks for capabilities before each write.
-    /// Without [`Options::xattr`] there are none to ask for, and it is granted only to clients that write past
-    /// their cache, which take nothing away themselves.
+    /// The server takes set-id bits and file capabilities away when a file is written or changes
+    /// its owner (`FUSE_HANDLE_KILLPRIV_V2`). Otherwise the client does, and asks for capabilities
+    /// before each write. Without [`Options::xattr`] there are none to ask for, and it is granted
+    /// only to clients that write past their cache, which take nothing away themselves.
     pub killpriv_v2: bool,
     /// Files that the client keeps no contents of can be mapped as shared all the same.
     pub allow_mmap: bool,
-    /// A program's `O_NOATIME` goes through to the source, which refuses it of files that are not the caller's;
-    /// of the super-user's it is forgotten then, and otherwise always.
+    /// A program's `O_NOATIME` goes through to the source, which refuses it of files that are not
+    /// the caller's; of the super-user's it is forgotten then, and otherwise always.
     pub noatime: bool,
     /// The most bytes of a write.
     pub max_write: u32,

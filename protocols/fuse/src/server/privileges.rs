@@ -1,18 +1,25 @@
-//! Set-id bits and file capabilities: when a write, a truncation or a change of owner takes them away.
+//! Set-id bits and file capabilities: when a write, a truncation or a change of owner takes them
+//! away.
 //!
-//! With `FUSE_HANDLE_KILLPRIV_V2` (`include/uapi/linux/fuse.h`) the server takes them away, as Linux's own
-//! file systems do (`file_remove_privs()` in `fs/inode.c`, `notify_change()` in `fs/attr.c`):
+//! With `FUSE_HANDLE_KILLPRIV_V2` (`include/uapi/linux/fuse.h`) the server takes them away, as
+//! Linux's own file systems do (`file_remove_privs()` in `fs/inode.c`, `notify_change()` in
+//! `fs/attr.c`):
 //!
-//! - WRITE, OPEN and CREATE with `O_TRUNC`, and SETATTR of a size say by a flag that the caller lacks
-//!   `CAP_FSETID`. FALLOCATE and COPY_FILE_RANGE have no such flag: there the caller's user id decides.
-//! - A SETATTR that changes no attribute is what Linux sends before a write to a file of which it knows
-//!   set-id bits, and for a chown(2) to nobody. The bits go before the answer, so that the client's cached mode
-//!   has none either. The kernel relies on the WRITE alone and keeps a stale mode until it expires.
+//! - WRITE, OPEN and CREATE with `O_TRUNC`, and SETATTR of a size say by a flag that the caller
+//!   lacks `CAP_FSETID`. FALLOCATE and COPY_FILE_RANGE have no such flag: there the caller's user
+//!   id decides.
+//! - A SETATTR that changes no attribute is what Linux sends before a write to a file of which it
+//!   knows set-id bits, and for a chown(2) to nobody. The bits go before the answer, so that the
+//!   client's cached mode has none either. The kernel relies on the WRITE alone and keeps a stale
+//!   mode until it expires.
+//! - SETATTR of a size without a file is truncate(2), or comes from an overlayfs whose mounter has
+//!   `CAP_FSETID` though the caller may not have it: the bits go, flag or not.
 //! - SETATTR of an owner always has the flag, also where overlayfs restores what it copies up
-//!   (`ovl_set_attr()` in `fs/overlayfs/copy_up.c`: capabilities, then the mode, then the owner), whose
+//!   (`ovl_copy_up_metadata()` in `fs/overlayfs/copy_up.c`: capabilities, size, mode, owner), whose
 //!   bits and capabilities have to stay. [`Restored`] tells the two apart.
 //!
-//! Without it the client takes away what is to be taken away, and says so by a mode and by REMOVEXATTR.
+//! Without it the client takes away what is to be taken away, and says so by a mode and by
+//! REMOVEXATTR.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -31,11 +38,13 @@ pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// The bits of a mode that run a program as its owner or group.
 pub(super) const SET_ID: u32 = 0o6000;
 
-/// Nodes that the client has given set-id bits or file capabilities, without asking for capabilities since.
+/// Nodes that the client has given set-id bits or file capabilities, without asking for
+/// capabilities since.
 ///
-/// Every chown(2) asks for `security.capability` before its SETATTR (`ATTR_KILL_PRIV` in `notify_change()`),
-/// and no chmod(2) comes in between, because the inode is locked. overlayfs sets an owner without
-/// `ATTR_KILL_PRIV`, directly after the mode. So an owner that comes while the node is listed here is a copy's.
+/// Every chown(2) asks for `security.capability` before its SETATTR (`ATTR_KILL_PRIV` in
+/// `notify_change()`), and no chmod(2) comes in between, because the inode is locked. overlayfs
+/// sets an owner without `ATTR_KILL_PRIV`, directly after the mode. So an owner that comes while
+/// the node is listed here is a copy's.
 #[derive(Default)]
 pub(super) struct Restored(Mutex<VecDeque<(Life, u64)>>);
 
@@ -73,21 +82,25 @@ impl Turn<'_> {
     pub(super) fn kills_by(&self, args: &SetattrIn) -> bool {
         let valid = Fattr::from_bits_retain(args.valid);
         let nothing = (valid - Fattr::FH - Fattr::LOCKOWNER).is_empty();
-        valid.contains(Fattr::KILL_SUIDGID) || (nothing && self.kills())
+        let by_path = valid.contains(Fattr::SIZE) && !valid.contains(Fattr::FH);
+        valid.contains(Fattr::KILL_SUIDGID) || (self.kills() && (nothing || by_path))
     }
 
-    /// Whether SETATTR changes an owner and leaves privileges as they are.
+    /// Whether SETATTR changes an owner or a size and leaves privileges as they are.
     pub(super) fn restores(&self, args: &SetattrIn) -> bool {
         let valid = Fattr::from_bits_retain(args.valid);
         let both = Fattr::UID | Fattr::GID;
+        let copied = |change| {
+            valid - Fattr::LOCKOWNER == change
+                && self.peer.options.xattr
+                && self.peer.restored.contains(self.life, self.header.nodeid)
+        };
         match self.kills() {
-            true => {
-                let nodeid = self.header.nodeid;
-                self.peer.options.xattr
-                    && valid == both | Fattr::KILL_SUIDGID
-                    && self.peer.restored.contains(self.life, nodeid)
+            true => copied(both | Fattr::KILL_SUIDGID) || copied(Fattr::SIZE),
+            false => {
+                let owner = valid.intersects(both) && !valid.contains(Fattr::MODE);
+                owner || copied(Fattr::SIZE)
             }
-            false => valid.intersects(both) && !valid.contains(Fattr::MODE),
         }
     }
 
@@ -101,7 +114,8 @@ impl Turn<'_> {
         self.peer.restored.remove(self.life, self.header.nodeid);
     }
 
-    /// Changes the owner, which takes set-id bits and file capabilities away, and gives the file these back.
+    /// Changes the owner, which takes set-id bits and file capabilities away, and gives the file
+    /// these back.
     pub(super) fn restore(&self, fh: Option<u64>, mut set: SetAttr) -> Result<Attr> {
         set.kill_priv = false;
         let before = self.attr(fh, Want::BASIC)?;
@@ -135,8 +149,8 @@ impl Turn<'_> {
         self.attr(fh, Want::STAT)
     }
 
-    /// Takes set-id bits away, if there are any, before a caller without privileges changes the file by a
-    /// request that says nothing of them.
+    /// Takes set-id bits away, if there are any, before a caller without privileges changes the
+    /// file by a request that says nothing of them.
     pub(super) fn kill_for_callers(&self, open: &Open) -> Result<()> {
         match self.kills() && self.cx.caller.uid != 0 {
             true => self.kill_privileges(open),

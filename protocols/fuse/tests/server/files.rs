@@ -63,8 +63,9 @@ fn handles_do_what_they_were_opened_for() {
     assert_eq!(net.read(directory, 0, 1), Err(Errno::EISDIR));
 }
 
-/// Linux writes pages of a mapping through any file of the node that is open for writing (`fuse_write_file_get()`), and
-/// goes on writing through one that fcntl(2) has taken `O_APPEND` from.
+/// Linux writes pages of a mapping through any file of the node that is open for writing
+/// (`fuse_write_file_get()`), and goes on writing through one that fcntl(2) has taken `O_APPEND`
+/// from.
 #[test]
 fn a_file_open_to_append_is_also_written_in_place() {
     let net = Net::new();
@@ -222,8 +223,8 @@ fn set_id_bits_go_when_a_file_is_written() {
     assert_eq!((attr.mode, attr.size), (0o100755, 0));
 }
 
-/// Linux sends a SETATTR without changes before a write of which it knows that it takes set-id bits away, and
-/// nothing at all where its cached mode has none.
+/// Linux sends a SETATTR without changes before a write of which it knows that it takes set-id bits
+/// away, and nothing at all where its cached mode has none.
 #[test]
 fn set_id_bits_go_by_requests_that_do_not_say_so() {
     let mut net = Net::new();
@@ -252,8 +253,19 @@ fn set_id_bits_go_by_requests_that_do_not_say_so() {
             flags: 0,
         },
     };
+    let size = |valid: Fattr| R::Setattr {
+        args: SetattrIn {
+            valid: (Fattr::SIZE | valid).bits(),
+            fh: open.fh,
+            ..SetattrIn::default()
+        },
+    };
+    let (by_file, by_path) = (size(Fattr::FH), size(Fattr::LOCKOWNER));
     let cases = [
         (&nothing, 0, 0o100755),
+        (&by_file, 0, 0o106755),
+        // An overlayfs sends it as its mounter, whoever the caller is.
+        (&by_path, 0, 0o100755),
         (&allocate, 0, 0o106755),
         (&allocate, 1000, 0o100755),
         (&copy, 0, 0o106755),
@@ -344,8 +356,9 @@ fn what_overlayfs_copies_up_keeps_its_privileges() {
             if capable {
                 give_capability(&net, file.nodeid);
             }
-            change(&net, file.nodeid, Fattr::MODE);
-            change(&net, file.nodeid, chown);
+            for valid in [Fattr::SIZE | Fattr::LOCKOWNER, Fattr::MODE, chown] {
+                change(&net, file.nodeid, valid);
+            }
             let attr = net.getattr(file.nodeid);
             assert_eq!((attr.mode, attr.uid, attr.gid), (0o106755, 11, 12));
             assert_eq!(capability(&net, file.nodeid).is_ok(), capable);

@@ -64,8 +64,8 @@ fn options_grant_and_deny() {
     }
     let asked_for = InitFlags::WRITEBACK_CACHE;
     assert!(!plain.intersects(asked_for | InitFlags::POSIX_ACL));
-    // The client asks for no capabilities where it has no extended attributes; but it takes no set-id bits away
-    // where it writes past its cache.
+    // The client asks for no capabilities where it has no extended attributes; but it takes no
+    // set-id bits away where it writes past its cache.
     for (cache, xattr, killpriv_v2, expected) in [
         (Cache::Auto, true, false, false),
         (Cache::Auto, false, true, false),

@@ -130,7 +130,8 @@ impl FuseNode {
             _ if set.size.is_some() => return Err(Errno::EINVAL),
             _ => {}
         }
-        // A server that takes privileges away does so for a request without changes, as Linux means it.
+        // A server that takes privileges away does so for a request without changes, as Linux means
+        // it.
         if *set == SetAttr::default() {
             return self.attr_by(cx, fh, Want::STAT);
         }

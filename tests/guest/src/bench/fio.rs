@@ -17,7 +17,8 @@ pub(super) fn subject(barge: &str, rounds: u16, seconds: u16, virtiofsd: Option<
     let mut serve = vec![format!("{barge} serve {{share}} {addresses}")];
     if let Some(virtiofsd) = virtiofsd {
         let virtiofsd = quote(&virtiofsd.display().to_string());
-        // By default without extended attributes: a guest does not look for file capabilities before writes.
+        // By default without extended attributes: a guest does not look for file capabilities
+        // before writes.
         let command =
             format!("{virtiofsd} --sandbox none --shared-dir {{share}} --socket-path {{socket2}}");
         // It ends with its guest, which a server of a run does not.
