@@ -274,6 +274,8 @@ fn set_id_bits_go_by_requests_that_do_not_say_so() {
     for (request, uid, expected) in cases {
         net.uid = 0;
         change(&net, file.nodeid, Fattr::MODE);
+        // Linux asks before each of these, other than overlayfs of what it copies.
+        assert_eq!(capability(&net, file.nodeid), Err(Errno::ENODATA));
         net.uid = uid;
         net.ok(file.nodeid, request);
         let mode = net.getattr(file.nodeid).mode;
