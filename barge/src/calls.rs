@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use layers::record::{Event, Given, Outcome};
 use serde::{Deserialize, Serialize};
 
+use crate::private;
+
 /// A call. Fields that a call has not are left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -131,7 +133,7 @@ struct Writing {
 impl Recorder {
     /// A new record in the file `path`.
     pub(crate) fn new(path: &Path) -> io::Result<Recorder> {
-        let to = BufWriter::with_capacity(256 << 10, File::create(path)?);
+        let to = BufWriter::with_capacity(256 << 10, private::create(path)?);
         let failed = false;
         Ok(Recorder(Arc::new(Mutex::new(Writing { to, failed }))))
     }

@@ -16,6 +16,7 @@ mod files;
 mod log;
 mod mount;
 mod pack;
+mod private;
 mod reference;
 mod seeing;
 mod serve;

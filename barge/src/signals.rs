@@ -1,11 +1,15 @@
-//! SIGTERM and SIGINT: stop cleanly; a second one: at once. SIGHUP: what was read from files is read again.
+//! SIGTERM and SIGINT: stop cleanly; a second one: at once. SIGHUP: files are read again.
+//!
+//! Without files to read again, SIGHUP means that the terminal is gone: a server on a terminal stops cleanly. Elsewhere it is a
+//! request to read the configuration again, which service managers and scripts send to any daemon, and is ignored with a line
+//! in the log. Where it was ignored from the start (nohup(1)) it stays so.
 
 use std::thread::JoinHandle;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-use crate::Failure;
+use crate::{Failure, background};
 
 /// What reads files again.
 pub(crate) type Reload = Box<dyn Fn() + Send>;
@@ -16,12 +20,13 @@ pub(crate) struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Has the first signal call `stop`, and the second end the process as signals do. SIGHUP calls `reload`, if there is that.
+/// Calls `stop` at the first signal, and ends the process as signals do at the second. SIGHUP calls `reload`, if there is one.
 pub(crate) fn on_signal(
     stop: impl Fn() + Send + 'static,
     reload: Option<Reload>,
 ) -> Result<Watch, Failure> {
-    let hangup = reload.as_ref().map(|_| SIGHUP);
+    let hangup = (reload.is_some() || !is_ignored(SIGHUP)).then_some(SIGHUP);
+    let on_terminal = has_terminal() && !background::is_background();
     let watched = [SIGINT, SIGTERM].into_iter().chain(hangup);
     let mut signals = Signals::new(watched).map_err(Failure::new)?;
     let handle = signals.handle();
@@ -30,9 +35,18 @@ pub(crate) fn on_signal(
         .spawn(move || {
             let mut stopping = false;
             for signal in signals.forever() {
-                if let (SIGHUP, Some(reload)) = (signal, &reload) {
-                    reload();
-                    continue;
+                match (signal, &reload) {
+                    (SIGHUP, Some(reload)) => {
+                        reload();
+                        continue;
+                    }
+                    (SIGHUP, None) if !on_terminal => {
+                        tracing::warn!(
+                            "SIGHUP is ignored: there is no file to read again (--config)"
+                        );
+                        continue;
+                    }
+                    _ => {}
                 }
                 if stopping {
                     // Answers only if the signal could not be raised: then go on as before.
@@ -48,6 +62,19 @@ pub(crate) fn on_signal(
         handle,
         thread: Some(thread),
     })
+}
+
+/// Whether the process has a controlling terminal (credentials(7)).
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// Whether `signal` is ignored, as proc_pid_status(5) has it.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 impl Drop for Watch {

@@ -131,7 +131,9 @@ pub(crate) fn overlaid(
     // Closing it would give the lock back.
     std::mem::forget(own);
     let over = HostDir::open(dir, hostdir).map_err(|error| failed(&error))?;
-    match Overlay::new(fs, over) {
+    // It creates directories for clients, and a thread that does has no umask any more.
+    let made = std::thread::scope(|scope| scope.spawn(|| Overlay::new(fs, over)).join());
+    match made.map_err(|_| failed(&"a thread panicked"))? {
         Ok(overlay) => Ok(overlay),
         Err(Errno::EOPNOTSUPP) => Err(failed(
             &"expected a file system with extended attributes, got one without",

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use layers::{Touched, stack};
 use vfs::FileSystem;
 
-use crate::Failure;
+use crate::{Failure, private};
 
 /// A trace under construction.
 pub(crate) struct TouchedFile {
@@ -21,7 +21,7 @@ pub(crate) struct TouchedFile {
 impl TouchedFile {
     /// Begins a trace in a file, in the place of what is there.
     pub(crate) fn create(path: &Path) -> Result<Arc<TouchedFile>, Failure> {
-        let file = File::create(path);
+        let file = private::create(path);
         let file = file.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         Ok(Arc::new(TouchedFile {
             path: path.to_owned(),

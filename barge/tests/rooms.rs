@@ -43,7 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("transports", &["vfs", "wire", "sys"]),
     ("tls", &["wire", "transports"]),
     ("virtqueue", &["vfs", "wire", "sys", "transports"]),
-    ("engine", &["vfs", "wire", "transports"]),
+    ("engine", &["vfs", "wire", "sys", "transports"]),
     ("erofs", &[]),
     (
         "pack",

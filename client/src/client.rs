@@ -38,7 +38,7 @@ impl Client {
         let source: Source = source
             .parse()
             .map_err(|bad| io::Error::new(io::ErrorKind::InvalidInput, bad))?;
-        source.open(hostdir::Options::default()).map(Client::over)
+        source.open(crate::source::own_options()).map(Client::over)
     }
 
     /// A client of a file system that is open already.

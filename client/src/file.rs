@@ -75,7 +75,8 @@ impl OpenOptions {
         self.set(OpenFlags::SYNC, yes)
     }
 
-    /// Permission bits of what is made, less group's and others' writing; `0o666` if not said.
+    /// Permission bits of what is made, less group's and others' writing, and in a directory of
+    /// this host less the process's umask; `0o666` if not said.
     pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
         self.mode = mode;
         self

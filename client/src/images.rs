@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,19 @@ impl Image {
             true => Some(Image::of(path)),
             false => Image::around(path),
         }
+    }
+
+    /// The image that `path` names, if it names a whole one: a file that says that it is one.
+    pub(crate) fn bare(path: &Path) -> Option<Image> {
+        let metadata = fs::metadata(path).ok()?;
+        let mut head = Vec::with_capacity(ImageFs::HEAD);
+        if is_file(&metadata) {
+            let file = fs::File::open(path).ok()?;
+            file.take(ImageFs::HEAD as u64)
+                .read_to_end(&mut head)
+                .ok()?;
+        }
+        ImageFs::is_image(&head).then(|| Image::of(path))
     }
 
     /// The image that `path` leads into, by as little as a slash behind the file's name.

@@ -149,7 +149,7 @@ impl Source {
     /// Opens the tree that what is named is in, and says where in it: an empty path is the tree's root. What is named
     /// need not exist, the directory it would be in must.
     pub fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
-        let hostdir = hostdir::Options::default();
+        let hostdir = own_options();
         match self {
             Source::HostDir(path) => {
                 if let Some(image) = Image::around(path) {
@@ -196,6 +196,15 @@ impl Source {
         }
     }
 
+    /// The image of a path that names the file of one, as programs take it that show trees; `None` for what is no image,
+    /// or leads into one.
+    pub fn bare_image(&self) -> Option<Source> {
+        match self {
+            Source::HostDir(path) => Image::bare(path).map(Source::Image),
+            _ => None,
+        }
+    }
+
     /// The last name of what is named; nothing if it ends otherwise (`.`, `..`, a source's root).
     pub fn name(&self) -> Option<Vec<u8>> {
         let path = match self {
@@ -210,6 +219,15 @@ impl Source {
             .rfind(|name| !name.is_empty())?;
         vfs::Name::new(name).ok()?;
         Some(name.to_vec())
+    }
+}
+
+/// How directories of this host are opened for programs that use this library: their threads keep
+/// their umask.
+pub(crate) fn own_options() -> hostdir::Options {
+    hostdir::Options {
+        keep_umask: true,
+        ..Default::default()
     }
 }
 

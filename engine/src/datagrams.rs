@@ -5,10 +5,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use transports::{Datagrams, Frame, Outbox};
-use vfs::{Call, Patience, Peer};
+use vfs::{Call, Patience};
 use wire::{Answer, Session};
 
 use crate::Engine;
+use crate::serve::serve;
 
 impl Engine {
     /// Has `session` answer the datagrams that come, each a message, until the engine stops. A message that would have to
@@ -18,22 +19,29 @@ impl Engine {
         datagrams: Datagrams,
         session: Box<dyn Session>,
     ) -> io::Result<()> {
+        let engine = self.clone();
         self.host(move |stop| {
-            if let Err(error) = answer(&datagrams, &*session, stop) {
-                tracing::error!("no longer listening for datagrams: {error}");
+            if let Err(error) = answer(&datagrams, &*session, &engine, stop) {
+                engine.lose_listener(&"a UDP port", &error);
             }
         })
     }
 }
 
-fn answer(datagrams: &Datagrams, session: &dyn Session, stop: BorrowedFd<'_>) -> io::Result<()> {
+fn answer(
+    datagrams: &Datagrams,
+    session: &dyn Session,
+    engine: &Engine,
+    stop: BorrowedFd<'_>,
+) -> io::Result<()> {
     let mut message = vec![0; Datagrams::MOST];
     let mut out = Outbox::default();
     while let Some((len, from)) = datagrams.receive(&mut message, stop)? {
-        let call = Call::detached().coming_from(Arc::new(Peer::new(Some(from.ip()))));
+        let call = Call::detached().coming_from(Arc::new(engine.peer(datagrams.origin(from))));
         let message = Frame(&message[..len]);
         out.clear();
-        match session.serve(&call, Patience::Full, &message, out.begin()) {
+        let peer = from.to_string();
+        match serve(session, &call, Patience::Full, &message, out.begin(), &peer) {
             Ok(Answer::Done) if !out.bytes().is_empty() => {
                 if let Err(error) = datagrams.send(out.bytes(), from) {
                     tracing::debug!(%from, "no answer: {error}");

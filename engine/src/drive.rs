@@ -2,20 +2,31 @@
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::trace_span;
-use transports::{Frame, Interest, Outbox, Poller, Ready};
+use transports::{Frame, Interest, Meter, Outbox, Poller, Ready};
 use wire::{Answer, Malformed, Role};
 
 use crate::input::Input;
-use crate::lane::{Lane, invalid};
+use crate::lane::{Lane, invalid, timed_out};
+use crate::memory::{MemoryBudget, Reservation, Use};
 use crate::pace::Pace;
 use crate::request::named;
 use crate::stats::add;
+use crate::timeouts::Deadlines;
+
+/// Reserves what an outbox holds beyond what every connection may.
+struct Beyond(Reservation);
+
+impl Meter for Beyond {
+    fn set(&mut self, bytes: usize) {
+        self.0
+            .set(bytes.saturating_sub(MemoryBudget::CONNECTION / 2));
+    }
+}
 
 /// What only the lane's own thread has.
 pub(crate) struct Own<'a> {
@@ -24,40 +35,36 @@ pub(crate) struct Own<'a> {
     out: Outbox,
     poller: Poller,
     pace: Pace,
+    deadlines: Deadlines,
+    /// Whether it has given back what only a busy connection needs.
+    rests: bool,
 }
 
 impl<'a> Own<'a> {
-    /// How long large buffers are kept for a next large message: their pages cost as much to get as
-    /// half a megabyte to copy.
-    const IDLE: Duration = Duration::from_millis(500);
+    /// How long to wait for memory before looking again: others may have been woken instead.
+    const RECHECK: Duration = Duration::from_millis(500);
 
     pub(crate) fn new(lane: &'a Arc<Lane>) -> Own<'a> {
         Own {
             lane,
-            input: Input::default(),
-            out: Outbox::default(),
+            input: Input::new(lane.reservation(Use::Request)),
+            out: Outbox::metered(Box::new(Beyond(lane.reservation(Use::Reply)))),
             poller: Poller::new(lane.tuning.poll),
             pace: Pace::default(),
+            deadlines: Deadlines::new(lane.tuning.timeouts),
+            rests: false,
         }
     }
 
-    fn holds_much(&self) -> bool {
-        self.input.is_empty() && (self.input.is_large() || self.out.is_large())
-    }
-
-    /// Until the client ends.
+    /// Until the client ends, or makes no progress for too long.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
-            self.serve_all()?;
+            match self.serve_all()? {
+                0 => self.deadlines.incomplete(!self.input.is_empty()),
+                _ => self.deadlines.received(!self.input.is_empty()),
+            }
             self.flush()?;
-            let idle = self.holds_much().then_some(Own::IDLE);
-            let buffer = self
-                .input
-                .space(|head| self.lane.session.frame(head))
-                .map_err(invalid)?;
-            let Some(received) = receive(self.lane, buffer, &mut self.poller, idle)? else {
-                self.input.shrink();
-                self.out.shrink();
+            let Some(received) = self.receive()? else {
                 continue;
             };
             if received == 0 {
@@ -71,17 +78,95 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Answers every whole message that is there.
-    fn serve_all(&mut self) -> io::Result<()> {
+    /// Receives at least a byte; 0 at the end. Nothing if none came for a while: then what only a busy connection needs
+    /// has been given back. `TimedOut` if it was too long.
+    fn receive(&mut self) -> io::Result<Option<usize>> {
+        let lane = self.lane;
+        let frame = |head: &[u8]| lane.session.frame(head);
+        if self.rests {
+            let now = Instant::now();
+            let left = self.deadlines.left(now, 0);
+            let interest = Interest {
+                read: true,
+                write: false,
+            };
+            let time = left.map(|(left, _)| left);
+            // Should the engine stop, the input ends.
+            let ready = lane.link.wait(interest, lane.engine().stop_fd(), time)?;
+            self.rests = ready == Ready::default();
+            if self.rests {
+                return self.check_deadline();
+            }
+        }
+        let partial = !self.input.is_empty();
+        let Some(buffer) = self.input.space(frame).map_err(invalid)? else {
+            self.await_memory()?;
+            // For which the client is not to blame.
+            self.deadlines.excuse();
+            return Ok(None);
+        };
+        let received = receive(lane, buffer, &mut self.poller, partial)?;
+        if received.is_none() {
+            self.check_deadline()?;
+            if self.input.is_empty() && lane.outstanding() == 0 && !lane.has_backlog() {
+                self.deadlines.rest(Instant::now());
+                self.input.shrink();
+                self.out.shrink();
+                lane.rest();
+                self.rests = true;
+            }
+        }
+        Ok(received)
+    }
+
+    /// Waits until some memory may have been given back, with nothing in the outbox. Errs if the client is gone.
+    fn await_memory(&mut self) -> io::Result<()> {
+        let lane = self.lane;
+        self.out.shrink();
+        if lane.has_backlog() {
+            // That is what gives some back.
+            let interest = Interest {
+                read: false,
+                write: true,
+            };
+            lane.listen(interest, Some(Own::RECHECK))?;
+        } else {
+            lane.budget().wait(Own::RECHECK);
+        }
+        let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
+        let ready = lane.link.wait(nothing, lane.engine().stop_fd(), at_once)?;
+        match ready.hung_up || ready.woken || lane.is_gone() {
+            true => Err(ErrorKind::BrokenPipe.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn check_deadline(&self) -> io::Result<Option<usize>> {
+        // A client whose requests take long is not to blame.
+        if self.input.is_empty() && self.lane.outstanding() > 0 {
+            return Ok(None);
+        }
+        let frame = self.lane.session.frame(self.input.bytes());
+        let len = frame.map_err(invalid)?.unwrap_or(0);
+        match self.deadlines.left(Instant::now(), len) {
+            Some((Duration::ZERO, why)) => Err(timed_out(why)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Answers every whole message that is there, and returns how many.
+    fn serve_all(&mut self) -> io::Result<usize> {
         self.pace.begin();
+        let mut served = 0;
         loop {
             let head = self.input.bytes();
             let Some(len) = self.lane.session.frame(head).map_err(invalid)? else {
-                return Ok(());
+                return Ok(served);
             };
             if head.len() < len {
-                return Ok(());
+                return Ok(served);
             }
+            served += 1;
             let start = self.input.start;
             self.input.start += len;
             self.serve(start..start + len)?;
@@ -121,6 +206,10 @@ impl<'a> Own<'a> {
             }
         };
         lane.check_unused(id)?;
+        while lane.is_overdrawn() {
+            self.flush()?;
+            self.await_memory()?;
+        }
         let message = &self.input.buffer[range.clone()];
         // Pages are waited for while they are sent, as all is if nobody else could want to send.
         self.out.take_pages(match lane.outstanding() {
@@ -128,21 +217,22 @@ impl<'a> Own<'a> {
             _ => usize::MAX,
         });
         let patience = self.pace.patience();
-        match lane
-            .session
-            .serve(&lane.inline, patience, &Frame(message), self.out.begin())
-        {
+        match lane.serve(&lane.inline, patience, &Frame(message), &mut self.out) {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Secure) => self.secure(),
             Ok(Answer::WouldBlock | Answer::Parked) => {
-                if !lane.has_room(range.len()) {
+                if !lane.has_room(range.len()) || !self.input.may_keep(&range) {
                     self.flush()?;
-                    lane.await_until(|lane| lane.has_room(range.len()))?;
+                    let input = &self.input;
+                    lane.await_until(|lane| {
+                        // One may always be in flight.
+                        lane.outstanding() == 0
+                            || lane.has_room(range.len()) && input.may_keep(&range)
+                    })?;
                 }
                 // What it noted is of an attempt.
                 lane.inline.take_noted();
-                lane.offload(id, self.input.keep(range));
-                Ok(())
+                lane.offload(id, self.input.keep(range))
             }
             Err(malformed) => Err(invalid(malformed)),
         }
@@ -185,43 +275,42 @@ impl<'a> Own<'a> {
     }
 }
 
-/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if `idle` is over
-/// before.
+/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if none came within a tick
+/// ([`crate::Timeouts`]), or four while requests are in flight and nothing of another has come.
 fn receive(
     lane: &Lane,
     buffer: &mut [u8],
     poller: &mut Poller,
-    idle: Option<Duration>,
+    partial: bool,
 ) -> io::Result<Option<usize>> {
+    // When the last request in flight is answered, the lane is not woken: it only has something to give back then.
+    let tick = lane.tuning.timeouts.tick() * if partial { 1 } else { 4 };
     loop {
         if lane.outstanding() == 0 && !lane.has_backlog() {
-            return poller.wait(|wait| {
-                if wait && idle.is_some() {
-                    let interest = Interest {
-                        read: true,
-                        write: false,
-                    };
-                    if lane.link.wait(interest, lane.bell.as_fd(), idle)? == Ready::default() {
-                        return Ok(None);
-                    }
-                }
-                lane.link.recv(buffer, wait).map(Some)
-            });
+            return match poller.wait(|wait| lane.link.recv(buffer, wait)) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
+                done => done.map(Some),
+            };
         }
         if lane.is_gone() {
             return Err(ErrorKind::BrokenPipe.into());
         }
         // A client that leaves its replies lying is not heard until it takes them.
         let backlog = lane.has_backlog();
-        let ready = lane.listen(Interest {
+        let interest = Interest {
             read: !backlog,
             write: backlog,
-        })?;
+        };
+        let ready = lane.listen(interest, (!backlog).then_some(tick))?;
         if ready.read || ready.hung_up {
             match lane.link.recv(buffer, false) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 done => return done.map(Some),
             }
+        }
+        if ready == Ready::default() && !backlog {
+            lane.start_waiting();
+            return Ok(None);
         }
     }
 }

@@ -6,13 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use vfs::copies::copied;
 use wire::Malformed;
 
+use crate::memory::Reservation;
+
 /// What has come and is not answered yet.
-#[derive(Default)]
 pub(crate) struct Input {
     pub(crate) buffer: Vec<u8>,
     pub(crate) start: usize,
     pub(crate) end: usize,
     spares: Arc<Spares>,
+    /// What the buffer holds or has held beyond [`Input::SMALL`], which every connection may.
+    memory: Reservation,
 }
 
 impl Input {
@@ -22,6 +25,17 @@ impl Input {
     /// Room for many messages with a page of payload each.
     const MANY: usize = 256 << 10;
 
+    /// An empty one, whose memory is reserved as `memory` is.
+    pub(crate) fn new(memory: Reservation) -> Input {
+        Input {
+            buffer: Vec::new(),
+            start: 0,
+            end: 0,
+            spares: Arc::default(),
+            memory,
+        }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
@@ -30,13 +44,14 @@ impl Input {
         self.start == self.end
     }
 
-    /// Where to receive more: never nothing. Of a large message that has begun, exactly the rest, so that no part
-    /// of the next has to move when that one is done. One that does not say how long it is may become as large as
+    /// Where to receive more: never an empty slice, and nothing if there is no memory for more now. Of a large message that has begun
+    /// exactly the rest, so that no part of the next has to move when that one is done: the memory of all of it is reserved
+    /// before, lest messages that wait for more hold up each other. One that does not say how long it is may become as large as
     /// `frame` lets it.
     pub(crate) fn space(
         &mut self,
         frame: impl Fn(&[u8]) -> Result<Option<usize>, Malformed>,
-    ) -> Result<&mut [u8], Malformed> {
+    ) -> Result<Option<&mut [u8]>, Malformed> {
         let was_full = self.end == self.buffer.len() && self.start < self.end;
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
@@ -51,6 +66,23 @@ impl Input {
             have if was_full && (have < Input::MANY || known.is_none()) => (have * 4).max(len),
             have => have.max(len).max(Input::SMALL),
         };
+        let until = match known {
+            Some(len) if len > Input::MANY => len,
+            None if self.end >= Input::MANY => wanted,
+            _ => wanted.min(Input::MANY),
+        };
+        // Where memory is short, what is needed to go on at all.
+        let least = known.unwrap_or(self.end + 1).max(Input::SMALL).min(until);
+        let Some(until) = [until, least]
+            .into_iter()
+            .find(|&until| self.reserve(until))
+        else {
+            return Ok(None);
+        };
+        let wanted = match until > least {
+            true => wanted,
+            false => self.buffer.len().max(until),
+        };
         if wanted > Input::MANY && wanted > self.buffer.len() {
             // Fresh pages take no memory until something comes into them: the peer may send no more than
             // this message's beginning.
@@ -61,37 +93,54 @@ impl Input {
         } else {
             self.buffer.resize(wanted, 0);
         }
-        let until = match known {
-            Some(len) if len > Input::MANY => len,
-            None if self.end >= Input::MANY => wanted,
-            _ => wanted.min(Input::MANY),
-        };
-        Ok(&mut self.buffer[self.end..until])
+        Ok(Some(&mut self.buffer[self.end..until]))
+    }
+
+    /// Whether the buffer may hold `bytes`.
+    fn reserve(&mut self, bytes: usize) -> bool {
+        let beyond = bytes.saturating_sub(Input::SMALL);
+        beyond <= self.memory.bytes() || self.memory.try_set(beyond)
     }
 
     /// What stands at `range`, the last that was taken out, for as long as it is in flight. A large message that nothing stands
     /// behind has the buffer with it: its pages cost as much to get as to copy.
     pub(crate) fn keep(&mut self, range: Range<usize>) -> Held {
-        let takes_along = range.len() >= Input::MANY && range.len() >= self.buffer.len() / 2;
-        if !self.is_empty() || !takes_along {
-            return Held::copy(&self.buffer[range]);
+        if !self.goes_along(&range) {
+            return Held::copy(&self.buffer[range], self.memory.sibling());
         }
         (self.start, self.end) = (0, 0);
+        let (buffer, memory) = self
+            .spares
+            .take()
+            .unwrap_or_else(|| (Vec::new(), self.memory.sibling()));
         Held {
-            buffer: std::mem::replace(&mut self.buffer, self.spares.take()),
+            buffer: std::mem::replace(&mut self.buffer, buffer),
             range,
             home: Some(self.spares.clone()),
+            memory: Some(std::mem::replace(&mut self.memory, memory)),
         }
     }
 
+    /// Whether the message at `range` takes the buffer along instead of being copied.
+    fn goes_along(&self, range: &Range<usize>) -> bool {
+        self.is_empty() && range.len() >= Input::MANY && range.len() >= self.buffer.len() / 2
+    }
+
+    /// Whether there is memory to keep what stands at `range` without the copy exceeding what its client may have.
+    pub(crate) fn may_keep(&self, range: &Range<usize>) -> bool {
+        self.goes_along(range) || self.memory.sibling().try_set(range.len())
+    }
+
     /// Whether it has memory, or will, that only many or large messages need.
-    pub(crate) fn is_large(&self) -> bool {
+    #[cfg(test)]
+    fn is_large(&self) -> bool {
         self.buffer.len() > Input::SMALL || self.spares.all().is_some()
     }
 
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
             self.buffer = Vec::new();
+            self.memory.set(0);
             *self.spares.all() = None;
         }
     }
@@ -103,15 +152,20 @@ pub(crate) struct Held {
     range: Range<usize>,
     /// Where the buffer goes when it is answered.
     home: Option<Arc<Spares>>,
+    /// There until it is dropped.
+    memory: Option<Reservation>,
 }
 
 impl Held {
-    pub(crate) fn copy(message: &[u8]) -> Held {
+    /// A copy, whose memory is reserved in `memory` whether there is room or not.
+    pub(crate) fn copy(message: &[u8], mut memory: Reservation) -> Held {
         copied(message.len());
+        memory.set(message.len());
         Held {
             buffer: message.to_vec(),
             range: 0..message.len(),
             home: None,
+            memory: Some(memory),
         }
     }
 }
@@ -126,25 +180,28 @@ impl Deref for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(home) = &self.home {
-            home.give_back(std::mem::take(&mut self.buffer));
+        if let (Some(home), Some(memory)) = (&self.home, self.memory.take()) {
+            home.give_back((std::mem::take(&mut self.buffer), memory));
         }
     }
 }
 
 /// Buffers that large messages took along and that came back; nothing while none are wanted.
 #[derive(Default)]
-struct Spares(Mutex<Option<Vec<Vec<u8>>>>);
+struct Spares(Mutex<Option<Vec<Spare>>>);
+
+/// A buffer, and the memory that is reserved for it.
+type Spare = (Vec<u8>, Reservation);
 
 impl Spares {
     /// As many as workers are at once at large messages of a connection, as a rule.
     const MOST: usize = 4;
 
-    fn take(&self) -> Vec<u8> {
-        self.all().get_or_insert_default().pop().unwrap_or_default()
+    fn take(&self) -> Option<Spare> {
+        self.all().get_or_insert_default().pop()
     }
 
-    fn give_back(&self, buffer: Vec<u8>) {
+    fn give_back(&self, buffer: Spare) {
         if let Some(all) = &mut *self.all()
             && all.len() < Spares::MOST
         {
@@ -152,7 +209,7 @@ impl Spares {
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, Option<Vec<Vec<u8>>>> {
+    fn all(&self) -> MutexGuard<'_, Option<Vec<Spare>>> {
         self.0.lock().expect("no panic holds it")
     }
 }
@@ -161,15 +218,22 @@ impl Spares {
 mod tests {
     use super::*;
 
+    use crate::memory::{MemoryBudget, Use};
+
     const LARGE: usize = 1 << 20;
+
+    fn input(limit: usize) -> Input {
+        let budget = MemoryBudget::new(limit);
+        Input::new(budget.reservation(vfs::peer::PeerKey::Inherited, Use::Request))
+    }
 
     /// An input that a large message has come to, which is taken out.
     fn received(input: &mut Input, behind: &[u8]) -> Range<usize> {
         let frame = |head: &[u8]| Ok((!head.is_empty()).then_some(LARGE));
-        input.space(frame).expect("room")[0] = 7;
+        input.space(frame).expect("room").expect("memory")[0] = 7;
         input.end += 1;
         while input.end < LARGE {
-            input.end += input.space(frame).expect("room").len();
+            input.end += input.space(frame).expect("room").expect("memory").len();
         }
         input.buffer.extend_from_slice(behind);
         input.end += behind.len();
@@ -179,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_large_message_takes_the_buffer_along_and_the_buffer_comes_back() {
-        let mut input = Input::default();
+        let mut input = input(usize::MAX >> 1);
         let range = received(&mut input, b"");
         let at = input.buffer.as_ptr();
         let kept = input.keep(range);
@@ -193,7 +257,7 @@ mod tests {
 
     #[test]
     fn what_something_stands_behind_is_copied() {
-        let mut input = Input::default();
+        let mut input = input(usize::MAX >> 1);
         let range = received(&mut input, b"next");
         let kept = input.keep(range);
         assert_eq!((kept.len(), kept[0]), (LARGE, 7));
@@ -202,7 +266,7 @@ mod tests {
 
     #[test]
     fn an_input_that_has_shrunk_keeps_nothing_that_comes_back() {
-        let mut input = Input::default();
+        let mut input = input(usize::MAX >> 1);
         let range = received(&mut input, b"");
         let kept = input.keep(range);
         input.shrink();
@@ -214,15 +278,47 @@ mod tests {
     fn there_is_room_for_a_message_that_does_not_say_how_long_it_is() {
         const LEN: usize = 1 << 20;
         let frame = |head: &[u8]| Ok((head.len() >= LEN).then_some(LEN));
-        let mut input = Input::default();
+        let mut input = input(usize::MAX >> 1);
         while input.end < LEN {
-            let space = input.space(frame).expect("no end yet").len();
+            let space = input
+                .space(frame)
+                .expect("no end yet")
+                .expect("memory")
+                .len();
             assert!(space > 0, "after {} bytes", input.end);
             input.end += space.min(LEN - input.end);
         }
         assert!(input.buffer.len() <= 4 * LEN);
         // The next one has to say more before it gets as much.
         input.start = input.end;
-        assert_eq!(input.space(frame).map(|space| space.len()), Ok(Input::MANY));
+        let space = input
+            .space(frame)
+            .map(|space| space.map(|space| space.len()));
+        assert_eq!(space, Ok(Some(Input::MANY)));
+    }
+
+    #[test]
+    fn a_large_message_has_all_its_memory_or_waits_for_it() {
+        let frame = |head: &[u8]| Ok((!head.is_empty()).then_some(LARGE));
+        let budget = MemoryBudget::new(4 * LARGE);
+        let input = || {
+            let mut input =
+                Input::new(budget.reservation(vfs::peer::PeerKey::Inherited, Use::Request));
+            input.space(frame).expect("room").expect("memory")[0] = 7;
+            input.end = 1;
+            input
+        };
+        // Two are the client's share, and one goes beyond it.
+        let mut all = [input(), input(), input(), input()];
+        let had = all.each_mut().map(|input| {
+            let space = input.space(frame).expect("room");
+            space.map(|space| space.len())
+        });
+        let rest = Some(LARGE - 1);
+        assert_eq!(had, [rest, rest, rest, None]);
+        let [.., third, last] = &mut all;
+        (third.start, third.end) = (0, 0);
+        third.shrink();
+        assert!(last.space(frame).expect("room").is_some());
     }
 }

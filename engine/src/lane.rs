@@ -7,20 +7,23 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
 use vfs::copies::copied;
-use vfs::{Backing, Call, Patience, Peer};
+use vfs::{Backing, Call, Origin, Patience, Peer};
 use wire::{Answer, Malformed, Session, Voice};
 
 use crate::drive::Own;
 use crate::input::Held;
+use crate::memory::{MemoryBudget, Reservation, Use};
+use crate::owner::Owner;
 use crate::request::{Job, Ran, Request};
-use crate::server::{Member, Tuning};
+use crate::serve::serve;
+use crate::server::{Engine, Member, Tuning};
 use crate::share::Share;
-use crate::stats::{Stats, add};
+use crate::stats::{ConnectionRefusals, Stats, add};
 use crate::workers::Workers;
 
 /// What a lane's own thread and the workers share of it.
@@ -37,8 +40,9 @@ pub(crate) struct Lane {
     outstanding: AtomicUsize,
     /// How many bytes they are together.
     held: AtomicUsize,
-    /// Wakes the lane's own thread from [`Link::wait`].
-    pub(crate) bell: OwnedFd,
+    /// Wakes the lane's own thread from [`Link::wait`]: there only while something is in flight, as most connections are idle
+    /// and descriptors are short.
+    notifier: Mutex<Option<Arc<OwnedFd>>>,
     /// Whether that thread waits for requests to be answered.
     listens: AtomicBool,
     /// Whether nobody is there to take replies.
@@ -53,9 +57,31 @@ pub(crate) struct Lane {
 struct Output {
     backlog: Vec<u8>,
     sent: usize,
+    /// When the peer last took some of it, or when it began.
+    progress: Option<Instant>,
+    memory: Option<Reservation>,
 }
 
 impl Output {
+    /// Keeps `bytes` for later.
+    fn keep(&mut self, bytes: &[u8], memory: impl FnOnce() -> Reservation) {
+        copied(bytes.len());
+        if self.backlog.is_empty() {
+            self.progress = Some(Instant::now());
+        }
+        self.backlog.extend_from_slice(bytes);
+        let memory = self.memory.get_or_insert_with(memory);
+        memory.set(self.backlog.capacity());
+    }
+
+    /// How long the peer may take for more of it, of `timeout` at most.
+    fn patience(&self, timeout: Duration) -> Duration {
+        let waited = self
+            .progress
+            .map_or(Duration::ZERO, |since| since.elapsed());
+        timeout.saturating_sub(waited)
+    }
+
     fn is_clogged(&self) -> bool {
         self.backlog.len() - self.sent > Lane::BACKLOG
     }
@@ -94,10 +120,7 @@ impl Job for Message {
             return Ran::Answered;
         }
         let frame = Frame(bytes);
-        match lane
-            .session
-            .serve(&request.call, Patience::Full, &frame, out.begin())
-        {
+        match lane.serve(&request.call, Patience::Full, &frame, out) {
             Ok(Answer::Done) => {}
             Ok(Answer::Parked) => return Ran::Parked,
             Ok(Answer::WouldBlock) => lane.fail(&"a request would block where it may wait"),
@@ -129,6 +152,10 @@ impl Job for Message {
     fn peer(&self) -> Option<&Arc<Peer>> {
         Some(&self.lane.peer)
     }
+
+    fn owner(&self) -> Owner {
+        Owner::Client(self.lane.member.client())
+    }
 }
 
 struct Flight {
@@ -151,9 +178,10 @@ impl Lane {
         session: Box<dyn Session>,
         workers: Arc<Workers>,
         tuning: Tuning,
+        peer: Arc<Peer>,
         member: Member,
     ) -> io::Result<Arc<Lane>> {
-        let peer = Arc::new(Peer::new(link.peer_addr()));
+        link.set_timeouts(tuning.timeouts.tick(), tuning.timeouts.send)?;
         let lane = Arc::new(Lane {
             session,
             workers,
@@ -164,7 +192,7 @@ impl Lane {
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            notifier: Mutex::default(),
             listens: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             tuning,
@@ -173,6 +201,25 @@ impl Lane {
         let voice = LaneVoice(Arc::downgrade(&lane));
         lane.session.can_speak(Arc::new(voice));
         Ok(lane)
+    }
+
+    /// Answers `message`, or says why not; a panic of the source becomes an error.
+    pub(crate) fn serve(
+        &self,
+        call: &Call,
+        patience: Patience,
+        message: &Frame<'_>,
+        out: &mut Outbox,
+    ) -> Result<Answer, Malformed> {
+        let session = &*self.session;
+        serve(
+            session,
+            call,
+            patience,
+            message,
+            out.begin(),
+            self.link.peer(),
+        )
     }
 
     /// Errs if request `id` is in flight.
@@ -194,11 +241,13 @@ impl Lane {
         }
     }
 
-    /// Leaves a request to the workers.
-    pub(crate) fn offload(self: &Arc<Self>, id: u64, message: Held) {
+    /// Leaves a request to the workers. Errs if the system has no descriptor by which they can be waited for.
+    pub(crate) fn offload(self: &Arc<Self>, id: u64, message: Held) -> io::Result<()> {
+        self.notifier()?;
         add(&self.stats().offloaded, 1);
         let request = self.flights().begin(self, id, message);
         self.schedule(request);
+        Ok(())
     }
 
     /// If `target` is in flight: cancels it, and has `message` served after its reply.
@@ -213,7 +262,8 @@ impl Lane {
         if !flights.by_id.contains_key(&target) {
             return Ok(false);
         }
-        let follower = flights.begin(self, id, Held::copy(message));
+        let message = Held::copy(message, self.reservation(Use::Request));
+        let follower = flights.begin(self, id, message);
         let Some(flight) = flights.by_id.get_mut(&target) else {
             return Ok(false);
         };
@@ -228,6 +278,16 @@ impl Lane {
     /// The lane's own thread: until the client, or [`Link::end_input`], ends it, and everything in
     /// flight is answered.
     pub(crate) fn run(self: &Arc<Self>, stopping: &AtomicBool) {
+        // Here, because it may ask a directory service over the network.
+        if let Origin::Local { owner, .. } = self.peer.origin() {
+            self.peer.set_owner(transports::caller_of(owner));
+        }
+        if self.peer.is_nobody() {
+            tracing::info!(
+                peer = self.link.peer(),
+                "a local client's user is unknown: its requests act as nobody"
+            );
+        }
         if let Err(error) = Own::new(self).run() {
             self.lose(&error);
         }
@@ -271,10 +331,7 @@ impl Lane {
             for follower in self.land(&request) {
                 let frame = Frame(&follower.job.bytes);
                 if !self.is_gone()
-                    && self
-                        .session
-                        .serve(&follower.call, Patience::Full, &frame, out.begin())
-                        != Ok(Answer::Done)
+                    && self.serve(&follower.call, Patience::Full, &frame, out) != Ok(Answer::Done)
                 {
                     self.fail(&"a cancellation was not answered at once");
                 }
@@ -283,10 +340,17 @@ impl Lane {
         }
     }
 
-    /// Ends the connection because of an error.
+    /// Ends the connection because of what its client sent.
     pub(crate) fn fail(&self, error: &dyn Display) {
-        if !self.gone.swap(true, Ordering::SeqCst) {
-            tracing::warn!(peer = self.link.peer(), "connection closed: {error}");
+        self.end(ConnectionRefusals::PROTOCOL, error);
+    }
+
+    fn end(&self, reason: &'static str, error: &dyn Display) {
+        if !self.gone.swap(true, Ordering::SeqCst)
+            && let Some(suppressed) = self.engine().complain(self.member.client(), reason)
+        {
+            let peer = self.link.peer();
+            tracing::warn!(peer, suppressed, "connection closed: {error}");
         }
         self.leave();
     }
@@ -294,13 +358,11 @@ impl Lane {
     /// Ends the connection because its link did: a client that goes without taking its replies is
     /// nothing to warn of.
     pub(crate) fn lose(&self, error: &io::Error) {
-        if matches!(
-            error.kind(),
-            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
-        ) {
-            self.leave();
-        } else {
-            self.fail(error);
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => self.leave(),
+            ErrorKind::TimedOut => self.end(ConnectionRefusals::TIMEOUT, error),
+            ErrorKind::InvalidData | ErrorKind::UnexpectedEof => self.fail(error),
+            _ => self.end(ConnectionRefusals::SYSTEM, error),
         }
     }
 
@@ -346,7 +408,27 @@ impl Lane {
     }
 
     fn start(&self, flights: &mut Flights) {
-        flights.share.start(&self.workers, || !self.is_clogged());
+        let may = || !self.is_clogged() && (self.is_gone() || !self.is_overdrawn());
+        flights.share.start(&self.workers, may);
+    }
+
+    /// Begins requests that have waited for memory, if there is some by now.
+    pub(crate) fn start_waiting(&self) {
+        self.start(&mut self.flights());
+    }
+
+    /// Whether the replies to the client take more memory than it may have.
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        self.budget().is_overdrawn(self.member.client())
+    }
+
+    /// A reservation of nothing on the client's account.
+    pub(crate) fn reservation(&self, of: Use) -> Reservation {
+        self.budget().reservation(self.member.client(), of)
+    }
+
+    pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
+        self.engine().budget()
     }
 
     pub(crate) fn is_clogged(&self) -> bool {
@@ -380,8 +462,7 @@ impl Lane {
         }
         add(&self.stats().sent, bytes.len());
         if sent < bytes.len() {
-            copied(bytes.len() - sent);
-            output.backlog.extend_from_slice(&bytes[sent..]);
+            output.keep(&bytes[sent..], || self.reservation(Use::Reply));
             self.ring();
         }
         Ok(output.is_clogged())
@@ -454,7 +535,7 @@ impl Lane {
         }
         add(&self.stats().sent, message.len());
         if sent < message.len() {
-            output.backlog.extend_from_slice(&message[sent..]);
+            output.keep(&message[sent..], || self.reservation(Use::Reply));
             self.ring();
         }
         true
@@ -464,6 +545,7 @@ impl Lane {
         let mut output = self.output();
         let sent = self.link.send(&output.backlog[output.sent..], false)?;
         output.sent += sent;
+        output.progress = Some(Instant::now());
         if output.sent == output.backlog.len() {
             *output = Output::default();
         }
@@ -482,6 +564,8 @@ impl Lane {
     }
 
     pub(crate) fn await_until(&self, done: impl Fn(&Lane) -> bool) -> io::Result<()> {
+        // Before the first look: what is done behind it rings.
+        self.notifier()?;
         self.listens.store(true, Ordering::SeqCst);
         let result = loop {
             if self.is_gone() {
@@ -494,7 +578,7 @@ impl Lane {
                 read: false,
                 write: self.has_backlog(),
             };
-            match self.listen(interest) {
+            match self.listen(interest, None) {
                 Ok(ready) if ready.hung_up => break Err(ErrorKind::BrokenPipe.into()),
                 Ok(_) => {}
                 Err(error) => break Err(error),
@@ -506,37 +590,74 @@ impl Lane {
 
     /// Waits for the end of what is in flight, when the link is of no use any more.
     fn await_answers(&self) {
+        // It is there: something is in flight.
+        let Ok(notifier) = self.notifier() else {
+            return;
+        };
         self.listens.store(true, Ordering::SeqCst);
         while self.outstanding() > 0 {
             self.start(&mut self.flights());
             let mut fds = [rustix::event::PollFd::new(
-                &self.bell,
+                &*notifier,
                 rustix::event::PollFlags::IN,
             )];
             let _ = rustix::event::poll(&mut fds, None);
-            self.silence();
+            let _ = rustix::io::read(&*notifier, &mut [0; 8]);
         }
     }
 
-    /// Waits for the link or the bell, and sends what can be sent of the backlog.
-    pub(crate) fn listen(&self, interest: Interest) -> io::Result<Ready> {
-        let ready = self.link.wait(interest, self.bell.as_fd(), None)?;
+    /// Waits for the link or the notifier, and sends what can be sent of the backlog; for `time` at most. `TimedOut` if the
+    /// peer takes nothing of the backlog for too long.
+    pub(crate) fn listen(&self, interest: Interest, time: Option<Duration>) -> io::Result<Ready> {
+        let notifier = self.notifier()?;
+        let send = self.tuning.timeouts.send;
+        let (mut time, mut slow) = (time, false);
+        if interest.write {
+            let left = self.output().patience(send);
+            slow = left.is_zero();
+            time = Some(time.map_or(left, |time| time.min(left)));
+        }
+        let ready = self.link.wait(interest, notifier.as_fd(), time)?;
         if ready.woken {
-            self.silence();
+            let _ = rustix::io::read(&*notifier, &mut [0; 8]);
         }
         if ready.write {
             self.send_backlog()?;
+        } else if slow {
+            return Err(timed_out("the client does not take its replies"));
         }
         Ok(ready)
     }
 
     fn ring(&self) {
-        // Fails only when it has been rung more often than it can count.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let notifier = self.notifier.lock().expect("no panic holds it").clone();
+        if let Some(notifier) = notifier {
+            // Fails only when it has been rung more often than it can count.
+            let _ = rustix::io::write(&*notifier, &1u64.to_ne_bytes());
+        }
     }
 
-    fn silence(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    /// What wakes the lane's own thread, from now on.
+    pub(crate) fn notifier(&self) -> io::Result<Arc<OwnedFd>> {
+        let mut notifier = self.notifier.lock().expect("no panic holds it");
+        if let Some(notifier) = &*notifier {
+            return Ok(notifier.clone());
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let made = Arc::new(eventfd(0, flags)?);
+        *notifier = Some(made.clone());
+        Ok(made)
+    }
+
+    /// Gives back what an idle connection does not need; from the lane's own thread, with nothing in flight.
+    pub(crate) fn rest(&self) {
+        if self.outstanding() == 0 && !self.has_backlog() {
+            *self.notifier.lock().expect("no panic holds it") = None;
+        }
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        self.member.engine()
     }
 
     pub(crate) fn stats(&self) -> &Stats {
@@ -585,6 +706,10 @@ impl Flights {
         self.by_id.insert(id, flight);
         request
     }
+}
+
+pub(crate) fn timed_out(why: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, why)
 }
 
 pub(crate) fn invalid(malformed: Malformed) -> io::Error {

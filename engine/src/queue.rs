@@ -18,8 +18,10 @@ use vfs::{Call, Patience};
 use wire::{Answer, Facts, Role, Session, Vocabulary};
 
 use crate::look::{Seen, seen};
+use crate::owner::Owner;
 use crate::pace::Pace;
 use crate::request::{Job, Ran, Request, Run, named};
+use crate::serve::serve;
 use crate::server::Engine;
 use crate::share::Share;
 use crate::stats::{Account, Stats, add};
@@ -52,6 +54,8 @@ impl Driven {
 pub struct Queues {
     engine: Arc<Engine>,
     session: Arc<dyn Session>,
+    /// Whose share of the workers its requests take.
+    owner: Owner,
     lanes: Mutex<Vec<Weak<QueueLane>>>,
 }
 
@@ -61,6 +65,7 @@ impl Engine {
         Arc::new(Queues {
             engine: self.clone(),
             session,
+            owner: self.next_device(),
             lanes: Mutex::default(),
         })
     }
@@ -219,6 +224,10 @@ impl Run for QueueLane {
     }
 
     fn wake(self: Arc<Self>) {}
+
+    fn owner(&self) -> Owner {
+        self.queues.owner
+    }
 }
 
 impl Seen for QueueLane {
@@ -290,6 +299,10 @@ impl Job for Queued {
 
     fn stats(&self) -> &Stats {
         &self.lane.stats
+    }
+
+    fn owner(&self) -> Owner {
+        self.lane.queues.owner
     }
 }
 
@@ -484,7 +497,8 @@ impl QueueLane {
 
     fn serve(&self, call: &Call, patience: Patience, exchange: &mut dyn Exchange) -> Answer {
         let (message, out) = exchange.split();
-        match self.queues.session.serve(call, patience, message, out) {
+        let session = &*self.queues.session;
+        match serve(session, call, patience, message, out, self.ring.name()) {
             Ok(answer) => answer,
             Err(malformed) => {
                 tracing::debug!(queue = self.ring.name(), "no answer: {malformed}");

@@ -10,6 +10,7 @@ use tracing::{Level, Span, enabled};
 use transports::Outbox;
 use vfs::{Call, Peer};
 
+use crate::owner::Owner;
 use crate::stats::Stats;
 use crate::workers::Workers;
 
@@ -46,6 +47,9 @@ pub(crate) trait Job: Send + Sync + Sized + 'static {
     /// The figures of its lane.
     fn stats(&self) -> &Stats;
 
+    /// Whose share of the workers it takes.
+    fn owner(&self) -> Owner;
+
     /// Who asked for it, if that came over a connection.
     fn peer(&self) -> Option<&Arc<Peer>> {
         None
@@ -66,6 +70,9 @@ pub(crate) trait Run: Send + Sync {
 
     /// Has it run again if it is parked, or about to be.
     fn wake(self: Arc<Self>);
+
+    /// Whose share of the workers it takes.
+    fn owner(&self) -> Owner;
 }
 
 /// Waits for a worker, or for its lane to give it one.
@@ -158,6 +165,10 @@ impl<J: Job> Run for Request<J> {
             J::schedule(self);
         }
     }
+
+    fn owner(&self) -> Owner {
+        self.job.owner()
+    }
 }
 
 /// Whoever keeps a waker keeps no request.
@@ -209,6 +220,10 @@ mod tests {
 
         fn stats(&self) -> &Stats {
             &self.stats
+        }
+
+        fn owner(&self) -> Owner {
+            Owner::Device(0)
         }
     }
 

@@ -1,17 +1,24 @@
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Link, Listener, Poller, StreamLink};
-use wire::{Session, Vocabulary};
+use vfs::peer::{PeerKey, Refusals};
+use vfs::{LogLimit, Origin, Peer, Trust};
+use wire::Session;
 
 use crate::lane::Lane;
 use crate::look::seen;
-use crate::stats::{Account, Snapshot, Tally};
+use crate::memory::{MemoryBudget, Minimum};
+use crate::owner::Owner;
+use crate::stats::{Account, ConnectionRefusals, Snapshot, Tally};
+use crate::timeouts::Timeouts;
 use crate::watch::Watch;
 use crate::workers::Workers;
 
@@ -41,6 +48,13 @@ pub struct Tuning {
     pub workers: usize,
     /// How many connections there may be; more are closed at once.
     pub connections: usize,
+    /// How many of them one client may have: a user of this host, a guest, or an address. If none is given, half of what
+    /// other clients leave of [`Tuning::connections`], so that the next client finds a place.
+    pub connections_per_client: Option<usize>,
+    /// When a connection that makes no progress is closed.
+    pub timeouts: Timeouts,
+    /// How many bytes of memory the messages of all clients may take together: see [`MemoryBudget`].
+    pub memory: usize,
     /// Whether requests are counted by what they are and how long they take ([`Engine::look`]).
     pub counts: bool,
     /// How long requests in flight get when the engine stops, before they are cancelled.
@@ -58,6 +72,9 @@ impl Default for Tuning {
             zerocopy: true,
             workers: (processors * 4).clamp(16, 128),
             connections: 4096,
+            connections_per_client: None,
+            timeouts: Timeouts::default(),
+            memory: 1 << 30,
             counts: false,
             grace: Duration::from_secs(5),
         }
@@ -70,17 +87,28 @@ pub struct Engine {
     watch: Arc<Watch>,
     tally: Arc<Tally>,
     tuning: Tuning,
+    trust: Trust,
+    refusals: Arc<Refusals>,
     /// Readable once the engine stops.
     stop: OwnedFd,
     stopping: AtomicBool,
     alive: Mutex<Alive>,
     changed: Condvar,
+    /// Listeners that ended though the engine was not stopped.
+    lost: Mutex<Vec<String>>,
+    connection_refusals: ConnectionRefusals,
+    budget: Arc<MemoryBudget>,
+    /// Limits the lines about clients that are refused or whose connections are closed.
+    complaints: LogLimit<(PeerKey, &'static str)>,
+    devices: AtomicU64,
 }
 
 #[derive(Default)]
 struct Alive {
     listeners: usize,
     members: HashMap<u64, Weak<Lane>>,
+    /// How many of them each client has.
+    by_client: HashMap<PeerKey, usize>,
     next: u64,
 }
 
@@ -90,16 +118,28 @@ impl Engine {
 
     /// An engine without anything to do yet. Errs if there can be no thread for what would block.
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
-        let workers = Workers::new(tuning.workers)?;
+        Engine::trusting(tuning, Trust::default())
+    }
+
+    /// The same, where the processes of these local users may act as any user.
+    pub fn trusting(tuning: Tuning, trust: Trust) -> io::Result<Arc<Engine>> {
+        let workers = Workers::new(tuning.workers, Workers::STUCK)?;
         Ok(Arc::new(Engine {
             watch: Watch::new(&workers)?,
             workers,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             tally: Tally::new(tuning.counts),
             tuning,
+            trust,
+            refusals: Arc::default(),
             stopping: AtomicBool::new(false),
             alive: Mutex::default(),
             changed: Condvar::new(),
+            lost: Mutex::default(),
+            connection_refusals: ConnectionRefusals::default(),
+            budget: MemoryBudget::new(tuning.memory),
+            complaints: LogLimit::new(),
+            devices: AtomicU64::new(0),
         }))
     }
 
@@ -119,27 +159,95 @@ impl Engine {
         self: &Arc<Self>,
         listen: impl FnOnce(BorrowedFd<'_>) + Send + 'static,
     ) -> io::Result<()> {
-        self.alive().listeners += 1;
-        let engine = self.clone();
-        let spawned = std::thread::Builder::new()
+        let hosted = Hosted::new(self);
+        std::thread::Builder::new()
             .name("barge-accept".into())
-            .spawn(move || {
-                listen(engine.stop.as_fd());
-                engine.alive().listeners -= 1;
-                engine.changed.notify_all();
-            });
-        if spawned.is_err() {
-            self.alive().listeners -= 1;
-        }
-        spawned.map(drop)
+            .spawn(move || listen(hosted.engine.stop.as_fd()))
+            .map(drop)
     }
 
-    /// Serves the client at the other end of `link`.
+    /// Logs that the listener `name` has ended because of `error`, and lists it in [`Engine::lost`].
+    pub fn lose_listener(&self, name: &dyn Display, error: &dyn Display) {
+        tracing::error!("no longer listening at {name}: {error}");
+        self.lost().push(name.to_string());
+    }
+
+    /// The listeners that have ended by themselves: clients cannot connect there any more.
+    pub fn lost_listeners(&self) -> Vec<String> {
+        self.lost().clone()
+    }
+
+    /// The connections that were refused or closed, by reason.
+    pub fn connection_refusals(&self) -> Vec<(&'static str, u64)> {
+        self.connection_refusals.all()
+    }
+
+    /// Counts a connection that was refused or closed for `reason`. If a line about it may be logged, returns the number
+    /// of those that were left out before it.
+    pub(crate) fn complain(&self, client: PeerKey, reason: &'static str) -> Option<Option<u64>> {
+        self.connection_refusals.count(reason);
+        self.complaints.permit((client, reason))
+    }
+
+    /// The peer of a connection or datagram from `origin`.
+    pub(crate) fn peer(&self, origin: Origin) -> Peer {
+        let server = rustix::process::geteuid().as_raw();
+        Peer::new(origin, &self.trust, server).counting(self.refusals.clone())
+    }
+
+    /// The memory of clients.
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
+    }
+
+    pub(crate) fn next_device(&self) -> Owner {
+        Owner::Device(self.devices.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Serves the client at the other end of `link`. Errs if there is no room for it.
     pub fn connect(self: &Arc<Self>, link: Box<dyn Link>, service: &dyn Service) -> io::Result<()> {
+        let peer = Arc::new(self.peer(link.origin()));
+        let client = peer.key();
+        let place = match self.admit(client) {
+            Ok(place) => place,
+            Err((reason, error)) => {
+                return Err(self.refuse(client, reason, error));
+            }
+        };
+        self.start(link, service, peer, place)
+            .map_err(|error| self.refuse(client, ConnectionRefusals::SYSTEM, error))
+    }
+
+    /// Counts a refusal, and logs it unless it is one of many.
+    fn refuse(&self, client: PeerKey, reason: &'static str, error: io::Error) -> io::Error {
+        if let Some(suppressed) = self.complain(client, reason) {
+            tracing::warn!(%client, suppressed, "connection refused: {error}");
+        }
+        error
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        link: Box<dyn Link>,
+        service: &dyn Service,
+        peer: Arc<Peer>,
+        place: Place,
+    ) -> io::Result<()> {
         let session = service.session();
-        let member = self.admit(session.vocabulary())?;
+        let member = Member {
+            id: place.id,
+            stats: self.tally.open(session.vocabulary()),
+            place,
+        };
         let id = member.id;
-        let lane = Lane::new(link, session, self.workers.clone(), self.tuning, member)?;
+        let lane = Lane::new(
+            link,
+            session,
+            self.workers.clone(),
+            self.tuning,
+            peer,
+            member,
+        )?;
         lane.stats().shown_by(seen(&lane));
         self.alive().members.insert(id, Arc::downgrade(&lane));
         tracing::debug!(connection = id, peer = lane.link.peer(), "connected");
@@ -205,21 +313,42 @@ impl Engine {
         (self.alive().members.len(), self.tally.sum())
     }
 
-    fn admit(self: &Arc<Self>, words: &'static Vocabulary) -> io::Result<Member> {
+    /// The number of clients that exports refused, by reason.
+    pub fn refusals(&self) -> &Arc<Refusals> {
+        &self.refusals
+    }
+
+    fn admit(self: &Arc<Self>, client: PeerKey) -> Result<Place, (&'static str, io::Error)> {
         let most = self.tuning.connections;
         let mut alive = self.alive();
-        if alive.members.len() >= most {
-            return Err(io::Error::other(format!(
-                "there are {most} connections already"
-            )));
+        let all = alive.members.len();
+        if all >= most {
+            let error = format!("there are {most} connections already");
+            return Err((ConnectionRefusals::CONNECTIONS, io::Error::other(error)));
         }
+        let own = alive.by_client.get(&client).copied().unwrap_or(0);
+        let limit = self.tuning.connections_per_client;
+        let limit = limit.unwrap_or_else(|| (most - (all - own)).div_ceil(2));
+        if own >= limit {
+            let error = format!("the client has {own} connections already");
+            return Err((
+                ConnectionRefusals::CLIENT_CONNECTIONS,
+                io::Error::other(error),
+            ));
+        }
+        let Some(minimum) = self.budget.connect() else {
+            let error = "there is no memory for more connections";
+            return Err((ConnectionRefusals::MEMORY, io::Error::other(error)));
+        };
         alive.next += 1;
         let id = alive.next;
         alive.members.insert(id, Weak::new());
-        Ok(Member {
+        *alive.by_client.entry(client).or_default() += 1;
+        Ok(Place {
             engine: self.clone(),
             id,
-            stats: self.tally.open(words),
+            client,
+            _minimum: minimum,
         })
     }
 
@@ -227,16 +356,11 @@ impl Engine {
         loop {
             match listener.accept(self.stop.as_fd()) {
                 Ok(Some(link)) => {
-                    let peer = link.peer().to_owned();
-                    if let Err(error) = self.connect(service.link(link), service) {
-                        tracing::warn!(peer, "connection refused: {error}");
-                    }
+                    // A refusal is logged and counted there.
+                    let _ = self.connect(service.link(link), service);
                 }
                 Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(addr = %listener.addr(), "no longer listening: {error}");
-                    return;
-                }
+                Err(error) => return self.lose_listener(listener.addr(), &error),
             }
         }
     }
@@ -257,6 +381,14 @@ impl Engine {
         &self.tuning
     }
 
+    pub(crate) fn stop_fd(&self) -> BorrowedFd<'_> {
+        self.stop.as_fd()
+    }
+
+    fn lost(&self) -> MutexGuard<'_, Vec<String>> {
+        self.lost.lock().expect("no panic holds it")
+    }
+
     fn alive(&self) -> MutexGuard<'_, Alive> {
         self.alive.lock().expect("no panic holds it")
     }
@@ -274,11 +406,69 @@ impl Alive {
     }
 }
 
-/// A connection's place among those alive; dropped last of all that a connection has.
-pub(crate) struct Member {
+/// A thread that listens.
+struct Hosted {
     engine: Arc<Engine>,
+}
+
+impl Hosted {
+    fn new(engine: &Arc<Engine>) -> Hosted {
+        engine.alive().listeners += 1;
+        Hosted {
+            engine: engine.clone(),
+        }
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.engine
+                .lose_listener(&"one of the addresses", &"its thread has panicked");
+        }
+        self.engine.alive().listeners -= 1;
+        self.engine.changed.notify_all();
+    }
+}
+
+/// A connection's place among those alive.
+struct Place {
+    engine: Arc<Engine>,
+    id: u64,
+    client: PeerKey,
+    _minimum: Minimum,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut alive = self.engine.alive();
+        alive.members.remove(&self.id);
+        if let Entry::Occupied(mut own) = alive.by_client.entry(self.client) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
+        drop(alive);
+        self.engine.changed.notify_all();
+    }
+}
+
+/// A connection among those alive; dropped last of all that a connection has.
+pub(crate) struct Member {
     pub(crate) id: u64,
     pub(crate) stats: Account,
+    place: Place,
+}
+
+impl Member {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.place.engine
+    }
+
+    pub(crate) fn client(&self) -> PeerKey {
+        self.place.client
+    }
 }
 
 impl Drop for Member {
@@ -293,7 +483,5 @@ impl Drop for Member {
             sent = done.sent,
             "disconnected"
         );
-        self.engine.alive().members.remove(&self.id);
-        self.engine.changed.notify_all();
     }
 }

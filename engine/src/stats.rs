@@ -28,6 +28,48 @@ pub struct Stats {
     seen: OnceLock<Weak<dyn Seen>>,
 }
 
+/// Connections that were refused or closed by the engine, by reason.
+#[derive(Default)]
+pub struct ConnectionRefusals([AtomicU64; ConnectionRefusals::REASONS.len()]);
+
+impl ConnectionRefusals {
+    /// There were as many connections as there may be.
+    pub const CONNECTIONS: &str = "connections";
+    /// The client had as many connections as it may have.
+    pub const CLIENT_CONNECTIONS: &str = "client-connections";
+    /// The memory for connections was used up.
+    pub const MEMORY: &str = "memory";
+    /// The system had no thread, descriptor or memory for it, or lost it.
+    pub const SYSTEM: &str = "system";
+    /// A deadline has passed: see [`crate::Timeouts`].
+    pub const TIMEOUT: &str = "timeout";
+    /// The client sent what is no message, or broke its protocol.
+    pub const PROTOCOL: &str = "protocol";
+
+    /// All reasons.
+    pub const REASONS: [&str; 6] = [
+        ConnectionRefusals::CONNECTIONS,
+        ConnectionRefusals::CLIENT_CONNECTIONS,
+        ConnectionRefusals::MEMORY,
+        ConnectionRefusals::SYSTEM,
+        ConnectionRefusals::TIMEOUT,
+        ConnectionRefusals::PROTOCOL,
+    ];
+
+    pub(crate) fn count(&self, reason: &str) {
+        let all = ConnectionRefusals::REASONS.iter().zip(&self.0);
+        for (_, count) in all.filter(|(name, _)| **name == reason) {
+            add(count, 1);
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
+        let all = ConnectionRefusals::REASONS.into_iter().zip(&self.0);
+        all.map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
+            .collect()
+    }
+}
+
 /// [`Stats`] at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {

@@ -1,36 +1,81 @@
 //! Threads for what would block, shared by all lanes.
 //!
 //! The pool grows while there is more to do than idle threads, up to its bound, and shrinks when there is
-//! nothing. One thread always stays, or requests would wait for ever when no other can be had. No lane has
-//! more than half of the pool at once: a client whose requests all hang leaves the others theirs.
+//! nothing. One thread always stays, or requests would wait for ever when no other can be had.
+//!
+//! Clients take turns, and none has more than three quarters of what others leave, so that the next one finds a
+//! worker. A request that takes longer than [`Workers::STUCK`] waits for something that may never come (a mount of
+//! another file system that does not answer): it counts no longer, and another thread takes its place, for each
+//! client as many times as the pool is large. So requests that hang hold up nobody but their own client.
+//!
+//! A worker survives a panic of what it runs.
+//!
+//! Lock order: the queue alone; requests are run, woken and dropped without it.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use transports::Outbox;
 
+use crate::owner::Owner;
 use crate::request::Run;
 
 pub(crate) struct Workers {
     queue: Mutex<Queue>,
     work: Condvar,
+    /// For the thread that looks for stuck requests.
+    supervision: Condvar,
     max: usize,
+    stuck_after: Duration,
 }
 
 #[derive(Default)]
 struct Queue {
-    ready: VecDeque<Arc<dyn Run>>,
+    ready: Ready,
+    running: Vec<Running>,
+    /// The number of the request that is run next.
+    next: u64,
+    owners: HashMap<Owner, Counts>,
     timers: BinaryHeap<Reverse<Timer>>,
     threads: usize,
     /// How many of them wait for work, those included that are about to start.
     idle: usize,
+    /// How many of them run requests that are stuck.
+    stuck: usize,
+    /// Whether a thread looks for stuck requests.
+    supervised: bool,
     /// Whether it was told that no more could be had.
     told: bool,
     /// Whether nobody has work for any.
     closed: bool,
+}
+
+/// Requests that wait for a worker, by their owners, who take turns.
+#[derive(Default)]
+struct Ready {
+    by_owner: HashMap<Owner, VecDeque<Arc<dyn Run>>>,
+    turns: VecDeque<Owner>,
+    len: usize,
+}
+
+/// A request that a worker runs.
+struct Running {
+    number: u64,
+    owner: Owner,
+    since: Instant,
+    stuck: bool,
+}
+
+/// How many workers an owner's requests have.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    active: usize,
+    stuck: usize,
 }
 
 struct Timer {
@@ -42,11 +87,19 @@ impl Workers {
     /// How long a worker waits for work before it ends.
     const IDLE: Duration = Duration::from_secs(10);
 
-    pub(crate) fn new(max: usize) -> io::Result<Arc<Workers>> {
+    /// How long a request may take before its worker is replaced: longer than disks and networks that work.
+    pub(crate) const STUCK: Duration = Duration::from_secs(1);
+
+    /// The most threads whose requests are stuck: each costs some pages of stack.
+    const MOST_STUCK: usize = 512;
+
+    pub(crate) fn new(max: usize, stuck_after: Duration) -> io::Result<Arc<Workers>> {
         let workers = Arc::new(Workers {
             queue: Mutex::default(),
             work: Condvar::new(),
+            supervision: Condvar::new(),
             max: max.max(2),
+            stuck_after,
         });
         workers.hire(&mut workers.queue())?;
         Ok(workers)
@@ -57,10 +110,10 @@ impl Workers {
         self.max / 2
     }
 
-    /// Has `request` run.
+    /// Runs `request` on a worker as soon as its owner's share allows.
     pub(crate) fn run(self: &Arc<Self>, request: Arc<dyn Run>) {
         let mut queue = self.queue();
-        queue.ready.push_back(request);
+        queue.ready.push(request);
         self.staff(&mut queue);
     }
 
@@ -79,16 +132,20 @@ impl Workers {
     pub(crate) fn close(&self) {
         self.queue().closed = true;
         self.work.notify_all();
+        self.supervision.notify_all();
     }
 
-    /// Sees to it that there is somebody for each request, and to watch the time.
+    /// Sees to it that there is somebody for each request that may run, and to watch the time.
     fn staff(self: &Arc<Self>, queue: &mut Queue) {
         if queue.idle > 0 {
             self.work.notify_one();
         }
-        let wanted = queue.ready.len() + usize::from(!queue.timers.is_empty());
-        if wanted <= queue.idle || queue.threads >= self.max {
+        let wanted = queue.ready.len + usize::from(!queue.timers.is_empty());
+        if wanted <= queue.idle {
             return;
+        }
+        if queue.threads - queue.stuck >= self.max {
+            return self.supervise(queue);
         }
         match self.hire(queue) {
             Err(error) if !std::mem::replace(&mut queue.told, true) => {
@@ -109,17 +166,60 @@ impl Workers {
         Ok(())
     }
 
-    fn work(self: Arc<Self>) {
-        self.queue().idle -= 1;
-        let mut out = Outbox::default();
-        while let Some(request) = self.next() {
-            request.run(&mut out);
-            out.clear();
+    /// Starts the thread that looks for stuck requests, as there are requests that no worker may run.
+    fn supervise(self: &Arc<Self>, queue: &mut Queue) {
+        if queue.supervised || queue.ready.len == 0 || queue.closed {
+            return;
+        }
+        let workers = self.clone();
+        let spawned = std::thread::Builder::new()
+            .name("barge-pool".into())
+            .spawn(move || workers.look_for_stuck());
+        match spawned {
+            Ok(_) => queue.supervised = true,
+            Err(error) => tracing::debug!("nobody looks for stuck requests: {error}"),
         }
     }
 
-    fn next(self: &Arc<Self>) -> Option<Arc<dyn Run>> {
+    /// As long as requests wait: replaces workers whose requests are stuck.
+    fn look_for_stuck(self: &Arc<Self>) {
         let mut queue = self.queue();
+        while queue.ready.len > 0 && !queue.closed {
+            let now = Instant::now();
+            let next = queue.mark_stuck(now, self.stuck_after, self.max);
+            self.staff(&mut queue);
+            let rest = next.map_or(self.stuck_after, |due| due - now);
+            queue = self
+                .supervision
+                .wait_timeout(queue, rest)
+                .expect("no panic holds it")
+                .0;
+        }
+        queue.supervised = false;
+    }
+
+    fn work(self: Arc<Self>) {
+        self.queue().idle -= 1;
+        let mut out = Outbox::default();
+        let mut done = None;
+        while let Some((number, request)) = self.next(done.take()) {
+            let run = AssertUnwindSafe(|| request.run(&mut out));
+            if catch_unwind(run).is_err() {
+                // What it says itself has gone to the standard error.
+                tracing::error!("a worker has panicked and goes on");
+                out = Outbox::default();
+            }
+            out.clear();
+            done = Some(number);
+        }
+    }
+
+    /// The next request for the calling worker, which has run the request `done` before.
+    fn next(self: &Arc<Self>, done: Option<u64>) -> Option<(u64, Arc<dyn Run>)> {
+        let mut queue = self.queue();
+        if let Some(done) = done {
+            queue.end(done);
+        }
         let mut needless = false;
         loop {
             let now = Instant::now();
@@ -130,16 +230,19 @@ impl Workers {
                     queue = self.queue();
                 }
             }
-            if let Some(request) = queue.ready.pop_front() {
-                if !queue.timers.is_empty() {
+            if let Some(next) = queue.begin(now, self.max) {
+                if !queue.timers.is_empty() || queue.ready.len > 0 {
                     self.staff(&mut queue);
                 }
-                return Some(request);
+                return Some(next);
             }
-            if needless || queue.closed {
+            let spare = queue.threads - queue.stuck > self.max;
+            if needless || queue.closed || spare {
                 queue.threads -= 1;
                 return None;
             }
+            // Nothing that waits may run: perhaps because of what is stuck.
+            self.supervise(&mut queue);
             let rest = match queue.timers.peek() {
                 Some(Reverse(timer)) => timer.due - now,
                 None if queue.threads > 1 => Workers::IDLE,
@@ -158,6 +261,104 @@ impl Workers {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect("no panic holds it")
+    }
+}
+
+impl Queue {
+    /// The next request that may run, which is running from now on.
+    fn begin(&mut self, now: Instant, max: usize) -> Option<(u64, Arc<dyn Run>)> {
+        let active = self.running.len() - self.stuck;
+        let owners = &self.owners;
+        let may = |owner: &Owner| {
+            let own = owners.get(owner).copied().unwrap_or_default();
+            let left = max - (active - own.active).min(max);
+            own.active < (left * 3 / 4).max(1) && own.stuck < max
+        };
+        if active >= max {
+            return None;
+        }
+        let (owner, request) = self.ready.pop(may)?;
+        self.owners.entry(owner).or_default().active += 1;
+        let number = self.next;
+        self.next += 1;
+        self.running.push(Running {
+            number,
+            owner,
+            since: now,
+            stuck: false,
+        });
+        Some((number, request))
+    }
+
+    /// The request `number` runs no longer.
+    fn end(&mut self, number: u64) {
+        let is_it = |running: &Running| running.number == number;
+        let Some(at) = self.running.iter().position(is_it) else {
+            return;
+        };
+        let Running { owner, stuck, .. } = self.running.swap_remove(at);
+        self.stuck -= usize::from(stuck);
+        if let Entry::Occupied(mut counts) = self.owners.entry(owner) {
+            let left = counts.get_mut();
+            match stuck {
+                true => left.stuck -= 1,
+                false => left.active -= 1,
+            }
+            if left.active + left.stuck == 0 {
+                counts.remove();
+            }
+        }
+    }
+
+    /// Counts as stuck what has run for `after` at `now`, within the bounds of the pool and of each owner. Returns
+    /// when the next is due, if one is.
+    fn mark_stuck(&mut self, now: Instant, after: Duration, max: usize) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for running in self.running.iter_mut().filter(|running| !running.stuck) {
+            let due = running.since + after;
+            if due > now {
+                next = Some(next.map_or(due, |next| next.min(due)));
+                continue;
+            }
+            let counts = self.owners.entry(running.owner).or_default();
+            if self.stuck < Workers::MOST_STUCK && counts.stuck < max {
+                running.stuck = true;
+                self.stuck += 1;
+                counts.active -= 1;
+                counts.stuck += 1;
+            }
+        }
+        next
+    }
+}
+
+impl Ready {
+    fn push(&mut self, request: Arc<dyn Run>) {
+        let owner = request.owner();
+        self.len += 1;
+        match self.by_owner.entry(owner) {
+            Entry::Occupied(mut waiting) => waiting.get_mut().push_back(request),
+            Entry::Vacant(none) => {
+                none.insert([request].into());
+                self.turns.push_back(owner);
+            }
+        }
+    }
+
+    /// The first request of the next owner that `may` have one run.
+    fn pop(&mut self, may: impl Fn(&Owner) -> bool) -> Option<(Owner, Arc<dyn Run>)> {
+        let at = self.turns.iter().position(may)?;
+        let owner = self.turns.remove(at)?;
+        let Entry::Occupied(mut waiting) = self.by_owner.entry(owner) else {
+            return None;
+        };
+        let request = waiting.get_mut().pop_front()?;
+        self.len -= 1;
+        match waiting.get().is_empty() {
+            true => drop(waiting.remove()),
+            false => self.turns.push_back(owner),
+        }
+        Some((owner, request))
     }
 }
 
@@ -207,8 +408,12 @@ mod tests {
             }
 
             fn wake(self: Arc<Self>) {}
+
+            fn owner(&self) -> Owner {
+                Owner::Device(0)
+            }
         }
-        let workers = Workers::new(2).expect("a thread");
+        let workers = Workers::new(2, Workers::STUCK).expect("a thread");
         let (done, all) = std::sync::mpsc::channel();
         for _ in 0..10 {
             workers.run(Arc::new(Done(done.clone())));
@@ -219,5 +424,125 @@ mod tests {
         while workers.queue().threads > 0 {
             std::thread::yield_now();
         }
+    }
+    /// A request of `owner` that waits until its end of a channel is dropped, having said that it runs.
+    struct Hangs {
+        owner: Owner,
+        runs: std::sync::mpsc::Sender<Owner>,
+        until: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
+    }
+
+    impl Run for Hangs {
+        fn run(self: Arc<Self>, _: &mut Outbox) {
+            self.runs.send(self.owner).expect("awaited");
+            let mut open = true;
+            while open {
+                let ended = self.until.lock().expect("no panic").try_recv();
+                open = ended != Err(std::sync::mpsc::TryRecvError::Disconnected);
+                std::thread::yield_now();
+            }
+        }
+
+        fn wake(self: Arc<Self>) {}
+
+        fn owner(&self) -> Owner {
+            self.owner
+        }
+    }
+
+    #[test]
+    fn owners_whose_requests_hang_leave_workers_to_others_each_time() {
+        let workers = Workers::new(8, Duration::from_millis(1)).expect("a thread");
+        let (runs, all) = std::sync::mpsc::channel();
+        let (end, until) = std::sync::mpsc::channel::<()>();
+        let until = Arc::new(Mutex::new(until));
+        let hang = |owner| {
+            workers.run(Arc::new(Hangs {
+                owner: Owner::Device(owner),
+                runs: runs.clone(),
+                until: until.clone(),
+            }));
+        };
+        // Each has far more than the pool is large; the next one gets its turn all the same.
+        for owner in 0..5 {
+            (0..100).for_each(|_| hang(owner));
+            let started = all.iter().find(|started| *started == Owner::Device(owner));
+            assert!(started.is_some());
+        }
+        {
+            let queue = workers.queue();
+            assert!(queue.owners.values().all(|own| own.stuck <= workers.max));
+            assert!(queue.threads <= workers.max + queue.stuck + 1);
+        }
+        drop(end);
+        while workers.queue().ready.len > 0 || !workers.queue().running.is_empty() {
+            all.try_iter().for_each(drop);
+            std::thread::yield_now();
+        }
+        assert!(workers.queue().owners.is_empty());
+        workers.close();
+    }
+
+    #[test]
+    fn one_owner_leaves_a_quarter_of_the_pool_and_of_what_is_left() {
+        let mut queue = Queue::default();
+        let (runs, _all) = std::sync::mpsc::channel();
+        let (_end, until) = std::sync::mpsc::channel::<()>();
+        let until = Arc::new(Mutex::new(until));
+        for owner in [0, 1, 2].map(Owner::Device) {
+            for _ in 0..16 {
+                let (runs, until) = (runs.clone(), until.clone());
+                queue.ready.push(Arc::new(Hangs { owner, runs, until }));
+            }
+        }
+        // In turns: nobody has more than the others, and a fourth would find two.
+        let (now, mut begun) = (Instant::now(), 0);
+        while queue.begin(now, 16).is_some() {
+            begun += 1;
+        }
+        let active = |owner| {
+            queue
+                .owners
+                .get(&Owner::Device(owner))
+                .map_or(0, |own| own.active)
+        };
+        assert_eq!((begun, [0, 1, 2].map(active)), (14, [5, 5, 4]));
+        // Alone: three quarters.
+        let mut queue = Queue::default();
+        for _ in 0..16 {
+            let (runs, until) = (runs.clone(), until.clone());
+            let owner = Owner::Device(0);
+            queue.ready.push(Arc::new(Hangs { owner, runs, until }));
+        }
+        let begun = std::iter::from_fn(|| queue.begin(now, 16)).count();
+        assert_eq!(begun, 12);
+    }
+
+    #[test]
+    fn a_worker_that_panics_goes_on() {
+        struct Panics(std::sync::mpsc::Sender<()>);
+        impl Run for Panics {
+            fn run(self: Arc<Self>, _: &mut Outbox) {
+                self.0.send(()).expect("awaited");
+                panic!("as a test wants it");
+            }
+
+            fn wake(self: Arc<Self>) {}
+
+            fn owner(&self) -> Owner {
+                Owner::Device(0)
+            }
+        }
+        let workers = Workers::new(2, Workers::STUCK).expect("a thread");
+        let (run, runs) = std::sync::mpsc::channel();
+        for _ in 0..10 {
+            workers.run(Arc::new(Panics(run.clone())));
+        }
+        assert_eq!(runs.iter().take(10).count(), 10);
+        while !workers.queue().running.is_empty() {
+            std::thread::yield_now();
+        }
+        assert!((1..=2).contains(&workers.queue().threads));
+        workers.close();
     }
 }

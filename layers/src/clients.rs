@@ -5,13 +5,18 @@
 //! everything, also by a handle or a file that somebody else was given. Which entry that is is found once for each
 //! connection. What this program does of its own, and a guest by its queues, has no connection and is let through.
 //!
+//! `secure`, the default as in exports(5), asks clients of other hosts for a port below 1024,
+//! whatever they speak. It does not count for processes of this host, whose users the kernel names,
+//! nor for guests.
+//!
 //! What it lacks on purpose: host names and netgroups, which somebody else can make up.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use vfs::{Caller, Capabilities, Cx, Errno, Node, Result, SetAttr};
+use vfs::peer::Refusal;
+use vfs::{Caller, Capabilities, Cx, Errno, Node, Origin, Peer, Result, SetAttr};
 
 use crate::squash::Whom;
 use crate::{Layer, Opened, ReadOnly, Squash, Through, forward};
@@ -40,18 +45,25 @@ pub struct Entry {
     pub read_only: bool,
     /// Who of them becomes anonymous.
     pub squash: Squash,
+    /// Whether clients of other hosts have to come from ports below 1024, which only the super-user
+    /// of their host can bind.
+    pub secure: bool,
 }
 
 impl Entry {
-    /// What exports(5) has where nothing else is said: `ro,root_squash`.
+    /// The defaults of exports(5): `ro,root_squash,secure`.
     fn new(pattern: Pattern) -> Entry {
         Entry {
             pattern,
             read_only: true,
             squash: Squash::new(Whom::Root),
+            secure: true,
         }
     }
 }
+
+/// The first port that every user may bind (`IPPORT_RESERVED`).
+const RESERVED: u16 = 1024;
 
 impl Clients {
     /// The most entries of a list.
@@ -81,15 +93,34 @@ impl Clients {
         let Some(peer) = cx.call.peer() else {
             return Ok(None);
         };
-        let at = peer.choice(self.matter, || {
-            let mut patterns = self.entries.iter().map(|entry| entry.pattern);
-            let at = patterns.position(|pattern| pattern.has(peer.addr()));
-            at.unwrap_or(self.entries.len()) as u8
+        let at = peer.choice(self.matter, || match self.admit(peer) {
+            Ok(at) => at as u8,
+            Err(why) => {
+                if peer.refuse(why) {
+                    report(peer, why);
+                }
+                Clients::MOST as u8
+            }
         });
         self.entries
             .get(usize::from(at))
             .map(Some)
             .ok_or(Errno::EACCES)
+    }
+
+    /// The number of the entry that lets `peer` in.
+    fn admit(&self, peer: &Peer) -> std::result::Result<usize, Refusal> {
+        let mut patterns = self.entries.iter().map(|entry| entry.pattern);
+        let at = patterns.position(|pattern| pattern.has(peer.addr()));
+        let at = at.ok_or(Refusal::Unlisted)?;
+        match peer.origin() {
+            Origin::Remote { port, .. }
+                if self.entries[at].secure && !(1..RESERVED).contains(port) =>
+            {
+                Err(Refusal::InsecurePort)
+            }
+            _ => Ok(at),
+        }
     }
 
     /// What becomes of a client's request, and on whose behalf.
@@ -107,6 +138,19 @@ impl Clients {
     pub(crate) fn request(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<SetAttr> {
         let entry = self.of(cx)?;
         Ok(entry.map_or(*set, |entry| entry.squash.request(set)))
+    }
+}
+
+/// Tells the log of a client that is refused for this reason for the first time.
+fn report(peer: &Peer, why: Refusal) {
+    let addr = peer.addr().map(|addr| addr.to_string());
+    let peer = addr.unwrap_or_else(|| peer.key().to_string());
+    match why {
+        Refusal::InsecurePort => tracing::info!(
+            peer,
+            "a client is refused: expected a port below 1024, or insecure in the list of --export"
+        ),
+        Refusal::Unlisted => tracing::debug!(peer, "a client is refused: no list names it"),
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use vfs::{Caller, Capabilities, Cx, Groups, Node, Result, SetAttr};
+use vfs::{Caller, Capabilities, Cx, Groups, Node, Peer, Result, SetAttr};
 
 use crate::{Layer, Opened, forward};
 
@@ -18,6 +18,9 @@ use crate::{Layer, Opened, forward};
 pub enum Whom {
     /// Nobody.
     None,
+    /// User 0 of other hosts, and group 0 wherever they claim it; not that of this host and its
+    /// guests.
+    RemoteRoot,
     /// User 0, and group 0 wherever it occurs.
     Root,
     /// Everyone.
@@ -58,13 +61,14 @@ impl Squash {
         let group = |gid| if gid == 0 { self.gid } else { gid };
         Cow::Owned(match self.whom {
             Whom::None => return caller,
+            Whom::RemoteRoot if !cx.call.peer().is_some_and(Peer::is_remote) => return caller,
             _ if cx.call.is_ours() => return caller,
             Whom::All => Caller {
                 uid: self.uid,
                 gid: self.gid,
                 groups: Groups::Known([].into()),
             },
-            Whom::Root => Caller {
+            Whom::RemoteRoot | Whom::Root => Caller {
                 uid: if caller.uid == 0 {
                     self.uid
                 } else {
@@ -86,7 +90,7 @@ impl Squash {
     /// What it makes of the owners that `set` asks for.
     pub(crate) fn request(&self, set: &SetAttr) -> SetAttr {
         match self.whom {
-            Whom::None | Whom::Root => *set,
+            Whom::None | Whom::RemoteRoot | Whom::Root => *set,
             Whom::All => SetAttr {
                 uid: set.uid.map(|_| self.uid),
                 gid: set.gid.map(|_| self.gid),

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
 use layers::squash::{NOBODY, Squash, Whom};
-use layers::{IdMap, MapIds, ReadOnly, Through, Trace, stack};
+use layers::{IdMap, MapIds, ReadOnly, Sealed, Through, Trace, stack};
 use memory::{Memory, Options};
 use vfs::{
-    Access, Call, Caller, Errno, FileSystem, Groups, Kind, Make, Mode, Op, OpenFlags, Patience,
-    SetAttr, SetTime, Time, XattrFlags,
+    Access, Call, Caller, Cx, Errno, FileSystem, Groups, Handle, HandleKey, Kind, Make, Mode, Op,
+    OpenFlags, Origin, Patience, Peer, SetAttr, SetTime, Time, XattrFlags,
 };
 use vfs_testkit::bed::{R, RW, Seen, W, ok, refused};
 use vfs_testkit::{Answer, Script, run};
@@ -291,6 +291,81 @@ fn squash_makes_nobody_of_whom_it_says() {
     }
 }
 
+/// A call by a connection from `origin`.
+fn call_from(origin: Origin) -> Call {
+    let peer = Peer::new(origin, &vfs::Trust::Privileged, 0);
+    Call::detached().coming_from(Arc::new(peer))
+}
+
+#[test]
+fn by_default_the_super_user_of_another_host_is_squashed_and_those_of_this_one_are_not() {
+    let addr = std::net::IpAddr::from([10, 0, 0, 1]);
+    let owner = |uid| vfs::peer::Owner {
+        uid,
+        gid: None,
+        groups: None,
+    };
+    let calls = [
+        (call_from(Origin::Remote { addr, port: 700 }), NOBODY),
+        (
+            call_from(Origin::Local {
+                addr: Some(addr),
+                owner: owner(0),
+            }),
+            0,
+        ),
+        (call_from(Origin::Guest(vfs::peer::GuestId::Cid(3))), 0),
+        (Call::detached(), 0),
+    ];
+    for (call, expected) in calls {
+        let script = Script::new();
+        let fs = stack(script.clone(), Squash::new(Whom::RemoteRoot));
+        for caller in [&Caller::ROOT, &ALICE] {
+            ok(fs.sync(&vfs::Cx::new(caller, &call)));
+        }
+        let callers = script.calls();
+        assert_eq!(callers[0].caller.uid, expected);
+        assert_eq!(callers[1].caller, ALICE);
+    }
+}
+
+#[test]
+fn secure_refuses_high_ports_of_other_hosts_alone_and_each_client_is_counted_once() {
+    let list: layers::Clients = "10.0.0.1(rw) 10.0.0.2(rw,insecure) localhost(rw)"
+        .parse()
+        .expect("a list");
+    let fs = stack(Script::new(), list);
+    let refusals = Arc::new(vfs::peer::Refusals::default());
+    let sync = |origin: Origin| {
+        let peer = Peer::new(origin, &vfs::Trust::Privileged, 0).counting(refusals.clone());
+        let call = Call::detached().coming_from(Arc::new(peer));
+        let again = || fs.sync(&vfs::Cx::new(&Caller::ROOT, &call));
+        assert_eq!(again(), again());
+        again().err()
+    };
+    let remote = |addr: [u8; 4], port| Origin::Remote {
+        addr: addr.into(),
+        port,
+    };
+    let refused = Some(Errno::EACCES);
+    assert_eq!(sync(remote([10, 0, 0, 1], 1023)), None);
+    assert_eq!(sync(remote([10, 0, 0, 1], 1024)), refused);
+    assert_eq!(sync(remote([10, 0, 0, 1], 0)), refused);
+    assert_eq!(sync(remote([10, 0, 0, 2], 1024)), None);
+    assert_eq!(sync(remote([10, 0, 0, 3], 1023)), refused);
+    let local = Origin::Local {
+        addr: None,
+        owner: vfs::peer::Owner {
+            uid: 1000,
+            gid: None,
+            groups: None,
+        },
+    };
+    assert_eq!(sync(local), None);
+    let counts = vfs::peer::Refusal::ALL.map(|why| refusals.of(why));
+    assert_eq!(counts, [1, 2]);
+}
+
 #[test]
 fn what_is_ours_is_nobody_elses_but_goes_only_where_the_client_may() {
     let uids = map(&["0:1000:10"]);
@@ -304,7 +379,7 @@ fn what_is_ours_is_nobody_elses_but_goes_only_where_the_client_may() {
     fs = stack(fs, Squash::new(Whom::All));
     fs = stack(fs, list);
     let sync = |addr: &str| {
-        let peer = vfs::Peer::new(addr.parse().ok());
+        let peer = vfs::Peer::remote(addr.parse().expect("an address"), 700);
         let theirs = Call::detached().coming_from(Arc::new(peer));
         [theirs.of_ours(), theirs]
             .map(|call| fs.sync(&vfs::Cx::new(&Caller::ROOT, &call)).map_err(drop))
@@ -538,4 +613,36 @@ fn stacks_tell_their_nodes_from_others() {
     let to = ok(ok(two.lookup("file")).open(RW));
     let from = ok(file.open(RW));
     refused(from.copy(0, &to, 4, 4, vfs::CopyHow::Any), Errno::EXDEV);
+}
+
+#[test]
+fn a_sealed_handle_counts_as_it_is_and_with_its_own_key_alone() {
+    let tree = Memory::new(wall());
+    let sealed = |byte| stack(tree.clone(), Sealed(HandleKey::new([byte; 32])));
+    let (one, other) = (sealed(7), sealed(8));
+    let (call, caller) = (Call::detached(), Caller::ROOT);
+    let cx = Cx::new(&caller, &call);
+    let root = one.root(&cx).expect("a root");
+    let handle = root.handle(&cx).expect("a handle");
+    assert_eq!(
+        one.resolve(&cx, &handle).map(|node| node.id()),
+        Ok(root.id())
+    );
+    assert_eq!(other.resolve(&cx, &handle).map(drop), Err(Errno::ESTALE));
+    // As the source itself makes them.
+    let bare = tree
+        .root(&cx)
+        .and_then(|root| root.handle(&cx))
+        .expect("a handle");
+    assert_eq!(one.resolve(&cx, &bare).map(drop), Err(Errno::ESTALE));
+    for at in 0..handle.bytes().len() {
+        let mut bytes = handle.bytes().to_vec();
+        bytes[at] ^= 1;
+        let forged = Handle::new(&bytes).expect("short");
+        assert_eq!(
+            one.resolve(&cx, &forged).map(drop),
+            Err(Errno::ESTALE),
+            "{at}"
+        );
+    }
 }

@@ -14,8 +14,9 @@ pub fn have(wanted: CapabilitySet) -> bool {
     effective().contains(wanted)
 }
 
-/// Those over files that a thread loses as it leaves user 0 for file systems (`CAP_FS_SET` in Linux's
-/// `include/linux/capability.h`).
+/// Those over files: what a thread loses as it leaves user 0 for file systems (`CAP_FS_SET` in Linux's
+/// `include/linux/capability.h`), and `CAP_SYS_RESOURCE`, with which quotas and reserved blocks do not
+/// count (`CAP_NFSD_SET` has it, too).
 const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::MKNOD)
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -23,7 +24,8 @@ const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::LINUX_IMMUTABLE)
-    .union(CapabilitySet::MAC_OVERRIDE);
+    .union(CapabilitySet::MAC_OVERRIDE)
+    .union(CapabilitySet::SYS_RESOURCE);
 
 /// Puts the calling thread's capabilities over files in force, as far as it is permitted them, or out
 /// of force, whoever it is.

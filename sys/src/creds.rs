@@ -55,6 +55,21 @@ pub fn fs_gid() -> u32 {
     }
 }
 
+/// Runs `run` as the process's own user for file systems, who owns the sockets that are made
+/// meanwhile: the kernel tells a peer on this host the owner of a TCP socket (`sock_alloc()` in
+/// `net/socket.c`). `PERM` if the thread may not become that user.
+pub fn as_own_user<T>(run: impl FnOnce() -> T) -> Result<T> {
+    let (own, before) = (rustix::process::geteuid().as_raw(), fs_uid());
+    if before == own {
+        return Ok(run());
+    }
+    set_fs_uid(own)?;
+    let done = run();
+    // Code that relies on the thread's identity must not go on with another.
+    set_fs_uid(before).expect("the thread was that user before");
+    Ok(done)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,5 +90,17 @@ mod tests {
         .join()
         .expect("no panic");
         assert_eq!((fs_uid(), fs_gid()), before);
+    }
+
+    #[test]
+    fn sockets_are_the_process_s_own_and_the_thread_s_identity_stays() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: switching users needs root");
+        }
+        let seen = std::thread::spawn(|| {
+            set_fs_uid(65534).expect("root may");
+            (as_own_user(fs_uid), fs_uid())
+        });
+        assert_eq!(seen.join().expect("no panic"), (Ok(0), 65534));
     }
 }

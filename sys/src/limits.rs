@@ -1,6 +1,7 @@
 //! Limits of this process.
 
 use std::io;
+use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -9,16 +10,25 @@ pub fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the soft limit of open descriptors to the hard one, and says what it is then. A
-/// refusal leaves it as it was.
+/// As many descriptors as virtiofsd asks for (`--rlimit-nofile`).
+const WANTED: u64 = 1_000_000;
+
+/// Raises the limit of open descriptors, and returns what it is then: to a million or the system's bound (`fs.nr_open`) where the
+/// process has the privilege (`CAP_SYS_RESOURCE`), and else to the hard limit. A refusal leaves it as it was.
 pub fn raise_descriptors() -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
-    let raised = Rlimit {
-        current: maximum,
-        maximum,
+    let both = |limit| Rlimit {
+        current: limit,
+        maximum: limit,
     };
-    // Refused only by a sandbox that forbids the call; what the limit is then is the answer.
-    let _ = setrlimit(Resource::Nofile, raised);
+    let system = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
+    let system = system.and_then(|most| most.trim().parse::<u64>().ok());
+    let wanted = system.map_or(WANTED, |system| system.min(WANTED));
+    let more = maximum.is_some_and(|maximum| maximum < wanted);
+    // Refused by systems that allow no more, and by sandboxes; what the limit is then is the answer.
+    if !more || setrlimit(Resource::Nofile, both(Some(wanted))).is_err() {
+        let _ = setrlimit(Resource::Nofile, both(maximum));
+    }
     make_room();
     descriptors()
 }
@@ -32,6 +42,57 @@ fn make_room() {
     let last = descriptors().min(ROOM).saturating_sub(1);
     // Without it all works, later.
     let _ = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), last as i32);
+}
+
+/// The memory that this process may take by the limits of its control group and of those above it, bytes; nothing if none is
+/// set. `memory.max` and `memory.high` of version 2, `memory.limit_in_bytes` of version 1 (cgroups(7), the kernel's
+/// `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`).
+pub fn memory() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    memory_by(&groups, &mounts, &|file| std::fs::read_to_string(file).ok())
+}
+
+/// [`memory`], by the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`, and of files that `read` reads.
+fn memory_by(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
+    let mut least = None;
+    for mount in mounts.lines() {
+        // …, root, mount point, options, optional fields, "-", type, source, options: proc_pid_mountinfo(5).
+        let Some((place, kind)) = mount.split_once(" - ") else {
+            continue;
+        };
+        let mut place = place.split(' ').skip(3);
+        let (Some(root), Some(at)) = (place.next(), place.next()) else {
+            continue;
+        };
+        let mut kind = kind.split(' ');
+        let (kind, options) = (kind.next(), kind.nth(1).unwrap_or(""));
+        let (files, controller): (&[&str], _) = match kind {
+            Some("cgroup2") => (&["memory.max", "memory.high"], ""),
+            Some("cgroup") if options.split(',').any(|option| option == "memory") => {
+                (&["memory.limit_in_bytes"], "memory")
+            }
+            _ => continue,
+        };
+        // hierarchy:controllers:path
+        let own = groups.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let is_it = controllers.split(',').any(|name| name == controller);
+            is_it.then_some(path)
+        });
+        let own = own.and_then(|path| Path::new(path).strip_prefix(root).ok());
+        for group in own.into_iter().flat_map(Path::ancestors) {
+            for file in files {
+                let limit = read(&Path::new(at).join(group).join(file));
+                let limit = limit.and_then(|limit| limit.trim().parse::<u64>().ok());
+                // Version 1 says that there is none by the largest number of pages.
+                if let Some(limit) = limit.filter(|&limit| limit < 1 << 62) {
+                    least = Some(least.map_or(limit, |least: u64| least.min(limit)));
+                }
+            }
+        }
+    }
+    least
 }
 
 /// Sets both limits of open descriptors; raising the hard one needs privileges (`EPERM`).
@@ -49,6 +110,34 @@ pub fn set_descriptors(limit: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_least_limit_of_a_group_and_those_above_counts() {
+        let groups = "4:memory:/a/b\n0::/u/v\n";
+        let mounts = "\
+            30 20 0:26 / /cg/memory rw,relatime - cgroup cgroup rw,memory\n\
+            31 20 0:27 / /cg/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+            32 20 0:28 / /cg/unified rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
+        let limit = |files: &[(&str, &str)]| {
+            memory_by(groups, mounts, &|file| {
+                let found = files.iter().find(|(name, _)| Path::new(name) == file);
+                found.map(|(_, text)| format!("{text}\n"))
+            })
+        };
+        assert_eq!(limit(&[]), None);
+        assert_eq!(limit(&[("/cg/unified/u/v/memory.max", "max")]), None);
+        let unlimited = (
+            "/cg/memory/a/b/memory.limit_in_bytes",
+            "9223372036854771712",
+        );
+        assert_eq!(limit(&[unlimited]), None);
+        let version_1 = ("/cg/memory/a/memory.limit_in_bytes", "5000");
+        assert_eq!(limit(&[unlimited, version_1]), Some(5000));
+        let version_2 = ("/cg/unified/u/v/memory.max", "4000");
+        assert_eq!(limit(&[version_1, version_2]), Some(4000));
+        let high = ("/cg/unified/u/memory.high", "3000");
+        assert_eq!(limit(&[version_1, high, version_2]), Some(3000));
+    }
 
     #[test]
     fn raising_never_lowers() {

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use vfs::Origin;
 
 /// A socket where datagrams come in, and answers go out.
 pub struct Datagrams(UdpSocket);
@@ -55,6 +56,16 @@ impl Datagrams {
                     .contains(&error.kind()) => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// The origin of a datagram that came from `from`. Its sender's socket need not be connected,
+    /// so that its owner cannot be looked up.
+    pub fn origin(&self, from: SocketAddr) -> Origin {
+        let (addr, port) = (from.ip().to_canonical(), from.port());
+        match sys::diag::is_local(addr).unwrap_or(addr.is_loopback()) {
+            true => Origin::Unidentified { addr: Some(addr) },
+            false => Origin::Remote { addr, port },
         }
     }
 

@@ -64,7 +64,8 @@ pub(crate) fn first(
 ) -> io::Result<OwnedFd> {
     let mut why = io::Error::from(ErrorKind::NotFound);
     for to in (host, port).to_socket_addrs()? {
-        match connect(to) {
+        // A thread that serves clients may act as one of them.
+        match sys::creds::as_own_user(|| connect(to))? {
             Ok(fd) => return Ok(fd),
             Err(error) => why = error,
         }

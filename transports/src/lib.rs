@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
 mod addr;
 mod datagrams;
 mod dial;
@@ -14,6 +15,7 @@ pub mod fusedev;
 mod handed;
 mod link;
 mod listener;
+mod origin;
 mod outbox;
 mod pages;
 mod payloads;
@@ -28,9 +30,11 @@ pub use dial::{TICK, dial};
 pub use frame::Frame;
 pub use link::{Interest, Link, Ready, StreamLink, pair};
 pub use listener::Listener;
-pub use outbox::Outbox;
+pub use origin::caller_of;
+pub use outbox::{Meter, Outbox};
 pub use pages::Pages;
 pub use payloads::Payloads;
 pub use poll::Poller;
 pub use reserved::dial_from_reserved;
 pub use ring::{Exchange, Ring};
+pub use vfs::Origin;

@@ -1,19 +1,21 @@
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
     sockopt,
 };
 use vfs::copies::copied;
+use vfs::peer::{GuestId, Origin};
 use wire::Certified;
 
-use crate::{Pages, Payloads, handed};
+use crate::{Pages, Payloads, handed, origin};
 
 /// A connection, as whoever drives it sees it: a stream of bytes both ways. All methods may be
 /// called from several threads at once.
@@ -76,6 +78,12 @@ pub trait Link: Send + Sync {
         self.recv(buf, wait)
     }
 
+    /// Bounds waiting from now on: [`Link::recv`] that waits is `TimedOut` if nothing comes for `recv`, and whatever sends and waits
+    /// if the peer takes nothing for `send`. Links without an end of their own on a socket or pipe may wait for ever.
+    fn set_timeouts(&self, _recv: Duration, _send: Duration) -> io::Result<()> {
+        Ok(())
+    }
+
     /// How payloads shall travel. Unless a connection says otherwise, along with what is around them.
     fn payloads(&self) -> Payloads {
         Payloads::INLINE
@@ -112,8 +120,9 @@ pub trait Link: Send + Sync {
     /// Who is at the other end, for logs.
     fn peer(&self) -> &str;
 
-    /// The address of the other end, where it has one.
-    fn peer_addr(&self) -> Option<IpAddr>;
+    /// The other end, as the kernel reports it. Asks the kernel each time, of a connection that a
+    /// server accepted.
+    fn origin(&self) -> Origin;
 }
 
 /// What [`Link::wait`] waits for.
@@ -147,10 +156,15 @@ pub struct StreamLink {
     /// Whether it is us who ended the input: then that says nothing of the peer.
     ended: AtomicBool,
     peer: String,
-    addr: Option<IpAddr>,
+    /// The IP address of the other end when the connection was made.
+    addr: Option<SocketAddr>,
+    /// The guest that a monitor's connection belongs to.
+    guest: Option<GuestId>,
     payloads: Payloads,
     /// A Unix socket.
     carries_files: bool,
+    /// [`Link::set_timeouts`]'s, of descriptors whose waiting the system does not bound.
+    timeouts: OnceLock<(Duration, Duration)>,
 }
 
 enum Kind {
@@ -158,6 +172,8 @@ enum Kind {
     /// Descriptors without shutdown(2); the event tells those who wait to stop.
     Other {
         stop: OwnedFd,
+        /// Whether a descriptor blocks, so that poll(2) comes before each read and write.
+        blocks: bool,
     },
 }
 
@@ -173,10 +189,11 @@ impl StreamLink {
                 tune(fd.as_fd());
                 Kind::Socket
             }
-            Err(_) => other(&[fd.as_fd()])?,
+            Err(_) => return StreamLink::other(fd, None, peer.into()),
         };
         Ok(StreamLink {
             addr: peer_addr(fd.as_fd()),
+            guest: None,
             payloads: Payloads::of(fd.as_fd()),
             carries_files: sockopt::socket_domain(&fd).ok() == Some(AddressFamily::UNIX),
             input: fd,
@@ -184,6 +201,7 @@ impl StreamLink {
             kind,
             ended: AtomicBool::new(false),
             peer: peer.into(),
+            timeouts: OnceLock::new(),
         })
     }
 
@@ -193,23 +211,34 @@ impl StreamLink {
         output: OwnedFd,
         peer: impl Into<String>,
     ) -> io::Result<StreamLink> {
-        let kind = other(&[input.as_fd(), output.as_fd()])?;
-        let output = Some(output);
+        StreamLink::other(input, Some(output), peer.into())
+    }
+
+    /// A connection over descriptors that are no sockets. Their open file descriptions may be shared with the process that
+    /// handed them over, or started this one: their flags stay as they are.
+    fn other(input: OwnedFd, output: Option<OwnedFd>, peer: String) -> io::Result<StreamLink> {
+        let (input, input_blocks) = nonblocking(input)?;
+        let (output, output_blocks) = output.map(nonblocking).transpose()?.unzip();
         Ok(StreamLink {
             input,
             output,
-            kind,
+            kind: Kind::Other {
+                stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+                blocks: input_blocks || output_blocks == Some(true),
+            },
             ended: AtomicBool::new(false),
-            peer: peer.into(),
+            peer,
             addr: None,
+            guest: None,
             payloads: Payloads::STREAM,
             carries_files: false,
+            timeouts: OnceLock::new(),
         })
     }
 
-    /// The same, of a guest: it comes through a socket of this machine and is not on it.
-    pub(crate) fn of_guest(mut self) -> StreamLink {
-        self.addr = Some(NOBODY);
+    /// The same, of a guest: its monitor connects for it through a socket of this host.
+    pub(crate) fn of_guest(mut self, guest: GuestId) -> StreamLink {
+        self.guest = Some(guest);
         self.carries_files = false;
         self
     }
@@ -218,13 +247,38 @@ impl StreamLink {
         self.output.as_ref().unwrap_or(&self.input).as_fd()
     }
 
-    fn poll(&self, fd: BorrowedFd<'_>, flags: PollFlags, stop: &OwnedFd) -> io::Result<()> {
+    /// What became of a call that was to `wait`: one that would have to wait still has done so for as long as [`Link::set_timeouts`]
+    /// lets it. Clients that set a time of their own are told that as ever.
+    fn waited<T>(&self, wait: bool, done: io::Result<T>) -> io::Result<T> {
+        match done {
+            Err(error)
+                if wait
+                    && self.timeouts.get().is_some()
+                    && error.kind() == ErrorKind::WouldBlock =>
+            {
+                Err(ErrorKind::TimedOut.into())
+            }
+            done => done,
+        }
+    }
+
+    /// Waits for `flags` or `stop`; `TimedOut` after `time`, if one is given.
+    fn poll(
+        &self,
+        fd: BorrowedFd<'_>,
+        flags: PollFlags,
+        stop: &OwnedFd,
+        time: Option<&Duration>,
+    ) -> io::Result<()> {
         let mut fds = [
             PollFd::from_borrowed_fd(fd, flags),
             PollFd::new(stop, PollFlags::IN),
         ];
-        retry(|| poll(&mut fds, None))?;
-        Ok(())
+        let time = time.copied().map(timespec);
+        match retry(|| poll(&mut fds, time.as_ref()))? {
+            0 => Err(ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -251,14 +305,20 @@ impl Link for StreamLink {
                 } else {
                     RecvFlags::DONTWAIT
                 };
-                let got = retry(|| rustix::net::recv(&self.input, &mut *buf, flags))?.0;
+                let got = retry(|| rustix::net::recv(&self.input, &mut *buf, flags));
+                let got = self.waited(wait, got)?.0;
                 copied(got);
                 Ok(got)
             }
-            Kind::Other { stop } => loop {
-                match retry(|| rustix::io::read(&self.input, &mut *buf)) {
+            Kind::Other { stop, blocks } => loop {
+                let read = match *blocks && !is_ready(&self.input, PollFlags::IN) {
+                    true => Err(ErrorKind::WouldBlock.into()),
+                    false => retry(|| rustix::io::read(&self.input, &mut *buf)),
+                };
+                match read {
                     Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
-                        self.poll(self.input.as_fd(), PollFlags::IN, stop)?;
+                        let time = self.timeouts.get().map(|(recv, _)| recv);
+                        self.poll(self.input.as_fd(), PollFlags::IN, stop, time)?;
                         if is_set(stop) {
                             return Ok(0);
                         }
@@ -280,19 +340,31 @@ impl Link for StreamLink {
                     } else {
                         SendFlags::DONTWAIT
                     };
-                    retry(|| rustix::net::send(&self.input, rest, SendFlags::NOSIGNAL | dontwait))
+                    let flags = SendFlags::NOSIGNAL | dontwait;
+                    self.waited(wait, retry(|| rustix::net::send(&self.input, rest, flags)))
                 }
-                Kind::Other { .. } => retry(|| rustix::io::write(self.output(), rest)),
+                Kind::Other { blocks: true, .. } if !is_ready(self.output(), PollFlags::OUT) => {
+                    Err(ErrorKind::WouldBlock.into())
+                }
+                Kind::Other { blocks, .. } => {
+                    let len = if *blocks {
+                        rest.len().min(PIECE)
+                    } else {
+                        rest.len()
+                    };
+                    retry(|| rustix::io::write(self.output(), &rest[..len]))
+                }
             };
             match (result, &self.kind) {
                 (Ok(n), _) => {
                     copied(n);
                     sent += n;
                 }
-                (Err(error), Kind::Other { stop })
+                (Err(error), Kind::Other { stop, .. })
                     if wait && error.kind() == ErrorKind::WouldBlock =>
                 {
-                    self.poll(self.output(), PollFlags::OUT, stop)?;
+                    let time = self.timeouts.get().map(|(_, send)| send);
+                    self.poll(self.output(), PollFlags::OUT, stop, time)?;
                     if is_set(stop) {
                         return Err(ErrorKind::BrokenPipe.into());
                     }
@@ -310,6 +382,13 @@ impl Link for StreamLink {
                 let mut none = SendAncillaryBuffer::default();
                 let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                 retry(|| rustix::net::sendmsg(&self.input, pieces, &mut none, flags))
+            }
+            Kind::Other { blocks: true, .. } => {
+                let first = pieces.iter().find(|piece| !piece.is_empty());
+                return match first {
+                    Some(piece) if !wait => self.send(piece, false),
+                    _ => pieces.iter().map(|piece| self.send(piece, true)).sum(),
+                };
             }
             Kind::Other { .. } => retry(|| rustix::io::writev(self.output(), pieces)),
         };
@@ -339,6 +418,9 @@ impl Link for StreamLink {
         match retry(|| handed::send(self.input.as_fd(), message, file, wait)) {
             Ok(sent) if wait && sent < message.len() => {
                 self.send(&message[sent..], true).map(|rest| sent + rest)
+            }
+            Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
+                self.waited(wait, Err(error))
             }
             // Too many are on their way already, or none may be.
             Err(error) if !is_of_stream(&error) => self.send(message, wait),
@@ -389,15 +471,25 @@ impl Link for StreamLink {
         self.ended.store(true, Ordering::SeqCst);
         match &self.kind {
             Kind::Socket => drop(rustix::net::shutdown(&self.input, Shutdown::Read)),
-            Kind::Other { stop } => signal(stop),
+            Kind::Other { stop, .. } => signal(stop),
         }
     }
 
     fn hang_up(&self) {
         match &self.kind {
             Kind::Socket => drop(rustix::net::shutdown(&self.input, Shutdown::Both)),
-            Kind::Other { stop } => signal(stop),
+            Kind::Other { stop, .. } => signal(stop),
         }
+    }
+
+    fn set_timeouts(&self, recv: Duration, send: Duration) -> io::Result<()> {
+        if let Kind::Socket = self.kind {
+            sockopt::set_socket_timeout(&self.input, sockopt::Timeout::Recv, Some(recv))?;
+            sockopt::set_socket_timeout(&self.input, sockopt::Timeout::Send, Some(send))?;
+        }
+        // Only once: threads that wait have read them.
+        let _ = self.timeouts.set((recv, send));
+        Ok(())
     }
 
     fn payloads(&self) -> Payloads {
@@ -408,9 +500,10 @@ impl Link for StreamLink {
         let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
         let mut sent = 0;
         while sent < head.len() {
-            sent += retry(|| rustix::net::send(&self.input, &head[sent..], flags))?;
+            let more = retry(|| rustix::net::send(&self.input, &head[sent..], flags));
+            sent += self.waited(true, more)?;
         }
-        pages.send(self.output(), !tail.is_empty())?;
+        self.waited(true, pages.send(self.output(), !tail.is_empty()))?;
         self.send(tail, true).map(drop)
     }
 
@@ -418,8 +511,12 @@ impl Link for StreamLink {
         &self.peer
     }
 
-    fn peer_addr(&self) -> Option<IpAddr> {
-        self.addr
+    fn origin(&self) -> Origin {
+        match (&self.kind, self.guest) {
+            (_, Some(guest)) => Origin::Guest(guest),
+            (Kind::Socket, None) => origin::of_peer(self.input.as_fd(), self.addr),
+            (Kind::Other { .. }, None) => Origin::Inherited,
+        }
     }
 }
 
@@ -431,28 +528,18 @@ fn is_of_stream(error: &io::Error) -> bool {
     )
 }
 
-/// The address of who has none and is elsewhere: no network but all of them has it.
-const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
-/// The address at the other end of `fd`, if it is a socket that leads out of this machine. [`NOBODY`]'s is that of a guest,
-/// and of a connection that has ended before anybody asked: what had been sent by then can still be read.
-fn peer_addr(fd: BorrowedFd<'_>) -> Option<IpAddr> {
-    let domain = sockopt::socket_domain(fd).ok()?;
-    if domain == AddressFamily::VSOCK {
-        return Some(NOBODY);
-    }
-    if ![AddressFamily::INET, AddressFamily::INET6].contains(&domain) {
-        return None;
-    }
-    let peer = rustix::net::getpeername(fd).ok().flatten();
-    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-    Some(peer.map_or(NOBODY, |peer| peer.ip()))
+/// The IP address at the other end of `fd`, if it is a socket that has one and whose peer is still
+/// there.
+fn peer_addr(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
+    let peer = rustix::net::getpeername(fd).ok().flatten()?;
+    SocketAddr::try_from(peer).ok()
 }
 
 /// Makes a socket's buffers large and its small messages leave at once. Neither is owed: a
 /// Unix socket has no Nagle, and a system may limit buffers.
 fn tune(fd: BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_nodelay(fd, true);
+    keep_alive(fd);
     // The kernel counts its own overhead too, and reports the double of what it was asked.
     if sockopt::socket_send_buffer_size(fd).is_ok_and(|size| size < SOCKET_BUFFER)
         && sys::net::force_send_buffer(fd, SOCKET_BUFFER).is_err()
@@ -461,15 +548,36 @@ fn tune(fd: BorrowedFd<'_>) {
     }
 }
 
-fn other(fds: &[BorrowedFd<'_>]) -> io::Result<Kind> {
-    for fd in fds {
-        let flags = rustix::fs::fcntl_getfl(fd)?;
-        rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
+/// Has the system find out, within some minutes, that a TCP peer which sends nothing is gone without a farewell: a host that
+/// was switched off, a connection that a firewall has forgotten (tcp(7)).
+fn keep_alive(fd: BorrowedFd<'_>) {
+    const IDLE: Duration = Duration::from_secs(60);
+    const BETWEEN: Duration = Duration::from_secs(20);
+    const PROBES: u32 = 6;
+    let _ = sockopt::set_tcp_keepidle(fd, IDLE)
+        .and_then(|()| sockopt::set_tcp_keepintvl(fd, BETWEEN))
+        .and_then(|()| sockopt::set_tcp_keepcnt(fd, PROBES))
+        .and_then(|()| sockopt::set_socket_keepalive(fd, true));
+}
+
+/// A descriptor for the same pipe or device that does not block, with an open file description of its own, or the
+/// same one where there can be none; says whether it blocks.
+fn nonblocking(fd: OwnedFd) -> io::Result<(OwnedFd, bool)> {
+    let flags = rustix::fs::fcntl_getfl(&fd)?;
+    if flags.contains(OFlags::NONBLOCK) {
+        return Ok((fd, false));
     }
-    Ok(Kind::Other {
-        stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+    let own = flags & OFlags::RWMODE | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    // Some devices have one description at a time, and /proc may not be there.
+    Ok(match rustix::fs::open(path, own, Mode::empty()) {
+        Ok(own) => (own, false),
+        Err(_) => (fd, true),
     })
 }
+
+/// What goes at once, once poll(2) has said that something does, without blocking: PIPE_BUF (pipe(7)), bytes.
+const PIECE: usize = 4096;
 
 fn signal(event: &OwnedFd) {
     // Fails only when the counter is full, and then it is set.
@@ -477,12 +585,17 @@ fn signal(event: &OwnedFd) {
 }
 
 fn is_set(event: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(event, PollFlags::IN)];
+    is_ready(event, PollFlags::IN)
+}
+
+/// Whether `fd` is ready for any of `events`, or has failed.
+fn is_ready(fd: impl AsFd, events: PollFlags) -> bool {
+    let mut fds = [PollFd::new(&fd, events)];
     matches!(poll(&mut fds, Some(&timespec(Duration::ZERO))), Ok(1))
 }
 
 /// Longer than the system can count is for ever.
-fn timespec(time: Duration) -> Timespec {
+pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: time.subsec_nanos().into(),
@@ -516,16 +629,64 @@ mod tests {
         }
     }
 
+    /// Whoever handed a pipe over may use its end, too, and block on it.
+    #[test]
+    fn descriptors_of_others_keep_their_flags() {
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        let theirs = [&input, &output].map(|fd| fd.try_clone().expect("cloned"));
+        let pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
+        let none = pipe.recv(&mut [0; 8], false).map_err(|error| error.kind());
+        assert_eq!(none, Err(ErrorKind::WouldBlock));
+        let large = vec![7; 4 << 20];
+        let sent = pipe.send(&large, false).expect("sent");
+        assert!(sent > 0 && sent < large.len());
+        for fd in &theirs {
+            let flags = rustix::fs::fcntl_getfl(fd).expect("flags");
+            assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
+        }
+    }
+
+    /// As where a device cannot be opened again, or without /proc.
+    #[test]
+    fn one_that_blocks_is_asked_first() {
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        let mut pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        (pipe.input, pipe.output) = (input, Some(output));
+        if let Kind::Other { blocks, .. } = &mut pipe.kind {
+            *blocks = true;
+        }
+        let none = pipe.recv(&mut [0; 8], false).map_err(|error| error.kind());
+        assert_eq!(none, Err(ErrorKind::WouldBlock));
+        let large = vec![7; 1 << 20];
+        let pieces = [IoSlice::new(b"head"), IoSlice::new(&large)];
+        let sent = pipe.send_vectored(&pieces, false).expect("sent");
+        assert_eq!(sent, 4);
+        let mut sent = pipe.send(&large, false).expect("sent");
+        assert!(sent > 0 && sent < large.len());
+        std::thread::scope(|scope| {
+            let rest = scope.spawn(|| pipe.send_vectored(&pieces, true).expect("sent"));
+            sent += 4 + 4 + large.len();
+            let mut got = vec![0; sent];
+            pipe.recv_exact(&mut got).expect("received");
+            assert_eq!(rest.join().expect("no panic"), 4 + large.len());
+            assert!(got.ends_with(&large) && got.starts_with(b"head\x07"));
+        });
+    }
+
     #[test]
     fn only_a_socket_of_the_network_has_an_address_and_keeps_it() {
-        assert_eq!(pair().expect("a pair").0.peer_addr(), None);
+        assert_eq!(pair().expect("a pair").0.origin().addr(), None);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
         let at = listener.local_addr().expect("an address");
         let client = std::net::TcpStream::connect(at).expect("connected");
         let (server, _) = listener.accept().expect("accepted");
         let link = StreamLink::new(server.into(), "tcp").expect("a link");
         drop(client);
-        assert_eq!(link.peer_addr(), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(link.origin().addr(), Some(at.ip()));
+        let (input, output) = rustix::pipe::pipe().expect("a pipe");
+        let pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
+        assert_eq!(pipe.origin(), Origin::Inherited);
     }
 
     #[test]

@@ -1,18 +1,25 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{SocketFlags, sockopt};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use sys::vsock::VsockAddr;
+use vfs::LogLimit;
+use vfs::peer::GuestId;
 
+use crate::accept::{Backoff, Severity};
+use crate::link::timespec;
 use crate::{Addr, StreamLink, vsock};
 
 /// Where connections come from.
@@ -21,6 +28,10 @@ pub struct Listener {
     addr: Addr,
     /// The file of a Unix socket that this listener made, and removes.
     file: Option<PathBuf>,
+    /// Limits the lines about errors of accept(2).
+    complaints: LogLimit<()>,
+    /// The only guest whose connections come here.
+    guest: Option<GuestId>,
 }
 
 enum Source {
@@ -30,8 +41,15 @@ enum Source {
 }
 
 impl Listener {
-    /// Listens at `addr`. A Unix socket's file that nobody listens at any more is replaced.
+    /// Listens at `addr`. A Unix socket's file that nobody listens at any more is replaced. Only
+    /// this user may connect to a Unix socket that has a file.
     pub fn bind(addr: &Addr) -> io::Result<Listener> {
+        Listener::bind_for(addr, None)
+    }
+
+    /// [`Listener::bind`], where members of the group with the id `group` may connect to a Unix
+    /// socket as well.
+    pub fn bind_for(addr: &Addr, group: Option<u32>) -> io::Result<Listener> {
         match addr {
             Addr::Tcp { host, port } => {
                 let listener = TcpListener::bind((host.as_str(), *port))?;
@@ -44,14 +62,18 @@ impl Listener {
                     source: Source::Socket(listener.into()),
                     addr,
                     file: None,
+                    complaints: LogLimit::new(),
+                    guest: None,
                 })
             }
             Addr::Unix(path) => {
-                let (listener, file) = bind_unix(path)?;
+                let (listener, file) = bind_unix(path, group)?;
                 Ok(Listener {
-                    source: Source::Socket(listener.into()),
+                    source: Source::Socket(listener),
                     addr: addr.clone(),
                     file,
+                    complaints: LogLimit::new(),
+                    guest: None,
                 })
             }
             Addr::Vsock { cid, port } => {
@@ -60,14 +82,18 @@ impl Listener {
                     source: Source::Socket(socket),
                     addr: Addr::Vsock { cid: *cid, port },
                     file: None,
+                    complaints: LogLimit::new(),
+                    guest: None,
                 })
             }
             Addr::VsockUds { path, port } => {
-                let (listener, file) = bind_unix(&vsock::uds_of_port(path, *port))?;
+                let (listener, file) = bind_unix(&vsock::uds_of_port(path, *port), group)?;
                 Ok(Listener {
-                    source: Source::Socket(listener.into()),
+                    source: Source::Socket(listener),
                     addr: addr.clone(),
                     file,
+                    complaints: LogLimit::new(),
+                    guest: Some(next_guest()),
                 })
             }
             Addr::Fd(number) => {
@@ -83,6 +109,8 @@ impl Listener {
                     source,
                     addr: at.unwrap_or_else(|| addr.clone()),
                     file: None,
+                    complaints: LogLimit::new(),
+                    guest: None,
                 })
             }
         }
@@ -96,13 +124,18 @@ impl Listener {
 
     /// The next connection; nothing when there will be none any more, or `stop` is readable.
     pub fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<Option<StreamLink>> {
-        let Some((fd, peer)) = self.accept_socket(stop)? else {
-            return Ok(None);
+        let link = loop {
+            let Some((fd, peer)) = self.accept_socket(stop)? else {
+                return Ok(None);
+            };
+            match StreamLink::new(fd, peer) {
+                Ok(link) => break link,
+                Err(error) => tracing::debug!("connection lost: {error}"),
+            }
         };
-        let link = StreamLink::new(fd, peer)?;
-        Ok(Some(match self.addr {
-            Addr::VsockUds { .. } => link.of_guest(),
-            _ => link,
+        Ok(Some(match self.guest {
+            Some(guest) => link.of_guest(guest),
+            None => link,
         }))
     }
 
@@ -115,6 +148,19 @@ impl Listener {
                 return Ok(fd.map(|fd| (fd, self.addr.to_string())));
             }
         };
+        let accept = || rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC);
+        let accepted = self.accept_by(socket, stop, accept)?;
+        Ok(accepted.map(|(fd, peer)| (fd, self.name(peer))))
+    }
+
+    /// The next connection that `accept` returns once `socket` is readable, whatever errors come before.
+    fn accept_by<C>(
+        &self,
+        socket: &OwnedFd,
+        stop: BorrowedFd<'_>,
+        mut accept: impl FnMut() -> rustix::io::Result<C>,
+    ) -> io::Result<Option<C>> {
+        let mut backoff = Backoff::default();
         loop {
             let mut fds = [
                 PollFd::from_borrowed_fd(stop, PollFlags::IN),
@@ -127,10 +173,21 @@ impl Listener {
             if !fds[0].revents().is_empty() {
                 return Ok(None);
             }
-            match rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC) {
-                Ok((fd, peer)) => return Ok(Some((fd, self.name(peer)))),
-                Err(error) if transient(error.into()) => {}
-                Err(error) => return Err(error.into()),
+            let error = match accept() {
+                Ok(connection) => return Ok(Some(connection)),
+                Err(error) => error,
+            };
+            let pause = match Severity::of(error) {
+                Severity::Connection => continue,
+                Severity::Listener => return Err(error.into()),
+                Severity::System => backoff.next(),
+            };
+            if let Some(suppressed) = self.complaints.permit(()) {
+                let addr = &self.addr;
+                tracing::warn!(%addr, suppressed, "cannot accept connections for now: {}", error_text(error));
+            }
+            if wait_for(stop, pause)? {
+                return Ok(None);
             }
         }
     }
@@ -154,6 +211,12 @@ impl Drop for Listener {
     }
 }
 
+/// A number for the guest of a listener that serves one alone.
+fn next_guest() -> GuestId {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    GuestId::Listener(NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Where clients reach a socket that listens, if it has such a place.
 fn local_addr(socket: &OwnedFd) -> io::Result<Option<Addr>> {
     let any = rustix::net::getsockname(socket)?;
@@ -165,24 +228,55 @@ fn local_addr(socket: &OwnedFd) -> io::Result<Option<Addr>> {
         let cid = (cid != VsockAddr::ANY).then_some(cid);
         return Ok(Some(Addr::Vsock { cid, port }));
     }
-    let unix = rustix::net::SocketAddrUnix::try_from(any)?;
+    let unix = SocketAddrUnix::try_from(any)?;
     let name = unix.abstract_name().map(|name| [b"@", name].concat());
     let path = name.or_else(|| unix.path_bytes().map(<[u8]>::to_vec));
     Ok(path.map(|path| Addr::Unix(PathBuf::from(OsString::from_vec(path)))))
 }
 
-fn bind_unix(path: &Path) -> io::Result<(UnixListener, Option<PathBuf>)> {
+fn bind_unix(path: &Path, group: Option<u32>) -> io::Result<(OwnedFd, Option<PathBuf>)> {
     if let Some(addr) = abstract_addr(path)? {
-        return Ok((UnixListener::bind_addr(&addr)?, None));
+        return Ok((UnixListener::bind_addr(&addr)?.into(), None));
     }
-    let listener = match UnixListener::bind(path) {
+    let socket = match bind_own(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse && is_abandoned(path) => {
             std::fs::remove_file(path)?;
-            UnixListener::bind(path)
+            bind_own(path)
         }
         done => done,
-    };
-    Ok((listener?, Some(path.to_owned())))
+    }?;
+    let opened = group.map_or(Ok(()), |group| open_to(path, group));
+    if let Err(error) = opened.and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?)) {
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    Ok((socket, Some(path.to_owned())))
+}
+
+/// The number of connections that may wait to be accepted: as std has it.
+const BACKLOG: i32 = 128;
+
+/// A socket bound to `path`, to which only this user may connect. The file has its mode from the
+/// moment that it is there: Linux takes it from the socket's own inode (`unix_bind_bsd()` in
+/// `net/unix/af_unix.c`).
+fn bind_own(path: &Path) -> io::Result<OwnedFd> {
+    let addr = SocketAddrUnix::new(path)?;
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &addr)?;
+    Ok(socket)
+}
+
+/// Lets the members of a group connect to the socket at `path`, which nobody listens at yet.
+fn open_to(path: &Path, group: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let group = rustix::fs::Gid::from_raw(group);
+    rustix::fs::chownat(&file, c"", None, Some(group), AtFlags::EMPTY_PATH)?;
+    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+    Ok(rustix::fs::chmod(itself, mode)?)
 }
 
 fn abstract_addr(path: &Path) -> io::Result<Option<SocketAddr>> {
@@ -201,24 +295,26 @@ fn is_abandoned(path: &Path) -> bool {
         && matches!(UnixStream::connect(path), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Errors of accept(2) that are one connection's, or pass: the next one may do.
-fn transient(error: io::Error) -> bool {
-    match error
-        .raw_os_error()
-        .map(rustix::io::Errno::from_raw_os_error)
-    {
-        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
-            // Descriptors are short: those that wait in the queue can wait until some are back.
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            true
-        }
-        Some(
-            rustix::io::Errno::CONNABORTED
-            | rustix::io::Errno::INTR
-            | rustix::io::Errno::AGAIN
-            | rustix::io::Errno::PROTO,
-        ) => true,
-        _ => false,
+/// Waits until `stop` is readable, for `time` at most, and says whether it is.
+fn wait_for(stop: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+    let time = timespec(time);
+    match poll(&mut fds, Some(&time)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The error, and the limit that was reached if there is one to raise.
+fn error_text(error: rustix::io::Errno) -> String {
+    let text = io::Error::from(error);
+    match error {
+        rustix::io::Errno::MFILE => format!(
+            "{text}: this process may have {} (RLIMIT_NOFILE); clients wait until some are closed",
+            sys::limits::descriptors()
+        ),
+        _ => text.to_string(),
     }
 }
 
@@ -228,6 +324,7 @@ mod tests {
     use crate::{Link, dial};
     use rustix::event::{EventfdFlags, eventfd};
     use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
 
     fn exchange(addr: &Addr) {
         let listener = Listener::bind(addr).expect("bound");
@@ -273,6 +370,40 @@ mod tests {
         ));
     }
 
+    /// Looks at the file all the time, as another user would who waits for a moment to connect.
+    #[test]
+    fn the_file_of_a_socket_is_this_user_s_from_the_beginning_and_a_group_s_if_it_is_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let mode = |path: &Path| {
+            let found = std::fs::symlink_metadata(path).ok()?;
+            Some((found.mode() & 0o7777, found.gid()))
+        };
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let seen = scope.spawn(|| {
+                let mut seen = std::collections::BTreeSet::new();
+                while !done.load(Ordering::SeqCst) {
+                    seen.extend(mode(&path));
+                }
+                seen
+            });
+            for _ in 0..100 {
+                drop(Listener::bind(&Addr::Unix(path.clone())).expect("bound"));
+            }
+            done.store(true, Ordering::SeqCst);
+            let own = rustix::process::getegid().as_raw();
+            let seen = seen.join().expect("no panic");
+            assert!(seen.iter().all(|is| *is == (0o600, own)), "{seen:?}");
+        });
+        let group = match rustix::process::geteuid().is_root() {
+            true => 65534,
+            false => rustix::process::getegid().as_raw(),
+        };
+        let _listener = Listener::bind_for(&Addr::Unix(path.clone()), Some(group)).expect("bound");
+        assert_eq!(mode(&path), Some((0o660, group)));
+    }
+
     #[test]
     fn a_file_that_is_no_socket_stays() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -301,10 +432,61 @@ mod tests {
         let _guest = UnixStream::connect(dir.path().join("vm_5640")).expect("connected");
         let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let link = listener.accept(never.as_fd()).expect("accepted");
-        let unspecified = std::net::Ipv4Addr::UNSPECIFIED.into();
-        assert_eq!(link.expect("one").peer_addr(), Some(unspecified));
+        let origin = link.expect("one").origin();
+        assert!(matches!(origin, vfs::Origin::Guest(_)), "{origin:?}");
         drop(listener);
         assert!(!dir.path().join("vm_5640").exists(), "removed when dropped");
+    }
+
+    #[test]
+    fn errors_of_accept_pass_unless_the_socket_is_of_no_use() {
+        use rustix::io::Errno;
+        let addr = "tcp:127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(&addr).expect("bound");
+        let _client = dial(listener.addr()).expect("connected");
+        let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let Source::Socket(socket) = &listener.source else {
+            panic!("no socket");
+        };
+        let odd = [
+            Errno::NOMEM,
+            Errno::NOBUFS,
+            Errno::PERM,
+            Errno::NETDOWN,
+            Errno::MFILE,
+            Errno::CONNABORTED,
+        ];
+        let mut errors = odd.into_iter();
+        let accepted = listener.accept_by(socket, never.as_fd(), || match errors.next() {
+            Some(error) => Err(error),
+            None => rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC),
+        });
+        assert!(accepted.expect("no error is final").is_some());
+        // Two clients, of whom one is still there: the final errors come where a connection waits.
+        let _other = dial(listener.addr()).expect("connected");
+        for error in [Errno::BADF, Errno::INVAL, Errno::NOTSOCK] {
+            let accepted = listener.accept_by(socket, never.as_fd(), || Err::<(), _>(error));
+            assert_eq!(
+                accepted.map_err(|error| error.raw_os_error()),
+                Err(Some(error.raw_os_error()))
+            );
+        }
+    }
+
+    #[test]
+    fn a_pause_after_an_error_of_accept_ends_with_the_listener() {
+        let addr = "tcp:127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(&addr).expect("bound");
+        let _client = dial(listener.addr()).expect("connected");
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let Source::Socket(socket) = &listener.source else {
+            panic!("no socket");
+        };
+        let accepted = listener.accept_by(socket, stop.as_fd(), || {
+            rustix::io::write(&stop, &1u64.to_ne_bytes()).expect("written");
+            Err::<(), _>(rustix::io::Errno::NOMEM)
+        });
+        assert!(accepted.expect("no error").is_none());
     }
 
     #[test]

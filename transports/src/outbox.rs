@@ -23,6 +23,13 @@ pub struct Outbox {
     gap: usize,
     /// What is handed over, and where in the buffer its message begins.
     handed: Option<(usize, Arc<dyn Backing>)>,
+    meter: Option<Box<dyn Meter>>,
+}
+
+/// Counts the memory of an outbox. Called before it grows, so that what others may still take is known before this is taken.
+pub trait Meter: Send {
+    /// The buffer is `bytes` large from now on.
+    fn set(&mut self, bytes: usize);
 }
 
 impl Default for Outbox {
@@ -36,6 +43,7 @@ impl Default for Outbox {
             pages: None,
             gap: 0,
             handed: None,
+            meter: None,
         }
     }
 }
@@ -44,8 +52,16 @@ impl Outbox {
     /// The most bytes one message may have: far beyond what any protocol here agrees on.
     const LIMIT: usize = 64 << 20;
 
-    /// What an idle outbox keeps of its buffer.
+    /// The buffer of small messages.
     const KEEP: usize = 16 << 10;
+
+    /// The same, whose memory `meter` counts.
+    pub fn metered(meter: Box<dyn Meter>) -> Outbox {
+        Outbox {
+            meter: Some(meter),
+            ..Outbox::default()
+        }
+    }
 
     /// Begins the next message behind those that are there.
     pub fn begin(&mut self) -> &mut dyn Outgoing {
@@ -112,16 +128,12 @@ impl Outbox {
         self.drop_pages();
     }
 
-    /// Whether it holds memory that only many or large messages need.
-    pub fn is_large(&self) -> bool {
-        self.buffer.len() > Outbox::KEEP || self.pages.is_some()
-    }
-
-    /// Gives that memory back, if there are no messages.
+    /// Gives all memory back, if there are no messages.
     pub fn shrink(&mut self) {
-        if self.end == 0 && self.is_large() {
+        if self.end == 0 {
             self.buffer = Vec::new();
             self.pages = None;
+            self.count(0);
         }
     }
 
@@ -180,12 +192,22 @@ impl Outbox {
     fn grow(&mut self, end: usize) {
         let capacity = end.next_power_of_two().max(4096);
         if self.end > 0 {
+            self.count(capacity);
             self.buffer.resize(capacity, 0);
         } else if capacity <= Outbox::KEEP {
+            self.count(capacity);
             self.buffer = vec![0; capacity];
         } else {
             // It is for one large message as a rule: for a mebibyte and its header, not for two.
-            self.buffer = vec![0; end.next_multiple_of(Outbox::KEEP)];
+            let capacity = end.next_multiple_of(Outbox::KEEP);
+            self.count(capacity);
+            self.buffer = vec![0; capacity];
+        }
+    }
+
+    fn count(&mut self, bytes: usize) {
+        if let Some(meter) = &mut self.meter {
+            meter.set(bytes);
         }
     }
 }

@@ -1,93 +1,106 @@
-//! Whether to look again before going to sleep: a wake-up costs far more than a look, if the
-//! next message comes soon.
+//! When to poll before sleeping: a wake-up costs far more than a look, if the next message comes soon and
+//! a processor is to spare.
+//!
+//! A poller spins, it does not yield: where processors are short, each sched_yield(2) lasts as long as the
+//! time slices of the others. It detects that its processor was taken away by the time between two looks, and then
+//! all pollers of the process sleep at once for a time that grows with what was lost.
 
 use std::io::{self, ErrorKind};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// An end of a connection's own idea of how long looking again pays: it grows while messages come just
-/// after it slept and shrinks while they do not come at all. Where others want the processor it does
-/// not pay, unless it is they who asked for it: then the next message is there when they have had it.
+/// How long an end of a connection polls: the window grows while messages come just after it slept and shrinks
+/// while they do not come at all.
 ///
-/// Of all the pollers of the process, no more look at once than leave a processor for others.
+/// Of all the pollers of the process, no more poll at once than leave a processor for others, and none for
+/// a while after one of them has lost its processor.
 pub struct Poller {
     max: Duration,
     window: Duration,
-    /// How many times to wait without looking before, and how many the next time.
-    rest: u32,
-    next_rest: u32,
+    /// How many long windows in a row ended without a message, which came soon after them.
+    misses: u32,
 }
 
 impl Poller {
     const FIRST: Duration = Duration::from_micros(5);
 
-    /// Giving way takes longer only if someone took the processor. Who did may have been the one that asks next.
-    const GAVE_WAY: Duration = Duration::from_micros(8);
+    /// After so many misses the peer waits for the processor that this thread spins on: then messages come
+    /// only when it sleeps. Nobody had to take the processor away for that.
+    const MISSES: u32 = 4;
 
-    /// How often not to look after that; twice as often each time, until looking has paid.
-    const REST: u32 = 16;
-    const LONGEST_REST: u32 = 4096;
-
-    /// One that looks for at most `max` before it sleeps; zero is not at all.
+    /// One that polls for at most `max` before it sleeps; zero is not at all.
     pub fn new(max: Duration) -> Poller {
         Poller {
             max,
             window: max.min(Poller::FIRST),
-            rest: 0,
-            next_rest: Poller::REST,
+            misses: 0,
         }
     }
 
     /// What suits this machine: about as long as a wake-up across processors takes, if there is more
     /// than one.
     pub fn usual() -> Duration {
-        Duration::from_micros(if SPARE.limit > 0 { 50 } else { 0 })
+        Duration::from_micros(if PROCESSORS.limit > 0 { 50 } else { 0 })
     }
 
     /// Tries `recv(false)`, which must not wait, until it gives something but `WouldBlock` or the
-    /// window is over, and then has `recv(true)` wait.
+    /// window is over, and then waits by `recv(true)`.
     #[inline]
     pub fn wait<T>(&mut self, recv: impl FnMut(bool) -> io::Result<T>) -> io::Result<T> {
-        self.wait_sparing(&SPARE, std::thread::yield_now, recv)
+        self.wait_by(&PROCESSORS, Instant::now, recv)
     }
 
-    fn wait_sparing<T>(
+    #[inline]
+    fn wait_by<T>(
         &mut self,
-        spare: &Spare,
-        give_way: impl Fn(),
+        processors: &Processors,
+        now: impl Fn() -> Instant,
         mut recv: impl FnMut(bool) -> io::Result<T>,
     ) -> io::Result<T> {
-        if self.max.is_zero() || self.rest > 0 {
-            self.rest = self.rest.saturating_sub(1);
+        if self.max.is_zero() {
             return recv(true);
         }
-        let began = Instant::now();
+        let began = now();
+        if processors.are_short(began) {
+            return recv(true);
+        }
+        let mut missed = false;
         if !self.window.is_zero()
-            && let Some(_taken) = spare.take()
+            && let Some(_taken) = processors.take()
         {
-            let (mut now, mut gave_way) = (began, false);
-            while now - began < self.window || gave_way {
+            let mut last = began;
+            while last - began < self.window {
                 match recv(false) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     done => {
-                        self.next_rest = Poller::REST;
+                        self.misses = 0;
                         return done;
                     }
                 }
-                if gave_way {
-                    self.rest = self.next_rest;
-                    self.next_rest = (self.next_rest * 2).min(Poller::LONGEST_REST);
-                    break;
+                std::hint::spin_loop();
+                let at = now();
+                let gap = at - last;
+                if gap > Processors::GAP {
+                    processors.lost(at, gap);
+                    // A message may have come meanwhile, which proves nothing: it would have woken this thread.
+                    return recv(true);
                 }
-                let before = Instant::now();
-                give_way();
-                now = Instant::now();
-                gave_way = now - before > Poller::GAVE_WAY;
+                last = at;
             }
+            // A window that still grows says nothing yet.
+            missed = self.window >= self.max / 2;
         }
         let received = recv(true);
-        self.window = if began.elapsed() <= self.max {
+        let now = now();
+        if missed && now - began <= 2 * self.max {
+            self.misses += 1;
+            if self.misses == Poller::MISSES {
+                self.misses = 0;
+                processors.lost(now, self.window);
+            }
+        }
+        self.window = if now - began <= self.max {
             (self.window * 2).clamp(Poller::FIRST, self.max)
         } else {
             // Halving, not zeroing: one pause between two bursts should not undo what was learned.
@@ -101,99 +114,213 @@ impl Poller {
     }
 }
 
-static SPARE: LazyLock<Spare> =
-    LazyLock::new(|| Spare::new(std::thread::available_parallelism().map_or(1, usize::from)));
+static PROCESSORS: LazyLock<Processors> =
+    LazyLock::new(|| Processors::new(std::thread::available_parallelism().map_or(1, usize::from)));
 
-/// Grants processors to those that poll.
-struct Spare {
+/// The processors of this machine, as far as pollers may have them.
+struct Processors {
+    /// How many may poll at once.
     limit: usize,
-    taken: AtomicUsize,
+    polling: AtomicUsize,
+    /// When times are counted from.
+    epoch: Instant,
+    /// Until when they are taken to be short, and for how long they were the last time: nanoseconds.
+    short_until: AtomicU64,
+    short_for: AtomicU64,
 }
 
-impl Spare {
-    fn new(processors: usize) -> Spare {
-        Spare {
+impl Processors {
+    /// Between two looks lie some system calls at most. In a longer gap another thread had the processor, or
+    /// the hypervisor.
+    const GAP: Duration = Duration::from_micros(8);
+
+    /// So many times the gap nobody polls: a time slice that is lost now and then costs 2 % at most.
+    const TIMES: u32 = 64;
+
+    /// The longest such time. A probe that ends in a lost time slice costs a few thousandths of it.
+    const LONGEST: Duration = Duration::from_secs(2);
+
+    fn new(processors: usize) -> Processors {
+        Processors {
             limit: processors.saturating_sub(1),
-            taken: AtomicUsize::new(0),
+            polling: AtomicUsize::new(0),
+            epoch: Instant::now(),
+            short_until: AtomicU64::new(0),
+            short_for: AtomicU64::new(0),
         }
     }
 
     fn take(&self) -> Option<Taken<'_>> {
         let taken = Taken(self);
         // The guard is there first, so that a take too many is given back with it.
-        (self.taken.fetch_add(1, Ordering::Relaxed) < self.limit).then_some(taken)
+        (self.polling.fetch_add(1, Ordering::Relaxed) < self.limit).then_some(taken)
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.epoch).as_nanos() as u64
+    }
+
+    fn are_short(&self, now: Instant) -> bool {
+        self.nanos(now) < self.short_until.load(Ordering::Relaxed)
+    }
+
+    /// A poller was without its processor for `gap`. If that comes soon after the last time the next one is twice
+    /// as long.
+    fn lost(&self, now: Instant, gap: Duration) {
+        let now = self.nanos(now);
+        let until = self.short_until.load(Ordering::Relaxed);
+        let last = self.short_for.load(Ordering::Relaxed);
+        let least = (gap * Processors::TIMES).as_nanos() as u64;
+        let longest = Processors::LONGEST.as_nanos() as u64;
+        let time = match now {
+            // Another poller has found out at the same time.
+            _ if now < until => least.max(last),
+            _ if now - until <= last => least.max(2 * last),
+            _ => least,
+        };
+        let time = time.min(longest);
+        self.short_for.store(time, Ordering::Relaxed);
+        self.short_until.store(now + time, Ordering::Relaxed);
     }
 }
 
-struct Taken<'a>(&'a Spare);
+struct Taken<'a>(&'a Processors);
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+        self.0.polling.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
-    /// Nothing is there to be had without waiting.
-    fn late(wait: bool) -> io::Result<()> {
-        match wait {
-            true => Ok(()),
-            false => Err(ErrorKind::WouldBlock.into()),
+    const LOOK: Duration = Duration::from_micros(1);
+    const SLICE: Duration = Duration::from_millis(4);
+
+    /// A machine whose time passes by looks, of which each is followed by what a script says, or [`LOOK`].
+    struct Machine {
+        processors: Processors,
+        passed: Cell<Duration>,
+    }
+
+    impl Machine {
+        fn new() -> Machine {
+            Machine {
+                processors: Processors::new(2),
+                passed: Cell::default(),
+            }
         }
+
+        fn pass(&self, time: Duration) {
+            self.passed.set(self.passed.get() + time);
+        }
+
+        /// Waits for a message that comes by sleeping alone, `asleep` later. After the look numbered `loses` the
+        /// processor is gone for a [`SLICE`]. Says how many looks there were.
+        fn wait(&self, poller: &mut Poller, loses: Option<usize>, asleep: Duration) -> usize {
+            let mut looks = 0;
+            let clock = || self.processors.epoch + self.passed.get();
+            let waited = poller.wait_by(&self.processors, clock, |wait| {
+                if wait {
+                    self.pass(asleep);
+                    return Ok(());
+                }
+                looks += 1;
+                self.pass(if loses == Some(looks) { SLICE } else { LOOK });
+                Err(ErrorKind::WouldBlock.into())
+            });
+            waited.expect("received");
+            looks
+        }
+    }
+
+    fn poller() -> Poller {
+        let mut poller = Poller::new(Duration::from_micros(50));
+        poller.window = poller.max;
+        poller
     }
 
     #[test]
     fn the_window_grows_with_early_messages_and_shrinks_to_nothing_without() {
-        let spare = Spare::new(2);
-        let mut poller = Poller::new(Duration::from_secs(3600));
+        let machine = Machine::new();
+        let mut poller = Poller::new(Duration::from_micros(50));
         poller.window = Duration::ZERO;
-        poller.wait_sparing(&spare, || (), late).expect("received");
-        assert_eq!(poller.window, Poller::FIRST);
-        poller.max = Duration::from_nanos(1);
-        for _ in 0..10 {
-            poller.window = poller.window.min(Duration::from_micros(1));
-            poller.wait_sparing(&spare, || (), late).expect("received");
-        }
-        assert_eq!(poller.window, Duration::ZERO);
-        assert_eq!(spare.taken.load(Ordering::Relaxed), 0);
+        let looks = |poller: &mut Poller, asleep| machine.wait(poller, None, asleep);
+        let early: Vec<_> = (0..5).map(|_| looks(&mut poller, LOOK)).collect();
+        assert_eq!(early, [0, 5, 10, 20, 40]);
+        let late: Vec<_> = (0..6).map(|_| looks(&mut poller, SLICE)).collect();
+        assert_eq!(late, [50, 25, 13, 7, 4, 0]);
+        assert_eq!(machine.processors.polling.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn who_gave_way_to_whom_it_waits_for_finds_it_before_it_sleeps() {
-        let asked = AtomicUsize::new(0);
-        let other = || {
-            std::thread::sleep(2 * Poller::GAVE_WAY);
-            asked.store(1, Ordering::Relaxed);
-        };
-        let mut poller = Poller::new(Duration::from_secs(3600));
-        poller.window = Duration::from_nanos(1);
-        let waited = poller.wait_sparing(&Spare::new(2), other, |wait| {
-            match asked.load(Ordering::Relaxed) {
-                0 => late(wait).map(|()| wait),
-                _ => Ok(wait),
-            }
-        });
+    fn a_message_that_is_there_is_found_without_sleeping() {
+        let machine = Machine::new();
+        let clock = || machine.processors.epoch;
+        let waited = poller().wait_by(&machine.processors, clock, Ok);
         assert!(!waited.expect("received"));
-        assert_eq!(poller.rest, 0);
     }
 
     #[test]
-    fn who_gave_way_to_others_rests() {
-        let others = || std::thread::sleep(2 * Poller::GAVE_WAY);
-        let mut poller = Poller::new(Duration::from_secs(3600));
-        poller
-            .wait_sparing(&Spare::new(2), others, late)
-            .expect("received");
-        assert_eq!(poller.rest, Poller::REST);
+    fn a_lost_processor_is_followed_by_sleep_for_a_time_that_grows() {
+        let machine = Machine::new();
+        let mut poller = poller();
+        let rest = |poller: &mut Poller| {
+            assert_eq!(machine.wait(poller, Some(3), Duration::ZERO), 3);
+            let began = machine.passed.get();
+            // Messages are found while it lasts, which does not end it.
+            while machine.wait(poller, None, SLICE / 8) == 0 {}
+            (machine.passed.get() - began).as_millis()
+        };
+        let rests: Vec<_> = (0..5).map(|_| rest(&mut poller)).collect();
+        let expected = [256, 512, 1024, 2000, 2000];
+        for (rest, expected) in rests.iter().zip(expected) {
+            assert!((expected..expected + 2).contains(rest), "{rests:?}");
+        }
+        // It has gone well for longer than the last one was.
+        machine.pass(Duration::from_secs(3));
+        poller.window = poller.max;
+        assert!((256..258).contains(&rest(&mut poller)));
+    }
+
+    #[test]
+    fn a_peer_that_needs_the_same_processor_gets_it() {
+        let machine = Machine::new();
+        let mut poller = poller();
+        let turn = |poller: &mut Poller| machine.wait(poller, None, Processors::GAP);
+        let looks: Vec<_> = (0..5).map(|_| turn(&mut poller)).collect();
+        assert_eq!(looks, [50, 25, 50, 25, 0]);
+        // One that comes in time now and then proves that it needs none.
+        machine.pass(Processors::LONGEST);
+        for _ in 0..20 {
+            assert!(turn(&mut poller) > 0);
+            let clock = || machine.processors.epoch + machine.passed.get();
+            let found = poller.wait_by(&machine.processors, clock, Ok);
+            assert!(!found.expect("received"));
+        }
+    }
+
+    #[test]
+    fn when_one_has_lost_its_processor_no_other_polls() {
+        let machine = Machine::new();
+        let (mut one, mut other) = (poller(), poller());
+        machine.wait(&mut one, Some(1), Duration::ZERO);
+        assert_eq!(machine.wait(&mut other, None, Duration::ZERO), 0);
+        // Both may have lost it at the same time, which is no reason to wait for longer.
+        let now = machine.processors.epoch + machine.passed.get();
+        machine.processors.lost(now, SLICE);
+        machine.pass(SLICE * Processors::TIMES);
+        assert!(machine.wait(&mut other, None, Duration::ZERO) > 0);
     }
 
     #[test]
     fn one_processor_spares_none() {
-        assert!(Spare::new(1).take().is_none());
-        let two = Spare::new(2);
+        assert!(Processors::new(1).take().is_none());
+        let two = Processors::new(2);
         let taken = two.take();
         assert!(taken.is_some() && two.take().is_none());
         drop(taken);
@@ -203,18 +330,17 @@ mod tests {
     #[test]
     fn polling_off_only_waits() {
         let mut poller = Poller::new(Duration::ZERO);
-        let waited = poller
-            .wait_sparing(&Spare::new(8), || (), Ok)
-            .expect("received");
-        assert!(waited);
+        let waited = poller.wait_by(&Processors::new(8), Instant::now, Ok);
+        assert!(waited.expect("received"));
     }
 
     #[test]
     fn an_error_ends_the_polling() {
-        let mut poller = Poller::new(Duration::from_secs(3600));
-        poller.window = poller.max;
         let broken = |_| Err::<(), _>(ErrorKind::BrokenPipe.into());
-        let error = poller.wait_sparing(&Spare::new(2), || (), broken).err();
-        assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::BrokenPipe));
+        let error = poller().wait_by(&Processors::new(2), Instant::now, broken);
+        assert_eq!(
+            error.err().map(|error| error.kind()),
+            Some(ErrorKind::BrokenPipe)
+        );
     }
 }

@@ -31,7 +31,7 @@ pub trait Ring: Send + Sync {
     /// Comes back to it: the bell need not ring any more.
     fn come_back(&self) -> io::Result<()>;
 
-    /// Readable once the bell has rung, until [`Ring::come_back`].
+    /// Readable once the bell has rung after [`Ring::leave`], perhaps until the next one.
     fn bell(&self) -> BorrowedFd<'_>;
 
     /// Whose it is, for logs.

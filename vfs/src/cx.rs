@@ -227,6 +227,15 @@ impl Call {
         self.peer.as_deref()
     }
 
+    /// The caller that it is made for if its client claims to be `claimed`, without proof
+    /// ([`Peer::acts_as`]). Requests that come over no connection are made for whom they say.
+    pub fn acts_as(&self, claimed: Caller) -> Caller {
+        match self.peer() {
+            Some(peer) => peer.acts_as(claimed),
+            None => claimed,
+        }
+    }
+
     /// The address that it came from, if it came from any.
     pub fn addr(&self) -> Option<IpAddr> {
         self.peer.as_ref()?.addr()
@@ -373,7 +382,7 @@ mod tests {
 
     #[test]
     fn nothing_but_what_is_derived_as_such_is_ours() {
-        let peer = Arc::new(Peer::new("10.0.0.1".parse().ok()));
+        let peer = Arc::new(Peer::remote([10, 0, 0, 1].into(), 700));
         let call = Call::parkable(thread_waker()).coming_from(peer);
         let ours = call.of_ours();
         assert!(ours.is_ours() && ours.addr() == call.addr() && ours.waker().is_none());

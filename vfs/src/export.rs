@@ -70,8 +70,8 @@ pub struct Capabilities {
     pub no_births: bool,
 }
 
-/// A name of a node that outlives the process: up to [`Handle::MAX`] opaque bytes, so that a
-/// protocol's own prefix of 8 still fits NFS v3's 64.
+/// A name of a node that outlives the process: up to [`Handle::MAX`] opaque bytes, which with the
+/// one byte that NFS puts in front are v3's 64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     len: u8,
@@ -81,10 +81,10 @@ pub struct Handle {
 impl Handle {
     /// The most bytes that a source may take, so that [`Handle::MAX`] leaves 8 to whatever tells
     /// several sources apart.
-    pub const MAX_OF_SOURCE: usize = 48;
+    pub const MAX_OF_SOURCE: usize = Handle::MAX - 8;
 
     /// The most bytes of a handle.
-    pub const MAX: usize = 56;
+    pub const MAX: usize = 63;
 
     /// A handle of `bytes`, `EOVERFLOW` beyond [`Handle::MAX`].
     pub fn new(bytes: &[u8]) -> Result<Handle> {
@@ -154,10 +154,10 @@ mod tests {
     #[test]
     fn a_handle_keeps_its_bytes_and_its_bound() {
         assert_eq!(
-            Handle::new(&[7; 56]).map(|h| h.bytes().to_vec()),
-            Ok(vec![7; 56])
+            Handle::new(&[7; 63]).map(|h| h.bytes().to_vec()),
+            Ok(vec![7; 63])
         );
-        assert_eq!(Handle::new(&[7; 57]), Err(Errno::EOVERFLOW));
+        assert_eq!(Handle::new(&[7; 64]), Err(Errno::EOVERFLOW));
         assert_eq!(
             format!("{:?}", Handle::new(&[1, 0xab]).expect("short")),
             "Handle(01ab)"

@@ -19,6 +19,7 @@ pub mod export;
 pub mod holes;
 pub mod lease;
 pub mod lock;
+pub mod log_limit;
 pub mod name;
 pub mod node;
 pub mod op;
@@ -26,6 +27,7 @@ pub mod payload;
 pub mod peer;
 pub mod perm;
 pub mod ranges;
+pub mod seal;
 pub mod sip;
 
 pub use acl::{Acl, AclEntry, Whose};
@@ -34,6 +36,7 @@ pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;
 pub use export::{Capabilities, Export, FileSystem, Handle, Level};
 pub use lease::{Broken, Lease, LeaseKind};
+pub use log_limit::LogLimit;
 pub use name::Name;
 pub use node::{
     Access, Allocate, Backing, CopyHow, DirEntry, DirSink, Entry, Extent, File, Limits, Make, Mode,
@@ -41,8 +44,9 @@ pub use node::{
 };
 pub use op::Op;
 pub use payload::{Fill, Payload, Sink};
-pub use peer::Peer;
+pub use peer::{Origin, Peer, PeerKey, Trust};
 pub use ranges::Ranges;
+pub use seal::HandleKey;
 
 /// What every operation answers: a value or a Linux errno.
 pub type Result<T> = core::result::Result<T, Errno>;

@@ -1,35 +1,332 @@
-//! The other end of a connection, as whoever lets some in and others not has it.
+//! The remote peer of a connection, as access control and limits see it.
+//!
+//! A connection has one [`Peer`] for its whole life. Its [`Origin`] is what the kernel reports
+//! about the other end; nothing in it comes from the peer's own messages. [`Peer::acts_as`] turns
+//! the user that a peer claims to be into the one that it may act as, for all protocols alike.
+//!
+//! Deliberately absent: addresses of sockets, look-ups and any system call (`transports` and `sys`
+//! have those).
 
+use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// A client's end of one connection: where it is, and what has been chosen for it so far. Lives as long as the
-/// connection, so that a choice is made once.
+use crate::{Caller, Groups, perm};
+
+/// The other end of a connection, as the kernel reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A process of this host: the peer of a Unix socket, or a TCP socket of which the kernel names
+    /// the owner.
+    Local {
+        /// Its IP address; none for a Unix socket.
+        addr: Option<IpAddr>,
+        /// The user that owns its socket.
+        owner: Owner,
+    },
+    /// A process of this host whose user the kernel does not name: its socket is closed already, or
+    /// belongs to another network namespace.
+    Unidentified {
+        /// Its IP address; none for a Unix socket.
+        addr: Option<IpAddr>,
+    },
+    /// Another host.
+    Remote {
+        /// Its IP address.
+        addr: IpAddr,
+        /// Its port.
+        port: u16,
+    },
+    /// A virtual machine of this host, over vsock(7) or a monitor's socket.
+    Guest(GuestId),
+    /// A descriptor that is no socket, which the process inherited or made: a pipe, a serial port.
+    Inherited,
+}
+
+/// The user that owns a socket of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id; unknown for TCP.
+    pub gid: Option<u32>,
+    /// Supplementary groups; unknown for TCP.
+    pub groups: Option<Arc<[u32]>>,
+}
+
+/// A virtual machine of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GuestId {
+    /// The context id of a vsock (vsock(7)).
+    Cid(u32),
+    /// The number of a listener that serves one virtual machine alone.
+    Listener(u64),
+}
+
+/// The unit that limits per peer count by. Values compare equal if their connections share a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PeerKey {
+    /// A user of this host, over any socket.
+    User(u32),
+    /// A host: its IPv4 address, or the /64 network of its IPv6 address, within which a host
+    /// chooses its addresses freely (RFC 4291 section 2.5.1). Also processes of this host whose
+    /// user is unknown.
+    Addr(IpAddr),
+    /// A virtual machine.
+    Guest(GuestId),
+    /// A process of this host, over a Unix socket, whose user is unknown.
+    Unidentified,
+    /// An inherited descriptor.
+    Inherited,
+}
+
+impl Origin {
+    /// The address of a peer that has none and is not of this host: no network but all of them
+    /// contains it.
+    pub const UNSPECIFIED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+
+    /// The IP address; none for Unix sockets and inherited descriptors. IPv4-mapped addresses are
+    /// IPv4, and guests have [`Origin::UNSPECIFIED`].
+    pub fn addr(&self) -> Option<IpAddr> {
+        match self {
+            Origin::Local { addr, .. } | Origin::Unidentified { addr } => *addr,
+            Origin::Remote { addr, .. } => Some(*addr),
+            Origin::Guest(_) => Some(Origin::UNSPECIFIED),
+            Origin::Inherited => None,
+        }
+        .map(|addr| addr.to_canonical())
+    }
+
+    /// The user id of the socket's owner, for a process of this host.
+    pub fn uid(&self) -> Option<u32> {
+        match self {
+            Origin::Local { owner, .. } => Some(owner.uid),
+            _ => None,
+        }
+    }
+
+    /// The key for limits per peer.
+    pub fn key(&self) -> PeerKey {
+        match self {
+            Origin::Local { owner, .. } => PeerKey::User(owner.uid),
+            Origin::Guest(id) => PeerKey::Guest(*id),
+            Origin::Inherited => PeerKey::Inherited,
+            Origin::Unidentified { .. } | Origin::Remote { .. } => match self.addr() {
+                Some(addr) => PeerKey::Addr(network(addr)),
+                None => PeerKey::Unidentified,
+            },
+        }
+    }
+}
+
+/// The network of a host, within which it chooses its own addresses.
+fn network(addr: IpAddr) -> IpAddr {
+    match addr {
+        IpAddr::V6(v6) if !v6.is_loopback() && !v6.is_unicast_link_local() => {
+            IpAddr::V6((u128::from(v6) >> 64 << 64).into())
+        }
+        addr => addr,
+    }
+}
+
+impl fmt::Display for PeerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PeerKey::User(uid) => write!(f, "uid {uid}"),
+            PeerKey::Addr(addr) => addr.fmt(f),
+            PeerKey::Guest(GuestId::Cid(cid)) => write!(f, "vsock:{cid}"),
+            PeerKey::Guest(GuestId::Listener(number)) => write!(f, "guest {number}"),
+            PeerKey::Unidentified => f.write_str("unidentified local process"),
+            PeerKey::Inherited => f.write_str("inherited descriptor"),
+        }
+    }
+}
+
+/// The local users whose processes may act as any user.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// Root, and the user of this process, who could do the same without a server.
+    #[default]
+    Privileged,
+    /// Those, and the users with these ids.
+    Users(Arc<[u32]>),
+    /// All users, and processes whose user is unknown.
+    All,
+}
+
+/// The remote peer of one connection, and the choices that were made for it. Shared by all threads
+/// that serve the connection.
 #[derive(Debug)]
 pub struct Peer {
-    addr: Option<IpAddr>,
+    origin: Origin,
+    standing: Standing,
+    /// The user that owns the peer's socket, set before the first request.
+    owner: OnceLock<Caller>,
+    refusals: Arc<Refusals>,
+    /// A bit for each reason that it was refused for.
+    refused: AtomicU8,
     /// Each choice and 1; 0 is none yet.
     choices: [AtomicU8; Peer::KEPT],
 }
 
+/// Which user a peer acts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// The one that it claims to be.
+    Trusted,
+    /// Its socket's owner.
+    Owner,
+    /// Nobody.
+    Nobody,
+}
+
+/// A reason to refuse a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No entry of the export's list matches its address.
+    Unlisted,
+    /// Its port is 1024 or above, and the entry of the export's list says `secure`.
+    InsecurePort,
+}
+
+impl Refusal {
+    /// All reasons.
+    pub const ALL: [Refusal; 2] = [Refusal::Unlisted, Refusal::InsecurePort];
+
+    /// A name for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refusal::Unlisted => "unlisted",
+            Refusal::InsecurePort => "insecure_port",
+        }
+    }
+}
+
+/// The number of clients that were refused, by reason, since the process started. Any thread may
+/// count.
+#[derive(Debug, Default)]
+pub struct Refusals([AtomicU64; Refusal::ALL.len()]);
+
+impl Refusals {
+    /// Counts a client that has no [`Peer`]; see [`Peer::refuse`] for others.
+    pub fn count(&self, why: Refusal) {
+        self.0[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of clients that were refused for this reason.
+    pub fn of(&self, why: Refusal) -> u64 {
+        self.0[why as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// The user that a peer acts as if its user is unknown: Linux's overflow ids (`nobody`).
+const NOBODY: u32 = 65534;
+
 impl Peer {
-    /// Of how many matters the choice is kept: as many exports as anybody lists. Beyond it is made each time.
+    /// The number of matters of which the choice is kept: as many exports as anybody lists. Beyond
+    /// it is made each time.
     pub const KEPT: usize = 64;
 
-    /// A peer at `addr`; at none if its socket has no such thing (a Unix socket, a pipe). IPv4 in IPv6 is IPv4.
-    pub fn new(addr: Option<IpAddr>) -> Peer {
+    /// The peer of a connection from `origin`, to a server that runs as user `server`.
+    pub fn new(origin: Origin, trust: &Trust, server: u32) -> Peer {
+        let trusted = |uid| match trust {
+            Trust::All => true,
+            Trust::Users(users) => uid == 0 || uid == server || users.contains(&uid),
+            Trust::Privileged => uid == 0 || uid == server,
+        };
+        let standing = match &origin {
+            Origin::Local { owner, .. } if !trusted(owner.uid) => Standing::Owner,
+            Origin::Unidentified { .. } if *trust != Trust::All => Standing::Nobody,
+            _ => Standing::Trusted,
+        };
         Peer {
-            addr: addr.map(|addr| addr.to_canonical()),
+            origin,
+            standing,
+            owner: OnceLock::new(),
+            refusals: Arc::default(),
+            refused: AtomicU8::new(0),
             choices: [const { AtomicU8::new(0) }; Peer::KEPT],
         }
     }
 
-    /// Where it is.
-    pub fn addr(&self) -> Option<IpAddr> {
-        self.addr
+    /// The peer of a connection from `port` of the host at `addr`.
+    pub fn remote(addr: IpAddr, port: u16) -> Peer {
+        Peer::new(Origin::Remote { addr, port }, &Trust::default(), 0)
     }
 
-    /// What `choose` says of it in the matter `of`, as it was said the first time. At most [`u8::MAX`] - 1.
+    /// The other end of the connection.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// [`Origin::addr`].
+    pub fn addr(&self) -> Option<IpAddr> {
+        self.origin.addr()
+    }
+
+    /// [`Origin::key`].
+    pub fn key(&self) -> PeerKey {
+        self.origin.key()
+    }
+
+    /// Whether it is another host.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.origin, Origin::Remote { .. })
+    }
+
+    /// The same, which counts refusals there.
+    pub fn counting(self, refusals: Arc<Refusals>) -> Peer {
+        Peer { refusals, ..self }
+    }
+
+    /// Counts the peer among those that were refused for this reason. Returns whether it was the
+    /// first time.
+    pub fn refuse(&self, why: Refusal) -> bool {
+        let bit = 1 << why as u8;
+        let first = self.refused.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+        if first {
+            self.refusals.count(why);
+        }
+        first
+    }
+
+    /// Sets the caller that the owner of the peer's socket is ([`Origin::Local`]), with groups that
+    /// are [`Groups::Known`]. Only the first call counts.
+    pub fn set_owner(&self, owner: Caller) {
+        let _ = self.owner.set(owner);
+    }
+
+    /// The caller that the owner of the peer's socket is, if it is known.
+    pub fn owner(&self) -> Option<&Caller> {
+        self.owner.get()
+    }
+
+    /// Whether the peer is a process whose user is unknown, and acts as nobody therefore.
+    pub fn is_nobody(&self) -> bool {
+        self.standing == Standing::Nobody
+    }
+
+    /// The caller that a peer acts as that claims to be `claimed`, without proof of it. A peer
+    /// whose socket's owner is not trusted acts as the owner, with the group of `claimed` if the
+    /// owner is a member; one whose user is unknown acts as nobody. Users that have proved who they
+    /// are (Kerberos, certificates) need not pass here.
+    pub fn acts_as(&self, claimed: Caller) -> Caller {
+        match (self.standing, self.owner()) {
+            (Standing::Trusted, _) => claimed,
+            (Standing::Owner, Some(owner)) => Caller {
+                gid: match perm::in_group(owner, claimed.gid) {
+                    true => claimed.gid,
+                    false => owner.gid,
+                },
+                ..owner.clone()
+            },
+            (Standing::Owner, None) | (Standing::Nobody, _) => nobody(),
+        }
+    }
+
+    /// Returns what `choose` returned in the first call for the matter `of`. At most [`u8::MAX`] -
+    /// 1.
     pub fn choice(&self, of: usize, choose: impl FnOnce() -> u8) -> u8 {
         let Some(kept) = self.choices.get(of) else {
             return choose();
@@ -45,13 +342,32 @@ impl Peer {
     }
 }
 
+fn nobody() -> Caller {
+    Caller {
+        uid: NOBODY,
+        gid: NOBODY,
+        groups: Groups::Known([].into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn local(uid: u32) -> Origin {
+        Origin::Local {
+            addr: None,
+            owner: Owner {
+                uid,
+                gid: None,
+                groups: None,
+            },
+        }
+    }
+
     #[test]
     fn a_choice_is_made_once_where_it_is_kept() {
-        let peer = Peer::new(None);
+        let peer = Peer::new(Origin::Inherited, &Trust::Privileged, 0);
         for (of, again) in [(0, 7), (1, 7), (Peer::KEPT, 8)] {
             assert_eq!(peer.choice(of, || 7), 7);
             assert_eq!(peer.choice(of, || 8), again);
@@ -60,7 +376,75 @@ mod tests {
 
     #[test]
     fn ipv4_is_the_same_however_it_came() {
-        let mapped = "::ffff:10.0.0.1".parse().ok();
-        assert_eq!(Peer::new(mapped).addr(), "10.0.0.1".parse().ok());
+        let mapped: IpAddr = "::ffff:10.0.0.1".parse().expect("an address");
+        assert_eq!(Peer::remote(mapped, 700).addr(), "10.0.0.1".parse().ok());
+        let plain: IpAddr = "10.0.0.1".parse().expect("an address");
+        assert_eq!(Peer::remote(mapped, 700).key(), PeerKey::Addr(plain));
+    }
+
+    #[test]
+    fn limits_count_a_host_once_whatever_addresses_it_takes() {
+        let key = |addr: &str| Peer::remote(addr.parse().expect(addr), 700).key();
+        assert_eq!(key("fd00::1"), key("fd00::ffff:1"));
+        assert_ne!(key("fd00::1"), key("fd00:0:0:1::1"));
+        assert_ne!(key("fe80::1"), key("fe80::2"));
+        assert_ne!(key("10.0.0.1"), key("10.0.0.2"));
+        assert_eq!(local(7).key(), PeerKey::User(7));
+    }
+
+    /// The groups of an owner are those that the kernel or the user database has, not those that
+    /// the peer claims.
+    #[test]
+    fn a_local_user_acts_as_itself_whatever_it_claims() {
+        let owner = Caller {
+            uid: 1000,
+            gid: 100,
+            groups: Groups::Known([4].into()),
+        };
+        let peer = Peer::new(local(1000), &Trust::Privileged, 0);
+        assert_eq!(peer.acts_as(Caller::ROOT), nobody(), "not before it is set");
+        peer.set_owner(owner.clone());
+        peer.set_owner(Caller::ROOT);
+        for (gid, acts) in [(0, 100), (100, 100), (4, 4), (5, 100)] {
+            let claimed = Caller {
+                uid: 0,
+                gid,
+                groups: Groups::Known([0, 42].into()),
+            };
+            let expected = Caller {
+                gid: acts,
+                ..owner.clone()
+            };
+            assert_eq!(peer.acts_as(claimed), expected);
+        }
+        assert_eq!(peer.owner(), Some(&owner));
+    }
+
+    #[test]
+    fn root_the_server_s_user_and_those_named_may_act_as_anybody() {
+        let users = Trust::Users([7].into());
+        let unidentified = || Origin::Unidentified { addr: None };
+        let remote = || Origin::Remote {
+            addr: Origin::UNSPECIFIED,
+            port: 700,
+        };
+        for (origin, trust, server, believed) in [
+            (local(0), Trust::Privileged, 0, true),
+            (local(5), Trust::Privileged, 5, true),
+            (local(5), Trust::Privileged, 0, false),
+            (local(7), users.clone(), 0, true),
+            (local(0), users.clone(), 0, true),
+            (local(8), users.clone(), 0, false),
+            (local(8), Trust::All, 0, true),
+            (unidentified(), Trust::Privileged, 0, false),
+            (unidentified(), users, 0, false),
+            (unidentified(), Trust::All, 0, true),
+            (remote(), Trust::Privileged, 0, true),
+            (Origin::Inherited, Trust::Privileged, 0, true),
+        ] {
+            let peer = Peer::new(origin, &trust, server);
+            let acts = peer.acts_as(Caller::new(3, 3));
+            assert_eq!(acts.uid == 3, believed, "{peer:?}");
+        }
     }
 }

@@ -9,7 +9,7 @@ pub fn is_root(caller: &Caller) -> bool {
 }
 
 /// Whether `gid` is one of the caller's groups.
-fn in_group(caller: &Caller, gid: u32) -> bool {
+pub fn in_group(caller: &Caller, gid: u32) -> bool {
     caller.gid == gid || matches!(&caller.groups, Groups::Known(groups) if groups.contains(&gid))
 }
 

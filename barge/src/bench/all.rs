@@ -133,6 +133,7 @@ fn command(args: &BenchArgs) -> String {
     words.extend(args.guest.then(|| "--guest".into()));
     words.extend(args.counted.then(|| "--counted".into()));
     words.extend(args.runs.map(|runs| format!("--runs {runs}")));
+    words.extend((args.busy > 0).then(|| format!("--busy {}", args.busy)));
     words.extend(args.size.map(|size| format!("--size {size}")));
     words.extend(args.only.as_ref().map(|only| format!("--only '{only}'")));
     words.join(" ")

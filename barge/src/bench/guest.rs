@@ -64,8 +64,8 @@ impl Bench {
         match (self, quick) {
             (Bench::Caches, true) => 130.0,
             (Bench::Caches, false) => 275.0,
-            (Bench::Fio, true) => 60.0,
-            (Bench::Fio, false) => 120.0,
+            (Bench::Fio, true) => 90.0,
+            (Bench::Fio, false) => 240.0,
             (Bench::Readplus, true) => 50.0,
             (Bench::Readplus, false) => 40.0,
         }

@@ -35,6 +35,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use self::all::Unmeasured;
+use self::process::BusyLoops;
 use self::report::{Outputs, Results};
 use self::steps::Steps;
 use crate::{Done, Failure};
@@ -68,6 +69,10 @@ pub(crate) struct BenchArgs {
     /// The size of each of readplus's files [default: 32, or 8 when quick], and of coalescing's and kept's [default: 128, or 32]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
+    /// Measure beside N busy loops: threads that compute without end, at the usual priority. Shows what is left where processors
+    /// are short
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
+    busy: u16,
     /// Only rows whose name has this in it
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -130,7 +135,9 @@ impl BenchArgs {
 
     /// How long a run lasts: with five of them, some hundred operations of the slowest kinds, and hundreds of thousands of the fastest.
     fn time(&self) -> Duration {
-        Duration::from_millis(if self.quick { 40 } else { 80 })
+        // Where processors are short, time slices of milliseconds come in between: a run has many of them.
+        let times = if self.busy > 0 { 5 } else { 1 };
+        Duration::from_millis(times * if self.quick { 40 } else { 80 })
     }
 
     /// Whether a row of this name is asked for.
@@ -162,8 +169,20 @@ impl Table {
         value.map_or(String::new(), |value| value.get_name().to_owned())
     }
 
-    /// Measures one that is measured here.
+    /// Measures one that is measured here, beside so many busy loops as are asked for.
     fn measure(self, args: &BenchArgs) -> Result<Results, Unmeasured> {
+        let busy = BusyLoops::start(args.busy)?;
+        let mut results = self.run(args)?;
+        drop(busy);
+        match args.busy {
+            0 => {}
+            1 => results.title += ", beside a busy loop",
+            many => results.title += &format!(", beside {many} busy loops"),
+        }
+        Ok(results)
+    }
+
+    fn run(self, args: &BenchArgs) -> Result<Results, Unmeasured> {
         Ok(match self {
             Table::Nine => ninep::run(args)?,
             Table::Coalescing => coalescing::run(args)?,

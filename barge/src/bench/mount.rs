@@ -56,6 +56,8 @@ struct Client {
     programs: usize,
     file: File,
     buffer: Vec<u8>,
+    /// How often it has done something.
+    count: usize,
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
@@ -159,7 +161,7 @@ impl Cell<Mounted> for Load {
         let began = Instant::now();
         let mut done = 0;
         while done < most && began.elapsed() < time {
-            let step = client.step(self.work, done);
+            let step = client.step(self.work);
             step.map_err(|error| vfs::Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
             done += 1;
         }
@@ -168,6 +170,10 @@ impl Cell<Mounted> for Load {
 
     fn counted(&self) -> Option<usize> {
         (self.programs == 1).then_some(500)
+    }
+
+    fn is_paced(&self) -> bool {
+        self.programs == 1 && !matches!(self.work, Work::ReadLarge)
     }
 
     fn limit(&self) -> Option<Physical> {
@@ -191,12 +197,14 @@ impl Client {
             programs,
             file,
             buffer: vec![0; LARGE],
+            count: 0,
         })
     }
 
     /// Does it the next time.
-    fn step(&mut self, work: Work, done: usize) -> io::Result<()> {
-        let next = done * self.programs + self.number;
+    fn step(&mut self, work: Work) -> io::Result<()> {
+        let next = self.count * self.programs + self.number;
+        self.count += 1;
         let small = || self.root.join(MANY).join(file_name(next % FILES));
         match work {
             Work::Stat => small().symlink_metadata().map(drop),

@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
@@ -123,27 +125,26 @@ pub(super) fn family(pid: u32) -> Vec<u32> {
     all
 }
 
-/// Where in /proc/PID/stat a process's own times are, behind its name, and those of what it has waited for.
-const OWN: usize = 11;
+/// Where in /proc/PID/stat the times of those are that a process has waited for, behind its name.
 const CHILDREN: usize = 13;
 
-/// How long processors have worked for a process and those it has started, as exactly as the system tells.
+/// How long processors have worked for a process and those it has started.
 pub(super) fn processor_time(pid: u32) -> Duration {
-    let of = |pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        ticks(&stat, OWN).unwrap_or(0)
-    };
-    duration(family(pid).into_iter().map(of).sum())
+    let times = family(pid).into_iter().map(sys::usage::process_time);
+    times.flatten().sum()
 }
 
 /// How long processors have worked for all processes that this one has started and waited for.
 pub(super) fn children_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    duration(ticks(&stat, CHILDREN).unwrap_or(0))
+    let ticks = ticks(&stat, CHILDREN).unwrap_or(0);
+    Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second().max(1) as u32
 }
 
-fn duration(ticks: u64) -> Duration {
-    Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second().max(1) as u32
+/// How long a processor has worked for the calling thread.
+pub(super) fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// User and system time in a line of /proc/PID/stat (proc(5)), which are so many fields behind the name.
@@ -153,6 +154,40 @@ fn ticks(stat: &str, behind: usize) -> Option<u64> {
     let mut fields = rest.split_whitespace().skip(behind);
     let mut next = || fields.next()?.parse::<u64>().ok();
     Some(next()? + next()?)
+}
+
+/// Loops that keep processors busy at the usual priority, until they are dropped. They are threads, so that none is left
+/// whatever ends this process.
+pub(super) struct BusyLoops {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl BusyLoops {
+    /// Starts so many.
+    pub(super) fn start(count: u16) -> Result<BusyLoops, Failure> {
+        let mut loops = BusyLoops {
+            stop: Arc::default(),
+            threads: Vec::new(),
+        };
+        for _ in 0..count {
+            let stop = loops.stop.clone();
+            let thread = std::thread::Builder::new().name("busy".into());
+            let thread = thread.spawn(move || while !stop.load(Ordering::Relaxed) {});
+            loops.threads.push(thread.map_err(Failure::new)?);
+        }
+        Ok(loops)
+    }
+}
+
+impl Drop for BusyLoops {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // It cannot panic.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// A TCP port that nobody listens at.
@@ -186,8 +221,23 @@ mod tests {
 
     #[test]
     fn times_stand_behind_the_name() {
-        let stat = "7 (a) 1 b) S 1 7 7 0 -1 4194560 1 0 0 0 30 12 0 0 20 0 1 0 5 6 7";
-        assert_eq!(super::ticks(stat, super::OWN), Some(42));
-        assert_eq!(super::ticks("7 (a) S", super::OWN), None);
+        let stat = "7 (a) 1 b) S 1 7 7 0 -1 4194560 1 0 0 0 1 1 30 12 20 0 1 0 5 6 7";
+        assert_eq!(super::ticks(stat, super::CHILDREN), Some(42));
+        assert_eq!(super::ticks("7 (a) S", super::CHILDREN), None);
     }
+
+    #[test]
+    fn busy_loops_work_until_they_are_dropped() {
+        let loops = super::BusyLoops::start(2).expect("threads");
+        let before = super::processor_time(std::process::id());
+        let works = || super::processor_time(std::process::id()) > before + WORK;
+        assert!(super::wait_until(std::time::Duration::from_secs(60), works));
+        let stop = loops.stop.clone();
+        drop(loops);
+        // The threads have ended, or they would have it, too.
+        assert_eq!(std::sync::Arc::strong_count(&stop), 1);
+    }
+
+    /// More than a test that waits takes by itself.
+    const WORK: std::time::Duration = std::time::Duration::from_millis(50);
 }

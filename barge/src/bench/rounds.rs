@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::physical::Physical;
-use super::process::processor_time;
-use super::report::{Row, Work};
+use super::process::{processor_time, thread_time};
+use super::report::{PACES, Row, Work};
 use super::{BenchArgs, syscalls};
 use crate::Failure;
 
@@ -31,6 +31,11 @@ pub(super) trait Cell<S>: Sync {
 
     /// How often it is done while system calls are counted; nothing if they are not.
     fn counted(&self) -> Option<usize>;
+
+    /// Whether processor time is measured at a pace, too: for operations that are done one at a time.
+    fn is_paced(&self) -> bool {
+        false
+    }
 
     /// What this machine does of it at best, if that can be said.
     fn limit(&self) -> Option<Physical>;
@@ -106,6 +111,7 @@ impl Turns {
                 self.failed[column] = true;
                 for row in rows.iter_mut() {
                     (row.runs[column], row.work[column]) = (Vec::new(), Work::default());
+                    row.paced[column] = Default::default();
                 }
                 args.steps.fail(why);
             }
@@ -131,14 +137,17 @@ pub(super) fn alternate<S, C: Cell<S>>(
         for ((cell, row), turns) in cells.iter().zip(&mut rows).zip(&mut turns) {
             turns.round(args, round, std::slice::from_mut(row), |rows, column| {
                 let (name, server) = &servers[column];
-                let measured = measure(server, cell, args.time());
-                let (rate, more) =
-                    measured.map_err(|why| format!("{name}, {}: {why}", cell.name()))?;
                 // The first round warms up.
+                let paces = match round > 0 && cell.is_paced() && !args.quick {
+                    true => &PACES[..],
+                    false => &[],
+                };
+                let measured = measure(server, cell, args.time(), paces);
+                let (rate, works) =
+                    measured.map_err(|why| format!("{name}, {}: {why}", cell.name()))?;
                 if round > 0 {
                     rows[0].runs[column].push(rate);
-                    rows[0].work[column].operations += more.operations;
-                    rows[0].work[column].time += more.time;
+                    rows[0].add(column, &works);
                 }
                 Ok(())
             })?;
@@ -152,30 +161,66 @@ pub(super) fn alternate<S, C: Cell<S>>(
     Ok(rows)
 }
 
-/// Operations, or megabytes, per second, and what they were for the server.
-fn measure<S, C: Cell<S>>(server: &S, cell: &C, time: Duration) -> Result<(f64, Work), String> {
+/// Operations, or megabytes, per second, and what they were for processors; then the same at each of some paces.
+fn measure<S, C: Cell<S>>(
+    server: &S,
+    cell: &C,
+    time: Duration,
+    paces: &[u32],
+) -> Result<(f64, Vec<Work>), String> {
     let mut clients = cell.connect(server)?;
     let pid = cell.pid(server, &clients[0]);
-    let before = processor_time(pid);
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = clients
-            .iter_mut()
-            .map(|client| scope.spawn(|| cell.run(client, time, usize::MAX / 64)))
-            .collect();
-        threads.into_iter().map(|thread| thread.join()).collect()
-    });
     let mut rate = 0.0;
-    let mut work = Work {
-        operations: 0,
-        time: processor_time(pid).saturating_sub(before),
-    };
-    for result in results {
-        let result = result.map_err(|_| "a client panicked")?;
-        let (done, took) = result.map_err(|errno| errno.to_string())?;
-        rate += done as f64 * cell.unit().1 / took.as_secs_f64();
-        work.operations += done;
+    let mut works = Vec::new();
+    for pace in std::iter::once(None).chain(paces.iter().copied().map(Some)) {
+        let before = processor_time(pid);
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = clients
+                .iter_mut()
+                .map(|client| {
+                    scope.spawn(move || {
+                        let before = thread_time();
+                        let done = match pace {
+                            None => cell.run(client, time, usize::MAX / 64),
+                            Some(pace) => paced(cell, client, time, pace),
+                        };
+                        (done, thread_time().saturating_sub(before))
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join()).collect()
+        });
+        let mut work = Work {
+            operations: 0,
+            time: processor_time(pid).saturating_sub(before),
+        };
+        for result in results {
+            let (done, own) = result.map_err(|_| "a client panicked")?;
+            let (done, took) = done.map_err(|errno| errno.to_string())?;
+            work.operations += done;
+            work.time += own;
+            if pace.is_none() {
+                rate += done as f64 * cell.unit().1 / took.as_secs_f64();
+            }
+        }
+        works.push(work);
     }
-    Ok((rate, work))
+    Ok((rate, works))
+}
+
+/// Does it so many times a second: the client sleeps in between.
+fn paced<S, C: Cell<S>>(cell: &C, client: &mut C::Client, time: Duration, pace: u32) -> Done {
+    // As exactly as the kernel can; 50 µs too late is the default.
+    rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
+        .map_err(|error| vfs::Errno::from_raw(error.raw_os_error()))?;
+    let began = Instant::now();
+    let mut done = 0;
+    while began.elapsed() < time {
+        done += cell.run(client, Duration::MAX, 1)?.0;
+        let next = began + Duration::from_secs(done as u64) / pace;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    Ok((done, began.elapsed()))
 }
 
 /// [Plans](BenchArgs::plan) and measures all, and counts system calls if there is time for it; a note says where that was not

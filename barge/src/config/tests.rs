@@ -51,7 +51,7 @@ fn all_problems_are_told_with_their_places() {
             "f:2:1: nfs-lese: expected an option of barge serve; ",
             "did you mean nfs-lease?",
         ),
-        ("f:3:10: squash: ", "none, root, all, got 'al'"),
+        ("f:3:10: squash: ", "none, remote-root, root, all, got 'al'"),
         ("f:4:13: read-only: ", "expected true or false, got string"),
         ("f:5:9: msize: ", "4096"),
         ("f:6:1: name: ", "expected in a [[share]]"),

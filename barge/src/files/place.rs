@@ -47,6 +47,19 @@ impl Place {
         Ok((Tree::new(fs), path))
     }
 
+    /// [`Place::open`] for a command that shows trees: the file of an image stands for the tree in it, unless it is
+    /// named with `dir:`.
+    pub(super) fn open_tree(&self, tier: &TierArgs) -> Result<(Tree, Vec<u8>), Failure> {
+        match self.source.bare_image() {
+            Some(source) if !self.shown.starts_with("dir:") => Place {
+                shown: self.shown.clone(),
+                source,
+            }
+            .open(tier),
+            _ => self.open(tier),
+        }
+    }
+
     /// The last name of what is shown; nothing if it ends otherwise (`.`, `..`, a source's root).
     pub(super) fn name(&self) -> Option<Vec<u8>> {
         self.source.name()

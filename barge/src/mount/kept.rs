@@ -43,15 +43,13 @@ impl KeptIn {
         let dir = private(&self.dir).map_err(|why| failed(&why))?;
         let options = hostdir::Options {
             identity: Identity::Fixed,
+            // Files here are created with the mode that they need.
+            keep_umask: true,
             ..Default::default()
         };
         // What was looked at, whatever its name leads to by now.
         let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
-        let umask = rustix::process::umask(Mode::empty());
-        let opened = HostDir::open(path, options);
-        // An export needs none; what is made here says its mode, and others of this process do not.
-        rustix::process::umask(umask);
-        let dir = opened.map_err(|error| failed(&error))?;
+        let dir = HostDir::open(path, options).map_err(|error| failed(&error))?;
         let caller = Caller::new(
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),

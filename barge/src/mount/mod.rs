@@ -4,6 +4,7 @@ mod kept;
 mod kernel;
 pub(crate) mod options;
 mod passing;
+mod remount;
 mod window;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use clap::Args;
 use engine::{Driven, Engine, Tuning};
 use fuse::server::{Server, Session};
-use layers::{Owned, PageCache, ReadOnly, stack};
+use layers::{Owned, PageCache, stack};
 use rustix::thread::CapabilitySet;
 use transports::Addr;
 use transports::fusedev::{Mount, MountFlag};
@@ -44,7 +45,8 @@ pub(crate) struct MountArgs {
     source: Source,
     /// Where
     dir: PathBuf,
-    /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, nosuid, nodev, noexec, noatime, sync, fsname=NAME; and
+    /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, suid, dev (nosuid and nodev are the default), noexec, noatime,
+    /// sync, fsname=NAME; remount with ro, rw and the like, to change those of a mount that is there; and
     /// cache=none|readahead|mmap|loose, what is kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
     /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
     /// writeback, it may write behind, where nobody else changes the source; passthrough=auto|off, whether it reads and writes
@@ -102,6 +104,9 @@ impl MountArgs {
 
 /// `barge mount`
 pub(crate) fn run(args: &MountArgs) -> Done {
+    if args.options.contains(&MountOption::Remount) {
+        return remount::remount(&args.dir, &args.options, args.helper.sloppy);
+    }
     let source = args.source.clone().signed(&args.verify_key)?;
     let overlaid = args.overlay.is_some();
     let mut options = options::settle(&args.options, &source, overlaid, args.helper.sloppy)?;
@@ -146,12 +151,10 @@ pub(crate) fn run(args: &MountArgs) -> Done {
         cache = SourceCache::Pages(pages.clone());
         fs = stack(fs, pages);
     }
-    if options.read_only {
-        fs = stack(fs, ReadOnly);
-    }
     if options.owned != Owned::default() {
         fs = stack(fs, options.owned);
     }
+    // `ro` alone is the kernel's to keep, so that it can be taken back (`remount,rw`).
     if fs.capabilities().read_only {
         // So the kernel does not ask.
         options.mount.flags.extend(MountFlag::named("ro"));
@@ -226,7 +229,7 @@ fn show(
     source: &Source,
     cache: SourceCache,
 ) -> Result<(), Failure> {
-    let listener = serve::listen(addr)?;
+    let listener = serve::listen(addr, None)?;
     let source = seeing::Source {
         name: String::new(),
         source: source.to_string(),

@@ -46,6 +46,8 @@ pub(super) enum MountOption {
     Gid(u32),
     /// Where it is shown what is done.
     Http(Addr),
+    /// Change the flags of a mount that is there.
+    Remount,
     /// One for fstab, or that is so anyway.
     Nothing,
     /// None that is known here.
@@ -133,9 +135,10 @@ impl FromStr for MountOption {
             ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
             ("http", value) => MountOption::Http(crate::seeing::addr(value)?),
             ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
-            ("default_permissions" | "defaults" | "relatime" | "norelatime", "") => {
-                MountOption::Nothing
-            }
+            ("remount", "") => MountOption::Remount,
+            ("default_permissions" | "defaults" | "relatime" | "norelatime", "")
+            // What mount(8) finds of a FUSE mount, and passes on with remount.
+            | ("user_id" | "group_id" | "max_read" | "blksize", _) => MountOption::Nothing,
             (name, _) if is_for_fstab(name) => MountOption::Nothing,
             ("", _) => return Err("a mount option has a name".into()),
             _ => MountOption::Unknown(text.into()),
@@ -166,7 +169,6 @@ pub(super) struct Settled {
     pub(super) owned: Owned,
     /// The source, which is waited for as the options say.
     pub(super) from: Source,
-    pub(super) read_only: bool,
     /// Where it is shown what is done, if it is.
     pub(super) http: Option<Addr>,
     /// For a mount without FUSE; nothing if an option is FUSE's alone.
@@ -182,6 +184,11 @@ pub(super) fn settle(
 ) -> Result<Settled, Failure> {
     let mut mount = MountOptions {
         source: source.to_string(),
+        // As fusermount3(1) mounts: programs and devices of another machine, or of an unchecked image, get no privileges.
+        flags: ["nosuid", "nodev"]
+            .into_iter()
+            .filter_map(MountFlag::named)
+            .collect(),
         ..MountOptions::default()
     };
     let mut fuse = fuse::server::Options {
@@ -192,7 +199,7 @@ pub(super) fn settle(
     let mut pages = pagecache::Options::default();
     let mut cache = Cache::of(source, overlaid);
     // The kernel's own EROFS is written nowhere.
-    let mut kernel_flags = (!overlaid).then(MountFlags::empty);
+    let mut kernel_flags = (!overlaid).then(|| mount.bits());
     let mut owned = Owned::default();
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
@@ -229,7 +236,8 @@ pub(super) fn settle(
             MountOption::Uid(uid) => owned.uid = Some(*uid),
             MountOption::Gid(gid) => owned.gid = Some(*gid),
             MountOption::Http(addr) => http = Some(addr.clone()),
-            MountOption::Nothing => {}
+            // There is no other option left for them: see `remount`.
+            MountOption::Remount | MountOption::Nothing => {}
             MountOption::Unknown(text) if sloppy => {
                 tracing::warn!("mount option {text} is passed over")
             }
@@ -295,7 +303,6 @@ pub(super) fn settle(
     fuse.writers_go_past = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
     Ok(Settled {
         passthrough,
-        read_only: mount.is_read_only(),
         mount,
         fuse,
         pages,
@@ -347,7 +354,8 @@ mod tests {
         assert!(
             settled_of("mem:", "ro,sparkling=much", false, true)
                 .expect("passed over")
-                .read_only
+                .mount
+                .is_read_only()
         );
         assert!(settled_of("mem:", "cache=some", false, true).is_err());
     }
@@ -431,17 +439,25 @@ mod tests {
     fn options_are_mounts_and_ours_and_fstabs() {
         let all =
             "ro,nosuid,allow_other,cache=always,fsname=home,_netdev,x-systemd.automount,user=me";
-        let Settled {
-            mount,
-            fuse,
-            read_only,
-            ..
-        } = settled(all).expect("all known");
-        assert!(read_only && mount.allow_other && mount.source == "home");
+        let Settled { mount, fuse, .. } = settled(all).expect("all known");
+        assert!(mount.is_read_only() && mount.allow_other && mount.source == "home");
         assert_eq!(fuse.cache, fuse::server::Cache::Always);
         let plain = settled("defaults").expect("known");
-        assert!(!plain.read_only && plain.mount.source == "mem:");
-        assert!(!settled("ro,rw").expect("known").read_only);
+        assert!(!plain.mount.is_read_only() && plain.mount.source == "mem:");
+        assert!(!settled("ro,rw").expect("known").mount.is_read_only());
+        let safe = MountFlags::NOSUID | MountFlags::NODEV;
+        for (text, bits) in [
+            ("defaults", safe),
+            ("ro", safe | MountFlags::RDONLY),
+            ("suid", MountFlags::NODEV),
+            ("dev", MountFlags::NOSUID),
+            ("suid,dev,noexec", MountFlags::NOEXEC),
+            ("suid,nosuid", safe),
+        ] {
+            let settled = settled(text).expect("known");
+            assert_eq!(settled.mount.bits(), bits, "{text}");
+            assert_eq!(settled.kernel_flags, Some(bits), "{text}");
+        }
         let pages = |text: &str| settled(text).expect("known").pages;
         assert!(pages("cache=none").is_none() && pages("defaults").is_none());
         let kept = pages("cache=readahead,cache_size=3m").expect("a page cache");

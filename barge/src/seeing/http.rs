@@ -1,6 +1,8 @@
 //! Just enough of HTTP to show things: a request, an answer, the end of the connection (RFC 9112).
 //!
-//! A client has little time and room for its request and for taking the answer, and there are few clients at once. Nothing can be
+//! A client has little time and room for its request and for taking the answer, and there are few clients at once. A client that comes
+//! when there are as many as there may be takes the place of the oldest connection of the peer that has most: slow clients
+//! cannot keep a health check away, whatever their number. Nothing can be
 //! changed by it, so nobody has to show who he is; but a page of elsewhere must not read what is here, so a client has to call
 //! this server by a name of its own: a name that its owner has pointed here (DNS rebinding) is refused.
 //!
@@ -9,10 +11,12 @@
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use transports::{Addr, Interest, Link, Listener};
+use transports::{Addr, Interest, Link, Listener, StreamLink};
+use vfs::LogLimit;
+use vfs::peer::PeerKey;
 
 /// The longest request, bytes: browsers send less than one.
 const LONGEST: usize = 8 << 10;
@@ -23,7 +27,7 @@ const HEADERS: usize = 64;
 /// How long a client may take for its request, and for taking the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many clients there may be at once: more are turned away. A browser has six connections.
+/// How many clients there may be at once. A browser has six connections.
 const CLIENTS: usize = 16;
 
 /// What is asked for.
@@ -123,41 +127,87 @@ impl Names {
     }
 }
 
-/// Has `answer` answer the clients that come to `listener`, until `stop` is readable.
+/// The clients that are served now, from the oldest to the newest.
+#[derive(Default)]
+struct Clients {
+    all: Mutex<Vec<(PeerKey, Arc<StreamLink>)>>,
+    fewer: Condvar,
+}
+
+impl Clients {
+    /// Waits until there is room for a client at the other end of `link`, and adds it. Hangs up on another if need be.
+    fn admit(&self, link: &Arc<StreamLink>) {
+        let key = link.origin().key();
+        let mut all = self.all();
+        if all.len() >= CLIENTS {
+            let of = |key: PeerKey| all.iter().filter(|(other, _)| *other == key).count();
+            // The first of those that are equal, so the oldest.
+            let victim = (0..all.len()).rev().max_by_key(|&at| of(all[at].0));
+            if let Some((_, link)) = victim.map(|at| &all[at]) {
+                tracing::debug!(
+                    peer = link.peer(),
+                    "disconnected in favour of another client"
+                );
+                link.hang_up();
+            }
+            all = self
+                .fewer
+                .wait_while(all, |all| all.len() >= CLIENTS)
+                .expect("no panic holds it");
+        }
+        all.push((key, link.clone()));
+    }
+
+    fn remove(&self, link: &Arc<StreamLink>) {
+        self.all().retain(|(_, other)| !Arc::ptr_eq(other, link));
+        self.fewer.notify_one();
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<(PeerKey, Arc<StreamLink>)>> {
+        self.all.lock().expect("no panic holds it")
+    }
+}
+
+/// Removes a client at the end of its thread, however that comes.
+struct Served<'a> {
+    clients: &'a Clients,
+    link: Arc<StreamLink>,
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        self.clients.remove(&self.link);
+    }
+}
+
+/// Answers the clients that come to `listener` with `answer`, until `stop` is readable; an error ends it early.
 pub(super) fn serve(
     listener: &Listener,
     names: &Names,
     answer: &(dyn Fn(&Asked) -> Answer + Sync),
     stop: BorrowedFd<'_>,
-) {
-    let clients = &AtomicUsize::new(0);
+) -> io::Result<()> {
+    let clients = &Clients::default();
     std::thread::scope(|scope| {
-        loop {
-            let link = match listener.accept(stop) {
-                Ok(Some(link)) => link,
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(addr = %listener.addr(), "no longer listening: {error}");
-                    return;
-                }
-            };
-            if clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS {
-                clients.fetch_sub(1, Ordering::SeqCst);
-                continue;
-            }
+        while let Some(link) = listener.accept(stop)? {
+            let link = Arc::new(link);
+            clients.admit(&link);
+            let served = Served { clients, link };
             let client = move || {
-                if let Err(error) = converse(&link, names, answer, stop) {
-                    tracing::debug!(peer = link.peer(), "not answered: {error}");
+                if let Err(error) = converse(&*served.link, names, answer, stop) {
+                    tracing::debug!(peer = served.link.peer(), "not answered: {error}");
                 }
-                clients.fetch_sub(1, Ordering::SeqCst);
             };
             let thread = std::thread::Builder::new().name("barge-http".into());
             if let Err(error) = thread.spawn_scoped(scope, client) {
-                clients.fetch_sub(1, Ordering::SeqCst);
-                tracing::warn!("a client of HTTP is turned away: {error}");
+                static REFUSED: LogLimit<()> = LogLimit::new();
+                if let Some(suppressed) = REFUSED.permit(()) {
+                    tracing::warn!(suppressed, "a client of HTTP is turned away: {error}");
+                }
             }
         }
-    });
+        Ok(())
+    })
 }
 
 /// One request, and its answer.
@@ -204,6 +254,8 @@ fn converse(
             refusal.bytes(false)
         }
     };
+    // A client that has ended its side is no reason to look again and again while it takes the answer.
+    link.end_input();
     send(link, &bytes, stop)
 }
 

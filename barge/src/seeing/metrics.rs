@@ -1,5 +1,6 @@
 //! A server's figures as Prometheus reads them (OpenMetrics, text).
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -75,6 +76,10 @@ impl Collector for Figures {
             to.encode_descriptor(name, help, None, MetricType::Counter)?
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
+        let help = "Clients that lists of exports denied access, by reason";
+        by_reason(&mut to, "clients_denied", help, &self.0.denied)?;
+        let help = "Connections refused or closed by the server, by reason";
+        by_reason(&mut to, "connections_refused", help, &self.0.refused)?;
         self.caches(&mut to)?;
         self.clients(&mut to)?;
         self.operations(&mut to)
@@ -156,6 +161,23 @@ impl Figures {
         }
         Ok(())
     }
+}
+
+/// A counter for each reason.
+fn by_reason(
+    to: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    counts: &BTreeMap<String, u64>,
+) -> fmt::Result {
+    let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (reason, count) in counts {
+        let labels: Labels<'_, 1> = [("reason", reason)];
+        family
+            .encode_family(&labels)?
+            .encode_counter::<NoLabelSet, _, u64>(count, None)?;
+    }
+    Ok(())
 }
 
 /// Buckets by powers of two, seconds; what is longer than any is in the last.

@@ -3,6 +3,7 @@
 //! Nothing is kept for it here: whoever asks gets the engine's figures of that moment, added up then.
 
 mod change;
+mod health;
 mod http;
 mod metrics;
 mod page;
@@ -18,6 +19,7 @@ use layers::PageCache;
 use transports::{Addr, Listener};
 use vfs::FileSystem;
 
+use self::health::Probe;
 use self::http::{Answer, Asked, Names};
 use self::status::{Cache, Export, Status};
 pub(crate) use self::top::{TopArgs, run as top};
@@ -49,32 +51,64 @@ pub(crate) enum SourceCache {
 }
 
 /// All that are served now.
-pub(crate) struct Sources(Mutex<Vec<Source>>);
+pub(crate) struct Sources(Mutex<Vec<Seen>>);
+
+/// A source, and how to find out whether it answers.
+struct Seen {
+    source: Source,
+    probe: Option<Arc<Probe>>,
+}
+
+impl Seen {
+    fn new(source: Source) -> Seen {
+        let probe = match &source.cache {
+            SourceCache::Image(fs) => Some(Probe::new(fs.clone())),
+            SourceCache::Pages(_) => None,
+        };
+        Seen { source, probe }
+    }
+}
 
 impl Sources {
     pub(crate) fn new(sources: Vec<Source>) -> Sources {
-        Sources(Mutex::new(sources))
+        Sources(Mutex::new(sources.into_iter().map(Seen::new).collect()))
+    }
+
+    /// Those that do not answer, or not as they should, a line each. Takes the time of the slowest of them, within bounds.
+    fn troubles(&self) -> Vec<String> {
+        let probe = |seen: &Seen| Some((seen.source.source.clone(), seen.probe.clone()?));
+        let probes: Vec<_> = self.all().iter().filter_map(probe).collect();
+        probes.iter().for_each(|(_, probe)| probe.start());
+        let troubles = probes.iter().filter_map(|(source, probe)| {
+            let why = probe.result().err()?;
+            Some(format!("{source}: {why}"))
+        });
+        troubles.collect()
     }
 
     /// `source` is served, in the place of another of its name.
     pub(crate) fn put(&self, source: Source) {
         let mut all = self.all();
-        match all.iter_mut().find(|other| other.name == source.name) {
-            Some(other) => *other = source,
-            None => all.push(source),
+        let seen = Seen::new(source);
+        match all
+            .iter_mut()
+            .find(|other| other.source.name == seen.source.name)
+        {
+            Some(other) => *other = seen,
+            None => all.push(seen),
         }
     }
 
     /// Those of other names are served no more.
     pub(crate) fn keep(&self, names: &[String]) {
-        self.all().retain(|source| names.contains(&source.name));
+        self.all().retain(|seen| names.contains(&seen.source.name));
     }
 
     fn look(&self) -> Vec<Export> {
-        self.all().iter().map(Source::look).collect()
+        self.all().iter().map(|seen| seen.source.look()).collect()
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Source>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Seen>> {
         self.0.lock().expect("no panic holds it")
     }
 }
@@ -127,14 +161,19 @@ impl Seeing {
         let names = Names::new(listener.addr(), names);
         let engine = self.engine.clone();
         engine
-            .host(move |stop| http::serve(&listener, &names, &|asked| self.answer(asked), stop))
+            .host(move |stop| {
+                let answer = |asked: &Asked| self.answer(asked);
+                if let Err(error) = http::serve(&listener, &names, &answer, stop) {
+                    self.engine.lose_listener(listener.addr(), &error);
+                }
+            })
             .map_err(Failure::new)
     }
 
     fn answer(&self, asked: &Asked) -> Answer {
         match asked.path.as_str() {
             "/" => page::answer(),
-            "/healthz" => Answer::new("text/plain; charset=utf-8", "ok\n"),
+            "/healthz" => self.health(),
             "/status.json" => match serde_json::to_vec(&self.status()) {
                 Ok(json) => Answer::new("application/json", json),
                 Err(error) => broken(&error),
@@ -150,10 +189,29 @@ impl Seeing {
         }
     }
 
+    /// 200 as long as clients can connect and get at what is served, and else 503 and why not, a line each.
+    fn health(&self) -> Answer {
+        let lost = self.engine.lost_listeners().into_iter();
+        let mut troubles: Vec<_> = lost
+            .map(|addr| format!("no longer listening at {addr}"))
+            .collect();
+        troubles.extend(self.sources.troubles());
+        match troubles.is_empty() {
+            true => Answer::new("text/plain; charset=utf-8", "ok\n"),
+            false => Answer::refusal("503 Service Unavailable", &troubles.join("\n")),
+        }
+    }
+
     fn status(&self) -> Status {
         let exports = self.sources.look();
         let uptime = self.since.elapsed().as_secs_f64();
-        Status::new(self.engine.look(), uptime, exports)
+        let refused = self.engine.connection_refusals().into_iter();
+        Status {
+            refused: refused
+                .map(|(reason, count)| (reason.to_owned(), count))
+                .collect(),
+            ..Status::new(self.engine.look(), self.engine.refusals(), uptime, exports)
+        }
     }
 }
 

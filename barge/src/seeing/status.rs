@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use engine::{LaneLook, Look};
 use serde::{Deserialize, Serialize};
+use vfs::peer::{Refusal, Refusals};
 
 /// A server at a moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -23,9 +24,15 @@ pub(crate) struct Status {
     pub(crate) exports: Vec<Export>,
     /// How many there are.
     pub(crate) connections: usize,
+    /// The number of clients that lists of exports denied access, by reason.
+    #[serde(default)]
+    pub(crate) denied: BTreeMap<String, u64>,
     /// Those of them that did most.
     pub(crate) clients: Vec<Client>,
     pub(crate) operations: Vec<Operation>,
+    /// Connections that were refused or closed by the server, by reason.
+    #[serde(default)]
+    pub(crate) refused: BTreeMap<String, u64>,
 }
 
 /// What was done.
@@ -98,7 +105,12 @@ const CLIENTS: usize = 256;
 
 impl Status {
     /// What is seen of an engine that has run for `uptime` seconds and serves `exports`.
-    pub(super) fn new(look: Look, uptime: f64, exports: Vec<Export>) -> Status {
+    pub(super) fn new(
+        look: Look,
+        refusals: &Refusals,
+        uptime: f64,
+        exports: Vec<Export>,
+    ) -> Status {
         let mut lanes = look.lanes;
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.done.requests));
         let operations = look.operations.into_iter();
@@ -111,6 +123,9 @@ impl Status {
             parked: lanes.iter().map(|lane| lane.parked).sum(),
             exports,
             connections: lanes.len(),
+            denied: Refusal::ALL
+                .map(|why| (why.name().into(), refusals.of(why)))
+                .into(),
             clients: lanes.into_iter().take(CLIENTS).map(Client::from).collect(),
             operations: operations
                 .map(|((protocol, name), operation)| Operation {
@@ -122,6 +137,7 @@ impl Status {
                     buckets: operation.times.buckets,
                 })
                 .collect(),
+            refused: BTreeMap::new(),
         }
     }
 }

@@ -6,13 +6,12 @@ use std::path::Path;
 use nfs::server::Transports;
 use transports::Addr;
 
-use super::Addrs;
 use super::exports::Exports;
 #[cfg(feature = "gss")]
 use super::gss::Security;
 use super::plan::Plan;
 use super::virtio9p::Channel;
-use super::welcome;
+use super::{Addrs, access, welcome};
 use crate::{Failure, service};
 
 /// Says on standard output how to mount, and there and to the service manager that clients can
@@ -72,6 +71,9 @@ pub(super) fn ready(
         text.push_str(&page_command(addr));
     }
     text.push_str(&behind);
+    if !addrs.nine.is_empty() || !addrs.nfs.is_empty() {
+        text.push_str(&access::lines(plan, addrs.are_open()));
+    }
     text.push_str("ready\n");
     let mut out = stdout();
     out.write_all(text.as_bytes())

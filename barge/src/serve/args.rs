@@ -2,9 +2,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use engine::Tuning;
+use engine::{Timeouts, Tuning};
 use transports::Addr;
+use vfs::Trust;
 
+use super::access::TrustedUsers;
 use super::block::{Block, Drive};
 use super::exports::ClientList;
 #[cfg(feature = "gss")]
@@ -14,7 +16,7 @@ use super::secure::TlsArgs;
 use super::share::ShareArgs;
 use super::vhost::{Affinity, Socket, Vhost};
 use super::virtio9p::Channel;
-use super::virtiofs::{Cache, Tag};
+use super::virtiofs::{Cache, Negotiate, POSIX_ACL, Tag};
 use crate::Failure;
 use crate::config::Config;
 use crate::source::{Named, Source};
@@ -64,8 +66,8 @@ pub(crate) struct ServeArgs {
     /// asking. Not where programs of this host rename or remove files that clients use: clients hear of it a moment later
     #[arg(long)]
     delegations: bool,
-    /// Where to keep what NFS v4 clients need to go on after a restart [default: $STATE_DIRECTORY, else
-    /// /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
+    /// State directory of NFS: the secret of file handles and the clients that may reclaim after a restart
+    /// [default: $STATE_DIRECTORY, else /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -117,20 +119,37 @@ pub(crate) struct ServeArgs {
     /// overlayfs
     #[arg(long)]
     tmpfile: bool,
-    /// Take set-id bits away here when virtiofs guests write, so that they need not ask before each write whether there are file
-    /// capabilities to take away; the share is then no upper layer for overlayfs, whose copies lose their bits
-    #[arg(long)]
-    killpriv_v2: bool,
+    /// Leave set-id bits and file capabilities of written files to virtiofs guests, which then ask
+    /// for capabilities before each write
+    #[arg(long, overrides_with = "_killpriv_v2")]
+    no_killpriv_v2: bool,
+    /// The default
+    #[arg(long = "killpriv-v2", hide = true, overrides_with = "no_killpriv_v2")]
+    _killpriv_v2: bool,
+    /// POSIX ACLs for virtiofs guests: auto where the source has them, always to refuse guests that
+    /// do not enforce them, never to hide them
+    #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
+          default_value = "auto", default_missing_value = "always")]
+    posix_acl: Negotiate,
     /// Show a virtiofs guest what is on other devices below as part of the share, not as mounts of their own,
     /// which overlayfs does not take
     #[arg(long)]
     no_announce_submounts: bool,
-    /// The group that may connect to the sockets of devices
+    /// The group whose members may connect to Unix sockets, of devices and of all protocols;
+    /// without it only this user may
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
+    /// Believe local processes of these users (names or ids with commas between, or all) whatever
+    /// user they claim to be over 9P and NFS, as it is for root's. Others act as their own user, on
+    /// Unix sockets and on TCP alike. QEMU's user network, for one, connects as the user that runs
+    /// QEMU, and the root of its guest then counts as root here
+    #[arg(long, value_name = "USERS", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    trust_uids: Option<TrustedUsers>,
     /// Who may use a source by NFS or 9P, and how, as a line of exports(5): NAME CLIENT(OPTION,...)... CLIENT is
     /// an address, a network as 10.0.0.0/8, localhost (and whoever comes by a Unix socket) or *; OPTION is ro, rw,
-    /// root_squash, no_root_squash, all_squash, anonuid=UID or anongid=GID [default: ro,root_squash]. NAME is / for
+    /// root_squash, no_root_squash, all_squash, secure (clients of other hosts come from ports
+    /// below 1024, for 9P as well as NFS), insecure, anonuid=UID or anongid=GID [default:
+    /// ro,root_squash,secure]. NAME is / for
     /// the only source without one. A source that no line names is for everybody; may be repeated
     #[arg(long, value_name = "LINE")]
     export: Vec<ClientList>,
@@ -159,9 +178,20 @@ pub(crate) struct ServeArgs {
     /// Threads for requests that would block [default: 4 per processor, at least 16]
     #[arg(long, visible_alias = "thread-pool-size", value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
     workers: Option<u16>,
-    /// Connections to hold at most
+    /// Maximum number of connections
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_connections: usize,
+    /// Maximum number of connections per client: a user of this host, a guest, or an address (a /64 network for IPv6) [default:
+    /// half of what other clients leave of --max-connections]
+    #[arg(long, value_name = "N")]
+    max_connections_per_client: Option<usize>,
+    #[command(flatten)]
+    timeouts: TimeoutArgs,
+    /// Memory for messages of all clients together: requests that are incomplete or wait, and replies that are not sent. One
+    /// client takes at most half of what others leave; where there is none, clients wait. At most half of the memory limit of the
+    /// server's control group [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<usize>,
     /// Requests of one connection that may wait for workers
     #[arg(long, value_name = "N", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -220,7 +250,9 @@ impl ServeArgs {
                     writeback: self.writeback,
                     allow_direct_io: self.allow_direct_io,
                     tmpfile: self.tmpfile,
-                    killpriv_v2: self.killpriv_v2,
+                    killpriv_v2: !self.no_killpriv_v2,
+                    posix_acl: self.posix_acl.is_offered(),
+                    required: self.posix_acl.required(POSIX_ACL),
                     announce_submounts: !self.no_announce_submounts,
                     ..Default::default()
                 },
@@ -231,6 +263,10 @@ impl ServeArgs {
                 affinity: self.queue_affinity.clone().unwrap_or_default(),
                 once: false,
             },
+            trust: self
+                .trust_uids
+                .clone()
+                .map_or(Trust::default(), Trust::from),
             tuning: self.tuning(),
             http: self.http.clone().map(|addr| Http {
                 addr,
@@ -247,9 +283,58 @@ impl ServeArgs {
             counts: self.http.is_some(),
             workers: self.workers.map_or(default.workers, usize::from),
             connections: self.max_connections,
+            connections_per_client: self.max_connections_per_client,
+            timeouts: self.timeouts.timeouts(),
+            memory: self.memory.unwrap_or(default.memory).min(most_memory()),
             in_flight: self.max_in_flight as usize,
             zerocopy: !self.no_zerocopy,
             ..default
+        }
+    }
+}
+
+/// The value of `--memory`.
+fn memory(text: &str) -> Result<usize, String> {
+    /// The largest message that a client can be promised, and the minima of some connections.
+    const LEAST: usize = 8 << 20;
+    let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes
+        .filter(|&bytes| bytes >= LEAST)
+        .ok_or_else(|| format!("expected a number of bytes from 8M on, such as 256M, got '{text}'"))
+}
+
+/// Half of what the control group may have, if that is limited: the rest is for sources, threads and sockets.
+fn most_memory() -> usize {
+    let limit = sys::limits::memory().unwrap_or(u64::MAX) / 2;
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+// No documentation: clap would take it for the command's.
+#[derive(Args)]
+struct TimeoutArgs {
+    /// Close a connection whose first message is not complete after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    handshake_timeout: u32,
+    /// Close a connection if a message that has begun is not complete after this many seconds for each MiB of it
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    message_timeout: u32,
+    /// Close a connection whose client takes no byte of its replies for this many seconds. Shorter than a virtual machine is
+    /// suspended, its guest loses the connection
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    send_timeout: u32,
+    /// Close a connection without requests for this many seconds; 0 is never, as mounts may be idle for days
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    idle_timeout: u32,
+}
+
+impl TimeoutArgs {
+    fn timeouts(&self) -> Timeouts {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Timeouts {
+            handshake: seconds(self.handshake_timeout),
+            message: seconds(self.message_timeout),
+            send: seconds(self.send_timeout),
+            idle: (self.idle_timeout > 0).then(|| seconds(self.idle_timeout)),
         }
     }
 }

@@ -110,8 +110,9 @@ impl Drive {
 }
 
 /// Where NBD is served.
-pub(super) fn listeners(block: &Block) -> Result<Vec<Listener>, Failure> {
-    block.nbd.iter().map(super::listen).collect()
+pub(super) fn listeners(block: &Block, group: Option<u32>) -> Result<Vec<Listener>, Failure> {
+    let addrs = block.nbd.iter();
+    addrs.map(|addr| super::listen(addr, group)).collect()
 }
 
 /// Serves NBD's clients.

@@ -100,7 +100,7 @@ pub(super) fn open(plan: &Plan, unnamed: bool) -> Result<Exports, Failure> {
     });
     let calls = calls.transpose()?;
     let names = check(plan)?;
-    let opener = Arc::new(Opener::new(plan, unnamed, calls.clone()));
+    let opener = Arc::new(Opener::new(plan, unnamed, calls.clone())?);
     let opened = names
         .iter()
         .zip(&plan.shares)

@@ -1,5 +1,6 @@
 //! `barge serve` and `barge virtiofsd`: sources, behind layers, over protocols, until told to stop.
 
+mod access;
 mod activation;
 mod announce;
 mod args;
@@ -8,6 +9,7 @@ mod exports;
 mod file;
 #[cfg(feature = "gss")]
 mod gss;
+mod handle_key;
 mod nfs;
 mod notify;
 mod opening;
@@ -69,18 +71,24 @@ fn serve(plan: &Plan) -> Done {
             .is_some_and(|nine| nine.addrs.is_empty() && nine.channels.is_empty())
         && plan.block.is_empty()
         && !activation::is_activated();
+    let umask = sys::umask::current();
     let mut exports = exports::open(plan, unnamed)?;
-    let engine = Engine::new(plan.tuning).map_err(Failure::new)?;
+    let descriptors = sys::limits::descriptors();
+    if descriptors / 2 < plan.tuning.connections as u64 {
+        tracing::info!("at most {descriptors} open files, connections included (RLIMIT_NOFILE)");
+    }
+    let engine = Engine::trusting(plan.tuning, plan.trust.clone()).map_err(Failure::new)?;
+    let group = plan.vhost.group()?;
     let listeners = match &plan.nine {
-        Some(nine) => nine_listeners(nine, unnamed)?,
+        Some(nine) => nine_listeners(nine, unnamed, group)?,
         None => Vec::new(),
     };
     let nfs = match &plan.nfs {
-        Some(nfs) => nfs::place(&exports, nfs, unnamed)?,
+        Some(nfs) => nfs::place(&exports, nfs, unnamed, group)?,
         None => None,
     };
-    let nbd = block::listeners(&plan.block)?;
-    let http = plan.http.as_ref().map(|http| listen(&http.addr));
+    let nbd = block::listeners(&plan.block, group)?;
+    let http = plan.http.as_ref().map(|http| listen(&http.addr, group));
     let http = http.transpose()?;
     let addrs_of = |listeners: &[Listener]| listeners.iter().map(|at| at.addr().clone()).collect();
     let addrs = Addrs {
@@ -127,7 +135,7 @@ fn serve(plan: &Plan) -> Done {
     exports.gates.clear();
     let status = match &plan.run {
         Some(command) => {
-            let status = run::run(command, &addrs);
+            let status = run::run(command, &addrs, umask);
             engine.stop();
             status?
         }
@@ -193,24 +201,45 @@ struct Addrs {
     http: Option<Addr>,
 }
 
+impl Addrs {
+    /// Whether other hosts may connect, over 9P or NFS, as far as the addresses say: an inherited
+    /// socket may be one of TCP.
+    fn are_open(&self) -> bool {
+        let is_open = |addr: &Addr| match addr {
+            Addr::Tcp { host, .. } => {
+                let ip = host.parse::<std::net::IpAddr>();
+                ip.map_or(host != "localhost", |ip| !ip.is_loopback())
+            }
+            Addr::Fd(_) => true,
+            Addr::Unix(_) | Addr::Vsock { .. } | Addr::VsockUds { .. } => false,
+        };
+        self.nine.iter().chain(&self.nfs).any(is_open)
+    }
+}
+
 /// Where 9P is served: at the usual place if nothing at all is asked for.
-fn nine_listeners(nine: &Nine, unnamed: bool) -> Result<Vec<Listener>, Failure> {
+fn nine_listeners(
+    nine: &Nine,
+    unnamed: bool,
+    group: Option<u32>,
+) -> Result<Vec<Listener>, Failure> {
     let mut listeners = activation::listeners()?;
     if unnamed {
-        let usual = listen(&args::default_addr()).map_err(|failure| {
+        let usual = listen(&args::default_addr(), None).map_err(|failure| {
             let line = "(--9p tcp:127.0.0.1:0 takes a free one)";
             Failure::new(format!("{} {line}", failure.message))
         });
         listeners.push(usual?);
     }
     for addr in &nine.addrs {
-        listeners.push(listen(addr)?);
+        listeners.push(listen(addr, group)?);
     }
     Ok(listeners)
 }
 
-pub(crate) fn listen(addr: &Addr) -> Result<Listener, Failure> {
-    Listener::bind(addr).map_err(|error| Failure::new(trouble::listening(addr, &error)))
+/// Listens at `addr`; at a Unix socket for this user, and the members of a group.
+pub(crate) fn listen(addr: &Addr, group: Option<u32>) -> Result<Listener, Failure> {
+    Listener::bind_for(addr, group).map_err(|error| Failure::new(trouble::listening(addr, &error)))
 }
 
 /// 9P, as the engine sees it.

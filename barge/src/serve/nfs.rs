@@ -27,12 +27,19 @@ pub(super) struct Place {
     acceptor: Option<Arc<Acceptor>>,
 }
 
-/// Opens the sockets of `plan`; with nothing named and no other protocol asked for (`alone`), the usual place if it is
+/// Opens the sockets of `plan`, to which the members of `group` may connect as well; with nothing
+/// named and no other protocol asked for (`alone`), the usual place if it is
 /// free.
-pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option<Place>, Failure> {
+pub(super) fn place(
+    exports: &Exports,
+    plan: &Nfs,
+    alone: bool,
+    group: Option<u32>,
+) -> Result<Option<Place>, Failure> {
+    let listen = |addr| super::listen(addr, group);
     let listeners = match plan.addrs.as_slice() {
         [] if alone => usual_listener().into_iter().collect(),
-        addrs => addrs.iter().map(super::listen).collect::<Result<_, _>>()?,
+        addrs => addrs.iter().map(listen).collect::<Result<_, _>>()?,
     };
     if Vec::is_empty(&listeners) {
         return Ok(None);
@@ -81,7 +88,7 @@ pub(super) fn place(exports: &Exports, plan: &Nfs, alone: bool) -> Result<Option
                 "--rpcbind {at}: expected tcp:HOST:PORT"
             )));
         };
-        portmap.push(super::listen(&at)?);
+        portmap.push(listen(&at)?);
         for (host, port) in [(map_host, map_port), (&host, &port)] {
             let bound = Datagrams::bind(host, *port)
                 .map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")));

@@ -7,13 +7,13 @@ use std::time::Instant;
 use layers::gate::Terms;
 use layers::record::Event;
 use layers::squash::Whom;
-use layers::{Clients, Gate, ReadOnly, Record, Trace, stack};
+use layers::{Clients, Gate, ReadOnly, Record, Sealed, Trace, stack};
 use transports::Addr;
-use vfs::{Export, FileSystem, Level};
+use vfs::{Export, FileSystem, HandleKey, Level};
 
-use super::nfs;
 use super::plan::{Layers, Plan, Share};
 use super::recovery::names_file;
+use super::{handle_key, nfs};
 use crate::calls::Recorder;
 use crate::source::{Source, overlaid};
 use crate::touched::TouchedFile;
@@ -26,12 +26,16 @@ const ROOM: usize = 16;
 pub(super) struct Opener {
     /// Where servers of NFS keep what they need after a restart, and by which address this one is known.
     known_by: Option<(Option<PathBuf>, Addr)>,
+    /// What the keys of shares derive from that seal handles, which NFS alone has.
+    secret: Option<HandleKey>,
     calls: Option<Recorder>,
     kernel_handles: bool,
     /// How many descriptors a source has.
     descriptors: usize,
     /// On which terms a share is served may change.
     gated: bool,
+    /// Whether clients of other hosts may come.
+    networked: bool,
 }
 
 /// A share that is served.
@@ -47,25 +51,38 @@ pub(super) struct Opened {
 
 impl Opener {
     /// Opens what `plan` has; nobody said where to serve it if `unnamed`.
-    pub(super) fn new(plan: &Plan, unnamed: bool, calls: Option<Recorder>) -> Opener {
+    pub(super) fn new(
+        plan: &Plan,
+        unnamed: bool,
+        calls: Option<Recorder>,
+    ) -> Result<Opener, Failure> {
         let nfs = plan.nfs.as_ref();
         let known_by = nfs.and_then(|nfs| {
             let addr = nfs::known_addr(nfs, unnamed)?;
             Some((nfs.state_dir.clone(), addr))
         });
+        let secret = match &known_by {
+            Some((dir, addr)) => Some(handle_key::of_server(dir.as_deref(), addr)?),
+            None => None,
+        };
         let gated = plan.file.is_some();
         let shares = match gated {
             true => plan.shares.len().max(ROOM),
             false => plan.shares.len(),
         };
-        let descriptors = usize::try_from(sys::limits::descriptors() / 4 * 3);
-        Opener {
+        // Connections have one each, and another while requests wait.
+        let all = usize::try_from(sys::limits::descriptors()).unwrap_or(usize::MAX);
+        let connections = plan.tuning.connections.min(all / 2);
+        let descriptors = (all / 4 * 3).min(all - connections);
+        Ok(Opener {
             known_by,
+            secret,
             calls,
             kernel_handles: plan.kernel_handles,
-            descriptors: descriptors.unwrap_or(usize::MAX) / shares,
+            descriptors: descriptors / shares,
             gated,
-        }
+            networked: unnamed || plan.is_networked(),
+        })
     }
 
     /// Opens `share`, which is called `name`, for `clients`, or for everybody.
@@ -82,8 +99,11 @@ impl Opener {
             }
             _ => None,
         };
+        let secret = self.secret.as_ref();
+        let key = secret.map(|secret| secret.derive("export", &[name.as_bytes()]));
         let options = hostdir::Options {
             descriptors: Some(self.descriptors),
+            key: key.clone(),
             ..share.hostdir.clone()
         };
         let mut fs = source.open(hostdir::Options {
@@ -100,8 +120,15 @@ impl Opener {
         if let Some(touched) = &touched {
             fs = touched.over(fs);
         }
-        if let Some(dir) = &share.overlay {
-            fs = overlaid(fs, dir, options)?;
+        let seals = match (&share.overlay, source) {
+            (Some(dir), _) => {
+                fs = overlaid(fs, dir, options)?;
+                true
+            }
+            (None, source) => matches!(source, Source::Tree(barge_client::Source::HostDir(_))),
+        };
+        if let Some(key) = key.filter(|_| !seals) {
+            fs = stack(fs, Sealed(key));
         }
         if self.kernel_handles && fs.capabilities().handles != Level::Native {
             return Err(Failure::usage(format!(
@@ -141,7 +168,12 @@ impl Opener {
         match &gate {
             Some(gate) => fs = stack(fs, gate.clone()),
             None => {
-                if terms.squash.whom != Whom::None {
+                let squashes = match terms.squash.whom {
+                    Whom::None => false,
+                    Whom::RemoteRoot => self.networked,
+                    Whom::Root | Whom::All => true,
+                };
+                if squashes {
                     fs = stack(fs, terms.squash);
                 }
                 if terms.read_only {
@@ -160,10 +192,15 @@ impl Opener {
     }
 }
 
-/// Those of a share.
+/// Those of a share. A list of clients says for each whether its super-user is squashed, instead of
+/// the default.
 pub(super) fn terms(layers: &Layers, clients: Option<&Arc<Clients>>) -> Terms {
+    let mut terms = layers.terms.clone();
+    if clients.is_some() && terms.squash.whom == Whom::RemoteRoot {
+        terms.squash.whom = Whom::None;
+    }
     Terms {
         clients: clients.cloned(),
-        ..layers.terms.clone()
+        ..terms
     }
 }

@@ -7,7 +7,9 @@ use engine::Tuning;
 use layers::gate::Terms;
 use layers::{MapIds, XattrMap};
 use transports::Addr;
+use vfs::Trust;
 
+use super::activation;
 use super::block::Block;
 use super::exports::ClientList;
 #[cfg(feature = "gss")]
@@ -36,11 +38,24 @@ pub(super) struct Plan {
     pub(super) virtiofs: Virtiofs,
     pub(super) block: Block,
     pub(super) vhost: Vhost,
+    /// The local users whose processes may act as any user.
+    pub(super) trust: Trust,
     /// Where it is shown what is done, if it is.
     pub(super) http: Option<Http>,
     pub(super) tuning: Tuning,
     /// The command for which all this lives.
     pub(super) run: Option<String>,
+}
+
+impl Plan {
+    /// Whether clients of other hosts may come, as far as the plan says: to a port of TCP, or to an
+    /// inherited socket that may be one.
+    pub(super) fn is_networked(&self) -> bool {
+        let nine = self.nine.iter().flat_map(|nine| &nine.addrs);
+        let nfs = self.nfs.iter().flat_map(|nfs| &nfs.addrs);
+        let mut all = nine.chain(nfs).chain(&self.block.nbd);
+        all.any(|addr| matches!(addr, Addr::Tcp { .. } | Addr::Fd(_))) || activation::is_activated()
+    }
 }
 
 /// A source, and what it is served with.

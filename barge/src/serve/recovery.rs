@@ -4,20 +4,21 @@
 //! What was open and locked is not kept: clients say it again.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nfs::server::v4::state::{InMemory, Stable};
+use redb::backends::FileBackend;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 use transports::Addr;
 use vfs::Errno;
 
-use crate::Failure;
+use crate::{Failure, private};
 
 /// A server that has begun again, or for the first time.
 pub(super) struct Recovery {
@@ -88,7 +89,8 @@ pub(super) fn names_file(dir: Option<&Path>, addr: &Addr, name: &str) -> Option<
     Some(dir.join(format!("{}-{name}.names", file_name(addr))))
 }
 
-fn usual() -> Option<PathBuf> {
+/// The state directory where none is named.
+pub(super) fn usual() -> Option<PathBuf> {
     usual_dir(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 
@@ -105,16 +107,20 @@ fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(state.join("barge"))
 }
 
-/// What tells servers of one host apart, as a name: a slash is `%2F`.
 /// Whether it is another at each start, or may be.
 fn is_anew(addr: &Addr) -> bool {
-    let chosen = matches!(
-        addr,
-        Addr::Tcp { port: 0, .. } | Addr::Vsock { port: 0, .. }
-    );
-    chosen || matches!(addr, Addr::Fd(_))
+    is_any_port(addr) || matches!(addr, Addr::Fd(_))
 }
 
+/// Whether the port is chosen at each start.
+pub(super) fn is_any_port(addr: &Addr) -> bool {
+    matches!(
+        addr,
+        Addr::Tcp { port: 0, .. } | Addr::Vsock { port: 0, .. }
+    )
+}
+
+/// What tells servers of one host apart, as a name: a slash is `%2F`.
 fn file_name(addr: &Addr) -> String {
     let addr = addr.to_string().replace('%', "%25").replace('/', "%2F");
     format!("nfs-{addr}")
@@ -182,7 +188,11 @@ impl Records {
     fn open(path: &Path) -> Result<(Records, String, u32), Trouble> {
         let made = path.parent().map_or(Ok(()), make_dir);
         made.map_err(redb::Error::Io)?;
-        let records = Records(Arc::new(Builder::new().set_cache_size(CACHE).create(path)?));
+        let file = open_own(path).map_err(redb::Error::Io)?;
+        let records = Builder::new()
+            .set_cache_size(CACHE)
+            .create_with_backend(FileBackend::new(file)?)?;
+        let records = Records(Arc::new(records));
         let sync = |dir: &Path| File::open(dir)?.sync_all();
         path.parent()
             .map_or(Ok(()), sync)
@@ -236,8 +246,17 @@ impl Kept {
     }
 }
 
+/// Opens or creates a file that only this user may open, whatever its mode was.
+fn open_own(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.mode(private::MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(private::MODE))?;
+    Ok(file)
+}
+
 /// Makes a directory, for nobody else, if there is none.
-fn make_dir(dir: &Path) -> io::Result<()> {
+pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 

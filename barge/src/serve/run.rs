@@ -8,11 +8,17 @@ use transports::Addr;
 use super::Addrs;
 use crate::Failure;
 
-/// Runs `command` in a shell with the addresses in its environment, and answers its exit status; that
-/// of a shell, 128 and the signal's number, if one ended it.
-pub(super) fn run(command: &str, addrs: &Addrs) -> Result<ExitCode, Failure> {
+/// Runs `command` in a shell with the addresses in its environment, and the umask that this program
+/// was started with; answers its exit status; that of a shell, 128 and the signal's number, if one
+/// ended it.
+pub(super) fn run(command: &str, addrs: &Addrs, umask: Option<u32>) -> Result<ExitCode, Failure> {
     let mut shell = Command::new("sh");
-    shell.args(["-c", command]).envs(environment(addrs));
+    // Only where threads could not have one of their own (`hostdir`).
+    let command = match umask.filter(|_| sys::umask::current() != umask) {
+        Some(umask) => format!("umask {umask:04o}\n{command}"),
+        None => command.to_owned(),
+    };
+    shell.args(["-c", &command]).envs(environment(addrs));
     for name in [
         "LISTEN_PID",
         "LISTEN_FDS",
@@ -107,9 +113,11 @@ mod tests {
         is_set("BARGE_NFS", "nfs+unix:/s");
         is_set("BARGE_HTTP", "tcp:[::1]:80");
         is_set("BARGE_NBD", "nbd+unix:///?socket=/b");
-        let status = |command: &str| format!("{:?}", run(command, &addrs).expect("a shell"));
+        let status =
+            |command: &str| format!("{:?}", run(command, &addrs, Some(0o27)).expect("a shell"));
         let code = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(status("test $BARGE_9P_PORT = 99 && exit 7"), code(7));
         assert_eq!(status("kill -TERM $$"), code(128 + 15));
+        assert_eq!(status("exit $(($(umask)))"), code(0o27));
     }
 }

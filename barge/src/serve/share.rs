@@ -56,8 +56,9 @@ pub(crate) struct TermsArgs {
     /// Let clients change nothing
     #[arg(long)]
     read_only: bool,
-    /// Whose requests become the anonymous user's
-    #[arg(long, value_name = "WHOM", default_value = "none")]
+    /// Which users to squash: their requests become the anonymous user's. Lists of --export say
+    /// that for themselves by default
+    #[arg(long, value_name = "WHOM", default_value = "remote-root")]
     squash: SquashArg,
     /// The anonymous user's id
     #[arg(long, value_name = "UID", default_value_t = NOBODY)]
@@ -71,6 +72,8 @@ pub(crate) struct TermsArgs {
 pub(crate) enum SquashArg {
     /// Nobody's
     None,
+    /// The super-user's of other hosts; not that of this host and its virtual machines
+    RemoteRoot,
     /// The super-user's
     Root,
     /// Everyone's
@@ -156,6 +159,7 @@ impl TermsArgs {
     fn plan(&self, read_only: bool) -> Terms {
         let whom = match self.squash {
             SquashArg::None => Whom::None,
+            SquashArg::RemoteRoot => Whom::RemoteRoot,
             SquashArg::Root => Whom::Root,
             SquashArg::All => Whom::All,
         };

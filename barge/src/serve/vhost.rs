@@ -2,14 +2,12 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use engine::Engine;
 use p9::server::Users;
-use rustix::fs::Mode;
 use transports::{Addr, Listener};
 use virtqueue::{Config, Device, Stop};
 use wire::Session;
@@ -104,11 +102,11 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Opens a socket where only this user, and the members of a group, may connect: whoever does has the tree. Before any client
-    /// can be served: the process's umask is another meanwhile.
+    /// Opens a socket where only this user, and the members of a group, may connect: a monitor has
+    /// the whole tree.
     pub(super) fn open(at: &Addr, vhost: &Vhost, kind: Kind) -> Result<Place, Failure> {
         Ok(Place {
-            listener: listen(at, vhost.group.as_deref())?,
+            listener: super::listen(at, vhost.group()?)?,
             affinity: vhost.affinity.clone(),
             kind,
         })
@@ -129,10 +127,7 @@ impl Place {
                     }
                 }
                 Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(addr = name, "no longer listening: {error}");
-                    return;
-                }
+                Err(error) => return engine.lose_listener(&name, &error),
             }
         }
     }
@@ -166,25 +161,20 @@ pub(super) fn serve(engine: &Arc<Engine>, places: Vec<Place>, once: bool) -> Res
     Ok(())
 }
 
-fn listen(at: &Addr, group: Option<&str>) -> Result<Listener, Failure> {
-    let group = group
-        .map(|group| {
-            let gid = HostUsers.gid(group.as_bytes());
-            gid.ok_or_else(|| {
-                Failure::usage(format!("--socket-group {group}: there is no such group"))
-            })
-        })
-        .transpose()?;
-    let umask = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let listener = super::listen(at);
-    rustix::process::umask(umask);
-    let listener = listener?;
-    if let (Addr::Unix(path), Some(gid)) = (at, group) {
-        std::os::unix::fs::chown(path, None, Some(gid))
-            .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o660)))
-            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+impl Vhost {
+    /// The id of the group whose members may connect to Unix sockets, of whatever is served there.
+    pub(super) fn group(&self) -> Result<Option<u32>, Failure> {
+        let Some(group) = &self.group else {
+            return Ok(None);
+        };
+        let known = HostUsers.gid(group.as_bytes());
+        match known.or_else(|| group.parse().ok()) {
+            Some(gid) => Ok(Some(gid)),
+            None => Err(Failure::usage(format!(
+                "--socket-group {group}: there is no such group"
+            ))),
+        }
     }
-    Ok(listener)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use fuse::numbers::InitFlags;
 use fuse::server::Server;
 use virtqueue::Config;
 
@@ -62,6 +63,37 @@ impl From<Cache> for fuse::server::Cache {
         }
     }
 }
+
+/// Whether the device offers a feature, as virtiofsd names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Negotiate {
+    /// Not at all
+    Never,
+    /// If the client can
+    Auto,
+    /// Or the client is refused
+    Always,
+}
+
+impl Negotiate {
+    /// Whether it is offered.
+    pub(super) fn is_offered(self) -> bool {
+        self != Negotiate::Never
+    }
+
+    /// The flags of INIT without which the client is refused.
+    pub(super) fn required(self, flags: InitFlags) -> InitFlags {
+        match self {
+            Negotiate::Always => flags,
+            Negotiate::Never | Negotiate::Auto => InitFlags::empty(),
+        }
+    }
+}
+
+/// The flags of INIT that make POSIX ACLs.
+pub(super) const POSIX_ACL: InitFlags = InitFlags::POSIX_ACL
+    .union(InitFlags::DONT_MASK)
+    .union(InitFlags::SETXATTR_EXT);
 
 /// The most request queues of a device.
 const REQUEST_QUEUES: usize = 64;

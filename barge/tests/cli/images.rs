@@ -155,3 +155,28 @@ fn an_image_is_mounted_by_fuse_and_by_the_kernel() {
         assert!(!dir.path().join("d").exists(), "it is taken away");
     }
 }
+
+#[test]
+fn an_image_is_listed_without_a_slash() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let plain = image("flat").display().to_string();
+    let listed = said(&barge(&["ls", &format!("{plain}/")]));
+    assert_eq!(said(&barge(&["ls", &plain])), listed);
+    let tree = said(&barge(&["tree", &plain]));
+    assert!(
+        tree.contains("── d\n") && !tree.contains("\n0 dir"),
+        "{tree}"
+    );
+    // The file itself, and what is no image.
+    let file = format!("dir:{plain}");
+    assert_eq!(said(&barge(&["ls", &file])), format!("{file}\n"));
+    fs::write(path("text"), "no image").expect("written");
+    let text = path("text");
+    assert_eq!(said(&barge(&["ls", &text])), format!("{text}\n"));
+    // Commands that are for files take it for one.
+    said(&barge(&["cp", &plain, &path("copy")]));
+    let copied = fs::read(path("copy")).expect("copied");
+    assert!(copied == fs::read(&plain).expect("read"));
+    assert!(barge(&["cat", &plain]).stdout == copied);
+}

@@ -10,6 +10,7 @@ mod foreign;
 mod gss;
 mod guests;
 mod hashes;
+mod identity;
 mod images;
 mod kept;
 mod layers;

@@ -369,7 +369,7 @@ fn mount_finds_it_by_its_type() {
         mount -t overlay none -o lowerdir=/usr/sbin,upperdir=over/upper,workdir=over/work /usr/sbin
         ln -s "$2" /usr/sbin/mount.fuse.barge
         mount -t fuse.barge "$1/from" at -o ro,noexec,_netdev,x-systemd.automount
-        grep -o "^$1/from $1/at fuse.barge ro,noexec" /proc/mounts
+        grep -o "^$1/from $1/at fuse.barge ro,nosuid,nodev,noexec" /proc/mounts
         ls at
         umount at
     "#;
@@ -378,7 +378,7 @@ fn mount_finds_it_by_its_type() {
     let output = Command::new("unshare")
         .args(["-m", "sh", "-c", SCRIPT, "sh", at, BARGE])
         .output();
-    let expected = format!("{at}/from {at}/at fuse.barge ro,noexec\nf\n");
+    let expected = format!("{at}/from {at}/at fuse.barge ro,nosuid,nodev,noexec\nf\n");
     assert_eq!(said(&output.expect("runs")), expected);
 }
 
@@ -399,4 +399,136 @@ fn what_cannot_be_mounted_says_why() {
         assert_eq!(nowhere.status.code(), Some(1));
         assert!(complained(&nowhere).contains("/nowhere/at/all: there is no such directory"));
     }
+}
+
+/// Waits until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process has a file below `dir` open that has no name any more.
+fn holds_removed(process: u32, dir: &Path) -> bool {
+    let fds = fs::read_dir(format!("/proc/{process}/fd")).expect("a process");
+    fds.flatten().any(|fd| {
+        let file = fs::read_link(fd.path()).unwrap_or_default();
+        file.starts_with(dir) && file.to_string_lossy().ends_with(" (deleted)")
+    })
+}
+
+#[test]
+fn the_space_of_a_removed_file_is_free_although_the_mount_is_idle() {
+    if !may_mount() {
+        return;
+    }
+    for protocol in ["--9p", "--nfs", "--virtiofs"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [share, at, socket] = ["share", "at", "socket"].map(|name| dir.path().join(name));
+        for made in [&share, &at] {
+            fs::create_dir(made).expect("made");
+        }
+        let socket = socket.display().to_string();
+        let (addr, url) = match protocol {
+            "--9p" => (format!("unix:{socket}"), format!("9p+unix:{socket}")),
+            "--nfs" => (format!("unix:{socket}"), format!("nfs+unix:{socket}")),
+            _ => (socket.clone(), format!("virtiofs:{socket}")),
+        };
+        let mut command = Command::new(BARGE);
+        command.args(["serve", protocol, &addr]).arg(&share);
+        let served = Served::run(command);
+        let mounted = Mounted::new(&[&url], &at);
+        let make = |name: &str| fs::write(at.join(name), vec![7; 300_000]).expect("written");
+        let freed = || !holds_removed(served.id(), &share);
+        make("written");
+        fs::remove_file(at.join("written")).expect("removed");
+        until(protocol, freed);
+        // More than a client tells its server at a time.
+        let names: Vec<_> = (0..500).map(|number| number.to_string()).collect();
+        names.iter().for_each(|name| make(name));
+        let names = names.iter();
+        names.for_each(|name| fs::remove_file(at.join(name)).expect("removed"));
+        until(protocol, freed);
+        make("open");
+        let open = fs::File::open(at.join("open")).expect("opened");
+        fs::remove_file(at.join("open")).expect("removed");
+        drop(open);
+        until(protocol, freed);
+        make("last");
+        fs::remove_file(at.join("last")).expect("removed");
+        unmount(&at);
+        assert!(mounted.ended().success());
+        until(protocol, freed);
+    }
+}
+
+/// The options of what is mounted at `at`, by proc_pid_mounts(5).
+fn options_of(at: &Path) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("read");
+    let at = at.display().to_string();
+    let mount = mounts.lines().rev().find_map(|line| {
+        let fields: Vec<_> = line.split(' ').collect();
+        (fields[1] == at).then(|| fields[3].to_owned())
+    });
+    let options = mount.expect("a mount");
+    options.split(',').map(str::to_owned).collect()
+}
+
+#[test]
+fn nobody_gains_privileges_by_a_mount_unless_that_is_asked_for() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let has = |option: &str| options_of(dir.path()).iter().any(|one| one == option);
+    let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/erofs_image/flat");
+    let image = format!("image:{}", image.display());
+    for source in ["mem:", &image] {
+        let mounted = Mounted::new(&[source], dir.path());
+        assert!(has("nosuid") && has("nodev"), "{source}");
+        unmount(dir.path());
+        assert!(mounted.ended().success());
+        if geteuid().is_root() {
+            let mounted = Mounted::new(&[source, "-o", "suid,dev"], dir.path());
+            assert!(!has("nosuid") && !has("nodev"), "{source}");
+            unmount(dir.path());
+            assert!(mounted.ended().success());
+        }
+    }
+}
+
+#[test]
+fn a_mount_becomes_read_only_and_writable_again() {
+    if !may_mount() || !geteuid().is_root() {
+        return eprintln!("skipped: remounting takes root");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let barge = |options: &str| {
+        let mut command = Command::new(BARGE);
+        let command = command.args(["mount", "mem:", "-o", options]);
+        command.arg(dir.path()).output().expect("runs")
+    };
+    let write = || fs::write(dir.path().join("f"), "x").map_err(|error| error.kind());
+    let read_only = Err(std::io::ErrorKind::ReadOnlyFilesystem);
+    for first in ["rw", "ro"] {
+        let mounted = Mounted::new(&["mem:", "-o", first], dir.path());
+        said(&barge("remount,ro"));
+        assert_eq!(write(), read_only);
+        said(&barge("remount,rw"));
+        assert_eq!(write(), Ok(()));
+        let options = options_of(dir.path());
+        let has = |option: &str| options.iter().any(|one| one == option);
+        assert!(has("rw") && has("nosuid") && has("nodev"), "{options:?}");
+        // As mount(8) has it from the mount as it is.
+        said(&barge(
+            "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,remount,ro",
+        ));
+        assert_eq!(write(), read_only);
+        unmount(dir.path());
+        assert!(mounted.ended().success());
+    }
+    let none = complained(&barge("remount,ro"));
+    assert!(none.contains("expected a mount of barge"), "{none}");
 }

@@ -64,7 +64,11 @@ fn serve_alone_serves_this_directory_read_only_and_says_how_to_use_and_to_end_it
 }
 
 #[test]
-fn who_says_where_is_told_the_commands_alone() {
+fn who_says_where_is_told_the_commands_and_who_may_act_as_whom() {
     let served = Served::start(&["mem:"]);
-    assert_eq!(served.said.len(), 1, "{:?}", served.said);
+    let [command, access] = served.said.as_slice() else {
+        panic!("{:?}", served.said);
+    };
+    assert!(command.starts_with("mount "), "{command}");
+    assert!(access.starts_with("# "), "{access}");
 }

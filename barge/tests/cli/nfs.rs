@@ -15,6 +15,14 @@ fn call(program: u32, version: u32) -> Vec<u8> {
         .collect()
 }
 
+/// The port that NFS is served at, from the mount command that was said.
+pub(crate) fn port(served: &Served) -> u16 {
+    let line = served.said.iter().find(|line| line.contains("vers=4.2"));
+    let (_, port) = line.expect("a command").split_once("port=").expect("one");
+    let port = port.split([' ', ',']).next();
+    port.and_then(|port| port.parse().ok()).expect("a number")
+}
+
 /// Done, without results.
 const DONE: [u8; 24] = [
     0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,

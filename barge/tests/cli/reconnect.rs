@@ -1,4 +1,4 @@
-//! 9P's server is killed and begins again under those who use it.
+//! A server of 9P or NFS is killed and begins again under its clients.
 
 use std::fs;
 use std::path::Path;
@@ -16,14 +16,14 @@ struct Mortal {
 }
 
 impl Mortal {
-    fn new(share: &Path, port: u16) -> Mortal {
-        let share = share.to_owned();
+    fn new(share: &Path, protocol: &str, port: u16) -> Mortal {
+        let (share, protocol) = (share.to_owned(), protocol.to_owned());
+        let state = share.with_file_name("state");
         let serve = move || {
             let mut command = Command::new(BARGE);
-            command
-                .arg("serve")
-                .arg(&share)
-                .args(["--9p", &format!("tcp:127.0.0.1:{port}")]);
+            command.arg("serve").arg(&share);
+            command.args([&protocol, &format!("tcp:127.0.0.1:{port}")]);
+            command.arg("--state-dir").arg(&state);
             Served::run(command)
         };
         let now = Some(serve());
@@ -67,7 +67,7 @@ fn trees_are_copied_in_and_out_of_a_server_that_is_killed() {
         fs::write(sub.join(format!("f{number}")), text(number)).expect("written");
     }
     let port = free_port();
-    let mut server = Mortal::new(&share, port);
+    let mut server = Mortal::new(&share, "--9p", port);
     let url = format!("9p://127.0.0.1:{port}/tree");
     for (from, to, begun) in [
         (from.display().to_string(), url.clone(), share.join("tree")),
@@ -91,6 +91,21 @@ fn trees_are_copied_in_and_out_of_a_server_that_is_killed() {
 
 #[test]
 fn what_is_written_on_a_mount_whose_server_is_killed_is_what_is_read() {
+    verified_over_kills("--9p", "9p://127.0.0.1:PORT/");
+}
+
+#[test]
+fn what_is_written_over_nfs_v3_to_a_server_that_is_killed_is_what_is_read() {
+    verified_over_kills("--nfs", "nfs://127.0.0.1:PORT/?vers=3");
+}
+
+#[test]
+fn what_is_written_over_nfs_v4_to_a_server_that_is_killed_is_what_is_read() {
+    verified_over_kills("--nfs", "nfs://127.0.0.1:PORT/?vers=4.2");
+}
+
+/// Runs fio with fsync and verification on a mount whose server is killed and started again.
+fn verified_over_kills(protocol: &str, url: &str) {
     if !may_mount() {
         return;
     }
@@ -103,8 +118,8 @@ fn what_is_written_on_a_mount_whose_server_is_killed_is_what_is_read() {
         fs::create_dir(made).expect("made");
     }
     let port = free_port();
-    let mut server = Mortal::new(&share, port);
-    let mounted = Mounted::new(&[&format!("9p://127.0.0.1:{port}/")], &at);
+    let mut server = Mortal::new(&share, protocol, port);
+    let mounted = Mounted::new(&[&url.replace("PORT", &port.to_string())], &at);
     let job = "fio --name=verified --size=8M --rw=randrw --bsrange=4k-64k --verify=crc32c --verify_fatal=1 \
                --verify_state_save=0 --thread --numjobs=2 --ioengine=psync --fsync=64 --loops=3";
     let mut words = job.split(' ').filter(|word| !word.is_empty());

@@ -115,6 +115,50 @@ fn handles_outlive_a_killed_server_and_verifiers_do_not() {
 }
 
 #[test]
+fn handles_end_with_their_secret_which_others_must_not_know() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let [share, state] = ["share", "state"].map(|name| dir.path().join(name));
+    std::fs::create_dir(&share).expect("made");
+    std::fs::write(share.join("f"), "hello").expect("written");
+    let port = free_port();
+    let serve = || serve(Command::new(BARGE), port, &share, &state);
+
+    let served = serve();
+    let handle = Client::connect(port).handle();
+    drop(served);
+    let secret = state.join("handle-key");
+    let meta = std::fs::metadata(&secret).expect("there");
+    assert_eq!(
+        (meta.permissions().mode() & 0o7777, meta.len()),
+        (0o600, 32)
+    );
+    std::fs::remove_file(&secret).expect("removed");
+    let served = serve();
+    let mut client = Client::connect(port);
+    assert_eq!(client.call(NFS, 1, &[&handle]).0, STALE);
+    drop(served);
+
+    let shown = std::fs::Permissions::from_mode(0o640);
+    std::fs::set_permissions(&secret, shown).expect("changed");
+    let mut command = Command::new(BARGE);
+    command
+        .arg("serve")
+        .arg(&share)
+        .arg("--state-dir")
+        .arg(&state);
+    command.args(["--nfs", &format!("tcp:127.0.0.1:{port}")]);
+    let refused = command.output().expect("run");
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{why}");
+    assert_eq!(why.lines().count(), 1, "{why}");
+    assert!(
+        why.contains("handle-key") && why.contains("mode 0640"),
+        "{why}"
+    );
+}
+
+#[test]
 fn handles_outlive_a_killed_server_that_has_no_privileges() {
     let nobody = || {
         let mut command = Command::new("setpriv");

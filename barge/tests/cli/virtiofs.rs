@@ -158,16 +158,51 @@ fn mounts_below_are_announced_unless_told_otherwise() {
     }
 }
 
+/// By `barge serve` and by `barge virtiofsd`: what a guest with the plain mount line gets, and what
+/// options change.
 #[test]
-fn set_id_bits_are_taken_away_here_only_if_that_is_wanted() {
+fn a_guest_gets_privileges_and_acls_by_default() {
+    const KILLPRIV: InitFlags = InitFlags::HANDLE_KILLPRIV_V2;
+    const ACL: InitFlags = InitFlags::POSIX_ACL.union(InitFlags::DONT_MASK);
     let dir = place();
     let at = |name: &str| text(dir.path().join(name));
-    for (options, expected) in [(&[][..], false), (&["--killpriv-v2"], true)] {
-        let served = ["--virtiofs", &at("socket"), &at("share")];
-        let _served = Served::start(&[&served, options].concat());
-        let guest = Guest::greet(&dir.path().join("socket"), InitFlags::HANDLE_KILLPRIV_V2);
-        let agreed = guest.agreed.contains(InitFlags::HANDLE_KILLPRIV_V2);
-        assert_eq!(agreed, expected, "{options:?}");
+    let (socket, share) = (at("socket"), at("share"));
+    let asked = KILLPRIV | ACL | InitFlags::SETXATTR_EXT;
+    let agreed = |words: &[&str]| {
+        let _ = std::fs::remove_file(&socket);
+        let mut command = Command::new(BARGE);
+        command.args(words);
+        let _served = Served::run(command);
+        Guest::greet(Path::new(&socket), asked).agreed & (KILLPRIV | ACL)
+    };
+    let serve = ["serve", "--virtiofs", &socket, &share];
+    for (options, expected) in [
+        (&[][..], KILLPRIV | ACL),
+        (&["--no-killpriv-v2"], ACL),
+        // As it was before, for who has it in a script.
+        (&["--killpriv-v2"], KILLPRIV | ACL),
+        (&["--posix-acl=never"], KILLPRIV),
+        (&["--posix-acl"], KILLPRIV | ACL),
+    ] {
+        assert_eq!(agreed(&[&serve, options].concat()), expected, "{options:?}");
+    }
+    let virtiofsd = [
+        "virtiofsd",
+        "--log-level=warn",
+        "--socket-path",
+        &socket,
+        "--shared-dir",
+        &share,
+    ];
+    for (options, expected) in [
+        // As virtiofsd, without extended attributes, where a guest asks for none.
+        (&[][..], InitFlags::empty()),
+        (&["--xattr"], KILLPRIV),
+        (&["--xattr", "--no-killpriv-v2"], InitFlags::empty()),
+        (&["--posix-acl=auto"], KILLPRIV | ACL),
+    ] {
+        let words = [&virtiofsd, options].concat();
+        assert_eq!(agreed(&words), expected, "{options:?}");
     }
 }
 
@@ -184,7 +219,7 @@ impl Guest {
             queues: 2,
             depth: 1,
             payload: 0,
-            poll: Duration::ZERO,
+            waiting: driver::WaitMode::Adaptive(Duration::ZERO),
         };
         let socket = UnixStream::connect(socket).expect("connected");
         let mut guest = Guest {

@@ -151,6 +151,12 @@ impl Session for FakeSession {
                     return Ok(Answer::Parked);
                 }
             }
+            b'k' if patience < Patience::Full => return Ok(Answer::WouldBlock),
+            b'k' | b'K' => {
+                drop(gates);
+                out.bytes(b"half a reply");
+                panic!("as a test wants it");
+            }
             b'x' => return Err(Malformed::new("expected anything but x")),
             _ => {}
         }
@@ -159,6 +165,11 @@ impl Session for FakeSession {
         }
         out.bytes(message);
         Ok(Answer::Done)
+    }
+
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        out.bytes(&[3, message.bytes()[1], b'!']);
+        true
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {

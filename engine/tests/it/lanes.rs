@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::Tuning;
+use engine::{Timeouts, Tuning};
 use transports::{Link, StreamLink, pair};
 
 use crate::fake::{FakeService, Rig};
@@ -314,6 +314,7 @@ fn stopping_waits_no_longer_than_its_grace() {
 fn more_connections_than_allowed_are_refused() {
     let rig = Rig::new(Tuning {
         connections: 1,
+        connections_per_client: Some(usize::MAX),
         ..Tuning::default()
     });
     let _first = rig.connect();
@@ -323,4 +324,154 @@ fn more_connections_than_allowed_are_refused() {
             .connect(Box::new(server), &FakeService(rig.fake.clone()))
             .is_err()
     );
+}
+
+#[test]
+fn a_request_that_panics_is_answered_and_its_worker_goes_on() {
+    let rig = Rig::new(Tuning {
+        workers: 2,
+        ..Tuning::default()
+    });
+    let link = rig.connect();
+    for id in 1..=8 {
+        // On a worker, and on the lane's own thread.
+        send(&link, &[&[id, b'k']]);
+        assert_eq!(reply(&link), [id, b'!']);
+        send(&link, &[&[id, b'K']]);
+        assert_eq!(reply(&link), [id, b'!']);
+    }
+    rig.fake.open(9);
+    send(&link, &[b"\x09w"]);
+    assert_eq!(reply(&link), b"\x09w");
+}
+
+fn with_timeouts(change: impl FnOnce(&mut Timeouts)) -> Rig {
+    let mut tuning = Tuning::default();
+    change(&mut tuning.timeouts);
+    Rig::new(tuning)
+}
+
+const SHORT: Duration = Duration::from_millis(20);
+
+fn refused(rig: &Rig, reason: &str) -> u64 {
+    let all = rig.engine.connection_refusals();
+    let found = all.into_iter().find(|(name, _)| *name == reason);
+    found.expect("a reason").1
+}
+
+#[test]
+fn a_connection_without_a_first_message_is_closed() {
+    let rig = with_timeouts(|timeouts| timeouts.handshake = SHORT);
+    let link = rig.connect();
+    assert!(at_end(&link));
+    assert_eq!(refused(&rig, "timeout"), 1);
+    // The deadline is the first message's alone: the connection lives on while another one's passes.
+    let talks = rig.connect();
+    send(&talks, &[b"\x01e"]);
+    assert_eq!(reply(&talks), b"\x01e");
+    assert!(at_end(&rig.connect()));
+    send(&talks, &[b"\x02e"]);
+    assert_eq!(reply(&talks), b"\x02e");
+}
+
+#[test]
+fn a_message_whose_last_byte_never_comes_closes_its_connection() {
+    let rig = with_timeouts(|timeouts| timeouts.message = SHORT);
+    let (slow, other) = (rig.connect(), rig.connect());
+    send(&slow, &[b"\x01e"]);
+    assert_eq!(reply(&slow), b"\x01e");
+    slow.send(b"\x03\x02", true).expect("sent");
+    assert!(at_end(&slow));
+    assert_eq!(refused(&rig, "timeout"), 1);
+    // Also while a request of the same connection waits for something.
+    send(&other, &[b"\x01p"]);
+    rig.fake.await_reached(1);
+    other.send(b"\x03", true).expect("sent");
+    assert!(at_end(&other));
+}
+
+#[test]
+fn an_idle_connection_is_closed_only_where_that_is_asked_for() {
+    let rig = with_timeouts(|timeouts| timeouts.idle = Some(SHORT));
+    let (idle, waits) = (rig.connect(), rig.connect());
+    send(&waits, &[b"\x01p"]);
+    rig.fake.await_reached(1);
+    send(&idle, &[b"\x01e"]);
+    assert_eq!(reply(&idle), b"\x01e");
+    assert!(at_end(&idle));
+    // Whose request waits is not idle.
+    rig.fake.open(1);
+    assert_eq!(reply(&waits), b"\x01p");
+}
+
+#[test]
+fn a_client_that_does_not_take_its_replies_is_closed() {
+    let rig = with_timeouts(|timeouts| timeouts.send = SHORT);
+    let long = [&[1, b'e'][..], &[b'.'; 250]].concat();
+    let framed = [&[long.len() as u8 + 1][..], &long].concat();
+    // With nothing else in flight, and with a request that waits, whose reply goes into a backlog.
+    for waits in [false, true] {
+        let deaf = rig.connect();
+        if waits {
+            send(&deaf, &[b"\x02p"]);
+            rig.fake.await_reached(2);
+        }
+        // Fails once the server has hung up.
+        while deaf.send(&framed, true).is_ok() {}
+    }
+    while refused(&rig, "timeout") < 2 {
+        std::thread::yield_now();
+    }
+    rig.fake.open(2);
+    rig.fake.await_no_session();
+}
+
+#[test]
+fn one_client_leaves_half_of_the_connections_to_others() {
+    let rig = Rig::new(Tuning {
+        connections: 8,
+        ..Tuning::default()
+    });
+    let service = FakeService(rig.fake.clone());
+    let connect = || {
+        let (client, server) = pair().expect("a pair");
+        let connected = rig.engine.connect(Box::new(server), &service);
+        connected.map(|()| client)
+    };
+    let mut first: Vec<_> = (0..4).map(|_| connect().expect("connected")).collect();
+    assert!(connect().is_err());
+    assert_eq!(refused(&rig, "client-connections"), 1);
+    // Another client: what is no socket has no user.
+    let (input, _output) = rustix::pipe::pipe().expect("a pipe");
+    let (_input, output) = rustix::pipe::pipe().expect("a pipe");
+    let other = StreamLink::two_way(input, output, "other").expect("a link");
+    rig.engine
+        .connect(Box::new(other), &service)
+        .expect("connected");
+    drop(first.pop());
+    // The place is free once the server has seen it go.
+    while rig.engine.stats().0 == 5 {
+        std::thread::yield_now();
+    }
+    connect().expect("connected");
+}
+
+#[test]
+fn an_idle_connection_has_one_descriptor() {
+    let rig = Rig::new(Tuning::default());
+    let links: Vec<_> = (0..50).map(|_| rig.connect()).collect();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").expect("procfs").count();
+    let before = descriptors();
+    for (link, id) in links.iter().zip(1..) {
+        send(link, &[&[id, b'p']]);
+        rig.fake.await_reached(id);
+    }
+    for (link, id) in links.iter().zip(1..) {
+        rig.fake.open(id);
+        assert_eq!(reply(link), [id, b'p']);
+    }
+    // What waiting for it took is given back.
+    while descriptors() > before + 10 {
+        std::thread::yield_now();
+    }
 }

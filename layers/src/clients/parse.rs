@@ -68,6 +68,8 @@ fn entry(word: &str) -> Result<Entry, String> {
             "no_root_squash" => root = false,
             "all_squash" => all = true,
             "no_all_squash" => all = false,
+            "secure" => entry.secure = true,
+            "insecure" => entry.secure = false,
             _ => number(&mut entry, option)?,
         }
     }
@@ -84,10 +86,10 @@ fn number(entry: &mut Entry, option: &str) -> Result<(), String> {
         Some(("anonuid", id)) => (&mut entry.squash.uid, id),
         Some(("anongid", id)) => (&mut entry.squash.gid, id),
         // What there is no other way for here.
-        None if ["sync", "no_subtree_check", "insecure"].contains(&option) => return Ok(()),
+        None if ["sync", "no_subtree_check"].contains(&option) => return Ok(()),
         _ => {
             return Err(format!(
-                "expected ro, rw, root_squash, no_root_squash, all_squash, anonuid=UID or anongid=GID, got '{option}'"
+                "expected ro, rw, root_squash, no_root_squash, all_squash, secure, insecure, anonuid=UID or anongid=GID, got '{option}'"
             ));
         }
     };
@@ -129,6 +131,14 @@ mod tests {
             seen,
             expected.map(|(name, ro, who)| (name.to_owned(), ro, who))
         );
+    }
+
+    #[test]
+    fn ports_below_1024_are_asked_for_unless_the_list_says_insecure() {
+        let list = parse("10.0.0.1 10.0.0.2(secure) 10.0.0.3(insecure) 10.0.0.4(insecure,secure)");
+        let list = list.expect("a list");
+        let secure: Vec<_> = list.entries().iter().map(|entry| entry.secure).collect();
+        assert_eq!(secure, [true, true, false, true]);
     }
 
     #[test]

@@ -267,6 +267,15 @@ impl Session for Device {
         Ok(Answer::Done)
     }
 
+    fn answer_failure(&self, _: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        let room = out.room();
+        if room > 0 {
+            out.zeros(room - 1);
+            out.bytes(&[status::IOERR]);
+        }
+        room > 0
+    }
+
     fn vocabulary(&self) -> &'static Vocabulary {
         &VOCABULARY
     }

@@ -151,6 +151,8 @@ bitflags! {
         const ATIME_NOW = 1 << 7;
         /// The server's clock, instead of `mtime`.
         const MTIME_NOW = 1 << 8;
+        /// `lock_owner` counts.
+        const LOCKOWNER = 1 << 9;
         /// Time of last change of anything.
         const CTIME = 1 << 10;
         /// Take set-id bits away.
@@ -174,6 +176,9 @@ pub const GETATTR_FH: u32 = 1;
 
 /// `open_flags` of OPEN and CREATE: take set-id bits away.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
+
+/// `write_flags`: a page that was written behind, through any file of the node.
+pub const WRITE_CACHE: u32 = 1;
 
 /// `write_flags`: take set-id bits away.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;

@@ -109,8 +109,6 @@ bitflags! {
         const BLOCK = 1;
         /// The client had it before the server restarted.
         const RECLAIM = 2;
-
-        const _ = !0;
     }
 
     /// The bits of `mode` in a [`crate::Stat`] and of `perm` in Tcreate, above the permissions:

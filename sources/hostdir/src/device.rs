@@ -64,7 +64,12 @@ impl Device {
 
     /// The number of its inode `ino`.
     pub(crate) fn id(&self, ino: u64) -> vfs::NodeId {
-        ids::compose(&self.tree.key, self.prefix, ino)
+        ids::compose(self.tree.number_key(), self.prefix, ino)
+    }
+
+    /// Whether `id` looks like one of its numbers.
+    pub(crate) fn may_have(&self, id: vfs::NodeId) -> bool {
+        ids::prefix_of(id) == Some(self.prefix)
     }
 
     /// What its nodes are opened by through kernel handles, if they can be.
@@ -129,6 +134,11 @@ impl Device {
     /// Whether reading and writing an open file is known not to depend on who does it.
     pub(crate) fn reads_for_anybody(&self) -> bool {
         sys::anybody::reads_for_anybody(self.magic)
+    }
+
+    /// Whether an entry of a directory is found by its cookie also in another open of the directory.
+    pub(crate) fn keeps_cookies(&self) -> bool {
+        !self.is_remote() && self.magic != limits::OVERLAY
     }
 
     /// Whether memory is all it has.

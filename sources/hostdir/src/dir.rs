@@ -1,13 +1,15 @@
 //! Reading a directory.
 //!
 //! The cookies are the file system's own (`d_off`). An open directory keeps what it has read and not
-//! told yet, and where that goes on, so that reading in order neither seeks nor reads twice. Whoever
+//! told yet, up to a bound for all of a tree, and where that goes on, so that reading in order neither seeks
+//! nor reads twice. One whose descriptor was taken away meanwhile seeks. Whoever
 //! reads from the start may get what `listings` has kept.
 //!
 //! The number of an entry that is a mount point is that of the directory beneath the mount: the
 //! kernel says so to everybody. Attributes ([`Plus::Entries`]) are those of what is mounted.
 
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::SeekFrom;
@@ -18,9 +20,15 @@ use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Kind, Name, Plus, Result};
 
 use crate::listings::{Listing, Listings, Recording, Start};
 use crate::node::HostNode;
+use crate::opened::OpenFile;
+use crate::tree::Tree;
 
 /// How much is read at once: some 2000 entries, so that large directories take few calls.
 const BUFFER: usize = 64 << 10;
+
+/// How much the open directories of a tree keep of what they have read and not told, bytes. One for
+/// which there is no room reads it again.
+const READ_AHEAD: usize = 16 << 20;
 
 /// An open directory's position.
 #[derive(Default)]
@@ -39,6 +47,8 @@ struct State {
     /// The descriptor's own position is elsewhere.
     astray: bool,
     recording: Option<Recording>,
+    /// What of [`READ_AHEAD`] it has, bytes.
+    kept: usize,
 }
 
 /// What was read of the directory.
@@ -68,9 +78,10 @@ impl Entries {
 }
 
 impl Stream {
+    /// Reads on behind `cookie` of `opened`, whose descriptor is `fd`.
     pub(crate) fn read(
         &self,
-        node: &HostNode,
+        opened: &OpenFile,
         fd: BorrowedFd<'_>,
         cx: &Cx<'_>,
         cookie: u64,
@@ -78,10 +89,37 @@ impl Stream {
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let mut state = self.0.lock().expect("no panic holds it");
+        if opened.take_reopened() {
+            state.astray = true;
+            state.recording = None;
+        }
         state.go_to(cookie);
+        let told = state.tell(opened.node(), fd, cx, plus, sink);
+        state.keep_within(&opened.node().device().tree.read_ahead);
+        told
+    }
+
+    /// The directory is closed.
+    pub(crate) fn close(&self, tree: &Tree) {
+        let mut state = self.0.lock().expect("no panic holds it");
+        tree.read_ahead
+            .fetch_sub(std::mem::take(&mut state.kept), Ordering::Relaxed);
+    }
+}
+
+impl State {
+    /// Gives `sink` what comes next, until it has enough.
+    fn tell(
+        &mut self,
+        node: &HostNode,
+        fd: BorrowedFd<'_>,
+        cx: &Cx<'_>,
+        plus: Plus,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let state = self;
         let mut told = false;
         loop {
-            let state = &mut *state;
             if state.at == state.entries.bytes().len() {
                 match state.fill(node, fd) {
                     Ok(true) => {}
@@ -139,6 +177,26 @@ fn with_attr(node: &HostNode, cx: &Cx<'_>, raw: &RawEntry<'_>) -> Result<Looked>
 }
 
 impl State {
+    /// Gives the memory back of what has been told, and of all if others keep too much.
+    fn keep_within(&mut self, all: &AtomicUsize) {
+        let Entries::Part { buffer, filled } = &mut self.entries else {
+            all.fetch_sub(std::mem::take(&mut self.kept), Ordering::Relaxed);
+            return;
+        };
+        if self.at == *filled {
+            (*buffer, *filled) = (Vec::new(), 0);
+            (self.base, self.at) = (self.cookie, 0);
+        }
+        let (before, now) = (self.kept, buffer.capacity());
+        self.kept = now;
+        if all.fetch_add(now, Ordering::Relaxed) + now - before > READ_AHEAD && now > 0 {
+            *buffer = Vec::new();
+            self.leave(self.cookie);
+            all.fetch_sub(std::mem::take(&mut self.kept), Ordering::Relaxed);
+        }
+        all.fetch_sub(before, Ordering::Relaxed);
+    }
+
     /// Makes the entry behind `cookie` the next.
     fn go_to(&mut self, cookie: u64) {
         if cookie == self.cookie {

@@ -1,10 +1,17 @@
 //! The descriptors that an export may have open.
 //!
-//! A [`Budget`] counts, it does not decide who has to go: that is [`crate::table`]'s.
+//! A [`Budget`] counts, it does not decide who has to go: that is [`crate::table`]'s. What cannot go
+//! (an open file that cannot be opened again, an object without a name, a lock on the host) also
+//! counts as its peer's share ([`Shares`]), so that no peer takes all.
+//!
+//! Lock order: the shares' mutex last.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vfs::{Errno, Peer, PeerKey, Result};
 
 /// How many descriptors may be open, and how many are.
 pub(crate) struct Budget {
@@ -53,6 +60,73 @@ impl Budget {
     }
 }
 
+/// The descriptors that peers hold and that nobody can take back. A peer may hold as many as it
+/// leaves: the first that wants all has half, the next a quarter, and so on, and there are always
+/// some for another.
+pub(crate) struct Shares {
+    limit: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    all: usize,
+    by_peer: HashMap<PeerKey, usize>,
+}
+
+/// One descriptor of a peer's share.
+pub(crate) struct Share {
+    shares: Arc<Shares>,
+    peer: PeerKey,
+}
+
+impl Shares {
+    /// Shares of `limit` descriptors.
+    pub(crate) fn new(limit: usize) -> Arc<Shares> {
+        Arc::new(Shares {
+            limit,
+            held: Mutex::default(),
+        })
+    }
+
+    /// One more of `peer`'s share, `EMFILE` if that is used up. A call that came over no connection
+    /// is this program's or a guest's by its queues, and held to the budget alone.
+    pub(crate) fn take(self: &Arc<Shares>, peer: Option<&Peer>) -> Result<Option<Share>> {
+        let Some(peer) = peer.map(Peer::key) else {
+            return Ok(None);
+        };
+        let mut held = self.held();
+        let own = held.by_peer.get(&peer).copied().unwrap_or(0);
+        if own >= self.limit.saturating_sub(held.all) {
+            return Err(Errno::EMFILE);
+        }
+        held.all += 1;
+        held.by_peer.insert(peer, own + 1);
+        drop(held);
+        Ok(Some(Share {
+            shares: self.clone(),
+            peer,
+        }))
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().expect("no panic holds it")
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut held = self.shares.held();
+        held.all -= 1;
+        if let Some(own) = held.by_peer.get_mut(&self.peer) {
+            *own -= 1;
+            if *own == 0 {
+                held.by_peer.remove(&self.peer);
+            }
+        }
+    }
+}
+
 impl Permit {
     /// Spends it on `fd`.
     pub(crate) fn spend(self, fd: OwnedFd) -> Fd {
@@ -69,5 +143,45 @@ impl Drop for Permit {
 impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vfs::{Origin, Trust};
+
+    use super::*;
+
+    fn peer(addr: &str) -> Peer {
+        Peer::remote(addr.parse().expect("an address"), 700)
+    }
+
+    /// What `peer` gets until it is refused.
+    fn fill(shares: &Arc<Shares>, peer: &Peer) -> Vec<Share> {
+        std::iter::from_fn(|| shares.take(Some(peer)).ok().flatten()).collect()
+    }
+
+    #[test]
+    fn a_peer_holds_what_it_leaves_and_gives_it_back() {
+        let shares = Shares::new(1000);
+        let first = fill(&shares, &peer("10.0.0.1"));
+        let second = fill(&shares, &peer("10.0.0.2"));
+        let local = fill(&shares, &Peer::new(Origin::Inherited, &Trust::All, 0));
+        assert_eq!([first.len(), second.len(), local.len()], [500, 250, 125]);
+        assert_eq!(fill(&shares, &peer("10.0.0.1")).len(), 0);
+        drop(first);
+        assert_eq!(fill(&shares, &peer("10.0.0.2")).len(), 188);
+        drop((second, local));
+        assert_eq!(fill(&shares, &peer("10.0.0.2")).len(), 500);
+        assert!(matches!(shares.take(None), Ok(None)));
+    }
+
+    #[test]
+    fn a_host_has_one_share_for_all_addresses_of_its_network() {
+        let shares = Shares::new(8);
+        let held = fill(&shares, &peer("2001:db8::1"));
+        assert_eq!(held.len(), 4);
+        assert!(fill(&shares, &peer("2001:db8::ffff:2")).is_empty());
+        assert_eq!(fill(&shares, &peer("2001:db8:0:1::1")).len(), 2);
     }
 }

@@ -13,7 +13,7 @@ use vfs::{
 
 use crate::attr::{self, Target};
 use crate::dir::Stream;
-use crate::fds::Fd;
+use crate::fds::{Fd, Share};
 use crate::node::HostNode;
 use crate::opened::OpenFile;
 use crate::{copy, direct, extents, lease};
@@ -24,16 +24,26 @@ pub struct HostFile {
     opened: Arc<OpenFile>,
     flags: OpenFlags,
     stream: Option<Box<Stream>>,
+    /// For a descriptor that it never gives back.
+    _share: Option<Share>,
 }
 
 impl HostFile {
-    /// `raw` are the flags that it was opened with, of which `flags` are what the client asked for.
-    pub(crate) fn new(node: Arc<HostNode>, fd: Arc<Fd>, flags: OpenFlags, raw: OFlags) -> HostFile {
+    /// `raw` are the flags that it was opened with, of which `flags` are what the client asked for;
+    /// `share` is what it takes of its peer's share.
+    pub(crate) fn new(
+        node: Arc<HostNode>,
+        fd: Arc<Fd>,
+        flags: OpenFlags,
+        raw: OFlags,
+        share: Option<Share>,
+    ) -> HostFile {
         let stream = (node.what() == Kind::Directory).then(Box::default);
         HostFile {
             opened: OpenFile::new(node, fd, raw),
             flags,
             stream,
+            _share: share,
         }
     }
 
@@ -123,7 +133,7 @@ impl File for HostFile {
         self.node().device().brief(cx.patience)?;
         let stream = self.stream.as_ref().ok_or(Errno::ENOTDIR)?;
         let fd = self.fd(cx.patience)?;
-        stream.read(self.node(), fd.as_fd(), cx, cookie, plus, sink)
+        stream.read(&self.opened, fd.as_fd(), cx, cookie, plus, sink)
     }
 
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
@@ -209,6 +219,9 @@ impl File for HostFile {
 
 impl Drop for HostFile {
     fn drop(&mut self) {
+        if let Some(stream) = &self.stream {
+            stream.close(&self.node().device().tree);
+        }
         self.opened.close();
     }
 }

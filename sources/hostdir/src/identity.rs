@@ -6,19 +6,24 @@
 //!
 //! Leaving user 0 takes the capabilities over file systems (`CAP_DAC_OVERRIDE`, `CAP_CHOWN`,
 //! `CAP_FOWNER`, `CAP_FSETID`, `CAP_MKNOD`, …) out of force and coming back restores them, so the kernel
-//! checks each operation as if the caller made it. Where ids are translated on the way here, the super-user
+//! checks each operation as if the caller made it. `CAP_SYS_RESOURCE`, which lets a writer past quotas and into
+//! reserved blocks, goes and comes with them, as in Linux's own NFS server (`CAP_NFSD_SET`). Where ids are translated on the way here, the super-user
 //! is another ([`crate::Options::super_user`]), and keeps those capabilities in force. Others, like `CAP_SYS_ADMIN`, stay in force: where
 //! that matters (`xattr`) barge checks itself.
 //!
+//! The umask, too, is per thread as far as a thread wants it so: threads that create files for
+//! clients clear theirs, and those of the rest of the process, and of its children, stay as they
+//! are.
+//!
 //! Lock order: the cache of groups takes its own mutex only, and not while it asks the database.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::fs::Gid;
+use rustix::fs::{Gid, Mode};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
 use vfs::{Caller, Errno, Groups, Patience, Result};
 
@@ -156,8 +161,28 @@ impl Switch {
 }
 
 impl Now {
+    fn is_super_user(&self) -> bool {
+        self.uid == 0 || self.powers
+    }
+
     fn still_believed(&self) -> bool {
         self.until.is_some_and(|until| until > Instant::now())
+    }
+}
+
+/// Clears the umask of the calling thread, before it creates the first file for a client, and
+/// leaves those of other threads alone. Where a sandbox forbids that (unshare(2)), the umask of the
+/// whole process is cleared, as there is no other way to give a file the mode that a client asks
+/// for and leave default ACLs to the kernel.
+pub(crate) fn clear_umask() {
+    thread_local! {
+        static CLEARED: Cell<bool> = const { Cell::new(false) };
+    }
+    if !CLEARED.get() {
+        if sys::umask::clear_own().is_err() {
+            rustix::process::umask(Mode::empty());
+        }
+        CLEARED.set(true);
     }
 }
 
@@ -193,8 +218,8 @@ fn switch(now: &mut Option<Now>, to: Now) -> Result<()> {
             now.uid != to.uid,
             now.gid != to.gid,
             !Arc::ptr_eq(&now.groups, &to.groups) && now.groups != to.groups,
-            // Leaving 0 and coming back the kernel sees to them.
-            now.powers != to.powers || (to.powers && now.uid != to.uid),
+            // Leaving 0 the kernel takes all of them but one away.
+            now.is_super_user() != to.is_super_user() || (to.powers && now.uid != to.uid),
         ),
         None => (true, true, true, true),
     };
@@ -215,8 +240,8 @@ fn switch(now: &mut Option<Now>, to: Now) -> Result<()> {
     if uid {
         sys::creds::set_fs_uid(to.uid).map_err(sys::errno)?;
     }
-    if powers && to.uid != 0 {
-        sys::caps::put_over_files(to.powers).map_err(sys::errno)?;
+    if powers {
+        sys::caps::put_over_files(to.is_super_user()).map_err(sys::errno)?;
     }
     *now = Some(to);
     Ok(())

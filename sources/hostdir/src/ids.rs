@@ -34,6 +34,11 @@ pub(crate) fn compose(key: &Key, prefix: Prefix, ino: u64) -> NodeId {
     1 << 63 | sip::hash(key, &data)
 }
 
+/// The prefix of a number that is not hashed.
+pub(crate) fn prefix_of(id: NodeId) -> Option<Prefix> {
+    (id >> 63 == 0).then_some((id >> 48) as Prefix)
+}
+
 /// What makes a device the same one again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DeviceKey {
@@ -106,6 +111,8 @@ mod tests {
             }
         }
         assert_eq!(compose(&key, 0, 12345), 12345);
+        assert_eq!(prefix_of(compose(&key, 7, 12345)), Some(7));
+        assert_eq!(prefix_of(compose(&key, 7, 1 << 48)), None);
     }
 
     #[test]

@@ -14,9 +14,10 @@
 //! | [`mod@file`], `dir`, `open`, `copy`, `direct`, `extents` | open files and directories |
 //! | `lease` | who is told when others want a file |
 //! | `attr`, `xattr`, `locks` | attributes, extended attributes, locks on the host |
-//! | `table`, `fds` | one node per object; the budget of descriptors |
+//! | `table`, `fds`, `unnamed` | one node per object; the budget of descriptors, and each peer's share of it |
 //! | `device`, `ids`, `mounts` | file systems below the root and their number space |
 //! | `resolve`, `book` | handles, the directory above; where nodes were that have no handle of the kernel's |
+//! | `within` | whether an object that was opened by handle is below the root |
 //! | [`identity`] | on whose behalf a thread works |
 //! | [`mapped`] | owners, permissions and kinds in extended attributes |
 //! | `tree` | what all of these share; the lock order |
@@ -47,6 +48,8 @@ mod resolve;
 mod ring;
 mod table;
 mod tree;
+mod unnamed;
+mod within;
 mod xattr;
 
 use std::any::Any;
@@ -57,7 +60,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
-use vfs::{Capabilities, Cx, FileSystem, Handle, Level, Node, Result, Want};
+use vfs::{Capabilities, Cx, FileSystem, Handle, HandleKey, Level, Node, Result, Want};
 
 use crate::identity::Switch;
 use crate::mapped::MappedNode;
@@ -76,14 +79,22 @@ pub struct Options {
     /// quarters of what the process may (`RLIMIT_NOFILE` as it is at [`HostDir::open`]). A program
     /// with several exports divides.
     pub descriptors: Option<usize>,
-    /// What handles are stamped with. Handles outlive a restart only if it is the same again;
-    /// nothing means a key that derives from this machine's id.
-    pub key: Option<[u8; 16]>,
+    /// What the keys derive from that seal handles and compose numbers: the secret of the program,
+    /// or better, one that the program has derived from that and the export's name. Handles outlive
+    /// a restart only if it is the same again. Nothing means a random one for handles, and none for
+    /// numbers, which are the same after a restart then; whoever chooses inode numbers on the host can
+    /// give two files one number.
+    pub key: Option<HandleKey>,
     /// Goes without kernel handles, even where they are permitted.
     pub no_kernel_handles: bool,
     /// A file where it is recorded where nodes are that handles were given out of: without kernel handles, handles
     /// outlive a restart by that. It is made if there is none; nobody else may record there meanwhile.
     pub names: Option<PathBuf>,
+    /// Takes the umask of the calling thread from the permissions of what it creates, as for any
+    /// program's files. Otherwise the calling thread gets an umask of its own, 0, and a working
+    /// directory of its own (`CLONE_FS` of unshare(2)), as suits threads that serve clients, but
+    /// not threads that belong to somebody else.
+    pub keep_umask: bool,
 }
 
 /// On whose behalf the host's file system is used.
@@ -113,9 +124,10 @@ pub struct HostDir {
 impl HostDir {
     /// Exports `path`; a symbolic link at its end is followed this once.
     ///
-    /// The process's umask is 0 from then on: the modes that clients ask for are what they get. An
-    /// error says what was missing: the path, `/proc`, the openat2 system call (Linux 5.6), or
-    /// for [`Identity::Switch`] the privileges.
+    /// Threads that create files there clear their own umask the first time, and keep it so, unless
+    /// [`Options::keep_umask`] says otherwise: the modes that clients ask for are what they get. An
+    /// error says what was missing: the path, `/proc`, the openat2 system call (Linux 5.6), or for
+    /// [`Identity::Switch`] the privileges.
     pub fn open(path: impl AsRef<Path>, options: Options) -> io::Result<Arc<HostDir>> {
         let switch = match options.identity {
             Identity::Switch if !Switch::permitted() => {
@@ -134,20 +146,22 @@ impl HostDir {
         let budget = options.descriptors.unwrap_or_else(|| {
             usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX)
         });
-        let key = options.key.unwrap_or_else(limits::machine_key);
+        let secrets = match options.key {
+            Some(key) => [key.clone(), key],
+            None => [sys::random::bytes()?, [0; 32]].map(HandleKey::new),
+        };
         let tree = Tree::new(
-            key,
+            secrets,
             by_handle,
             budget,
             switch.then(|| Switch::new(options.super_user)),
         )?;
-        let tree = Arc::new(tree);
+        let tree = Arc::new(tree.keeping_umask(options.keep_umask));
         tree.act_as_server()?;
         let path = path.as_ref();
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let fd = tree.open(|| rustix::fs::open(path, flags, Mode::empty()))?;
         limits::require_openat2(fd.as_fd())?;
-        rustix::process::umask(Mode::empty());
         tree.set_root(fd.as_fd())?;
         let (root, _) = tree.enter(None, fd, None)?;
         root.pin();

@@ -7,7 +7,6 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::io::Errno as Raw;
 use rustix::thread::CapabilitySet;
 use sys::errno;
-use vfs::sip::{self, Key};
 use vfs::{Capabilities, Kind, Level, Patience, Result};
 
 use crate::node::HostNode;
@@ -24,41 +23,6 @@ pub(crate) fn require_openat2(fd: BorrowedFd<'_>) -> io::Result<()> {
         )),
         _ => Ok(()),
     }
-}
-
-/// A key that is the same after a restart and that nobody outside this machine knows: from its id,
-/// which machine-id(5) says to keep to oneself. Without one, from the time and the process.
-pub(crate) fn machine_key() -> Key {
-    let secret = std::fs::read("/etc/machine-id")
-        .ok()
-        .filter(|id| id.len() >= 32)
-        .unwrap_or_else(|| {
-            let now = std::time::SystemTime::now();
-            let since = now
-                .duration_since(std::time::UNIX_EPOCH)
-                .unwrap_or_default();
-            let mut secret = since.as_nanos().to_le_bytes().to_vec();
-            secret.extend(std::process::id().to_le_bytes());
-            let random = std::fs::File::open("/dev/urandom");
-            let mut bytes = [0; 16];
-            if random
-                .and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes))
-                .is_ok()
-            {
-                secret.extend(bytes);
-            }
-            secret
-        });
-    let half = |which: u8| {
-        let label = *b"barge hostdir k ";
-        let mut key = label;
-        key[15] = which;
-        sip::hash(&key, &secret).to_le_bytes()
-    };
-    let mut key = Key::default();
-    key[..8].copy_from_slice(&half(1));
-    key[8..].copy_from_slice(&half(2));
-    key
 }
 
 /// File systems where a change counter from the ctime is finer than a clock tick, from Linux 6.13
@@ -80,7 +44,7 @@ const CLONES: [u64; 5] = [
 ];
 
 /// overlayfs: it reads merged directories into memory, where positions do not outlast an open.
-const OVERLAY: u64 = 0x794c_7630;
+pub(crate) const OVERLAY: u64 = 0x794c_7630;
 
 /// What the export of `root` can do, with owners in extended attributes or without.
 pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result<Capabilities> {
@@ -126,7 +90,7 @@ pub(crate) fn capabilities(tree: &Tree, root: &HostNode, mapped: bool) -> Result
             true => Level::Emulated,
             false => native_if(tree.switches()),
         },
-        stable_cookies: !root.device().is_remote() && magic != OVERLAY,
+        stable_cookies: root.device().keeps_cookies(),
         no_births: false,
     })
 }

@@ -23,7 +23,7 @@ use sys::lock::Kind as Ofd;
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
 use vfs::{Cx, Errno, Kind, NodeId, Ranges, Result};
 
-use crate::fds::Fd;
+use crate::fds::{Fd, Share};
 use crate::node::HostNode;
 
 /// The mirrors of the nodes that have locks.
@@ -45,6 +45,8 @@ struct Open {
     writable: bool,
     /// Whether it is not writable because the file was leased.
     leased: bool,
+    /// It is open for as long as the lock is held.
+    _share: Option<Share>,
 }
 
 impl Drop for Open {
@@ -298,6 +300,7 @@ fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
             fd,
             writable: true,
             leased: false,
+            _share: None,
         }));
     }
     let leased = leased.is_some();
@@ -307,8 +310,9 @@ fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
         Kind::Directory => &[OFlags::RDONLY],
         _ => return Ok(None),
     };
-    let fd = node.fd(cx.patience)?;
     let tree = &node.device().tree;
+    let share = tree.shares.take(cx.call.peer())?;
+    let fd = node.fd(cx.patience)?;
     tree.act_as_server()?;
     for &flags in flags {
         match tree.open(|| tree.reopen(fd.as_fd(), flags | OFlags::NONBLOCK)) {
@@ -318,6 +322,7 @@ fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
                     fd: Arc::new(fd),
                     writable,
                     leased,
+                    _share: share,
                 }));
             }
             Err(Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY) => {}

@@ -1,32 +1,32 @@
 //! The file systems mounted below the root, seen or not: proc_pid_mountinfo(5).
 
-use std::ffi::OsString;
-use std::os::fd::AsFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use vfs::Result;
 
-use crate::device::{self, Device};
-use crate::tree::{self, Tree};
+use crate::device::Device;
+use crate::tree::Tree;
 
-/// The devices below the root that are not among `seen`. What cannot be opened is left out.
-pub(crate) fn unseen(tree: &Arc<Tree>, seen: &[Arc<Device>]) -> Result<Vec<Arc<Device>>> {
+/// What `look` finds on one of the mounts below the root, each of which is open for reading. What
+/// cannot be opened is left out, and what has no kernel handles.
+pub(crate) fn find<T>(
+    tree: &Arc<Tree>,
+    look: impl Fn(&Arc<Device>, BorrowedFd<'_>) -> Result<Option<T>>,
+) -> Result<Option<T>> {
     let Some(root) = tree.table_root() else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
     let root_fd = root.fd(vfs::Patience::Full)?;
-    let number = rustix::path::DecInt::from_fd(&*root_fd);
-    let Ok(path) = rustix::fs::readlinkat(tree.proc_fds(), number, Vec::new()) else {
-        return Ok(Vec::new());
+    let Some(root_path) = tree.path_of(root_fd.as_fd()) else {
+        return Ok(None);
     };
-    let root_path = PathBuf::from(OsString::from_vec(path.into_bytes()));
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
-    let mut devices: Vec<Arc<Device>> = Vec::new();
     for point in table.split(|&b| b == b'\n').filter_map(mount_point) {
         let Ok(below) = point.strip_prefix(&root_path) else {
             continue;
@@ -36,26 +36,25 @@ pub(crate) fn unseen(tree: &Arc<Tree>, seen: &[Arc<Device>]) -> Result<Vec<Arc<D
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let Ok(fd) = tree.open(|| {
-            rustix::fs::openat2(
-                &*root_fd,
-                below.as_os_str().as_bytes(),
-                flags,
-                Mode::empty(),
-                resolve,
-            )
-        }) else {
+        let below = below.as_os_str().as_bytes();
+        let open = || rustix::fs::openat2(&*root_fd, below, flags, Mode::empty(), resolve);
+        let Ok((node, _)) = tree.open(open).and_then(|fd| tree.enter(None, fd, None)) else {
             continue;
         };
-        let dev = device::dev_of(&tree::stat(fd.as_fd())?);
-        if seen.iter().chain(&devices).any(|device| device.dev == dev) {
+        let device = node.device();
+        if device.mount().is_none() {
             continue;
         }
-        if let Ok((node, _)) = tree.enter(None, fd, None) {
-            devices.push(node.device().clone());
+        let path = node.fd(vfs::Patience::Full)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(mount) = tree.open(|| tree.reopen(path.as_fd(), flags)) else {
+            continue;
+        };
+        if let Some(found) = look(device, mount.as_fd())? {
+            return Ok(Some(found));
         }
     }
-    Ok(devices)
+    Ok(None)
 }
 
 /// The fifth field of a line, with the octal escapes of blanks taken back.

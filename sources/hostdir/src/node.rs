@@ -3,7 +3,8 @@
 //! As long as descriptors suffice it has one of the object itself (`O_PATH`: no name is walked
 //! again, so nobody can swap what the name leads to). One that is idle when they run short gives
 //! it up for the object's kernel handle, or, where handles are not permitted, for the name that
-//! it was found by last. An object without a name keeps its descriptor. What the node does is in
+//! it was found by last. An object without a name keeps its descriptor. One with a kernel handle that
+//! is no directory also knows the directory that it was found in first: its own handle names that. What the node does is in
 //! `ops`.
 //!
 //! A million of them have to fit: a node is 72 bytes (see the test), its place in the table some
@@ -18,7 +19,8 @@ use sys::errno;
 use sys::handle::FileHandle;
 use vfs::{Attr, Errno, Kind, Name, NodeId, Patience, Result, sip};
 
-use crate::device::Device;
+use crate::attr;
+use crate::device::{self, Device};
 use crate::fds::Fd;
 use crate::table::RingSlot;
 use crate::tree;
@@ -41,6 +43,8 @@ const PINNED: u8 = 2;
 const MIRRORED: u8 = 4;
 /// The child that was looked up here last was a known node.
 const KNOWN: u8 = 8;
+/// Has lost its last name at the cost of a peer's share.
+const UNNAMED: u8 = 16;
 
 /// How an object is got hold of.
 enum Slot {
@@ -49,11 +53,20 @@ enum Slot {
         fd: Arc<Fd>,
         record: Option<Box<Record>>,
     },
+    /// It is open, has a kernel handle, and was found in this directory.
+    Listed { fd: Arc<Fd>, dir: Arc<HostNode> },
     /// By a kernel handle, short enough to lie here (ext4 has 8 bytes, XFS and tmpfs 12, btrfs 20).
     Small {
         kind: u8,
         len: u8,
         bytes: [u8; SMALL],
+    },
+    /// By a kernel handle as short as most, with the directory that it was found in.
+    SmallListed {
+        kind: u8,
+        len: u8,
+        bytes: [u8; SMALLER],
+        dir: Arc<HostNode>,
     },
     /// By a kernel handle.
     Large(Box<FileHandle>),
@@ -63,6 +76,9 @@ enum Slot {
 
 /// What makes a slot no larger than its largest other variant.
 const SMALL: usize = 21;
+
+/// The same beside a directory.
+const SMALLER: usize = 13;
 
 /// Where an object was found last.
 #[derive(Clone)]
@@ -114,6 +130,11 @@ impl HostNode {
         self.flags.fetch_or(MIRRORED, Ordering::Relaxed);
     }
 
+    /// Has the node's share given back when it is dropped.
+    pub(crate) fn set_unnamed(&self) {
+        self.flags.fetch_or(UNNAMED, Ordering::Relaxed);
+    }
+
     /// Whether the next child looked up here is likely to be a known node, as the last one was:
     /// clients look the same names up again, or ever new ones.
     pub(crate) fn expects_known(&self) -> bool {
@@ -134,13 +155,13 @@ impl HostNode {
 
     /// Whether it has a descriptor, and so the only life of its number.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(&*self.slot(), Slot::Open { .. })
+        self.slot().fd().is_some()
     }
 
     /// A descriptor of the object, `O_PATH` perhaps. If it has to be opened again that is done as
     /// the server itself: so first this, then [`tree::Tree::act`]. `ESTALE` if it cannot be found again.
     pub(crate) fn fd(&self, patience: Patience) -> Result<Arc<Fd>> {
-        if let Slot::Open { fd, .. } = &*self.slot() {
+        if let Some(fd) = self.slot().fd() {
             if self.flags.load(Ordering::Relaxed) & TOUCHED == 0 {
                 self.flags.fetch_or(TOUCHED, Ordering::Relaxed);
             }
@@ -156,20 +177,13 @@ impl HostNode {
 
     fn reopen_by_handle(&self, mount: BorrowedFd<'_>) -> Result<Arc<Fd>> {
         let mut slot = self.slot();
-        let handle = match &*slot {
-            Slot::Open { fd, .. } => return Ok(fd.clone()),
-            Slot::Small { kind, len, bytes } => {
-                FileHandle::new((*kind).into(), &bytes[..usize::from(*len)]).map_err(errno)?
-            }
-            Slot::Large(handle) => **handle,
-            Slot::Named { .. } => return Err(Errno::ESTALE),
-        };
+        if let Some(fd) = slot.fd() {
+            return Ok(fd.clone());
+        }
+        let handle = slot.handle().ok_or(Errno::ESTALE)?;
         let tree = &self.device.tree;
         let fd = Arc::new(tree.open(|| handle.open(mount, OFlags::PATH))?);
-        *slot = Slot::Open {
-            fd: fd.clone(),
-            record: None,
-        };
+        slot.reopen(fd.clone());
         tree.table.insert_into_ring(self);
         Ok(fd)
     }
@@ -183,7 +197,7 @@ impl HostNode {
         let mut at: Option<Arc<HostNode>> = None;
         let mut fd = loop {
             let next = match &*at.as_deref().unwrap_or(self).slot() {
-                Slot::Open { fd, .. } => break fd.clone(),
+                Slot::Open { fd, .. } | Slot::Listed { fd, .. } => break fd.clone(),
                 Slot::Named { record, life } if way.len() < DEEPEST => {
                     way.push((at.clone(), record.clone(), *life));
                     record.parent.clone()
@@ -203,7 +217,11 @@ impl HostNode {
                 error => error,
             })?;
             let stx = tree::stat(found.as_fd())?;
-            if node.device.id(stx.stx_ino) != node.id || life_of(found.as_fd()) != life {
+            let same = device::dev_of(&stx) == node.device.dev
+                && node.device.id(stx.stx_ino) == node.id
+                && attr::of(&node.device, &stx).kind == node.kind
+                && life_of(found.as_fd()) == life;
+            if !same {
                 return Err(Errno::ESTALE);
             }
             fd = node.install(&Arc::new(found));
@@ -214,21 +232,11 @@ impl HostNode {
     /// Makes `fd` this node's descriptor, unless it has got one meanwhile, and says which it is.
     fn install(&self, fd: &Arc<Fd>) -> Arc<Fd> {
         let mut slot = self.slot();
-        let record = match &*slot {
-            Slot::Open { fd, .. } => return fd.clone(),
-            Slot::Named { record, .. } => Some(record.clone()),
-            Slot::Small { .. } | Slot::Large(_) => None,
-        };
-        let closed = std::mem::replace(
-            &mut *slot,
-            Slot::Open {
-                fd: fd.clone(),
-                record,
-            },
-        );
+        if let Some(fd) = slot.fd() {
+            return fd.clone();
+        }
+        slot.reopen(fd.clone());
         self.device.tree.table.insert_into_ring(self);
-        drop(slot);
-        drop(closed);
         fd.clone()
     }
 
@@ -240,12 +248,9 @@ impl HostNode {
         }
         let same = match &*self.slot() {
             // An inode that is open keeps its number.
-            Slot::Open { .. } => true,
-            Slot::Small { kind, len, bytes } => FileHandle::of(fd.as_fd()).is_ok_and(|handle| {
-                handle.kind() == i32::from(*kind) && handle.bytes() == &bytes[..usize::from(*len)]
-            }),
-            Slot::Large(handle) => FileHandle::of(fd.as_fd()).is_ok_and(|other| other == **handle),
+            Slot::Open { .. } | Slot::Listed { .. } => true,
             Slot::Named { life, .. } => life_of(fd.as_fd()) == *life,
+            slot => FileHandle::of(fd.as_fd()).ok() == slot.handle(),
         };
         if same {
             self.install(fd);
@@ -254,6 +259,30 @@ impl HostNode {
             }
         }
         same
+    }
+
+    /// Notes that it was found in `dir`, if that is worth noting: a directory tells itself what it is
+    /// in, and an object without a handle none. The first stays, for handles name it, and clients
+    /// cache a file once for each handle.
+    pub(crate) fn note_directory(&self, dir: &HostNode) {
+        if self.kind == Kind::Directory
+            || self.device.mount().is_none()
+            || !Arc::ptr_eq(&self.device, &dir.device)
+        {
+            return;
+        }
+        let mut slot = self.slot();
+        if let Slot::Open { fd, record: None } = &*slot
+            && let Some(dir) = dir.shared()
+        {
+            let fd = fd.clone();
+            *slot = Slot::Listed { fd, dir };
+        }
+    }
+
+    /// The directory that it was found in, if that is noted: of no directory.
+    pub(crate) fn directory(&self) -> Option<Arc<HostNode>> {
+        self.slot().directory().cloned()
     }
 
     /// Notes where it was found now.
@@ -267,7 +296,7 @@ impl HostNode {
                 Arc::ptr_eq(&now.parent, &to.parent) && now.name == to.name
             }
             Slot::Open { record: None, .. } => false,
-            Slot::Small { .. } | Slot::Large(_) => true,
+            _ => true,
         };
         if unmoved(&self.slot()) {
             return;
@@ -288,7 +317,7 @@ impl HostNode {
         let old = match &mut *slot {
             Slot::Open { record, .. } => record.replace(Box::new(to.clone())),
             Slot::Named { record, .. } => Some(std::mem::replace(record, Box::new(to.clone()))),
-            Slot::Small { .. } | Slot::Large(_) => None,
+            _ => None,
         };
         drop(slot);
         drop(old);
@@ -301,15 +330,11 @@ impl HostNode {
 
     /// The kernel's handle of the object.
     pub(crate) fn kernel_handle(&self) -> Result<FileHandle> {
-        match &*self.slot() {
-            Slot::Open { fd, .. } => FileHandle::of(fd.as_fd()),
-            Slot::Small { kind, len, bytes } => {
-                FileHandle::new((*kind).into(), &bytes[..usize::from(*len)])
-            }
-            Slot::Large(handle) => Ok(**handle),
-            Slot::Named { .. } => Err(rustix::io::Errno::OPNOTSUPP),
+        let slot = self.slot();
+        match slot.fd() {
+            Some(fd) => FileHandle::of(fd.as_fd()).map_err(errno),
+            None => slot.handle().ok_or(Errno::EOPNOTSUPP),
         }
-        .map_err(errno)
     }
 
     /// Gives the descriptor up, unless it is in use, was used lately, or could not be had again.
@@ -320,23 +345,25 @@ impl HostNode {
         let Ok(mut slot) = self.slot.try_lock() else {
             return false;
         };
-        let Slot::Open { fd, record } = &mut *slot else {
+        let Some(fd) = slot.fd() else {
             return false;
         };
         // Others take the descriptor under the slot's lock only, so nobody can now.
         if Arc::strong_count(fd) > 1 || !has_name(fd.as_fd()) {
             return false;
         }
-        let closed = match (self.device.mount(), record.take()) {
-            (Some(_), _) => match FileHandle::of(fd.as_fd()) {
-                Ok(handle) => Slot::of_handle(&handle),
+        let closed = match self.device.mount() {
+            Some(_) => match FileHandle::of(fd.as_fd()) {
+                Ok(handle) => slot.closed(&handle),
                 Err(_) => return false,
             },
-            (None, Some(record)) => Slot::Named {
-                record,
-                life: life_of(fd.as_fd()),
-            },
-            (None, None) => return false,
+            None => {
+                let life = life_of(fd.as_fd());
+                match slot.take_record() {
+                    Some(record) => Slot::Named { record, life },
+                    None => return false,
+                }
+            }
         };
         let open = std::mem::replace(&mut *slot, closed);
         self.device.tree.table.remove_from_ring(self);
@@ -351,9 +378,8 @@ impl HostNode {
         let Ok(mut slot) = self.slot.try_lock() else {
             return false;
         };
-        match &*slot {
-            Slot::Open { fd, .. } if Arc::ptr_eq(fd, shared) => {}
-            _ => return true,
+        if !slot.fd().is_some_and(|fd| Arc::ptr_eq(fd, shared)) {
+            return true;
         }
         if self.flags.load(Ordering::Relaxed) & PINNED != 0 || self.device.mount().is_none() {
             return false;
@@ -361,18 +387,26 @@ impl HostNode {
         let Ok(handle) = FileHandle::of(shared.as_fd()) else {
             return false;
         };
-        let open = std::mem::replace(&mut *slot, Slot::of_handle(&handle));
+        let closed = slot.closed(&handle);
+        let open = std::mem::replace(&mut *slot, closed);
         self.device.tree.table.remove_from_ring(self);
         drop(slot);
         drop(open);
         true
     }
 
+    /// Whether it has a descriptor of its own, other than `fd`: then a file can be opened again though
+    /// it has no name. False if that cannot be told now.
+    pub(crate) fn has_other_than(&self, fd: &Arc<Fd>) -> bool {
+        let slot = self.slot.try_lock();
+        slot.is_ok_and(|slot| slot.fd().is_some_and(|own| !Arc::ptr_eq(own, fd)))
+    }
+
     /// A file that shared its descriptor with this node is closed: if the node lives on it shall
     /// not keep the file open for writing.
     pub(crate) fn settle(&self, closed: &Arc<Fd>) {
         let mut slot = self.slot();
-        let Slot::Open { fd, .. } = &mut *slot else {
+        let (Slot::Open { fd, .. } | Slot::Listed { fd, .. }) = &mut *slot else {
             return;
         };
         if !Arc::ptr_eq(fd, closed) {
@@ -396,6 +430,9 @@ impl Drop for HostNode {
         if *self.flags.get_mut() & MIRRORED != 0 {
             tree.mirrors.forget(self.id);
         }
+        if *self.flags.get_mut() & UNNAMED != 0 {
+            tree.unnamed.forget(self.id);
+        }
         // A chain of parents that nobody else knows is taken apart link by link: dropped as it
         // is, a deep one would overflow the stack.
         let mut above = self.slot.get_mut().ok().and_then(Slot::take_record);
@@ -407,34 +444,78 @@ impl Drop for HostNode {
 }
 
 impl Slot {
-    fn of_handle(handle: &FileHandle) -> Slot {
-        let (Ok(kind), len) = (u8::try_from(handle.kind()), handle.bytes().len()) else {
+    /// What this becomes when the descriptor of the object with this handle is closed. A directory
+    /// that finds no room beside the handle is forgotten.
+    fn closed(&self, handle: &FileHandle) -> Slot {
+        let (Ok(kind), bytes) = (u8::try_from(handle.kind()), handle.bytes()) else {
             return Slot::Large(Box::new(*handle));
         };
-        if len > SMALL {
-            return Slot::Large(Box::new(*handle));
+        let len = bytes.len() as u8;
+        match self {
+            Slot::Listed { dir, .. } if bytes.len() <= SMALLER => Slot::SmallListed {
+                kind,
+                len,
+                bytes: padded(bytes),
+                dir: dir.clone(),
+            },
+            _ if bytes.len() <= SMALL => Slot::Small {
+                kind,
+                len,
+                bytes: padded(bytes),
+            },
+            _ => Slot::Large(Box::new(*handle)),
         }
-        let mut bytes = [0; SMALL];
-        bytes[..len].copy_from_slice(handle.bytes());
-        Slot::Small {
-            kind,
-            len: len as u8,
-            bytes,
+    }
+
+    /// Makes `fd` its descriptor; it has none.
+    fn reopen(&mut self, fd: Arc<Fd>) {
+        *self = match self.directory().cloned() {
+            Some(dir) => Slot::Listed { fd, dir },
+            None => Slot::Open {
+                fd,
+                record: self.take_record(),
+            },
+        };
+    }
+
+    fn fd(&self) -> Option<&Arc<Fd>> {
+        match self {
+            Slot::Open { fd, .. } | Slot::Listed { fd, .. } => Some(fd),
+            _ => None,
         }
+    }
+
+    fn directory(&self) -> Option<&Arc<HostNode>> {
+        match self {
+            Slot::Listed { dir, .. } | Slot::SmallListed { dir, .. } => Some(dir),
+            _ => None,
+        }
+    }
+
+    /// The kernel handle that it goes by.
+    fn handle(&self) -> Option<FileHandle> {
+        let (kind, len, bytes) = match self {
+            Slot::Small { kind, len, bytes } => (kind, len, &bytes[..]),
+            Slot::SmallListed {
+                kind, len, bytes, ..
+            } => (kind, len, &bytes[..]),
+            Slot::Large(handle) => return Some(**handle),
+            _ => return None,
+        };
+        FileHandle::new((*kind).into(), &bytes[..usize::from(*len)]).ok()
     }
 
     fn record(&self) -> Option<&Record> {
         match self {
             Slot::Open { record, .. } => record.as_deref(),
             Slot::Named { record, .. } => Some(record),
-            Slot::Small { .. } | Slot::Large(_) => None,
+            _ => None,
         }
     }
 
     fn take_record(&mut self) -> Option<Box<Record>> {
         match self {
             Slot::Open { record, .. } => record.take(),
-            Slot::Small { .. } | Slot::Large(_) => None,
             Slot::Named { .. } => {
                 let nothing = Slot::Small {
                     kind: 0,
@@ -446,8 +527,16 @@ impl Slot {
                     _ => None,
                 }
             }
+            _ => None,
         }
     }
+}
+
+/// `bytes`, which are no more than `N`, and zeros.
+fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut padded = [0; N];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    padded
 }
 
 impl Record {

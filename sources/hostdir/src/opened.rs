@@ -1,10 +1,12 @@
-//! The descriptors of open files, which can be had back while their files idle.
+//! The descriptors of open files and directories, which can be had back while those idle.
 //!
 //! Clients hold more files open than a process may have descriptors: Linux's `cache=loose` keeps one for each
 //! file that it has written. So when nodes have no more to give, an idle file gives its descriptor up, if its
 //! object has a kernel handle and a name, and opens it again when it is used. Its last name must not go meanwhile:
 //! whoever takes names away has such files opened first ([`Opened::keep`]). What the host removes in
-//! the meantime is lost to a client that has it open: `ESTALE`.
+//! the meantime is lost to a client that has it open: `ESTALE`. A file that has lost its last name by us is opened
+//! again through its node, which keeps its own descriptor. A directory goes on where it was, if the file
+//! system's cookies are good for that.
 //!
 //! Lock order: the gate; then a file's descriptor; then the lists, for memory only.
 
@@ -14,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, Weak};
 
 use rustix::fs::OFlags;
-use vfs::{Errno, Kind, Name, NodeId, Patience, Result};
+use vfs::{Cx, Errno, Kind, Name, NodeId, Patience, Result};
 
-use crate::device;
-use crate::fds::Fd;
+use crate::device::{self, Device};
+use crate::fds::{Fd, Share};
 use crate::node::{HostNode, has_name};
 use crate::ring::Ring;
 use crate::tree;
@@ -29,6 +31,8 @@ pub(crate) struct OpenFile {
     held: Mutex<Option<Held>>,
     /// Used since the clock hand last came by.
     touched: AtomicBool,
+    /// Has another descriptor than before, at another position.
+    reopened: AtomicBool,
 }
 
 /// A descriptor, and where its file stands in the ring; nowhere if it never gives it up.
@@ -58,7 +62,7 @@ pub(crate) struct Opened {
 impl OpenFile {
     /// `flags` as it was opened with.
     pub(crate) fn new(node: Arc<HostNode>, fd: Arc<Fd>, flags: OFlags) -> Arc<OpenFile> {
-        let can_return = node.what() == Kind::File && node.device().mount().is_some();
+        let can_return = OpenFile::can_return(node.device(), node.what());
         Arc::new_cyclic(|this: &Weak<OpenFile>| {
             let opened = &node.device().tree.opened;
             let place = can_return.then(|| opened.ring().insert(this.clone()));
@@ -66,9 +70,28 @@ impl OpenFile {
                 flags: flags - ONCE,
                 held: Mutex::new(Some(Held { fd, place })),
                 touched: AtomicBool::new(true),
+                reopened: AtomicBool::new(false),
                 node,
             }
         })
+    }
+
+    /// What an object of `kind` on `device` takes of the share of the caller's peer when it is opened:
+    /// nothing if it can give its descriptor up. `EMFILE` if the peer has none left.
+    pub(crate) fn share(device: &Device, kind: Kind, cx: &Cx<'_>) -> Result<Option<Share>> {
+        match OpenFile::can_return(device, kind) {
+            true => Ok(None),
+            false => device.tree.shares.take(cx.call.peer()),
+        }
+    }
+
+    fn can_return(device: &Device, kind: Kind) -> bool {
+        device.mount().is_some() && (kind == Kind::File || device.keeps_cookies())
+    }
+
+    /// Whether it has been opened again since this was asked last.
+    pub(crate) fn take_reopened(&self) -> bool {
+        self.reopened.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn node(&self) -> &Arc<HostNode> {
@@ -90,6 +113,7 @@ impl OpenFile {
         tree.act_as_server()?;
         let fd = Arc::new(tree.open(|| tree.reopen(path.as_fd(), self.flags))?);
         let place = Some(tree.opened.ring().insert(Arc::downgrade(self)));
+        self.reopened.store(true, Ordering::Relaxed);
         *held = Some(Held {
             fd: fd.clone(),
             place,
@@ -122,7 +146,11 @@ impl OpenFile {
         let Some(Held { fd, place }) = &*held else {
             return false;
         };
-        if !has_name(fd.as_fd()) || !self.node.part_with(fd) || Arc::strong_count(fd) > 1 {
+        let returns = match has_name(fd.as_fd()) {
+            true => self.node.part_with(fd),
+            false => self.node.has_other_than(fd),
+        };
+        if !returns || Arc::strong_count(fd) > 1 {
             return false;
         }
         if let Some(place) = *place {

@@ -23,7 +23,8 @@ use crate::attr::{self, Target};
 use crate::fds::Fd;
 use crate::file::HostFile;
 use crate::node::{HostNode, Record};
-use crate::{device, locks, open, resolve, tree, xattr};
+use crate::opened::OpenFile;
+use crate::{device, identity, locks, open, resolve, tree, unnamed, xattr};
 
 impl Node for HostNode {
     fn as_any(&self) -> &dyn Any {
@@ -135,12 +136,17 @@ impl Node for HostNode {
         tree.leases.clear_named(cx, self.device(), &fd, name)?;
         let _kept = tree.opened.keep(self, fd.as_fd(), name)?;
         tree.act(cx)?;
+        let going = unnamed::going(cx, self, fd.as_fd(), name)?;
         let flags = if dir {
             AtFlags::REMOVEDIR
         } else {
             AtFlags::empty()
         };
-        rustix::fs::unlinkat(&*fd, name.bytes(), flags).map_err(errno)
+        rustix::fs::unlinkat(&*fd, name.bytes(), flags).map_err(errno)?;
+        if let Some(going) = going {
+            going.gone();
+        }
+        Ok(())
     }
 
     fn rename(
@@ -161,10 +167,18 @@ impl Node for HostNode {
         leases.clear_named(cx, to.device(), &to_fd, to_name)?;
         let kept = tree.opened.keep(to, to_fd.as_fd(), to_name)?;
         tree.act(cx)?;
+        let replaces = !flags.intersects(RenameFlags::EXCHANGE | RenameFlags::NOREPLACE);
+        let going = match replaces {
+            true => unnamed::going(cx, to, to_fd.as_fd(), to_name)?,
+            false => None,
+        };
         let raw = RawRename::from_bits_retain(flags.bits());
         rustix::fs::renameat_with(&*from_fd, name.bytes(), &*to_fd, to_name.bytes(), raw)
             .map_err(errno)?;
         drop(kept);
+        if let Some(going) = going {
+            going.gone();
+        }
         to.note_moved(&to_fd, to_name);
         if flags.contains(RenameFlags::EXCHANGE) {
             self.note_moved(&from_fd, name);
@@ -289,10 +303,11 @@ impl HostNode {
         }
         self.device().brief(cx.patience)?;
         let node = self.shared().ok_or(Errno::ESTALE)?;
+        let share = OpenFile::share(self.device(), self.what(), cx)?;
         let fd = self.fd(cx.patience)?;
         self.device().tree.act(cx)?;
         let (file, raw) = open::file(&self.device().tree, self.what(), fd.as_fd(), flags, cx)?;
-        Ok(HostFile::new(node, Arc::new(file), flags, raw))
+        Ok(HostFile::new(node, Arc::new(file), flags, raw, share))
     }
 
     pub(crate) fn create_file(
@@ -305,6 +320,7 @@ impl HostNode {
         let tree = &self.device().tree;
         self.device().brief(cx.patience)?;
         let raw = open::raw_flags(flags)? | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let share = OpenFile::share(self.device(), Kind::File, cx)?;
         let dir = self.fd(cx.patience)?;
         tree.act(cx)?;
         let bits = self.bits(&dir, mode)?;
@@ -317,7 +333,8 @@ impl HostNode {
                     let fd = Arc::new(fd);
                     let found = Some((self, name));
                     let (node, attr) = tree.enter_shared(Some(self.device()), &fd, found)?;
-                    return Ok((node.clone(), attr, HostFile::new(node, fd, flags, raw)));
+                    let file = HostFile::new(node.clone(), fd, flags, raw, share);
+                    return Ok((node, attr, file));
                 }
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
                 Err(error) => return Err(error),
@@ -328,6 +345,7 @@ impl HostNode {
             }
             tree.act(cx)?;
         }
+        drop(share);
         let (node, mut attr) = answer?;
         if node.what() == Kind::Directory {
             return Err(Errno::EISDIR);
@@ -381,12 +399,15 @@ impl HostNode {
             // Of a file without a name: that it shall never get one.
             raw |= OFlags::EXCL;
         }
+        // It has no name to be found by.
+        let share = tree.shares.take(cx.call.peer())?;
         let dir = self.fd(cx.patience)?;
         tree.act(cx)?;
         let bits = self.bits(&dir, mode)?;
         let fd = Arc::new(tree.open(|| rustix::fs::openat(&*dir, c".", raw, bits))?);
         let (node, attr) = tree.enter_shared(Some(self.device()), &fd, None)?;
-        Ok((node.clone(), attr, HostFile::new(node, fd, flags, raw)))
+        let file = HostFile::new(node.clone(), fd, flags, raw, share);
+        Ok((node, attr, file))
     }
 
     pub(crate) fn link_to(
@@ -457,9 +478,13 @@ impl HostNode {
         }
     }
 
-    /// The permission bits of what is made in `dir`: without the umask's, unless a default ACL
+    /// The permission bits of what the calling thread makes in `dir` next: without the umask's,
+    /// unless a default ACL
     /// decides.
     fn bits(&self, dir: &Fd, mode: Mode) -> Result<RawMode> {
+        if !self.device().tree.keeps_umask {
+            identity::clear_umask();
+        }
         let mut bits = mode.bits & 0o7777;
         if mode.umask != 0 && !xattr::has_default_acl(dir.as_fd())? {
             bits &= !mode.umask;

@@ -1,61 +1,103 @@
 //! Finding nodes otherwise than by name from above: by handle, and the directory above.
 //!
-//! A handle is 4 bytes of head, the node's number, what tells its life, and a stamp that only this
-//! export's key makes, so that a peer cannot name an object that it was never shown:
+//! A handle is sealed with a key that only this export has ([`vfs::seal`]), so that a peer cannot
+//! name an object that it was never shown. Its body is
 //!
 //! ```text
-//! 1 | prefix u16 | handle type u8 | number u64 | kernel handle, up to 28 bytes | stamp u64
-//! 2 | prefix u16 | 0              | number u64 | life u64                      | stamp u64
+//! 1, words of the kernel handle (4 bits each) | handle type u8 | number u64 | kernel handle | directory
+//! 2, 0                                        | number u64     | life u64
 //! ```
+//! *directory* is the kernel handle of the directory that an object other than a directory was found
+//! in first, as far as it differs from the object's own: a bit for each word, then the words that
+//! differ. Whatever is opened by such a handle has to prove that it is below the root
+//! ([`crate::within`]); the directory helps it there.
+//!
 //! The second form is for where kernel handles are not permitted: it leads to nodes that live, and
 //! to those that the [`crate::book::Book`] knows the name of, also into the next run of the program if that is recorded.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags};
 use sys::handle::FileHandle;
-use vfs::{Attr, Cx, Errno, Handle, Kind, NodeId, Patience, Result, Want, sip};
+use vfs::{Attr, Cx, Errno, Handle, HandleKey, Kind, NodeId, Patience, Result, Want};
 
-use crate::device::{self, Device};
-use crate::fds::Fd;
+use crate::device::Device;
 use crate::node::{HostNode, life_of};
 use crate::tree::{self, Tree};
-use crate::{attr, mounts};
+use crate::{attr, mounts, within};
 
-const BY_KERNEL: u8 = 1;
-const BY_NAME: u8 = 2;
-const HEAD: usize = 12;
-const STAMP: usize = 8;
+const BY_KERNEL: u8 = 0x10;
+const BY_NAME: u8 = 0x20;
+
+/// The longest handle: a layer that has two such trees puts a byte in front.
+const LONGEST: usize = Handle::MAX_OF_SOURCE - 1;
+
+/// The bytes that kernel handles are counted by.
+const WORD: usize = 4;
 
 /// [`vfs::Node::handle`].
 pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
     let device = node.device();
     device.memory(patience)?;
-    let mut bytes = Vec::with_capacity(Handle::MAX_OF_SOURCE);
-    let head = |bytes: &mut Vec<u8>, form: u8, kind: u8| {
-        bytes.push(form);
-        bytes.extend(device.prefix.to_le_bytes());
-        bytes.push(kind);
-        bytes.extend(node.number().to_le_bytes());
-    };
+    let key = device.tree.handle_key();
+    let mut body = Vec::with_capacity(LONGEST);
     if device.mount().is_some() {
         let kernel = node.kernel_handle()?;
         let kind = u8::try_from(kernel.kind()).map_err(|_| Errno::EOPNOTSUPP)?;
-        if HEAD + kernel.bytes().len() + STAMP > Handle::MAX_OF_SOURCE {
+        let (words, rest) = kernel.bytes().as_chunks::<WORD>();
+        if words.len() > 0xf || !rest.is_empty() {
             return Err(Errno::EOPNOTSUPP);
         }
-        head(&mut bytes, BY_KERNEL, kind);
-        bytes.extend(kernel.bytes());
+        body.extend([BY_KERNEL | words.len() as u8, kind]);
+        body.extend(node.number().to_le_bytes());
+        body.extend(kernel.bytes());
+        if let Some(dir) = node.directory().and_then(|dir| dir.kernel_handle().ok())
+            && let Some(dir) = difference(&kernel, &dir)
+            && body.len() + dir.len() <= HandleKey::longest_body(LONGEST)
+        {
+            body.extend(dir);
+        }
     } else {
         let life = life_of(node.fd(patience)?.as_fd());
         device.tree.book.note(node, life);
-        head(&mut bytes, BY_NAME, 0);
-        bytes.extend(life.to_le_bytes());
+        body.push(BY_NAME);
+        body.extend(node.number().to_le_bytes());
+        body.extend(life.to_le_bytes());
     }
-    let stamp = sip::hash(&device.tree.key, &bytes);
-    bytes.extend(stamp.to_le_bytes());
-    Handle::new(&bytes)
+    key.seal(&body, LONGEST)
+}
+
+/// What of `dir` differs from `own`, as a handle has it; nothing if they are of different shapes.
+fn difference(own: &FileHandle, dir: &FileHandle) -> Option<Vec<u8>> {
+    let (words, its) = (
+        own.bytes().as_chunks::<WORD>().0,
+        dir.bytes().as_chunks::<WORD>().0,
+    );
+    if own.kind() != dir.kind() || own.bytes().len() != dir.bytes().len() || words.len() > 8 {
+        return None;
+    }
+    let mut difference = vec![0];
+    for (at, (own, its)) in words.iter().zip(its).enumerate() {
+        if own != its {
+            difference[0] |= 1 << at;
+            difference.extend(its);
+        }
+    }
+    Some(difference)
+}
+
+/// The handle that differs so from `own`.
+fn apply(own: &FileHandle, difference: &[u8]) -> Option<FileHandle> {
+    let (&mask, words) = difference.split_first()?;
+    let mut words = words.as_chunks::<WORD>().0.iter();
+    let mut bytes = own.bytes().to_vec();
+    for (at, word) in bytes.as_chunks_mut::<WORD>().0.iter_mut().enumerate() {
+        if at < 8 && mask & 1 << at != 0 {
+            *word = *words.next()?;
+        }
+    }
+    FileHandle::new(own.kind(), &bytes).ok()
 }
 
 /// [`vfs::FileSystem::resolve`]. Asks for no permission: whoever has a handle was shown the node.
@@ -63,57 +105,59 @@ pub(crate) fn resolve(tree: &Arc<Tree>, cx: &Cx<'_>, handle: &Handle) -> Result<
     if cx.patience == Patience::None {
         return Err(Errno::WOULD_BLOCK);
     }
-    let Some((body, stamp)) = handle.bytes().split_last_chunk::<STAMP>() else {
-        return Err(Errno::ESTALE);
-    };
-    let forged = u64::from_le_bytes(*stamp) != sip::hash(&tree.key, body);
-    let Some((head, life)) = body.split_first_chunk::<HEAD>().filter(|_| !forged) else {
-        return Err(Errno::ESTALE);
-    };
-    let &[form, p0, p1, kind, ref id @ ..] = head;
-    let (prefix, id) = (u16::from_le_bytes([p0, p1]), NodeId::from_le_bytes(*id));
-    match form {
-        BY_KERNEL => {
-            let kernel = FileHandle::new(kind.into(), life).map_err(|_| Errno::ESTALE)?;
-            by_kernel(tree, cx, prefix, id, &kernel)
+    match *tree.handle_key().open(handle)? {
+        [form, kind, ref rest @ ..] if form & 0xf0 == BY_KERNEL => {
+            let words = usize::from(form & 0xf);
+            let (id, rest) = rest.split_first_chunk().ok_or(Errno::ESTALE)?;
+            let (own, dir) = rest.split_at_checked(words * WORD).ok_or(Errno::ESTALE)?;
+            let kernel = FileHandle::new(kind.into(), own).map_err(|_| Errno::ESTALE)?;
+            let named = Named {
+                id: NodeId::from_le_bytes(*id),
+                dir: apply(&kernel, dir),
+                kernel,
+            };
+            by_kernel(tree, cx, &named)
         }
-        BY_NAME => {
+        [BY_NAME, ref rest @ ..] => {
+            let (id, life) = rest.split_first_chunk().ok_or(Errno::ESTALE)?;
             let life = life.first_chunk().ok_or(Errno::ESTALE)?;
+            let id = NodeId::from_le_bytes(*id);
             by_name(tree, cx, id, u64::from_le_bytes(*life))
         }
         _ => Err(Errno::ESTALE),
     }
 }
 
-fn by_kernel(
-    tree: &Arc<Tree>,
-    cx: &Cx<'_>,
-    prefix: u16,
+/// What a handle of the first form names.
+struct Named {
     id: NodeId,
-    kernel: &FileHandle,
-) -> Result<Arc<HostNode>> {
-    if let Some(node) = tree.table.get(id)
-        && node.kernel_handle().is_ok_and(|own| own == *kernel)
+    kernel: FileHandle,
+    /// The directory that it was found in.
+    dir: Option<FileHandle>,
+}
+
+fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNode>> {
+    if let Some(node) = tree.table.get(named.id)
+        && node.kernel_handle().is_ok_and(|own| own == named.kernel)
     {
         return Ok(node);
     }
     let mut devices = tree.devices();
     // Any device of one disk opens handles of all of its volumes, so ask the others too.
-    devices.sort_by_key(|device| device.prefix != prefix);
+    devices.sort_by_key(|device| !device.may_have(named.id));
     for device in &devices {
-        if let Some(node) = open_on(device, cx, prefix, id, kernel)? {
+        device.brief(cx.patience)?;
+        if let Some(mount) = device.mount()
+            && let Some(node) = open_on(cx, device, mount, named)?
+        {
             return Ok(node);
         }
     }
-    // It may be on a mount below the root that nobody has looked at yet.
+    // It may be on a mount below the root that nobody has looked at yet, or that has another part of
+    // a file system that is known.
     cx.may_wait()?;
     tree.act_as_server()?;
-    for device in mounts::unseen(tree, &devices)? {
-        if let Some(node) = open_on(&device, cx, prefix, id, kernel)? {
-            return Ok(node);
-        }
-    }
-    Err(Errno::ESTALE)
+    mounts::find(tree, |device, mount| open_on(cx, device, mount, named))?.ok_or(Errno::ESTALE)
 }
 
 /// Tries again if there is no memory: Linux answers so as well while another node is being made that has got the number of one
@@ -130,23 +174,22 @@ fn for_memory<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
     open()
 }
 
+/// The node that is named, if `mount`, which is on `device`, has it, and it is below the root.
 fn open_on(
-    device: &Arc<Device>,
     cx: &Cx<'_>,
-    prefix: u16,
-    id: NodeId,
-    kernel: &FileHandle,
+    device: &Arc<Device>,
+    mount: BorrowedFd<'_>,
+    named: &Named,
 ) -> Result<Option<Arc<HostNode>>> {
-    let Some(mount) = device.mount() else {
-        return Ok(None);
-    };
-    device.brief(cx.patience)?;
     let tree = &device.tree;
     tree.act_as_server()?;
-    match for_memory(|| tree.open(|| kernel.open(mount, OFlags::PATH))) {
+    match for_memory(|| tree.open(|| named.kernel.open(mount, OFlags::PATH))) {
         Ok(fd) => {
+            if !within::check(tree, cx, mount, &fd, named.dir.as_ref())? {
+                return Ok(None);
+            }
             let (node, _) = tree.enter(Some(device), fd, None)?;
-            Ok((node.device().prefix == prefix && node.number() == id).then_some(node))
+            Ok((node.number() == named.id).then_some(node))
         }
         Err(error @ (Errno::ENFILE | Errno::ENOMEM)) => Err(error),
         Err(_) => Ok(None),
@@ -217,35 +260,12 @@ pub(crate) fn parent(node: &HostNode, cx: &Cx<'_>) -> Result<(Arc<HostNode>, Att
         return Ok((node.shared().ok_or(Errno::ESTALE)?, attr));
     }
     tree.act(cx)?;
-    let up = tree.open(|| above(fd.as_fd()))?;
+    let up = tree.open(|| within::above(fd.as_fd()))?;
     tree.act_as_server()?;
-    if !is_below_root(tree, &up)? {
+    if !within::directory(tree, &up)? {
         return Err(Errno::ESTALE);
     }
     tree.enter(Some(device), up, None)
-}
-
-fn is_below_root(tree: &Tree, dir: &Fd) -> Result<bool> {
-    let mut stx = tree::stat(dir.as_fd())?;
-    let mut at: Option<Fd> = None;
-    for _ in 0..DEEPEST {
-        if tree.is_root(&stx) {
-            return Ok(true);
-        }
-        let up = tree.open(|| above(at.as_ref().unwrap_or(dir).as_fd()))?;
-        let next = tree::stat(up.as_fd())?;
-        // Above the host's root is the host's root.
-        if (device::dev_of(&next), next.stx_ino) == (device::dev_of(&stx), stx.stx_ino) {
-            return Ok(false);
-        }
-        (stx, at) = (next, Some(up));
-    }
-    Ok(false)
-}
-
-fn above(dir: BorrowedFd<'_>) -> rustix::io::Result<rustix::fd::OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat2(dir, c"..", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
 #[cfg(test)]

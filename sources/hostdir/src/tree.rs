@@ -5,20 +5,25 @@
 //! then a shard of the table. No system call is made under a shard's lock.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno as Raw;
 use rustix::path::DecInt;
 use sys::errno;
-use vfs::sip::Key;
-use vfs::{Attr, Caller, Cx, Errno, Result};
+use sys::handle::FileHandle;
+use vfs::sip;
+use vfs::{Attr, Caller, Cx, Errno, HandleKey, Result};
 
 use crate::attr;
 use crate::book::Book;
 use crate::device::{self, Device};
-use crate::fds::{Budget, Fd};
+use crate::fds::{Budget, Fd, Shares};
 use crate::identity::{self, Switch};
 use crate::ids::{DeviceKey, Prefix, Prefixes};
 use crate::lease::Leases;
@@ -27,10 +32,13 @@ use crate::locks::Mirrors;
 use crate::node::{HostNode, Record};
 use crate::opened::Opened;
 use crate::table::{self, Found, Table};
+use crate::unnamed::Unnamed;
+use crate::within::Searches;
 
 pub(crate) struct Tree {
-    /// Stamps handles and composes numbers.
-    pub(crate) key: Key,
+    /// What the keys of handles and of numbers derive from, with the root's identity.
+    secrets: [HandleKey; 2],
+    keys: OnceLock<Keys>,
     /// Whether the kernel opens nodes by handle for us.
     pub(crate) by_handle: bool,
     pub(crate) table: Table,
@@ -39,8 +47,15 @@ pub(crate) struct Tree {
     pub(crate) leases: Leases,
     pub(crate) opened: Opened,
     pub(crate) book: Book,
+    pub(crate) searches: Searches,
+    pub(crate) shares: Arc<Shares>,
+    pub(crate) unnamed: Unnamed,
+    /// Bytes that open directories keep of what they have read.
+    pub(crate) read_ahead: AtomicUsize,
     budget: Arc<Budget>,
     switch: Option<Switch>,
+    /// Whether threads that create files keep their umask.
+    pub(crate) keeps_umask: bool,
     devices: Mutex<HashMap<u64, Weak<Device>>>,
     prefixes: Mutex<Prefixes>,
     /// `/proc/self/fd`: through it a descriptor is opened again.
@@ -52,12 +67,20 @@ pub(crate) struct Tree {
     pub(crate) moving: Mutex<()>,
 }
 
+/// The keys of an export.
+struct Keys {
+    /// Seals handles.
+    handles: HandleKey,
+    /// Composes numbers.
+    numbers: sip::Key,
+}
+
 /// How many nodes lose their descriptors when the system has none left although the budget has.
 const SHED: usize = 64;
 
 impl Tree {
     pub(crate) fn new(
-        key: Key,
+        secrets: [HandleKey; 2],
         by_handle: bool,
         budget: usize,
         switch: Option<Switch>,
@@ -68,7 +91,8 @@ impl Tree {
             Mode::empty(),
         )?;
         Ok(Tree {
-            key,
+            secrets,
+            keys: OnceLock::new(),
             by_handle,
             table: Table::new(),
             mirrors: Mirrors::default(),
@@ -76,8 +100,14 @@ impl Tree {
             leases: Leases::default(),
             opened: Opened::default(),
             book: Book::default(),
+            searches: Searches::default(),
+            // Leases may have the other quarter.
+            shares: Shares::new(budget / 4 * 3),
+            unnamed: Unnamed::default(),
+            read_ahead: AtomicUsize::new(0),
             budget: Budget::new(budget),
             switch,
+            keeps_umask: false,
             devices: Mutex::default(),
             prefixes: Mutex::default(),
             proc_fds,
@@ -85,6 +115,14 @@ impl Tree {
             root_node: OnceLock::new(),
             moving: Mutex::new(()),
         })
+    }
+
+    /// The same, where threads that create files keep their umask, if `keeps`.
+    pub(crate) fn keeping_umask(self, keeps: bool) -> Tree {
+        Tree {
+            keeps_umask: keeps,
+            ..self
+        }
     }
 
     /// Makes the calling thread the caller, where this export switches: right before the system
@@ -177,6 +215,14 @@ impl Tree {
         self.proc_fds.as_fd()
     }
 
+    /// The path that the kernel has for `fd`: nothing if it is too long, and a wrong one if the kernel
+    /// knows none or the object has been removed.
+    pub(crate) fn path_of(&self, fd: BorrowedFd<'_>) -> Option<PathBuf> {
+        let number = DecInt::from_fd(fd);
+        let path = rustix::fs::readlinkat(&self.proc_fds, number, Vec::new()).ok()?;
+        Some(PathBuf::from(OsString::from_vec(path.into_bytes())))
+    }
+
     /// The prefix of a device's node numbers.
     pub(crate) fn prefix(&self, device: DeviceKey) -> Result<Prefix> {
         self.prefixes.lock().expect("no panic holds it").of(device)
@@ -189,7 +235,33 @@ impl Tree {
         let mut prefixes = self.prefixes.lock().expect("no panic holds it");
         prefixes.root(device);
         self.root.get_or_init(|| (device.dev, stx.stx_ino));
+        self.keys.get_or_init(|| {
+            let identity = identity_of(fd, &stx);
+            let [handles, numbers] = &self.secrets;
+            Keys {
+                handles: handles.derive("hostdir handles", &[&identity]),
+                numbers: numbers
+                    .derive("hostdir numbers", &[&identity])
+                    .for_numbers(),
+            }
+        });
         Ok(())
+    }
+
+    /// The key that seals this export's handles.
+    pub(crate) fn handle_key(&self) -> &HandleKey {
+        &self.keys().handles
+    }
+
+    /// The key that composes this export's numbers.
+    pub(crate) fn number_key(&self) -> &sip::Key {
+        &self.keys().numbers
+    }
+
+    fn keys(&self) -> &Keys {
+        self.keys
+            .get()
+            .expect("the root is set before anything else")
     }
 
     /// Keeps the root at hand. Once.
@@ -251,6 +323,7 @@ impl Tree {
                 Found::New(node) => {
                     if let Some((parent, _)) = from {
                         parent.expect_known(false);
+                        node.note_directory(parent);
                     }
                     return Ok((node, attr));
                 }
@@ -258,6 +331,7 @@ impl Tree {
                     if node.adopt(attr.kind, fd, record.as_deref()) {
                         if let Some((parent, _)) = from {
                             parent.expect_known(true);
+                            node.note_directory(parent);
                         }
                         return Ok((node, attr));
                     }
@@ -282,6 +356,20 @@ impl Tree {
         devices.insert(dev, Arc::downgrade(&new));
         Ok(new)
     }
+}
+
+/// What tells the root `fd`, with the attributes `stx`, from others and stays the same after a
+/// restart of the host: its inode number and its birth, and the kernel's handle, which has its
+/// generation. Not the device's number, and not `f_fsid`, which XFS makes of that.
+fn identity_of(fd: BorrowedFd<'_>, stx: &Statx) -> Vec<u8> {
+    let mut identity = stx.stx_ino.to_le_bytes().to_vec();
+    identity.extend(stx.stx_btime.tv_sec.to_le_bytes());
+    identity.extend(stx.stx_btime.tv_nsec.to_le_bytes());
+    if let Ok(handle) = FileHandle::of(fd) {
+        identity.extend(handle.kind().to_le_bytes());
+        identity.extend(handle.bytes());
+    }
+    identity
 }
 
 /// The attributes of what `fd` is open on.

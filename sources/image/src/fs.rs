@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use ::erofs::layout::{MAGIC, SUPERBLOCK_OFFSET};
 use ::erofs::read::Error;
 use sidecar::Hot;
 use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, Patience, Result};
@@ -98,6 +99,18 @@ impl ImageFs {
         let hot = verified.map_or(Vec::new(), |verified| verified.hot().to_vec());
         ImageFs::read(devices, hot).map_err(OpenError::Image)
     }
+
+    /// Whether a file that begins with `head`, [`ImageFs::HEAD`] bytes or all there are, says that it is an image.
+    pub fn is_image(head: &[u8]) -> bool {
+        let rofs = head.starts_with(&rofs::MAGIC.to_le_bytes());
+        let erofs = head
+            .get(SUPERBLOCK_OFFSET..)
+            .is_some_and(|superblock| superblock.starts_with(&MAGIC.to_le_bytes()));
+        rofs || erofs
+    }
+
+    /// How many bytes of a file tell whether it is an image.
+    pub const HEAD: usize = SUPERBLOCK_OFFSET + 4;
 
     fn read(devices: Arc<Devices>, hot: Vec<Hot>) -> Read<ImageFs> {
         let access = Access {

@@ -21,6 +21,7 @@ pub mod nfs;
 pub mod ninep;
 mod pipe;
 mod silence;
+mod tender;
 mod url;
 pub mod virtiofs;
 mod xattr;

@@ -1,5 +1,6 @@
 #!/usr/bin/python3 -B
-"""Measures one file through several mounts by turns, with fio: random writes of 1 MiB and random reads of 4 KiB, direct, one at a time.
+"""Measures one file through several mounts by turns, with fio: random writes of 1 MiB and random reads of 4 KiB,
+direct, one at a time, random writes of 4 KiB, direct, 16 at a time, and buffered writes of 4 KiB in a row.
 
 The share is mounted here already (9P); TAGS: virtiofs devices of the same share. ROUNDS: how often each is measured, after one round that does not count.
 SECONDS: how long. SIZE: of the file, MiB."""
@@ -21,6 +22,14 @@ LOADS = [
         ],
     ),
     (["--rw=randread", "--bs=4k"], [("4 KiB reads", "op/s", lambda job: job["read"]["iops"])]),
+    (
+        ["--rw=randwrite", "--bs=4k", "--iodepth=16"],
+        [("4 KiB writes, depth 16", "op/s", lambda job: job["write"]["iops"])],
+    ),
+    (
+        ["--rw=write", "--bs=4k", "--direct=0", "--ioengine=psync"],
+        [("4 KiB writes, buffered", "op/s", lambda job: job["write"]["iops"])],
+    ),
 ]
 
 
@@ -43,7 +52,7 @@ said("dd", "if=/dev/zero", "of=bench.data", "bs=1M", f"count={SIZE}")
 measured = Measured(
     "A file on a RAM disk of the host, by the kernel's clients of virtiofs and 9P",
     [
-        f"fio in a guest, Linux {os.uname().release}, file of {SIZE} MiB, direct, libaio, one at a time, {ROUNDS} rounds of {SECONDS} s",
+        f"fio in a guest, Linux {os.uname().release}, file of {SIZE} MiB, direct, libaio, {ROUNDS} rounds of {SECONDS} s",
         "the guest is emulated, and 9P goes through QEMU's network: what counts is what stands side by side",
     ],
     list(mounts),

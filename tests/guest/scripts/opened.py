@@ -1,6 +1,9 @@
 #!/usr/bin/python3 -B
 """An open file stays what it is while its name is moved, removed or replaced: every call on the descriptor still means that file."""
 
+import fcntl
+import hashlib
+import mmap
 import os
 import stat
 import subprocess
@@ -10,7 +13,8 @@ from checking import check, end
 
 
 # Linux's v9fs keeps the superblock's granularity of a second: it cuts times before it sends them.
-FRACTION = 0 if subprocess.check_output(["stat", "-f", "-c", "%T", "."]) == b"v9fs\n" else 111_111_111
+KIND = subprocess.check_output(["stat", "-f", "-c", "%T", "."], text=True).strip()
+FRACTION = 0 if KIND == "v9fs" else 111_111_111
 
 
 # Clients of NFS remove a file that is open by giving it another name.
@@ -114,5 +118,24 @@ os.fchmod(fd, 0)
 check("a file of mode 000: write", attempt("pwrite", os.pwrite, fd, b"x", 0), 1)
 check("a file of mode 000: read", attempt("pread", os.pread, fd, 1, 0), b"x")
 os.close(fd)
+
+# v9fs writes back pages of such a file to wherever the server appends them.
+if KIND != "v9fs":
+    fd = os.open("log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    os.write(fd, b"a" * 5000)
+    with mmap.mmap(fd, 5000) as pages:
+        pages[0] = ord("m")
+        pages.flush()
+        os.write(fd, b"b" * 5000)
+        pages[4999] = ord("m")
+        pages.flush()
+    fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+    os.pwrite(fd, b"p", 1)
+    os.fsync(fd)
+    expected = b"mp" + b"a" * 4997 + b"m" + b"b" * 5000
+    check("a file open to append, mapped", os.pread(fd, 99999, 0) == expected, True)
+    on_host = subprocess.run(["host", "sha256sum < log"], capture_output=True, text=True).stdout.split()[0]
+    check("the same on the host", on_host, hashlib.sha256(expected).hexdigest())
+    os.close(fd)
 
 end("descriptors keep their files")

@@ -121,7 +121,7 @@ enum Kind {
 enum Op {
     Read { fd: usize, at: usize, len: usize },
     Write { fd: usize, at: usize, len: usize },
-    Append { len: usize },
+    Append { both: bool, len: usize },
     MapRead { at: usize, len: usize },
     MapWrite { at: usize, len: usize },
     Truncate { fd: usize, size: usize },
@@ -201,7 +201,10 @@ impl<'a> Subject<'a> {
                 at,
                 len: len.min(self.args.max_size - at),
             },
-            55..58 if self.model.len() + len <= self.args.max_size => Op::Append { len },
+            55..58 if self.model.len() + len <= self.args.max_size => Op::Append {
+                both: self.below(2) == 1,
+                len,
+            },
             58..68 if !self.model.is_empty() => {
                 let (at, len) = inside(self);
                 Op::MapRead { at, len }
@@ -242,9 +245,11 @@ impl<'a> Subject<'a> {
                 self.files[fd].write_all_at(&bytes, at as u64)?;
                 self.put(at, &bytes);
             }
-            Op::Append { len } => {
+            Op::Append { both, len } => {
                 let bytes = self.fresh(len);
+                // Clients may keep pages of what is open for reading, too, and write those back in whole.
                 OpenOptions::new()
+                    .read(both)
                     .append(true)
                     .open(self.path)?
                     .write_all(&bytes)?;

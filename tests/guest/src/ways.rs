@@ -155,7 +155,7 @@ impl Way {
         // Clients remove a file that is open by giving it another name.
         const RENAMED: (&str, &str) = ("UNLINKED", "renamed");
         const SOLID: (&str, &str) = ("HOLES", "no");
-        // 9P's and virtiofs's clients have ACLs only if they are told to.
+        // 9P's clients have ACLs only if they are told to.
         const OPEN: (&str, &str) = ("ACL", "no");
         const ACL: (&str, &str) = ("ACL", "nfs4");
         const BELOW: (&str, &str) = ("UPPER", "no");
@@ -163,7 +163,7 @@ impl Way {
             NineP | Connected | NinepVirtio => &[OPEN, SOLID],
             Mounted(NineP) => &[OPEN, SOLID, BELOW],
             Mounted(_) => &[OPEN, BELOW, ("ATTRIBUTE", "user.colour")],
-            Virtiofs { .. } => &[OPEN],
+            Virtiofs { .. } => &[],
             Nfs { version: "4.2", .. } => {
                 &[("ATTRIBUTE", "user.colour"), RENAMED, ACL, ("COPY", "yes")]
             }

@@ -1,12 +1,13 @@
 //! A client of nothing but bytes.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use p9::message::{HEADER, Header};
 use p9::{Data, Dialect, Fid, Kind, Names, Qid, Rmessage, Tag, Tmessage, Uid};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use transports::Addr;
 use vfs::Errno;
 
@@ -80,6 +81,26 @@ impl Peer {
             stream,
             dialect: Dialect::Linux,
         }
+    }
+
+    /// [`Peer::attached`] over TCP, from another address of the loopback.
+    pub fn attached_from(from: Ipv4Addr, addr: &Addr, msize: u32) -> Peer {
+        let Addr::Tcp { host, port } = addr else {
+            panic!("{addr} is no TCP address");
+        };
+        let to = SocketAddrV4::new(host.parse().expect("an IPv4 address"), *port);
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&socket, &SocketAddrV4::new(from, 0)).expect("the loopback has it");
+        connect(&socket, &to).expect("connected");
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true).expect("a TCP socket");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut peer = Peer {
+            stream: Box::new(stream),
+            dialect: Dialect::Linux,
+        };
+        peer.begin(msize);
+        peer
     }
 
     /// A connection in a 9P2000.L session of messages of up to `msize` bytes, with [`ROOT`] attached by

@@ -27,6 +27,11 @@ impl Process {
         Process::serving("virtiofs", program, dir, descriptors)
     }
 
+    /// The same, but it serves NFS.
+    pub fn nfs(program: &str, dir: &Path) -> Process {
+        Process::serving("nfs", program, Some(dir), None)
+    }
+
     fn serving(
         protocol: &str,
         program: &str,
@@ -65,6 +70,11 @@ impl Process {
             field.parse().expect("a number")
         };
         (pages(1) - pages(2)) * rustix::param::page_size() as u64
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
     }
 
     /// How many descriptors it has open.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine::{Engine, Service, Tuning};
 use hostdir::HostDir;
@@ -190,6 +190,22 @@ pub fn nine(fs: Arc<dyn FileSystem>, options: Options) -> impl Service {
     Nine(p9::server::Server::new(
         Arc::new(exports),
         Arc::new(NumericUsers),
+        options,
+    ))
+}
+
+/// NFS over `fs`, as the engine takes it.
+pub fn nfs(fs: Arc<dyn FileSystem>) -> impl Service {
+    struct Nfs(Arc<nfs::server::Server>);
+    impl Service for Nfs {
+        fn session(&self) -> Box<dyn wire::Session> {
+            Box::new(self.0.session())
+        }
+    }
+    let start = Instant::now();
+    let options = nfs::server::Options::new(7, Arc::new(move || start.elapsed()));
+    Nfs(nfs::server::Server::new(
+        Arc::new(Export::new("", fs)),
         options,
     ))
 }

@@ -29,7 +29,16 @@ pub struct MountOptions {
 impl MountOptions {
     /// Whether nothing can be changed through it.
     pub fn is_read_only(&self) -> bool {
-        flags(self).contains(MountFlags::RDONLY)
+        self.bits().contains(MountFlags::RDONLY)
+    }
+
+    /// The flags together, as mount(2) takes them; the last of contrary ones counts.
+    pub fn bits(&self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        for option in &self.flags {
+            option.apply(&mut flags);
+        }
+        flags
     }
 }
 
@@ -142,14 +151,6 @@ impl MountFlag {
     }
 }
 
-fn flags(options: &MountOptions) -> MountFlags {
-    let mut flags = MountFlags::empty();
-    for option in &options.flags {
-        option.apply(&mut flags);
-    }
-    flags
-}
-
 fn mount(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let device = sys::fuse::open_device()?;
     let mode = rustix::fs::stat(at)?.st_mode;
@@ -167,7 +168,7 @@ fn mount(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
         options.source.as_str(),
         at,
         Mount::TYPE,
-        flags(options),
+        options.bits(),
         data.as_c_str(),
     )?;
     Ok(device)
@@ -235,9 +236,9 @@ mod tests {
                 .collect(),
             ..MountOptions::default()
         };
-        assert_eq!(flags(&options(&["ro", "rw"])), MountFlags::empty());
+        assert_eq!(options(&["ro", "rw"]).bits(), MountFlags::empty());
         let both = MountFlags::RDONLY | MountFlags::NOSUID;
-        assert_eq!(flags(&options(&["rw", "nosuid", "ro"])), both);
+        assert_eq!(options(&["rw", "nosuid", "ro"]).bits(), both);
         assert_eq!(MountFlag::named("cache"), None);
     }
 }

@@ -1,14 +1,13 @@
 //! A link that can become a secured one.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ClientConnection, Connection, ServerConnection};
-use transports::{Interest, Link, Payloads, Ready};
+use transports::{Interest, Link, Origin, Payloads, Ready};
 use wire::Certified;
 
 use crate::channel::Channel;
@@ -171,6 +170,10 @@ impl Link for TlsLink {
         })
     }
 
+    fn set_timeouts(&self, recv: Duration, send: Duration) -> io::Result<()> {
+        self.link.set_timeouts(recv, send)
+    }
+
     /// What lies in memory of the keys' is copied from and to there anyway: once more or once less.
     fn payloads(&self) -> Payloads {
         Payloads {
@@ -183,7 +186,7 @@ impl Link for TlsLink {
         self.link.peer()
     }
 
-    fn peer_addr(&self) -> Option<IpAddr> {
-        self.link.peer_addr()
+    fn origin(&self) -> Origin {
+        self.link.origin()
     }
 }

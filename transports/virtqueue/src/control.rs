@@ -22,6 +22,7 @@ use vhost::vhost_user::{
 use virtio_queue::{Queue, QueueT};
 
 use crate::features::{EVENT_IDX, INDIRECT_DESC, VERSION_1};
+use crate::mem_table::{HEADER, Padded};
 use crate::memory::{Memory, invalid};
 use crate::queue::Running;
 
@@ -66,6 +67,7 @@ impl Device {
             config,
             drive,
             features: 0,
+            replies: false,
             memory: Arc::new(Memory::map([]).expect("no region fails")),
             queues,
         }));
@@ -80,8 +82,12 @@ impl Device {
     pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         let end = loop {
             match self.awaits(stop) {
-                Ok(true) => {}
-                Ok(false) => break Ok(()),
+                Ok(Awaited::Message) => {}
+                Ok(Awaited::Padded(table)) => match self.set_padded(&table) {
+                    Ok(()) => continue,
+                    Err(error) => break Err(error),
+                },
+                Ok(Awaited::Stop) => break Ok(()),
                 Err(error) => break Err(error),
             }
             match self.handler.handle_request() {
@@ -97,9 +103,9 @@ impl Device {
         end
     }
 
-    /// Waits for a message, and for room to answer it; false if it is to stop. The handler cannot be stopped while
-    /// it waits for either.
-    fn awaits(&self, stop: BorrowedFd<'_>) -> io::Result<bool> {
+    /// Waits for a message, and for room to answer it. The handler cannot be stopped while it waits
+    /// for either.
+    fn awaits(&self, stop: BorrowedFd<'_>) -> io::Result<Awaited> {
         for event in [PollFlags::IN, PollFlags::OUT] {
             let mut fds = [
                 PollFd::from_borrowed_fd(stop, PollFlags::IN),
@@ -111,22 +117,15 @@ impl Device {
                 }
             }
             if !fds[0].revents().is_empty() {
-                return Ok(false);
+                return Ok(Awaited::Stop);
             }
         }
-        match self.is_whole()? {
-            true => Ok(true),
-            false => Err(io::Error::new(
-                ErrorKind::InvalidData,
-                "expected a whole message at once",
-            )),
-        }
+        self.peek()
     }
 
-    /// Whether all of the next message is there, or the end: monitors send each by one call.
-    fn is_whole(&self) -> io::Result<bool> {
-        /// A request, flags, and the size of what follows.
-        const HEADER: usize = 12;
+    /// Looks at the next message, or the end. All of it has to be there: monitors send each by one
+    /// call.
+    fn peek(&self) -> io::Result<Awaited> {
         /// More than that is refused by the handler.
         const MOST: usize = 4096;
         let mut bytes = [0; HEADER + MOST];
@@ -135,8 +134,39 @@ impl Device {
             .first_chunk()
             .map(|size| u32::from_le_bytes(*size));
         let whole = HEADER + (size.unwrap_or(0) as usize).min(MOST);
-        Ok(len == 0 || len >= whole)
+        if len != 0 && len < whole {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "expected a whole message at once",
+            ));
+        }
+        let padded = Padded::parse(bytes.get(..len).unwrap_or_default());
+        Ok(padded.map_or(Awaited::Message, Awaited::Padded))
     }
+
+    /// Does as a memory table with padding says. Errs if the connection is to end.
+    fn set_padded(&self, table: &Padded) -> io::Result<()> {
+        let regions = table.receive(&self.socket)?;
+        let mut control = self.control.lock().expect("no panic holds it");
+        let done = Memory::map(regions).map(|memory| control.set_memory(memory));
+        if let Err(error) = &done {
+            tracing::warn!("vhost-user: {error}");
+        }
+        match control.replies {
+            true => table.answer(&self.socket, done.is_ok()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What there is to do.
+enum Awaited {
+    /// A message for the handler, or the end.
+    Message,
+    /// A memory table that the handler would refuse.
+    Padded(Padded),
+    /// To end.
+    Stop,
 }
 
 /// The state of a connection.
@@ -146,6 +176,8 @@ struct Control {
     drive: Arc<Drive>,
     /// Those agreed on.
     features: u64,
+    /// Whether messages are answered that ask for it (`REPLY_ACK`).
+    replies: bool,
     memory: Arc<Memory>,
     queues: Vec<Slot>,
 }
@@ -327,7 +359,8 @@ impl VhostUserBackendReqHandlerMut for Control {
         Ok(features)
     }
 
-    fn set_protocol_features(&mut self, _: u64) -> Result<()> {
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        self.replies = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
         Ok(())
     }
 
@@ -495,5 +528,162 @@ impl VhostUserBackendReqHandlerMut for Control {
 
     fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
         Err(Error::InvalidOperation("dirty pages are not logged"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{IoSlice, Read};
+    use std::os::fd::AsFd;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    /// A device, what it has learned, and the monitor's end of its connection.
+    struct Bench {
+        monitor: UnixStream,
+        control: Arc<Mutex<Control>>,
+        device: std::thread::JoinHandle<io::Result<()>>,
+        /// Ends it when dropped.
+        _stop: UnixStream,
+    }
+
+    fn bench() -> Bench {
+        let (monitor, socket) = UnixStream::pair().expect("a pair");
+        let (ours, stop) = UnixStream::pair().expect("a pair");
+        let config = Config {
+            queues: 2,
+            features: 0,
+            space: Vec::new(),
+        };
+        let drive: Arc<Drive> = Arc::new(|_, _| Ok(Box::new(|| {})));
+        let device = Device::new(socket, "test", config, drive).expect("a device");
+        let control = device.control.clone();
+        Bench {
+            monitor,
+            control,
+            device: std::thread::spawn(move || device.run(stop.as_fd())),
+            _stop: ours,
+        }
+    }
+
+    impl Bench {
+        fn send(&self, request: u32, flags: u32, body: &[u64], files: &[&File]) {
+            let head = [request, flags, body.len() as u32 * 8].map(u32::to_ne_bytes);
+            let body: Vec<_> = body.iter().map(|number| number.to_ne_bytes()).collect();
+            let message = [head.as_flattened(), body.as_flattened()].concat();
+            let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+            let mut space = vec![std::mem::MaybeUninit::uninit(); 256];
+            let mut rights = SendAncillaryBuffer::new(&mut space);
+            assert!(rights.push(SendAncillaryMessage::ScmRights(&files)));
+            let parts = [IoSlice::new(&message)];
+            let sent = sendmsg(&self.monitor, &parts, &mut rights, SendFlags::empty());
+            assert_eq!(sent, Ok(message.len()));
+        }
+
+        /// The value of the answer to `request`.
+        fn answer(&mut self, request: u32) -> u64 {
+            let mut answer = [0; 20];
+            self.monitor.read_exact(&mut answer).expect("an answer");
+            let number = |at: usize| u32::from_ne_bytes(*answer[at..].first_chunk().expect("4"));
+            assert_eq!((number(0), number(4), number(8)), (request, 5, 8));
+            u64::from_ne_bytes(*answer[12..].first_chunk().expect("8"))
+        }
+
+        /// Agrees on answers.
+        fn agree(&mut self) {
+            const GET_FEATURES: u32 = 1;
+            const SET_PROTOCOL_FEATURES: u32 = 16;
+            self.send(GET_FEATURES, 1, &[], &[]);
+            let features = self.answer(GET_FEATURES);
+            assert!(features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() != 0);
+            let replies = VhostUserProtocolFeatures::REPLY_ACK.bits();
+            self.send(SET_PROTOCOL_FEATURES, 1, &[replies], &[]);
+        }
+
+        fn guest_address(&self, monitor: u64) -> Option<u64> {
+            let control = self.control.lock().expect("no panic holds it");
+            control
+                .memory
+                .guest_address(monitor)
+                .map(|address| address.0)
+        }
+    }
+
+    fn memory() -> File {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(8192).expect("room");
+        file
+    }
+
+    const SET_MEM_TABLE: u32 = 5;
+    const NEED_REPLY: u32 = 1 | 1 << 3;
+    /// At 0x1000 in the guest and at 0x5000 in the monitor, from the file's second page.
+    const REGION: [u64; 4] = [0x1000, 0x1000, 0x5000, 0x1000];
+
+    fn table(count: u64, regions: &[[u64; 4]]) -> Vec<u64> {
+        [&[count][..], regions.as_flattened()].concat()
+    }
+
+    /// As user-mode Linux without high memory sends it: room for two regions, one of them counted.
+    #[test]
+    fn a_memory_table_may_be_padded() {
+        let file = memory();
+        let mut bench = bench();
+        bench.agree();
+        let padding = [0, 0, 0, 0];
+        let garbage = [u64::MAX, 0, u64::MAX, u64::MAX];
+        for (body, files) in [
+            (table(1, &[REGION, padding]), &[&file][..]),
+            (table(1, &[REGION, garbage]), &[&file]),
+            (table(2, &[garbage, REGION]), &[&file, &file]),
+        ] {
+            bench.send(SET_MEM_TABLE, NEED_REPLY, &body, files);
+            assert_eq!(bench.answer(SET_MEM_TABLE), 0);
+            assert_eq!(bench.guest_address(0x5010), Some(0x1010));
+            let regions = bench.control.lock().expect("free").memory.regions();
+            assert_eq!(regions, 1);
+        }
+        // One that is beyond the end of its file is refused, and the connection goes on.
+        let beyond = [0x1000, 0x2000, 0x5000, 0x1000];
+        bench.send(
+            SET_MEM_TABLE,
+            NEED_REPLY,
+            &table(1, &[beyond, padding]),
+            &[&file],
+        );
+        assert_eq!(bench.answer(SET_MEM_TABLE), 1);
+        assert_eq!(bench.guest_address(0x5010), Some(0x1010));
+        // Without a wish for an answer there is none: the next one is of the next message.
+        bench.send(SET_MEM_TABLE, 1, &table(1, &[REGION, padding]), &[&file]);
+        bench.agree();
+    }
+
+    #[test]
+    fn a_memory_table_with_other_padding_ends_the_connection() {
+        let file = memory();
+        let good = [0, 0, 0, 0];
+        let full = [0x3000, 0x1000, 0x7000, 0];
+        for (body, files) in [
+            // What is not counted has a size.
+            (table(1, &[REGION, full]), &[&file][..]),
+            // Files that nobody counts, or none for what is counted.
+            (table(1, &[REGION, good]), &[&file, &file]),
+            (table(2, &[REGION, good]), &[&file]),
+            (table(1, &[REGION, good]), &[]),
+            // No region at all.
+            (table(1, &[good, good]), &[&file]),
+            // Beyond the end of all addresses.
+            (table(1, &[[u64::MAX, 0x1000, 0, 0], good]), &[&file]),
+            (table(1, &[[0, 0x1000, 0, u64::MAX], good]), &[&file]),
+        ] {
+            let bench = bench();
+            bench.send(SET_MEM_TABLE, 1, &body, files);
+            let ended = bench.device.join().expect("no panic");
+            assert!(ended.is_err(), "{body:x?}");
+            let control = bench.control.lock().expect("free");
+            assert_eq!(control.memory.regions(), 0, "{body:x?}");
+        }
     }
 }

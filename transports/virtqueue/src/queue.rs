@@ -1,11 +1,14 @@
 //! A queue that is running.
 
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::OFlags;
 use transports::{Exchange, Ring};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 
@@ -16,8 +19,12 @@ use crate::memory::Memory;
 pub(crate) struct Running {
     name: String,
     inner: Mutex<Inner>,
-    /// Readable when the guest has added something while it was asked to tell.
-    kick: OwnedFd,
+    /// Signalled when the guest has added something while notifications were on.
+    kick: Event,
+    /// Reports each signal of `kick` once, and `stop`. A kick then takes no read(2).
+    kicks: OwnedFd,
+    /// How many more of them there may be until `kick` is read.
+    unread: AtomicU32,
     /// Readable once the queue is stopped.
     stop: OwnedFd,
     stopped: AtomicBool,
@@ -26,8 +33,8 @@ pub(crate) struct Running {
 struct Inner {
     queue: Queue,
     memory: Arc<Memory>,
-    /// What tells the guest.
-    call: Option<Arc<OwnedFd>>,
+    /// Notifies the guest.
+    call: Option<Arc<Event>>,
     /// How many requests were taken and not given back.
     in_flight: u16,
     /// Those given back, to be used again.
@@ -43,19 +50,24 @@ impl Running {
         kick: OwnedFd,
         call: Option<OwnedFd>,
     ) -> io::Result<Running> {
-        // Whoever comes back to the queue takes the bell's ring away, if there was any.
-        rustix::io::ioctl_fionbio(&kick, true)?;
+        let (kick, stop) = (Event::new(kick)?, eventfd(0, EventfdFlags::CLOEXEC)?);
+        let kicks = epoll::create(CreateFlags::CLOEXEC)?;
+        let once = EventFlags::IN | EventFlags::ET;
+        epoll::add(&kicks, &kick.fd, EventData::new_u64(0), once)?;
+        epoll::add(&kicks, &stop, EventData::new_u64(1), EventFlags::IN)?;
         Ok(Running {
             name,
             inner: Mutex::new(Inner {
                 queue,
                 memory,
-                call: call.map(ready).transpose()?,
+                call: call.map(Event::new).transpose()?.map(Arc::new),
                 in_flight: 0,
                 spare: Vec::new(),
             }),
             kick,
-            stop: eventfd(0, EventfdFlags::CLOEXEC)?,
+            kicks,
+            unread: AtomicU32::new(Running::UNREAD),
+            stop,
             stopped: AtomicBool::new(false),
         })
     }
@@ -65,18 +77,15 @@ impl Running {
         self.stopped.store(true, Ordering::SeqCst);
         // Both fail only when they are readable anyway.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        self.ring_bell();
+        self.kick.signal();
     }
 
-    fn ring_bell(&self) {
-        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
-    }
+    /// A pipe of one page holds so many signals twice; an eventfd, any number.
+    const UNREAD: u32 = 256;
 
-    fn quiet_bell(&self) -> io::Result<()> {
-        match rustix::io::read(&self.kick, &mut [0; 8]) {
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+    fn clear_kick(&self) -> io::Result<()> {
+        self.unread.store(Running::UNREAD, Ordering::Relaxed);
+        self.kick.clear()
     }
 
     /// The queue as it is, for its next start.
@@ -85,13 +94,13 @@ impl Running {
     }
 
     pub(crate) fn set_call(&self, call: Option<OwnedFd>) -> io::Result<()> {
-        self.inner().call = call.map(ready).transpose()?;
+        self.inner().call = call.map(Event::new).transpose()?.map(Arc::new);
         Ok(())
     }
 
     /// Takes back what tells the guest.
     pub(crate) fn take_call(&self) -> Option<OwnedFd> {
-        Arc::into_inner(self.inner().call.take()?)
+        Arc::into_inner(self.inner().call.take()?).map(|call| call.fd)
     }
 
     pub(crate) fn set_memory(&self, memory: &Arc<Memory>) {
@@ -212,8 +221,7 @@ impl Ring for Running {
         let call = call.clone();
         drop(inner);
         if let Some(call) = call {
-            // Fails only when the guest has not looked for longer than the event can count.
-            let _ = rustix::io::write(&*call, &1u64.to_ne_bytes());
+            call.signal();
         }
     }
 
@@ -229,16 +237,17 @@ impl Ring for Running {
         }
         loop {
             if !self.inner().ask_to_be_told()? {
-                let mut fds = [
-                    PollFd::new(&self.kick, PollFlags::IN),
-                    PollFd::new(&self.stop, PollFlags::IN),
-                ];
-                match poll(&mut fds, None) {
+                let mut event = [MaybeUninit::uninit()];
+                match epoll::wait(&self.kicks, &mut event, None) {
                     Err(rustix::io::Errno::INTR) => continue,
                     done => done?,
                 };
-                if !fds[0].revents().is_empty() {
-                    self.quiet_bell()?;
+                // One thread at a time waits.
+                let left = self.unread.load(Ordering::Relaxed) - 1;
+                if left == 0 {
+                    self.clear_kick()?;
+                } else {
+                    self.unread.store(left, Ordering::Relaxed);
                 }
             }
             if self.stopped.load(Ordering::SeqCst) {
@@ -250,19 +259,20 @@ impl Ring for Running {
     }
 
     fn leave(&self) -> io::Result<()> {
+        // Of what was signalled before, all is known.
+        self.clear_kick()?;
         if self.inner().ask_to_be_told()? || self.stopped.load(Ordering::SeqCst) {
-            self.ring_bell();
+            self.kick.signal();
         }
         Ok(())
     }
 
     fn come_back(&self) -> io::Result<()> {
-        self.inner().need_not_be_told()?;
-        self.quiet_bell()
+        self.inner().need_not_be_told()
     }
 
     fn bell(&self) -> BorrowedFd<'_> {
-        self.kick.as_fd()
+        self.kick.fd.as_fd()
     }
 
     fn name(&self) -> &str {
@@ -270,10 +280,47 @@ impl Ring for Running {
     }
 }
 
-/// What tells a guest; where it cannot be told at once it is not, or others would wait with it.
-fn ready(call: OwnedFd) -> io::Result<Arc<OwnedFd>> {
-    rustix::io::ioctl_fionbio(&call, true)?;
-    Ok(Arc::new(call))
+/// An eventfd or a pipe of the front end. The open file description is the front end's as well, which may
+/// block in read(2) on it: its flags stay as they are.
+struct Event {
+    fd: OwnedFd,
+    /// Whether the front end left it blocking, so that poll(2) comes before each call.
+    blocks: bool,
+}
+
+impl Event {
+    fn new(fd: OwnedFd) -> io::Result<Event> {
+        let blocks = !rustix::fs::fcntl_getfl(&fd)?.contains(OFlags::NONBLOCK);
+        Ok(Event { fd, blocks })
+    }
+
+    /// Makes it readable, unless it is full: then it is readable already. A front end that fills a blocking
+    /// event between the two calls delays its own queue alone.
+    fn signal(&self) {
+        if !self.blocks || self.is_ready(PollFlags::OUT) {
+            // Fails if it is full, or a pipe without a reader.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes a signal away, if there is one.
+    fn clear(&self) -> io::Result<()> {
+        // One consumer at a time reads, and the front end does not: it does not block in between.
+        if self.blocks && !self.is_ready(PollFlags::IN) {
+            return Ok(());
+        }
+        // An eventfd gives its count, a pipe all that it holds.
+        match rustix::io::read(&self.fd, &mut [0; 4096]) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_ready(&self, events: PollFlags) -> bool {
+        let mut fds = [PollFd::new(&self.fd, events)];
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok() && fds[0].revents().contains(events)
+    }
 }
 
 fn broken(error: virtio_queue::Error) -> io::Error {
@@ -499,16 +546,81 @@ mod tests {
         assert_eq!(take(&running).split().0.size(), 16);
     }
 
+    /// The queue runs on a thread of its own, so that one that blocks fails the test.
+    fn answers_one(running: Running) {
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            running.give(take(&running));
+            running.tell();
+            done.send(())
+        });
+        let ended = ended.recv_timeout(std::time::Duration::from_secs(60));
+        assert!(ended.is_ok(), "the queue waits for its front end");
+    }
+
     #[test]
     fn a_guest_that_cannot_be_told_keeps_nobody_waiting() {
         let memory = memory();
-        let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+        let start = || running(&memory, &[(START + 0x8000, 4, 0, 0)]);
         let (_reader, full) = rustix::pipe::pipe().expect("a pipe");
-        running.set_call(Some(full)).expect("set");
-        let call = running.inner().call.clone().expect("there");
-        while rustix::io::write(&*call, &[0; 4096]).is_ok() {}
+        let filling = Event::new(full.try_clone().expect("cloned")).expect("an event");
+        while filling.is_ready(PollFlags::OUT) {
+            rustix::io::write(&full, &[0; 4096]).expect("written");
+        }
+        let counter = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+        rustix::io::write(&counter, &(u64::MAX - 1).to_ne_bytes()).expect("written");
+        for call in [full, counter] {
+            let running = start();
+            running.set_call(Some(call)).expect("set");
+            answers_one(running);
+        }
+    }
+
+    #[test]
+    fn events_of_the_front_end_keep_their_flags() {
+        let memory = memory();
+        let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+        let call = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+        running
+            .set_call(Some(call.try_clone().expect("cloned")))
+            .expect("set");
+        let kick = running.bell().try_clone_to_owned().expect("cloned");
+        rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("written");
+        // The second time there is nothing to read, which must not block either.
+        for _ in 0..2 {
+            running.kick.clear().expect("not broken");
+        }
         running.give(take(&running));
         running.tell();
+        let mut told = [0; 8];
+        rustix::io::read(&call, &mut told).expect("read");
+        assert_eq!(u64::from_ne_bytes(told), 1);
+        for event in [&call, &kick] {
+            let flags = rustix::fs::fcntl_getfl(event).expect("flags");
+            assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
+        }
+    }
+
+    /// More kicks than a pipe holds, of which none is lost.
+    #[test]
+    fn kicks_of_a_pipe_are_read_before_it_is_full() {
+        let memory = memory();
+        let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
+        let queue: Queue = mock.create_queue().expect("a queue");
+        let (kick, guest) = rustix::pipe::pipe().expect("a pipe");
+        let running =
+            Running::new("test".into(), queue, memory.clone(), kick, None).expect("running");
+        let full = Event::new(guest).expect("an event");
+        for _ in 0..10_000 {
+            assert!(full.is_ready(PollFlags::OUT), "the pipe is full");
+            full.signal();
+            assert!(running.wait(true).expect("not broken"));
+        }
+        // One that stands in finds those after the ring was left alone.
+        running.leave().expect("not broken");
+        assert!(!running.kick.is_ready(PollFlags::IN));
+        full.signal();
+        assert!(running.kick.is_ready(PollFlags::IN));
     }
 
     #[test]

@@ -53,6 +53,9 @@ pub fn seek_at_the_end_is_enxio(bed: &Bed) {
     for what in [Seek::Data, Seek::Hole] {
         refused(file.seek(4, what), Errno::ENXIO);
         refused(file.seek(1 << 40, what), Errno::ENXIO);
+        // Negative offsets of lseek(2).
+        refused(file.seek(1 << 63, what), Errno::ENXIO);
+        refused(file.seek(u64::MAX, what), Errno::ENXIO);
     }
     let (node, tail) = ok(root.create("tail", RW, 0o644));
     refused(tail.seek(0, Seek::Data), Errno::ENXIO);

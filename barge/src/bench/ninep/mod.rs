@@ -125,6 +125,10 @@ impl rounds::Cell<Server> for Cell {
         (self.connections == 1).then_some(times)
     }
 
+    fn is_paced(&self) -> bool {
+        (self.connections, self.depth) == (1, 1) && self.work != Work::List
+    }
+
     fn limit(&self) -> Option<Physical> {
         let (bytes, steps) = self.work.exchange()?;
         Some(Physical::Exchange(Exchange {

@@ -402,9 +402,11 @@ fn figures(page: &mut String, table: &Table) {
             if let Some(calls) = cell.system_calls {
                 let _ = write!(more, "{calls:.2} system calls each");
             }
-            if let Some(us) = cell.processor_us {
+            let names = ["", " at 1,000/s", " at 10,000/s"];
+            for (us, name) in cell.processors().zip(names) {
+                let Some(us) = us else { continue };
                 let comma = if more.is_empty() { "" } else { ", " };
-                let _ = write!(more, "{comma}{us:.1} µs of processors each");
+                let _ = write!(more, "{comma}{us:.1} µs of processors each{name}");
             }
             format!("<td title=\"{more}\">{median} <small>{least}–{most}</small></td>")
         }

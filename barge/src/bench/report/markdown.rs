@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::html::minutes;
 use super::seeds::published;
-use super::shape::{Cell, Outcome, Report, Row, Table, Verdict, figure, ratio};
+use super::shape::{Cell, Outcome, Report, Row, Table, Verdict, figure, ratio, used};
 
 pub(super) fn of(report: &Report) -> String {
     let mut text = format!(
@@ -136,6 +136,8 @@ fn figures(text: &mut String, of: &Table) {
     if limited {
         head.extend(["limit".into(), "to limit".into()]);
     }
+    let used: Vec<_> = used(of).collect();
+    head.extend(used.iter().map(|&(_, name)| name.to_owned()));
     head.extend(seeded.then(|| "published".into()));
     let cell = |cell: Option<&Cell>| {
         cell.map_or("–".into(), |cell| {
@@ -161,6 +163,14 @@ fn figures(text: &mut String, of: &Table) {
             let limit = row.limit.as_ref().map(|limit| &limit.cell);
             line.extend([cell(limit), times(limit)]);
         }
+        // Ours, and the least of the peers'.
+        line.extend(used.iter().map(|&(which, _)| {
+            let figure_of = |column| row.cell(column)?.processors().nth(which)?;
+            let peers = of.peers.iter().filter_map(|&peer| figure_of(peer));
+            let least = peers.min_by(f64::total_cmp);
+            let [ours, least] = [figure_of(0), least].map(|us| us.map_or("–".into(), figure));
+            format!("{ours} / {least}")
+        }));
         line.extend(seeded.then(|| match &row.seed {
             Some(seed) => format!("{} ({})", ratio(seed.ratio), plain(&seed.figures)),
             None => String::new(),
@@ -171,6 +181,14 @@ fn figures(text: &mut String, of: &Table) {
     table(text, &head, &lines);
     if limited {
         let _ = writeln!(text, "- limit: {}", plain(&of.limits().join(", ")));
+    }
+    if !used.is_empty() {
+        let _ = writeln!(
+            text,
+            "- CPU µs: user and system time of server and clients for an operation, which is seconds for a million: {} / the least of the \
+             peers; as many as there can be, and one at a time at a pace",
+            plain(&of.columns[0])
+        );
     }
     for note in of.remarks() {
         let _ = writeln!(text, "- {}", plain(&note));

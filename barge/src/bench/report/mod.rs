@@ -36,8 +36,9 @@ pub(super) struct Row {
     pub(super) unit: &'static str,
     /// For each server the runs, in order.
     pub(super) runs: Vec<Vec<f64>>,
-    /// For each server what the runs were for it.
+    /// For each server what the runs were for processors, and then what those at each of [`PACES`] were.
     pub(super) work: Vec<Work>,
+    pub(super) paced: Vec<[Work; PACES.len()]>,
     /// For each server its system calls per operation, where they were counted.
     pub(super) calls: Vec<Option<f64>>,
     /// What this machine does of it at best, measured by turns with the servers: what that is, and the runs.
@@ -51,6 +52,7 @@ impl Row {
             name,
             unit,
             work: vec![Work::default(); runs.len()],
+            paced: vec![Default::default(); runs.len()],
             calls: vec![None; runs.len()],
             runs,
             limit: None,
@@ -58,7 +60,21 @@ impl Row {
     }
 }
 
-/// What a server has done, and for how long processors have worked for it.
+/// Operations a second at which processor time is measured, besides as many as there can be.
+pub(super) const PACES: [u32; 2] = [1_000, 10_000];
+
+impl Row {
+    /// Adds what a run of a server was, and then, if they were measured, what those at each of [`PACES`] were.
+    pub(super) fn add(&mut self, column: usize, works: &[Work]) {
+        let sums = std::iter::once(&mut self.work[column]).chain(&mut self.paced[column]);
+        for (sum, more) in sums.zip(works) {
+            sum.operations += more.operations;
+            sum.time += more.time;
+        }
+    }
+}
+
+/// What was done, and for how long processors have worked for it: for the server and for the clients' threads.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Work {
     pub(super) operations: usize,
@@ -112,14 +128,19 @@ impl Results {
                 let cell = cell(runs)?;
                 Some(Limit { what, cell })
             });
-            let extras = row.work.iter().zip(&row.calls);
-            let cells = row.runs.iter().zip(extras).map(|(runs, (work, calls))| {
-                Some(Cell {
-                    system_calls: *calls,
-                    processor_us: work.microseconds(),
-                    ..cell(runs)?
-                })
-            });
+            let extras = row.work.iter().zip(&row.paced).zip(&row.calls);
+            let cells = row
+                .runs
+                .iter()
+                .zip(extras)
+                .map(|(runs, ((work, paced), calls))| {
+                    Some(Cell {
+                        system_calls: *calls,
+                        processor_us: work.microseconds(),
+                        paced_us: paced.map(Work::microseconds),
+                        ..cell(runs)?
+                    })
+                });
             let cells = cells.collect();
             ShapeRow::new(
                 (row.name.clone(), row.unit),
@@ -158,6 +179,7 @@ fn cell(runs: &[f64]) -> Option<Cell> {
         ratio: None,
         system_calls: None,
         processor_us: None,
+        paced_us: Default::default(),
     })
 }
 

@@ -166,7 +166,18 @@ pub(super) struct Cell {
     /// How many times as good ours is as this, whichever is better; nothing for ours.
     pub(super) ratio: Option<f64>,
     pub(super) system_calls: Option<f64>,
+    /// Microseconds of processors for an operation, which is also seconds for a million: server and client, as many as there can be.
     pub(super) processor_us: Option<f64>,
+    /// The same at each of [`super::PACES`].
+    #[serde(default)]
+    pub(super) paced_us: [Option<f64>; super::PACES.len()],
+}
+
+impl Cell {
+    /// Both.
+    pub(super) fn processors(&self) -> impl Iterator<Item = Option<f64>> {
+        std::iter::once(self.processor_us).chain(self.paced_us)
+    }
 }
 
 /// What this machine does at best.
@@ -392,6 +403,15 @@ impl Table {
             ))
         })
     }
+}
+
+/// Which of [`Cell::processors`] a table has, and what they are called.
+pub(super) fn used(table: &Table) -> impl Iterator<Item = (usize, &'static str)> {
+    let names = ["CPU µs", "at 1,000/s", "at 10,000/s"].into_iter();
+    names.enumerate().filter(|&(which, _)| {
+        let mut cells = table.rows.iter().flat_map(|row| &row.cells).flatten();
+        cells.any(|cell| cell.processors().nth(which).flatten().is_some())
+    })
 }
 
 /// For programs.

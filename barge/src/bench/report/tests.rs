@@ -15,6 +15,7 @@ fn row(name: &str, unit: &'static str, ours: &[f64], theirs: &[f64]) -> Row {
             },
             Work::default(),
         ],
+        paced: vec![Default::default(); 2],
         calls: vec![Some(3.0), None],
         limit: Some(("memory copied", vec![80.0, 40.0])),
     }
@@ -96,13 +97,36 @@ fn a_terminal_shows_medians_their_spread_and_ratios() {
         "20.0 (10.0..30.0)",
         "7.00 (5.00..9.00)",
         " 2.86 ",
-        "3.00; 12.5\n",
+        "  3.00    12.5\n",
         "- a note\n- a peer is missing\n- failed: peer, other: it fell\n",
         "other failed: it fell\n",
         "third was left out: no <guest>\n",
     ] {
         assert!(text.contains(part), "{part} in:\n{text}");
     }
+}
+
+#[test]
+fn what_processors_did_at_a_pace_is_a_column() {
+    let mut paced = row("read", "op/s", &[1.0], &[1.0]);
+    let second = Work {
+        operations: 2,
+        time: Duration::from_micros(30),
+    };
+    paced.add(0, &[Work::default(), second, second]);
+    paced.add(0, &[Work::default(), second]);
+    paced.add(1, &[second, second]);
+    let report = report("9p", "peer", vec![paced]);
+    let text = text::of(&report);
+    assert!(
+        text.contains("12.5 15.0   15.0 15.0         15.0\n"),
+        "{text}"
+    );
+    let text = markdown::of(&report);
+    let columns = "| CPU µs | at 1,000/s | at 10,000/s |";
+    assert!(text.contains(columns), "{text}");
+    let figures = "| 12.5 / 15.0 | 15.0 / 15.0 | 15.0 / – |";
+    assert!(text.contains(figures), "{text}");
 }
 
 #[test]
@@ -158,12 +182,12 @@ fn json_is_as_it_was_and_is_read_again() {
     let expected = serde_json::json!({
         "name": "start", "unit": "ms", "better": "less",
         "cells": [
-            { "median": 30.0, "least": 30.0, "most": 30.0, "runs": [30.0], "ratio": null, "system_calls": 3.0, "processor_us": 12.5 },
-            { "median": 10.0, "least": 10.0, "most": 10.0, "runs": [10.0], "ratio": 1.0 / 3.0, "system_calls": null, "processor_us": null },
+            { "median": 30.0, "least": 30.0, "most": 30.0, "runs": [30.0], "ratio": null, "system_calls": 3.0, "processor_us": 12.5, "paced_us": [null, null] },
+            { "median": 10.0, "least": 10.0, "most": 10.0, "runs": [10.0], "ratio": 1.0 / 3.0, "system_calls": null, "processor_us": null, "paced_us": [null, null] },
         ],
         "limit": {
             "what": "memory copied",
-            "cell": { "median": 60.0, "least": 40.0, "most": 80.0, "runs": [80.0, 40.0], "ratio": 2.0, "system_calls": null, "processor_us": null },
+            "cell": { "median": 60.0, "least": 40.0, "most": 80.0, "runs": [80.0, 40.0], "ratio": 2.0, "system_calls": null, "processor_us": null, "paced_us": [null, null] },
         },
         "seed": null,
     });

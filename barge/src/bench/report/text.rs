@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::shape::{Entry, Outcome, Report, Row, Table, figure, ratio};
+use super::shape::{Entry, Outcome, Report, Row, Table, figure, ratio, used};
 
 pub(super) fn of(report: &Report) -> String {
     let mut text = String::new();
@@ -35,9 +35,20 @@ fn one(text: &mut String, table: &Table) {
             .map(|&peer| format!("/ {}", table.columns[peer])),
     );
     head.extend(limited.then(|| "/ limit".into()));
-    head.push("calls; µs each".into());
+    let used: Vec<_> = used(table).collect();
+    head.push("calls".into());
+    head.extend(used.iter().map(|&(_, name)| name.to_owned()));
     let mut lines = vec![head];
-    lines.extend(table.rows.iter().map(|row| line(table, row, limited)));
+    lines.extend(table.rows.iter().map(|row| {
+        let mut line = line(table, row, limited);
+        line.extend(used.iter().map(|&(which, _)| {
+            let cells = row.cells.iter().flatten();
+            let figures =
+                cells.filter_map(|cell| Some(format!("{:.1}", cell.processors().nth(which)??)));
+            figures.collect::<Vec<_>>().join(" ")
+        }));
+        line
+    }));
     let width = |column: usize| {
         let cells = lines.iter().map(|line| line[column].chars().count());
         cells.max().unwrap_or(0)
@@ -83,13 +94,8 @@ fn line(table: &Table, row: &Row, limited: bool) -> Vec<String> {
     line.extend(table.peers.iter().map(to));
     let limit = row.limit.as_ref().and_then(|limit| limit.cell.ratio);
     line.extend(limited.then(|| told(limit)));
-    let cells = || row.cells.iter().flatten();
-    let mut each = vec![];
-    each.extend(cells().filter_map(|cell| Some(format!("{:.2}", cell.system_calls?))));
-    if let Some(last) = each.last_mut() {
-        last.push(';');
-    }
-    each.extend(cells().filter_map(|cell| Some(format!("{:.1}", cell.processor_us?))));
-    line.push(each.join(" "));
+    let calls = row.cells.iter().flatten();
+    let calls = calls.filter_map(|cell| Some(format!("{:.2}", cell.system_calls?)));
+    line.push(calls.collect::<Vec<_>>().join(" "));
     line
 }

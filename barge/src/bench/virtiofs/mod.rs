@@ -6,6 +6,8 @@ mod work;
 
 use std::time::Duration;
 
+use remote::virtiofs::WaitMode;
+
 use self::servers::{Running, Server};
 use self::work::{Prepared, Work};
 use super::BenchArgs;
@@ -15,7 +17,8 @@ use super::report::Results;
 use super::rounds::{self, Done, measure_all};
 use crate::Failure;
 
-/// What is measured: by so many queues, with so many operations of each under way.
+/// What is measured: by so many queues, with so many operations of each under way. With one queue both by
+/// a driver that polls and by one that sleeps.
 const CELLS: &[(Work, &[(usize, usize)])] = &[
     (
         Work::ReadSmall,
@@ -27,10 +30,10 @@ const CELLS: &[(Work, &[(usize, usize)])] = &[
     ),
     (Work::WriteLarge, &[(1, 1)]),
     (Work::ReadLarge, &[(1, 1), (1, 4)]),
-    (Work::Attributes, &[(1, 1), (1, 16)]),
+    (Work::Attributes, &[(1, 1), (1, 16), (1, 64)]),
     (Work::LookUp, &[(1, 1), (1, 16)]),
     (Work::SmallFile, &[(1, 1), (1, 16)]),
-    (Work::Create, &[(1, 1), (1, 16)]),
+    (Work::Create, &[(1, 1), (1, 16), (1, 64)]),
     (Work::List, &[(1, 1)]),
 ];
 
@@ -38,8 +41,7 @@ struct Cell {
     work: Work,
     queues: usize,
     depth: usize,
-    /// How long the driver looks for replies before it sleeps.
-    poll: Duration,
+    waiting: WaitMode,
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
@@ -61,8 +63,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     let cells = cells(args);
     let rows = measure_all(args, &servers, &cells, &place.run, &mut notes)?;
     notes.push(
-        "interrupts: the driver sleeps for each reply; else it looks for them for up to 200 µs before \
-         it sleeps"
+        "interrupts: the driver sleeps in read(2) of its eventfd for each reply; otherwise it polls for \
+         up to 200 µs before it sleeps"
             .into(),
     );
     notes.push("4 queues: a thread for each; virtiofsd has one queue, which they share".into());
@@ -77,24 +79,22 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
     })
 }
 
-/// How long the driver looks for replies where it does not sleep at once.
-const POLLING: Duration = Duration::from_micros(200);
+/// A driver that does not sleep at once.
+const POLLING: WaitMode = WaitMode::Polling(Duration::from_micros(200));
 
 fn cells(args: &BenchArgs) -> Vec<Cell> {
     let mut cells = Vec::new();
     for &(work, sizes) in CELLS {
         for &(queues, depth) in sizes {
-            // What sleeping costs shows with one at a time.
-            let alone = (queues, depth) == (1, 1) && work != Work::List;
-            let polls: &[Duration] = match alone {
-                true => &[Duration::ZERO, POLLING],
+            let ways: &[WaitMode] = match queues == 1 && work != Work::List {
+                true => &[WaitMode::Interrupts, POLLING],
                 false => &[POLLING],
             };
-            cells.extend(polls.iter().map(|&poll| Cell {
+            cells.extend(ways.iter().map(|&waiting| Cell {
                 work,
                 queues,
                 depth,
-                poll,
+                waiting,
             }));
         }
     }
@@ -109,10 +109,9 @@ impl rounds::Cell<Server> for Cell {
     fn name(&self) -> String {
         let (queues, depth) = (self.queues, self.depth);
         let queues = if queues == 1 { "1 queue" } else { "4 queues" };
-        let how = if self.poll.is_zero() {
-            ", interrupts"
-        } else {
-            ""
+        let how = match self.waiting {
+            WaitMode::Interrupts => ", interrupts",
+            WaitMode::Adaptive(_) | WaitMode::Polling(_) => "",
         };
         format!("{queues}, {}, depth {depth}{how}", self.work.name())
     }
@@ -123,7 +122,7 @@ impl rounds::Cell<Server> for Cell {
 
     /// virtiofsd serves one client and ends, so each has a server of its own.
     fn connect(&self, server: &Server) -> Result<Vec<Self::Client>, String> {
-        let running = server.start(self.queues, self.poll)?;
+        let running = server.start(self.queues, self.waiting)?;
         let connected = |number| {
             let prepared = Prepared::new(running.channel.clone(), number)
                 .map_err(|errno| format!("getting ready: {errno}"))?;
@@ -142,7 +141,11 @@ impl rounds::Cell<Server> for Cell {
 
     fn counted(&self) -> Option<usize> {
         let times = if self.work == Work::List { 5 } else { 500 };
-        (self.queues == 1 && !self.poll.is_zero()).then_some(times)
+        (self.queues == 1 && self.waiting == POLLING).then_some(times)
+    }
+
+    fn is_paced(&self) -> bool {
+        (self.queues, self.depth) == (1, 1) && self.work != Work::List
     }
 
     /// Memory is shared: what is moved has to be copied once.

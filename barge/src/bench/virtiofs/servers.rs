@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use remote::virtiofs::{Channel, Options};
+use remote::virtiofs::{Channel, Options, WaitMode};
 
 use super::super::place::Place;
 use super::super::process::{Process, packaged};
@@ -95,8 +95,8 @@ fn version(program: &Path) -> String {
 }
 
 impl Server {
-    /// Starts it, and mounts it with so many queues, by a driver that looks for replies for `poll`.
-    pub(super) fn start(&self, queues: usize, poll: Duration) -> Result<Running, String> {
+    /// Starts it, and mounts it with so many queues, by a driver that waits for replies so.
+    pub(super) fn start(&self, queues: usize, waiting: WaitMode) -> Result<Running, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let socket = self.run.join(format!("virtiofs-{number}.sock"));
@@ -114,7 +114,7 @@ impl Server {
         let options = Options {
             queues,
             depth: 64,
-            poll,
+            waiting,
             ..Options::default()
         };
         let channel = Channel::mount(stream, options).map_err(|error| error.to_string())?;

@@ -13,7 +13,7 @@ use libgssapi::oid::{GSS_MECH_KRB5, GSS_NT_HOSTBASED_SERVICE, OidSet};
 use nfs::server::{Accepted, Context, Mechanism, Principal};
 use sys::users;
 use transports::{Frame, Outbox};
-use vfs::{Caller, Groups};
+use vfs::{Caller, Groups, LogLimit};
 use wire::{Incoming, Outgoing};
 
 use super::User;
@@ -71,7 +71,10 @@ impl Context for Krb5Context {
             }
         });
         done.unwrap_or_else(|why| {
-            tracing::info!("RPCSEC_GSS: no context: {why}");
+            static REFUSED: LogLimit<()> = LogLimit::new();
+            if let Some(suppressed) = REFUSED.permit(()) {
+                tracing::info!(suppressed, "RPCSEC_GSS: no context: {why}");
+            }
             Accepted::Failed(why.major.bits(), why.minor)
         })
     }

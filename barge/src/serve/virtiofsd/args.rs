@@ -5,7 +5,7 @@ use layers::{Translation, XattrMap};
 
 use super::capabilities::Modcaps;
 use super::ids::NamespaceRange;
-use crate::serve::virtiofs::{Cache, Tag};
+use crate::serve::virtiofs::{Cache, Negotiate, Tag};
 
 /// What is said of an option is what barge does about it.
 #[derive(Args, Clone)]
@@ -113,12 +113,14 @@ pub(crate) struct VirtiofsdArgs {
     /// How many descriptors may be open; 0 leaves the limits alone [default: the hard limit]
     #[arg(long, value_name = "N")]
     pub(super) rlimit_nofile: Option<u64>,
-    /// Take set-id bits away here when a file is written
-    #[arg(long, overrides_with = "_no_killpriv_v2")]
-    pub(super) killpriv_v2: bool,
-    /// Leave set-id bits to the guest [default]
-    #[arg(long = "no-killpriv-v2", overrides_with = "killpriv_v2")]
-    _no_killpriv_v2: bool,
+    /// Take set-id bits and file capabilities away here when a file is written, so that with
+    /// --xattr the guest does not ask for capabilities before each write [default; virtiofsd's is
+    /// --no-killpriv-v2]
+    #[arg(long = "killpriv-v2", overrides_with = "no_killpriv_v2")]
+    _killpriv_v2: bool,
+    /// Leave set-id bits and file capabilities to the guest
+    #[arg(long, overrides_with = "_killpriv_v2")]
+    pub(super) no_killpriv_v2: bool,
     /// Security labels (SELinux) of what the guest makes; implies --xattr. With always, clients that
     /// send none are refused
     #[arg(long, value_name = "WHEN", require_equals = true, num_args = 0..=1,
@@ -203,17 +205,6 @@ fn modcaps(text: &str) -> Result<Modcaps, String> {
         "" => Ok(Modcaps::default()),
         changes => changes.parse(),
     }
-}
-
-/// When something is agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Negotiate {
-    /// Not at all
-    Never,
-    /// If the client can
-    Auto,
-    /// Or the client is refused
-    Always,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

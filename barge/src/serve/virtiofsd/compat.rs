@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 
-use super::args::{Level, Negotiate, Sandbox, VirtiofsdArgs};
-use crate::serve::virtiofs::Cache;
+use super::args::{Level, Sandbox, VirtiofsdArgs};
+use crate::serve::virtiofs::{Cache, Negotiate};
 
 impl VirtiofsdArgs {
     /// Does as `-o` says, whatever the options that it stands for say.
@@ -33,7 +33,7 @@ impl VirtiofsdArgs {
                 "writeback" => self.writeback = yes,
                 "allow_direct_io" => self.allow_direct_io = yes,
                 "announce_submounts" if yes => self.no_announce_submounts = false,
-                "killpriv_v2" => self.killpriv_v2 = yes,
+                "killpriv_v2" => self.no_killpriv_v2 = !yes,
                 "posix_acl" => self.posix_acl = negotiate(yes),
                 "security_label" => self.security_label = negotiate(yes),
                 "posix_lock" => self.no_posix_lock = !yes,
@@ -96,13 +96,13 @@ mod tests {
     fn options_stand_for_those_of_today() {
         let args = parsed(
             "source=/srv,cache=always,xattr,sandbox=chroot,no_posix_lock,no_flock,announce_submounts,\
-             loglevel=err,modcaps=+sys_admin,no_readdirplus,writeback,killpriv_v2,posix_acl",
+             loglevel=err,modcaps=+sys_admin,no_readdirplus,writeback,no_killpriv_v2,posix_acl",
         )
         .expect("options");
         assert_eq!(args.shared_dir.as_deref(), Some(Path::new("/srv")));
         assert!(args.cache == Cache::Always && args.sandbox == Sandbox::Chroot);
         assert!(args.xattr && args.no_posix_lock && args.no_flock && args.no_readdirplus);
-        assert!(args.writeback && args.killpriv_v2 && !args.no_announce_submounts);
+        assert!(args.writeback && args.no_killpriv_v2 && !args.no_announce_submounts);
         assert!(args.log_level == Level::Error && args.posix_acl == Negotiate::Always);
         assert_eq!(Ok(args.modcaps), "+sys_admin".parse());
         let mapped = parsed("source=/srv,xattrmap=:map::user.virtiofs.:").expect("options");

@@ -16,11 +16,11 @@ use serde_json::json;
 use transports::Addr;
 
 pub(crate) use self::args::VirtiofsdArgs;
-use self::args::{Handles, Negotiate, Sandbox, Seccomp};
+use self::args::{Handles, Sandbox, Seccomp};
 use super::block::Block;
 use super::plan::{Layers, Plan, Share, Virtiofs};
 use super::vhost::{Socket, Vhost};
-use super::virtiofs::Cache;
+use super::virtiofs::{Cache, POSIX_ACL};
 use crate::source::{Named, Source};
 use crate::{Done, Failure};
 
@@ -120,6 +120,7 @@ impl VirtiofsdArgs {
                 once: true,
                 ..Default::default()
             },
+            trust: Default::default(),
             tuning: engine::Tuning {
                 workers: match self.thread_pool_size {
                     0 => default.workers,
@@ -136,17 +137,10 @@ impl VirtiofsdArgs {
 
     fn fuse(&self) -> fuse::server::Options {
         use fuse::numbers::InitFlags;
-        let acl = InitFlags::POSIX_ACL | InitFlags::DONT_MASK | InitFlags::SETXATTR_EXT;
-        let mut required = InitFlags::empty();
-        required.set(acl, self.posix_acl == Negotiate::Always);
-        required.set(
-            InitFlags::SECURITY_CTX,
-            self.security_label == Negotiate::Always,
-        );
-        let (posix_acl, security_label) = (
-            self.posix_acl != Negotiate::Never,
-            self.security_label != Negotiate::Never,
-        );
+        let required = self.posix_acl.required(POSIX_ACL)
+            | self.security_label.required(InitFlags::SECURITY_CTX);
+        let posix_acl = self.posix_acl.is_offered();
+        let security_label = self.security_label.is_offered();
         fuse::server::Options {
             cache: self.cache.into(),
             writeback: self.writeback,
@@ -159,7 +153,7 @@ impl VirtiofsdArgs {
             announce_submounts: !self.no_announce_submounts,
             posix_locks: !self.no_posix_lock,
             flock: !self.no_flock,
-            killpriv_v2: self.killpriv_v2,
+            killpriv_v2: !self.no_killpriv_v2,
             allow_mmap: self.allow_mmap,
             noatime: self.preserve_noatime,
             ..Default::default()

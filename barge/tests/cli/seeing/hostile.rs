@@ -78,3 +78,23 @@ fn those_that_do_nothing_are_few_and_do_not_stay() {
     // Who waits does not keep the server from its end.
     assert!(served.stop().success());
 }
+
+#[test]
+fn slow_clients_do_not_keep_a_health_check_away() {
+    let served = Served::start(&["mem:", "--http", "0"]);
+    let at = http(&served);
+    let mut slow: Vec<_> = (0..40)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&at).expect("connected");
+            let _ = stream.write_all(b"GET / HT");
+            stream
+        })
+        .collect();
+    assert_eq!(get(&at, "/healthz"), "ok\n");
+    // One of those that were there had to go for it, before its time: the oldest.
+    slow[0].set_nonblocking(true).expect("set");
+    assert!(matches!(slow[0].read(&mut [0]), Ok(0) | Err(_)));
+    slow[39].set_nonblocking(true).expect("set");
+    let newest = slow[39].read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(newest, Err(std::io::ErrorKind::WouldBlock));
+}

@@ -1,6 +1,7 @@
 //! Seeing inside: `--http` and `barge top`, by requests written here, and by a browser.
 
 mod counts;
+mod health;
 mod hostile;
 mod page;
 mod replay;

@@ -1,7 +1,11 @@
-//! A tar stream: ustar, with the extensions of POSIX (pax) and of GNU, sparse files of both.
+//! A tar stream: v7, ustar, and the extensions of POSIX (pax) and GNU, with the sparse files of both: type `S` of old GNU
+//! archives and the versions 0.0, 0.1 and 1.0 of `GNU.sparse` records (GNU tar's manual, "Storing Sparse Files").
 //!
 //! Headers are read here one after the other, at their places: `tar`'s own reader takes records of pax apart at newlines,
-//! which values of attributes may have.
+//! which values of attributes may have. Fields of numbers are read as GNU tar reads them (`from_header` in src/list.c).
+//!
+//! Deliberately absent: sparse files of star and Solaris (`SCHILY.realsize`, `SUN.holesdata`) and volumes that continue
+//! others, which are refused.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -117,6 +121,29 @@ pub(super) fn members(file: File) -> Result<Vec<Member>> {
 /// Records of pax by key.
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// The same as they come: version 0.0 of `GNU.sparse` repeats keys.
+type Listed = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Attributes by name, of which those without a value are none the less.
+const XATTR: &[u8] = b"SCHILY.xattr.";
+
+/// The prefix of what GNU tar says of sparse files.
+const SPARSE: &[u8] = b"GNU.sparse.";
+
+/// The directory of an incremental archive, with its entries as data (`GNUTYPE_DUMPDIR`).
+const DUMPDIR: u8 = b'D';
+
+/// Lets later records replace earlier ones of their keys. No value deletes what was said before (POSIX, pax).
+fn apply(records: &mut Records, later: Listed) {
+    for (key, value) in later {
+        if value.is_empty() && !key.starts_with(XATTR) {
+            records.remove(&key);
+        } else {
+            records.insert(key, value);
+        }
+    }
+}
+
 struct Archive {
     file: Arc<File>,
     size: u64,
@@ -128,7 +155,7 @@ struct Archive {
 
 impl Archive {
     fn next(&mut self) -> Result<Option<Member>> {
-        let (mut records, mut long_name, mut long_link) = (self.global.clone(), None, None);
+        let (mut local, mut long_name, mut long_link) = (Listed::new(), None, None);
         loop {
             let Some(header) = self.header()? else {
                 return Ok(None);
@@ -140,11 +167,10 @@ impl Archive {
                 || kind.is_gnu_longlink();
             if !extension {
                 return self
-                    .member(&header, &records, long_name, long_link)
+                    .member(&header, local, (long_name, long_link))
                     .map(Some);
             }
-            let size = header.entry_size().map_err(|error| self.broken(error))?;
-            let bytes = self.take(size)?;
+            let bytes = self.take(self.field(&header, SIZE)?)?;
             let text = || {
                 let end = bytes.iter().position(|&byte| byte == 0);
                 Some(bytes[..end.unwrap_or(bytes.len())].to_vec())
@@ -157,11 +183,20 @@ impl Archive {
                 let told =
                     self::records(&bytes).ok_or_else(|| self.broken("broken records of pax"))?;
                 if kind.is_pax_global_extensions() {
-                    self.global.extend(told.clone());
+                    apply(&mut self.global, told);
+                } else {
+                    // Of several before a member, the last counts.
+                    local = told;
                 }
-                records.extend(told);
             }
         }
+    }
+
+    /// An unsigned field of a header.
+    fn field(&self, header: &Header, (name, field): Field) -> Result<u64> {
+        let number = number(&header.as_bytes()[field]);
+        let number = number.and_then(|number| number.try_into().ok());
+        number.ok_or_else(|| self.broken(format!("a broken {name} in a header")))
     }
 
     /// The next header, nothing at the end.
@@ -174,13 +209,8 @@ impl Archive {
         if header.as_bytes().iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
-        let bytes = header.as_bytes();
-        // The checksum's own eight bytes count as spaces.
-        let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
-        let real = sum(&bytes[..148]) + 8 * u32::from(b' ') + sum(&bytes[156..]);
-        match header.cksum() {
-            Ok(told) if told == real => {}
-            _ => return Err(self.broken("the checksum of a header is wrong")),
+        if !is_signed(header.as_bytes()) {
+            return Err(self.broken("the checksum of a header is wrong"));
         }
         self.at += BLOCK;
         Ok(Some(header))
@@ -209,25 +239,36 @@ impl Archive {
     fn member(
         &mut self,
         header: &Header,
-        records: &Records,
-        long_name: Option<Vec<u8>>,
-        long_link: Option<Vec<u8>>,
+        local: Listed,
+        (long_name, long_link): (Option<Vec<u8>>, Option<Vec<u8>>),
     ) -> Result<Member> {
+        let sparse = Sparse::of(&local);
+        let mut records = self.global.clone();
+        apply(&mut records, local);
         let record = |key: &str| records.get(key.as_bytes());
         let number = |key: &str| Some(str::from_utf8(record(key)?).ok()?.parse::<u64>().ok());
-        let told = |key: &str, field: std::io::Result<u64>| match number(key) {
+        let told = |key: &str, field: Field| match number(key) {
             Some(told) => told.ok_or_else(|| self.broken(format!("a broken record '{key}'"))),
-            None => field.map_err(|error| self.broken(error)),
+            None => self.field(header, field),
         };
-        let size = told("size", header.entry_size())?;
-        let (uid, gid) = (told("uid", header.uid())?, told("gid", header.gid())?);
+        let size = told("size", SIZE)?;
+        let (uid, gid) = (told("uid", UID)?, told("gid", GID)?);
         let name = record("GNU.sparse.name").or(record("path")).cloned();
         let name = name
             .or(long_name)
             .unwrap_or_else(|| header.path_bytes().into_owned());
         let path = path(&name).ok_or_else(|| Error::of(&name, "a path that leads upwards"))?;
+        let sparse = sparse.map_err(|what| Error::of(&name, what))?;
+        for key in ["SCHILY.realsize", "SUN.holesdata"] {
+            if record(key).is_some() {
+                return Err(Error::of(
+                    &name,
+                    format!("a sparse file by '{key}', not GNU.sparse"),
+                ));
+            }
+        }
         let attributes = Attributes {
-            mode: header.mode().map_err(|error| self.broken(error))? & 0o7777,
+            mode: (self.field(header, MODE)? & 0o7777) as u32,
             uid: uid
                 .try_into()
                 .map_err(|_| self.broken("a user beyond 32 bits"))?,
@@ -235,29 +276,39 @@ impl Archive {
                 .try_into()
                 .map_err(|_| self.broken("a group beyond 32 bits"))?,
             mtime: mtime(header, record("mtime")).ok_or_else(|| self.broken("a broken time"))?,
-            xattrs: xattrs(records),
+            xattrs: xattrs(&records),
         };
         let target = || {
             let target = record("linkpath").cloned().or(long_link);
             target.unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned())
         };
-        let device = || Device {
-            major: header.device_major().ok().flatten().unwrap_or_default(),
-            minor: header.device_minor().ok().flatten().unwrap_or_default(),
+        let device = || -> Result<Device> {
+            let part = |field| {
+                let number = self.field(header, field)?.try_into();
+                number.map_err(|_| self.broken("a device beyond 32 bits"))
+            };
+            let (major, minor) = (part(MAJOR)?, part(MINOR)?);
+            Ok(Device { major, minor })
         };
         let kind = header.entry_type();
-        let is_file = matches!(
-            kind,
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse
-        );
+        let has_data = match kind {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => true,
+            other => other.as_byte() == DUMPDIR,
+        };
+        if sparse.is_some() && !matches!(kind, EntryType::Regular | EntryType::Continuous) {
+            return Err(Error::of(&name, "is said to be sparse, and is no file"));
+        }
         let what = match kind {
             // The oldest archives tell a directory by the slash behind it.
             EntryType::Regular if name.ends_with(b"/") => What::Node(Kind::empty_directory()),
-            EntryType::GNUSparse => What::Node(Kind::File(Arc::new(self.gnu_sparse(header)?))),
+            EntryType::GNUSparse => {
+                What::Node(Kind::File(Arc::new(self.gnu_sparse(header, size)?)))
+            }
             EntryType::Regular | EntryType::Continuous => {
-                let parts = match record("GNU.sparse.major").map(|major| &major[..]) {
-                    Some(b"1") => self.pax_sparse(size, number("GNU.sparse.realsize").flatten())?,
-                    _ => self.whole(size)?,
+                let parts = match sparse {
+                    None => self.parts(size, (self.at, size), [(0, size)])?,
+                    Some(Sparse::Listed { len, map }) => self.parts(len, (self.at, size), map)?,
+                    Some(Sparse::InFront { len }) => self.pax_sparse(size, len)?,
                 };
                 What::Node(Kind::File(Arc::new(parts)))
             }
@@ -269,15 +320,16 @@ impl Archive {
             EntryType::Symlink => What::Node(Kind::Symlink(target())),
             EntryType::Directory => What::Node(Kind::empty_directory()),
             EntryType::Fifo => What::Node(Kind::Fifo),
-            EntryType::Char => What::Node(Kind::CharDevice(device())),
-            EntryType::Block => What::Node(Kind::BlockDevice(device())),
+            EntryType::Char => What::Node(Kind::CharDevice(device()?)),
+            EntryType::Block => What::Node(Kind::BlockDevice(device()?)),
+            other if other.as_byte() == DUMPDIR => What::Node(Kind::empty_directory()),
             other => {
                 let what = format!("a member of unknown kind '{}'", other.as_byte() as char);
                 return Err(Error::of(&name, what));
             }
         };
-        // What is no file has no data, whatever its size says.
-        if is_file {
+        // What is no file has no data, whatever its size says, but for a list of entries.
+        if has_data {
             // A map of GNU's is in front of what the size counts.
             let padded = size.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
             self.at = self.at.saturating_add(padded);
@@ -289,28 +341,24 @@ impl Archive {
         })
     }
 
-    fn whole(&self, size: u64) -> Result<Parts> {
-        self.parts(size, self.at, [(0, size)])
-    }
-
-    /// A file of `len` bytes whose parts (offset and length) lie one behind the other from `place`.
+    /// A file of `len` bytes whose parts (offset and length) lie one behind the other in the `size` bytes from `place`.
     fn parts(
         &self,
         len: u64,
-        mut place: u64,
+        (mut place, size): (u64, u64),
         map: impl IntoIterator<Item = (u64, u64)>,
     ) -> Result<Parts> {
+        let limit = place
+            .checked_add(size)
+            .filter(|&limit| limit <= self.size)
+            .ok_or_else(|| self.broken("the archive ends in a file"))?;
         let mut parts = Vec::new();
         let mut end = 0;
         for (offset, bytes) in map {
             let after = offset.checked_add(bytes).filter(|&after| after <= len);
-            let behind = place
-                .checked_add(bytes)
-                .filter(|&behind| behind <= self.size);
+            let behind = place.checked_add(bytes).filter(|&behind| behind <= limit);
             let (Some(after), Some(behind), true) = (after, behind, offset >= end) else {
-                return Err(
-                    self.broken("the archive ends in a file, or its map of holes is broken")
-                );
+                return Err(self.broken("a sparse file with a broken map"));
             };
             if bytes > 0 {
                 parts.push((offset, place, bytes));
@@ -325,14 +373,15 @@ impl Archive {
     }
 
     /// GNU's own kind of sparse files: the map is in the header, and in blocks behind it.
-    fn gnu_sparse(&mut self, header: &Header) -> Result<Parts> {
+    fn gnu_sparse(&mut self, header: &Header, size: u64) -> Result<Parts> {
         let broken = "a sparse file without a map";
         let gnu = header.as_gnu().ok_or_else(|| self.broken(broken))?;
-        let len = gnu.real_size().map_err(|error| self.broken(error))?;
+        let len = self.field(header, REAL_SIZE)?;
         let mut map = Vec::new();
         let entries = |map: &mut Vec<(u64, u64)>, entries: &[GnuSparseHeader]| {
             for entry in entries.iter().filter(|entry| !entry.is_empty()) {
-                map.push((entry.offset().ok()?, entry.length().ok()?));
+                let unsigned = |field: &[u8]| number(field)?.try_into().ok();
+                map.push((unsigned(&entry.offset)?, unsigned(&entry.numbytes)?));
             }
             Some(())
         };
@@ -345,13 +394,12 @@ impl Archive {
             entries(&mut map, block.sparse()).ok_or_else(|| self.broken(broken))?;
             more = block.is_extended();
         }
-        self.parts(len, self.at, map)
+        self.parts(len, (self.at, size), map)
     }
 
     /// The kind of pax 1.0: the map is decimal numbers, one a line, in front of the data.
-    fn pax_sparse(&mut self, size: u64, len: Option<u64>) -> Result<Parts> {
+    fn pax_sparse(&self, size: u64, len: u64) -> Result<Parts> {
         let broken = || self.broken("a sparse file with a broken map");
-        let len = len.ok_or_else(broken)?;
         let (mut numbers, mut line, mut read) = (Vec::<u64>::new(), Vec::new(), 0);
         while numbers
             .first()
@@ -375,8 +423,20 @@ impl Archive {
         }
         let count = usize::try_from(numbers[0]).map_err(|_| broken())?;
         let map = numbers[1..=2 * count].chunks_exact(2);
-        self.parts(len, self.at + read, map.map(|pair| (pair[0], pair[1])))
+        let data = (self.at + read, size.saturating_sub(read));
+        self.parts(len, data, map.map(|pair| (pair[0], pair[1])))
     }
+}
+
+/// Whether a header's checksum is right, which alone tells a header of v7: that has no magic number.
+pub(super) fn is_signed(header: &[u8; BLOCK as usize]) -> bool {
+    // The checksum's own eight bytes count as spaces. Some systems have added signed bytes.
+    let sum = |value: fn(u8) -> i64| {
+        let others = header[..148].iter().chain(&header[156..]);
+        8 * i64::from(b' ') + others.map(|&byte| value(byte)).sum::<i64>()
+    };
+    let sums = [sum(i64::from), sum(|byte| byte.cast_signed().into())];
+    number(&header[148..156]).is_some_and(|told| sums.contains(&told))
 }
 
 /// The names of a path; nothing if it has `..`, or a name that no file can have.
@@ -388,15 +448,123 @@ fn path(text: &[u8]) -> Option<Vec<Vec<u8>>> {
         .collect()
 }
 
+/// A field of a header: its name and place (tar(5)).
+type Field = (&'static str, std::ops::Range<usize>);
+
+const MODE: Field = ("mode", 100..108);
+const UID: Field = ("uid", 108..116);
+const GID: Field = ("gid", 116..124);
+const SIZE: Field = ("size", 124..136);
+const MTIME: Field = ("mtime", 136..148);
+const MAJOR: Field = ("devmajor", 329..337);
+const MINOR: Field = ("devminor", 337..345);
+const REAL_SIZE: Field = ("realsize", 483..495);
+
+/// A number: octal digits with spaces or NULs around them, or a sign bit and the number in base 256. Nothing at all is 0.
+fn number(field: &[u8]) -> Option<i64> {
+    match field {
+        // GNU's extension: two's complement, of which the first bit says that it is this.
+        [first, rest @ ..] if first & 0x80 != 0 => {
+            let sign = if first & 0x40 != 0 { -1 } else { 0 };
+            let start = (sign << 7) | i64::from(first & 0x7f);
+            rest.iter().try_fold(start, |number, &byte| {
+                Some(number.checked_mul(256)? | i64::from(byte))
+            })
+        }
+        _ => {
+            let blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
+            let start = field.iter().position(|byte| !blank(byte));
+            let digits = &field[start.unwrap_or(field.len())..];
+            let end = digits.iter().position(blank).unwrap_or(digits.len());
+            digits[..end].iter().try_fold(0_i64, |number, &byte| {
+                let digit = byte.checked_sub(b'0').filter(|&digit| digit < 8)?;
+                number.checked_mul(8)?.checked_add(digit.into())
+            })
+        }
+    }
+}
+
+/// Where the map of a sparse file is that records of pax tell of.
+#[derive(Debug, PartialEq)]
+enum Sparse {
+    /// In the records: 0.0, which repeats a pair of keys for each part, and 0.1, where one value has all.
+    Listed { len: u64, map: Vec<(u64, u64)> },
+    /// In front of the data: 1.0.
+    InFront { len: u64 },
+}
+
+impl Sparse {
+    /// Nothing if the records tell of none; what is wrong if it is none that is known.
+    fn of(records: &Listed) -> std::result::Result<Option<Sparse>, String> {
+        let broken = |key: &str| format!("a broken record 'GNU.sparse.{key}'");
+        let parse = |key: &str, value: &[u8]| {
+            let text = str::from_utf8(value).ok();
+            text.and_then(|text| text.parse::<u64>().ok())
+                .ok_or_else(|| broken(key))
+        };
+        let (mut major, mut minor, mut count, mut len) = (None, None, None, None);
+        let (mut map, mut is_sparse, mut has_list) = (Vec::new(), false, false);
+        let mut offset = None;
+        for (key, value) in records {
+            let Some(key) = key.strip_prefix(SPARSE) else {
+                continue;
+            };
+            let key = String::from_utf8_lossy(key);
+            is_sparse = true;
+            match &*key {
+                "name" => {}
+                "major" => major = Some(parse(&key, value)?),
+                "minor" => minor = Some(parse(&key, value)?),
+                "size" | "realsize" => len = Some(parse(&key, value)?),
+                "numblocks" => count = Some(parse(&key, value)?),
+                "offset" if offset.is_none() => offset = Some(parse(&key, value)?),
+                "numbytes" => {
+                    let at = offset.take().ok_or_else(|| broken(&key))?;
+                    map.push((at, parse(&key, value)?));
+                    has_list = true;
+                }
+                "map" => {
+                    let numbers = value.split(|&byte| byte == b',');
+                    let numbers = numbers.map(|number| parse(&key, number));
+                    let numbers = numbers.collect::<std::result::Result<Vec<_>, _>>()?;
+                    let (pairs, []) = numbers.as_chunks() else {
+                        return Err(broken(&key));
+                    };
+                    map = pairs.iter().map(|&[at, bytes]| (at, bytes)).collect();
+                    has_list = true;
+                }
+                _ => return Err(broken(&key)),
+            }
+        }
+        if !is_sparse {
+            return Ok(None);
+        }
+        let len = len.ok_or("a sparse file whose size is not told")?;
+        match (major.unwrap_or(0), minor.unwrap_or(0)) {
+            (1, 0) if !has_list => Ok(Some(Sparse::InFront { len })),
+            (0, 0 | 1) if (has_list || count == Some(0)) && offset.is_none() => {
+                match count.is_none_or(|count| count == map.len() as u64) {
+                    true => Ok(Some(Sparse::Listed { len, map })),
+                    false => Err(broken("numblocks")),
+                }
+            }
+            (0, 0 | 1) => Err("a sparse file without a map".to_owned()),
+            (major, minor) => Err(format!(
+                "a sparse file of the unknown version {major}.{minor}"
+            )),
+        }
+    }
+}
+
 /// Each record is its own length in decimal, a space, key, `=`, value and a newline.
-fn records(mut bytes: &[u8]) -> Option<Records> {
-    let mut records = Records::new();
+fn records(mut bytes: &[u8]) -> Option<Listed> {
+    let mut records = Listed::new();
     while !bytes.is_empty() {
         let space = bytes.iter().position(|&byte| byte == b' ')?;
         let len: usize = str::from_utf8(&bytes[..space]).ok()?.parse().ok()?;
         let record = bytes.get(space + 1..len)?.strip_suffix(b"\n")?;
         let equals = record.iter().position(|&byte| byte == b'=')?;
-        records.insert(record[..equals].to_vec(), record[equals + 1..].to_vec());
+        records.push((record[..equals].to_vec(), record[equals + 1..].to_vec()));
         bytes = &bytes[len..];
     }
     Some(records)
@@ -404,7 +572,7 @@ fn records(mut bytes: &[u8]) -> Option<Records> {
 
 fn xattrs(records: &Records) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let named = records.iter().filter_map(|(key, value)| {
-        let name = key.strip_prefix(b"SCHILY.xattr.")?;
+        let name = key.strip_prefix(XATTR)?;
         Some((name.to_vec(), value.clone()))
     });
     named.collect()
@@ -412,7 +580,7 @@ fn xattrs(records: &Records) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 fn mtime(header: &Header, record: Option<&Vec<u8>>) -> Option<Time> {
     let Some(record) = record else {
-        let sec = header.mtime().ok()?.try_into().ok()?;
+        let sec = number(&header.as_bytes()[MTIME.1])?;
         return Some(Time { sec, nsec: 0 });
     };
     let text = str::from_utf8(record).ok()?;
@@ -441,7 +609,8 @@ mod tests {
     #[test]
     fn records_may_have_newlines_in_them() {
         let bytes = b"30 SCHILY.xattr.user.a=1\n2\n=3\n19 mtime=-1.250000\n";
-        let records = records(bytes).expect("two records");
+        let mut records = Records::new();
+        apply(&mut records, super::records(bytes).expect("two records"));
         assert_eq!(xattrs(&records)[&b"user.a"[..]], b"1\n2\n=3");
         let time = mtime(&Header::new_old(), records.get(&b"mtime"[..]));
         let want = Time {

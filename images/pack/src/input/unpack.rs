@@ -5,7 +5,9 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
 use flate2::read::MultiGzDecoder;
 
-/// What is looked at to know an archive: up to the magic number of a tar header.
+use super::tar::is_signed;
+
+/// What is looked at to know an archive: a tar header, for its magic number or its checksum.
 const HEAD: usize = 512;
 
 /// Where a tar header has its magic number.
@@ -29,6 +31,7 @@ fn packing(head: &[u8]) -> Option<Packing> {
     } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         Some(Packing::Zstd)
     } else if head.get(USTAR..).is_some_and(|rest| rest.starts_with(b"ustar"))
+        || head.try_into().is_ok_and(is_signed)
         // An empty archive is zeros, and nothing else is.
         || head.len() == HEAD && head.iter().all(|&byte| byte == 0)
     {

@@ -1,6 +1,7 @@
 //! Plans of archives and of OCI images.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -134,6 +135,321 @@ fn gnus_own_format_has_long_names_and_holes() {
         told(&plan_of_archive(&archive).expect("a plan")),
         told(&plan_of(&root))
     );
+}
+
+/// Archives of GNU tar in all of its formats: with holes by every version, without user names, incremental.
+#[test]
+fn every_format_of_gnu_tar_has_what_its_tree_has() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let root = dir.path().join("tree");
+    fs::create_dir_all(root.join("d/e")).expect("made");
+    fs::write(root.join("d/file"), text(3000)).expect("written");
+    fs::write(root.join("empty"), "").expect("written");
+    fs::hard_link(root.join("d/file"), root.join("link")).expect("linked");
+    std::os::unix::fs::symlink("d/file", root.join("symlink")).expect("linked");
+    for (name, parts, len) in [("sparse", 30, 40 << 20), ("hole", 0, 3 << 20)] {
+        let sparse = File::create(root.join("d").join(name)).expect("made");
+        for at in 0..parts {
+            let written = std::os::unix::fs::FileExt::write_all_at(&sparse, &text(5000), at << 20);
+            written.expect("written");
+        }
+        sparse.set_len(len).expect("cut");
+    }
+    run(Command::new("find").arg(&root).args([
+        "-exec",
+        "touch",
+        "-h",
+        "-d",
+        "@1700000000",
+        "{}",
+        "+",
+    ]))
+    .expect("times");
+    let want = told(&plan_of(&root));
+    let archive = dir.path().join("archive");
+    let incremental = format!("--listed-incremental={}", dir.path().join("list").display());
+    for options in [
+        &["--format=v7"][..],
+        &["--format=ustar"],
+        &["--format=oldgnu", "--sparse"],
+        &["--format=gnu", "--sparse"],
+        &["--format=gnu", "--sparse", "--incremental"],
+        &["--format=gnu", &incremental],
+        &["--format=pax", "--sparse", "--sparse-version=0.0"],
+        &["--format=pax", "--sparse", "--sparse-version=0.1"],
+        &["--format=pax", "--sparse", "--sparse-version=1.0"],
+        &["--format=pax", "--sparse", "--incremental"],
+        // A number of its own for each, or none.
+        &["--format=gnu", "--owner=:3000000", "--group=:4000000"],
+    ] {
+        let mut tar = Command::new("tar");
+        tar.arg("-C")
+            .arg(&root)
+            .args(options)
+            .arg("-cf")
+            .arg(&archive);
+        run(tar.arg(".")).expect("an archive");
+        let mut got =
+            told(&plan_of_archive(&archive).unwrap_or_else(|e| panic!("{options:?}: {e}")));
+        if !options.contains(&"--sparse") {
+            got = got
+                .iter()
+                .map(|line| line.replace("sparse: false", "sparse: true"))
+                .collect();
+        }
+        let owner = if options.contains(&"--owner=:3000000") {
+            " 3000000 4000000 "
+        } else {
+            " 0 0 "
+        };
+        for (got, want) in got.iter().zip(&want) {
+            let mut want = want.replacen(" 0 0 ", owner, 1);
+            if !options.contains(&"--sparse") {
+                want = want.replace("sparse: false", "sparse: true");
+            }
+            assert_eq!(*got, want, "{options:?}");
+        }
+        assert_eq!(got.len(), want.len(), "{options:?}");
+    }
+}
+
+/// A header and its data.
+fn member(kind: u8, name: &str, data: &[u8]) -> Vec<u8> {
+    let mut header = [0; 512];
+    header[..name.len()].copy_from_slice(name.as_bytes());
+    header[124..136].copy_from_slice(format!("{:011o}\0", data.len()).as_bytes());
+    header[156] = kind;
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    let mut bytes = header.to_vec();
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    sign(&mut bytes);
+    bytes
+}
+
+/// Puts the checksum of a header right.
+fn sign(header: &mut [u8]) {
+    header[148..156].fill(b' ');
+    let sum: u32 = header[..512].iter().map(|&byte| u32::from(byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+}
+
+/// Records of pax for what comes next (`x`) or for all that follow (`g`).
+fn pax(kind: u8, records: &[(&str, &str)]) -> Vec<u8> {
+    let mut data = Vec::new();
+    for (key, value) in records {
+        let rest = format!(" {key}={value}\n");
+        let len = (1..).find(|digits| (rest.len() + digits).to_string().len() == *digits);
+        let len = rest.len() + len.expect("some number of digits");
+        data.extend(format!("{len}{rest}").into_bytes());
+    }
+    member(kind, "records", &data)
+}
+
+fn plan_of_members(members: &[Vec<u8>]) -> pack::Result<Plan> {
+    let mut file = scratch().expect("a file");
+    file.write_all(&members.concat()).expect("written");
+    file.write_all(&[0; 1024]).expect("written");
+    input::tar(file)
+}
+
+/// The bytes of a file.
+fn content(plan: &Plan, name: &str) -> Vec<u8> {
+    let found = plan.walk().expect("a tree");
+    let found = found.iter().find(|visit| visit.name == name.as_bytes());
+    let found = found.unwrap_or_else(|| panic!("no {name} in {:?}", paths(plan)));
+    match plan.kind(found.node) {
+        Kind::File(contents) => {
+            let mut bytes = vec![0; contents.len() as usize];
+            contents.read(0, &mut bytes).expect("contents");
+            bytes
+        }
+        other => panic!("{:?}", other.kind()),
+    }
+}
+
+#[test]
+fn sparse_files_of_every_version_are_read_and_others_refused() {
+    let data = b"aaabb".as_slice();
+    let want = b"\0\0aaa\0\0\0bb\0\0".as_slice();
+    let count = ("GNU.sparse.numblocks", "2");
+    let (size, real) = (("GNU.sparse.size", "12"), ("GNU.sparse.realsize", "12"));
+    let (first, second) = (("GNU.sparse.offset", "2"), ("GNU.sparse.offset", "8"));
+    let (three, two) = (("GNU.sparse.numbytes", "3"), ("GNU.sparse.numbytes", "2"));
+    let map = ("GNU.sparse.map", "2,3,8,2");
+    let name = ("GNU.sparse.name", "f");
+    let version = |major, minor| [("GNU.sparse.major", major), ("GNU.sparse.minor", minor)];
+    let mut in_front = b"2\n2\n3\n8\n2\n".to_vec();
+    in_front.resize(512, 0);
+    in_front.extend_from_slice(data);
+    let [major0, minor0] = version("0", "0");
+    let [major1, minor1] = version("1", "0");
+    for (records, data) in [
+        (&[size, count, first, three, second, two][..], data),
+        (
+            &[major0, minor0, size, count, first, three, second, two],
+            data,
+        ),
+        (&[size, count, map], data),
+        (&[name, size, count, map, version("0", "1")[1]], data),
+        (&[major1, minor1, name, real], &in_front),
+    ] {
+        let plan = plan_of_members(&[pax(b'x', records), member(b'0', "f", data)]);
+        assert_eq!(content(&plan.expect("a plan"), "f"), want, "{records:?}");
+    }
+    let refused: &[(&[(&str, &str)], &str)] = &[
+        (
+            &[("GNU.sparse.major", "2"), ("GNU.sparse.minor", "0"), real],
+            "unknown version 2.0",
+        ),
+        (
+            &[("GNU.sparse.major", "1"), ("GNU.sparse.minor", "1"), real],
+            "unknown version 1.1",
+        ),
+        (
+            &[("GNU.sparse.colour", "red"), size, count, map],
+            "GNU.sparse.colour",
+        ),
+        (&[size, count], "without a map"),
+        (&[count, map], "size"),
+        (&[size, ("GNU.sparse.numblocks", "3"), map], "numblocks"),
+        (
+            &[size, count, first, second, three, two],
+            "GNU.sparse.offset",
+        ),
+        (&[size, count, three, first], "GNU.sparse.numbytes"),
+        (
+            &[size, count, ("GNU.sparse.map", "2,3,8")],
+            "GNU.sparse.map",
+        ),
+        (
+            &[size, count, ("GNU.sparse.map", "2,x,8,2")],
+            "GNU.sparse.map",
+        ),
+        // Overlapping, beyond the end, and more than there is.
+        (&[size, count, ("GNU.sparse.map", "2,3,4,2")], "broken map"),
+        (&[size, count, ("GNU.sparse.map", "2,3,11,2")], "broken map"),
+        (&[size, count, ("GNU.sparse.map", "0,6,8,2")], "broken map"),
+        (&[("SCHILY.realsize", "12")], "SCHILY.realsize"),
+        (&[("SUN.holesdata", " 0 2 5 8 10")], "SUN.holesdata"),
+    ];
+    for (records, why) in refused {
+        let members = [
+            pax(b'x', records),
+            member(b'0', "f", data),
+            member(b'0', "g", data),
+        ];
+        let error = plan_of_members(&members)
+            .err()
+            .expect("none that is known")
+            .to_string();
+        assert!(error.contains(why), "{error}, expected {why}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let sparse = pax(b'x', &[size, count, map]);
+    assert!(plan_of_members(&[sparse, member(b'5', "d/", b"")]).is_err());
+}
+
+#[test]
+fn the_last_records_before_a_member_count_and_no_value_deletes() {
+    let plan = plan_of_members(&[
+        pax(b'g', &[("uid", "7"), ("gid", "8"), ("mtime", "5")]),
+        pax(
+            b'x',
+            &[
+                ("path", "dropped"),
+                ("uid", "9"),
+                ("SCHILY.xattr.user.a", "dropped"),
+            ],
+        ),
+        pax(
+            b'x',
+            &[("gid", ""), ("path", ""), ("SCHILY.xattr.user.b", "")],
+        ),
+        member(b'0', "first", b"1"),
+        member(b'0', "second", b"2"),
+        pax(b'g', &[("uid", "")]),
+        pax(b'x', &[("path", "named")]),
+        pax(b'g', &[("gid", "9")]),
+        member(b'0', "third", b"3"),
+    ])
+    .expect("a plan");
+    let found: Vec<_> = plan.walk().expect("a tree")[1..]
+        .iter()
+        .map(|visit| {
+            let attributes = plan.attributes(visit.node);
+            let xattrs: Vec<_> = attributes.xattrs.keys().cloned().collect();
+            let name = String::from_utf8_lossy(&visit.name).into_owned();
+            (
+                name,
+                attributes.uid,
+                attributes.gid,
+                attributes.mtime.sec,
+                xattrs,
+            )
+        })
+        .collect();
+    let user_b = vec![b"user.b".to_vec()];
+    assert_eq!(
+        found,
+        [
+            ("first".to_owned(), 7, 0, 5, user_b),
+            ("named".to_owned(), 0, 9, 5, vec![]),
+            ("second".to_owned(), 7, 8, 5, vec![]),
+        ]
+    );
+}
+
+#[test]
+fn fields_of_nothing_are_0_and_a_dumpdir_is_a_directory() {
+    // As v7 has it: no magic, and NULs or spaces in every number.
+    let mut old = member(b'0', "old", b"data");
+    old[100..124].fill(0);
+    old[136..148].fill(b' ');
+    old[257..].get_mut(..8).expect("a header").fill(0);
+    sign(&mut old);
+    // Base 256: the last second before 1970.
+    let mut negative = member(b'0', "negative", b"");
+    negative[136..148].fill(0xff);
+    sign(&mut negative);
+    let mut nothing = member(b'0', "nothing", b"");
+    nothing[124..136].fill(0);
+    sign(&mut nothing);
+    let dumpdir = member(b'D', "d/", b"Yfile\0Ddir\0\0");
+    let plan = plan_of_members(&[
+        old,
+        negative,
+        nothing,
+        dumpdir,
+        member(b'0', "d/file", b"x"),
+    ]);
+    let plan = plan.expect("a plan");
+    assert_eq!(content(&plan, "old"), b"data");
+    assert_eq!(content(&plan, "file"), b"x");
+    for visit in plan.walk().expect("a tree") {
+        let attributes = plan.attributes(visit.node);
+        match &visit.name[..] {
+            b"old" => assert_eq!((attributes.mode, attributes.uid), (0, 0)),
+            b"negative" => assert_eq!(attributes.mtime.sec, -1),
+            _ => {}
+        }
+    }
+    for broken in [
+        &b"9"[..],
+        b"0000x",
+        b"-1",
+        b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80",
+    ] {
+        let mut wrong = member(b'0', "wrong", b"");
+        wrong[124..136].fill(0);
+        wrong[124..124 + broken.len()].copy_from_slice(broken);
+        sign(&mut wrong);
+        let error = plan_of_members(&[wrong])
+            .err()
+            .expect("no number")
+            .to_string();
+        assert!(error.contains("a broken size in a header"), "{error}");
+    }
 }
 
 /// Every archive that is cut off or changed ends in a plan or in one line.

@@ -182,7 +182,7 @@ impl Attached {
         }
     }
 
-    fn refuse(&self, request: &Request, errno: Errno, out: &mut dyn Outgoing) {
+    pub(super) fn refuse(&self, request: &Request, errno: Errno, out: &mut dyn Outgoing) {
         let error = number(errno);
         let is_structured = matches!(request.kind, command::READ | command::BLOCK_STATUS);
         if !self.structured || !is_structured {

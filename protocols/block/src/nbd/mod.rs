@@ -124,8 +124,11 @@ impl Session for Connection {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed> {
+        // NBD has no users: who may connect has the super-user's access, as far as the peer may act
+        // as that.
+        let caller = call.acts_as(Caller::ROOT);
         let cx = Cx {
-            caller: &Caller::ROOT,
+            caller: &caller,
             patience,
             call,
         };
@@ -147,6 +150,16 @@ impl Session for Connection {
                     Stop::Malformed(malformed) => Err(malformed),
                 }
             }
+        }
+    }
+
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        match (message::decode(message.bytes()), self.attached.get()) {
+            (Ok(Message::Request(request)), Some(attached)) => {
+                attached.refuse(&request, Errno::EIO, out);
+                true
+            }
+            _ => false,
         }
     }
 

@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use block::nbd::{Connection, Image, Server};
 use proptest::prelude::*;
-use vfs::{Call, Export};
+use vfs::peer::Owner;
+use vfs::{Call, Caller, Export, Groups, Origin, Peer, Trust};
 use vfs_testkit::Message;
-use vfs_testkit::bed::pattern;
+use vfs_testkit::bed::{RW, ok, pattern};
 use vfs_testkit::session::serve_patiently;
 use wire::{Malformed, Session, Voice};
 
-use crate::{DATA, SIZE, content, export};
+use crate::{DATA, SIZE, content, export, root};
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
@@ -27,11 +28,16 @@ const REQ_ONE: u16 = 8;
 
 /// Sends the messages in `bytes`, one after the other: all that is answered.
 fn send(connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
+    send_by(&Call::detached(), connection, bytes)
+}
+
+/// The same, by the connection of `call`.
+fn send_by(call: &Call, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     let (mut rest, mut replies) = (bytes, Vec::new());
     while let Some(len) = connection.frame(rest)? {
         assert!(len <= rest.len(), "{len} bytes of {}", rest.len());
         let message = Message::new(rest[..len].to_vec());
-        let (_, reply) = serve_patiently(connection, &Call::detached(), &message, 64 << 20)?;
+        let (_, reply) = serve_patiently(connection, call, &message, 64 << 20)?;
         replies.extend(reply);
         rest = &rest[len..];
     }
@@ -106,6 +112,12 @@ fn chunk(kind: u16, done: bool, data: &[u8]) -> Vec<u8> {
 /// A connection to the disk of [`export`] that has agreed on simple answers, or on structured ones with extents.
 fn connected(structured: bool) -> (Arc<Export>, Connection) {
     let export = export();
+    let connection = connect(&export, structured);
+    (export, connection)
+}
+
+/// The same to the disk of this export.
+fn connect(export: &Arc<Export>, structured: bool) -> Connection {
     let connection = Server::new(export.clone(), false, Vec::new()).session();
     let mut hello = 3u32.to_be_bytes().to_vec();
     if structured {
@@ -115,7 +127,37 @@ fn connected(structured: bool) -> (Arc<Export>, Connection) {
     }
     hello.extend(option(7, &named("dir/disk", &[0, 0])));
     send(&connection, &hello).expect("a handshake");
-    (export, connection)
+    connection
+}
+
+/// NBD has no users of its own: the peer's socket has one.
+#[test]
+fn a_local_user_gets_no_disk_that_it_may_not_read_and_root_gets_it() {
+    let export = export();
+    let disk = ok(ok(root(&export).lookup("dir")).lookup("disk"));
+    ok(disk.chmod(0o600));
+    let server = Server::new(export.clone(), false, Vec::new());
+    let go = [
+        &3u32.to_be_bytes()[..],
+        &option(7, &named("dir/disk", &[0, 0])),
+    ];
+    let ack = reply_to(7, 1, b"");
+    for (uid, gets) in [(0, true), (1000, false)] {
+        let owner = Owner {
+            uid,
+            gid: None,
+            groups: None,
+        };
+        let origin = Origin::Local { addr: None, owner };
+        let peer = Peer::new(origin, &Trust::Privileged, 0);
+        peer.set_owner(Caller {
+            groups: Groups::Known([].into()),
+            ..Caller::new(uid, uid)
+        });
+        let call = Call::detached().coming_from(Arc::new(peer));
+        let replies = send_by(&call, &server.session(), &go.concat()).expect("answers");
+        assert_eq!(replies.ends_with(&ack), gets, "uid {uid}: {replies:?}");
+    }
 }
 
 #[test]
@@ -285,6 +327,36 @@ fn ranges_are_made_zeros() {
     for (at, expected) in [(0, 0), (4096, 7), (8192, 0), (12288, 7)] {
         assert_eq!(data[at..][..4096], [expected; 4096]);
     }
+}
+
+/// The size constraints that are negotiated are those of payloads: requests without any have all lengths that there are.
+#[test]
+fn only_payloads_have_a_largest_size() {
+    const LONG: u32 = u32::MAX - 4095;
+    let (export, connection) = connected(true);
+    let file = ok(ok(root(&export).lookup("dir")).lookup("disk"));
+    ok(file.truncate(2 * u64::from(LONG)));
+    // A disk is as large as its file was when it was chosen.
+    drop(connection);
+    let connection = connect(&export, true);
+    let say = |bytes: &[u8]| send(&connection, bytes).expect("an answer");
+    let read = |len| request(READ, DF, 0, len);
+    let invalid = [&22u32.to_be_bytes()[..], &[0; 2]].concat();
+    assert_eq!(
+        say(&read((32 << 20) + 1)),
+        chunk((1 << 15) + 1, true, &invalid)
+    );
+    assert_eq!(say(&read(32 << 20)).len(), 20 + 8 + (32 << 20));
+    let status = say(&request(BLOCK_STATUS, 0, u64::from(LONG), LONG));
+    let hole = [1, LONG, 3].map(u32::to_be_bytes).concat();
+    assert_eq!(status, chunk(5, true, &hole));
+    for kind in [TRIM, WRITE_ZEROES] {
+        assert_eq!(say(&request(kind, 0, 0, LONG)), simple(0), "{kind}");
+    }
+    assert_eq!(
+        ok(ok(file.open(RW)).read_exact(DATA.start, 4096)),
+        [0; 4096]
+    );
 }
 
 #[test]

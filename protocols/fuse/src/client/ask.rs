@@ -39,7 +39,10 @@ pub fn setattr(set: &SetAttr, fh: Option<u64>) -> SetattrIn {
     has(set.gid.is_some(), Fattr::GID);
     has(set.size.is_some(), Fattr::SIZE);
     has(fh.is_some(), Fattr::FH);
-    has(set.ctime, Fattr::CTIME);
+    // An owner comes with it, as from Linux where that keeps times: overlayfs alone sets none, and
+    // a server may leave set-id bits then.
+    let owned = set.uid.is_some() || set.gid.is_some();
+    has(set.ctime || owned, Fattr::CTIME);
     has(set.kill_priv, Fattr::KILL_SUIDGID);
     has(set.atime.is_some(), Fattr::ATIME);
     has(set.mtime.is_some(), Fattr::MTIME);

@@ -14,6 +14,8 @@ pub(super) struct Open {
     pub(super) locked: Locked,
     pub(super) file: Arc<dyn File>,
     pub(super) flags: OpenFlags,
+    /// The same file not open to append, if the client opened it to append.
+    pub(super) in_place: Option<Arc<dyn File>>,
     /// Which way it goes, if there are several.
     pub(super) goer: Option<Goer>,
 }
@@ -32,6 +34,17 @@ impl Open {
 
     pub(super) fn is_directory(&self) -> bool {
         self.node().kind() == Kind::Directory
+    }
+
+    /// The file that a write goes to, at the end or at its own offset. A client may do either
+    /// through a file that is open to append: Linux writes pages of a mapping through any file of
+    /// the node that is open for writing, and fcntl(2) takes `O_APPEND` away. `EIO` if the source
+    /// did not let it be opened for that.
+    pub(super) fn writer(&self, appends: bool) -> Result<&dyn File> {
+        if appends || !self.flags.contains(OpenFlags::APPEND) {
+            return Ok(&*self.file);
+        }
+        self.in_place.as_deref().ok_or(Errno::EIO)
     }
 }
 

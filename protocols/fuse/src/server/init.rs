@@ -184,7 +184,10 @@ impl Session {
                 options.flock && !options.without_open,
                 InitFlags::FLOCK_LOCKS,
             ),
-            (options.killpriv_v2, InitFlags::HANDLE_KILLPRIV_V2),
+            (
+                options.killpriv_v2 && (options.xattr || options.past_cache()),
+                InitFlags::HANDLE_KILLPRIV_V2,
+            ),
             (options.allow_mmap, InitFlags::DIRECT_IO_ALLOW_MMAP),
             (
                 options.xattr && options.security_label,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{CopyHow, Errno, Level, OpenFlags, Result, Seek, SetAttr, Want};
+use vfs::{CopyHow, Errno, Level, OpenFlags, Result, Seek};
 
 use super::Turn;
 use super::handles::Open;
@@ -10,7 +10,7 @@ use crate::layout::{
     CopyIn, CopyOut, FallocateIn, FsyncIn, LseekIn, LseekOut, ReadIn, WriteIn, WriteOut,
 };
 use crate::message::WRITE_HEAD;
-use crate::numbers::{FSYNC_FDATASYNC, InitFlags, WRITE_KILL_SUIDGID, whence};
+use crate::numbers::{FSYNC_FDATASYNC, Flags, InitFlags, WRITE_CACHE, WRITE_KILL_SUIDGID, whence};
 use crate::words::allocate_of;
 
 impl Turn<'_> {
@@ -36,29 +36,17 @@ impl Turn<'_> {
         if args.write_flags & WRITE_KILL_SUIDGID != 0 {
             self.kill_privileges(&open)?;
         }
+        let appends = args.write_flags & WRITE_CACHE == 0
+            && Flags::from_bits_retain(args.flags).contains(Flags::APPEND);
+        let file = open.writer(appends)?;
         let cx = self.cx;
         let range = WRITE_HEAD..WRITE_HEAD + size;
-        let count = self.message.payload(range, &mut |payload| {
-            open.file.write(&cx, args.offset, payload)
-        })?;
+        let count = self
+            .message
+            .payload(range, &mut |payload| file.write(&cx, args.offset, payload))?;
         debug_assert!(count <= size, "a source wrote more than it got");
         let size = count.min(size) as u32;
         self.reply(&[&WriteOut { size }.encode()])
-    }
-
-    /// Takes set-id bits away, if there are any. Asking again finds none.
-    fn kill_privileges(&self, open: &Open) -> Result<()> {
-        const SET_ID: u32 = 0o6000;
-        if open.file.attr(&self.cx, Want::BASIC)?.mode & SET_ID == 0 {
-            return Ok(());
-        }
-        // What follows may need more patience, and this would be its trace.
-        self.cx.may_wait()?;
-        let kill = SetAttr {
-            kill_priv: true,
-            ..SetAttr::default()
-        };
-        open.file.setattr(&self.cx, &kill).map(drop)
     }
 
     pub(super) fn fsync(&mut self, args: &FsyncIn) -> Result<()> {
@@ -74,7 +62,7 @@ impl Turn<'_> {
             return Err(Errno::ENOSYS);
         }
         let open = self.readable_or_writable(args.fh)?;
-        check_offset(args.offset)?;
+        // A negative offset is beyond the end of any file, as Linux's file systems have it.
         let what = match args.whence {
             whence::DATA => Seek::Data,
             whence::HOLE => Seek::Hole,
@@ -92,6 +80,7 @@ impl Turn<'_> {
         }
         check_offset(end).map_err(|_| Errno::EFBIG)?;
         let how = allocate_of(args.mode).ok_or(Errno::EOPNOTSUPP)?;
+        self.kill_for_callers(&open)?;
         open.file
             .allocate(&self.cx, how, args.offset, args.length)?;
         self.reply(&[])
@@ -114,6 +103,7 @@ impl Turn<'_> {
             check_offset(begin)?;
             len = len.min(i64::MAX as u64 - begin);
         }
+        self.kill_for_callers(&to)?;
         let count = from.file.copy(
             &self.cx,
             args.off_in,

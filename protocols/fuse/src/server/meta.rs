@@ -3,6 +3,7 @@
 use vfs::{Access, Attr, Errno, Kind, OpenFlags, Result, SetAttr, SetTime, Time, Want};
 
 use super::Turn;
+use super::privileges::SET_ID;
 use crate::layout::{GetattrIn, SetattrIn, StatFs, Statx, StatxIn, StatxOut, SxTime};
 use crate::numbers::{Fattr, GETATTR_FH, InitFlags, statx};
 
@@ -55,7 +56,7 @@ impl Turn<'_> {
     }
 
     /// Attributes, of the open file if the client names one: they outlive its name.
-    fn attr(&self, fh: Option<u64>, want: Want) -> Result<Attr> {
+    pub(super) fn attr(&self, fh: Option<u64>, want: Want) -> Result<Attr> {
         match fh {
             Some(_) if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) => {
                 self.node()?.node.attr(&self.cx, want)
@@ -82,7 +83,7 @@ impl Turn<'_> {
         if has(Fattr::SIZE) && i64::try_from(args.size).is_err() {
             return Err(Errno::EFBIG);
         }
-        let mut set = SetAttr {
+        let set = SetAttr {
             mode: has(Fattr::MODE).then_some(args.mode & 0o7777),
             uid: owner(Fattr::UID, args.uid),
             gid: owner(Fattr::GID, args.gid),
@@ -91,31 +92,26 @@ impl Turn<'_> {
             mtime: time(Fattr::MTIME, Fattr::MTIME_NOW, args.mtime, args.mtimensec)?,
             // The moment is the source's own, as it is of every change.
             ctime: has(Fattr::CTIME),
-            kill_priv: has(Fattr::KILL_SUIDGID),
+            kill_priv: self.kills_by(args),
         };
-        // A client that was not told to leave set-id bits to us says by a mode which ones go with an
-        // owner. Where it says nothing they stay, as in a copy that overlayfs makes.
         let fh = has(Fattr::FH).then_some(args.fh);
-        let owned = set.uid.is_some() || set.gid.is_some();
-        if owned && set.mode.is_none() && !self.agreed.has(InitFlags::HANDLE_KILLPRIV_V2) {
-            set.mode = self.set_id_mode(fh)?;
+        let attr = match self.restores(args) {
+            true => self.restore(fh, set)?,
+            false => self.change(fh, &set)?,
+        };
+        if set.uid.is_some() || set.gid.is_some() {
+            self.note_settled();
         }
-        let attr = self.change(fh, &set)?;
+        if set.mode.is_some_and(|mode| mode & SET_ID != 0) && attr.kind != Kind::Directory {
+            self.note_restored();
+        }
         self.reply_attr(&attr)
-    }
-
-    /// The permissions, if there are set-id bits among them that a change of the owner takes away.
-    fn set_id_mode(&self, fh: Option<u64>) -> Result<Option<u32>> {
-        const SET_ID: u32 = 0o6000;
-        let attr = self.attr(fh, Want::BASIC)?;
-        let lost = attr.kind != Kind::Directory && attr.mode & SET_ID != 0;
-        Ok(lost.then_some(attr.mode))
     }
 
     /// Changes attributes: of the open file if the client names one, which outlives its name and needs
     /// no permission for a new size. A file open for reading alone cannot be cut, though its node may
     /// be.
-    fn change(&self, fh: Option<u64>, set: &SetAttr) -> Result<Attr> {
+    pub(super) fn change(&self, fh: Option<u64>, set: &SetAttr) -> Result<Attr> {
         if let Some(fh) = fh {
             let open = self.opened(fh)?;
             return match set.size.is_none() || open.flags.contains(OpenFlags::WRITE) {

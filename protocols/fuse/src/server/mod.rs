@@ -8,9 +8,9 @@
 //! What it lacks on purpose: notifications, mappings of memory (DAX), ioctl(2), poll(2), and the order of
 //! replies and cancellation (the driver's, by [`Role`]).
 //!
-//! Lock order: whose locks there are, held while a life ends, and then a shard of a table, which is otherwise held for
-//! a look-up only and never with another lock. The table of those who lock (`lock.rs`) is held across the lock
-//! table's own.
+//! Lock order: whose locks there are, held while a life ends, and then a shard of a table, which is
+//! otherwise held for a look-up only and never with another lock, as is the list of restored nodes.
+//! The table of those who lock (`lock.rs`) is held across the lock table's own.
 
 mod dir;
 mod handles;
@@ -23,6 +23,7 @@ mod meta;
 mod nodes;
 mod open;
 mod options;
+mod privileges;
 mod reply;
 mod shards;
 mod walk;
@@ -39,9 +40,10 @@ use self::handles::{Handles, Open};
 use self::init::Agreed;
 use self::lock::Lockers;
 use self::nodes::{Known, Nodes};
+use self::privileges::Restored;
 use self::shards::{Life, lock};
 use self::ways::Ways;
-use crate::layout::InterruptIn;
+use crate::layout::{InterruptIn, OutHeader};
 use crate::message::{
     self, Extensions, HEADER, Header, Opcode, REPLY_HEADER, Request, SecurityContext, WRITE_HEAD,
 };
@@ -79,6 +81,7 @@ impl Server {
         Session {
             handles: Handles::new(options.max_handles),
             nodes: Nodes::new(options.max_nodes),
+            restored: Restored::default(),
             client: lockers.client,
             lockers: Mutex::new(lockers),
             capabilities: export.fs.capabilities(),
@@ -103,6 +106,7 @@ pub struct Session {
     agreed: AtomicU64,
     handles: Handles,
     nodes: Nodes,
+    restored: Restored,
     /// Where files may go another way than through what the client keeps.
     ways: Option<Arc<Ways>>,
     /// Of this life.
@@ -275,6 +279,22 @@ impl wire::Session for Session {
                 Answer::Done
             }
         })
+    }
+
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        let Ok(header) = Header::decode(message.bytes()) else {
+            return false;
+        };
+        let silent = Opcode::of(header.opcode).is_some_and(Opcode::is_silent);
+        if !silent && out.room() >= REPLY_HEADER {
+            let reply = OutHeader {
+                len: REPLY_HEADER as u32,
+                error: -i32::from(Errno::EIO.raw()),
+                unique: header.unique,
+            };
+            out.bytes(&reply.encode());
+        }
+        true
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {

@@ -31,26 +31,32 @@ impl Turn<'_> {
         }
         let place = self.peer.handles.reserve()?;
         let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
-        let kill = args.open_flags & OPEN_KILL_SUIDGID != 0
-            && flags.contains(OpenFlags::TRUNC | OpenFlags::WRITE);
-        // Cutting it and taking the bits away is one change.
-        let begin = if kill {
-            flags - OpenFlags::TRUNC
-        } else {
-            flags
-        };
-        let (file, flags) = self.writing_behind(begin, |flags| node.open(&self.cx, flags))?;
-        if kill {
-            let cut = SetAttr {
-                size: Some(0),
-                kill_priv: true,
-                ..SetAttr::default()
-            };
-            file.setattr(&self.cx, &cut)?;
-        }
-        let open = self.on_its_way(self.header.nodeid, self.open_of(node, file, flags))?;
+        let kill = kills(flags, args.open_flags);
+        // First, as it changes nothing.
+        let in_place = self.open_in_place(&*node, flags)?;
+        let (file, flags) = self.writing_behind(flags, |flags| match kill {
+            true => self.open_cut(&*node, flags),
+            false => node.open(&self.cx, flags),
+        })?;
+        let open = self.on_its_way(
+            self.header.nodeid,
+            self.open_of(node, file, flags, in_place),
+        )?;
         let opened = self.opened_as(place, open)?;
         self.reply(&[&opened.encode()])
+    }
+
+    /// Opens a file for writing and cuts it to nothing. That and taking its set-id bits away is one
+    /// change.
+    fn open_cut(&self, node: &dyn Node, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        let file = node.open(&self.cx, flags - OpenFlags::TRUNC)?;
+        let cut = SetAttr {
+            size: Some(0),
+            kill_priv: true,
+            ..SetAttr::default()
+        };
+        file.setattr(&self.cx, &cut)?;
+        Ok(file)
     }
 
     /// Where nothing can change, the client goes on by itself after `ENOSYS`.
@@ -68,30 +74,40 @@ impl Turn<'_> {
     pub(super) fn open_directory(&self) -> Result<Open> {
         let node = self.directory()?.node;
         let file = node.open(&self.cx, OpenFlags::READ)?;
-        Ok(self.open_of(node, file, OpenFlags::READ))
+        Ok(self.open_of(node, file, OpenFlags::READ, None))
     }
 
     /// The file that the request is about, opened: the client has let somebody do that.
     pub(super) fn open_unasked(&self) -> Result<Open> {
         let node = self.node()?.node;
         let file = node.open(&self.cx.on_behalf_of(&Caller::ROOT), OpenFlags::READ)?;
-        Ok(self.open_of(node, file, OpenFlags::READ))
+        Ok(self.open_of(node, file, OpenFlags::READ, None))
     }
 
     pub(super) fn create(&mut self, args: &CreateIn, name: &[u8]) -> Result<()> {
         let name = Name::new(name)?;
         let flags = self.create_flags(args)?;
         let mode = self.mode(args.mode, args.umask);
+        let kill = kills(flags, args.open_flags);
         self.make_open(flags, |turn, dir, flags| {
-            if turn.labels.is_empty() {
+            if turn.labels.is_empty() && !kill {
                 return dir.create(&turn.cx, name, flags, mode);
             }
             match dir.create(&turn.cx, name, flags | OpenFlags::EXCL, mode) {
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {
-                    // It got its label when it was made.
+                    // It got its label, and its set-id bits, when it was made.
                     let entry = dir.lookup(&turn.cx, name)?;
-                    let file = entry.node.open(&turn.cx, flags)?;
-                    Ok((entry, file))
+                    match kill {
+                        false => {
+                            let file = entry.node.open(&turn.cx, flags)?;
+                            Ok((entry, file))
+                        }
+                        true => {
+                            let file = turn.open_cut(&*entry.node, flags)?;
+                            let attr = file.attr(&turn.cx, Want::STAT)?;
+                            Ok((Entry { attr, ..entry }, file))
+                        }
+                    }
                 }
                 made => {
                     let (entry, file) = made?;
@@ -131,13 +147,19 @@ impl Turn<'_> {
         let place = self.peer.handles.reserve()?;
         self.peer.nodes.check_room()?;
         self.may_label()?;
+        if flags.contains(OpenFlags::APPEND) {
+            // It is opened twice, and neither may be the other's trace.
+            self.cx.may_wait()?;
+        }
         let ((entry, file), flags) =
             self.writing_behind(flags, |flags| make(self, &*up.node, flags))?;
         if flags.contains(OpenFlags::EXCL) {
             self.peer.nodes.made(self.life, &*entry.node);
         }
+        let in_place = self.open_in_place(&*entry.node, flags)?;
         let looked = self.entry_out(&up, &entry)?;
-        let open = self.on_its_way(looked.nodeid, self.open_of(entry.node, file, flags))?;
+        let open = self.open_of(entry.node, file, flags, in_place);
+        let open = self.on_its_way(looked.nodeid, open)?;
         let opened = self.opened_as(place, open)?;
         self.reply(&[&looked.encode(), &opened.encode()])
     }
@@ -151,8 +173,35 @@ impl Turn<'_> {
         }
     }
 
-    fn open_of(&self, node: Arc<dyn Node>, file: Arc<dyn File>, flags: OpenFlags) -> Open {
+    /// Opens a file for [`Open::writer`] that the client opens with these flags. That a caller may
+    /// write to it, and may go on, is settled by the other open.
+    fn open_in_place(&self, node: &dyn Node, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
+        let behind = self.agreed.has(InitFlags::WRITEBACK_CACHE);
+        if behind
+            || node.kind() != Kind::File
+            || !flags.contains(OpenFlags::WRITE | OpenFlags::APPEND)
+        {
+            return Ok(None);
+        }
+        let flags = OpenFlags::WRITE | (flags & (OpenFlags::SYNC | OpenFlags::DSYNC));
+        for cx in [self.cx.on_behalf_of(&Caller::ROOT), self.cx] {
+            match node.open(&cx, flags) {
+                Err(errno) if !errno.is_signal() => {}
+                opened => return opened.map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    fn open_of(
+        &self,
+        node: Arc<dyn Node>,
+        file: Arc<dyn File>,
+        flags: OpenFlags,
+        in_place: Option<Arc<dyn File>>,
+    ) -> Open {
         Open {
+            in_place,
             locked: Locked {
                 node,
                 lockers: self.peer.lockers(),
@@ -221,13 +270,22 @@ impl Turn<'_> {
     }
 
     /// Opens as a client needs it that writes behind: it reads pages that it writes a part of, and
-    /// finds the end itself. A file that may not be read is opened as asked for. Says how it was.
+    /// finds the end itself. A file that may not be read is opened as asked for, one whose time of
+    /// last read may not be left alone without that. Says how it was.
     fn writing_behind<T>(
         &self,
         flags: OpenFlags,
         open: impl Fn(OpenFlags) -> Result<T>,
     ) -> Result<(T, OpenFlags)> {
-        let open = |flags| Ok((open(flags)?, flags));
+        // The client's super-user may, but a server without privileges may not.
+        let all = self.cx.caller.uid == 0;
+        let open = |flags: OpenFlags| match open(flags) {
+            Err(Errno::EPERM) if all && flags.contains(OpenFlags::NOATIME) => {
+                let flags = flags - OpenFlags::NOATIME;
+                Ok((open(flags)?, flags))
+            }
+            opened => Ok((opened?, flags)),
+        };
         if !self.agreed.has(InitFlags::WRITEBACK_CACHE) || !flags.contains(OpenFlags::WRITE) {
             return open(flags);
         }
@@ -296,4 +354,10 @@ impl Turn<'_> {
         drop(open);
         self.reply(&[])
     }
+}
+
+/// Whether OPEN or CREATE cuts a file on behalf of a caller who has no right to leave its set-id
+/// bits.
+fn kills(flags: OpenFlags, open_flags: u32) -> bool {
+    open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OpenFlags::TRUNC | OpenFlags::WRITE)
 }

@@ -56,12 +56,15 @@ pub struct Options {
     pub posix_locks: bool,
     /// The same of flock(2) locks.
     pub flock: bool,
-    /// Set-id bits are taken away here when a file is written, not by the client's extra requests.
+    /// The server takes set-id bits and file capabilities away when a file is written or changes
+    /// its owner (`FUSE_HANDLE_KILLPRIV_V2`). Otherwise the client does, and asks for capabilities
+    /// before each write. Without [`Options::xattr`] there are none to ask for, and it is granted
+    /// only to clients that write past their cache, which take nothing away themselves.
     pub killpriv_v2: bool,
     /// Files that the client keeps no contents of can be mapped as shared all the same.
     pub allow_mmap: bool,
-    /// A program's `O_NOATIME` goes through to the source, which refuses it of files that are not the
-    /// caller's; otherwise it is forgotten.
+    /// A program's `O_NOATIME` goes through to the source, which refuses it of files that are not
+    /// the caller's; of the super-user's it is forgotten then, and otherwise always.
     pub noatime: bool,
     /// The most bytes of a write.
     pub max_write: u32,
@@ -89,7 +92,7 @@ impl Default for Options {
             announce_submounts: true,
             posix_locks: true,
             flock: true,
-            killpriv_v2: false,
+            killpriv_v2: true,
             allow_mmap: true,
             noatime: true,
             // The most that Linux sends unless told otherwise (`fs.fuse.max_pages_limit`).
@@ -133,6 +136,11 @@ impl Options {
                 Cache::Metadata | Cache::Always => DAY,
                 Cache::Auto => 1,
             }))
+    }
+
+    /// Whether the client writes files past its cache.
+    pub(super) fn past_cache(&self) -> bool {
+        self.open_flags(false).contains(Fopen::DIRECT_IO)
     }
 
     /// What the client may do with what it opens.

@@ -3,6 +3,7 @@
 use vfs::{Caller, Errno, Node, Result, SetAttr, Want, XattrFlags};
 
 use super::Turn;
+use super::privileges::CAPABILITY;
 use crate::layout::GetxattrOut;
 use crate::message::SetxattrIn;
 use crate::numbers::{InitFlags, SETXATTR_ACL_KILL_SGID};
@@ -16,13 +17,17 @@ const MOST: usize = 64 << 10;
 /// Where ACLs are.
 const ACL: &[u8] = b"system.posix_acl_";
 
-/// File capabilities (capabilities(7)).
-const CAPABILITY: &[u8] = b"security.capability";
-
 impl Turn<'_> {
     pub(super) fn getxattr(&mut self, name: &[u8], size: u32) -> Result<()> {
         self.check_name(name)?;
-        let value = self.node()?.node.xattr(&self.cx, name)?;
+        if name == CAPABILITY {
+            self.note_settled();
+        }
+        let value = match self.node()?.node.xattr(&self.cx, name) {
+            // The client would ask for no attribute of any file any more.
+            Err(Errno::ENOSYS) => return Err(Errno::EOPNOTSUPP),
+            value => value?,
+        };
         self.reply_sized(&value, size)
     }
 
@@ -70,6 +75,9 @@ impl Turn<'_> {
         if kill {
             self.kill_set_gid(&*node)?;
         }
+        if name == CAPABILITY {
+            self.note_restored();
+        }
         self.reply(&[])
     }
 
@@ -90,6 +98,9 @@ impl Turn<'_> {
     /// program that asks to it has made sure itself.
     pub(super) fn removexattr(&mut self, name: &[u8]) -> Result<()> {
         self.check_name(name)?;
+        if name == CAPABILITY {
+            self.note_settled();
+        }
         let node = self.node()?.node;
         match node.remove_xattr(&self.cx, name) {
             Err(Errno::EPERM | Errno::EACCES) if name == CAPABILITY => {

@@ -2,7 +2,7 @@
 
 use fuse::Request as R;
 use fuse::layout::*;
-use fuse::message::{SetxattrIn, Text};
+use fuse::message::{Rest, SetxattrIn, Text};
 use fuse::numbers::{Fattr, ROOT_ID};
 use fuse::server::Options;
 use vfs::Errno;
@@ -51,7 +51,7 @@ fn handles_do_what_they_were_opened_for() {
     assert_eq!(net.write(reading, 0, b"x"), Err(Errno::EBADF));
     assert_eq!(net.read(writing, 0, 1), Err(Errno::EBADF));
     assert_eq!(net.write(writing, 0, b"xy"), Ok(2));
-    assert_eq!(net.write(appending, 0, b"z"), Ok(1));
+    assert_eq!(net.append(appending, 0, b"z"), Ok(1));
     assert_eq!(net.read(reading, 0, 9), Ok(b"xyz".to_vec()));
     net.open(file.nodeid, 0o1001);
     assert_eq!(net.getattr(file.nodeid).size, 0);
@@ -61,6 +61,38 @@ fn handles_do_what_they_were_opened_for() {
     assert_eq!(net.err(file.nodeid, &R::Opendir { args }), Errno::ENOTDIR);
     let directory = net.opendir(ROOT_ID).fh;
     assert_eq!(net.read(directory, 0, 1), Err(Errno::EISDIR));
+}
+
+/// Linux writes pages of a mapping through any file of the node that is open for writing
+/// (`fuse_write_file_get()`), and goes on writing through one that fcntl(2) has taken `O_APPEND`
+/// from.
+#[test]
+fn a_file_open_to_append_is_also_written_in_place() {
+    let net = Net::new();
+    let (file, _) = net.create(ROOT_ID, "old");
+    let answer = net.ok(ROOT_ID, &create("new", 0o2102));
+    let (new, created) = answer.split_at(EntryOut::SIZE);
+    let created = OpenOut::decode(created).expect("an answer").fh;
+    let opened = net.open(file.nodeid, 0o2001).fh;
+    let nodes = [
+        (file.nodeid, opened),
+        (crate::net::entry(new).nodeid, created),
+    ];
+    for (nodeid, fh) in nodes {
+        for text in [b"abc", b"def"] {
+            assert_eq!(net.append(fh, 0, text), Ok(3));
+        }
+        assert_eq!(net.write_with(fh, 1, b"B", 1), Ok(1), "a page");
+        assert_eq!(net.write(fh, 4, b"E"), Ok(1), "without O_APPEND");
+        let page = WriteIn {
+            write_flags: 1,
+            flags: 0o2000,
+            ..WriteIn::default()
+        };
+        assert_eq!(net.write_as(fh, 2, b"C", page), Ok(1), "a page");
+        let reading = net.open(nodeid, 0).fh;
+        assert_eq!(net.read(reading, 0, 99), Ok(b"aBCdEf".to_vec()));
+    }
 }
 
 #[test]
@@ -191,27 +223,187 @@ fn set_id_bits_go_when_a_file_is_written() {
     assert_eq!((attr.mode, attr.size), (0o100755, 0));
 }
 
-/// overlayfs gives what it copies its mode, and then its owner.
+/// Linux sends a SETATTR without changes before a write of which it knows that it takes set-id bits
+/// away, and nothing at all where its cached mode has none.
 #[test]
-fn set_id_bits_stay_when_an_owner_comes_without_a_mode() {
-    for (killpriv_v2, expected) in [(false, 0o106755), (true, 0o100755)] {
+fn set_id_bits_go_by_requests_that_do_not_say_so() {
+    let mut net = Net::new();
+    let (file, open) = net.create(ROOT_ID, "a");
+    let (_, source) = net.create(ROOT_ID, "b");
+    net.write(source.fh, 0, b"abc").expect("room");
+    let nothing = R::Setattr {
+        args: SetattrIn::default(),
+    };
+    let allocate = R::Fallocate {
+        args: FallocateIn {
+            fh: open.fh,
+            offset: 0,
+            length: 10,
+            mode: 0,
+        },
+    };
+    let copy = R::CopyFileRange {
+        args: CopyIn {
+            fh_in: source.fh,
+            off_in: 0,
+            nodeid_out: file.nodeid,
+            fh_out: open.fh,
+            off_out: 0,
+            len: 3,
+            flags: 0,
+        },
+    };
+    let size = |valid: Fattr| R::Setattr {
+        args: SetattrIn {
+            valid: (Fattr::SIZE | valid).bits(),
+            fh: open.fh,
+            ..SetattrIn::default()
+        },
+    };
+    let (by_file, by_path) = (size(Fattr::FH), size(Fattr::LOCKOWNER));
+    let cases = [
+        (&nothing, 0, 0o100755),
+        (&by_file, 0, 0o106755),
+        // An overlayfs sends it as its mounter, whoever the caller is.
+        (&by_path, 0, 0o100755),
+        (&allocate, 0, 0o106755),
+        (&allocate, 1000, 0o100755),
+        (&copy, 0, 0o106755),
+        (&copy, 1000, 0o100755),
+    ];
+    for (request, uid, expected) in cases {
+        net.uid = 0;
+        change(&net, file.nodeid, Fattr::MODE);
+        // Linux asks before each of these, other than overlayfs of what it copies.
+        assert_eq!(capability(&net, file.nodeid), Err(Errno::ENODATA));
+        net.uid = uid;
+        net.ok(file.nodeid, request);
+        let mode = net.getattr(file.nodeid).mode;
+        assert_eq!(mode, expected, "{request:?} by {uid}");
+    }
+    // A client that was not granted it means nothing by it.
+    let net = Net::on(&server(Options {
+        killpriv_v2: false,
+        ..Options::default()
+    }));
+    let (file, _) = net.create(ROOT_ID, "a");
+    change(&net, file.nodeid, Fattr::MODE);
+    net.ok(file.nodeid, &nothing);
+    assert_eq!(net.getattr(file.nodeid).mode, 0o106755);
+}
+
+/// CREATE of a name that the client does not know to be there.
+#[test]
+fn set_id_bits_go_when_creating_cuts_a_file() {
+    let net = Net::new();
+    let create = |name: &'static str| {
+        let args = CreateIn {
+            flags: 0o1102,
+            mode: 0o106755,
+            umask: 0,
+            open_flags: 1,
+        };
+        let name = Text(name.as_bytes());
+        crate::net::entry(&net.ok(ROOT_ID, &R::Create { args, name })).attr
+    };
+    let (file, open) = net.create(ROOT_ID, "old");
+    net.write(open.fh, 0, b"abc").expect("room");
+    change(&net, file.nodeid, Fattr::MODE);
+    let attr = create("old");
+    assert_eq!((attr.mode, attr.size), (0o100755, 0));
+    assert_eq!(net.getattr(file.nodeid).mode, 0o100755);
+    assert_eq!(create("new").mode, 0o106755);
+}
+
+const CAPABILITY: Text<'_> = Text(b"security.capability");
+
+fn change(net: &Net, nodeid: u64, valid: Fattr) {
+    let args = SetattrIn {
+        valid: valid.bits(),
+        mode: 0o6755,
+        uid: 11,
+        gid: 12,
+        ..SetattrIn::default()
+    };
+    net.ok(nodeid, &R::Setattr { args });
+}
+
+fn give_capability(net: &Net, nodeid: u64) {
+    let args = SetxattrIn {
+        size: 3,
+        ..SetxattrIn::default()
+    };
+    let (name, value) = (CAPABILITY, Rest(b"cap"));
+    net.ok(nodeid, &R::Setxattr { args, name, value });
+}
+
+fn capability(net: &Net, nodeid: u64) -> Result<Vec<u8>, Errno> {
+    let args = GetxattrIn { size: 100 };
+    let name = CAPABILITY;
+    net.rpc(nodeid, &R::Getxattr { args, name })
+}
+
+/// overlayfs gives what it copies up its capabilities, then its mode, and then its owner.
+#[test]
+fn what_overlayfs_copies_up_keeps_its_privileges() {
+    let owner = Fattr::UID | Fattr::GID;
+    for (killpriv_v2, chown) in [(false, owner), (true, owner | Fattr::KILL_SUIDGID)] {
         let net = Net::on(&server(Options {
             killpriv_v2,
             ..Options::default()
         }));
-        let (file, _) = net.create(ROOT_ID, "a");
-        for valid in [Fattr::MODE, Fattr::UID | Fattr::GID] {
-            let args = SetattrIn {
-                valid: valid.bits(),
-                mode: 0o6755,
-                uid: 11,
-                gid: 12,
-                ..SetattrIn::default()
-            };
-            net.ok(file.nodeid, &R::Setattr { args });
+        for capable in [false, true] {
+            let name = if capable { "capable" } else { "plain" };
+            let (file, _) = net.create(ROOT_ID, name);
+            if capable {
+                give_capability(&net, file.nodeid);
+            }
+            for valid in [Fattr::SIZE | Fattr::LOCKOWNER, Fattr::MODE, chown] {
+                change(&net, file.nodeid, valid);
+            }
+            let attr = net.getattr(file.nodeid);
+            assert_eq!((attr.mode, attr.uid, attr.gid), (0o106755, 11, 12));
+            assert_eq!(capability(&net, file.nodeid).is_ok(), capable);
         }
-        let attr = net.getattr(file.nodeid);
-        assert_eq!((attr.mode, attr.uid, attr.gid), (expected, 11, 12));
+    }
+}
+
+/// chown(2) asks for capabilities before, and no other request does what overlayfs's does.
+#[test]
+fn privileges_go_with_an_owner() {
+    let killing = Fattr::UID | Fattr::GID | Fattr::KILL_SUIDGID;
+    let lost = |valid: Fattr, asks: bool| {
+        let net = Net::new();
+        let (file, _) = net.create(ROOT_ID, "a");
+        give_capability(&net, file.nodeid);
+        change(&net, file.nodeid, Fattr::MODE);
+        if asks {
+            capability(&net, file.nodeid).expect("one");
+        }
+        change(&net, file.nodeid, valid);
+        let mode = net.getattr(file.nodeid).mode;
+        (mode, capability(&net, file.nodeid))
+    };
+    let gone = (0o100755, Err(Errno::ENODATA));
+    assert_eq!(lost(killing, true), gone);
+    assert_eq!(lost(killing - Fattr::GID, false), gone);
+    assert_eq!(lost(killing | Fattr::CTIME, false), gone);
+    assert_eq!(lost(killing, false), (0o106755, Ok(b"cap".to_vec())));
+}
+
+/// A copy has its owner once.
+#[test]
+fn privileges_go_with_a_second_owner() {
+    let net = Net::new();
+    let (file, _) = net.create(ROOT_ID, "a");
+    let chown = Fattr::UID | Fattr::GID | Fattr::KILL_SUIDGID;
+    for (valid, mode) in [
+        (Fattr::MODE, 0o106755),
+        (chown, 0o106755),
+        (chown, 0o100755),
+    ] {
+        change(&net, file.nodeid, valid);
+        assert_eq!(net.getattr(file.nodeid).mode, mode, "{valid:?}");
     }
 }
 

@@ -58,14 +58,32 @@ fn options_grant_and_deny() {
         InitFlags::DIRECT_IO_ALLOW_MMAP,
         InitFlags::CACHE_SYMLINKS,
         InitFlags::EXPORT_SUPPORT,
+        InitFlags::HANDLE_KILLPRIV_V2,
     ] {
         assert!(plain.contains(flag), "{flag:?}");
     }
-    let asked_for = InitFlags::WRITEBACK_CACHE | InitFlags::HANDLE_KILLPRIV_V2;
+    let asked_for = InitFlags::WRITEBACK_CACHE;
     assert!(!plain.intersects(asked_for | InitFlags::POSIX_ACL));
+    // The client asks for no capabilities where it has no extended attributes; but it takes no
+    // set-id bits away where it writes past its cache.
+    for (cache, xattr, killpriv_v2, expected) in [
+        (Cache::Auto, true, false, false),
+        (Cache::Auto, false, true, false),
+        (Cache::Never, false, true, true),
+        (Cache::Metadata, false, true, true),
+        (Cache::Never, false, false, false),
+    ] {
+        let granted = granted(Options {
+            cache,
+            xattr,
+            killpriv_v2,
+            ..Options::default()
+        });
+        let v2 = granted.contains(InitFlags::HANDLE_KILLPRIV_V2);
+        assert_eq!(v2, expected, "{cache:?}, {xattr}, {killpriv_v2}");
+    }
     let others = granted(Options {
         writeback: true,
-        killpriv_v2: true,
         readdirplus: false,
         announce_submounts: false,
         allow_mmap: false,

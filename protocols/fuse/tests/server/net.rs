@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fuse::dirent::Dirent;
 use fuse::layout::*;
 use fuse::message::{HEADER, InitIn, REPLY_HEADER, Text, WRITE_HEAD};
-use fuse::numbers::{InitFlags, ROOT_ID};
+use fuse::numbers::{Flags, InitFlags, ROOT_ID};
 use fuse::server::{Options, Server, Session};
 use fuse::{Form, Header, Request};
 use memory::Memory;
@@ -206,11 +206,27 @@ impl Net {
 
     pub(crate) fn write_with(&self, fh: u64, offset: u64, data: &[u8], flags: u32) -> Result<u32> {
         let args = WriteIn {
+            write_flags: flags,
+            ..WriteIn::default()
+        };
+        self.write_as(fh, offset, data, args)
+    }
+
+    /// A write(2) of a descriptor that is open to append.
+    pub(crate) fn append(&self, fh: u64, offset: u64, data: &[u8]) -> Result<u32> {
+        let args = WriteIn {
+            flags: Flags::APPEND.bits(),
+            ..WriteIn::default()
+        };
+        self.write_as(fh, offset, data, args)
+    }
+
+    pub(crate) fn write_as(&self, fh: u64, offset: u64, data: &[u8], args: WriteIn) -> Result<u32> {
+        let args = WriteIn {
             fh,
             offset,
             size: data.len() as u32,
-            write_flags: flags,
-            ..WriteIn::default()
+            ..args
         };
         let message = self.encode(ROOT_ID, &Request::Write { args }, data);
         let answer = self.exchange(&message)?;

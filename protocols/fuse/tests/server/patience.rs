@@ -336,6 +336,21 @@ fn a_client_that_writes_behind_opens_what_it_may_not_read_as_it_asked() {
     assert_eq!(net.read(fh, 0, 1), Err(Errno::EBADF));
 }
 
+/// A source without privileges refuses `O_NOATIME` to the guest's super-user.
+#[test]
+fn a_time_of_last_read_that_cannot_be_left_alone_is_not() {
+    let (script, net, ..) = scripted();
+    let before = script.calls().len();
+    script.next(Op::Open, Scripted::Fail(Errno::EPERM));
+    net.open(FILE, 0o1000000);
+    script.next(Op::Open, Scripted::Fail(Errno::EPERM));
+    assert_eq!(net.err(FILE, &open_with(0)), Errno::EPERM);
+    let calls = script.calls().split_off(before);
+    let opens = calls.iter().filter(|call| call.op == Op::Open);
+    let noatime: Vec<bool> = opens.map(|call| call.what.contains("NOATIME")).collect();
+    assert_eq!(noatime, [true, false, false]);
+}
+
 #[test]
 fn a_file_is_no_root() {
     let script = Script::new();

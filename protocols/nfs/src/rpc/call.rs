@@ -43,6 +43,8 @@ pub(crate) enum Refusal {
     ProcedureUnavailable,
     /// Its arguments cannot be read.
     GarbageArguments,
+    /// The server failed for a reason of its own (`SYSTEM_ERR`, RFC 5531 section 9).
+    SystemError,
 }
 
 impl From<Malformed> for Refusal {
@@ -155,5 +157,6 @@ pub(crate) fn refuse<P: Put>(
         }
         Refusal::ProcedureUnavailable => accepted(3, to),
         Refusal::GarbageArguments => accepted(4, to),
+        Refusal::SystemError => accepted(5, to),
     }
 }

@@ -72,7 +72,11 @@ impl wire::Session for Connection {
             .and_then(|head| {
                 let good = match self.marked {
                     true => self.server.options.transports,
-                    false => Transports::PLAIN,
+                    // A datagram is never secured.
+                    false => Transports {
+                        none: self.server.options.transports.none,
+                        ..Transports::PLAIN
+                    },
                 };
                 if security::look_at(&head, self.secured.get(), good)? {
                     rpc::start_tls(xid, out);
@@ -94,7 +98,7 @@ impl wire::Session for Connection {
                 {
                     return self.serve_gss(gss, &asked, out);
                 }
-                let caller = self.caller(&head)?;
+                let caller = self.caller(call, &head)?;
                 rpc::begin_reply(xid, self.marked, out);
                 self.carry_out(&asked, caller, None, out)?;
                 Ok(Answer::Done)
@@ -117,11 +121,29 @@ impl wire::Session for Connection {
                 return Ok(Answer::Done);
             }
         };
-        if self.marked {
-            let mark = (out.len() - MARK) as u32 | LAST;
-            out.patch(0, &mark.to_be_bytes());
-        }
+        self.mark(out);
         Ok(answer)
+    }
+
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        let record = match self.marked {
+            true => Record::new(message.bytes()),
+            false => Ok(Record::unmarked(message.bytes())),
+        };
+        let Ok(xid) = record.and_then(|record| XdrReader::new(record.bytes()).u32()) else {
+            return false;
+        };
+        let mut to = Buffered::new(out);
+        rpc::refuse(
+            xid,
+            self.marked,
+            Refusal::SystemError,
+            OpaqueAuth::NONE,
+            &mut to,
+        );
+        drop(to);
+        self.mark(out);
+        true
     }
 
     fn secured(&self, peer: Certified) {
@@ -176,6 +198,14 @@ pub(super) struct Asked<'a> {
 }
 
 impl Connection {
+    /// Says in the record mark of the reply in `out`, if there is to be one, how long it is.
+    fn mark(&self, out: &mut dyn Outgoing) {
+        if self.marked {
+            let mark = (out.len() - MARK) as u32 | LAST;
+            out.patch(0, &mark.to_be_bytes());
+        }
+    }
+
     pub(super) fn of(server: &Arc<Server>, marked: bool) -> Connection {
         Connection {
             server: server.clone(),
@@ -243,14 +273,16 @@ impl Connection {
         }
     }
 
-    pub(super) fn caller(&self, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
+    /// The caller of `head`: what its certificate proves, or else what it claims, as far as the
+    /// peer may act as that.
+    fn caller(&self, call: &Call, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
         let credential = Credential::of(&head.credential)
             .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;
         if let Some(certified) = self.secured.get().and_then(|by| by.caller.as_ref()) {
             return Ok(certified.clone());
         }
         Ok(match credential {
-            Credential::Sys(sys) => sys.caller,
+            Credential::Sys(sys) => call.acts_as(sys.caller),
             Credential::None => self.anonymous(),
         })
     }

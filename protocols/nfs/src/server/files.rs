@@ -156,7 +156,19 @@ impl Server {
 }
 
 fn open(cx: &Cx<'_>, node: &Arc<dyn Node>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-    match node.open(cx, flags | OpenFlags::OWNER) {
+    let opened = node.open(cx, flags | OpenFlags::OWNER);
+    or_executed(cx, node, flags, opened)
+}
+
+/// `opened`; if the caller may not read the file, which was to be opened as `flags` say, the file opened to be executed: that
+/// is how a client executes a program (RFC 1813 section 4.4, as in Linux's server).
+pub(super) fn or_executed(
+    cx: &Cx<'_>,
+    node: &Arc<dyn Node>,
+    flags: OpenFlags,
+    opened: Result<Arc<dyn File>>,
+) -> Result<Arc<dyn File>> {
+    match opened {
         Err(Errno::EACCES) if node.kind() == Kind::File && flags == OpenFlags::READ => {
             node.open(cx, OpenFlags::EXEC)
         }

@@ -1,5 +1,8 @@
 //! File handles: a byte that says whose they are, and the source's own.
 //!
+//! The root of a single export that has a name is at `/`, and at `/NAME` as well. Clients of v4 walk there from `/`, and Linux
+//! takes a directory with the same handle below itself for a loop (`ELOOP`): so the root has another handle at its name.
+//!
 //! Sources make handles that cannot be forged and outlive the process where they can; nothing is added here.
 //! A node whose handle was seen lately is kept at hand, for resolving one takes system calls.
 
@@ -13,22 +16,47 @@ use super::files::AGE;
 /// The first byte of every handle of ours.
 const FORM: u8 = 1;
 
+/// The first byte of the handle of the root at the export's name.
+const NAMED: u8 = 2;
+
 /// A file handle as it travels: opaque to clients, at most 64 bytes for v3's sake.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct FileHandle(Handle);
+pub(crate) struct FileHandle {
+    form: u8,
+    handle: Handle,
+}
 
 impl FileHandle {
     /// The handle in a client's bytes; `None` if it never was one of ours.
     pub(crate) fn read(bytes: &[u8]) -> Option<FileHandle> {
-        let (&FORM, handle) = bytes.split_first()? else {
+        let (&form, handle) = bytes.split_first()?;
+        if ![FORM, NAMED].contains(&form) {
             return None;
-        };
-        Handle::new(handle).ok().map(FileHandle)
+        }
+        let handle = Handle::new(handle).ok()?;
+        Some(FileHandle { form, handle })
+    }
+
+    fn of(handle: Handle) -> FileHandle {
+        FileHandle { form: FORM, handle }
+    }
+
+    /// The handle of the same directory at the export's name.
+    pub(crate) fn at_name(self) -> FileHandle {
+        FileHandle {
+            form: NAMED,
+            ..self
+        }
+    }
+
+    /// Whether it is one of [`FileHandle::at_name`].
+    pub(crate) fn is_at_name(&self) -> bool {
+        self.form == NAMED
     }
 
     /// Its bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        [&[FORM], self.0.bytes()].concat()
+        [&[self.form], self.handle.bytes()].concat()
     }
 }
 
@@ -38,7 +66,7 @@ impl Server {
         if let Some(node) = self.nodes.get(handle) {
             return Ok(node);
         }
-        let node = self.export.fs.resolve(cx, &handle.0)?;
+        let node = self.export.fs.resolve(cx, &handle.handle)?;
         self.nodes.put(*handle, node.clone());
         Ok(node)
     }
@@ -47,7 +75,7 @@ impl Server {
     pub(crate) fn handle(&self, cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<FileHandle> {
         let handle = node
             .handle(cx)
-            .map(FileHandle)
+            .map(FileHandle::of)
             .map_err(|errno| match errno {
                 Errno::EOPNOTSUPP => Errno::EIO,
                 errno => errno,
@@ -80,7 +108,7 @@ impl Server {
         if attr.nlink <= 1
             && let Ok(handle) = node.handle(cx)
         {
-            self.nodes.remove(&FileHandle(handle));
+            self.nodes.remove(&FileHandle::of(handle));
         }
     }
 

@@ -16,7 +16,9 @@ mod gss;
 mod handle;
 mod mount;
 mod nlm;
+mod peer;
 mod portmap;
+mod quota;
 mod replay;
 mod security;
 mod turn;
@@ -178,6 +180,15 @@ pub struct Server {
     voices: Mutex<HashMap<u64, Arc<dyn Voice>>>,
 }
 
+/// The memory that clients make a server hold between their requests, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldBytes {
+    /// Replies that are kept for retransmissions: of v3 and v4.0, and in the slots of sessions.
+    pub replies: usize,
+    /// v4's sessions, owners, opens, locks and delegations, by estimate.
+    pub state: usize,
+}
+
 /// What states of v4 know nodes by.
 type Tree = Arc<dyn Node>;
 
@@ -238,10 +249,20 @@ impl Server {
         self.tend_monitored();
         self.tend_places();
         self.tend_callbacks();
+        self.replays.expire((self.options.clock)());
         if let Some(gss) = &self.gss {
             gss.tend();
         }
         self.state.reap();
+    }
+
+    /// The memory that clients make the server hold between their requests.
+    pub fn held_bytes(&self) -> HeldBytes {
+        let (slots, state) = self.state.bytes();
+        HeldBytes {
+            replies: self.replays.bytes() + slots,
+            state,
+        }
     }
 
     /// Lists something else from now on, for what is exported has changed: nothing that was kept of it is at hand any more.

@@ -2,12 +2,12 @@
 //!
 //! Who mounted what is not kept: clients come and go without a word, and nothing depends on it. DUMP lists nobody.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
-use vfs::{Caller, Cx, Errno, Kind, Name};
+use vfs::{Caller, Cx, Errno, Kind, LogLimit, Name, Node};
 
 use super::gss::Flavor;
-use super::{Stop, Turn};
+use super::{Stop, Turn, peer};
 use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};
 use crate::rpc::{Refusal, flavor};
 use crate::v3::{Handle, List};
@@ -38,6 +38,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
 
 impl<'a> Turn<'a> {
     fn mount(&self, path: Path<'_>) -> Result<Mounted, Stop> {
+        static REFUSED: LogLimit<peer::Key> = LogLimit::new();
         match self.mounted(path.bytes) {
             Ok(root) => Ok(Mounted::Done(MountOk {
                 root,
@@ -46,7 +47,10 @@ impl<'a> Turn<'a> {
             Err(errno) => match Stop::later(errno) {
                 Some(stop) => Err(stop),
                 None => {
-                    tracing::info!(path = %path.bytes.escape_ascii(), "not mounted: {errno}");
+                    if let Some(suppressed) = REFUSED.permit(peer::key(self.call)) {
+                        let path = path.bytes.escape_ascii();
+                        tracing::info!(%path, suppressed, "not mounted: {errno}");
+                    }
                     Ok(Mounted::Failed(status(errno)))
                 }
             },
@@ -63,7 +67,10 @@ impl<'a> Turn<'a> {
     }
 
     /// The directory at `path`, whoever of those who are let in asks: to know it lets nobody do what its mode does not, and
-    /// the way to it may be closed to him. The export's name may stand before it. Links are not followed.
+    /// the way to it may be closed to him. The export's name may stand before it.
+    ///
+    /// Symbolic links are followed as mountd(8) does, within the export: `EACCES` for what leads out of it by `..` or by an
+    /// absolute target, which is a path of the host that is not known here; `ELOOP` after 40 links, as in path_resolution(7).
     fn mounted(&self, path: &[u8]) -> vfs::Result<Handle> {
         if path.len() > MAX_PATH {
             return Err(Errno::ENAMETOOLONG);
@@ -75,24 +82,48 @@ impl<'a> Turn<'a> {
             ..self.cx()
         };
         let export = &self.server.export;
-        let mut names = path
-            .split(|&byte| byte == b'/')
-            .filter(|name| !name.is_empty() && *name != b".")
-            .peekable();
-        names.next_if(|&name| name == export.name.as_bytes());
-        let mut node = export.fs.root(&cx)?;
-        for name in names {
-            if name == b".." {
-                return Err(Errno::EACCES);
+        // The names that are left, the next one last.
+        let mut names = reversed(path);
+        names.pop_if(|name| **name == *export.name.as_bytes());
+        let root = export.fs.root(&cx)?;
+        // The directories between the root and the current one.
+        let mut way: Vec<Arc<dyn Node>> = Vec::new();
+        let mut links = 0;
+        while let Some(name) = names.pop() {
+            if *name == *b".." {
+                way.pop().ok_or(Errno::EACCES)?;
+                continue;
             }
-            node = node.lookup(&cx, Name::new(name)?)?.node;
-            if node.kind() != Kind::Directory {
-                return Err(Errno::ENOTDIR);
+            let directory = way.last().unwrap_or(&root);
+            let node = directory.lookup(&cx, Name::new(&name)?)?.node;
+            match node.kind() {
+                Kind::Directory => way.push(node),
+                Kind::Symlink if links == MOST_LINKS => return Err(Errno::ELOOP),
+                Kind::Symlink => {
+                    links += 1;
+                    let target = node.readlink(&cx)?;
+                    if target.starts_with(b"/") {
+                        return Err(Errno::EACCES);
+                    }
+                    names.extend(reversed(&target));
+                }
+                _ => return Err(Errno::ENOTDIR),
             }
         }
-        let handle = self.server.handle(&cx, &node)?;
+        let handle = self.server.handle(&cx, way.last().unwrap_or(&root))?;
         Handle::new(&handle.bytes()).ok_or(Errno::EIO)
     }
+}
+
+/// As many links as Linux follows in a path.
+const MOST_LINKS: u32 = 40;
+
+/// The names of a path, the last one first.
+fn reversed(path: &[u8]) -> Vec<Box<[u8]>> {
+    let names = path
+        .split(|&byte| byte == b'/')
+        .filter(|name| !name.is_empty() && *name != b".");
+    names.rev().map(Box::from).collect()
 }
 
 fn status(errno: Errno) -> Status {
@@ -100,7 +131,7 @@ fn status(errno: Errno) -> Status {
         Errno::EPERM => Status::Perm,
         Errno::ENOENT => Status::Noent,
         Errno::EACCES => Status::Acces,
-        Errno::ENOTDIR | Errno::ELOOP => Status::Notdir,
+        Errno::ENOTDIR => Status::Notdir,
         Errno::EINVAL => Status::Inval,
         Errno::ENAMETOOLONG => Status::Nametoolong,
         _ => Status::Io,

@@ -1,11 +1,14 @@
-//! What calls were answered that must not be carried out twice: v3 and v4.0 have no sessions (RFC 1813 section 4.6,
-//! RFC 7530 section 3.1.1).
+//! Duplicate request cache: replies of calls that must not be carried out twice, for v3 and v4.0 have no sessions (RFC
+//! 1813 section 4.6, RFC 7530 section 3.1.1).
 //!
 //! A client whose connection broke sends the same call again, byte for byte, by another. So a call is known by the address
 //! that it came from and all its bytes: its id, who calls, and what for. What RPCSEC_GSS makes of those differs each time:
 //! there it is what was opened.
+//!
+//! The cache is bounded in bytes, in total and for each peer, and drops replies after [`Replays::KEPT_FOR`]. A reply that
+//! is longer than [`Replays::LONGEST`] is not kept, as in Linux's server.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,9 +16,10 @@ use std::time::Duration;
 use vfs::Patience;
 use wire::Answer;
 
-use super::{Stop, Turn};
+use super::peer::{self, Key as PeerKey};
+use super::{Server, Stop, Turn};
 
-/// Answers to calls.
+/// Replies of calls.
 #[derive(Default)]
 pub(super) struct Replays {
     hasher: RandomState,
@@ -27,41 +31,132 @@ type Key = (u32, u64);
 
 #[derive(Default)]
 struct Calls {
-    /// No answer yet: it is being carried out.
-    answers: HashMap<Key, Option<Arc<[u8]>>>,
-    /// Those that have one, the oldest first.
-    order: VecDeque<Key>,
+    /// `None` while the call is being carried out.
+    replies: HashMap<Key, Option<Arc<[u8]>>>,
+    /// The replies, the oldest first.
+    order: BTreeMap<u64, Kept>,
+    next: u64,
+    peers: HashMap<PeerKey, Share>,
+    bytes: usize,
+}
+
+/// A reply that is kept.
+struct Kept {
+    key: Key,
+    peer: PeerKey,
+    bytes: usize,
+    since: Duration,
+}
+
+/// The replies to one peer.
+#[derive(Default)]
+struct Share {
+    /// Their numbers in [`Calls::order`], the oldest first.
+    order: VecDeque<u64>,
+    bytes: usize,
 }
 
 impl Replays {
-    /// How many answers are remembered: all calls that many connections have in flight. Each has some 300 bytes.
-    const MOST: usize = 4096;
+    /// The longest reply that is kept, in bytes: what CREATE, RENAME and their like answer, with attributes and an ACL.
+    pub(super) const LONGEST: usize = 4 << 10;
+
+    /// The most bytes of all replies: some 16,000 of the usual length.
+    const MOST: usize = 8 << 20;
+
+    /// The most bytes of the replies to one peer: all calls that a client with many connections has in flight.
+    const MOST_OF_A_PEER: usize = 1 << 20;
+
+    /// The bytes that a reply takes besides its own.
+    const OVERHEAD: usize = 160;
+
+    /// How long a reply is kept: Linux's clients retransmit after a minute, and Linux's server keeps replies this long.
+    const KEPT_FOR: Duration = Duration::from_secs(120);
+
+    /// The bytes that the replies take.
+    pub(super) fn bytes(&self) -> usize {
+        self.calls().bytes
+    }
+
+    /// Drops the replies that are older than [`Replays::KEPT_FOR`].
+    pub(super) fn expire(&self, now: Duration) {
+        let mut calls = self.calls();
+        while let Some(oldest) = calls.order.first_entry()
+            && now.saturating_sub(oldest.get().since) >= Replays::KEPT_FOR
+        {
+            let number = *oldest.key();
+            calls.drop_reply(number);
+        }
+    }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
         self.calls.lock().expect("no panic holds it")
     }
 }
 
-/// A call that is being carried out. Dropped without an answer, it never came.
+impl Calls {
+    fn keep(&mut self, key: Key, peer: PeerKey, reply: Arc<[u8]>, since: Duration) {
+        let bytes = reply.len() + Replays::OVERHEAD;
+        let number = self.next;
+        self.next += 1;
+        self.replies.insert(key, Some(reply));
+        let kept = Kept {
+            key,
+            peer,
+            bytes,
+            since,
+        };
+        self.order.insert(number, kept);
+        self.bytes += bytes;
+        let share = self.peers.entry(peer).or_default();
+        share.order.push_back(number);
+        share.bytes += bytes;
+        while let Some(share) = self.peers.get(&peer)
+            && share.bytes > Replays::MOST_OF_A_PEER
+            && let Some(&oldest) = share.order.front()
+        {
+            self.drop_reply(oldest);
+        }
+        while self.bytes > Replays::MOST
+            && let Some((&oldest, _)) = self.order.first_key_value()
+        {
+            self.drop_reply(oldest);
+        }
+    }
+
+    /// Drops the reply with this number, which is its peer's oldest.
+    fn drop_reply(&mut self, number: u64) {
+        let Some(gone) = self.order.remove(&number) else {
+            return;
+        };
+        self.replies.remove(&gone.key);
+        self.bytes -= gone.bytes;
+        if let Some(share) = self.peers.get_mut(&gone.peer) {
+            share.bytes -= gone.bytes;
+            share.order.pop_front();
+            if share.order.is_empty() {
+                self.peers.remove(&gone.peer);
+            }
+        }
+    }
+}
+
+/// A call that is being carried out. Dropped without a reply, it never came.
 struct Running<'a> {
-    replays: &'a Replays,
+    server: &'a Server,
     key: Key,
-    answer: Option<Arc<[u8]>>,
+    peer: PeerKey,
+    reply: Option<Arc<[u8]>>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut calls = self.replays.calls();
-        let Some(answer) = self.answer.take() else {
-            calls.answers.remove(&self.key);
-            return;
-        };
-        calls.answers.insert(self.key, Some(answer));
-        calls.order.push_back(self.key);
-        if calls.order.len() > Replays::MOST
-            && let Some(oldest) = calls.order.pop_front()
-        {
-            calls.answers.remove(&oldest);
+        let mut calls = self.server.replays.calls();
+        match self.reply.take() {
+            Some(reply) if reply.len() <= Replays::LONGEST => {
+                let now = (self.server.options.clock)();
+                calls.keep(self.key, self.peer, reply, now);
+            }
+            _ => drop(calls.replies.remove(&self.key)),
         }
     }
 }
@@ -80,9 +175,9 @@ impl Turn<'_> {
         let known_by = (self.call.addr(), self.same);
         let key = (self.xid, replays.hasher.hash_one(known_by));
         let mut calls = replays.calls();
-        match calls.answers.get(&key) {
-            Some(Some(answer)) => {
-                self.out.bytes(answer);
+        match calls.replies.get(&key) {
+            Some(Some(reply)) => {
+                self.out.bytes(reply);
                 return Ok(());
             }
             Some(None) if self.patience < Patience::Full => {
@@ -92,15 +187,69 @@ impl Turn<'_> {
                 self.call.wake_within(AGAIN);
                 return Err(Stop::Later(Answer::Parked));
             }
-            None => calls.answers.insert(key, None),
+            None => calls.replies.insert(key, None),
         };
         drop(calls);
         let mut running = Running {
-            replays,
+            server: &server,
             key,
-            answer: None,
+            peer: peer::key(self.call),
+            reply: None,
         };
-        running.answer = answer(self)?;
+        running.reply = answer(self)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(len: usize) -> Arc<[u8]> {
+        vec![0; len].into()
+    }
+
+    #[test]
+    fn replies_are_bounded_in_bytes_in_total_and_for_each_peer() {
+        let mut calls = Calls::default();
+        let peer = |number: u32| peer::of_addr([10, 0, 0, number as u8].into());
+        calls.keep((0, 0), peer(1), reply(100), Duration::ZERO);
+        for xid in 0..10_000 {
+            calls.keep((xid, 2), peer(2), reply(Replays::LONGEST), Duration::ZERO);
+            assert!(calls.peers[&peer(2)].bytes <= Replays::MOST_OF_A_PEER);
+        }
+        assert!(calls.replies.contains_key(&(0, 0)), "another peer's");
+        assert!(calls.replies.contains_key(&(9_999, 2)), "the newest");
+        assert!(!calls.replies.contains_key(&(0, 2)), "the oldest");
+        for number in 3..100 {
+            for xid in 0..300 {
+                let key = (xid, number.into());
+                calls.keep(key, peer(number), reply(Replays::LONGEST), Duration::ZERO);
+            }
+        }
+        assert!(calls.bytes <= Replays::MOST);
+        let counted: usize = calls.order.values().map(|kept| kept.bytes).sum();
+        let shares: usize = calls.peers.values().map(|share| share.bytes).sum();
+        assert_eq!((counted, shares), (calls.bytes, calls.bytes));
+        assert_eq!(calls.order.len(), calls.replies.len());
+    }
+
+    #[test]
+    fn replies_expire() {
+        let replays = Replays::default();
+        let second = Duration::from_secs(1);
+        for at in 0..3 {
+            let since = second * at;
+            replays.calls().keep(
+                (at, 0),
+                peer::of_addr([10, 0, 0, 1].into()),
+                reply(100),
+                since,
+            );
+        }
+        replays.expire(Replays::KEPT_FOR + second);
+        assert_eq!(replays.calls().order.len(), 1);
+        replays.expire(Replays::KEPT_FOR + second * 2);
+        assert_eq!((replays.bytes(), replays.calls().peers.len()), (0, 0));
     }
 }

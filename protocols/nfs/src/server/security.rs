@@ -1,8 +1,9 @@
 //! By what connections NFS may be asked for, as whom a certificate's owner calls (RFC 9289), and how callers may say who
 //! they are.
 //!
-//! The rule is NFS's alone: Linux's MOUNT and NLM speak no TLS, whatever a mount says, and what MOUNT gives is of no use
-//! without NFS.
+//! The rules hold for NFS, its ACLs and its locks (NLM). MOUNT and NSM are answered to all: what MOUNT gives is of no use
+//! without NFS, and NSM frees only locks of the host that speaks. Linux's NLM knows neither TLS nor RPCSEC_GSS: where plain
+//! connections or AUTH_SYS are refused, its v3 mounts need `nolock`, and v4 is the better choice.
 
 use vfs::{Caller, Groups};
 use wire::Certified;
@@ -73,10 +74,14 @@ pub(super) fn allows(flavors: &[Flavor], shown: Option<&Shown<'_>>) -> bool {
     flavors.iter().any(|flavor| flavor.service() == by)
 }
 
-/// Whether such a call is for them alone. MOUNT, NLM and NULL are for everybody, as above; v4 asks for each operation.
+/// Whether such a call is for them alone. MOUNT, NSM and NULL are for everybody, as above; v4 asks for each operation.
 pub(super) fn minds_flavors(program: u32, version: u32, procedure: u32) -> bool {
-    let is_nfs = [program::NFS, program::NFS_ACL].contains(&program);
-    is_nfs && version == 3 && procedure != 0
+    is_secured(program) && (program, version) != (program::NFS, 4) && procedure != 0
+}
+
+/// Whether files, or locks of theirs, are reached by `program`.
+fn is_secured(program: u32) -> bool {
+    [program::NFS, program::NFS_ACL, program::NLM].contains(&program)
 }
 
 /// What `call` asks of a connection that is `secured` or not: whether to secure it, if it may be answered at all.
@@ -101,7 +106,7 @@ pub(super) fn look_at(
         None => good.none,
         Some(Secured { certified, .. }) => good.tls || (good.mtls && *certified),
     };
-    match call.program != program::NFS || call.procedure == NULL || good_enough {
+    match !is_secured(call.program) || call.procedure == NULL || good_enough {
         true => Ok(false),
         false => Err(Refusal::Auth(AuthStat::TooWeak)),
     }

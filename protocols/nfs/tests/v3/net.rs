@@ -162,7 +162,7 @@ impl Net {
     pub(crate) fn from(host: &Host, addr: &str) -> Net {
         let addr = addr.parse().expect("an address");
         Net {
-            peer: Some(Arc::new(Peer::new(Some(addr)))),
+            peer: Some(Arc::new(Peer::remote(addr, 700))),
             ..Net::on(host)
         }
     }

@@ -8,7 +8,7 @@ use vfs::{Call, Patience};
 use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Certified, Session};
 
-use crate::net::{Host, MOUNT, NFS, Net, nothing};
+use crate::net::{Host, MOUNT, NFS, NFS_ACL, NLM, NSM, Net, nothing};
 
 /// `denied` and `auth_stat`, as a reply has them.
 const BAD_CRED: u32 = 1;
@@ -130,8 +130,17 @@ fn what_is_not_nfs_is_answered_to_all() {
     let net = Net::on(&host(false, false, true));
     assert_eq!(net.call((MOUNT, 3, 0), &()), Ok(&b""[..]));
     net.root();
-    let four = served(&net, &net.bytes((NFS, 4, 1), &()));
-    assert_eq!(denied(&four.1), TOO_WEAK);
+    assert_eq!(net.call((NSM, 1, 0), &()), Ok(&b""[..]));
+    for what in [(NFS, 4, 1), (NFS_ACL, 3, 1), (NLM, 4, 2), (NLM, 4, 23)] {
+        let (_, reply) = served(&net, &net.bytes(what, &()));
+        assert_eq!(denied(&reply), TOO_WEAK, "{what:?}");
+    }
+    // Nor in a datagram, which is never secured.
+    let mut datagrams = Net::on(&net.host);
+    datagrams.session = net.host.server.datagrams();
+    let lock = datagrams.bytes((NLM, 4, 2), &());
+    let (_, reply) = served(&datagrams, &lock[4..]);
+    assert_eq!(denied(&[&[0; 4], &reply[..]].concat()), TOO_WEAK);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vfs::{Caller, Cx, Errno, Export, Kind, Name, Node, Result, Want};
+use vfs::{Call, Caller, Cx, Errno, Export, Kind, Name, Node, Peer, Result, Want};
 
 use super::fid::{FidState, Step};
 use super::qid::qid_of;
@@ -63,15 +63,16 @@ pub(super) struct Attach {
 }
 
 impl Attach {
-    /// The caller, as a message says it that names a group for what it makes.
-    pub(super) fn caller_in(&self, gid: u32) -> Caller {
+    /// The caller of a message that names a group for what it makes, as far as the peer may choose
+    /// it.
+    pub(super) fn caller_in(&self, call: &Call, gid: u32) -> Caller {
         if gid == u32::MAX {
             return self.caller.clone();
         }
-        Caller {
+        call.acts_as(Caller {
             gid,
             ..self.caller.clone()
-        }
+        })
     }
 }
 
@@ -80,6 +81,7 @@ impl Turn<'_> {
         // What was agreed on before ends in any case; the driver serves nothing meanwhile.
         self.peer.fids.clear();
         self.peer.agreed.store(0, Ordering::Release);
+        self.peer.appends_only.store(false, Ordering::Relaxed);
         let Some(dialect) = Dialect::answering(version) else {
             let unknown = Rmessage::Version {
                 msize: msize.min(self.peer.server.options.max_msize),
@@ -147,19 +149,33 @@ impl Turn<'_> {
         self.reply(&Rmessage::Attach { qid: qid_of(&attr) })
     }
 
-    /// Who attaches: the number if there is one, else the name.
+    /// The caller that attaches: the user with the number if there is one, else with the name, as
+    /// far as the peer may act as that. With neither, the owner of the peer's socket, if it is
+    /// known, or else nobody.
     fn caller(&self, uname: &[u8], n_uname: Uid) -> Result<Caller> {
         let server = &self.peer.server;
-        let uid = match n_uname {
-            Uid::NONE => server
-                .users
-                .uid(uname)
-                .or(server.options.unknown_user)
-                .ok_or(Errno::EPERM)?,
-            Uid(uid) => uid,
+        let known = match n_uname {
+            Uid::NONE => server.users.uid(uname),
+            Uid(uid) => Some(uid),
         };
+        let owner = self.call.peer().and_then(Peer::owner);
+        if let (None, b"", Some(owner)) = (known, uname, owner) {
+            return Ok(owner.clone());
+        }
+        let uid = known.or(server.options.unknown_user).ok_or(Errno::EPERM)?;
         let gid = server.users.primary_group(uid).unwrap_or(uid);
-        Ok(Caller::new(uid, gid))
+        let caller = self.call.acts_as(Caller::new(uid, gid));
+        if known.is_none() && owner.is_none_or(|owner| owner.uid != caller.uid) {
+            self.peer.unnamed.call_once(|| {
+                tracing::warn!(
+                    client = self.peer.client,
+                    uname = %uname.escape_ascii(),
+                    "a client attaches without a known user: it acts as uid {uid}, \
+                     which may not create files (EACCES) where others may not write"
+                );
+            });
+        }
+        Ok(caller)
     }
 }
 

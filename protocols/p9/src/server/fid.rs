@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use vfs::{Attr, Call, Cx, Errno, File, Kind, Name, Node, OpenFlags, Result, Want};
 
+use super::append::Writer;
 use super::attach::Attach;
 use super::legacy::Records;
 use super::lock::Lockers;
@@ -45,6 +46,8 @@ pub(super) enum State {
 pub(super) struct Open {
     /// Who locked through this fid.
     pub(super) lockers: Lockers,
+    /// Of a file that is open for writing.
+    pub(super) writer: Option<Writer>,
     pub(super) file: Arc<dyn File>,
     pub(super) flags: OpenFlags,
     /// Whether it is a directory.
@@ -193,10 +196,11 @@ impl State {
         fid: &FidState,
         file: Arc<dyn File>,
         flags: OpenFlags,
-        remove: bool,
+        (remove, writer): (bool, Option<Writer>),
     ) -> State {
         State::Open(Arc::new(Open {
             lockers: Lockers::new(fid.step()),
+            writer,
             file,
             flags,
             directory: fid.is_directory(),

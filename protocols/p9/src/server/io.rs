@@ -47,19 +47,7 @@ impl Turn<'_> {
         let range = WRITE_HEAD..self.size;
         let count = match fid.state() {
             State::Open(open) if open.directory => return Err(Errno::EISDIR),
-            State::Open(open) if !open.flags.contains(OpenFlags::WRITE) => {
-                return Err(Errno::EBADF);
-            }
-            State::Open(_) if range.is_empty() => 0,
-            State::Open(open) => {
-                let cx = self.cx(&fid.attach().caller);
-                let len = range.len();
-                let count = self
-                    .message
-                    .payload(range, &mut |payload| open.file.write(&cx, offset, payload))?;
-                debug_assert!(count <= len, "a source wrote more than it got");
-                count.min(len)
-            }
+            State::Open(open) => self.write_file(&fid, open, offset)?,
             State::Draft(draft) => self
                 .message
                 .payload(range, &mut |payload| draft.write(offset, payload))?,

@@ -84,6 +84,8 @@ impl Turn<'_> {
         };
         let fid = self.fid(fid)?;
         let open = fid.open()?;
+        // As diod. Linux sends BLOCK and, after a restart of the server, RECLAIM.
+        let flags = LockFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
         let (start, end) = range(start, length)?;
         let owner = self.owner(client_id, proc_id)?;
         let cx = self.cx(&fid.attach().caller);
@@ -93,7 +95,6 @@ impl Turn<'_> {
                 locks.unlock(&cx, fid.node(), Space::Posix, start, end, &owner)
             }
             _ => {
-                let flags = LockFlags::from_bits_retain(flags);
                 let wait =
                     flags.contains(LockFlags::BLOCK) && self.peer.server.options.wait_for_locks;
                 let new = Lock {

@@ -50,7 +50,7 @@ impl Turn<'_> {
     fn make(&self, dfid: Fid, name: &[u8], what: Make<'_>, mode: u32, gid: u32) -> Result<Qid> {
         let dir = self.fid(dfid)?;
         check_directory(&dir)?;
-        let caller = dir.attach().caller_in(gid);
+        let caller = dir.attach().caller_in(self.call, gid);
         let mode = Mode::exactly(mode & 0o7777);
         let name = Name::new(name)?;
         let entry = dir.node().make(&self.cx(&caller), name, what, mode)?;

@@ -119,12 +119,18 @@ impl Turn<'_> {
     /// be.
     pub(super) fn change(&self, fid: &FidState, set: &SetAttr) -> Result<Attr> {
         let cx = self.cx(&fid.attach().caller);
-        match fid.state() {
+        let reach = set.size.and_then(|_| self.peer.reaches.find(fid));
+        let _order = reach.as_ref().map(|reach| reach.order(&cx)).transpose()?;
+        let attr = match fid.state() {
             State::Open(open) if set.size.is_none() || open.flags.contains(OpenFlags::WRITE) => {
                 open.file.setattr(&cx, set)
             }
             _ => fid.node().setattr(&cx, set),
+        }?;
+        if let (Some(reach), Some(size)) = (&reach, set.size) {
+            reach.resize(size);
         }
+        Ok(attr)
     }
 
     pub(super) fn statfs(&mut self, fid: Fid) -> Result<()> {

@@ -10,8 +10,10 @@
 //! needed), the order of replies and cancellation (the driver's, by [`Role`]).
 //!
 //! Lock order: a shard of the fid table is held for a look-up only, and never with another lock;
-//! a fid's own mutexes are held across calls of the source, one at a time.
+//! a fid's own mutexes are held across calls of the source, one at a time, as is the order of a file's
+//! writes (`append`).
 
+mod append;
 mod attach;
 mod dir;
 mod fid;
@@ -27,13 +29,14 @@ mod walk;
 mod who;
 mod xattr;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Once, OnceLock};
 
 use vfs::lock::Owner;
 use vfs::{Call, Cx, Errno, Patience};
 use wire::{Answer, Buffered, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary};
 
+use self::append::Reaches;
 use self::fid::{FidState, Fids};
 use self::xattr::XattrSpace;
 use crate::message::{HEADER, Header};
@@ -120,6 +123,9 @@ impl Server {
             xattr_space: Arc::new(XattrSpace::new(self.options.max_xattr_bytes)),
             agreed: AtomicU64::new(0),
             user: OnceLock::new(),
+            reaches: Arc::default(),
+            appends_only: AtomicBool::new(false),
+            unnamed: Once::new(),
             client: Owner::new_client(),
             server: self.clone(),
         }
@@ -135,8 +141,14 @@ pub struct Connection {
     agreed: AtomicU64,
     /// Who was the first to attach, and to what.
     user: OnceLock<String>,
+    /// Whether the log says that somebody attached without a known user.
+    unnamed: Once,
     fids: Fids,
     xattr_space: Arc<XattrSpace>,
+    /// The files that are open for writing.
+    reaches: Arc<Reaches>,
+    /// Whether the client has shown that it never writes back through a fid that is open to append.
+    appends_only: AtomicBool,
 }
 
 /// What a Tversion agreed on.
@@ -264,6 +276,19 @@ impl Session for Connection {
         })
     }
 
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        let Ok(header) = Header::decode(message.bytes()) else {
+            return false;
+        };
+        let dialect = self
+            .agreed()
+            .map_or(Dialect::Plan9, |agreed| agreed.dialect);
+        error_reply(dialect, Errno::EIO, |reply| {
+            reply.encode(dialect, header.tag, &mut Buffered::new(out));
+        });
+        true
+    }
+
     fn vocabulary(&self) -> &'static Vocabulary {
         &VOCABULARY
     }
@@ -295,6 +320,19 @@ impl Connection {
     #[inline]
     fn agreed(&self) -> Option<Agreed> {
         Agreed::unpack(self.agreed.load(Ordering::Acquire))
+    }
+}
+
+/// Calls `write` with the reply that says `errno`.
+fn error_reply(dialect: Dialect, errno: Errno, write: impl FnOnce(&Rmessage<'_>)) {
+    match dialect {
+        Dialect::Linux => write(&Rmessage::Lerror {
+            errno: errno.raw().into(),
+        }),
+        Dialect::Plan9 | Dialect::Unix => write(&Rmessage::Error {
+            text: errno.to_string().as_bytes(),
+            errno: DotuErrno(errno.raw().into()),
+        }),
     }
 }
 
@@ -432,15 +470,7 @@ impl<'a> Turn<'a> {
     }
 
     fn refuse(&mut self, errno: Errno) {
-        match self.dialect {
-            Dialect::Linux => self.write_reply(&Rmessage::Lerror {
-                errno: errno.raw().into(),
-            }),
-            Dialect::Plan9 | Dialect::Unix => self.write_reply(&Rmessage::Error {
-                text: errno.to_string().as_bytes(),
-                errno: DotuErrno(errno.raw().into()),
-            }),
-        }
+        error_reply(self.dialect, errno, |reply| self.write_reply(reply));
     }
 
     /// The context of a call on behalf of `caller`.

@@ -28,8 +28,10 @@ impl Turn<'_> {
         }
         let cx = self.cx(&state.attach().caller);
         let file = state.node().open(&cx, flags)?;
-        let attr = file.attr(&cx, Want::BASIC | Want::TIMES)?;
-        let opened = state.with(State::opened(&state, file, flags, false));
+        let attr = file.attr(&cx, wanted(flags))?;
+        let writer = self.writer(&state, flags, attr.size);
+        self.note_open(&cx, &state, flags);
+        let opened = state.with(State::opened(&state, file, flags, (false, writer)));
         self.peer.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Lopen {
             qid: qid_of(&attr),
@@ -54,11 +56,14 @@ impl Turn<'_> {
         let asked = Lopen::from_bits_retain(flags);
         let mut flags = open_flags(asked)?;
         flags.set(OpenFlags::EXCL, asked.contains(Lopen::EXCL));
-        let caller = state.attach().caller_in(gid);
+        let caller = state.attach().caller_in(self.call, gid);
         let mode = Mode::exactly(mode & 0o7777);
-        let (entry, file) = state.node().create(&self.cx(&caller), name, flags, mode)?;
+        let cx = self.cx(&caller);
+        let (entry, file) = state.node().create(&cx, name, flags, mode)?;
         let child = state.child(name, entry.node);
-        let created = child.with(State::opened(&child, file, flags, false));
+        let writer = self.writer(&child, flags, entry.attr.size);
+        self.note_open(&cx, &child, flags);
+        let created = child.with(State::opened(&child, file, flags, (false, writer)));
         self.peer.fids.replace(fid, &state, created)?;
         self.reply(&Rmessage::Lcreate {
             qid: qid_of(&entry.attr),
@@ -118,6 +123,13 @@ impl Turn<'_> {
             }
         }
     }
+}
+
+/// The attributes that opening a file needs: a network file system may have to ask for the size.
+pub(super) fn wanted(flags: OpenFlags) -> Want {
+    let mut want = Want::BASIC | Want::TIMES;
+    want.set(Want::SIZE, flags.contains(OpenFlags::WRITE));
+    want
 }
 
 /// What Linux's open flags mean here. Those not named are the client's own business: `DIRECT` is

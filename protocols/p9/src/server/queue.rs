@@ -53,6 +53,10 @@ impl Session for QueueConnection {
         self.0.serve(call, patience, &Cut { message, bytes }, out)
     }
 
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        self.0.answer_failure(message, out)
+    }
+
     fn vocabulary(&self) -> &'static Vocabulary {
         self.0.vocabulary()
     }

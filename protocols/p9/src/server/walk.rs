@@ -89,26 +89,36 @@ pub(super) fn up(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs
         return Ok((step.clone(), None));
     }
     let parent = step.node.parent(cx)?;
-    if attach.below {
-        check_below(cx, &parent.node, root)?;
-    }
     let known = step.place.as_ref().map(|place| &place.up);
     let up = match known {
+        // The client came from there, and still has it.
         Some(up) if up.node.id() == parent.node.id() => up.clone(),
-        _ => Step::unnamed(attach, parent.node),
+        _ => {
+            if attach.below {
+                check_below(cx, &parent.node, root)?;
+            }
+            Step::unnamed(attach, parent.node)
+        }
     };
     Ok((up, Some(parent.attr)))
 }
 
-/// `ENOENT` for what is not below `root`: another may have moved it out of there.
+/// How far above a directory the root of an attach is looked for, after the directory was moved: each
+/// step may have the source look at all directories above.
+const HIGHEST: usize = 64;
+
+/// `ENOENT` for what is not found to be below `root`: another may have moved it out of there.
 fn check_below(cx: &Cx<'_>, node: &Arc<dyn Node>, root: vfs::NodeId) -> Result<()> {
     let mut at = node.clone();
-    while at.id() != root {
+    for _ in 0..HIGHEST {
+        if at.id() == root {
+            return Ok(());
+        }
         let parent = at.parent(cx)?.node;
         if parent.id() == at.id() {
-            return Err(Errno::ENOENT);
+            break;
         }
         at = parent;
     }
-    Ok(())
+    Err(Errno::ENOENT)
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vfs::{Cx, Errno, Node, Payload, Result, XattrFlags};
+use vfs::{Cx, Errno, Node, Payload, Result, XattrFlags, acl};
 
 use super::Turn;
 use super::fid::{State, lock};
@@ -87,12 +87,23 @@ impl Draft {
         Ok(len)
     }
 
-    /// Sets the attribute, `EINVAL` if it has not come whole. Linux asks for removal by replacing
-    /// with nothing.
+    /// Sets the attribute, `EINVAL` if it has not come whole.
+    ///
+    /// 9P2000.L has no request that removes one. Linux's `v9fs_xattr_set` sends a size of 0 with
+    /// `XATTR_REPLACE` for removexattr(2), and a size of 0 without flags for setxattr(2) of an empty value
+    /// (`setfattr -n user.a`), which is to stay (`__vfs_setxattr`: "empty EA, do not remove"). So a size of
+    /// 0 removes with `REPLACE` alone, where diod and QEMU remove in any case. ACLs are never empty: Linux
+    /// takes them away with a size of 0 and no flags (`v9fs_iop_set_acl`), whether or not there are any.
     pub(super) fn commit(&self, cx: &Cx<'_>, node: &dyn Node) -> Result<()> {
         let bytes = lock(&self.bytes);
         if bytes.len() != self.size {
             return Err(Errno::EINVAL);
+        }
+        if bytes.is_empty() && [acl::ACCESS, acl::DEFAULT].contains(&&*self.name) {
+            return match node.remove_xattr(cx, &self.name) {
+                Err(Errno::ENODATA) => Ok(()),
+                done => done,
+            };
         }
         if bytes.is_empty() && self.flags.contains(XattrFlags::REPLACE) {
             return node.remove_xattr(cx, &self.name);

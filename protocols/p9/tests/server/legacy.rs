@@ -16,6 +16,7 @@ const ORCLOSE: u8 = 0x40;
 const DMDIR: u32 = 0x8000_0000;
 const DMAPPEND: u32 = 0x4000_0000;
 const DMEXCL: u32 = 0x2000_0000;
+const DMTMP: u32 = 0x0400_0000;
 const DMSYMLINK: u32 = 0x0200_0000;
 const DMLINK: u32 = 0x0100_0000;
 const DMDEVICE: u32 = 0x0080_0000;
@@ -194,17 +195,34 @@ fn directories_are_made_and_cap_permissions_in_9p2000() {
         assert_eq!(qid.kind, QidType::DIR);
         assert_eq!(net.read(Fid(1), 0, 100), b"");
         assert_eq!(stat(&net, Fid(1)).mode, DMDIR | dir);
-        create(&net, Fid(2), "f", 0o666 | DMEXCL, OREAD);
+        create(&net, Fid(2), "f", 0o666 | DMTMP, OREAD);
         assert_eq!(stat(&net, Fid(2)).mode, file);
         net.walk(ROOT, Fid(3), "");
         let written = creation(Fid(3), "e", DMDIR | 0o777, OWRITE, "");
         assert_eq!(net.err(&written), Errno::EISDIR);
         net.assert_gone("e");
-        // Append only, for as long as it is open.
-        create(&net, Fid(4), "a", 0o644 | DMAPPEND, ORDWR);
-        net.write(Fid(4), 0, b"1");
-        net.write(Fid(4), 0, b"2");
-        assert_eq!(net.read(Fid(4), 0, 9), b"12");
+    }
+}
+
+#[test]
+fn append_only_and_exclusive_use_files_are_refused() {
+    for dialect in OLD {
+        let net = Net::attached(dialect);
+        make_file(&net, "f", b"");
+        net.walk(ROOT, Fid(1), "f");
+        net.walk(ROOT, Fid(2), "");
+        for bit in [DMAPPEND, DMEXCL] {
+            for perm in [0o644 | bit, DMDIR | 0o755 | bit] {
+                let refused = creation(Fid(2), "made", perm, OREAD, "");
+                assert_eq!(net.err(&refused), Errno::EOPNOTSUPP);
+                net.assert_gone("made");
+            }
+            let mut stat = Stat::UNTOUCHED;
+            stat.mode = 0o600 | bit;
+            let fid = Fid(1);
+            assert_eq!(net.err(&T::Wstat { fid, stat }), Errno::EOPNOTSUPP);
+        }
+        assert_eq!(stat(&net, Fid(1)).mode & 0o777, 0o644);
     }
 }
 

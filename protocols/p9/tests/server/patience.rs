@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use p9::server::{ExportList, NumericUsers, Options, Server};
 use p9::{Data, Datasync, Dialect, Fid, Names, Stat, Tag, Tmessage as T, Uid};
-use vfs::{Call, Errno, Export, Kind, Op, Patience};
+use vfs::peer::Owner;
+use vfs::{Call, Caller, Errno, Export, Groups, Kind, Op, Origin, Patience, Peer, Trust};
 use vfs_testkit::script::{Answer as Scripted, Gate, Script};
 use wire::Answer;
 
@@ -321,6 +322,45 @@ fn assert_done(net: &Net, call: &Call, request: &T<'_>) {
     assert_eq!(answer, Answer::Done, "{request:?}");
     let reply = checked(net.dialect, &message, reply);
     assert_eq!(errno(&reply), None, "{request:?}: {reply:?}");
+}
+
+/// Messages that create something name a group, which the client chooses among its own.
+#[test]
+fn a_local_user_attaches_as_itself_and_creates_in_its_own_groups_alone() {
+    let (script, net) = scripted(Dialect::Linux);
+    let owner = Owner {
+        uid: 1000,
+        gid: None,
+        groups: None,
+    };
+    let peer = Peer::new(Origin::Local { addr: None, owner }, &Trust::default(), 0);
+    peer.set_owner(Caller {
+        uid: 1000,
+        gid: 100,
+        groups: Groups::Known([4].into()),
+    });
+    let call = Call::detached().coming_from(Arc::new(peer));
+    let attach = T::Attach {
+        fid: FREE,
+        afid: Fid::NONE,
+        uname: b"root",
+        aname: b"",
+        n_uname: Uid(0),
+    };
+    assert_done(&net, &call, &attach);
+    for (gid, acts) in [(0, 100), (4, 4), (42, 100), (u32::MAX, 100)] {
+        let mkdir = T::Mkdir {
+            dfid: FREE,
+            name: b"name",
+            mode: 0o755,
+            gid,
+        };
+        assert_done(&net, &call, &mkdir);
+        let calls = script.calls();
+        let made = calls.iter().rfind(|called| called.op == Op::Make);
+        let caller = &made.expect("made").caller;
+        assert_eq!((caller.uid, caller.gid), (1000, acts), "gid {gid}");
+    }
 }
 
 #[test]

@@ -27,10 +27,7 @@ impl Bed {
 
     /// Acting as the process.
     pub(crate) fn fixed() -> Bed {
-        Bed::new(Options {
-            identity: Identity::Fixed,
-            ..Options::default()
-        })
+        Bed::new(fixed())
     }
 
     /// Acting as each caller; nothing, and a word why, where that is not permitted.
@@ -69,6 +66,14 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         let _ = hostdir::identity::release_thread();
+    }
+}
+
+/// Acts as the process.
+pub(crate) fn fixed() -> Options {
+    Options {
+        identity: Identity::Fixed,
+        ..Options::default()
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use hostdir::{Identity, Options};
-use vfs::{Errno, Node, OpenFlags, RenameFlags, Want};
+use vfs::{Call, Caller, Cx, Errno, File, Node, OpenFlags, Peer, Plus, RenameFlags, Want};
 
-use crate::bed::{Bed, create, failed, is_root, name, read, root, walk, write};
+use crate::bed::{Bed, List, create, failed, is_root, name, read, root, walk, write};
 
 fn tight(no_kernel_handles: bool) -> Bed {
     Bed::new(Options {
@@ -314,4 +314,112 @@ fn many_threads_share_a_tight_budget() {
         }
     });
     assert!(bed.fs.open_descriptors() <= 3);
+}
+
+#[test]
+fn open_directories_lend_their_descriptors_and_go_on_where_they_were() {
+    if !is_root() {
+        return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
+    }
+    const OPEN: usize = 100;
+    let bed = tight(false);
+    populate(&bed);
+    let open: Vec<Arc<dyn File>> = (0..OPEN)
+        .map(|n| {
+            let dir = bed.lookup(&format!("d{}", n % 10)).expect("there").node;
+            dir.open(&root(), OpenFlags::READ).expect("opens")
+        })
+        .collect();
+    let mut seen = vec![(Vec::new(), 0); OPEN];
+    // A part of each by turns, so that each has to seek.
+    for _ in 0..=4 {
+        for (file, (names, cookie)) in open.iter().zip(&mut seen) {
+            let mut some = List(Vec::new(), 250);
+            file.readdir(&root(), *cookie, Plus::Names, &mut some)
+                .expect("lists");
+            *cookie = some.0.last().map_or(*cookie, |entry| entry.2);
+            names.extend(some.0.into_iter().map(|entry| entry.0));
+            assert!(bed.fs.open_descriptors() <= 32);
+        }
+    }
+    let mut expected: Vec<String> = (0..1000).map(|n| format!("f{n}")).collect();
+    expected.sort();
+    for (mut names, _) in seen {
+        names.sort();
+        assert_eq!(names, expected);
+    }
+}
+
+/// A call of the client at `addr`.
+fn call_from(addr: &str) -> Call {
+    Call::detached().coming_from(Arc::new(Peer::remote(
+        addr.parse().expect("an address"),
+        700,
+    )))
+}
+
+#[test]
+fn one_client_leaves_descriptors_to_others() {
+    let bed = tight(true);
+    bed.outside(|dir| std::fs::write(dir.join("f"), "text").expect("writes"));
+    let [greedy, other] = ["10.0.0.1", "10.0.0.2"].map(call_from);
+    let [greedy, other] = [&greedy, &other].map(|call| Cx::new(&Caller::ROOT, call));
+    let f = bed.lookup("f").expect("there").node;
+    let mut held = Vec::new();
+    let errno = loop {
+        match f.open(&greedy, OpenFlags::READ) {
+            Ok(file) => held.push(file),
+            Err(errno) => break errno,
+        }
+        assert!(held.len() < 32, "no bound");
+    };
+    assert_eq!((errno, held.len()), (Errno::EMFILE, 12));
+    let theirs = f.open(&other, OpenFlags::READ).expect("there is room");
+    assert_eq!(read(&other, &*theirs, 0, 9), Ok(b"text".to_vec()));
+    assert!(create(&other, &*bed.root, "new", 0o600).is_ok());
+    assert_eq!(
+        failed(create(&greedy, &*bed.root, "more", 0o600)),
+        Errno::EMFILE
+    );
+    assert_eq!(
+        failed(bed.lookup("more")),
+        Errno::ENOENT,
+        "nothing is left behind"
+    );
+    held.pop();
+    assert!(f.open(&greedy, OpenFlags::READ).is_ok());
+}
+
+#[test]
+fn what_a_client_has_unlinked_counts_until_it_lets_go() {
+    if !is_root() {
+        return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
+    }
+    let bed = tight(false);
+    let [greedy, other] = ["10.0.0.1", "10.0.0.2"].map(call_from);
+    let [greedy, other] = [&greedy, &other].map(|call| Cx::new(&Caller::ROOT, call));
+    let mut held = Vec::new();
+    let errno = loop {
+        let file = format!("f{}", held.len());
+        let (entry, _) = create(&greedy, &*bed.root, &file, 0o600).expect("creates");
+        let opened = entry.node.open(&greedy, OpenFlags::READ).expect("opens");
+        held.push((entry.node, opened));
+        if let Err(errno) = bed.root.unlink(&greedy, name(&file), false) {
+            break errno;
+        }
+        assert!(held.len() < 64, "no bound");
+    };
+    assert_eq!((errno, held.len()), (Errno::EMFILE, 13));
+    // Another finds room, and the files are what they were.
+    for n in 0..40 {
+        let (entry, file) = create(&other, &*bed.root, &format!("g{n}"), 0o600).expect("creates");
+        assert_eq!(write(&other, &*file, 0, b"x"), Ok(1));
+        drop(entry);
+    }
+    for (node, file) in &held[..12] {
+        assert_eq!(read(&greedy, &**file, 0, 1), Ok(vec![]));
+        assert_eq!(node.attr(&greedy, Want::STAT).map(|attr| attr.nlink), Ok(0));
+    }
+    held.remove(0);
+    assert_eq!(bed.root.unlink(&greedy, name("f12"), false), Ok(()));
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use hostdir::{HostDir, Identity, Options};
 use rustix::mount::{MountFlags, UnmountFlags};
-use vfs::{FileSystem, Level, Plus};
+use vfs::{FileSystem, HandleKey, Level, Plus};
 
 use crate::bed::{Bed, create, is_root, list, root};
 
@@ -26,7 +26,12 @@ fn a_mount_below_is_visible_and_its_numbers_are_its_own() {
     if !is_root() {
         return eprintln!("skipped: mounting needs root");
     }
-    let bed = Bed::fixed();
+    let options = Options {
+        identity: Identity::Fixed,
+        key: Some(HandleKey::new([7; 32])),
+        ..Options::default()
+    };
+    let bed = Bed::new(options.clone());
     let mounted = bed.outside(|dir| {
         let points = [dir.join("one two"), dir.join("b")];
         for point in &points {
@@ -65,10 +70,6 @@ fn a_mount_below_is_visible_and_its_numbers_are_its_own() {
         return eprintln!("skipped: no kernel handles, so none outlives the export");
     }
     // Another run of the program, which has looked at nothing yet, finds what is on them.
-    let options = Options {
-        identity: Identity::Fixed,
-        ..Options::default()
-    };
     let again = bed.outside(|dir| HostDir::open(dir, options).expect("exports"));
     for (id, handle) in &handles {
         let found = again.resolve(&root(), &handle.expect("a handle"));

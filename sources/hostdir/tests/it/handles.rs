@@ -1,7 +1,7 @@
 //! Handles.
 
 use hostdir::{HostDir, Identity, Options};
-use vfs::{Errno, FileSystem, Handle, Level, Want};
+use vfs::{Errno, FileSystem, Handle, HandleKey, Level, Want};
 
 use crate::bed::{Bed, create, failed, name, root};
 
@@ -71,7 +71,12 @@ fn a_forged_handle_is_stale() {
 
 #[test]
 fn kernel_handles_outlive_the_export() {
-    let bed = Bed::fixed();
+    let sealed_with = |key: Option<[u8; 32]>| Options {
+        identity: Identity::Fixed,
+        key: key.map(HandleKey::new),
+        ..Options::default()
+    };
+    let bed = Bed::new(sealed_with(Some([7; 32])));
     if bed.fs.capabilities().handles != Level::Native {
         return eprintln!("skipped: kernel handles are not permitted");
     }
@@ -87,16 +92,13 @@ fn kernel_handles_outlive_the_export() {
         )
         .expect("renames");
     let reopen = |key| {
-        let options = Options {
-            identity: Identity::Fixed,
-            key,
-            ..Options::default()
-        };
-        let again = bed.outside(|dir| HostDir::open(dir, options).expect("exports"));
+        let again = bed.outside(|dir| HostDir::open(dir, sealed_with(key)).expect("exports"));
         again.resolve(&root(), &handle).map(|node| node.id())
     };
-    assert_eq!(reopen(None), Ok(entry.node.id()));
-    assert_eq!(reopen(Some([7; 16])), Err(Errno::ESTALE));
+    assert_eq!(reopen(Some([7; 32])), Ok(entry.node.id()));
+    assert_eq!(reopen(Some([8; 32])), Err(Errno::ESTALE));
+    // Without a key each export has a random one.
+    assert_eq!(reopen(None), Err(Errno::ESTALE));
 }
 
 #[test]
@@ -125,7 +127,7 @@ fn by_name(names: &std::path::Path) -> Options {
     Options {
         identity: Identity::Fixed,
         no_kernel_handles: true,
-        key: Some([7; 16]),
+        key: Some(HandleKey::new([7; 32])),
         names: Some(names.into()),
         ..Options::default()
     }
@@ -183,7 +185,7 @@ fn recorded_names_outlive_the_export() {
     // Another key is another export.
     drop(again);
     let other = Options {
-        key: Some([8; 16]),
+        key: Some(HandleKey::new([8; 32])),
         ..by_name(&names.with_extension("left"))
     };
     let other = bed.outside(|dir| HostDir::open(dir, other).expect("exports"));

@@ -5,6 +5,7 @@
 mod bed;
 mod budget;
 mod devices;
+mod disk;
 mod escapes;
 mod files;
 mod handles;

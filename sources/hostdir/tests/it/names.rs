@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use hostdir::Options;
 use vfs::{Errno, Make, Mode, OpenFlags, Plus, RenameFlags, Want};
 
-use crate::bed::{Bed, List, create, failed, list, name, root};
+use crate::bed::{Bed, List, create, failed, fixed, list, name, root};
 
 #[test]
 fn every_entry_comes_once_however_it_is_read() {
@@ -253,6 +254,33 @@ fn the_umask_counts_unless_a_default_acl_decides() {
         .create(&root(), name("g"), flags, mode)
         .expect("creates");
     assert_eq!(made.attr.mode, 0o777);
+}
+
+/// In threads that have a mask of their own: that of the process is no test's to change.
+#[test]
+fn threads_that_serve_clear_their_own_umask_and_those_of_a_program_keep_it() {
+    let (server, program) = (
+        Bed::fixed(),
+        Bed::new(Options {
+            keep_umask: true,
+            ..fixed()
+        }),
+    );
+    let made = |bed: &Bed| {
+        let all = Mode::exactly(0o777);
+        let made = bed.root.make(&root(), name("d"), Make::Directory, all);
+        (made.expect("makes").attr.mode, sys::umask::current())
+    };
+    let in_thread = |check: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| scope.spawn(check).join().expect("no panic"));
+    };
+    in_thread(&|| {
+        sys::umask::clear_own().expect("permitted");
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        assert_eq!(made(&program), (0o700, Some(0o077)));
+        in_thread(&|| assert_eq!(made(&server), (0o777, Some(0))));
+        assert_eq!(sys::umask::current(), Some(0o077));
+    });
 }
 
 #[test]

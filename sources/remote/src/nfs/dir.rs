@@ -19,6 +19,7 @@ impl<V: Version> NfsFile<V> {
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
+        self.node.shared.settle_after_reconnect(cx);
         let mut at = cookie;
         let mut again = 0;
         let plus = plus == Plus::Entries;

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use ::nfs::client::Stable;
 use vfs::{
@@ -11,15 +11,17 @@ use vfs::{
 };
 
 use super::node::NfsNode;
+use super::uncommitted::Writer;
 use super::version::{Open, Version};
 use crate::file::{AT_A_TIME, in_pieces, seek_solid};
 
 /// An open file or directory.
 pub(super) struct NfsFile<V: Version> {
+    this: Weak<NfsFile<V>>,
     pub(super) node: Arc<NfsNode<V>>,
     flags: OpenFlags,
     /// Nothing for a directory, which need not be opened.
-    open: Option<V::Open>,
+    pub(super) open: Option<V::Open>,
     /// What came with the last entries of a listing.
     verifier: Mutex<[u8; 8]>,
 }
@@ -30,7 +32,8 @@ impl<V: Version> NfsFile<V> {
         flags: OpenFlags,
         open: Option<V::Open>,
     ) -> Arc<NfsFile<V>> {
-        Arc::new(NfsFile {
+        Arc::new_cyclic(|this| NfsFile {
+            this: this.clone(),
             node,
             flags,
             open,
@@ -94,10 +97,20 @@ impl<V: Version> NfsFile<V> {
             Ok(open) => open,
             Err(errno) => return (0, Err(errno)),
         };
+        let shared = &self.node.shared;
+        let change = match shared.change(cx, self.node.handle()) {
+            Ok(change) => change,
+            Err(errno) => return (0, Err(errno)),
+        };
         let stable = match self.flags {
             flags if flags.contains(OpenFlags::SYNC) => Stable::FileSync,
             flags if flags.contains(OpenFlags::DSYNC) => Stable::DataSync,
+            _ if shared.uncommitted.is_full() => Stable::FileSync,
             _ => Stable::Unstable,
+        };
+        let writer = || Writer {
+            caller: cx.caller.clone(),
+            file: self.this.clone(),
         };
         let io = self.version().limits().write.max(1) as usize;
         let mut pieces = data.chunks(io).peekable();
@@ -133,7 +146,7 @@ impl<V: Version> NfsFile<V> {
             // What is in flight has to be waited for in any case.
             match (ended, &done) {
                 (Ok(some), before) => {
-                    self.node.shared.dirty.written(self.node.handle(), &some);
+                    change.wrote(at, piece, &some, writer);
                     if before.is_ok() {
                         written += some.count as usize;
                         if (some.count as usize) < piece.len() {
@@ -183,6 +196,7 @@ impl<V: Version> File for NfsFile<V> {
             return Err(Errno::EBADF);
         }
         cx.may_wait()?;
+        self.node.shared.settle_after_reconnect(cx);
         let len = len.min(sink.room());
         let len = len.min(usize::try_from(u64::MAX - offset).unwrap_or(usize::MAX));
         let io = self.version().limits().read.max(1) as usize;
@@ -249,6 +263,7 @@ impl<V: Version> File for NfsFile<V> {
             self.write_long(cx, offset + behind as u64, piece)
         });
         drop(appending);
+        self.node.shared.commit_early(cx, self.node.handle());
         done
     }
 
@@ -282,7 +297,12 @@ impl<V: Version> File for NfsFile<V> {
             return Err(Errno::EINVAL);
         }
         cx.may_wait()?;
-        self.version().allocate(cx, open, offset, len, hole)
+        let change = self.node.shared.change(cx, self.node.handle())?;
+        self.version().allocate(cx, open, offset, len, hole)?;
+        if hole {
+            change.replaced(offset, offset.saturating_add(len));
+        }
+        Ok(())
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
@@ -356,12 +376,16 @@ impl<V: Version> File for NfsFile<V> {
         if how == CopyHow::Clone && len > rest {
             return Err(Errno::EINVAL);
         }
-        match len.min(rest) {
-            0 => Ok(0),
-            len => self
-                .version()
-                .copy(cx, from, offset, into, to_offset, len, how),
+        let len = len.min(rest);
+        if len == 0 {
+            return Ok(0);
         }
+        let change = to.node.shared.change(cx, to.node.handle())?;
+        let copied = self
+            .version()
+            .copy(cx, from, offset, into, to_offset, len, how)?;
+        change.replaced(to_offset, to_offset.saturating_add(copied));
+        Ok(copied)
     }
 
     /// What other clients of the server do nobody tells.

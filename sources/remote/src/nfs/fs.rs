@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use vfs::{Capabilities, Cx, Errno, FileSystem, Node, NodeId, Result};
 
-use super::dirty::Dirty;
+use super::commit::Committer;
+use super::file::NfsFile;
 use super::node::NfsNode;
+use super::uncommitted::{Limits, Uncommitted};
 use super::version::{Found, Version};
 use crate::locks::Mirrors;
 use crate::{Retry, Silence};
@@ -40,29 +42,34 @@ pub struct Options {
 pub(super) struct RemoteNfs<V: Version> {
     shared: Arc<Shared<V>>,
     root: Arc<NfsNode<V>>,
+    _committer: Committer<V>,
 }
 
 /// What all nodes and files of a mount share.
 pub(super) struct Shared<V: Version> {
     pub(super) version: V,
     pub(super) mirrors: Mirrors<V::Open>,
-    pub(super) dirty: Dirty,
+    pub(super) uncommitted: Arc<Uncommitted<NfsFile<V>>>,
     pub(super) root: NodeId,
     /// Held from where a file's end is looked up to where the last byte behind it is written.
     pub(super) appending: Mutex<()>,
 }
 
 impl<V: Version> RemoteNfs<V> {
-    pub(super) fn new(version: V, root: Found) -> Arc<RemoteNfs<V>> {
+    pub(super) fn new(version: V, root: Found) -> Result<Arc<RemoteNfs<V>>> {
         let shared = Arc::new(Shared {
             version,
             mirrors: Mirrors::default(),
-            dirty: Dirty::default(),
+            uncommitted: Arc::new(Uncommitted::new(Limits::DEFAULT)),
             root: root.attr.id,
             appending: Mutex::new(()),
         });
         let root = NfsNode::new(&shared, &root, None);
-        Arc::new(RemoteNfs { shared, root })
+        Ok(Arc::new(RemoteNfs {
+            _committer: Committer::start(&shared)?,
+            shared,
+            root,
+        }))
     }
 }
 
@@ -90,26 +97,10 @@ impl<V: Version> FileSystem for RemoteNfs<V> {
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         cx.may_wait()?;
-        let mut done = Ok(());
-        for handle in self.shared.dirty.all() {
-            match self.shared.commit(cx, &handle) {
-                // Removed since.
-                Err(Errno::ESTALE) => {}
-                result => done = done.and(result),
-            }
-        }
-        done
+        self.shared.commit_all(cx)
     }
 
     fn capabilities(&self) -> Capabilities {
         self.shared.version.capabilities()
-    }
-}
-
-impl<V: Version> Shared<V> {
-    /// Makes a file durable.
-    pub(super) fn commit(&self, cx: &Cx<'_>, handle: &super::version::Handle) -> Result<()> {
-        let commit = || self.version.commit(cx, handle);
-        self.dirty.clean(handle, commit)
     }
 }

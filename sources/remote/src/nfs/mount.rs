@@ -182,7 +182,7 @@ impl Mount<'_> {
         };
         let version = V4::new(core, traits, !self.options.no_read_plus)?;
         let attr = version.attr(cx, &handle)?;
-        let fs = RemoteNfs::new(version, Found { handle, attr });
+        let fs = RemoteNfs::new(version, Found { handle, attr })?;
         Ok((fs, rest.join("/")))
     }
 
@@ -195,12 +195,12 @@ impl Mount<'_> {
         rest: &[String],
     ) -> Result<Given> {
         if !self.whole {
-            return Ok((RemoteNfs::new(version, root), rest.join("/")));
+            return Ok((RemoteNfs::new(version, root)?, rest.join("/")));
         }
         for name in rest {
             root = version.lookup(cx, &root.handle, Some(name.as_bytes()))?;
         }
-        Ok((RemoteNfs::new(version, root), String::new()))
+        Ok((RemoteNfs::new(version, root)?, String::new()))
     }
 }
 

@@ -97,10 +97,17 @@ impl<V: Version> NfsNode<V> {
         if std::mem::take(&mut set.ctime) && set == SetAttr::default() {
             set.mode = Some(version.attr(cx, &self.handle)?.mode);
         }
+        let change = match set.size {
+            Some(size) => Some((self.shared.change(cx, &self.handle)?, size)),
+            None => None,
+        };
         let attr = match set == SetAttr::default() {
             true => version.attr(cx, &self.handle)?,
             false => version.set_attr(cx, &self.handle, open, &set)?,
         };
+        if let Some((change, size)) = change {
+            change.replaced(size, u64::MAX);
+        }
         self.own(attr)
     }
 
@@ -152,6 +159,7 @@ impl<V: Version> Node for NfsNode<V> {
 
     fn attr(&self, cx: &Cx<'_>, _want: Want) -> Result<Attr> {
         cx.may_wait()?;
+        self.shared.settle_after_reconnect(cx);
         self.own(self.shared.version.attr(cx, &self.handle)?)
     }
 
@@ -192,6 +200,7 @@ impl<V: Version> Node for NfsNode<V> {
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
         self.check_directory()?;
         cx.may_wait()?;
+        self.shared.settle_after_reconnect(cx);
         let name = name.bytes();
         let found = self.shared.version.lookup(cx, &self.handle, Some(name))?;
         Ok(self.found(name, found))
@@ -224,6 +233,9 @@ impl<V: Version> Node for NfsNode<V> {
         let name = name.bytes();
         let version = &self.shared.version;
         let (found, open) = version.create(cx, &self.handle, name, flags, bits(mode))?;
+        if flags.contains(OpenFlags::TRUNC) {
+            self.shared.change(cx, &found.handle)?.replaced(0, u64::MAX);
+        }
         let place = (self.handle.clone(), name.into());
         let node = NfsNode::new(&self.shared, &found, Some(place));
         let file = NfsFile::new(node.clone(), flags, Some(open));

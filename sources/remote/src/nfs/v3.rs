@@ -157,6 +157,10 @@ impl Version for V3 {
         self.limits
     }
 
+    fn connections(&self) -> u64 {
+        self.conn.times()
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             read_only: false,
@@ -442,6 +446,20 @@ impl Version for V3 {
     ) -> Result<Written> {
         let write = write(open, offset, stable, data);
         self.end(cx, flight, &write, Place::none(), |written, _| written)
+    }
+
+    fn write(
+        &self,
+        cx: &Cx<'_>,
+        handle: &Handle,
+        _: Option<&()>,
+        offset: u64,
+        stable: Stable,
+        data: &[u8],
+    ) -> Result<Written> {
+        let open = Open { handle, state: &() };
+        let write = write(open, offset, stable, data);
+        self.call(cx, &write, |written| written)
     }
 
     fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<[u8; 8]> {

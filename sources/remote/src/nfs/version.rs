@@ -75,6 +75,9 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
 
     fn limits(&self) -> Limits;
 
+    /// How often the connection was made anew. The server may have restarted between two values.
+    fn connections(&self) -> u64;
+
     fn capabilities(&self) -> Capabilities;
 
     fn attr(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Attr>;
@@ -178,6 +181,17 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         data: &[u8],
     ) -> Result<Written>;
 
+    /// Writes up to a message's bytes, by an open file or as an anonymous one.
+    fn write(
+        &self,
+        cx: &Cx<'_>,
+        handle: &Handle,
+        open: Option<&Self::Open>,
+        offset: u64,
+        stable: Stable,
+        data: &[u8],
+    ) -> Result<Written>;
+
     /// Makes what was written durable; the verifier tells whether it was all there.
     fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<[u8; 8]>;
 
@@ -200,6 +214,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         what: Seek,
     ) -> Result<Option<u64>>;
 
+    /// Copies up to `len` bytes, which are durable then.
     #[allow(clippy::too_many_arguments)]
     fn copy(
         &self,

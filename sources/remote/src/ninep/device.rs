@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use transports::Link;
 use vfs::Errno;
-use virtqueue::driver::{self, Driver, Queue, Stream};
+use virtqueue::driver::{self, Driver, Queue, Stream, WaitMode};
 
 use super::{Options, Remote9p};
 use crate::ConnectError;
@@ -35,7 +35,7 @@ fn link(socket: UnixStream, msize: u32) -> std::io::Result<impl Link + 'static> 
         depth: DEPTH,
         payload,
         // Who receives polls.
-        poll: std::time::Duration::ZERO,
+        waiting: WaitMode::Adaptive(std::time::Duration::ZERO),
     };
     let driver = Driver::connect(socket, 1, options)?;
     Stream::new(driver, size, "a device")

@@ -1,7 +1,7 @@
 //! Fids as values, and the exchanges that every operation is made of.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use p9::client::attr;
 use p9::{Dialect, Fid, Names, Qid, Rmessage, Tmessage};
@@ -60,6 +60,8 @@ pub(super) struct Wire {
     in_order: AtomicBool,
     /// Whether open files are worth being asked for.
     pub(super) hands: Hands,
+    /// Held by writes of files that are open for reading and appending.
+    pub(super) appending: Mutex<()>,
 }
 
 impl Wire {
@@ -67,6 +69,7 @@ impl Wire {
         Arc::new(Wire {
             in_order: AtomicBool::new(pipe.dialect() == Dialect::Linux),
             hands: Hands::new(pipe.takes_files()),
+            appending: Mutex::new(()),
             pipe,
         })
     }

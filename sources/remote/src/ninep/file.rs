@@ -357,6 +357,19 @@ impl File for RemoteFile {
             return Err(Errno::EBADF);
         }
         cx.may_wait()?;
+        // A server may take what lies before the end that the client knows for pages that are written
+        // back (barge's own does): so an append says where the file ends. Others of this mount come
+        // before or after it.
+        let both = OpenFlags::READ | OpenFlags::APPEND;
+        let appending = self
+            .flags
+            .contains(both)
+            .then(|| self.wire().appending.lock());
+        let appending = appending.transpose().expect("no panic holds it");
+        let offset = match appending {
+            Some(_) => self.attr(cx, Want::SIZE)?.size,
+            None => offset,
+        };
         let most = self.opened.io();
         in_pieces(data, most, |behind, piece| {
             match offset.checked_add(behind as u64) {

@@ -2,6 +2,7 @@
 
 use super::state::{State, Who};
 use super::{Half, Pipe, Shape};
+use crate::tender::{Tended, Tender};
 
 /// What is told to the server without anyone waiting.
 pub(super) struct Asides<A> {
@@ -34,7 +35,7 @@ impl<A> Asides<A> {
 
 impl<H: Half> Pipe<H> {
     /// Tells the server something without waiting for what it says of it. With `soon` it is told at once, else
-    /// along with the next request, or when some have gathered.
+    /// along with the next request, when some have gathered, or after a short while.
     pub(crate) fn aside(&self, aside: H::Aside, soon: bool) {
         let mut state = self.state();
         if state.failed.is_some() {
@@ -42,7 +43,47 @@ impl<H: Half> Pipe<H> {
         }
         state.aside(aside);
         if soon || state.asides.queued >= Asides::<H::Aside>::QUEUED {
-            drop(self.send_queued(state, false));
+            state = self.send_queued(state, false);
+        }
+        let left = state.asides.are_left();
+        drop(state);
+        if left {
+            self.tender.arm(&self.this);
+        }
+    }
+}
+
+impl<A> Asides<A> {
+    fn are_left(&self) -> bool {
+        self.queued > 0 || !self.waiting.is_empty()
+    }
+}
+
+impl<H: Half> Tended for Pipe<H> {
+    fn tender(&self) -> &Tender {
+        &self.tender
+    }
+
+    /// Also takes the replies of asides while no caller does, so that those behind them can follow.
+    fn tend(&self) -> bool {
+        let mut state = self.state();
+        if state.is_failed() || !state.asides.are_left() {
+            return false;
+        }
+        loop {
+            state = self.send_queued(state, false);
+            let waiting = state.asides.waiting.len();
+            if waiting == 0 || state.is_failed() {
+                return true;
+            }
+            let Some(mut input) = state.input.take() else {
+                return true;
+            };
+            state = self.recv(state, &mut input, false, false);
+            self.hand_over(&mut state, input);
+            if state.asides.waiting.len() == waiting {
+                return true;
+            }
         }
     }
 }

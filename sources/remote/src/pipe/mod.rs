@@ -51,6 +51,7 @@ pub(crate) use self::listen::rung;
 use self::silence::Clock;
 pub(crate) use self::state::Came;
 use self::state::{Guard, State, Who};
+use crate::tender::Tender;
 use crate::{ConnectError, Silence};
 
 /// A connection. Shared by all who use it; it ends when the last of them drops it.
@@ -65,6 +66,7 @@ pub struct Pipe<H: Half> {
     may_send: Condvar,
     /// Readable when who waits to send shall look again.
     wake: OwnedFd,
+    tender: Tender,
     this: Weak<Pipe<H>>,
 }
 
@@ -191,6 +193,7 @@ impl<H: Half> Pipe<H> {
             }),
             may_send: Condvar::new(),
             wake,
+            tender: Tender::default(),
             this: this.clone(),
         }))
     }

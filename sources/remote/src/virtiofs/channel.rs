@@ -21,11 +21,12 @@ use fuse::client::Client;
 use fuse::layout::{BatchForgetIn, ForgetOne, InterruptIn, StatxOut};
 use fuse::message::{REPLY_HEADER, Rest};
 use vfs::{Call, Caller, Cx, Errno, Result};
-use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket};
+use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket, WaitMode};
 use wire::Malformed;
 
 use crate::cancel::on_cancel;
 use crate::file::AT_A_TIME;
+use crate::tender::{Tended, Tender};
 use crate::{ConnectError, Silence};
 
 /// How a device is driven.
@@ -35,8 +36,8 @@ pub struct Options {
     pub queues: usize,
     /// How many requests of a queue may be in flight.
     pub depth: u16,
-    /// How long to look for replies before sleeping.
-    pub poll: Duration,
+    /// How to wait for replies.
+    pub waiting: WaitMode,
     /// What is done when it does not answer.
     pub silence: Silence,
     /// The most bytes that a request reads or writes, if not as many as the device takes.
@@ -51,7 +52,7 @@ impl Default for Options {
             queues: std::thread::available_parallelism().map_or(1, usize::from),
             depth: 64,
             // As long as a wake-up takes.
-            poll: Duration::from_micros(50),
+            waiting: WaitMode::Adaptive(Duration::from_micros(50)),
             silence: Silence::default(),
             max_write: None,
             in_flight: None,
@@ -68,6 +69,7 @@ pub struct Channel {
     max_write: Option<usize>,
     in_flight: Option<usize>,
     forgets: Mutex<Vec<ForgetOne>>,
+    tender: Tender,
     told: Once,
     this: Weak<Channel>,
 }
@@ -106,7 +108,7 @@ impl Channel {
                 depth: options.depth,
                 // The longest value of an extended attribute and what comes before it, too.
                 payload: Client::MAX_WRITE as usize,
-                poll: options.poll,
+                waiting: options.waiting,
             },
         )
         .map_err(failed)?;
@@ -122,6 +124,7 @@ impl Channel {
             max_write: options.max_write,
             in_flight: options.in_flight,
             forgets: Mutex::default(),
+            tender: Tender::default(),
             told: Once::new(),
             this: this.clone(),
         }))
@@ -214,18 +217,30 @@ impl Channel {
         }
     }
 
-    /// Takes one look-up of `nodeid` back, some time.
+    /// Takes one look-up of `nodeid` back: with some others, or after a short while.
     pub fn forget(&self, nodeid: u64) {
         let mut waiting = self.forgets.lock().expect("no panic holds it");
         waiting.push(ForgetOne { nodeid, nlookup: 1 });
-        if waiting.len() < Channel::FORGETS {
-            return;
+        let many = waiting.len() >= Channel::FORGETS;
+        drop(waiting);
+        if many {
+            self.send_forgets();
         }
+        self.tender.arm(&self.this);
+    }
+
+    /// Sends some forgets, and says whether there were any and room for them.
+    fn send_forgets(&self) -> bool {
+        let mut waiting = self.forgets.lock().expect("no panic holds it");
         let ring = &self.driver.queues()[Channel::HIGH];
-        let Some(chain) = ring.try_chain() else {
-            return;
+        let chain = match waiting.is_empty() {
+            true => None,
+            false => ring.try_chain(),
         };
-        let keep = waiting.len() - Channel::FORGETS;
+        let Some(chain) = chain else {
+            return false;
+        };
+        let keep = waiting.len().saturating_sub(Channel::FORGETS);
         let some = waiting.split_off(keep);
         drop(waiting);
         let bytes: Vec<u8> = some.iter().flat_map(ForgetOne::encode).collect();
@@ -234,6 +249,7 @@ impl Channel {
         };
         let forgets = Rest(&bytes);
         self.tell(ring, chain, &Request::BatchForget { args, forgets });
+        true
     }
 
     /// Asks the server to give a request up.
@@ -270,9 +286,41 @@ impl Channel {
     }
 }
 
+impl Tended for Channel {
+    fn tender(&self) -> &Tender {
+        &self.tender
+    }
+
+    fn tend(&self) -> bool {
+        let mut any = false;
+        while self.send_forgets() {
+            any = true;
+        }
+        any || !self.forgets.lock().expect("no panic holds it").is_empty()
+    }
+}
+
+/// The server forgets all nodes and files by the end, for which it is waited a while: the queues would be gone before it
+/// takes the request.
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.send(0, &Request::Destroy {});
+        let since = Instant::now();
+        let over = || since.elapsed() >= Waiting::GRACE;
+        let Ok(mut chain) = self.driver.queues()[1 + self.own_queue()].chain(over) else {
+            return;
+        };
+        let mut message = Vec::with_capacity(64);
+        let request = Request::Destroy {};
+        self.client
+            .request(&Caller::ROOT, 0, &request, &mut message);
+        chain.request(&message);
+        let ticket = chain.submit(Lengths {
+            request: message.len(),
+            reply: REPLY_HEADER,
+            ..Lengths::default()
+        });
+        // A server that is gone has forgotten them.
+        drop(ticket.wait(over));
     }
 }
 

@@ -11,7 +11,7 @@ use fuse::layout::{
     CopyIn, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn, ReleaseIn,
     WriteIn, WriteOut,
 };
-use fuse::numbers::{FSYNC_FDATASYNC, InitFlags, whence};
+use fuse::numbers::{FSYNC_FDATASYNC, Flags, InitFlags, whence};
 use vfs::{
     Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease, LeaseKind,
     Node, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
@@ -153,6 +153,10 @@ impl FuseFile {
             true => 1,
             false => channel.at_a_time(),
         };
+        let flags = match self.flags.contains(OpenFlags::APPEND) {
+            true => Flags::APPEND,
+            false => Flags::empty(),
+        };
         let mut pieces = data.chunks(channel.max_write()).peekable();
         let mut flight = VecDeque::new();
         let (mut asked, mut written) = (0, 0);
@@ -164,6 +168,7 @@ impl FuseFile {
                     fh: self.opened.fh,
                     offset: offset + asked as u64,
                     size: piece.len() as u32,
+                    flags: flags.bits(),
                     ..WriteIn::default()
                 };
                 let request = Request::Write { args };

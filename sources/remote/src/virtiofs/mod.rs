@@ -19,3 +19,4 @@ mod url;
 pub use self::channel::{Answer, Channel, Draft, Flight, Options, Room};
 pub use self::fs::RemoteFuse;
 pub use self::url::Url;
+pub use virtqueue::driver::WaitMode;

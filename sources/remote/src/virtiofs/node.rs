@@ -130,6 +130,11 @@ impl FuseNode {
             _ if set.size.is_some() => return Err(Errno::EINVAL),
             _ => {}
         }
+        // A server that takes privileges away does so for a request without changes, as Linux means
+        // it.
+        if *set == SetAttr::default() {
+            return self.attr_by(cx, fh, Want::STAT);
+        }
         let mut set = *set;
         // With a new owner set-id bits go, which Linux asks for by a mode.
         let owner = set.mode.is_none() && set.uid.or(set.gid).is_some();

@@ -59,7 +59,7 @@ impl Slow {
         let options = virtiofs::Options {
             queues: 1,
             depth: 16,
-            poll: Duration::ZERO,
+            waiting: virtiofs::WaitMode::Adaptive(Duration::ZERO),
             ..virtiofs::Options::default()
         };
         let channel = Channel::mount(socket.try_clone().expect("a copy"), options);

@@ -12,7 +12,7 @@ use fuse::server::{Options, Server};
 use layers::Fault;
 use layers::fault::{What, When};
 use memory::Memory;
-use remote::virtiofs::{self, RemoteFuse};
+use remote::virtiofs::{self, RemoteFuse, WaitMode};
 use rustix::event::{EventfdFlags, eventfd};
 use sys::payload::{SlicePayload, SliceSink};
 use vfs::{Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags, Want};
@@ -91,7 +91,7 @@ impl Drop for Shared {
 pub(crate) fn mounted(
     fs: Arc<dyn FileSystem>,
     queues: usize,
-    poll: Duration,
+    waiting: WaitMode,
 ) -> (Shared, Arc<RemoteFuse>) {
     let options = Options {
         posix_acl: true,
@@ -102,7 +102,7 @@ pub(crate) fn mounted(
     let options = virtiofs::Options {
         queues,
         depth: 16,
-        poll,
+        waiting,
         ..virtiofs::Options::default()
     };
     let mount = RemoteFuse::mount(socket, options).expect("mounted");
@@ -117,8 +117,8 @@ fn profile() -> Profile {
     }
 }
 
-pub(crate) fn subject(poll: Duration) -> Subject {
-    let (shared, mount) = mounted(Memory::new(clock()), 2, poll);
+pub(crate) fn subject(waiting: WaitMode) -> Subject {
+    let (shared, mount) = mounted(Memory::new(clock()), 2, waiting);
     let mut subject = Subject::new(mount, profile());
     subject.keep = Box::new(shared);
     subject
@@ -126,7 +126,7 @@ pub(crate) fn subject(poll: Duration) -> Subject {
 
 mod by_events {
     fn subject() -> vfs_testkit::Subject {
-        super::subject(std::time::Duration::ZERO)
+        super::subject(super::WaitMode::Adaptive(std::time::Duration::ZERO))
     }
 
     vfs_testkit::conformance!(subject);
@@ -134,10 +134,29 @@ mod by_events {
 
 mod by_polling {
     fn subject() -> vfs_testkit::Subject {
-        super::subject(std::time::Duration::from_micros(200))
+        super::subject(super::WaitMode::Polling(std::time::Duration::from_micros(
+            200,
+        )))
     }
 
     vfs_testkit::conformance!(subject);
+}
+
+mod by_interrupts {
+    fn subject() -> vfs_testkit::Subject {
+        super::subject(super::WaitMode::Interrupts)
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+#[test]
+fn a_driver_that_sleeps_in_read_is_woken_when_the_device_ends() {
+    let (shared, mount) = mounted(Memory::new(clock()), 1, WaitMode::Interrupts);
+    let root = with_cx(|cx| ok(mount.root(cx)));
+    assert!(with_cx(|cx| root.statfs(cx)).is_ok());
+    shared.end();
+    assert!(with_cx(|cx| root.statfs(cx)).is_err());
 }
 
 #[test]

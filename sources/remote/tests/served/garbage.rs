@@ -161,7 +161,7 @@ proptest! {
         let options = virtiofs::Options {
             queues: 1,
             depth: 4,
-            poll: Duration::ZERO,
+            waiting: virtiofs::WaitMode::Adaptive(Duration::ZERO),
             ..virtiofs::Options::default()
         };
         if let Ok(mount) = RemoteFuse::mount(socket, options) {

@@ -69,8 +69,8 @@ impl Link for Cuttable {
     fn peer(&self) -> &str {
         "a server"
     }
-    fn peer_addr(&self) -> Option<std::net::IpAddr> {
-        None
+    fn origin(&self) -> vfs::Origin {
+        self.link.origin()
     }
 }
 

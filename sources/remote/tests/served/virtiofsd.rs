@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use remote::virtiofs::{Options, RemoteFuse};
+use remote::virtiofs::{Options, RemoteFuse, WaitMode};
 use tempfile::TempDir;
 use vfs_testkit::{Profile, Subject};
 
@@ -75,7 +75,7 @@ fn subject() -> Subject {
         }
         Err(why) => {
             eprintln!("skipped over virtiofsd: {why}");
-            crate::device::subject(Duration::ZERO)
+            crate::device::subject(WaitMode::Adaptive(Duration::ZERO))
         }
     }
 }

@@ -17,10 +17,10 @@ pub(super) fn subject(barge: &str, rounds: u16, seconds: u16, virtiofsd: Option<
     let mut serve = vec![format!("{barge} serve {{share}} {addresses}")];
     if let Some(virtiofsd) = virtiofsd {
         let virtiofsd = quote(&virtiofsd.display().to_string());
-        // With extended attributes, as barge has them: a guest looks for file capabilities before each write then.
-        let command = format!(
-            "{virtiofsd} --xattr --sandbox none --shared-dir {{share}} --socket-path {{socket2}}"
-        );
+        // By default without extended attributes: a guest does not look for file capabilities
+        // before writes.
+        let command =
+            format!("{virtiofsd} --sandbox none --shared-dir {{share}} --socket-path {{socket2}}");
         // It ends with its guest, which a server of a run does not.
         let lasting = quote(&format!("{command}; exec sleep infinity"));
         serve.push(format!("sh -c {lasting}"));
@@ -28,7 +28,7 @@ pub(super) fn subject(barge: &str, rounds: u16, seconds: u16, virtiofsd: Option<
             .extend(virtiofs.device("virtiofsd").iter().map(|text| beside(text)));
         tags += ",virtiofsd";
     }
-    // Three servers at most, two loads, and as long again for what is around them.
+    // Three servers at most, four loads, and as long again for what is around them.
     let turns = 1 + u64::from(rounds);
     Subject {
         name: "fio",
@@ -36,6 +36,6 @@ pub(super) fn subject(barge: &str, rounds: u16, seconds: u16, virtiofsd: Option<
         seat,
         env: vec![("TAGS", tags), ("SECONDS", seconds.to_string())],
         size: 256,
-        timeout: Duration::from_secs(2 * 3 * 2 * turns * u64::from(seconds) + 120),
+        timeout: Duration::from_secs(2 * 3 * 4 * turns * u64::from(seconds) + 120),
     }
 }

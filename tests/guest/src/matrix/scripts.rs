@@ -82,6 +82,12 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "appended",
+        file: "appended.py",
+        core: true,
+        ..PLAIN
+    },
+    Script {
         name: "locks",
         file: "locks.py",
         core: true,
@@ -173,6 +179,13 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "overlay",
         file: "overlay.sh",
+        ..PLAIN
+    },
+    Script {
+        name: "privileges",
+        file: "privileges.py",
+        ways: &["virtiofs", "virtiofs-4q", "virtiofs-never"],
+        core: true,
         ..PLAIN
     },
     Script {

@@ -61,8 +61,9 @@ fn open_files_of_a_host_directory_stay_within_its_budget_of_descriptors() {
             peer.ok(&attr);
         }
     } else {
-        assert_eq!(errno, Some(Errno::ENFILE));
-        assert!(opened > 50, "only {opened} of 64");
+        // Half of what is not kept for leases, for one client.
+        assert_eq!(errno, Some(Errno::EMFILE));
+        assert!(opened > 20, "only {opened} of 64");
     }
     // What others have open is theirs.
     bystander.assert_reads();

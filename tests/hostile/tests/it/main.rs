@@ -5,9 +5,11 @@
 mod drain;
 mod footprint;
 mod frames;
+mod handles;
 mod limits;
 mod monitor;
 mod names;
+mod nfs_tables;
 mod race;
 mod rings;
 mod secure;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostile::server::{Server, Via};
-use remote::virtiofs::{Options, RemoteFuse};
+use remote::virtiofs::{Options, RemoteFuse, WaitMode};
 use transports::Addr;
 
 /// Runs a test against a tree in memory, by Unix socket and by TCP.
@@ -42,7 +44,7 @@ fn mounted(addr: &Addr) -> Arc<RemoteFuse> {
     let options = Options {
         queues: 2,
         depth: 16,
-        poll: Duration::ZERO,
+        waiting: WaitMode::Adaptive(Duration::ZERO),
         ..Options::default()
     };
     RemoteFuse::mount(socket(addr), options).expect("mounted")

@@ -8,11 +8,14 @@ mod stream;
 
 use std::fs::File;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
@@ -36,8 +39,21 @@ pub struct Options {
     pub depth: u16,
     /// How many bytes of payload each may have, besides what [`Queue::INLINE`] holds.
     pub payload: usize,
-    /// How long to look for replies before sleeping.
-    pub poll: Duration,
+    /// How to wait for replies.
+    pub waiting: WaitMode,
+}
+
+/// How a driver waits for replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitMode {
+    /// Polls for at most so long before it sleeps in epoll_wait(2), by the rules of [`transports::Poller`].
+    Adaptive(Duration),
+    /// Polls for so long before it sleeps in epoll_wait(2), whether or not that has paid: a guest whose idle
+    /// processors poll.
+    Polling(Duration),
+    /// Sleeps in read(2) of an eventfd that blocks: a driver in user space that waits for interrupts. Not for a
+    /// [`Stream`].
+    Interrupts,
 }
 
 /// A vhost-user device as its driver sees it. Dropping it ends the connection: the device gives up what is in
@@ -77,11 +93,15 @@ impl Driver {
             mmap_handle: file.as_raw_fd(),
         };
         frontend.set_mem_table(&[table]).map_err(refused)?;
+        let gone = Arc::new(AtomicBool::new(false));
         let queues = (0..queues)
             .map(|index| {
                 let begin = layout.bytes() * index;
-                let event = || EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK);
-                let (kick, call) = (event()?, event()?);
+                let kick = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?;
+                let call = EventFd::new(match options.waiting {
+                    WaitMode::Interrupts => EFD_CLOEXEC,
+                    WaitMode::Adaptive(_) | WaitMode::Polling(_) => EFD_CLOEXEC | EFD_NONBLOCK,
+                })?;
                 set_up(&mut frontend, index, &layout, begin, &kick, &call).map_err(refused)?;
                 Ok(Queue::new(Shared {
                     memory: memory.clone(),
@@ -91,10 +111,19 @@ impl Driver {
                     events: Events::new(&call, &watched)?,
                     kick,
                     call,
-                    poll: options.poll,
+                    waiting: options.waiting,
+                    gone: gone.clone(),
                 }))
             })
-            .collect::<io::Result<_>>()?;
+            .collect::<io::Result<Vec<_>>>()?;
+        if options.waiting == WaitMode::Interrupts {
+            let calls = queues.iter().map(|queue| queue.call().try_clone());
+            watch(
+                watched.try_clone()?,
+                calls.collect::<io::Result<_>>()?,
+                gone,
+            )?;
+        }
         Ok(Driver {
             queues,
             _frontend: frontend,
@@ -106,6 +135,28 @@ impl Driver {
     pub fn queues(&self) -> &[Queue] {
         &self.queues
     }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // Also ends the thread that watches it. An error means that the device has ended it already.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+/// Wakes those who sleep in read(2) of `calls` once the connection has ended.
+fn watch(socket: UnixStream, calls: Vec<EventFd>, gone: Arc<AtomicBool>) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("barge-driver".into());
+    thread.spawn(move || {
+        let mut ends = [PollFd::new(&socket, PollFlags::IN | PollFlags::RDHUP)];
+        // The device says nothing of its own accord.
+        while matches!(poll(&mut ends, None), Err(rustix::io::Errno::INTR)) {}
+        gone.store(true, Ordering::SeqCst);
+        for call in &calls {
+            let _ = call.write(1);
+        }
+    })?;
+    Ok(())
 }
 
 /// Where the memory begins, to the device. Anywhere but at 0, which some take for nothing.

@@ -6,22 +6,24 @@
 //! The device is not trusted: what it gives back that it does not have, or longer than there is room, ends
 //! the queue.
 //!
-//! Lock order: the queue's one mutex, never held across a wait for the device.
+//! Lock order: the poller's, which the leader has while it waits; the queue's other mutex, never held across a
+//! wait for the device.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU16, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use transports::TICK;
+use transports::{Poller, TICK};
 use vm_memory::volatile_memory::{VolatileMemory, VolatileSlice};
 use vm_memory::{Bytes, MmapRegion};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::WaitMode;
 use super::chain::{Chain, Lengths};
 use super::layout::Layout;
 
@@ -35,7 +37,9 @@ pub(super) struct Shared {
     pub(super) kick: EventFd,
     pub(super) call: EventFd,
     pub(super) events: Events,
-    pub(super) poll: Duration,
+    pub(super) waiting: WaitMode,
+    /// Set before the call event of a driver that sleeps in read(2) is for the last time.
+    pub(super) gone: Arc<AtomicBool>,
 }
 
 /// What a queue sleeps on: the device tells of a reply, or is gone.
@@ -77,6 +81,8 @@ pub struct Queue {
     state: Mutex<State>,
     /// Rung when something came, or nobody leads any more.
     bell: Condvar,
+    /// The leader's.
+    poller: Mutex<Poller>,
 }
 
 struct State {
@@ -138,6 +144,10 @@ impl Queue {
 
     pub(super) fn new(shared: Shared) -> Queue {
         let depth = shared.layout.depth();
+        let poll = match shared.waiting {
+            WaitMode::Adaptive(time) => time,
+            WaitMode::Polling(_) | WaitMode::Interrupts => Duration::ZERO,
+        };
         Queue {
             shared,
             state: Mutex::new(State {
@@ -151,6 +161,7 @@ impl Queue {
                 failed: None,
             }),
             bell: Condvar::new(),
+            poller: Mutex::new(Poller::new(poll)),
         }
     }
 
@@ -180,7 +191,7 @@ impl Queue {
         Some(Chain::of(self, slot))
     }
 
-    /// Tells the device of what it may not know of yet. Waiting does so as well.
+    /// Tells the device of what it may not know of yet. WaitMode does so as well.
     pub fn kick(&self) {
         let mut state = self.state();
         self.tell(&mut state);
@@ -239,6 +250,10 @@ impl Queue {
 
     /// It need not tell any more, and what it told is heard.
     pub(super) fn disarm(&self) {
+        assert!(
+            self.shared.waiting != WaitMode::Interrupts,
+            "a stream's call event does not block"
+        );
         self.ask_to_be_told(None);
         let _ = self.shared.call.read();
     }
@@ -298,7 +313,11 @@ impl Queue {
             let paused = self.pause(used);
             state = self.state();
             state.leading = false;
-            if let Err(why) = paused {
+            if let Err(error) = paused {
+                let why = match error.kind() {
+                    ErrorKind::BrokenPipe => "the device has ended the connection",
+                    _ => "cannot wait for the device",
+                };
                 self.fail(&mut state, why);
             }
             self.reap(&mut state);
@@ -307,33 +326,46 @@ impl Queue {
     }
 
     /// Waits until the device has given back more than `used`, or a moment.
-    fn pause(&self, used: u16) -> Result<(), &'static str> {
+    fn pause(&self, used: u16) -> io::Result<()> {
         let there = self.number(self.shared.layout.used() + 2);
-        if !self.shared.poll.is_zero() {
+        let is_back = || there.load(Ordering::Acquire) != used;
+        if let WaitMode::Polling(time) = self.shared.waiting {
             let begun = Instant::now();
-            loop {
+            while begun.elapsed() < time {
                 for _ in 0..64 {
-                    if there.load(Ordering::Acquire) != used {
+                    if is_back() {
                         return Ok(());
                     }
                     std::hint::spin_loop();
                 }
-                if begun.elapsed() >= self.shared.poll {
-                    break;
-                }
             }
         }
+        let mut poller = self.poller.lock().expect(POISON);
+        poller.wait(|wait| match is_back() {
+            true => Ok(()),
+            false if wait => self.sleep(used, is_back),
+            false => Err(ErrorKind::WouldBlock.into()),
+        })
+    }
+
+    /// [`Queue::pause`], asleep.
+    fn sleep(&self, used: u16, is_back: impl Fn() -> bool) -> io::Result<()> {
         self.ask_to_be_told(Some(used));
-        if there.load(Ordering::Acquire) == used {
-            match self.shared.events.wait() {
-                // There is nothing to read if a signal came instead.
-                Ok(true) => drop(self.shared.call.read()),
-                Ok(false) => return Err("the device has ended the connection"),
-                Err(_) => return Err("cannot wait for the device"),
+        let there = is_back() || {
+            let blocks = self.shared.waiting == WaitMode::Interrupts;
+            // There is nothing to read if a signal came instead.
+            if blocks || self.shared.events.wait()? {
+                let _ = self.shared.call.read();
+            } else {
+                self.shared.gone.store(true, Ordering::SeqCst);
             }
-        }
+            !self.shared.gone.load(Ordering::SeqCst)
+        };
         self.ask_to_be_told(None);
-        Ok(())
+        match there {
+            true => Ok(()),
+            false => Err(ErrorKind::BrokenPipe.into()),
+        }
     }
 
     /// The device tells when it gives back the request behind `used`, or need not tell.

@@ -6,14 +6,13 @@
 //! Lock order: what is received, or what is sent, is held across waits by who receives or sends; the queue's own lock within.
 
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Interest, Link, Payloads, Ready, TICK};
+use transports::{Interest, Link, Origin, Payloads, Ready, TICK};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use super::Driver;
@@ -337,8 +336,8 @@ impl Link for Stream {
         &self.peer
     }
 
-    fn peer_addr(&self) -> Option<IpAddr> {
-        None
+    fn origin(&self) -> Origin {
+        Origin::Inherited
     }
 }
 

@@ -27,7 +27,7 @@ pub use dir::ReadDir;
 pub use lock::{Lock, LockRange, TestLock, Unlock};
 pub use name::{Create, Link, Lookup, ReadLink, Remove, Rename, Root};
 pub use open::{Claim, Close, Delegated, Open, OpenConfirm, Opened};
-pub use range::{Allocate, Copy, Seek};
+pub use range::{Allocate, Copy, CopyDone, Seek};
 pub use session::{
     BindConnection, CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged, Nothing,
     ReclaimComplete, Session,

@@ -7,8 +7,8 @@ use super::compound::{Ops, Results, Steps};
 use crate::client::Failure;
 use crate::v4::op::{self, Op};
 use crate::v4::reply::{Copied, Sought};
-use crate::v4::types::Content;
-use crate::v4::{StateId, Status};
+use crate::v4::types::{Content, Stable};
+use crate::v4::{StateId, Status, Verifier};
 
 /// Reserves space, or makes a hole.
 pub struct Allocate<'a> {
@@ -110,9 +110,17 @@ pub struct Copy<'a> {
     pub how: CopyHow,
 }
 
-impl Steps for Copy<'_> {
+/// The answer to [`Copy`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyDone {
     /// How many bytes.
-    type Answer<'r> = u64;
+    pub count: u64,
+    /// The write verifier, if they are not durable yet.
+    pub unstable: Option<Verifier>,
+}
+
+impl Steps for Copy<'_> {
+    type Answer<'r> = CopyDone;
 
     const ONCE: bool = true;
 
@@ -142,7 +150,7 @@ impl Steps for Copy<'_> {
             });
     }
 
-    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<u64, Failure> {
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<CopyDone, Failure> {
         const SAVEFH: u32 = 32;
         const COPY: u32 = 60;
         const CLONE: u32 = 71;
@@ -150,10 +158,14 @@ impl Steps for Copy<'_> {
         from.take::<()>(SAVEFH)?;
         from.take::<()>(PUTFH)?;
         match self.how {
-            CopyHow::Any => from
-                .take(COPY)
-                .map(|ok: Copied| ok.written.count.min(self.len)),
-            CopyHow::Clone => from.take::<()>(CLONE).map(|()| self.len),
+            CopyHow::Any => from.take(COPY).map(|ok: Copied| CopyDone {
+                count: ok.written.count.min(self.len),
+                unstable: (ok.written.committed == Stable::Unstable).then_some(ok.written.verifier),
+            }),
+            CopyHow::Clone => from.take::<()>(CLONE).map(|()| CopyDone {
+                count: self.len,
+                unstable: None,
+            }),
         }
     }
 }

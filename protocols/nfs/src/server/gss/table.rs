@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use vfs::Caller;
+use vfs::{Caller, LogLimit};
 
 use super::Context;
 use super::window::Window;
@@ -155,7 +155,13 @@ impl Contexts {
         }
         let oldest = counted.min_by_key(|context| context.used.load(Ordering::Relaxed));
         if let Some(oldest) = oldest.map(|context| context.number) {
-            tracing::warn!("{most} RPCSEC_GSS contexts {whose}: one that idles goes");
+            static EVICTED: LogLimit<()> = LogLimit::new();
+            if let Some(suppressed) = EVICTED.permit(()) {
+                tracing::warn!(
+                    suppressed,
+                    "{most} RPCSEC_GSS contexts {whose}: one that idles goes"
+                );
+            }
             self.established.remove(&oldest);
         }
     }

@@ -1,90 +1,202 @@
-//! The clients of NLM, by the names they give themselves, and the files that each has locked.
+//! The clients of NLM, and the files that each has locked.
+//!
+//! A client is the name that it gives itself, at the address that it comes from: of what it says of itself nothing is proved,
+//! and a host frees no locks but its own. Names are bounded for each peer, and so are the files; a name that has nothing
+//! locked is forgotten after a while.
 //!
 //! Lock order: the one mutex here is held for a look-up, and across the question whether a file is locked at all.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use vfs::lock::Owner;
 use vfs::{Node, NodeId};
 
+use crate::server::peer::Key as PeerKey;
+use crate::server::quota::{Charge, Full, Quota};
+
+/// A client: its address, and the name that it gives itself.
+pub(super) type Name = (Option<IpAddr>, Box<[u8]>);
+
 /// All that have locked something.
-#[derive(Default)]
 pub(in crate::server) struct Clients {
-    by_name: Mutex<HashMap<Box<[u8]>, Client>>,
+    table: Mutex<Table>,
+    names: Arc<Quota>,
+    files: Arc<Quota>,
+}
+
+#[derive(Default)]
+struct Table {
+    by_name: HashMap<Name, u64>,
+    /// By their numbers in the lock table.
+    clients: HashMap<u64, Client>,
 }
 
 struct Client {
-    /// Whose locks are its, in the table.
-    number: u64,
-    locked: HashMap<NodeId, Arc<dyn Node>>,
+    name: Name,
+    peer: PeerKey,
+    locked: HashMap<NodeId, (Arc<dyn Node>, Charge)>,
+    /// When it last asked for a lock.
+    used: Duration,
+    _charge: Charge,
+}
+
+impl Default for Clients {
+    fn default() -> Clients {
+        Clients {
+            table: Mutex::default(),
+            // Each is a machine, or pretends to be; a peer may be many behind one address.
+            names: Quota::new(4096, 1024),
+            // Each keeps a node from being forgotten.
+            files: Quota::new(1 << 16, 1 << 14),
+        }
+    }
 }
 
 impl Clients {
-    /// Each is a machine, or pretends to be.
-    const MOST: usize = 4096;
+    /// How long a client without locks is known: it often locks again.
+    pub(super) const IDLE: Duration = Duration::from_secs(300);
 
     /// The number of the client of this name; nothing if there are too many.
-    pub(super) fn number(&self, name: &[u8]) -> Option<u64> {
-        let mut clients = self.lock();
-        if let Some(client) = clients.get(name) {
-            return Some(client.number);
+    pub(super) fn number(&self, name: Name, peer: PeerKey, now: Duration) -> Option<u64> {
+        let table = &mut *self.lock();
+        if let Some(number) = table.by_name.get(&name) {
+            let client = table.clients.get_mut(number)?;
+            client.used = now;
+            return Some(*number);
         }
-        if clients.len() >= Clients::MOST {
-            clients.retain(|_, client| !client.locked.is_empty());
-        }
-        if clients.len() >= Clients::MOST {
-            return None;
-        }
+        let charge = match self.names.take(peer, 1) {
+            Ok(charge) => charge,
+            Err(full) => {
+                table.forget(|client| {
+                    client.locked.is_empty() && (full == Full::Total || client.peer == peer)
+                });
+                self.names.take(peer, 1).ok()?
+            }
+        };
         let number = Owner::new_client();
-        let locked = HashMap::new();
-        clients.insert(name.into(), Client { number, locked });
+        let client = Client {
+            name: name.clone(),
+            peer,
+            locked: HashMap::new(),
+            used: now,
+            _charge: charge,
+        };
+        table.by_name.insert(name, number);
+        table.clients.insert(number, client);
         Some(number)
     }
 
     /// Whether the client of this name may have locked anything.
-    pub(super) fn holds(&self, name: &[u8]) -> bool {
-        let clients = self.lock();
-        clients
-            .get(name)
-            .is_some_and(|client| !client.locked.is_empty())
+    pub(super) fn holds(&self, name: &Name) -> bool {
+        let table = self.lock();
+        let client = table.by_name.get(name);
+        let client = client.and_then(|number| table.clients.get(number));
+        client.is_some_and(|client| !client.locked.is_empty())
     }
 
-    /// The client is about to lock `node`.
-    pub(super) fn hold(&self, number: u64, node: &Arc<dyn Node>) {
-        if let Some(client) = by_number(&mut self.lock(), number) {
-            client
-                .locked
-                .entry(node.id())
-                .or_insert_with(|| node.clone());
+    /// The client is about to lock `node`: whether there is room for that, and such a client.
+    pub(super) fn hold(&self, number: u64, node: &Arc<dyn Node>) -> bool {
+        let mut table = self.lock();
+        let Some(client) = table.clients.get_mut(&number) else {
+            return false;
+        };
+        if client.locked.contains_key(&node.id()) {
+            return true;
         }
+        let Ok(charge) = self.files.take(client.peer, 1) else {
+            return false;
+        };
+        client.locked.insert(node.id(), (node.clone(), charge));
+        true
     }
 
     /// Forgets that the client may have locked a node, if that `is_free`.
     pub(super) fn settle(&self, number: u64, node: NodeId, is_free: impl FnOnce() -> bool) {
-        let mut clients = self.lock();
-        let Some(client) = by_number(&mut clients, number) else {
+        let mut table = self.lock();
+        let Some(client) = table.clients.get_mut(&number) else {
             return;
         };
         let gone = is_free().then(|| client.locked.remove(&node));
-        drop(clients);
+        drop(table);
         drop(gone);
     }
 
     /// Forgets a client: its number, and what it may have locked. Linux calls itself by its host name when it locks, and by its
     /// full name when it has restarted.
-    pub(super) fn remove(&self, name: &[u8]) -> Option<(u64, Vec<Arc<dyn Node>>)> {
-        let mut clients = self.lock();
+    pub(super) fn remove(
+        &self,
+        addr: Option<IpAddr>,
+        name: &[u8],
+    ) -> Option<(u64, Vec<Arc<dyn Node>>)> {
+        let table = &mut *self.lock();
         let short = name.split(|&byte| byte == b'.').next().unwrap_or(name);
-        let client = clients.remove(name).or_else(|| clients.remove(short))?;
-        Some((client.number, client.locked.into_values().collect()))
+        let mut remove = |name: &[u8]| table.by_name.remove(&(addr, name.into()));
+        let number = remove(name).or_else(|| remove(short))?;
+        let client = table.clients.remove(&number)?;
+        let nodes = client.locked.into_values().map(|(node, _)| node);
+        Some((number, nodes.collect()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Client>> {
-        self.by_name.lock().expect("no panic holds it")
+    /// Forgets the clients that have had nothing locked for a while.
+    pub(super) fn expire(&self, now: Duration) {
+        self.lock().forget(|client| {
+            client.locked.is_empty() && now.saturating_sub(client.used) >= Clients::IDLE
+        });
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        let table = self.lock();
+        assert_eq!(table.by_name.len(), table.clients.len());
+        assert_eq!(table.clients.len(), self.names.in_use());
+        table.clients.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().expect("no panic holds it")
     }
 }
 
-fn by_number(clients: &mut HashMap<Box<[u8]>, Client>, number: u64) -> Option<&mut Client> {
-    clients.values_mut().find(|client| client.number == number)
+impl Table {
+    fn forget(&mut self, which: impl Fn(&Client) -> bool) {
+        let gone = self.clients.extract_if(|_, client| which(client));
+        for (_, client) in gone {
+            self.by_name.remove(&client.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::peer::of_addr;
+
+    fn name(last: u8, name: &str) -> Name {
+        (Some([10, 0, 0, last].into()), name.as_bytes().into())
+    }
+
+    #[test]
+    fn names_are_an_address_s_own_bounded_for_each_peer_and_expire() {
+        let clients = Clients::default();
+        let peer = |last| of_addr([10, 0, 0, last].into());
+        let zero = Duration::ZERO;
+        let one = clients.number(name(1, "guest"), peer(1), zero);
+        let other = clients.number(name(2, "guest"), peer(2), zero);
+        assert!(one.is_some() && other.is_some() && one != other);
+        for stranger in [name(3, "").0, None] {
+            assert!(clients.remove(stranger, b"guest").is_none());
+        }
+        for number in 0..10_000 {
+            let name = name(9, &number.to_string());
+            assert!(clients.number(name, peer(9), zero).is_some());
+        }
+        assert!(clients.len() <= 2 + 1024);
+        assert_eq!(clients.number(name(1, "guest"), peer(1), zero), one);
+        clients.expire(Clients::IDLE);
+        assert_eq!(clients.len(), 0);
+    }
 }

@@ -1,7 +1,7 @@
 //! NLM v4 and NSM: v3's locks, in the table that all protocols share.
 //!
-//! A client is who it says to be (`caller_name`), by whatever connection: locks outlive connections, and go when the
-//! client says that it has restarted (SM_NOTIFY, FREE_ALL) or unlocks them.
+//! A client is who it says to be (`caller_name`), at the address that it comes from, by whatever connection: locks outlive
+//! connections, and go when the client says from there that it has restarted (SM_NOTIFY, FREE_ALL) or unlocks them.
 //!
 //! A LOCK that has to wait is not answered with `BLOCKED` at once, for then the server would have to call the client
 //! when it is granted, where nothing may lead: through a NAT, out of a container. Its reply is held back instead, for
@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use vfs::lock::{Lock, LockKind, Owner, Space, Wait};
-use vfs::{Access, Call, Caller, Cx, Errno, Node, OpenFlags};
+use vfs::{Access, Call, Caller, Cx, Errno, LogLimit, Node, OpenFlags};
 use wire::Xdr;
 
 pub(super) use self::clients::Clients;
@@ -30,7 +30,7 @@ pub use self::recovery::Monitored;
 pub(super) use self::recovery::Recovery;
 pub(super) use self::waiting::Waiting;
 use super::handle::FileHandle;
-use super::{Stop, Turn};
+use super::{Stop, Turn, peer};
 use crate::nlm::{
     CancelArgs, FreeArgs, Holder, LockArgs, LockResult, MAX_NAME, MAX_OBJECT, Procedure, ShareArgs,
     ShareResult, Status, TestArgs, TestResult, Tested, UnlockArgs,
@@ -168,10 +168,10 @@ impl Turn<'_> {
                     self.monitor(args.lock.caller)?;
                 }
                 let client = asked.lock.owner.client;
-                self.server.clients.hold(client, &asked.node);
-                let status = match args.block {
-                    true => self.wait_for(&asked)?,
-                    false => self.try_lock(&asked, Wait::No).or_else(Fault::status)?,
+                let status = match self.server.clients.hold(client, &asked.node) {
+                    false => Status::DeniedNoLocks,
+                    true if args.block => self.wait_for(&asked)?,
+                    true => self.try_lock(&asked, Wait::No).or_else(Fault::status)?,
                 };
                 self.settle(&asked, status);
                 status
@@ -256,7 +256,9 @@ impl Turn<'_> {
                 .checked_add(len - 1)
                 .ok_or(Fault::Status(Status::Fbig))?,
         };
-        let client = self.server.clients.number(lock.caller);
+        let name = (self.call.addr(), lock.caller.into());
+        let now = (self.server.options.clock)();
+        let client = self.server.clients.number(name, peer::key(self.call), now);
         let client = client.ok_or(Fault::Status(Status::DeniedNoLocks))?;
         let process = lock.process.to_be_bytes();
         Ok(Asked {
@@ -313,10 +315,14 @@ impl Turn<'_> {
 
     /// A client has restarted: what it held is free.
     fn restarted(&self, name: &[u8]) {
-        let Some((client, nodes)) = self.server.clients.remove(name) else {
+        static RESTARTED: LogLimit<peer::Key> = LogLimit::new();
+        let Some((client, nodes)) = self.server.clients.remove(self.call.addr(), name) else {
             return;
         };
-        tracing::info!(client = %name.escape_ascii(), "restarted: its locks are free");
+        if let Some(suppressed) = RESTARTED.permit(peer::key(self.call)) {
+            let client = name.escape_ascii();
+            tracing::info!(%client, suppressed, "restarted: its locks are free");
+        }
         self.server.waiting.cancel_all_of(client);
         // Whoever says so: it may be another address of the client's, which may do less.
         let call = Call::detached();

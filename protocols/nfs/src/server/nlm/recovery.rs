@@ -16,6 +16,7 @@ use std::time::Duration;
 use vfs::Errno;
 
 use super::Clients;
+use super::clients::Name;
 use crate::nlm::Status;
 use crate::server::v4::state::Stable;
 use crate::server::{Server, Stop, Turn};
@@ -39,6 +40,10 @@ impl Monitored {
         [&addr.octets()[..], &self.name].concat().into()
     }
 
+    fn name(&self) -> Name {
+        (Some(self.addr), self.name.clone())
+    }
+
     fn read(record: &[u8]) -> Option<Monitored> {
         let (addr, name) = record.split_first_chunk::<16>()?;
         Some(Monitored {
@@ -51,15 +56,15 @@ impl Monitored {
 /// Who is on record.
 pub(in crate::server) struct Recovery {
     stable: Arc<dyn Stable>,
-    /// The names of those of an earlier start.
-    listed: HashSet<Box<[u8]>>,
+    /// Those of an earlier start.
+    listed: HashSet<Name>,
     kept: Mutex<Kept>,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// By name: where, and when it last locked something.
-    now: HashMap<Box<[u8]>, (IpAddr, Duration)>,
+    /// When each last locked something.
+    now: HashMap<Name, Duration>,
     /// Of an earlier start, and not forgotten yet.
     earlier: Vec<Monitored>,
 }
@@ -68,8 +73,9 @@ impl Recovery {
     /// For how long those who may be told are waited for: several tries of a second each.
     pub(in crate::server) const TELLING: Duration = Duration::from_secs(10);
 
-    /// How long a client without locks stays on record: it often locks again.
-    const IDLE: Duration = Duration::from_secs(300);
+    /// How many clients are on record, and how many of one address. Each is a record on a disk.
+    const MOST: usize = 4096;
+    const MOST_OF_AN_ADDRESS: usize = 256;
 
     /// How many records are forgotten at a time: each is a commit to a disk.
     const AT_ONCE: usize = 16;
@@ -83,7 +89,7 @@ impl Recovery {
             .collect();
         Recovery {
             stable,
-            listed: earlier.iter().map(|client| client.name.clone()).collect(),
+            listed: earlier.iter().map(Monitored::name).collect(),
             kept: Mutex::new(Kept {
                 earlier,
                 ..Kept::default()
@@ -96,14 +102,17 @@ impl Recovery {
         !self.listed.is_empty()
     }
 
-    /// Puts a client on record, which may take a disk's time: `WOULD_BLOCK` unless there is patience for that.
+    /// Puts a client on record, which may take a disk's time: `WOULD_BLOCK` unless there is patience for that. A client for
+    /// which there is no room cannot reclaim.
     fn record(&self, client: Monitored, now: Duration, may_wait: bool) -> vfs::Result<()> {
         let mut kept = self.kept();
-        let old = kept.now.get_mut(&client.name).map(|(addr, last)| {
+        let name = client.name();
+        if let Some(last) = kept.now.get_mut(&name) {
             *last = now;
-            *addr
-        });
-        if old == Some(client.addr) {
+            return Ok(());
+        }
+        let of_addr = kept.now.keys().filter(|(addr, _)| *addr == name.0).count();
+        if of_addr >= Recovery::MOST_OF_AN_ADDRESS || kept.now.len() >= Recovery::MOST {
             return Ok(());
         }
         if !may_wait {
@@ -111,12 +120,8 @@ impl Recovery {
         }
         // What cannot be written is said by whoever writes, and cannot be reclaimed.
         if self.stable.put(&client.record()).is_ok() {
-            if let Some(addr) = old {
-                let name = client.name.clone();
-                let _ = self.stable.remove(&Monitored { name, addr }.record());
-            }
             kept.earlier.retain(|earlier| *earlier != client);
-            kept.now.insert(client.name, (client.addr, now));
+            kept.now.insert(name, now);
         }
         Ok(())
     }
@@ -127,16 +132,14 @@ impl Recovery {
         let idle = kept
             .now
             .iter()
-            .filter(|(name, (_, last))| *last + Recovery::IDLE <= now && !clients.holds(name));
-        let mut gone: Vec<Monitored> = idle
-            .take(Recovery::AT_ONCE)
-            .map(|(name, (addr, _))| Monitored {
-                name: name.clone(),
-                addr: *addr,
-            })
-            .collect();
+            .filter(|(name, last)| **last + Clients::IDLE <= now && !clients.holds(name))
+            .filter_map(|((addr, name), _)| {
+                let (addr, name) = ((*addr)?, name.clone());
+                Some(Monitored { name, addr })
+            });
+        let mut gone: Vec<Monitored> = idle.take(Recovery::AT_ONCE).collect();
         for client in &gone {
-            kept.now.remove(&client.name);
+            kept.now.remove(&client.name());
         }
         if !in_grace {
             let left = kept.earlier.len().saturating_sub(Recovery::AT_ONCE);
@@ -172,14 +175,19 @@ impl Server {
     pub(in crate::server) fn tend_monitored(&self) {
         let (now, in_grace) = ((self.options.clock)(), self.state.locks_in_grace());
         self.recovery.tend(&self.clients, now, in_grace);
+        self.clients.expire(now);
     }
 }
 
 impl Turn<'_> {
     /// Whether the client `name` may have a lock, as one that it had at an earlier start or not.
     pub(super) fn may_lock(&self, name: &[u8], reclaim: bool) -> Result<(), Status> {
+        let listed = || {
+            let name = (self.call.addr(), name.into());
+            self.server.recovery.listed.contains(&name)
+        };
         match (reclaim, self.server.state.locks_in_grace()) {
-            (true, true) if !self.server.recovery.listed.contains(name) => Err(Status::Denied),
+            (true, true) if !listed() => Err(Status::Denied),
             (true, true) | (false, false) => Ok(()),
             (true, false) | (false, true) => Err(Status::DeniedGracePeriod),
         }
@@ -241,14 +249,28 @@ mod tests {
             Ok(()),
             "it is there"
         );
-        let moved = client("one", "10.0.0.2");
-        assert_eq!(recovery.record(moved.clone(), SECOND, true), Ok(()));
-        assert_eq!(stable.list(), [moved.record()]);
+        let other = client("one", "10.0.0.2");
+        assert_eq!(recovery.record(other.clone(), SECOND, true), Ok(()));
+        assert_eq!(stable.list().len(), 2, "a name is an address's own");
         let clients = Clients::default();
         recovery.tend(&clients, SECOND * 100, false);
-        assert_eq!(stable.list().len(), 1);
+        assert_eq!(stable.list().len(), 2);
         recovery.tend(&clients, SECOND * 400, false);
         assert_eq!(stable.list().len(), 0);
+    }
+
+    #[test]
+    fn records_of_an_address_are_bounded() {
+        let stable = Arc::new(InMemory::default());
+        let recovery = Recovery::new(stable.clone());
+        for number in 0..Recovery::MOST_OF_AN_ADDRESS + 9 {
+            let client = client(&number.to_string(), "10.0.0.1");
+            assert_eq!(recovery.record(client, SECOND, true), Ok(()));
+        }
+        assert_eq!(stable.list().len(), Recovery::MOST_OF_AN_ADDRESS);
+        let other = client("other", "10.0.0.2");
+        assert_eq!(recovery.record(other, SECOND, true), Ok(()));
+        assert_eq!(stable.list().len(), Recovery::MOST_OF_AN_ADDRESS + 1);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use vfs::{Errno, Patience};
 
 use super::{Asked, Fault};
 use crate::nlm::Status;
+use crate::server::peer::{self, Key as PeerKey};
 use crate::server::{Stop, Turn};
 
 /// How long a reply is held back: Linux complains that a server does not answer after three minutes and a half.
@@ -22,6 +23,7 @@ struct Waiter {
     /// What it came by: a connection and its id.
     name: (u64, u32),
     owner: Owner,
+    peer: PeerKey,
     since: Duration,
     cancelled: bool,
     waker: Waker,
@@ -30,6 +32,9 @@ struct Waiter {
 impl Waiting {
     /// How many there may be: a few for each of many clients.
     const MOST: usize = 4096;
+
+    /// How many there may be of one peer.
+    const MOST_OF_A_PEER: usize = 1024;
 
     /// The owner wants no lock any more that it waits for: a process waits for one at a time.
     pub(super) fn cancel(&self, owner: &Owner) {
@@ -117,7 +122,7 @@ impl Turn<'_> {
     }
 
     fn stand(&self, asked: &Asked, waker: &Waker) -> Stand {
-        let now = (self.server.options.clock)();
+        let (now, peer) = ((self.server.options.clock)(), peer::key(self.call));
         let mut waiting = self.server.waiting.lock();
         let found = waiting.iter().find(|waiter| waiter.name == self.name());
         match found {
@@ -127,10 +132,16 @@ impl Turn<'_> {
                 _ => Stand::Over,
             },
             None if waiting.len() >= Waiting::MOST => Stand::Over,
+            None if waiting.iter().filter(|one| one.peer == peer).count()
+                >= Waiting::MOST_OF_A_PEER =>
+            {
+                Stand::Over
+            }
             None => {
                 waiting.push(Waiter {
                     name: self.name(),
                     owner: asked.lock.owner.clone(),
+                    peer,
                     since: now,
                     cancelled: false,
                     waker: waker.clone(),

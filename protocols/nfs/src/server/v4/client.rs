@@ -65,8 +65,29 @@ impl Compound<'_, '_> {
             let client = self.session_client()?;
             return body(self, &client);
         }
+        self.check_holder(given)?;
         let server = self.turn.server;
         self.numbered(|| server.state.stateid_turn(given, seqid), body)
+    }
+
+    /// v4.0: `STALE_CLIENTID` unless the sender may act as `client`. In v4.1 SEQUENCE says so.
+    pub(super) fn check_client(&self, client: ClientId) -> Result<(), Status> {
+        let principal = self.turn.principal();
+        let by = self.turn.requester(&principal);
+        match self.minor > 0 || self.turn.server.state.is_client(client, &by) {
+            true => Ok(()),
+            false => Err(Status::StaleClientid),
+        }
+    }
+
+    /// v4.0: `BAD_STATEID` unless the sender may act as the client that `stateid` is of.
+    pub(super) fn check_holder(&self, stateid: &StateId) -> Result<(), Status> {
+        let principal = self.turn.principal();
+        let by = self.turn.requester(&principal);
+        match self.minor > 0 || self.turn.server.state.is_holder(stateid, &by) {
+            true => Ok(()),
+            false => Err(Status::BadStateid),
+        }
     }
 
     /// v4.0: runs `body` unless it was run before; then its answer is given again, and the current file
@@ -94,7 +115,7 @@ impl Compound<'_, '_> {
                 };
             }
         };
-        self.reply.keep();
+        self.reply.keep(usize::MAX);
         let done = body(self, &turn.client());
         let status = match &done {
             Ok(()) => Status::Ok,
@@ -119,10 +140,11 @@ impl Compound<'_, '_> {
 
     pub(super) fn set_client_id(&mut self, op: SetClientId<'_>) -> Done {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned().into_boxed_str();
+        let principal = self.turn.principal();
         let ask = state::SetClientId {
             owner: op.id,
             verifier: op.verifier,
-            principal: &self.turn.principal(),
+            by: self.turn.requester(&principal),
             callback: Callback {
                 program: op.program,
                 netid: text(op.addr.netid),
@@ -153,6 +175,7 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn renew(&mut self, client: ClientId) -> Done {
+        self.check_client(client)?;
         Ok(self.turn.server.state.renew(client)?)
     }
 
@@ -166,11 +189,11 @@ impl Compound<'_, '_> {
             Protect::Machine(_) => return Err(Status::Inval.into()),
             Protect::Ssv(_) => return Err(Status::EncrAlgUnsupp.into()),
         }
-        let server = self.turn.server;
+        let (server, principal) = (self.turn.server, self.turn.principal());
         let exchanged = server.state.exchange_id(&state::ExchangeId {
             owner: op.owner,
             verifier: op.verifier,
-            principal: &self.turn.principal(),
+            by: self.turn.requester(&principal),
             update: op.flags & flag::UPD_CONFIRMED != 0,
         })?;
         let confirmed = if exchanged.confirmed {
@@ -199,11 +222,11 @@ impl Compound<'_, '_> {
             return Err(Status::Inval.into());
         }
         let how = call_how(op.program, self.minor, &op.security);
-        let server = self.turn.server;
+        let (server, principal) = (self.turn.server, self.turn.principal());
         let created = server.state.create_session(&state::CreateSession {
             client: op.client,
             sequence: op.sequence,
-            principal: &self.turn.principal(),
+            by: self.turn.requester(&principal),
             fore: channel(&op.fore),
             back: channel(&op.back),
             backchannel: op.flags & BACKCHANNEL != 0 && how.is_some(),
@@ -222,8 +245,9 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn destroy_session(&mut self, session: SessionId) -> Done {
-        let state = &self.turn.server.state;
-        Ok(state.destroy_session(&session, self.turn.connection, self.slot.as_ref())?)
+        let (state, principal) = (&self.turn.server.state, self.turn.principal());
+        let by = (self.turn.connection, &self.turn.requester(&principal));
+        Ok(state.destroy_session(&session, by, self.slot.as_ref())?)
     }
 
     pub(super) fn bind_connection(&mut self, op: BindConnToSession) -> Done {
@@ -233,11 +257,9 @@ impl Compound<'_, '_> {
             3 | 7 => Direction::Both,
             _ => return Err(Status::Inval.into()),
         };
-        let server = self.turn.server;
-        let (bound, client) =
-            server
-                .state
-                .bind_connection(&op.session, self.turn.connection, direction)?;
+        let (server, principal) = (self.turn.server, self.turn.principal());
+        let by = (self.turn.connection, &self.turn.requester(&principal));
+        let (bound, client) = server.state.bind_connection(&op.session, by, direction)?;
         self.reply.value(&Bound {
             session: op.session,
             direction: match bound {
@@ -259,7 +281,9 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn destroy_client_id(&mut self, client: ClientId) -> Done {
-        Ok(self.turn.server.state.destroy_client_id(client)?)
+        let principal = self.turn.principal();
+        let by = self.turn.requester(&principal);
+        Ok(self.turn.server.state.destroy_client_id(client, &by)?)
     }
 
     pub(super) fn reclaim_complete(&mut self, one_file_system: bool) -> Done {
@@ -294,7 +318,7 @@ impl Compound<'_, '_> {
         let rest = self.arguments.rest();
         digest.write_usize(rest.len());
         digest.write(&rest[..rest.len().min(512)]);
-        let begun = self.turn.server.state.sequence(state::Sequence {
+        let request = state::Sequence {
             session: op.session,
             slot: op.slot,
             seqid: op.sequence,
@@ -302,7 +326,10 @@ impl Compound<'_, '_> {
             cache_this: op.cache_this,
             connection: self.turn.connection,
             digest: digest.finish(),
-        })?;
+        };
+        let principal = self.turn.principal();
+        let by = self.turn.requester(&principal);
+        let begun = self.turn.server.state.sequence(request, &by)?;
         match begun {
             Begun::Replay(reply) => {
                 self.reply.kept();

@@ -6,9 +6,10 @@ use std::task::Waker;
 
 use vfs::{Call, Caller, Patience};
 
+use super::state::Requester;
 use crate::rpc::Record;
 use crate::server::gss::Shown;
-use crate::server::{Server, Turn};
+use crate::server::{Server, Turn, peer};
 
 /// What a compound has of its call.
 pub(super) struct Given<'a> {
@@ -55,6 +56,15 @@ impl<'a> Given<'a> {
                 let ids = u64::from(self.flavor) << 32 | u64::from(self.caller.uid);
                 Cow::Owned(ids.to_be_bytes().into())
             }
+        }
+    }
+
+    /// The sender of the call, whose [`Given::principal`] it is.
+    pub(super) fn requester<'p>(&self, principal: &'p [u8]) -> Requester<'p> {
+        Requester {
+            peer: peer::key(self.call),
+            principal,
+            proved: self.shown.is_some(),
         }
     }
 }

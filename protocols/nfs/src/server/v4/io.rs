@@ -36,6 +36,7 @@ impl Compound<'_, '_> {
             }
             Some(Special::Current | Special::Invalid) => Err(Status::BadStateid.into()),
             None => {
+                self.check_holder(&given)?;
                 let client = self.slot.as_ref().map(SlotTurn::client);
                 let open = state.io(client.as_ref(), &given, key, share)?;
                 self.check_user(&open, node, share)?;

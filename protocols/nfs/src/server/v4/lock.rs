@@ -163,7 +163,10 @@ impl Compound<'_, '_> {
             return Err(Status::Grace.into());
         }
         let client: ClientRef<Files, Arc<dyn Node>> = match self.minor {
-            0 => state.client(op.owner.client)?,
+            0 => {
+                self.check_client(op.owner.client)?;
+                state.client(op.owner.client)?
+            }
             _ => self.session_client()?,
         };
         let owner: Locks = client.lock_owner(op.owner.name);
@@ -203,6 +206,7 @@ impl Compound<'_, '_> {
 
     pub(super) fn release_lock_owner(&mut self, owner: Owner<'_>) -> Done {
         let state = &self.turn.server.state;
+        self.check_client(owner.client)?;
         let client = state.client(owner.client)?;
         Ok(state.release_lock_owner(&client, owner.name)?)
     }

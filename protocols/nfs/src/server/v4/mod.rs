@@ -39,10 +39,11 @@ use self::given::Given;
 use self::place::Place;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
+use super::replay::Replays;
 use super::{Stop, Turn, security, words};
-use crate::rpc::Refusal;
+use crate::rpc::{self, Refusal};
 use crate::v4::attr::Bitmap;
-use crate::v4::op::Op;
+use crate::v4::op::{Op, OpenHow};
 use crate::v4::{StateId, Status};
 
 /// What an open of v4 holds: a file, and who opened it.
@@ -87,7 +88,7 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
         return turn.once(|turn| {
             let (given, out) = Given::of(turn);
             let mut whole = Reply::new(out);
-            whole.keep();
+            whole.keep(Replays::LONGEST);
             carry_out(&given, &head, arguments, Reply::new(&mut whole))?;
             Ok(whole.kept())
         });
@@ -96,12 +97,13 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
     carry_out(&given, &head, arguments, Reply::new(out))
 }
 
-/// Whether a compound of v4.0 makes, removes or renames something, which no owner's number tells the second time of.
-/// Not behind READ or WRITE: no client has both in one.
+/// Whether a compound of v4.0 makes, removes or renames something that no owner's number protects from a second time: an
+/// owner that is not confirmed yet has none (RFC 7530 section 16.18.5). Not behind READ or WRITE: no client has both in one.
 fn names_change(mut arguments: XdrReader<'_>, count: u32) -> bool {
     for _ in 0..count {
         match Op::get(&mut arguments) {
             Ok(Op::Create(_) | Op::Remove(_) | Op::Rename(_) | Op::Link(_)) => return true,
+            Ok(Op::Open(open)) if matches!(open.how, OpenHow::Create(_)) => return true,
             Ok(Op::Read(_) | Op::Write(_)) | Err(_) => return false,
             Ok(_) => {}
         }
@@ -124,8 +126,12 @@ fn carry_out<'t>(
 ) -> Result<(), Stop> {
     let Head { tag, minor, count } = *head;
     let start = reply.len();
-    if minor > 0 && asks_to_keep(arguments) {
-        reply.keep();
+    match minor {
+        // Of v4.0 no session says how long replies may be.
+        0 => reply.limit(rpc::MARK + turn.server.max_record()),
+        // The session bounds it.
+        _ if asks_to_keep(arguments) => reply.keep(usize::MAX),
+        _ => {}
     }
     reply.value(&Status::Ok);
     reply.value(&tag);
@@ -462,7 +468,8 @@ impl<'t, 'a> Compound<'t, 'a> {
         }
     }
 
-    /// What an operation ends with whose result the session has no room for (RFC 8881 section 2.10.6.4).
+    /// What an operation ends with whose result the reply has no room for (RFC 8881 section 2.10.6.4; v4.0 has
+    /// `RESOURCE` for that).
     fn too_big(&self) -> Status {
         match &self.slot {
             Some(slot) if slot.request().cache_this => Status::RepTooBigToCache,

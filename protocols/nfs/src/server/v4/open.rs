@@ -10,6 +10,7 @@ use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
 use crate::server::exclusive;
+use crate::server::files::or_executed;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
 use crate::v4::op::{
@@ -72,6 +73,7 @@ impl Compound<'_, '_> {
             let client = self.session_client()?;
             return self.open_as(&client, op);
         }
+        self.check_client(op.owner.client)?;
         let server = self.turn.server;
         let begin = || {
             server
@@ -143,7 +145,11 @@ impl Compound<'_, '_> {
                 server.files.forget(found.node.id());
                 self.opened(file)
             }
-            (None, None) => self.opened(found.node.open(&self.cx(), flags(access))?),
+            (None, None) => {
+                let (cx, flags) = (self.cx(), flags(access));
+                let opened = found.node.open(&cx, flags);
+                self.opened(or_executed(&cx, &found.node, flags, opened)?)
+            }
         };
         if found.cut {
             let cut = SetAttr {
@@ -314,12 +320,18 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// Whether the caller could open `node` for `access`.
+    /// Whether the caller could open `node` for `access`: [`or_executed`] holds here, too.
     pub(super) fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), Bad> {
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Share::READ));
         want.set(Access::WRITE, access.contains(Share::WRITE));
-        match node.access(&self.cx(), want)? == want {
+        let executes = access == Share::READ && node.kind() == Kind::File;
+        let also = match executes {
+            true => Access::EXEC,
+            false => Access::empty(),
+        };
+        let may = node.access(&self.cx(), want | also)?;
+        match may.contains(want) || executes && may.contains(Access::EXEC) {
             true => Ok(()),
             false => Err(Status::Access.into()),
         }
@@ -327,6 +339,7 @@ impl Compound<'_, '_> {
 
     pub(super) fn open_confirm(&mut self, op: OpenConfirm) -> Done {
         let key = self.key(&self.node()?);
+        self.check_holder(&op.state)?;
         let server = self.turn.server;
         let begin = || server.state.stateid_turn(&op.state, op.seqid);
         self.numbered(begin, |compound, client| {

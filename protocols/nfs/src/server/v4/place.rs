@@ -132,14 +132,48 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn lookup(&mut self, bytes: &[u8]) -> Done {
-        let directory = self.directory()?;
-        let entry = directory.lookup(&self.cx(), name(bytes)?)?;
-        self.go_to(entry.node);
+        let found = self.found(bytes)?;
+        self.go_to(found);
         Ok(())
+    }
+
+    /// The node of this name in the current directory. At the root, the export's name is the root itself unless something
+    /// there has that name, as MOUNT has it.
+    fn found(&self, bytes: &[u8]) -> Result<Place, Bad> {
+        let directory = self.directory()?;
+        match directory.lookup(&self.cx(), name(bytes)?) {
+            Err(Errno::ENOENT) if *bytes == *self.turn.server.export.name.as_bytes() => {
+                self.named_root(&directory)
+            }
+            found => Ok(found?.node.into()),
+        }
+    }
+
+    /// The root at the export's name, looked up in `directory`: `NOENT` unless that is the root.
+    fn named_root(&self, directory: &Arc<dyn Node>) -> Result<Place, Bad> {
+        let (cx, server) = (self.cx(), self.turn.server);
+        let root = server.export.fs.root(&cx)?;
+        if root.id() != directory.id() || self.is_at_name() {
+            return Err(Status::Noent.into());
+        }
+        let handle = server.handle(&cx, &root)?.at_name();
+        Ok(Place {
+            node: root,
+            handle: Some(handle),
+        })
+    }
+
+    /// Whether the current directory is the root at the export's name.
+    fn is_at_name(&self) -> bool {
+        let handle = self.current.as_ref().and_then(|place| place.handle);
+        handle.is_some_and(|handle| handle.is_at_name())
     }
 
     pub(super) fn lookup_parent(&mut self) -> Done {
         let directory = self.directory()?;
+        if self.is_at_name() {
+            return self.putrootfh();
+        }
         let parent = directory.parent(&self.cx())?;
         if parent.node.id() == directory.id() {
             return Err(Status::Noent.into());
@@ -149,8 +183,7 @@ impl Compound<'_, '_> {
     }
 
     pub(super) fn secinfo(&mut self, bytes: &[u8]) -> Done {
-        let directory = self.directory()?;
-        directory.lookup(&self.cx(), name(bytes)?)?;
+        self.found(bytes)?;
         self.flavors();
         Ok(())
     }

@@ -20,8 +20,25 @@ struct Copy {
     /// Where it begins in the reply.
     base: usize,
     bytes: Vec<u8>,
-    /// Something went in that is too long to keep: a file's contents.
+    /// How long it may become.
+    most: usize,
+    /// Something went in that is too long to keep, a file's contents for one: `bytes` are none.
     lost: bool,
+}
+
+impl Copy {
+    fn grow(&mut self, len: usize, add: impl FnOnce(&mut Vec<u8>)) {
+        if self.bytes.len().saturating_add(len) > self.most {
+            self.lose();
+        } else if !self.lost {
+            add(&mut self.bytes);
+        }
+    }
+
+    fn lose(&mut self) {
+        self.lost = true;
+        self.bytes = Vec::new();
+    }
 }
 
 impl<'a> Reply<'a> {
@@ -43,16 +60,17 @@ impl<'a> Reply<'a> {
         self.out.len().saturating_add(FAILED) > self.most
     }
 
-    /// Keeps a copy of all that is put in from now on.
-    pub(super) fn keep(&mut self) {
+    /// Keeps a copy of all that is put in from now on, unless that comes to more than `most` bytes.
+    pub(super) fn keep(&mut self, most: usize) {
         self.copy = Some(Copy {
             base: self.out.len(),
             bytes: Vec::new(),
+            most,
             lost: false,
         });
     }
 
-    /// Ends the copy. Nothing if it has a file's contents, or there was none.
+    /// Ends the copy. Nothing if it has a file's contents or became too long, or there was none.
     pub(super) fn kept(&mut self) -> Option<Arc<[u8]>> {
         let copy = self.copy.take()?;
         (!copy.lost).then(|| copy.bytes.into())
@@ -73,14 +91,14 @@ impl Sink for Reply<'_> {
     fn bytes(&mut self, data: &[u8]) {
         self.out.bytes(data);
         if let Some(copy) = &mut self.copy {
-            copy.bytes.extend_from_slice(data);
+            copy.grow(data.len(), |bytes| bytes.extend_from_slice(data));
         }
     }
 
     fn zeros(&mut self, len: usize) {
         self.out.zeros(len);
         if let Some(copy) = &mut self.copy {
-            copy.bytes.resize(copy.bytes.len() + len, 0);
+            copy.grow(len, |bytes| bytes.resize(bytes.len() + len, 0));
         }
     }
 
@@ -93,17 +111,15 @@ impl Sink for Reply<'_> {
     ) -> Result<usize> {
         let got = self.out.file(fd, offset, len, patience)?;
         if let Some(copy) = &mut self.copy {
-            copy.lost = true;
-            copy.bytes.resize(copy.bytes.len() + got, 0);
+            copy.lose();
         }
         Ok(got)
     }
 
     fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
         let filled = self.out.lend(len, fill)?;
-        if let (Some(copy), Ok(got)) = (&mut self.copy, filled) {
-            copy.lost = true;
-            copy.bytes.resize(copy.bytes.len() + got, 0);
+        if let (Some(copy), Ok(_)) = (&mut self.copy, filled) {
+            copy.lose();
         }
         Some(filled)
     }
@@ -117,6 +133,7 @@ impl Outgoing for Reply<'_> {
     fn patch(&mut self, at: usize, data: &[u8]) {
         self.out.patch(at, data);
         if let Some(copy) = &mut self.copy
+            && !copy.lost
             && let Some(at) = at.checked_sub(copy.base)
         {
             copy.bytes[at..at + data.len()].copy_from_slice(data);

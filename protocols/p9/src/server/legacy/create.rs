@@ -36,6 +36,7 @@ impl Turn<'_> {
         let name = Name::new(name)?;
         let perm = Dm::from_bits_retain(perm);
         let mode = Omode::from_bits_retain(mode);
+        check_kept(perm)?;
         if self.dialect == Dialect::Plan9 && perm.intersects(SPECIAL) {
             return Err(Errno::EINVAL);
         }
@@ -47,15 +48,13 @@ impl Turn<'_> {
             let entry = self.create_special(&cx, &dir, name, perm, bits, extension)?;
             (qid_of(&entry.attr), dir.child(name, entry.node))
         } else {
-            let mut flags = self.legacy_flags(mode) | OpenFlags::EXCL;
-            flags.set(
-                OpenFlags::APPEND,
-                flags.contains(OpenFlags::APPEND) || perm.contains(Dm::APPEND),
-            );
+            let flags = self.legacy_flags(mode) | OpenFlags::EXCL;
             let (entry, file) = dir.node().create(&cx, name, flags, bits)?;
             let child = dir.child(name, entry.node);
             let remove = mode.contains(Omode::RCLOSE);
-            let opened = State::opened(&child, file, flags, remove);
+            let writer = self.writer(&child, flags, entry.attr.size);
+            self.note_open(&cx, &child, flags);
+            let opened = State::opened(&child, file, flags, (remove, writer));
             (qid_of(&entry.attr), child.with(opened))
         };
         self.peer.fids.replace(fid, &dir, made)?;
@@ -96,7 +95,7 @@ impl Turn<'_> {
         let child = dir.child(name, entry.node);
         let file = child.node().open(cx, flags)?;
         let remove = mode.contains(Omode::RCLOSE);
-        let opened = State::opened(&child, file, flags, remove);
+        let opened = State::opened(&child, file, flags, (remove, None));
         Ok((qid, child.with(opened)))
     }
 
@@ -128,6 +127,14 @@ impl Turn<'_> {
             Make::Socket
         };
         dir.node().make(cx, name, what, bits)
+    }
+}
+
+/// `EOPNOTSUPP` for what a file of ours cannot be: append-only, or of exclusive use.
+pub(super) fn check_kept(mode: Dm) -> Result<()> {
+    match mode.intersects(Dm::APPEND | Dm::EXCL) {
+        true => Err(Errno::EOPNOTSUPP),
+        false => Ok(()),
     }
 }
 

@@ -1,8 +1,9 @@
 //! What 9P2000 and 9P2000.u do their own way: Topen, Tcreate, Tstat, Twstat, directories as files.
 //!
 //! What it lacks on purpose: following symbolic links for clients of plain 9P2000, which have no
-//! word for them (they see files that cannot be opened); exclusive use, append-only and temporary
-//! files, which no file system below knows: those bits are taken and forgotten.
+//! word for them (they see files that cannot be opened); exclusive-use and append-only files, which no
+//! file system below keeps: Tcreate and Twstat refuse `DMEXCL` and `DMAPPEND` with `EOPNOTSUPP`, since
+//! programs rely on them for locks and logs (stat(5)); temporary files: `DMTMP` is advice, and ignored.
 
 mod create;
 mod records;
@@ -11,11 +12,11 @@ mod wstat;
 
 pub(super) use self::records::Records;
 
-use vfs::{Errno, OpenFlags, Result, Want};
+use vfs::{Errno, OpenFlags, Result};
 
 use super::Turn;
 use super::fid::State;
-use super::open::IOUNIT;
+use super::open::{IOUNIT, wanted};
 use super::qid::qid_of;
 use crate::numbers::Omode;
 use crate::{Dialect, Fid, Rmessage};
@@ -31,9 +32,11 @@ impl Turn<'_> {
         }
         let cx = self.cx(&state.attach().caller);
         let file = state.node().open(&cx, flags)?;
-        let attr = file.attr(&cx, Want::BASIC | Want::TIMES)?;
+        let attr = file.attr(&cx, wanted(flags))?;
         let remove = mode.contains(Omode::RCLOSE);
-        let opened = state.with(State::opened(&state, file, flags, remove));
+        let writer = self.writer(&state, flags, attr.size);
+        self.note_open(&cx, &state, flags);
+        let opened = state.with(State::opened(&state, file, flags, (remove, writer)));
         self.peer.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Open {
             qid: qid_of(&attr),

@@ -3,7 +3,7 @@
 
 use vfs::{Cx, Errno, Name, RenameFlags, Result, SetAttr, SetTime, Time};
 
-use super::create::mode_bits;
+use super::create::{check_kept, mode_bits};
 use crate::numbers::Dm;
 use crate::server::Turn;
 use crate::server::fid::{FidState, State};
@@ -54,6 +54,7 @@ impl Turn<'_> {
             if mode.contains(Dm::DIR) != fid.is_directory() {
                 return Err(Errno::EINVAL);
             }
+            check_kept(mode)?;
             set.mode = Some(mode_bits(self.dialect, mode));
         }
         let time = |sec| {

@@ -6,6 +6,7 @@ const RDLCK: u8 = 0;
 const WRLCK: u8 = 1;
 const UNLCK: u8 = 2;
 const BLOCK: u32 = 1;
+const RECLAIM: u32 = 2;
 
 fn lock(fid: Fid, kind: u8, flags: u32, range: (u64, u64), proc_id: u32) -> T<'static> {
     T::Lock {
@@ -147,4 +148,17 @@ fn linux_17_getlock_names_the_holder_and_takes_unlck() {
         answer(UNLCK, 50, 0, 10, b"guest")
     );
     assert_eq!(other.err(&getlock(9, 0, 0, 10)), Errno::EINVAL);
+}
+
+#[test]
+fn linux_16_lock_flags_that_nobody_knows_are_refused() {
+    let server = server(Options::default());
+    let net = locker(&server);
+    for kind in [RDLCK, WRLCK, UNLCK] {
+        for flags in [0, BLOCK, RECLAIM, BLOCK | RECLAIM] {
+            assert_eq!(status(net.ok(&lock(Fid(1), kind, flags, (0, 1), 1))), 0);
+        }
+        let unknown = lock(Fid(1), kind, BLOCK | 4, (0, 1), 1);
+        assert_eq!(net.err(&unknown), Errno::EINVAL);
+    }
 }

@@ -1,5 +1,6 @@
 //! What the Linux client needs from a server, a test for each line of that list.
 
+mod append;
 mod locks;
 mod rest;
 mod sessions;

@@ -1,5 +1,11 @@
 //! Lines 14, 15, 18 to 20: sizes, flushes, extended attributes, ends and errors.
 
+use std::sync::Arc;
+
+use p9::server::{ExportList, NumericUsers, Server};
+use vfs::{Export, Op, acl};
+use vfs_testkit::script::{Answer, Script};
+
 use super::*;
 
 #[test]
@@ -117,6 +123,7 @@ fn linux_18_extended_attributes_are_fids_and_set_at_clunk() {
     // Removal.
     assert_eq!(set(b"user.a", b"", REPLACE), None);
     assert_eq!(get(b"user.a"), Err(Errno::ENODATA));
+    assert_eq!(set(b"user.a", b"", REPLACE), Some(Errno::ENODATA));
     // In pieces; too much, too little; out of bounds.
     net.ok(&create(Fid(4), b"user.d", 6, 0));
     net.write(Fid(4), 0, b"abc");
@@ -157,6 +164,36 @@ fn linux_18_extended_attributes_are_fids_and_set_at_clunk() {
 }
 
 #[test]
+fn linux_18_an_acl_of_no_bytes_is_taken_away() {
+    let script = Script::new();
+    let export = Arc::new(Export::new("", script.clone()));
+    let server = Server::new(
+        Arc::new(ExportList(vec![export])),
+        Arc::new(NumericUsers),
+        Options::default(),
+    );
+    let net = Net::on(&server, Dialect::Linux);
+    for name in [acl::ACCESS, acl::DEFAULT] {
+        // With one to take away, and without.
+        for answer in [None, Some(Errno::ENODATA)] {
+            script.forget(Op::RemoveXattr).take_calls();
+            if let Some(errno) = answer {
+                script.next(Op::RemoveXattr, Answer::Fail(errno));
+            }
+            net.walk(ROOT, Fid(1), "");
+            net.ok(&T::Xattrcreate {
+                fid: Fid(1),
+                name,
+                size: 0,
+                flags: 0,
+            });
+            net.clunk(Fid(1));
+            assert_eq!(script.ops(), [Op::RemoveXattr]);
+        }
+    }
+}
+
+#[test]
 fn linux_18_values_that_fids_hold_are_bounded_together() {
     let options = Options {
         max_xattr_bytes: 100,
@@ -194,8 +231,9 @@ fn linux_19_a_fid_is_gone_after_a_failed_clunk_or_remove() {
 fn linux_20_errors_are_errnos_reads_end_with_nothing_and_fsync_has_a_word() {
     let net = linux();
     create(&net, ROOT, Fid(1), "f", O_RDWR | O_APPEND);
+    // Linux says where it believes the end to be.
     net.write(Fid(1), 0, b"one");
-    net.write(Fid(1), 0, b"two");
+    net.write(Fid(1), 3, b"two");
     assert_eq!(net.read(Fid(1), 0, 100), b"onetwo");
     assert_eq!(net.read(Fid(1), 6, 100), b"");
     assert_eq!(net.read(Fid(1), 0, 0), b"");

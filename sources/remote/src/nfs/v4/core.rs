@@ -344,6 +344,7 @@ impl Core {
         self.bound.store(times, Ordering::Release);
     }
 
+    /// How often the connection was made anew.
     pub(super) fn times(&self) -> u64 {
         self.conn.times()
     }

@@ -2,6 +2,7 @@
 //!
 //! What it lacks on purpose: landing of what was written (COMMIT), which is the file's to ask for.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ::nfs::client::v4::{Piece, Read, ReadPieces, StateId, Write};
@@ -11,8 +12,9 @@ use vfs::{Cx, Errno, Result, Sink};
 use super::V4;
 use super::core::{Turn, errno};
 use super::life::Life;
+use super::opens::Opening;
 use crate::nfs::place::{Got, Place, end_in};
-use crate::nfs::version::Open;
+use crate::nfs::version::{Handle, Open};
 
 /// A read or write in flight, and what it was asked with.
 pub(in crate::nfs) struct Flight {
@@ -111,6 +113,27 @@ pub(super) fn end_write(
         Err(failure) => return Err(errno(failure)),
     }
     let make = |_: &Life| write(open, offset, stable, data);
+    v4.core.call(cx, make, |written| written)
+}
+
+/// Writes by a file that is open, or checked by itself without one, and waits for the answer.
+pub(super) fn write_by(
+    v4: &V4,
+    cx: &Cx<'_>,
+    (handle, open): (&Handle, Option<&Arc<Opening>>),
+    offset: u64,
+    stable: Stable,
+    data: &[u8],
+) -> Result<Written> {
+    let make = |_: &Life| {
+        Ok(Write {
+            handle,
+            state: open.map_or(Ok(StateId::ANONYMOUS), |open| open.state())?,
+            offset,
+            stable,
+            data,
+        })
+    };
     v4.core.call(cx, make, |written| written)
 }
 

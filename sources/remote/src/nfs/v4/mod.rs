@@ -91,6 +91,10 @@ impl Version for V4 {
         self.limits
     }
 
+    fn connections(&self) -> u64 {
+        self.core.times()
+    }
+
     fn capabilities(&self) -> Capabilities {
         let since = |minor, level| match self.core.minor >= minor {
             true => level,
@@ -340,6 +344,18 @@ impl Version for V4 {
         data::end_write(self, cx, flight, open, (offset, data), stable)
     }
 
+    fn write(
+        &self,
+        cx: &Cx<'_>,
+        handle: &Handle,
+        open: Option<&Arc<Opening>>,
+        offset: u64,
+        stable: Stable,
+        data: &[u8],
+    ) -> Result<Written> {
+        data::write_by(self, cx, (handle, open), offset, stable, data)
+    }
+
     fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<[u8; 8]> {
         self.core.ask(cx, Commit { handle }, |verifier| verifier)
     }
@@ -405,7 +421,14 @@ impl Version for V4 {
                 how,
             })
         };
-        self.core.call(cx, make, |copied| copied)
+        loop {
+            let copied = self.core.call(cx, make, |copied| copied)?;
+            // There are no bytes here to be written again, so they become durable before the next change.
+            match copied.unstable {
+                Some(verifier) if copied.count > 0 && self.commit(cx, to.handle)? != verifier => {}
+                _ => return Ok(copied.count),
+            }
+        }
     }
 
     fn xattr(&self, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Result<Vec<u8>> {

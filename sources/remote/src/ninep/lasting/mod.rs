@@ -22,7 +22,6 @@ mod send;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -30,7 +29,7 @@ use std::time::{Duration, Instant};
 use p9::Tag;
 use p9::recovery::Record;
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Interest, Link, Payloads, Ready};
+use transports::{Interest, Link, Origin, Payloads, Ready};
 
 use self::receive::Incoming;
 pub use self::relay::relay;
@@ -47,7 +46,6 @@ pub struct LastingLink {
     /// How long a server may take nothing, or not answer what it is told when it has come again.
     timeo: Duration,
     peer: String,
-    addr: Option<IpAddr>,
     payloads: Payloads,
     state: Mutex<State>,
     /// The state is another than it was.
@@ -91,7 +89,6 @@ impl LastingLink {
             retry,
             timeo: Silence::default().timeo,
             peer: link.peer().to_owned(),
-            addr: link.peer_addr(),
             payloads: link.payloads(),
             state: Mutex::new(State {
                 record: Record::default(),
@@ -235,7 +232,7 @@ impl Link for LastingLink {
         &self.peer
     }
 
-    fn peer_addr(&self) -> Option<IpAddr> {
-        self.addr
+    fn origin(&self) -> Origin {
+        Origin::Inherited
     }
 }

@@ -125,10 +125,21 @@ impl Served {
 
     /// Ends the server and starts another, which knows what the first one has kept.
     pub(crate) fn restart(&self) {
+        self.restart_after(|_| {});
+    }
+
+    /// [`Served::restart`], with a change of the tree in between: what a crash of the machine loses.
+    pub(crate) fn restart_after(&self, change: impl FnOnce(&Arc<dyn FileSystem>)) {
         let mut running = self.running();
         running.engine.stop();
+        change(&self.fs);
         let (boot, acceptor) = (running.boot + 1, self.acceptor.as_ref());
         *running = Running::start(&self.fs, &self.stable, self.lease, boot, acceptor);
+    }
+
+    /// The tree as the server has it.
+    pub(crate) fn tree(&self) -> &Arc<dyn FileSystem> {
+        &self.fs
     }
 
     pub(crate) fn link(&self) -> StreamLink {

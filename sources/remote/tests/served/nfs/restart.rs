@@ -1,12 +1,15 @@
 //! A server that goes away and comes again.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use layers::record::{Event, Record};
+use memory::Memory;
 use remote::nfs::Options;
 use vfs::lock::{Lock, LockKind, LockTable, Owner, Space};
-use vfs::{Caller, Errno, FileSystem, OpenFlags};
+use vfs::op::Op;
+use vfs::{Caller, Errno, FileSystem, NodeId, OpenFlags};
 use vfs_testkit::bed::{Seen, ok, pattern, refused, run};
 
 use super::net::Served;
@@ -67,18 +70,184 @@ fn what_is_open_stays_open_over_a_restart() {
     }
 }
 
+/// Restarts a server whose machine crashes: `file` has what was durable, `left`.
+fn crash(served: &Served, left: &[u8]) {
+    served.restart_after(|fs| {
+        let file = ok(ok(root(fs).lookup("file")).open(RW | OpenFlags::TRUNC));
+        ok(file.write_all(0, left));
+    });
+}
+
+/// The content of `file` on the server.
+fn stored(served: &Served) -> Vec<u8> {
+    ok(ok(root(served.tree()).lookup("file")).content())
+}
+
 #[test]
-fn unstable_writes_that_a_restart_may_have_lost_are_told_of() {
+fn unstable_writes_that_a_crash_has_lost_are_written_again() {
     for version in VERSIONS {
         let (served, _fs, root) = mounted(version);
         let (_, file) = ok(root.create("file", RW, 0o644));
-        ok(file.write_all(0, b"data"));
-        served.restart();
-        refused(file.fsync(false), Errno::EIO);
+        let long = pattern(3 << 20, 5);
+        ok(file.write_all(0, b"durable"));
         ok(file.fsync(false));
-        ok(file.write_all(0, b"again"));
+        ok(file.write_all(7, &long));
+        ok(file.write_all(9, b"over"));
+        crash(&served, b"durable");
+        let mut want = [b"durable", &long[..]].concat();
+        want[9..13].copy_from_slice(b"over");
         ok(file.fsync(false));
+        assert!(stored(&served) == want, "{version:?}");
+
+        // Behind a restart, and before it: only what is newer counts.
+        ok(file.write_all(0, b"first second"));
+        crash(&served, b"durable");
+        ok(file.write_all(6, b"third!"));
+        ok(file.fsync(false));
+        assert_eq!(stored(&served), b"first third!", "{version:?}");
+
+        // Once more after it was confirmed there is no more to be written.
+        crash(&served, b"gone");
+        ok(file.fsync(false));
+        assert_eq!(stored(&served), b"gone", "{version:?}");
     }
+}
+
+#[test]
+fn a_file_is_seen_with_its_unstable_writes_after_a_crash() {
+    for version in VERSIONS {
+        let (served, _fs, root) = mounted(version);
+        let (node, file) = ok(root.create("file", RW, 0o644));
+        ok(file.write_all(0, b"written"));
+        crash(&served, b"");
+        // The new connection is found by a call that sees no file.
+        ok(root.statfs());
+        assert_eq!(node.attr().size, 7, "{version:?}");
+        assert_eq!(ok(file.read_all()), b"written", "{version:?}");
+    }
+}
+
+#[test]
+fn data_of_a_closed_file_is_written_again() {
+    for version in VERSIONS {
+        let (served, fs, root) = mounted(version);
+        let (_, file) = ok(root.create("file", RW, 0o644));
+        ok(file.write_all(0, b"written"));
+        drop(file);
+        crash(&served, b"");
+        ok(run(&root.who, |cx| fs.sync(cx)));
+        assert_eq!(stored(&served), b"written", "{version:?}");
+    }
+}
+
+#[test]
+fn what_was_cut_off_after_an_unstable_write_is_not_written_again() {
+    for version in VERSIONS {
+        let (served, _fs, root) = mounted(version);
+        let (node, file) = ok(root.create("file", RW, 0o644));
+        ok(file.write_all(0, b"0123456789"));
+        ok(node.truncate(4));
+        ok(file.write_all(8, b"8"));
+        crash(&served, b"0123");
+        ok(file.fsync(false));
+        assert_eq!(stored(&served), b"0123\0\0\0\08", "{version:?}");
+        if version == (4, 2) {
+            ok(file.write_all(0, b"abcdefghi"));
+            ok(file.allocate(vfs::Allocate::Punch, 2, 2));
+            crash(&served, b"__\0\0");
+            ok(file.fsync(false));
+            assert_eq!(stored(&served), b"ab\0\0efghi");
+        }
+        // Opened anew to be cut, nothing of it is left.
+        ok(file.write_all(0, b"again and again"));
+        drop(ok(node.open(RW | OpenFlags::TRUNC)));
+        crash(&served, b"");
+        ok(file.fsync(false));
+        assert_eq!(stored(&served), b"", "{version:?}");
+    }
+}
+
+#[test]
+fn a_removed_file_has_no_data_to_be_written_again() {
+    for version in VERSIONS {
+        let (served, fs, root) = mounted(version);
+        let (_, file) = ok(root.create("file", RW, 0o644));
+        ok(file.write_all(0, b"data"));
+        drop(file);
+        ok(root.unlink("file"));
+        served.restart();
+        ok(run(&root.who, |cx| fs.sync(cx)));
+    }
+}
+
+/// A server that counts the commits of files, by their ids.
+fn counting() -> (Arc<Served>, Arc<Mutex<Vec<NodeId>>>) {
+    let commits = Arc::<Mutex<Vec<NodeId>>>::default();
+    let counted = commits.clone();
+    let count = move |event: &Event<'_>| {
+        if event.op == Op::Fsync {
+            counted.lock().expect("no panic holds it").push(event.node);
+        }
+    };
+    let start = Instant::now();
+    let record = Record::new(Arc::new(move || start.elapsed()), Box::new(count));
+    let fs = layers::stack(Memory::new(vfs_testkit::clock()), record);
+    (Served::over(fs), commits)
+}
+
+#[test]
+fn much_uncommitted_data_is_committed_early() {
+    for version in [(3, 0), (4, 2)] {
+        let (served, commits) = counting();
+        let fs = served.mount(Options {
+            version: Some(version),
+            ..Options::default()
+        });
+        let root = root(&fs);
+        let files: Vec<_> = (0..3)
+            .map(|number| ok(root.create(&format!("{number}"), RW, 0o644)))
+            .collect();
+        let piece = pattern(1 << 20, 7);
+        for at in 0..33 {
+            ok(files[0].1.write_all(at << 20, &piece));
+        }
+        let committed = || commits.lock().expect("no panic holds it").clone();
+        assert!(committed().is_empty(), "{version:?}");
+        // 64 MiB of one file are too much.
+        for at in 33..66 {
+            ok(files[0].1.write_all(at << 20, &piece));
+        }
+        let first = files[0].0.id();
+        let early = committed();
+        assert!(!early.is_empty() && early.iter().all(|&id| id == first));
+        // And so are 64 MiB of several, of which the oldest is committed by a thread of its own.
+        for at in 0..40 {
+            ok(files[1].1.write_all(at << 20, &piece));
+            ok(files[2].1.write_all(at << 20, &piece));
+        }
+        while !committed().contains(&files[1].0.id()) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn copies_are_durable() {
+    let (served, commits) = counting();
+    let fs = served.mount(Options {
+        version: Some((4, 2)),
+        ..Options::default()
+    });
+    let root = root(&fs);
+    let (_, from) = ok(root.create("from", RW, 0o644));
+    let (node, to) = ok(root.create("file", RW, 0o644));
+    ok(from.write_all(0, b"copied"));
+    ok(to.write_all(0, b"here before"));
+    assert_eq!(from.copy(0, &to, 0, 6, vfs::CopyHow::Any), Ok(6));
+    assert_eq!(*commits.lock().expect("no panic holds it"), [node.id()]);
+    crash(&served, b"copied");
+    ok(to.fsync(false));
+    assert_eq!(stored(&served), b"copiedefore");
 }
 
 fn lock(client: u64, start: u64, end: u64) -> Lock {

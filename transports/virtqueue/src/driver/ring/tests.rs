@@ -26,7 +26,8 @@ fn queue() -> (Queue, UnixStream) {
         events: Events::new(&call, &ours).expect("events"),
         kick,
         call,
-        poll: Duration::ZERO,
+        waiting: WaitMode::Adaptive(Duration::ZERO),
+        gone: Arc::default(),
     });
     (queue, device)
 }

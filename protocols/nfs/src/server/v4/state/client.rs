@@ -7,9 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use vfs::lock::Owner;
 
-use crate::v4::ClientId;
+use crate::server::peer::Key as PeerKey;
+use crate::server::quota::{Charge, Full, Quota};
+use crate::v4::{ClientId, Status};
 
-use super::holdings::Holdings;
+use super::holdings::{Holdings, full};
+use super::requester::Requester;
 use super::sessions::Creation;
 
 /// Which of the two ways of being a client.
@@ -61,6 +64,14 @@ pub(super) struct Client<F, N> {
     pub(super) record: Box<[u8]>,
     pub(super) verifier: [u8; 8],
     pub(super) principal: Box<[u8]>,
+    /// The peer that it counts for: the one that it came from first.
+    pub(super) peer: PeerKey,
+    /// All peers that it has come from.
+    pub(super) peers: Mutex<Vec<PeerKey>>,
+    /// Its place among the clients, until it is no more.
+    pub(super) place: Mutex<Option<Charge>>,
+    /// Bounds what it holds, in bytes.
+    held: Arc<Quota>,
     /// Its number in the lock table.
     pub(super) locker: u64,
     pub(super) confirmed: AtomicBool,
@@ -92,18 +103,22 @@ pub(super) enum Recorded {
 impl<F, N> Client<F, N> {
     pub(super) fn new(
         id: ClientId,
-        minor: Minor,
-        owner: &[u8],
+        (minor, record): (Minor, &[u8]),
         verifier: [u8; 8],
-        principal: &[u8],
+        by: &Requester<'_>,
+        held: &Arc<Quota>,
         now: Duration,
     ) -> Client<F, N> {
         Client {
             id,
             minor,
-            record: record(minor, owner),
+            record: record.into(),
             verifier,
-            principal: principal.into(),
+            principal: by.principal.into(),
+            peer: by.peer,
+            peers: Mutex::new(vec![by.peer]),
+            place: Mutex::default(),
+            held: held.clone(),
             locker: Owner::new_client(),
             confirmed: AtomicBool::new(false),
             reclaimed: AtomicBool::new(false),
@@ -142,6 +157,16 @@ impl<F, N> Client<F, N> {
 
     pub(super) fn leave(&self) {
         self.turns.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Takes `bytes` for something that the client is to hold.
+    pub(super) fn charge(&self, bytes: usize) -> Result<Charge, Full> {
+        self.held.take(self.peer, bytes)
+    }
+
+    /// [`Client::charge`], with the status of an operation that there is no room for.
+    pub(super) fn charged(&self, bytes: usize) -> Result<Charge, Status> {
+        self.charge(bytes).map_err(|_| full(self.minor))
     }
 
     pub(super) fn lock_owner(&self, id: Arc<[u8]>) -> Owner {

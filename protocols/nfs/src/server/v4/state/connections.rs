@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::v4::{ClientId, SessionId, Status};
 
 use super::State;
+use super::requester::Requester;
 use super::sessions::Session;
 use super::table::lock;
 
@@ -52,13 +53,16 @@ impl Connections {
 impl<F, N: Clone> State<F, N> {
     /// BIND_CONN_TO_SESSION: whatever `direction` the client asked for or would also take
     /// (`CDFC4_FORE_OR_BOTH`, `CDFC4_BACK_OR_BOTH`: [`Direction::Both`]). Answers what it is, and whose session.
+    /// `BADSESSION` if it is another's.
     pub fn bind_connection(
         &self,
         session: &SessionId,
-        connection: u64,
+        (connection, by): (u64, &Requester<'_>),
         direction: Direction,
     ) -> Result<(Direction, ClientId), Status> {
-        let session = self.sessions.get(session).ok_or(Status::Badsession)?;
+        let session = self.sessions.get(session);
+        let session = session.filter(|session| session.client.is(by));
+        let session = session.ok_or(Status::Badsession)?;
         let (fore, back) = match direction {
             Direction::Fore => (true, false),
             Direction::Back => (false, true),

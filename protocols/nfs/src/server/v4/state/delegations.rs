@@ -16,6 +16,10 @@ use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use vfs::LogLimit;
+
+use crate::server::peer::Key as PeerKey;
+use crate::server::quota::Charge;
 use crate::v4::{ClientId, StateId, Status};
 
 use super::client::{Client, ClientRef, Minor};
@@ -37,7 +41,12 @@ pub(super) struct Delegation<F, N> {
     recalled: Option<Duration>,
     /// Whether it is to be asked for in the next second.
     pub(super) again: bool,
+    /// Among the delegations, and of bytes.
+    _charges: [Charge; 2],
 }
+
+/// The bytes that a delegation takes, with its lease.
+const DELEGATION: usize = 640;
 
 /// The number of every delegation's one state.
 pub(super) const SEQID: u32 = 1;
@@ -170,6 +179,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             || client.backchannels.load(Ordering::Acquire) == 0
             || self.delegations.count.load(Ordering::Relaxed) >= self.limits.all_delegations
             || lock(&client.holdings).delegations >= self.limits.delegations
+            || !self.quotas.delegations.has_room(client.peer, 1)
         {
             return Err(NoDelegation::Resource);
         }
@@ -203,6 +213,11 @@ impl<F: Clone, N: Clone> State<F, N> {
         file: F,
     ) -> Result<StateId, Status> {
         let client = &client.0;
+        let one = self.quotas.delegations.take(client.peer, 1);
+        let charges = [
+            one.map_err(|_| Status::Resource)?,
+            client.charged(DELEGATION)?,
+        ];
         let mut holdings = lock(&client.holdings);
         holdings.alive()?;
         let serial = holdings.insert(Held::Delegation(Delegation {
@@ -212,6 +227,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             file,
             recalled: None,
             again: false,
+            _charges: charges,
         }));
         self.delegations.add(key, client.id, serial);
         Ok(stateid::stateid(client.id, serial, SEQID))
@@ -370,10 +386,15 @@ impl<F, N: Clone> State<F, N> {
         serial: u32,
         gone: &mut Gone<F, N>,
     ) {
-        tracing::warn!(
-            client = client.id,
-            "a client did not give a delegation back"
-        );
+        static REVOKED: LogLimit<PeerKey> = LogLimit::new();
+        if let Some(suppressed) = REVOKED.permit(client.peer) {
+            let client = client.id;
+            tracing::warn!(
+                client,
+                suppressed,
+                "a client did not give a delegation back"
+            );
+        }
         holdings.end_delegation(client, serial, &self.delegations, gone);
         holdings.lost_delegation(serial);
         let flag = status_flags::RECALLABLE_STATE_REVOKED;

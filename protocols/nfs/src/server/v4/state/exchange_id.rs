@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use crate::v4::{ClientId, Status};
 
 use super::State;
-use super::client::{Client, ClientRef, Minor, record};
+use super::client::{Client, ClientRef, Minor};
 use super::gone::Gone;
 use super::registry::{Known, Registry};
+use super::requester::Requester;
 use super::setclientid::Callback;
 use super::table::lock;
 
@@ -19,8 +20,8 @@ pub struct ExchangeId<'a> {
     pub owner: &'a [u8],
     /// Which of its boots.
     pub verifier: [u8; 8],
-    /// As whom RPC knows the caller.
-    pub principal: &'a [u8],
+    /// The sender.
+    pub by: Requester<'a>,
     /// `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`.
     pub update: bool,
 }
@@ -57,13 +58,18 @@ impl<F, N: Clone> State<F, N> {
         ask: &ExchangeId<'_>,
         gone: &mut Gone<F, N>,
     ) -> Result<Arc<Client<F, N>>, Status> {
-        let confirmed = registry.confirmed(&record(Minor::V41, ask.owner));
+        let owner = (Minor::V41, ask.owner);
+        let record = self.record_of(registry, owner, &ask.verifier, &ask.by);
+        let confirmed = registry.confirmed(&record);
         if let Some(Known { client, .. }) = confirmed {
-            let same_principal = *client.principal == *ask.principal;
+            let same_principal = *client.principal == *ask.by.principal;
             let same_verifier = client.verifier == ask.verifier;
             match (ask.update, same_principal, same_verifier) {
-                // Cases 2 and 6: nothing new.
-                (_, true, true) => return Ok(client),
+                // Cases 2 and 6: nothing new, but perhaps another address.
+                (_, true, true) => {
+                    client.comes_from(ask.by.peer);
+                    return Ok(client);
+                }
                 // Case 9.
                 (true, false, _) => return Err(Status::Perm),
                 // Case 8.
@@ -82,8 +88,9 @@ impl<F, N: Clone> State<F, N> {
         }
         // Cases 1 and 4.
         let now = self.now();
-        let make = |id| Client::new(id, Minor::V41, ask.owner, ask.verifier, ask.principal, now);
-        let client = self.new_client(registry, make, Status::Delay, gone)?;
+        let named = (Minor::V41, &*record);
+        let make = |id| Client::new(id, named, ask.verifier, &ask.by, &self.quotas.held, now);
+        let client = self.new_client(registry, ask.by.peer, make, Status::Delay, gone)?;
         let known = Known {
             client: client.clone(),
             confirm: [0; 8],
@@ -93,15 +100,15 @@ impl<F, N: Clone> State<F, N> {
         Ok(client)
     }
 
-    /// DESTROY_CLIENTID: `CLIENTID_BUSY` while it has sessions or state.
-    pub fn destroy_client_id(&self, id: ClientId) -> Result<(), Status> {
+    /// DESTROY_CLIENTID by `by`: `CLIENTID_BUSY` while it has sessions or state, `STALE_CLIENTID` if it is another's.
+    pub fn destroy_client_id(&self, id: ClientId, by: &Requester<'_>) -> Result<(), Status> {
         let mut gone = Gone::default();
         let destroyed = {
             let mut registry = lock(&self.registry);
             let client = self
                 .clients
                 .get(&id)
-                .filter(|client| client.minor == Minor::V41);
+                .filter(|client| client.minor == Minor::V41 && client.is(by));
             let client = client.ok_or(Status::StaleClientid)?;
             let has_sessions = !lock(&client.holdings).sessions.is_empty();
             if has_sessions || self.has_state(&client) {

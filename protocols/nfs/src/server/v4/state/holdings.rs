@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
+use crate::server::quota::Charge;
 use crate::v4::{SessionId, Status};
 
 use super::client::{Client, Minor};
 use super::delegations::{Delegation, Delegations};
 use super::gone::{Gone, NodeKey, Unlock};
 use super::offloads::Copying;
-use super::owners::{LockOwner, OpenOwner, Owners};
+use super::owners::{LockOwner, OWNER, OpenOwner, Owners};
 use super::shares::Shares;
 use super::waiting::Waiting;
 
@@ -109,7 +110,12 @@ pub(super) struct Open<F, N> {
     pub(super) files: Files<F>,
     /// Its lock states.
     pub(super) locks: Vec<u32>,
+    /// For [`OPEN`].
+    pub(super) _charge: Charge,
 }
+
+/// The bytes that an open takes, with its reservation and the source's file.
+pub(super) const OPEN: usize = 640;
 
 /// The files of an open: one for each way in which it was opened.
 pub(super) struct Files<F> {
@@ -342,7 +348,7 @@ impl<F, N: Clone> Holdings<F, N> {
             return;
         };
         owner.states.retain(|&state| state != serial);
-        if owner.held.remove(&key).is_some_and(|held| !held.is_empty()) {
+        if owner.forget(key).is_some_and(|held| !held.is_empty()) {
             gone.locks.push(Unlock {
                 key,
                 node: node.clone(),
@@ -444,7 +450,9 @@ impl<F, N: Clone> Holdings<F, N> {
                 .least(OpenOwner::is_idle, |owner| owner.used);
             self.forget_open_owner(oldest.ok_or(full(client.minor))?);
         }
-        Ok(self.open_owners.insert(name, OpenOwner::new(name, now)))
+        let charge = client.charged(OWNER + name.len())?;
+        let owner = OpenOwner::new(name, now, charge);
+        Ok(self.open_owners.insert(name, owner))
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use vfs::lock::{LockKind, Owner};
 
+use crate::server::quota::Charge;
 use crate::v4::{StateId, Status};
 
 use super::State;
@@ -47,6 +48,7 @@ pub struct Locking<'a, F, N: Clone> {
     node: N,
     owner: Owner,
     first_seqid: u32,
+    charge: Charge,
 }
 
 /// A LOCKU that may be asked of the lock table.
@@ -111,6 +113,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         if !opened.access.contains(needed) {
             return Err(Status::Openmode);
         }
+        let charge = client.charge(LockOwner::bytes_of_one(&name));
+        let charge = charge.map_err(|_| full(client.minor))?;
         Ok(Locking {
             state: self,
             client: client.clone(),
@@ -119,6 +123,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             node: opened.node.clone(),
             owner: client.lock_owner(name),
             first_seqid,
+            charge,
         })
     }
 
@@ -246,22 +251,24 @@ impl<F, N: Clone> Locking<'_, F, N> {
     /// The lock table has locked `start..=end`: the LOCK is done. It fails only if the open, or the
     /// client, went meanwhile, or its tables filled up; the locks are released then.
     pub fn granted(self, start: u64, end: u64) -> Result<StateId, Status> {
-        let granted = self.settle(&mut lock(&self.client.holdings), start, end);
+        let (state, client) = (self.state, self.client.clone());
+        let unlock = Unlock {
+            key: self.key,
+            node: self.node.clone(),
+            owner: self.owner.clone(),
+        };
+        let granted = self.settle(&mut lock(&client.holdings), start, end);
         if granted.is_err() {
-            self.state.release(Gone {
+            state.release(Gone {
                 files: Vec::new(),
-                locks: vec![Unlock {
-                    key: self.key,
-                    node: self.node,
-                    owner: self.owner,
-                }],
+                locks: vec![unlock],
             });
         }
         granted
     }
 
     fn settle(
-        &self,
+        self,
         holdings: &mut Holdings<F, N>,
         start: u64,
         end: u64,
@@ -269,11 +276,19 @@ impl<F, N: Clone> Locking<'_, F, N> {
         holdings.alive()?;
         holdings.open(self.open)?;
         let name = &self.owner.id;
-        let number = holdings.lock_owners.find(name).unwrap_or_else(|| {
-            let mut owner = LockOwner::new(name);
-            owner.seq.set(self.first_seqid);
-            holdings.lock_owners.insert(name, owner)
-        });
+        let number = match holdings.lock_owners.find(name) {
+            Some(number) => {
+                if let Some(owner) = holdings.lock_owners.get_mut(number) {
+                    owner.charge(self.charge);
+                }
+                number
+            }
+            None => {
+                let mut owner = LockOwner::new(name, self.charge);
+                owner.seq.set(self.first_seqid);
+                holdings.lock_owners.insert(name, owner)
+            }
+        };
         let owner = holdings
             .lock_owners
             .get(number)
@@ -302,7 +317,7 @@ impl<F, N: Clone> Locking<'_, F, N> {
         if known.is_none() {
             owner.states.push(serial);
         }
-        owner.held.entry(self.key).or_default().insert(start, end);
+        owner.change(self.key, |held| held.insert(start, end));
         Ok(holdings.lock_mut(serial)?.changed(&self.client, serial))
     }
 }
@@ -319,8 +334,8 @@ impl<F, N: Clone> Unlocking<F, N> {
         let state = holdings.lock_mut(self.serial)?;
         let (number, stateid) = (state.owner, state.changed(&self.client, self.serial));
         let owner = holdings.lock_owners.get_mut(number);
-        if let Some(held) = owner.and_then(|owner| owner.held.get_mut(&self.key)) {
-            held.remove(start, end);
+        if let Some(owner) = owner.filter(|owner| owner.held.contains_key(&self.key)) {
+            owner.change(self.key, |held| held.remove(start, end));
         }
         Ok(stateid)
     }

@@ -36,6 +36,7 @@ mod offloads;
 mod opens;
 mod owners;
 mod registry;
+mod requester;
 mod seqid;
 mod sessions;
 mod setclientid;
@@ -50,9 +51,10 @@ mod waiting;
 
 use core::time::Duration;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
+use std::hash::RandomState;
 use std::sync::{Arc, Mutex};
 
+use crate::server::quota::Quota;
 use crate::v4::{ClientId, SessionId};
 
 use self::callbacks::AllFlights;
@@ -62,7 +64,6 @@ use self::grace::Grace;
 use self::registry::Registry;
 use self::sessions::Session;
 use self::shares::Shares;
-use self::slots::Budget;
 use self::table::Table;
 
 pub use self::callbacks::{CallAs, CallHow, Calling, What};
@@ -76,6 +77,7 @@ pub use self::limits::Limits;
 pub use self::locks::{Locker, Locking, Unlocking};
 pub use self::offloads::{Ended, Offload, Offloading};
 pub use self::opens::{OpenAsk, Opened, Opening};
+pub use self::requester::Requester;
 pub use self::seqid::OwnerTurn;
 pub use self::sessions::{Channel, CreateSession, CreatedSession, Sequence, SlotTurn};
 pub use self::setclientid::{Callback, SetClientId, SetClientIdError};
@@ -116,9 +118,35 @@ pub struct State<F, N> {
     shares: Shares,
     delegations: Delegations,
     flights: AllFlights,
-    /// How many copies go on.
-    offloads: AtomicUsize,
-    slots: Arc<Budget>,
+    quotas: Quotas,
+    /// Makes what nobody guesses.
+    secret: RandomState,
+}
+
+/// What clients have of everything that is bounded for each peer.
+struct Quotas {
+    clients: Arc<Quota>,
+    slots: Arc<Quota>,
+    /// Bytes of replies in slots.
+    cached: Arc<Quota>,
+    /// Bytes of owners and states.
+    held: Arc<Quota>,
+    delegations: Arc<Quota>,
+    /// Copies that go on.
+    offloads: Arc<Quota>,
+}
+
+impl Quotas {
+    fn new(limits: &Limits) -> Quotas {
+        Quotas {
+            clients: Quota::new(limits.clients, limits.clients_of_a_peer),
+            slots: Quota::new(limits.all_slots, limits.slots_of_a_peer),
+            cached: Quota::new(limits.all_cached, limits.cached_of_a_peer),
+            held: Quota::new(limits.all_held, limits.held_of_a_peer),
+            delegations: Quota::new(limits.all_delegations, limits.delegations_of_a_peer),
+            offloads: Quota::new(limits.all_offloads, limits.offloads_of_a_peer),
+        }
+    }
 }
 
 /// A request that is numbered so that it is served once.
@@ -159,7 +187,8 @@ impl<F, N> State<F, N> {
             lease: config.lease,
             clock: config.clock,
             grace: Grace::new(config.stable.list(), now, config.lease),
-            slots: Arc::new(Budget::new(config.limits.all_slots)),
+            quotas: Quotas::new(&config.limits),
+            secret: RandomState::new(),
             stable: config.stable,
             release: config.release,
             registry: Mutex::default(),
@@ -170,13 +199,17 @@ impl<F, N> State<F, N> {
             shares: Shares::new(config.limits.all_opens),
             delegations: Delegations::new(),
             flights: AllFlights::default(),
-            offloads: AtomicUsize::new(0),
         }
     }
 
     /// How long a client may be silent: `lease_time`.
     pub fn lease(&self) -> Duration {
         self.lease
+    }
+
+    /// The bytes of the replies that are kept for retries, and of what clients hold.
+    pub(in crate::server) fn bytes(&self) -> (usize, usize) {
+        (self.quotas.cached.in_use(), self.quotas.held.in_use())
     }
 
     fn now(&self) -> Duration {

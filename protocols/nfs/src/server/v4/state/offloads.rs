@@ -4,11 +4,12 @@
 //! Who carries them out holds an [`Offload`] and looks whether its call is cancelled. What ended keeps no files.
 
 use core::time::Duration;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use vfs::Call;
 
+use crate::server::quota::Charge;
 use crate::v4::{ClientId, StateId, Status, Verifier};
 
 use super::State;
@@ -39,6 +40,8 @@ pub struct Offload {
     serial: u32,
     call: Call,
     count: AtomicU64,
+    /// Its place among those that go on, until it has ended.
+    place: Mutex<Option<Charge>>,
 }
 
 /// How a copy has ended.
@@ -101,7 +104,7 @@ impl<F, N: Clone> State<F, N> {
     pub fn may_offload(&self, client: &ClientRef<F, N>) -> bool {
         let client = &client.0;
         let its = lock(&client.holdings).offloads.len();
-        self.offloads.load(Ordering::Relaxed) < self.limits.all_offloads
+        self.quotas.offloads.has_room(client.peer, 1)
             && its < self.limits.offloads
             && self.can_call(client, 2)
     }
@@ -118,16 +121,14 @@ impl<F, N: Clone> State<F, N> {
         if holdings.gone || holdings.offloads.len() >= self.limits.offloads {
             return None;
         }
-        let most = self.limits.all_offloads;
-        let one_more = |count| (count < most).then_some(count + 1);
-        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        self.offloads.fetch_update(set, fetch, one_more).ok()?;
+        let place = self.quotas.offloads.take(client.peer, 1).ok()?;
         let serial = holdings.next_serial();
         let offload = Arc::new(Offload {
             client: client.id,
             serial,
             call: what.call,
             count: AtomicU64::new(what.count),
+            place: Mutex::new(Some(place)),
         });
         let copying = Copying {
             key: what.key,
@@ -146,7 +147,7 @@ impl<F, N: Clone> State<F, N> {
 
     /// A copy has ended, so if it failed. To be said once of each. Whom to call ([`State::callbacks`]).
     pub fn offload_ended(&self, offload: &Offload, status: Status) -> Option<ClientId> {
-        self.offloads.fetch_sub(1, Ordering::AcqRel);
+        lock(&offload.place).take();
         let client = self.clients.get(&offload.client)?;
         let now = self.now();
         let mut holdings = lock(&client.holdings);

@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
+use crate::server::quota::{Charge, Full};
 use crate::v4::{StateId, Status};
 
 use super::State;
 use super::client::{Client, ClientRef, Minor};
 use super::gone::{Gone, NodeKey};
-use super::holdings::{Files, Held, Holdings, Open, Share, full};
+use super::holdings::{Files, Held, Holdings, OPEN, Open, Share, full};
 use super::shares::Refused;
 use super::stateid::{self, INVALID, Parts};
 use super::table::lock;
@@ -45,6 +46,8 @@ pub struct Opening<'a, F, N: Clone> {
     reclaim: bool,
     pending: u64,
     held: Option<F>,
+    /// Of a new open.
+    charge: Option<Charge>,
 }
 
 /// An OPEN that is done.
@@ -72,17 +75,18 @@ impl<F: Clone, N: Clone> State<F, N> {
         }
         self.may_open(client, ask.reclaim)?;
         let owner: Arc<[u8]> = ask.owner.into();
-        let held = {
+        let (held, is_new) = {
             let holdings = lock(&client.holdings);
             holdings.alive()?;
             match holdings.opened(&owner, ask.key) {
-                Some((_, open)) => open.files.get(ask.access).cloned(),
+                Some((_, open)) => (open.files.get(ask.access).cloned(), false),
                 None if holdings.opens + holdings.revoked >= self.limits.opens => {
                     return Err(full(client.minor));
                 }
-                None => None,
+                None => (None, true),
             }
         };
+        let charge = is_new.then(|| self.charge(client, OPEN)).transpose()?;
         let pending = loop {
             let reserved = self
                 .shares
@@ -92,7 +96,7 @@ impl<F: Clone, N: Clone> State<F, N> {
                 Err(Refused::By(other)) if self.expire_if_courteous(other, ask.key) => {}
                 Err(Refused::By(_)) if ask.reclaim => return Err(Status::ReclaimConflict),
                 Err(Refused::By(_)) => return Err(Status::ShareDenied),
-                Err(Refused::Full) if self.expire_oldest() => {}
+                Err(Refused::Full) if self.expire_oldest(None) => {}
                 Err(Refused::Full) => return Err(full(client.minor)),
             }
         };
@@ -107,7 +111,20 @@ impl<F: Clone, N: Clone> State<F, N> {
             reclaim: ask.reclaim,
             pending,
             held,
+            charge,
         })
+    }
+
+    /// Takes `bytes` for something that `client` is to hold. Where there is no room, expired clients lose what they have.
+    fn charge(&self, client: &Client<F, N>, bytes: usize) -> Result<Charge, Status> {
+        loop {
+            match client.charge(bytes) {
+                Ok(charge) => return Ok(charge),
+                Err(Full::Peer) if self.expire_oldest(Some(client.peer)) => {}
+                Err(Full::Total) if self.expire_oldest(None) => {}
+                Err(_) => return Err(full(client.minor)),
+            }
+        }
     }
 
     /// OPEN_CONFIRM (RFC 7530 section 16.18), in the owner's turn.
@@ -310,11 +327,12 @@ impl<F, N: Clone> Opening<'_, F, N> {
 
     /// `file` is open as asked: the OPEN is done. It fails only if the client went meanwhile, or its
     /// tables filled up.
-    pub fn commit(self, file: F) -> Result<Opened, Status> {
-        self.state.record(&self.client);
+    pub fn commit(mut self, file: F) -> Result<Opened, Status> {
+        let client = self.client.clone();
+        self.state.record(&client);
         let mut spare = None;
         let opened = {
-            let mut holdings = lock(&self.client.holdings);
+            let mut holdings = lock(&client.holdings);
             self.settle(&mut holdings, file, &mut spare)
         };
         // Dropped with no lock held.
@@ -323,7 +341,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
     }
 
     fn settle(
-        &self,
+        &mut self,
         holdings: &mut Holdings<F, N>,
         file: F,
         spare: &mut Option<F>,
@@ -339,11 +357,17 @@ impl<F, N: Clone> Opening<'_, F, N> {
         } else {
             Err(full(client.minor))
         });
-        let owner = checked.and_then(|()| {
-            holdings.open_owner(client, &self.owner, limits.opens, self.state.now())
+        let charge = checked.and_then(|()| match (known, self.charge.take()) {
+            (None, None) => client.charged(OPEN).map(Some),
+            (_, charge) => Ok(charge),
         });
-        let owner = match owner {
-            Ok(owner) if self.state.shares.settle(self.key, self.pending) => owner,
+        let owner = charge.and_then(|charge| {
+            let now = self.state.now();
+            let owner = holdings.open_owner(client, &self.owner, limits.opens, now)?;
+            Ok((owner, charge))
+        });
+        let (owner, charge) = match owner {
+            Ok(settled) if self.state.shares.settle(self.key, self.pending) => settled,
             Ok(_) => {
                 *spare = Some(file);
                 return Err(Status::Expired);
@@ -353,8 +377,8 @@ impl<F, N: Clone> Opening<'_, F, N> {
                 return Err(status);
             }
         };
-        let serial = match known {
-            Some(serial) => {
+        let serial = match known.ok_or(charge) {
+            Ok(serial) => {
                 let open = holdings.open_mut(serial)?;
                 open.access |= self.access;
                 open.deny |= self.deny;
@@ -362,7 +386,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
                 *spare = open.files.add(self.access, file);
                 serial
             }
-            None => {
+            Err(charge) => {
                 let serial = holdings.insert(Held::Open(Open {
                     owner,
                     key: self.key,
@@ -373,6 +397,7 @@ impl<F, N: Clone> Opening<'_, F, N> {
                     seqid: 0,
                     files: Files::new(self.access, file),
                     locks: Vec::new(),
+                    _charge: charge.ok_or(Status::Serverfault)?,
                 }));
                 if let Some(owner) = holdings.open_owners.get_mut(owner) {
                     owner.opens.insert(self.key, serial);

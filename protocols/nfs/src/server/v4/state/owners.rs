@@ -8,6 +8,7 @@ use vfs::Ranges;
 
 use super::gone::NodeKey;
 use super::seqid::OwnerSeq;
+use crate::server::quota::Charge;
 
 /// Owners by their names and by numbers.
 pub(super) struct Owners<O> {
@@ -28,7 +29,17 @@ pub(super) struct OpenOwner {
     pub(super) closed: Option<u32>,
     /// When it last did something.
     pub(super) used: Duration,
+    _charge: Charge,
 }
+
+/// The bytes that an owner takes besides its name, the reply to its last request included.
+pub(super) const OWNER: usize = 1 << 10;
+
+/// The bytes that one of its lock states takes.
+const LOCK_STATE: usize = 256;
+
+/// The bytes that a range takes that it has locked.
+const RANGE: usize = 64;
 
 pub(super) struct LockOwner {
     pub(super) name: Arc<[u8]>,
@@ -38,10 +49,14 @@ pub(super) struct LockOwner {
     pub(super) states: Vec<u32>,
     /// What it has locked.
     pub(super) held: HashMap<NodeKey, Ranges>,
+    /// How many ranges those are.
+    ranges: usize,
+    charge: Charge,
 }
 
 impl OpenOwner {
-    pub(super) fn new(name: &Arc<[u8]>, now: Duration) -> OpenOwner {
+    /// `charge` is for [`OWNER`] and the name.
+    pub(super) fn new(name: &Arc<[u8]>, now: Duration, charge: Charge) -> OpenOwner {
         OpenOwner {
             name: name.clone(),
             seq: OwnerSeq::default(),
@@ -49,6 +64,7 @@ impl OpenOwner {
             opens: HashMap::new(),
             closed: None,
             used: now,
+            _charge: charge,
         }
     }
 
@@ -58,13 +74,48 @@ impl OpenOwner {
 }
 
 impl LockOwner {
-    pub(super) fn new(name: &Arc<[u8]>) -> LockOwner {
+    /// The bytes that one more lock takes, of an owner that may have none yet.
+    pub(super) fn bytes_of_one(name: &[u8]) -> usize {
+        OWNER + name.len() + LOCK_STATE + RANGE
+    }
+
+    /// `charge` is for [`LockOwner::bytes_of_one`].
+    pub(super) fn new(name: &Arc<[u8]>, charge: Charge) -> LockOwner {
         LockOwner {
             name: name.clone(),
             seq: OwnerSeq::default(),
             states: Vec::new(),
             held: HashMap::new(),
+            ranges: 0,
+            charge,
         }
+    }
+
+    /// Adds to what it is charged for, until that is counted anew.
+    pub(super) fn charge(&mut self, more: Charge) {
+        self.charge.join(more);
+    }
+
+    /// Changes what it has locked of `key`.
+    pub(super) fn change(&mut self, key: NodeKey, change: impl FnOnce(&mut Ranges)) {
+        let held = self.held.entry(key).or_default();
+        let before = held.count();
+        change(held);
+        self.ranges = self.ranges + held.count() - before;
+        self.count();
+    }
+
+    /// It has nothing locked of `key` any more: what it had.
+    pub(super) fn forget(&mut self, key: NodeKey) -> Option<Ranges> {
+        let gone = self.held.remove(&key)?;
+        self.ranges -= gone.count();
+        self.count();
+        Some(gone)
+    }
+
+    fn count(&mut self) {
+        let bytes = OWNER + self.name.len() + self.states.len() * LOCK_STATE + self.ranges * RANGE;
+        self.charge.set(bytes);
     }
 }
 

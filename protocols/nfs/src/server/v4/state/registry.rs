@@ -12,6 +12,8 @@ use super::gone::Gone;
 use super::setclientid::Callback;
 use super::stateid::{self, Parts, client_id};
 use super::table::lock;
+use crate::server::peer::Key as PeerKey;
+use crate::server::quota::Full;
 
 pub(super) struct Registry<F, N> {
     /// By [`super::client::record`].
@@ -150,22 +152,29 @@ impl<F, N: Clone> State<F, N> {
         lock(&self.registry).lockers.get(&number).copied()
     }
 
-    /// A new client, not confirmed and not named yet; `full` if there is no room.
+    /// A new client of `peer`, not confirmed and not named yet; `full` if there is no room.
     pub(super) fn new_client(
         &self,
         registry: &mut Registry<F, N>,
+        peer: PeerKey,
         make: impl FnOnce(ClientId) -> Client<F, N>,
         full: Status,
         gone: &mut Gone<F, N>,
     ) -> Result<Arc<Client<F, N>>, Status> {
-        if registry.lockers.len() >= self.limits.clients && !self.make_room(registry, gone) {
-            return Err(full);
-        }
+        let place = loop {
+            match self.quotas.clients.take(peer, 1) {
+                Ok(place) => break place,
+                Err(Full::Peer) if self.make_room(registry, Some(peer), gone) => {}
+                Err(Full::Total) if self.make_room(registry, None, gone) => {}
+                Err(_) => return Err(full),
+            }
+        };
         loop {
             registry.last_client = registry.last_client.checked_add(1).unwrap_or(1);
             let id = client_id(self.boot, registry.last_client);
             if self.clients.get(&id).is_none() {
                 let client = Arc::new(make(id));
+                *lock(&client.place) = Some(place);
                 registry.lockers.insert(client.locker, id);
                 self.clients.insert(id, client.clone());
                 return Ok(client);
@@ -173,19 +182,42 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Forgets a client that has the least claim to stay: one that never was confirmed, or one that
-    /// has expired, the longest silent first.
-    fn make_room(&self, registry: &mut Registry<F, N>, gone: &mut Gone<F, N>) -> bool {
+    /// Forgets a client that has the least claim to stay, of those that count for `peer` or of all: one that never was
+    /// confirmed, of the peer that has the most of those; or one that has expired; or, of one peer, one that has nothing. The
+    /// longest silent comes first.
+    fn make_room(
+        &self,
+        registry: &mut Registry<F, N>,
+        peer: Option<PeerKey>,
+        gone: &mut Gone<F, N>,
+    ) -> bool {
         let now = self.now();
         let silent = |client: &Arc<Client<F, N>>| client.silent(now);
-        let all = self.clients.all();
+        let mut all = self.clients.all();
+        all.retain(|client| peer.is_none_or(|peer| client.peer == peer));
         let (confirmed, unconfirmed): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|client| client.is_confirmed());
-        let expired = confirmed
-            .into_iter()
-            .filter(|client| self.is_expired(client));
-        let oldest = unconfirmed.into_iter().max_by_key(silent);
-        match oldest.or_else(|| expired.max_by_key(silent)) {
+        let idle = |client: &&Arc<Client<F, N>>| {
+            peer.is_some() && !self.has_state(client) && lock(&client.holdings).sessions.is_empty()
+        };
+        let expired = || {
+            let expired = confirmed.iter().filter(|client| self.is_expired(client));
+            let oldest = expired.max_by_key(|client| silent(client));
+            let oldest = oldest.or_else(|| {
+                let idle = confirmed.iter().filter(idle);
+                idle.max_by_key(|client| silent(client))
+            });
+            oldest.cloned()
+        };
+        let mut counts = HashMap::new();
+        for client in &unconfirmed {
+            *counts.entry(client.peer).or_insert(0) += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        let of_most =
+            |client: &Arc<Client<F, N>>| most.is_some_and(|(peer, _)| client.peer == peer);
+        let oldest = unconfirmed.into_iter().filter(of_most).max_by_key(silent);
+        match oldest.or_else(expired) {
             Some(client) => {
                 self.destroy(registry, &client, gone);
                 true
@@ -219,6 +251,7 @@ impl<F, N: Clone> State<F, N> {
     ) {
         registry.forget(client);
         self.clients.remove(&client.id);
+        lock(&client.place).take();
         let sessions = {
             let mut holdings = lock(&client.holdings);
             holdings.gone = true;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::server::quota::Charge;
 use crate::v4::{ClientId, SessionId, Status};
 
 use super::callbacks::{CallHow, Calls};
@@ -10,8 +11,8 @@ use super::client::{Client, ClientRef, Minor};
 use super::connections::Connections;
 use super::gone::Gone;
 use super::registry::Registry;
+use super::requester::Requester;
 use super::slots::{Slots, Taken};
-use super::stateid::session_id;
 use super::table::lock;
 use super::{Begun, State, status_flags};
 
@@ -36,8 +37,8 @@ pub struct CreateSession<'a> {
     pub client: ClientId,
     /// What EXCHANGE_ID answered, and one more each time.
     pub sequence: u32,
-    /// As whom RPC knows the caller.
-    pub principal: &'a [u8],
+    /// The sender.
+    pub by: Requester<'a>,
     /// The client's requests.
     pub fore: Channel,
     /// The server's.
@@ -87,7 +88,11 @@ pub(super) struct Session<F, N> {
     pub(super) inner: Mutex<Inner>,
     /// The server's calls.
     pub(super) calls: Mutex<Calls>,
+    _charge: Charge,
 }
+
+/// The bytes that a session takes, with the slots that it usually has.
+const SESSION: usize = 8 << 10;
 
 pub(super) struct Inner {
     pub(super) slots: Slots,
@@ -142,7 +147,7 @@ impl<F, N: Clone> State<F, N> {
         gone: &mut Gone<F, N>,
     ) -> Result<CreatedSession, Status> {
         let client = self.clients.get(&ask.client);
-        let client = client.filter(|client| client.minor == Minor::V41);
+        let client = client.filter(|client| client.minor == Minor::V41 && client.is(&ask.by));
         let client = client.ok_or(Status::StaleClientid)?;
         let mut creation = lock(&client.creation);
         match &creation.answer {
@@ -155,7 +160,7 @@ impl<F, N: Clone> State<F, N> {
             // RFC 8881 section 18.35.4: as good as removed.
             return Err(Status::StaleClientid);
         }
-        if is_new && *client.principal != *ask.principal {
+        if is_new && *client.principal != *ask.by.principal {
             return Err(Status::ClidInuse);
         }
         let answer = self.make_session(registry, &client, ask)?;
@@ -183,9 +188,11 @@ impl<F, N: Clone> State<F, N> {
         if holdings.sessions.len() >= self.limits.sessions {
             return Err(Status::Nospc);
         }
-        let slots = Slots::new(&self.slots, fore.max_requests).ok_or(Status::Nospc)?;
+        let charge = client.charged(SESSION)?;
+        let quotas = (&self.quotas.slots, &self.quotas.cached);
+        let slots = Slots::new(quotas, client.peer, fore.max_requests).ok_or(Status::Nospc)?;
         fore.max_requests = slots.granted();
-        let id = session_id(client.id, registry.serial());
+        let id = self.unguessable(registry.serial());
         let session = Arc::new(Session {
             id,
             client: client.clone(),
@@ -196,6 +203,7 @@ impl<F, N: Clone> State<F, N> {
                 connections: Connections::default(),
             }),
             calls: Mutex::new(Calls::new(ask.callback.clone(), back.max_requests)),
+            _charge: charge,
         });
         holdings.sessions.push(id);
         self.sessions.insert(id, session.clone());
@@ -228,11 +236,11 @@ impl<F, N: Clone> State<F, N> {
     }
 
     /// DESTROY_SESSION, by `connection`, which must be bound to it. `own` is the SEQUENCE in front of it,
-    /// if there is one. `DELAY` while other requests of the session are being served.
+    /// if there is one. `DELAY` while other requests of the session are being served, `BADSESSION` if it is another's.
     pub fn destroy_session(
         &self,
         id: &SessionId,
-        connection: u64,
+        (connection, by): (u64, &Requester<'_>),
         own: Option<&SlotTurn<F, N>>,
     ) -> Result<(), Status> {
         let session = self.sessions.get(id).ok_or(Status::Badsession)?;
@@ -240,7 +248,10 @@ impl<F, N: Clone> State<F, N> {
         {
             let inner = lock(&session.inner);
             if !inner.connections.has(connection) {
-                return Err(Status::ConnNotBoundToSession);
+                return Err(match session.client.is(by) {
+                    true => Status::ConnNotBoundToSession,
+                    false => Status::Badsession,
+                });
             }
             if inner.slots.busy() > u32::from(is_own) {
                 return Err(Status::Delay);
@@ -262,8 +273,13 @@ impl<F, N: Clone> State<F, N> {
 
     /// SEQUENCE: begins the request, or answers the whole reply that it was answered before. Renews the
     /// lease, and binds the connection to the session's requests (RFC 8881 section 2.10.3.1).
-    /// A request whose reply was not kept is [`SlotTurn::is_repeated`].
-    pub fn sequence(&self, request: Sequence) -> Result<Begun<SlotTurn<F, N>>, Status> {
+    /// A request whose reply was not kept is [`SlotTurn::is_repeated`]. `BADSESSION` if the session is another's, and no
+    /// connection of `by` is bound to it.
+    pub fn sequence(
+        &self,
+        request: Sequence,
+        by: &Requester<'_>,
+    ) -> Result<Begun<SlotTurn<F, N>>, Status> {
         let session = self
             .sessions
             .get(&request.session)
@@ -271,6 +287,9 @@ impl<F, N: Clone> State<F, N> {
         let client = &session.client;
         let (taken, highest, target, is_bound) = {
             let mut inner = lock(&session.inner);
+            if !inner.connections.has(request.connection) && !client.is(by) {
+                return Err(Status::Badsession);
+            }
             let slots = &mut inner.slots;
             let taken = slots.take(
                 request.slot,

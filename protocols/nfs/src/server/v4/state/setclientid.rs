@@ -3,9 +3,10 @@
 use crate::v4::{ClientId, Status};
 
 use super::State;
-use super::client::{Client, ClientRef, Minor, record};
+use super::client::{Client, ClientRef, Minor};
 use super::gone::Gone;
 use super::registry::Known;
+use super::requester::Requester;
 use super::table::lock;
 
 /// Where and as what a v4.0 client is called back: `cb_client4` and `callback_ident`.
@@ -27,8 +28,8 @@ pub struct SetClientId<'a> {
     pub owner: &'a [u8],
     /// Which of its boots.
     pub verifier: [u8; 8],
-    /// As whom RPC knows the caller.
-    pub principal: &'a [u8],
+    /// The sender.
+    pub by: Requester<'a>,
     /// Where it is called back.
     pub callback: Callback,
 }
@@ -49,13 +50,14 @@ impl<F, N: Clone> State<F, N> {
         ask: SetClientId<'_>,
     ) -> Result<(ClientId, [u8; 8]), SetClientIdError> {
         let mut gone = Gone::default();
-        let record = record(Minor::V40, ask.owner);
         let answer = {
             let mut registry = lock(&self.registry);
+            let owner = (Minor::V40, ask.owner);
+            let record = self.record_of(&registry, owner, &ask.verifier, &ask.by);
             let confirmed = registry.confirmed(&record);
             match &confirmed {
                 Some(known)
-                    if *known.client.principal != *ask.principal
+                    if *known.client.principal != *ask.by.principal
                         && !self.is_expired(&known.client)
                         && self.has_state(&known.client) =>
                 {
@@ -63,18 +65,24 @@ impl<F, N: Clone> State<F, N> {
                 }
                 _ => {}
             }
-            let confirm = (u64::from(self.boot) << 32 | registry.serial()).to_be_bytes();
+            let unguessable = self.unguessable(registry.serial());
+            let (&confirm, _) = unguessable.split_first_chunk().expect("it is longer");
             let same = confirmed.filter(|known| {
-                known.client.verifier == ask.verifier && *known.client.principal == *ask.principal
+                known.client.verifier == ask.verifier
+                    && *known.client.principal == *ask.by.principal
             });
             // Case 1 is a client that wants to be called back elsewhere; 2 to 5 are new ones.
             let client = match same {
-                Some(known) => Ok(known.client),
+                Some(known) => {
+                    known.client.comes_from(ask.by.peer);
+                    Ok(known.client)
+                }
                 None => self.new_client(
                     &mut registry,
+                    ask.by.peer,
                     |id| {
-                        let now = self.now();
-                        Client::new(id, Minor::V40, ask.owner, ask.verifier, ask.principal, now)
+                        let (now, named) = (self.now(), (Minor::V40, &*record));
+                        Client::new(id, named, ask.verifier, &ask.by, &self.quotas.held, now)
                     },
                     Status::Resource,
                     &mut gone,

@@ -2,61 +2,27 @@
 //! 2.10.6.1).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::server::peer::Key as PeerKey;
+use crate::server::quota::{Charge, Quota};
 use crate::v4::Status;
 
-/// How many slots all sessions together may have.
-pub(super) struct Budget {
-    all: usize,
-    used: AtomicUsize,
-}
-
-impl Budget {
-    pub(super) fn new(all: usize) -> Budget {
-        Budget {
-            all,
-            used: AtomicUsize::new(0),
-        }
-    }
-
-    /// Takes as many as `wanted`, but leaves three quarters of what is left to others.
-    fn take(&self, wanted: u32) -> u32 {
-        let mut taken = 0;
-        let _ = self
-            .used
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-                let left = self.all.saturating_sub(used);
-                taken = wanted.min((left.div_ceil(4)).try_into().unwrap_or(u32::MAX));
-                Some(used + taken as usize)
-            });
-        taken
-    }
-
-    fn give(&self, slots: u32) {
-        self.used.fetch_sub(slots as usize, Ordering::AcqRel);
-    }
-
-    /// Whether sessions are to give back what they do not use.
-    fn is_tight(&self) -> bool {
-        self.used.load(Ordering::Acquire) > self.all / 8 * 7
-    }
-
-    #[cfg(test)]
-    pub(super) fn used(&self) -> usize {
-        self.used.load(Ordering::Acquire)
-    }
+/// Whether sessions are to give back slots that they do not use.
+fn is_tight(quota: &Quota) -> bool {
+    quota.in_use() > quota.total() / 8 * 7
 }
 
 /// A session's slots.
 pub(super) struct Slots {
-    budget: Arc<Budget>,
+    /// Of all sessions' slots, and of the bytes of the replies in them.
+    quotas: (Arc<Quota>, Arc<Quota>),
+    peer: PeerKey,
+    /// [`Slots::granted`].
+    charge: Charge,
     /// Those that have ever been used.
     slots: Vec<Slot>,
     /// How many there may be: what the client asked for.
     most: u32,
-    /// How many there are.
-    granted: u32,
     /// How many the client should use.
     target: u32,
     /// Counts the changes of `target`.
@@ -74,7 +40,7 @@ struct Slot {
     used: bool,
     /// What the request was, to tell a retry from another.
     digest: u64,
-    reply: Option<Arc<[u8]>>,
+    reply: Option<(Arc<[u8]>, Charge)>,
     /// Which `target` its last reply told.
     told: u32,
 }
@@ -89,22 +55,30 @@ pub(super) enum Taken {
 }
 
 impl Slots {
-    /// As many slots as the budget has, up to `most`; nothing if it has none.
-    pub(super) fn new(budget: &Arc<Budget>, most: u32) -> Option<Slots> {
-        let granted = budget.take(most);
+    /// As many slots as the quota of slots has for `peer`, up to `most`; nothing if it has none. The other quota is of the
+    /// bytes of replies that are kept.
+    pub(super) fn new(
+        (slots, cached): (&Arc<Quota>, &Arc<Quota>),
+        peer: PeerKey,
+        most: u32,
+    ) -> Option<Slots> {
+        let charge = slots.take_some(peer, most as usize);
+        let granted = charge.amount() as u32;
         (granted > 0).then(|| Slots {
-            budget: budget.clone(),
+            quotas: (slots.clone(), cached.clone()),
+            peer,
+            charge,
             slots: Vec::new(),
             most,
-            granted,
             target: granted,
             generation: 0,
             busy: 0,
         })
     }
 
+    /// How many there are.
     pub(super) fn granted(&self) -> u32 {
-        self.granted
+        self.charge.amount() as u32
     }
 
     pub(super) fn target(&self) -> u32 {
@@ -123,7 +97,7 @@ impl Slots {
         highest: u32,
         digest: u64,
     ) -> Result<Taken, Status> {
-        if number >= self.granted {
+        if number >= self.granted() {
             return Err(Status::Badslot);
         }
         if self.slots.len() <= number as usize {
@@ -143,7 +117,7 @@ impl Slots {
             return match &slot.reply {
                 _ if !slot.used || seqid != slot.seqid => Err(Status::SeqMisordered),
                 _ if slot.digest != digest => Err(Status::SeqFalseRetry),
-                Some(reply) => Ok(Taken::Answer(reply.clone())),
+                Some((reply, _)) => Ok(Taken::Answer(reply.clone())),
                 None => Ok(Taken::Lost),
             };
         }
@@ -159,9 +133,15 @@ impl Slots {
         Ok(Taken::Serve)
     }
 
-    /// The request that came by a slot is answered.
+    /// The request that came by a slot is answered. The reply is kept if there is room.
     pub(super) fn answer(&mut self, number: u32, digest: u64, reply: Option<Arc<[u8]>>) {
         let slot = &mut self.slots[number as usize];
+        slot.reply = None;
+        let cached = &self.quotas.1;
+        let reply = reply.and_then(|reply| {
+            let charge = cached.take(self.peer, reply.len()).ok()?;
+            Some((reply, charge))
+        });
         if let Some(seqid) = slot.busy.take() {
             self.busy -= 1;
             (slot.seqid, slot.used, slot.digest, slot.reply) = (seqid, true, digest, reply);
@@ -179,29 +159,29 @@ impl Slots {
     fn shrink(&mut self) {
         let busy = self.slots.iter().rposition(|slot| slot.busy.is_some());
         let keep = self.target.max(busy.map_or(0, |busy| busy as u32 + 1));
-        if keep < self.granted {
+        if keep < self.granted() {
             for slot in self.slots.iter_mut().skip(keep as usize) {
                 *slot = Slot {
                     seqid: slot.seqid,
                     ..Slot::default()
                 };
             }
-            self.budget.give(self.granted - keep);
-            self.granted = keep;
+            self.charge.set(keep as usize);
         }
     }
 
     /// Asks for slots back where they are scarce, and gives more where the client uses all it has.
     fn retarget(&mut self, highest: u32) {
-        let target = if self.budget.is_tight() {
+        let (slots, granted) = (&self.quotas.0, self.granted());
+        let target = if is_tight(slots) {
             self.target
-                .min(highest.saturating_add(1).max(self.granted / 2).max(1))
-        } else if highest.saturating_add(1) >= self.target && self.target < self.granted {
-            self.granted
-        } else if highest.saturating_add(1) >= self.granted && self.granted < self.most {
-            let more = self.granted.min(self.most - self.granted);
-            self.granted += self.budget.take(more);
-            self.granted
+                .min(highest.saturating_add(1).max(granted / 2).max(1))
+        } else if highest.saturating_add(1) >= self.target && self.target < granted {
+            granted
+        } else if highest.saturating_add(1) >= granted && granted < self.most {
+            let more = granted.min(self.most - granted);
+            self.charge.join(slots.take_some(self.peer, more as usize));
+            self.granted()
         } else {
             self.target
         };
@@ -212,18 +192,16 @@ impl Slots {
     }
 }
 
-impl Drop for Slots {
-    fn drop(&mut self) {
-        self.budget.give(self.granted);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn slots(all: usize, most: u32) -> Slots {
-        Slots::new(&Arc::new(Budget::new(all)), most).expect("room")
+        of_budget(&Quota::new(all, all), most).expect("room")
+    }
+
+    fn of_budget(budget: &Arc<Quota>, most: u32) -> Option<Slots> {
+        Slots::new((budget, &Quota::new(1000, 1000)), None, most)
     }
 
     fn served(slots: &mut Slots, number: u32, seqid: u32, highest: u32) {
@@ -256,6 +234,20 @@ mod tests {
     }
 
     #[test]
+    fn replies_are_kept_as_far_as_there_is_room() {
+        let (budget, cached) = (Quota::new(9, 9), Quota::new(10, 10));
+        let mut slots = Slots::new((&budget, &cached), None, 2).expect("room");
+        for slot in 0..2 {
+            assert!(matches!(slots.take(slot, 1, 1, 0), Ok(Taken::Serve)));
+            slots.answer(slot, 0, Some(Arc::from(*b"a reply")));
+        }
+        assert!(matches!(slots.take(0, 1, 1, 0), Ok(Taken::Answer(_))));
+        assert!(matches!(slots.take(1, 1, 1, 0), Ok(Taken::Lost)));
+        drop(slots);
+        assert_eq!((budget.in_use(), cached.in_use()), (0, 0));
+    }
+
+    #[test]
     fn a_request_given_back_may_come_again() {
         let mut slots = slots(100, 1);
         assert!(matches!(slots.take(0, 1, 0, 0), Ok(Taken::Serve)));
@@ -275,11 +267,11 @@ mod tests {
 
     #[test]
     fn rfc8881_18_46_3_slots_are_asked_back_when_scarce_and_given_again() {
-        let budget = Arc::new(Budget::new(64));
-        let mut one = Slots::new(&budget, 16).expect("room");
+        let budget = Quota::new(64, 64);
+        let mut one = of_budget(&budget, 16).expect("room");
         assert_eq!(one.granted(), 16);
-        let others: Vec<_> = std::iter::from_fn(|| Slots::new(&budget, 16)).collect();
-        assert!(budget.is_tight());
+        let others: Vec<_> = std::iter::from_fn(|| of_budget(&budget, 16)).collect();
+        assert!(is_tight(&budget));
         served(&mut one, 9, 1, 9);
         assert_eq!((one.granted(), one.target()), (16, 10));
         // That slot's client knows; the other's may not.
@@ -293,6 +285,6 @@ mod tests {
         assert_eq!((one.granted(), one.target()), (16, 16));
         served(&mut one, 15, 1, 15);
         drop(one);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.in_use(), 0);
     }
 }

@@ -1,11 +1,11 @@
-//! What stands in stateids, client ids and session ids, and which stateids are special.
+//! What stands in stateids and client ids, and which stateids are special.
 //!
 //! A stateid's `other` is the boot, the client's number and a serial number of the client's; a client id
-//! the boot and the client's number; a session id those and a serial number.
+//! the boot and the client's number. A session id is random.
 
 use core::cmp::Ordering;
 
-use crate::v4::{ClientId, SessionId, StateId, Status};
+use crate::v4::{ClientId, StateId, Status};
 
 use super::client::{Client, Minor};
 
@@ -72,10 +72,6 @@ pub(super) fn stateid(client: ClientId, serial: u32, seqid: u32) -> StateId {
 
 pub(super) fn client_id(boot: u32, number: u32) -> ClientId {
     u64::from(boot) << 32 | u64::from(number)
-}
-
-pub(super) fn session_id(client: ClientId, serial: u64) -> SessionId {
-    (u128::from(client) << 64 | u128::from(serial)).to_be_bytes()
 }
 
 /// The seqid after `seqid`: 0 is left out (RFC 8881 section 8.2.2).

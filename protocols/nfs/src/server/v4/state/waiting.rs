@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use vfs::Call;
 use vfs::lock::Lock;
 
+use crate::server::quota::Charge;
 use crate::v4::ClientId;
 
 use super::State;
@@ -42,6 +43,7 @@ pub(super) struct Waits<N> {
     gap: Duration,
     /// Since when it could have the lock.
     free: Option<Duration>,
+    _charge: Charge,
 }
 
 /// A lock owner that waits.
@@ -65,6 +67,9 @@ pub struct Place {
 
 /// The most lock owners of a client that have a place.
 const MOST: usize = 1024;
+
+/// The bytes that one takes besides its owner's name.
+const WAITS: usize = 768;
 
 /// How long whoever is told of a free lock may take to ask for it.
 const TOLD: Duration = Duration::from_secs(3);
@@ -127,6 +132,7 @@ impl<F, N: Clone> State<F, N> {
         if holdings.gone || !is_known && holdings.waiting.len() >= MOST {
             return None;
         }
+        let charge = client.0.charge(WAITS + 2 * waiter.owner.len()).ok()?;
         let call = Arc::new(make());
         let waits = Waits {
             node: node.clone(),
@@ -138,6 +144,7 @@ impl<F, N: Clone> State<F, N> {
             asked: now,
             gap: Duration::ZERO,
             free: None,
+            _charge: charge,
         };
         let before = holdings.waiting.insert(place, waits);
         let before = before.map(|waits| waits.call);

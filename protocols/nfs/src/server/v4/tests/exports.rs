@@ -8,8 +8,8 @@ use vfs::{Export, Time};
 use vfs_testkit::clock;
 
 use super::*;
-use crate::v4::attr::Bitmap;
-use crate::v4::op::{Read, Write};
+use crate::v4::attr::{Bitmap, number as n};
+use crate::v4::op::{Create, CreateWhat, Read, Write};
 use crate::v4::types::{Data, Stable};
 
 /// `a`, which some are let into, and `b`, which everybody is.
@@ -60,8 +60,8 @@ fn rfc8881_7_who_is_not_listed_finds_no_way_in() {
 #[test]
 fn rfc8881_2_10_8_a_stateid_is_worth_what_the_connections_address_is() {
     let world = world();
-    let mut client = Client41::new(&world, b"client");
-    client.net = world.net_from(1, "10.0.0.1");
+    let client = Client41::by(world.net_from(1, "10.0.0.1"), b"client", CHANNEL, 0);
+    client.send(&[Op::ReclaimComplete(false)]).done();
     let attributes = Attributes {
         mode: Some(0o600),
         ..Attributes::default()
@@ -97,6 +97,8 @@ fn rfc8881_2_10_8_a_stateid_is_worth_what_the_connections_address_is() {
         ("10.0.0.9", Status::Access, Status::Access),
     ] {
         let by = world.net_from(1, addr);
+        // The same client, by another address of its own.
+        by.send(&[exchange_id(b"client")]).done();
         for (op, expected) in [(read(state), reads), (write(state), writes)] {
             let message = client.message(&at(handle, op), false);
             assert_eq!(by.again(&message).status, expected, "{addr}");
@@ -105,4 +107,57 @@ fn rfc8881_2_10_8_a_stateid_is_worth_what_the_connections_address_is() {
     let reader = world.net_from(0, "10.0.0.2");
     let refused = reader.send(&at(handle, write(StateId::ANONYMOUS)));
     assert_eq!(refused.status, Status::Rofs);
+}
+
+#[test]
+fn rfc8881_7_3_a_single_export_with_a_name_is_at_the_root_and_at_its_name() {
+    let tree = Memory::new(clock());
+    let world = World::named("share", tree);
+    let net = world.net(0);
+    let handle = |ops: &[Op<'_>]| {
+        let found = net.send(&[ops, &[Op::Getfh]].concat()).done();
+        for _ in ops {
+            let () = found.ok();
+        }
+        let handle: &[u8] = found.ok();
+        handle.to_vec()
+    };
+    let identity = |handle: &[u8]| {
+        let got = net.send(&at(handle, Op::Getattr(Bitmap::of(&[n::FSID, n::FILEID]))));
+        let got = got.done();
+        let () = got.ok();
+        let attributes: Attributes<'_> = got.ok();
+        (attributes.fsid, attributes.fileid)
+    };
+    let make = Op::Create(Create {
+        what: CreateWhat::Directory,
+        name: b"dir",
+        attributes: Attributes::default(),
+    });
+    net.send(&[Op::Putrootfh, make.clone()]).done();
+    let root = handle(&[Op::Putrootfh]);
+    let share = handle(&[Op::Putrootfh, Op::Lookup(b"share")]);
+    // Linux takes a directory below itself with the same handle for a loop.
+    assert_ne!(root, share);
+    assert_eq!(identity(&root), identity(&share));
+    let dir = handle(&[Op::Putrootfh, Op::Lookup(b"dir")]);
+    assert_eq!(handle(&[Op::Putfh(&share), Op::Lookup(b"dir")]), dir);
+    assert_eq!(handle(&[Op::Putfh(&share), Op::LookupParent]), root);
+    net.send(&[Op::Putrootfh, Op::Secinfo(b"share")]).done();
+    for no_such in [
+        [Op::Putfh(&share), Op::Lookup(b"share")],
+        [Op::Putfh(&dir), Op::Lookup(b"share")],
+        [Op::Putrootfh, Op::Lookup(b"other")],
+        [Op::Putrootfh, Op::Lookup(b"sharE")],
+    ] {
+        assert_eq!(net.send(&no_such).status, Status::Noent, "{no_such:?}");
+    }
+    // What has that name is found by it.
+    let real = Op::Create(Create {
+        what: CreateWhat::Directory,
+        name: b"share",
+        attributes: Attributes::default(),
+    });
+    net.send(&[Op::Putrootfh, real]).done();
+    assert_ne!(handle(&[Op::Putrootfh, Op::Lookup(b"share")]), share);
 }

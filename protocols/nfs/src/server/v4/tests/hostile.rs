@@ -194,3 +194,68 @@ fn rfc8881_4_2_3_handles_that_nobody_was_given_lead_nowhere() {
         "{refused:?}"
     );
 }
+
+#[test]
+fn rfc7530_a_compound_of_v4_0_has_a_bounded_reply() {
+    let world = World::new();
+    let client = Client40::new(&world, b"client");
+    let (handle, state) = client.create(b"owner", b"file");
+    let data = vec![1; 1 << 20];
+    let write = Op::Write(Write {
+        state,
+        offset: 0,
+        stable: Stable::File,
+        data: Data(&data),
+    });
+    client.net.send(&[Op::Putfh(&handle), write]).done();
+    let read = Op::Read(Read {
+        state,
+        offset: 0,
+        count: 1 << 20,
+    });
+    let whole = client.net.send(&[Op::Putfh(&handle), read.clone()]).done();
+    assert!(whole.len() > 1 << 20);
+    let mut ops = vec![Op::Putfh(&handle)];
+    ops.resize(200, read);
+    let reply = client.net.send(&ops);
+    assert_eq!(reply.status, Status::Resource);
+    assert!(reply.len() <= (1 << 20) + (64 << 10), "{}", reply.len());
+}
+
+#[test]
+fn replies_that_are_kept_are_short_and_go_after_a_while() {
+    let world = World::new();
+    let client = Client40::new(&world, b"client");
+    let (handle, state) = client.create(b"owner", b"file");
+    let data = vec![1; 1 << 20];
+    let write = Op::Write(Write {
+        state,
+        offset: 0,
+        stable: Stable::File,
+        data: Data(&data),
+    });
+    client.net.send(&[Op::Putfh(&handle), write]).done();
+    let before = world.server.held_bytes().replies;
+    let read = Op::Read(Read {
+        state: StateId::ANONYMOUS,
+        offset: 0,
+        count: 1 << 20,
+    });
+    for number in 0..100 {
+        let name = number.to_string();
+        let ops = [
+            Op::Putrootfh,
+            mkdir(name.as_bytes()),
+            Op::Putfh(&handle),
+            read.clone(),
+        ];
+        client.net.send(&ops).done();
+        let message = client.net.message(&[Op::Putrootfh, mkdir(b"again")]);
+        let made = client.net.again(&message);
+        assert_eq!(client.net.again(&message), made, "answered again");
+    }
+    let held = world.server.held_bytes().replies - before;
+    assert!((1..100 << 10).contains(&held), "{held} bytes");
+    world.pass(121);
+    assert_eq!(world.server.held_bytes().replies, 0);
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hostdir::HostDir;
 use memory::Memory;
-use vfs::{Call, Export, FileSystem, Peer};
+use vfs::{Call, Export, FileSystem, HandleKey, Peer};
 use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Session as _, Voice, Xdr, XdrReader};
 
@@ -32,9 +32,13 @@ impl World {
         World::over(Memory::new(clock()))
     }
 
-    /// Over a directory of the host, with these options.
+    /// Over a directory of the host, with these options. Handles are good in another server of it.
     pub(super) fn on_host(directory: &Path, set: impl FnOnce(&mut Options)) -> World {
-        let source = HostDir::open(directory, hostdir::Options::default()).expect("exported");
+        let shown = hostdir::Options {
+            key: Some(HandleKey::new([7; 32])),
+            ..hostdir::Options::default()
+        };
+        let source = HostDir::open(directory, shown).expect("exported");
         World::with(source, set)
     }
 
@@ -51,9 +55,18 @@ impl World {
         World::with(tree, |options| options.clock = Arc::new(clock))
     }
 
+    /// A server of `tree` as the only export, called `name`.
+    pub(super) fn named(name: &str, tree: Arc<dyn FileSystem>) -> World {
+        World::exporting(Export::new(name, tree), |_| {})
+    }
+
     /// A server of `tree`, with some options.
     pub(super) fn with(tree: Arc<dyn FileSystem>, set: impl FnOnce(&mut Options)) -> World {
-        let export = Arc::new(Export::new("", tree));
+        World::exporting(Export::new("", tree), set)
+    }
+
+    fn exporting(export: Export, set: impl FnOnce(&mut Options)) -> World {
+        let export = Arc::new(export);
         let clock = Arc::new(AtomicU64::new(0));
         let time = clock.clone();
         let now = move || Duration::from_secs(time.load(Ordering::SeqCst));
@@ -90,7 +103,7 @@ impl World {
     pub(super) fn net_from(&self, minor: u32, addr: &str) -> Net {
         let addr = addr.parse().expect("an address");
         Net {
-            peer: Some(Arc::new(Peer::new(Some(addr)))),
+            peer: Some(Arc::new(Peer::remote(addr, 700))),
             ..self.net(minor)
         }
     }

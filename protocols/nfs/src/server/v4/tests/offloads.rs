@@ -328,19 +328,29 @@ fn rfc7862_16_1_a_client_is_told_until_it_has_heard() {
 #[test]
 fn copies_that_go_on_are_bounded() {
     let scene = Scene::new();
-    let client = scene.client(b"client");
+    let from = |peer: u32, name: &[u8]| {
+        let net = scene.world.net_from(2, &format!("10.0.0.{peer}"));
+        let client = Client41::by(net, name, CHANNEL, BACKCHANNEL);
+        client.send(&[Op::ReclaimComplete(false)]).done();
+        client
+    };
+    let client = from(0, b"client");
     for _ in 0..16 {
         scene.goes_on(&client);
     }
-    assert!(scene.slowly(&client, false).synchronous);
-    for other in 0..7u8 {
-        let other = scene.client(&[other]);
+    assert!(scene.slowly(&client, false).synchronous, "of a client");
+    for number in 1..8u32 {
+        if number == 2 {
+            let third = from(0, b"third");
+            assert!(scene.slowly(&third, false).synchronous, "of a peer");
+        }
+        let other = from(number / 2, &number.to_be_bytes());
         for _ in 0..16 {
             scene.goes_on(&other);
         }
     }
-    let last = scene.client(b"last");
-    assert!(scene.slowly(&last, false).synchronous);
+    let last = from(9, b"last");
+    assert!(scene.slowly(&last, false).synchronous, "of all");
     assert_eq!(scene.work(10_000), 128 * 5);
     scene.goes_on(&last);
     // Of which it has not heard yet.

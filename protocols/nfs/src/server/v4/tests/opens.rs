@@ -149,3 +149,113 @@ fn rfc8881_18_16_3_an_exclusive_create_with_attributes_keeps_its_verifier_where_
         }
     }
 }
+
+#[test]
+fn rfc7530_16_18_5_a_failed_open_of_an_owner_that_is_not_confirmed_is_not_answered_again() {
+    let world = World::new();
+    let client = Client40::new(&world, b"client");
+    client.create(b"other", b"file");
+    let open = |name| {
+        let open = client.open(b"owner", 1, name, READ);
+        client.net.send(&[Op::Putrootfh, open])
+    };
+    assert_eq!(open(b"missing").status, Status::Noent);
+    // Numbered like the one that failed, as libnfs does after a symbolic link.
+    open(b"file").done();
+    // The same call once more is answered by what it was answered.
+    let how = OpenHow::Create(CreateHow::Guarded(Attributes::default()));
+    let guarded = client.opening(b"new", 1, b"made", BOTH, how);
+    let message = client.net.message(&[Op::Putrootfh, guarded]);
+    let made = client.net.again(&message).done();
+    assert_eq!(client.net.again(&message), made);
+}
+
+#[test]
+fn rfc7530_9_1_3_2_a_program_that_may_only_be_executed_can_be_read() {
+    use crate::v4::op::{Close, Read, Write};
+    use crate::v4::types::{Data, Stable};
+    let world = World::new();
+    for minor in 0..=2 {
+        let name = format!("program-{minor}");
+        let name = name.as_bytes();
+        let owner = Client40::new(&world, format!("owner-{minor}").as_bytes());
+        let (handle, state) = owner.create(b"owner", name);
+        let write = Op::Write(Write {
+            state,
+            offset: 0,
+            stable: Stable::File,
+            data: Data(b"#!/bin/true"),
+        });
+        owner.net.send(&[Op::Putfh(&handle), write]).done();
+        let close = Op::Close(Close { seqid: 3, state });
+        owner.net.send(&[Op::Putfh(&handle), close]).done();
+        let chmod = |mode| {
+            let set = Op::Setattr(crate::v4::op::Setattr {
+                state: StateId::ANONYMOUS,
+                attributes: Attributes {
+                    mode: Some(mode),
+                    ..Attributes::default()
+                },
+            });
+            owner.net.send(&[Op::Putfh(&handle), set]).done();
+        };
+        let read = |state| {
+            Op::Read(Read {
+                state,
+                offset: 0,
+                count: 100,
+            })
+        };
+        chmod(0o711);
+        let (opened, user) = match minor {
+            0 => {
+                let user = Client40::new(&world, b"user");
+                user.net.uid.set(1000);
+                let open = user.open(b"user", 1, name, READ);
+                let opened = user.net.send(&[Op::Putrootfh, open]).done();
+                let () = opened.ok();
+                let Opened { state, .. } = opened.ok();
+                let confirm = Op::OpenConfirm(OpenConfirm { state, seqid: 2 });
+                let confirmed = user.net.send(&[Op::Putfh(&handle), confirm]).done();
+                let () = confirmed.ok();
+                (confirmed.ok(), Err(user))
+            }
+            minor => {
+                let user = format!("user-{minor}");
+                let user = Client41::by(world.net(minor), user.as_bytes(), CHANNEL, 0);
+                user.send(&[Op::ReclaimComplete(false)]).done();
+                user.net.uid.set(1000);
+                let open = user.open(READ, OpenHow::NoCreate, Claim::Null(name));
+                let opened = user.send(&[Op::Putrootfh, open]).done();
+                let () = opened.ok();
+                let Opened { state, .. } = opened.ok();
+                (state, Ok(user))
+            }
+        };
+        let send = |ops: &[Op<'_>]| match &user {
+            Ok(user) => user.send(ops),
+            Err(user) => user.net.send(ops),
+        };
+        let net = match &user {
+            Ok(user) => &user.net,
+            Err(user) => &user.net,
+        };
+        send(&[Op::Putfh(&handle), read(opened)]).done();
+        // Another user, by the stateid of the first.
+        net.uid.set(1001);
+        send(&[Op::Putfh(&handle), read(opened)]).done();
+        send(&[Op::Putfh(&handle), read(StateId::ANONYMOUS)]).done();
+        let write = Op::Write(Write {
+            state: StateId::ANONYMOUS,
+            offset: 0,
+            stable: Stable::File,
+            data: Data(b"x"),
+        });
+        assert_eq!(send(&[Op::Putfh(&handle), write]).status, Status::Access);
+        chmod(0o700);
+        assert_eq!(
+            send(&[Op::Putfh(&handle), read(opened)]).status,
+            Status::Access
+        );
+    }
+}

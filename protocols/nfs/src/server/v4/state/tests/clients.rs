@@ -180,7 +180,7 @@ fn rfc8881_18_35_4_case_3_another_principal() {
         .expect("there is nothing to lose");
     assert!(other.client != peer.client);
     assert_eq!(
-        world.state.sequence(peer.sequence()).err(),
+        world.state.sequence(peer.sequence(), &ROOT).err(),
         Some(Status::Badsession)
     );
 }
@@ -204,7 +204,7 @@ fn rfc8881_18_35_4_case_5_a_restarted_client_loses_what_it_had() {
             .is_ok()
     );
     assert_eq!(
-        world.state.sequence(peer.sequence()).err(),
+        world.state.sequence(peer.sequence(), &ROOT).err(),
         Some(Status::Badsession)
     );
     assert_eq!(world.open(&client, "o", A, R, W), Err(Status::Expired));
@@ -240,17 +240,20 @@ fn rfc8881_18_50_a_client_id_is_destroyed_when_nothing_is_left() {
     let world = World::new();
     let peer = world.v41("a");
     assert_eq!(
-        world.state.destroy_client_id(peer.client),
+        world.state.destroy_client_id(peer.client, &ROOT),
         Err(Status::ClientidBusy)
     );
-    assert_eq!(world.state.destroy_session(&peer.session, 7, None), Ok(()));
-    assert_eq!(world.state.destroy_client_id(peer.client), Ok(()));
     assert_eq!(
-        world.state.destroy_client_id(peer.client),
+        world.state.destroy_session(&peer.session, (7, &ROOT), None),
+        Ok(())
+    );
+    assert_eq!(world.state.destroy_client_id(peer.client, &ROOT), Ok(()));
+    assert_eq!(
+        world.state.destroy_client_id(peer.client, &ROOT),
         Err(Status::StaleClientid)
     );
     assert_eq!(
-        world.state.destroy_client_id(world.v40("a").id()),
+        world.state.destroy_client_id(world.v40("a").id(), &ROOT),
         Err(Status::StaleClientid)
     );
 }
@@ -287,7 +290,7 @@ fn clients_are_bounded_and_make_room_for_others_when_they_may() {
     world.v41("d");
     third.client(&world);
     assert_eq!(
-        world.state.sequence(first.sequence()).err(),
+        world.state.sequence(first.sequence(), &ROOT).err(),
         Some(Status::Badsession)
     );
 }
@@ -315,4 +318,97 @@ fn rfc8881_8_2_5_nothing_leaks_between_clients() {
         world.state.client_of_lock(two.lock_owner(b"l").client),
         Some(two.id())
     );
+}
+
+/// The super-user of the host with this number.
+fn of_host(number: u8) -> Requester<'static> {
+    Requester {
+        peer: crate::server::peer::of_addr([10, 0, 0, number].into()),
+        ..ROOT
+    }
+}
+
+#[test]
+fn clients_that_a_peer_never_confirms_keep_no_other_out() {
+    let world = World::new();
+    let exchange = |name: &str, by| {
+        let ask = ExchangeId {
+            by,
+            ..exchange_id(name, 1, "root")
+        };
+        world.state.exchange_id(&ask)
+    };
+    let pending = exchange("pending", of_host(1)).expect("room");
+    for number in 0..10_000 {
+        let known = exchange(&number.to_string(), of_host(2));
+        assert!(known.is_ok(), "those before make room: {known:?}");
+    }
+    let limits = Limits::default();
+    assert!(world.state.clients.all().len() <= 1 + limits.clients_of_a_peer);
+    let created = CreateSession {
+        by: of_host(1),
+        ..create_session(pending, 1)
+    };
+    assert!(world.state.create_session(&created).is_ok());
+}
+
+#[test]
+fn clients_of_a_peer_are_bounded_and_so_is_what_they_hold() {
+    let world = World::with(Limits {
+        clients_of_a_peer: 2,
+        held_of_a_peer: 40_000,
+        ..Limits::default()
+    });
+    let client = |name: &str, by| {
+        let ask = ExchangeId {
+            by,
+            ..exchange_id(name, 1, "root")
+        };
+        let known = world.state.exchange_id(&ask)?;
+        let created = CreateSession {
+            by,
+            ..create_session(known, 7)
+        };
+        let session = world.state.create_session(&created)?.session;
+        let peer = Peer {
+            client: known.client,
+            session,
+            seqid: AtomicU64::new(0),
+        };
+        let client = peer.client(&world);
+        let _ = world.state.reclaim_complete(&client);
+        Ok::<_, Status>(client)
+    };
+    let greedy = client("a", of_host(1)).expect("room");
+    assert!(client("b", of_host(1)).is_ok());
+    assert_eq!(client("c", of_host(1)).err(), Some(Status::Delay));
+    let other = client("c", of_host(2)).expect("room for others");
+    let opens = |client, owner: &str, most: u64| {
+        let opened = (0..most).map(|node| {
+            let key = NodeKey { export: 0, node };
+            world.open(client, &format!("{owner}{node}"), key, R, NONE)
+        });
+        opened.take_while(Result::is_ok).count() as u64
+    };
+    let opened = opens(&greedy, "o", 1000);
+    assert!((5..30).contains(&opened), "{opened}");
+    assert_eq!(opens(&other, "o", 5), 5);
+    let (_, held) = world.state.bytes();
+    assert!(held < 2 * 40_000, "{held}");
+}
+
+#[test]
+fn clients_that_hold_nothing_make_room_for_others_of_their_peer() {
+    let world = World::with(Limits {
+        clients_of_a_peer: 3,
+        ..Limits::default()
+    });
+    let busy = world.v40("busy");
+    assert!(world.open(&busy, "o", A, R, NONE).is_ok());
+    let session = world.v41("session");
+    for number in 0..10 {
+        world.v40(&number.to_string());
+    }
+    assert!(world.state.client(busy.id()).is_ok());
+    session.client(&world);
 }

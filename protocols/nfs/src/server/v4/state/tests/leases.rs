@@ -121,7 +121,10 @@ fn what_was_never_of_use_is_reaped() {
     world.pass(LEASE * limits.courtesy);
     world.state.reap();
     assert!(world.state.clients.all().is_empty());
-    assert_eq!((world.state.shares.len(), world.state.slots.used()), (0, 0));
+    let quotas = &world.state.quotas;
+    let used = [&quotas.clients, &quotas.slots, &quotas.cached, &quotas.held];
+    assert_eq!(used.map(|quota| quota.in_use()), [0; 4]);
+    assert_eq!(world.state.shares.len(), 0);
     assert!(world.stable.list().is_empty());
     assert!(world.state.sessions.all().is_empty());
     assert!(lock(&world.state.connections).is_empty());

@@ -181,7 +181,7 @@ impl Peer {
     }
 
     fn turn(&self, world: &World) -> SlotTurn<File, u64> {
-        match world.state.sequence(self.sequence()) {
+        match world.state.sequence(self.sequence(), &ROOT) {
             Ok(Begun::New(turn)) => turn,
             Ok(Begun::Replay(_)) => panic!("a replay"),
             Err(status) => panic!("{status:?}"),
@@ -202,11 +202,26 @@ impl Peer {
     }
 }
 
+/// The super-user, from nowhere.
+const ROOT: Requester<'static> = Requester {
+    peer: None,
+    principal: b"root",
+    proved: false,
+};
+
+/// Another user, from the same place.
+fn by(principal: &str) -> Requester<'_> {
+    Requester {
+        principal: principal.as_bytes(),
+        ..ROOT
+    }
+}
+
 fn set_client_id<'a>(owner: &'a str, verifier: u8, principal: &'a str) -> SetClientId<'a> {
     SetClientId {
         owner: owner.as_bytes(),
         verifier: [verifier; 8],
-        principal: principal.as_bytes(),
+        by: by(principal),
         callback: Callback::default(),
     }
 }
@@ -215,7 +230,7 @@ fn exchange_id<'a>(owner: &'a str, verifier: u8, principal: &'a str) -> Exchange
     ExchangeId {
         owner: owner.as_bytes(),
         verifier: [verifier; 8],
-        principal: principal.as_bytes(),
+        by: by(principal),
         update: false,
     }
 }
@@ -231,7 +246,7 @@ fn create_session(known: ExchangedId, connection: u64) -> CreateSession<'static>
     CreateSession {
         client: known.client,
         sequence: known.sequence,
-        principal: b"root",
+        by: ROOT,
         fore: channel,
         back: channel,
         backchannel: false,

@@ -210,8 +210,11 @@ fn an_open_of_a_client_that_went_is_undone() {
     let peer = world.v41("a");
     let client = peer.client(&world);
     let opening = world.state.open(&client, ask("o", A, R, W)).expect("may");
-    assert_eq!(world.state.destroy_session(&peer.session, 7, None), Ok(()));
-    assert_eq!(world.state.destroy_client_id(peer.client), Ok(()));
+    assert_eq!(
+        world.state.destroy_session(&peer.session, (7, &ROOT), None),
+        Ok(())
+    );
+    assert_eq!(world.state.destroy_client_id(peer.client, &ROOT), Ok(()));
     let file: File = Arc::new("file");
     assert_eq!(opening.commit(file.clone()), Err(Status::Expired));
     assert_eq!(Arc::strong_count(&file), 1);

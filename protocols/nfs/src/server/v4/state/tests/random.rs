@@ -427,7 +427,10 @@ proptest! {
         }
         drop(gone);
         prop_assert_eq!(Arc::strong_count(&run.file), 1);
-        prop_assert_eq!((world.state.shares.len(), world.state.slots.used()), (0, 0));
+        let quotas = &world.state.quotas;
+        let used = [&quotas.clients, &quotas.slots, &quotas.held, &quotas.delegations];
+        prop_assert_eq!(used.map(|quota| quota.in_use()), [0; 4]);
+        prop_assert_eq!(world.state.shares.len(), 0);
         prop_assert!(world.state.sessions.all().is_empty());
         prop_assert!(lock(&world.state.connections).is_empty());
         prop_assert!(world.stable.list().is_empty());

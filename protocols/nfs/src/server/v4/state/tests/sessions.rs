@@ -37,7 +37,7 @@ fn rfc8881_18_36_create_session_is_numbered() {
     );
     // Whoever confirmed it, others of the same client may make sessions.
     let eve = |sequence| CreateSession {
-        principal: b"eve",
+        by: by("eve"),
         ..ask(sequence)
     };
     assert!(world.state.create_session(&eve(known.sequence + 2)).is_ok());
@@ -138,25 +138,34 @@ fn rfc8881_2_10_6_1_3_a_replay_is_the_same_reply() {
     let peer = world.v41("a");
     let again = peer.sequence();
     let turn = peer.turn(&world);
-    assert_eq!(world.state.sequence(again).err(), Some(Status::Delay));
+    assert_eq!(
+        world.state.sequence(again, &ROOT).err(),
+        Some(Status::Delay)
+    );
     let reply: Arc<[u8]> = Arc::from(*b"the reply");
     turn.finish(Some(reply.clone()));
-    match world.state.sequence(again) {
+    match world.state.sequence(again, &ROOT) {
         Ok(Begun::Replay(replayed)) => assert!(Arc::ptr_eq(&replayed, &reply)),
         _ => panic!("no replay"),
     }
     let other = Sequence { digest: 1, ..again };
     assert_eq!(
-        world.state.sequence(other).err(),
+        world.state.sequence(other, &ROOT).err(),
         Some(Status::SeqFalseRetry)
     );
     let none = Sequence {
         session: [0; 16],
         ..again
     };
-    assert_eq!(world.state.sequence(none).err(), Some(Status::Badsession));
+    assert_eq!(
+        world.state.sequence(none, &ROOT).err(),
+        Some(Status::Badsession)
+    );
     let beyond = Sequence { slot: 8, ..again };
-    assert_eq!(world.state.sequence(beyond).err(), Some(Status::Badslot));
+    assert_eq!(
+        world.state.sequence(beyond, &ROOT).err(),
+        Some(Status::Badslot)
+    );
 }
 
 #[test]
@@ -177,27 +186,30 @@ fn rfc8881_18_37_a_session_is_destroyed_by_a_connection_of_its_own() {
     let (peer, other) = (world.v41("a"), world.v41("b"));
     let state = &world.state;
     assert_eq!(
-        state.destroy_session(&peer.session, 8, None),
+        state.destroy_session(&peer.session, (8, &ROOT), None),
         Err(Status::ConnNotBoundToSession)
     );
     let turn = peer.turn(&world);
     assert_eq!(
-        state.destroy_session(&peer.session, 7, None),
+        state.destroy_session(&peer.session, (7, &ROOT), None),
         Err(Status::Delay)
     );
     let others = other.turn(&world);
     assert_eq!(
-        state.destroy_session(&peer.session, 7, Some(&others)),
+        state.destroy_session(&peer.session, (7, &ROOT), Some(&others)),
         Err(Status::Delay)
     );
-    assert_eq!(state.destroy_session(&peer.session, 7, Some(&turn)), Ok(()));
+    assert_eq!(
+        state.destroy_session(&peer.session, (7, &ROOT), Some(&turn)),
+        Ok(())
+    );
     turn.finish(None);
     assert_eq!(
-        state.destroy_session(&peer.session, 7, None),
+        state.destroy_session(&peer.session, (7, &ROOT), None),
         Err(Status::Badsession)
     );
     assert_eq!(
-        state.sequence(peer.sequence()).err(),
+        state.sequence(peer.sequence(), &ROOT).err(),
         Some(Status::Badsession)
     );
     assert_eq!(state.sessions_of(7), [other.session]);
@@ -214,8 +226,8 @@ fn rfc8881_2_10_5_trunking_several_connections_carry_a_session() {
         connection,
         ..peer.sequence()
     };
-    let one = world.state.sequence(by(1, 20));
-    let two = world.state.sequence(by(2, 21));
+    let one = world.state.sequence(by(1, 20), &ROOT);
+    let two = world.state.sequence(by(2, 21), &ROOT);
     assert!(matches!((one, two), (Ok(Begun::New(_)), Ok(Begun::New(_)))));
     assert_eq!(world.state.sessions_of(20), [peer.session]);
     world.state.disconnected(20);
@@ -252,10 +264,13 @@ fn rfc8881_18_34_and_18_46_3_a_backchannel_that_is_missed() {
         seqid: AtomicU64::new(0),
     };
     let flags = |connection| {
-        let begun = world.state.sequence(Sequence {
-            connection,
-            ..peer.sequence()
-        });
+        let begun = world.state.sequence(
+            Sequence {
+                connection,
+                ..peer.sequence()
+            },
+            &ROOT,
+        );
         let Ok(Begun::New(turn)) = begun else {
             panic!("not served");
         };
@@ -282,12 +297,14 @@ fn rfc8881_18_34_and_18_46_3_a_backchannel_that_is_missed() {
     assert_eq!(flags(8), status_flags::CB_PATH_DOWN_SESSION);
     let bound = world
         .state
-        .bind_connection(&peer.session, 8, Direction::Both);
+        .bind_connection(&peer.session, (8, &ROOT), Direction::Both);
     assert_eq!(bound, Ok((Direction::Both, peer.client)));
     assert_eq!(flags(8), 0);
     assert_eq!(newest(), Some(8));
     assert_eq!(
-        world.state.bind_connection(&[0; 16], 8, Direction::Fore),
+        world
+            .state
+            .bind_connection(&[0; 16], (8, &ROOT), Direction::Fore),
         Err(Status::Badsession)
     );
 }
@@ -302,7 +319,7 @@ fn connections_of_a_session_are_bounded_and_backchannels_stay() {
     let bind = |connection, direction| {
         world
             .state
-            .bind_connection(&peer.session, connection, direction)
+            .bind_connection(&peer.session, (connection, &ROOT), direction)
     };
     assert!(bind(1, Direction::Back).is_ok());
     for connection in 10..20 {
@@ -318,4 +335,135 @@ fn connections_of_a_session_are_bounded_and_backchannels_stay() {
         assert!(bind(connection, Direction::Both).is_ok());
     }
     assert_eq!(backs(), 3);
+}
+
+/// From another address, as `principal`.
+fn from_elsewhere(principal: &str) -> Requester<'_> {
+    Requester {
+        peer: crate::server::peer::of_addr([10, 0, 0, 9].into()),
+        ..by(principal)
+    }
+}
+
+#[test]
+fn rfc8881_2_10_8_3_a_session_is_not_to_be_had_from_elsewhere() {
+    let world = World::new();
+    let peer = world.v41("a");
+    let state = &world.state;
+    let thief = from_elsewhere("root");
+    let by_another = |connection| Sequence {
+        connection,
+        ..peer.sequence()
+    };
+    let none = Some(Status::Badsession);
+    assert_eq!(state.sequence(by_another(20), &thief).err(), none);
+    let bound = state.bind_connection(&peer.session, (20, &thief), Direction::Both);
+    assert_eq!(bound.err(), none);
+    let destroyed = state.destroy_session(&peer.session, (20, &thief), None);
+    assert_eq!(destroyed.err(), none);
+    let more = CreateSession {
+        by: thief,
+        sequence: 2,
+        ..create_session(known(&world, &peer), 20)
+    };
+    assert_eq!(state.create_session(&more), Err(Status::StaleClientid));
+    assert_eq!(
+        state.destroy_client_id(peer.client, &thief),
+        Err(Status::StaleClientid)
+    );
+    assert!(state.sessions_of(20).is_empty());
+    peer.client(&world);
+    // Several connections from where it is, of whichever user (nconnect).
+    let user = by("user");
+    for connection in 30..34 {
+        let turn = state.sequence(by_another(connection), &user);
+        let Ok(Begun::New(turn)) = turn else {
+            panic!("not served");
+        };
+        peer.done(turn);
+    }
+}
+
+/// What EXCHANGE_ID answered, once more.
+fn known(world: &World, peer: &Peer) -> ExchangedId {
+    let known = world.state.exchange_id(&exchange_id("a", 1, "root"));
+    let known = known.expect("known");
+    assert_eq!((known.client, known.confirmed), (peer.client, true));
+    known
+}
+
+#[test]
+fn rfc8881_2_10_5_trunking_a_client_that_says_the_same_from_elsewhere_is_itself() {
+    let world = World::new();
+    let peer = world.v41("a");
+    let state = &world.state;
+    let elsewhere = from_elsewhere("root");
+    let request = Sequence {
+        connection: 20,
+        ..peer.sequence()
+    };
+    assert!(state.sequence(request, &elsewhere).is_err());
+    let again = ExchangeId {
+        by: elsewhere,
+        ..exchange_id("a", 1, "root")
+    };
+    let known = state.exchange_id(&again).expect("known");
+    assert_eq!((known.client, known.confirmed), (peer.client, true));
+    assert!(state.sequence(request, &elsewhere).is_ok());
+    // A proved principal needs no address.
+    let proved = Requester {
+        peer: crate::server::peer::of_addr([10, 0, 0, 10].into()),
+        proved: true,
+        ..ROOT
+    };
+    let bound = state.bind_connection(&peer.session, (21, &proved), Direction::Both);
+    assert!(bound.is_ok());
+}
+
+#[test]
+fn a_host_of_the_same_name_is_another_client() {
+    let world = World::new();
+    let peer = world.v41("a");
+    assert!(world.open(&peer.client(&world), "o", A, R, NONE).is_ok());
+    let other = ExchangeId {
+        by: from_elsewhere("root"),
+        ..exchange_id("a", 2, "root")
+    };
+    for _ in 0..2 {
+        let known = world.state.exchange_id(&other).expect("another");
+        assert_ne!(known.client, peer.client);
+        let created = CreateSession {
+            by: other.by,
+            ..create_session(known, 20)
+        };
+        assert!(world.state.create_session(&created).is_ok());
+    }
+    // Which has lost nothing.
+    assert!(world.open(&peer.client(&world), "o", B, R, NONE).is_ok());
+    let set = |verifier, by| SetClientId {
+        by,
+        ..set_client_id("old", verifier, "root")
+    };
+    let old = world.v40("old");
+    let (id, confirm) = world
+        .state
+        .set_client_id(set(2, from_elsewhere("root")))
+        .expect("another");
+    assert_ne!(id, old.id());
+    let confirmed = world.state.set_client_id_confirm(id, confirm, b"root");
+    assert_eq!(confirmed, Ok(()));
+    assert!(world.state.client(old.id()).is_ok());
+    assert!(!world.state.is_client(old.id(), &from_elsewhere("root")));
+}
+
+#[test]
+fn session_ids_do_not_follow_from_one_another() {
+    let world = World::new();
+    let ids: Vec<SessionId> = (0..64).map(|n| world.v41(&n.to_string()).session).collect();
+    for pair in ids.windows(2) {
+        let differ = |(a, b): (&u8, &u8)| (a ^ b).count_ones();
+        let differ: u32 = pair[0].iter().zip(&pair[1]).map(differ).sum();
+        // Of 128 bits, some 64.
+        assert!((20..108).contains(&differ), "{pair:?}");
+    }
 }

@@ -64,7 +64,10 @@ fn clients_that_come_go_and_expire_at_once_leave_nothing() {
     assert!(world.state.clients.all().is_empty());
     assert!(world.state.sessions.all().is_empty());
     assert!(lock(&world.state.connections).is_empty());
-    assert_eq!((world.state.shares.len(), world.state.slots.used()), (0, 0));
+    let quotas = &world.state.quotas;
+    let used = [&quotas.clients, &quotas.slots, &quotas.cached, &quotas.held];
+    assert_eq!(used.map(|quota| quota.in_use()), [0; 4]);
+    assert_eq!(world.state.shares.len(), 0);
     assert!(world.stable.list().is_empty());
 }
 
@@ -85,7 +88,7 @@ fn come_and_go(world: &World, file: &File, name: &str, boot: u8) -> Option<()> {
         connection,
         digest: 0,
     };
-    let Ok(Begun::New(turn)) = state.sequence(request) else {
+    let Ok(Begun::New(turn)) = state.sequence(request, &ROOT) else {
         return None;
     };
     let client = turn.client();
@@ -120,7 +123,7 @@ fn round_trip(
     };
     let expected: Arc<[u8]> = format!("{number} {slot} {seqid}").into_bytes().into();
     loop {
-        match world.state.sequence(request) {
+        match world.state.sequence(request, &ROOT) {
             Ok(Begun::New(turn)) => {
                 let client = turn.client();
                 let owner = slot.to_string();

@@ -1,0 +1,235 @@
+//! The secret that the keys of exports derive from: `handle-key` in the state directory.
+//!
+//! Whoever knows it makes file handles of everything that is exported, so that it is random, readable
+//! by this program's user alone, and never derived from anything else.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{CWD, OFlags, RenameFlags};
+use transports::Addr;
+use vfs::HandleKey;
+
+use super::recovery;
+use crate::Failure;
+
+/// The file's name.
+const NAME: &str = "handle-key";
+
+/// Bytes of the secret.
+const LEN: usize = 32;
+
+/// Why there is no secret to be had.
+enum Trouble {
+    /// Others may know it: what was expected, and what came.
+    Unsafe(String),
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Trouble {
+        Trouble::Failed(error)
+    }
+}
+
+/// The secret of the NFS server at `addr`: the one in `dir`, or else in the usual state directory,
+/// made if there is none. A new one if there is no such directory or the port is chosen anew at each
+/// start. Fails if others may know the secret, or if it cannot be kept in a `dir` that was named.
+pub(super) fn of_server(dir: Option<&Path>, addr: &Addr) -> Result<HandleKey, Failure> {
+    let usual = || {
+        (!recovery::is_any_port(addr))
+            .then(recovery::usual)
+            .flatten()
+    };
+    let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
+        return fresh();
+    };
+    match load(&path) {
+        Ok(key) => Ok(key),
+        Err(Trouble::Unsafe(why)) => Err(Failure::new(why)),
+        Err(Trouble::Failed(error)) if dir.is_some() => Err(Failure::new(format!(
+            "{}: {error}",
+            path.join(NAME).display()
+        ))),
+        Err(Trouble::Failed(error)) => {
+            tracing::warn!(
+                "file handles do not survive a restart: {}: {error} (--state-dir names another place)",
+                path.join(NAME).display()
+            );
+            fresh()
+        }
+    }
+}
+
+/// A secret that lives no longer than this program.
+fn fresh() -> Result<HandleKey, Failure> {
+    let bytes =
+        sys::random::bytes().map_err(|error| Failure::new(format!("getrandom: {error}")))?;
+    Ok(HandleKey::new(bytes))
+}
+
+/// The secret in the directory `dir`, made if there is none.
+fn load(dir: &Path) -> Result<HandleKey, Trouble> {
+    recovery::make_dir(dir)?;
+    check_directory(dir)?;
+    let path = dir.join(NAME);
+    match open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create(dir)?,
+        opened => return read(&path, opened?),
+    }
+    read(&path, open(&path)?)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)
+}
+
+fn read(path: &Path, mut file: File) -> Result<HandleKey, Trouble> {
+    let (meta, own) = (file.metadata()?, rustix::process::geteuid().as_raw());
+    if !meta.is_file() || meta.uid() != own || meta.mode() & 0o077 != 0 {
+        return Err(Trouble::Unsafe(format!(
+            "{}: expected a file of user {own} with mode 0600, got one of user {} with mode {:04o}: \
+             whoever knows it can forge file handles (remove it to have a new one made)",
+            path.display(),
+            meta.uid(),
+            meta.mode() & 0o7777
+        )));
+    }
+    let mut bytes = [0; LEN];
+    let whole = meta.len() == LEN as u64 && file.read_exact(&mut bytes).is_ok();
+    match whole {
+        true => Ok(HandleKey::new(bytes)),
+        false => Err(Trouble::Unsafe(format!(
+            "{}: expected {LEN} bytes, got {} (remove it to have a new one made)",
+            path.display(),
+            meta.len()
+        ))),
+    }
+}
+
+/// Others must not be able to put another file in its place.
+fn check_directory(dir: &Path) -> Result<(), Trouble> {
+    let (meta, own) = (fs::metadata(dir)?, rustix::process::geteuid().as_raw());
+    let is_sticky = meta.mode() & 0o1000 != 0;
+    if ![0, own].contains(&meta.uid()) || (meta.mode() & 0o022 != 0 && !is_sticky) {
+        return Err(Trouble::Unsafe(format!(
+            "{}: expected a directory of user {own} that nobody else can write to, got one of user {} with mode {:04o}",
+            dir.display(),
+            meta.uid(),
+            meta.mode() & 0o7777
+        )));
+    }
+    Ok(())
+}
+
+/// Makes the secret, whole and durable, unless another process is faster.
+fn create(dir: &Path) -> Result<(), Trouble> {
+    let suffix = u64::from_ne_bytes(sys::random::bytes().map_err(io::Error::from)?);
+    let new = dir.join(format!("{NAME}.{suffix:016x}"));
+    let secret: [u8; LEN] = sys::random::bytes().map_err(io::Error::from)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    let written = file.write_all(&secret).and_then(|()| file.sync_all());
+    let placed = written.and_then(|()| {
+        let to = dir.join(NAME);
+        match rustix::fs::renameat_with(CWD, &new, CWD, &to, RenameFlags::NOREPLACE) {
+            Err(rustix::io::Errno::EXIST) => fs::remove_file(&new),
+            placed => Ok(placed?),
+        }
+    });
+    if placed.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    placed?;
+    Ok(File::open(dir)?.sync_all()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn loaded(dir: &Path) -> HandleKey {
+        load(dir).unwrap_or_else(|_| panic!("no secret in {}", dir.display()))
+    }
+
+    fn refusal(dir: &Path) -> String {
+        match load(dir) {
+            Err(Trouble::Unsafe(why)) => why,
+            _ => panic!("it is believed"),
+        }
+    }
+
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
+    }
+
+    #[test]
+    fn the_secret_is_the_owners_alone_and_the_same_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = dir.path().join("a/b");
+        let key = loaded(&state);
+        assert_eq!(loaded(&state), key);
+        assert_ne!(loaded(&dir.path().join("other")), key);
+        let mode = |path: &Path| fs::metadata(path).expect("there").mode() & 0o7777;
+        assert_eq!(mode(&state), 0o700);
+        assert_eq!(mode(&state.join(NAME)), 0o600);
+        let names: Vec<_> = fs::read_dir(&state).expect("listed").collect();
+        assert_eq!(names.len(), 1, "no other copy is left: {names:?}");
+    }
+
+    #[test]
+    fn of_many_that_make_it_at_once_all_have_the_same() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let keys: Vec<HandleKey> = std::thread::scope(|scope| {
+            let each: Vec<_> = (0..8).map(|_| scope.spawn(|| loaded(dir.path()))).collect();
+            each.into_iter()
+                .map(|one| one.join().expect("made"))
+                .collect()
+        });
+        assert!(keys.iter().all(|key| *key == keys[0]));
+    }
+
+    #[test]
+    fn one_that_others_may_know_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(NAME);
+        loaded(dir.path());
+        for mode in [0o640, 0o604, 0o620] {
+            chmod(&path, mode);
+            let why = refusal(dir.path());
+            assert!(
+                why.contains("mode 0600") && why.contains(&format!("{mode:04o}")),
+                "{why}"
+            );
+        }
+        chmod(&path, 0o600);
+        loaded(dir.path());
+        for mode in [0o770, 0o707] {
+            chmod(dir.path(), mode);
+            assert!(refusal(dir.path()).contains("nobody else can write"));
+        }
+        chmod(dir.path(), 0o700);
+        fs::write(&path, [7; 31]).expect("written");
+        assert!(refusal(dir.path()).contains("32 bytes"));
+        fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink("/etc/passwd", &path).expect("linked");
+        assert!(matches!(load(dir.path()), Err(Trouble::Failed(_))));
+        fs::remove_file(&path).expect("removed");
+        if rustix::process::geteuid().is_root() {
+            loaded(dir.path());
+            std::os::unix::fs::chown(&path, Some(65534), None).expect("given away");
+            assert!(refusal(dir.path()).contains("user 65534"));
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! Which user a client acts as: attacks by a local user, clients of other hosts, and the modes of
+//! sockets and files.
+
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use barge_client::{Client, OpenOptions};
+use rustix::process::geteuid;
+use tempfile::TempDir;
+
+use crate::nfs::port as nfs_port;
+use crate::served::{BARGE, Served, complained, has, said};
+
+const NOBODY: u32 = 65534;
+
+/// A directory to serve, beside a copy of the program that other users may run.
+struct Bed {
+    dir: TempDir,
+}
+
+impl Bed {
+    /// None without root, who becomes others.
+    fn new() -> Option<Bed> {
+        if !geteuid().is_root() {
+            eprintln!("skipped: becoming another user takes root");
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let bed = Bed { dir };
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, Permissions::from_mode(mode)).expect("changed");
+        };
+        mode(bed.dir.path(), 0o755);
+        fs::copy(BARGE, bed.path("barge")).expect("copied");
+        for (name, bits) in [("share", 0o755), ("share/open", 0o777)] {
+            fs::create_dir(bed.path(name)).expect("made");
+            mode(&bed.path(name), bits);
+        }
+        fs::write(bed.path("share/secret"), "root's").expect("written");
+        mode(&bed.path("share/secret"), 0o600);
+        fs::write(bed.path("file"), "hello").expect("written");
+        mode(&bed.path("file"), 0o644);
+        Some(bed)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("text").to_owned()
+    }
+
+    /// `barge` as the user `uid`.
+    fn barge(&self, uid: u32, args: &[&str]) -> Output {
+        let mut command = Command::new(self.path("barge"));
+        command.args(args).current_dir("/").env("HOME", "/");
+        command.uid(uid).gid(uid).output().expect("runs")
+    }
+
+    /// The owner and group of a file that `uid` creates by `url`.
+    fn created(&self, uid: u32, url: &Url) -> (u32, u32) {
+        let new = self.path("share/open/new");
+        let _ = fs::remove_file(&new);
+        said(&self.barge(uid, &["cp", &self.text("file"), &url("open/new")]));
+        let is = fs::metadata(new).expect("made");
+        (is.uid(), is.gid())
+    }
+
+    fn reads_secret(&self, uid: u32, url: &Url) -> bool {
+        let read = self.barge(uid, &["cat", &url("secret")]);
+        if read.status.success() {
+            assert_eq!(read.stdout, b"root's");
+            return true;
+        }
+        let told = complained(&read);
+        assert!(
+            told.contains("Permission denied"),
+            "{}: {told}",
+            url("secret")
+        );
+        false
+    }
+}
+
+/// The URL of a path in the share.
+type Url = dyn Fn(&str) -> String;
+
+/// `barge serve` of the share over 9P and NFS, on TCP and Unix sockets that everybody may connect
+/// to; and URLs, of clients that claim to be `uid`.
+fn serve(bed: &Bed, more: &[&str]) -> Served {
+    let [nine, nfs] = ["9p", "nfs"].map(|name| format!("unix:{}", bed.text(name)));
+    let share = bed.text("share");
+    let mut args = vec![share.as_str(), "--9p", &nine, "--nfs", "tcp:127.0.0.1:0"];
+    args.extend(["--nfs", &nfs, "--state-dir"]);
+    let state = bed.text("state");
+    args.push(&state);
+    args.extend(more);
+    let served = Served::start(&args);
+    for socket in ["9p", "nfs"] {
+        let all = Permissions::from_mode(0o666);
+        fs::set_permissions(bed.path(socket), all).expect("changed");
+    }
+    served
+}
+
+fn urls(bed: &Bed, served: &Served, uid: u32) -> Vec<Box<Url>> {
+    let (nine, nfs) = (served.port(), nfs_port(served));
+    let sockets = ["9p", "nfs"].map(|name| bed.text(name));
+    let mut all: Vec<Box<Url>> = Vec::new();
+    all.push(Box::new(move |path| {
+        format!("9p://127.0.0.1:{nine}/{path}?uid={uid}")
+    }));
+    let socket = sockets[0].clone();
+    all.push(Box::new(move |path| {
+        format!("9p+unix:{socket}?uid={uid}&aname=/{path}")
+    }));
+    for version in ["3", "4.0", "4.2"] {
+        all.push(Box::new(move |path| {
+            format!("nfs://127.0.0.1:{nfs}/{path}?vers={version}&uid={uid}&gid={uid}")
+        }));
+        let socket = sockets[1].clone();
+        all.push(Box::new(move |path| {
+            format!("nfs+unix:{socket}?path={path}&vers={version}&uid={uid}&gid={uid}")
+        }));
+    }
+    all
+}
+
+#[test]
+fn a_local_user_acts_as_itself_whatever_it_claims_to_be() {
+    let Some(bed) = Bed::new() else { return };
+    let served = serve(&bed, &[]);
+    let says = |line: &str| served.said.iter().any(|said| said == line);
+    assert!(says("# local users act as themselves, root as any user"));
+    for claim in [0, 1000] {
+        for url in urls(&bed, &served, claim) {
+            let shown = url("");
+            assert!(!bed.reads_secret(NOBODY, &url), "{shown}");
+            assert_eq!(bed.created(NOBODY, &url), (NOBODY, NOBODY), "{shown}");
+        }
+    }
+    // A mount of root's, for one, has many users.
+    for url in urls(&bed, &served, 0) {
+        assert!(bed.reads_secret(0, &url), "{}", url(""));
+    }
+    for url in urls(&bed, &served, 1000) {
+        assert!(!bed.reads_secret(0, &url), "{}", url(""));
+        assert_eq!(bed.created(0, &url).0, 1000, "{}", url(""));
+    }
+    assert!(served.stop().success());
+}
+
+#[test]
+fn users_that_are_trusted_are_believed_and_others_are_not() {
+    let Some(bed) = Bed::new() else { return };
+    let served = serve(&bed, &["--trust-uids=7,65534"]);
+    for url in urls(&bed, &served, 0) {
+        assert!(bed.reads_secret(NOBODY, &url), "{}", url(""));
+        assert!(!bed.reads_secret(8, &url), "{}", url(""));
+    }
+    assert!(served.stop().success());
+    let served = serve(&bed, &["--trust-uids"]);
+    for url in urls(&bed, &served, 0) {
+        assert!(bed.reads_secret(8, &url), "{}", url(""));
+    }
+    assert!(served.stop().success());
+}
+
+/// Plan 9's dialect has names of users alone.
+#[test]
+fn a_client_without_a_name_is_its_socket_s_owner_and_one_with_a_wrong_name_is_told_of() {
+    let Some(bed) = Bed::new() else { return };
+    let log = fs::File::create(bed.path("log")).expect("made");
+    let mut command = Command::new(BARGE);
+    command.args(["serve", "--9p", "tcp:127.0.0.1:0"]);
+    command.arg(bed.path("share")).stderr(log);
+    let served = Served::run(command);
+    let port = served.port();
+    let named = |name: &str| -> Box<Url> {
+        let name = name.to_owned();
+        Box::new(move |path| format!("9p://127.0.0.1:{port}/{path}?version=9p2000&uname={name}"))
+    };
+    assert!(bed.reads_secret(0, &named("")));
+    assert!(!bed.reads_secret(NOBODY, &named("")));
+    assert_eq!(bed.created(0, &named("")), (0, 0));
+    assert_eq!(bed.created(NOBODY, &named("")), (NOBODY, NOBODY));
+    let log = || fs::read_to_string(bed.path("log")).expect("read");
+    assert!(!log().contains("without a known user"), "{}", log());
+    assert!(!bed.reads_secret(0, &named("no-such-user")));
+    let told = log();
+    assert!(
+        told.contains("without a known user: it acts as uid 65534"),
+        "{told}"
+    );
+    assert!(served.stop().success());
+}
+
+/// A mode, and the group.
+fn mode(path: &Path) -> (u32, u32) {
+    let is = fs::symlink_metadata(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    (is.mode() & 0o7777, is.gid())
+}
+
+#[test]
+fn sockets_and_files_are_this_user_s_alone_unless_a_group_is_named() {
+    let Some(bed) = Bed::new() else { return };
+    let sockets = ["9p", "nfs", "nbd", "http", "virtiofs", "virtio-9p", "block"];
+    let serve = |more: &[&str]| {
+        // No umask helps.
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 0; exec \"$0\" \"$@\"", BARGE, "serve"]);
+        command.arg(bed.path("share"));
+        for (at, socket) in sockets.iter().enumerate() {
+            let prefix = if at < 4 { "unix:" } else { "" };
+            let of_file = if *socket == "block" {
+                ",file=secret"
+            } else {
+                ""
+            };
+            command.arg(format!("--{socket}"));
+            command.arg(format!("{prefix}{}{of_file}", bed.text(socket)));
+        }
+        command.arg("--state-dir").arg(bed.path("new/state"));
+        command.arg("--record-calls").arg(bed.path("calls"));
+        command.arg("--record-trace").arg(bed.path("trace"));
+        Served::run({
+            command.args(more);
+            command
+        })
+    };
+    let served = serve(&[]);
+    for socket in sockets {
+        let path = bed.path(socket);
+        let kind = fs::symlink_metadata(&path).expect("made").file_type();
+        assert!(kind.is_socket());
+        assert_eq!(mode(&path), (0o600, 0), "{socket}");
+    }
+    for dir in ["new", "new/state"] {
+        assert_eq!(mode(&bed.path(dir)), (0o700, 0), "{dir}");
+    }
+    for record in ["calls", "trace"] {
+        assert_eq!(mode(&bed.path(record)), (0o600, 0), "{record}");
+    }
+    let kept: Vec<_> = fs::read_dir(bed.path("new/state"))
+        .expect("listed")
+        .collect();
+    assert!(!kept.is_empty());
+    for file in kept {
+        let path = file.expect("an entry").path();
+        assert_eq!(mode(&path), (0o600, 0), "{path:?}");
+    }
+    let connects = |uid| {
+        let url = format!("9p+unix:{}", bed.text("9p"));
+        bed.barge(uid, &["ls", &url]).status.success()
+    };
+    assert!(connects(0) && !connects(NOBODY));
+    assert!(served.stop().success());
+    let served = serve(&["--socket-group", "65534"]);
+    for socket in sockets {
+        assert_eq!(mode(&bed.path(socket)), (0o660, NOBODY), "{socket}");
+    }
+    assert!(connects(NOBODY) && !connects(1));
+    assert!(served.stop().success());
+}
+
+#[test]
+fn clients_get_the_modes_that_they_ask_for_and_the_command_keeps_the_caller_s_umask() {
+    let Some(bed) = Bed::new() else { return };
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 077; exec \"$0\" \"$@\"", BARGE, "serve"]);
+    command.arg(bed.path("share"));
+    command.args(["--9p", "tcp:127.0.0.1:0", "--run"]);
+    command.arg(format!(
+        "{} cp {} ${{BARGE_9P}}open/new; echo then; umask; touch {}; read end; echo ready",
+        BARGE,
+        bed.text("file"),
+        bed.text("touched"),
+    ));
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut out = std::io::BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut out, &mut line).expect("read");
+        line.trim_end().to_owned()
+    };
+    let mut first = line();
+    let mut port = None;
+    while first != "then" {
+        assert!(!first.is_empty(), "it ended");
+        if let Some((_, rest)) = first.split_once("port=") {
+            port = rest.split(',').next().map(str::to_owned);
+        }
+        first = line();
+    }
+    assert_eq!(line(), "0077");
+    let url = format!("9p://127.0.0.1:{}/", port.expect("a port"));
+    let client = Client::open(&url).expect("connected");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o755);
+    drop(client.open_with("open/program", &options).expect("made"));
+    client.create_dir("open/dir").expect("made");
+    let modes = ["open/program", "open/dir"].map(|name| mode(&bed.path("share").join(name)).0);
+    assert_eq!(modes, [0o755, 0o755]);
+    let end = child.stdin.take();
+    end.expect("piped").write_all(b"\n").expect("told");
+    assert_eq!(line(), "ready");
+    assert!(child.wait().expect("ends").success());
+    assert_eq!(mode(&bed.path("touched")).0, 0o600);
+}
+
+/// A network namespace of another host.
+struct Host(Child);
+
+impl Host {
+    fn run(&self, command: &str) -> Output {
+        let mut nsenter = Command::new("nsenter");
+        let net = format!("--net=/proc/{}/ns/net", self.0.id());
+        nsenter.args([net.as_str(), "sh", "-c", command]);
+        nsenter.output().expect("runs")
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn metrics(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).expect("connected");
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    stream.write_all(request).expect("sent");
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}
+
+#[test]
+fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
+    let programs = ["unshare", "nsenter", "ip"];
+    if !programs.iter().all(|program| has(program)) {
+        return eprintln!("skipped: a network of its own takes util-linux and iproute2");
+    }
+    let Some(bed) = Bed::new() else { return };
+    let mut other = Command::new("unshare");
+    other.args(["--net", "sh", "-c", "echo; exec sleep infinity"]);
+    let mut other = Host(other.stdout(Stdio::piped()).spawn().expect("starts"));
+    let mut line = [0];
+    let mut out = other.0.stdout.take().expect("piped");
+    out.read_exact(&mut line).expect("it is there");
+    let (share, http) = (bed.text("share"), bed.text("http"));
+    let script = format!(
+        "set -e
+         ip link set lo up
+         ip link add here type veth peer name there netns {}
+         ip addr add 10.9.0.1/24 dev here && ip link set here up
+         exec {BARGE} serve plain={share} none={share} port={share} insecure={share} \
+           --9p tcp:0.0.0.0:5640 --nfs tcp:0.0.0.0:2049 --http unix:{http} --state-dir {} \
+           --export 'none 10.9.0.0/24(rw,no_root_squash,insecure)' \
+           --export 'port 10.9.0.0/24(rw,no_root_squash)' \
+           --export 'insecure 10.9.0.0/24(rw,insecure) localhost'",
+        other.0.id(),
+        bed.text("state"),
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", &script]);
+    let served = Served::run(command);
+    assert!(
+        served
+            .said
+            .iter()
+            .any(|line| line == "# other hosts: as --export says")
+    );
+    said(&other.run("ip addr add 10.9.0.2/24 dev there && ip link set there up"));
+    let barge = |args: &str| other.run(&format!("{} {args}", bed.text("barge")));
+    let reads = |url: &str| {
+        let read = barge(&format!("cat '{url}'"));
+        let denied = String::from_utf8_lossy(&read.stderr).contains("Permission denied");
+        assert!(read.status.success() || denied, "{url}: {read:?}");
+        read.status.success()
+    };
+    let created = |url: &str| {
+        let new = bed.path("share/open/new");
+        let _ = fs::remove_file(&new);
+        said(&barge(&format!("cp {} '{url}'", bed.text("file"))));
+        fs::metadata(new).expect("made").uid()
+    };
+    let nine = |path: &str, uid: u32| format!("9p://10.9.0.1:5640/{path}?uid={uid}");
+    let nfs = |path: &str, uid: u32| {
+        ["3", "4.2"]
+            .map(|version| format!("nfs://10.9.0.1:2049/{path}?vers={version}&uid={uid}&gid={uid}"))
+    };
+    let both = |path: &str, uid: u32| {
+        let [v3, v4] = nfs(path, uid);
+        [nine(path, uid), v3, v4]
+    };
+    for url in both("plain/secret", 0) {
+        assert!(!reads(&url), "{url}");
+    }
+    for (uid, acts) in [(0, NOBODY), (1000, 1000)] {
+        for share in ["plain", "insecure"] {
+            for url in both(&format!("{share}/open/new"), uid) {
+                assert_eq!(created(&url), acts, "{url}");
+            }
+        }
+    }
+    for url in both("none/secret", 0) {
+        assert!(reads(&url), "{url}");
+    }
+    for url in both("port/secret", 0) {
+        assert!(!reads(&url), "{url}");
+    }
+    for url in nfs("port/secret", 0) {
+        assert!(reads(&format!("{url}&resvport")), "{url}");
+    }
+    let figures = metrics(&bed.path("http"));
+    let denied = |reason: &str| {
+        let start = format!("barge_clients_denied_total{{reason=\"{reason}\"}} ");
+        let found = figures.lines().find_map(|line| line.strip_prefix(&start));
+        let found = found.unwrap_or_else(|| panic!("{reason} in {figures}"));
+        found.parse::<u64>().expect("a number")
+    };
+    assert!(denied("insecure_port") >= 3, "{figures}");
+    assert_eq!(denied("unlisted"), 0, "{figures}");
+    // Root of this host is none of another's.
+    let here = format!(
+        "nsenter --net=/proc/{}/ns/net {BARGE} cat '{}'",
+        served.id(),
+        "9p://127.0.0.1:5640/plain/secret?uid=0"
+    );
+    let here = Command::new("sh").args(["-c", &here]).output();
+    assert_eq!(said(&here.expect("runs")), "root's");
+    assert!(served.stop().success());
+}

@@ -1,0 +1,345 @@
+//! One bound on the memory that clients can take, shared out among them.
+//!
+//! What grows with what a client sends is reserved: messages that have come in part, requests that wait for workers,
+//! replies that are not sent. Where the budget has no room, the connection waits, unread, until others have given back
+//! what they have. One client has at most half of what the others leave, so that the next one finds room; and each
+//! connection has a minimum of its own ([`MemoryBudget::CONNECTION`]), which is set aside when it begins: small
+//! requests neither wait nor cost more than a comparison. One request of a client may exceed its share, so that some
+//! always get on, though there be many that each have a part of what they need.
+//!
+//! Replies are counted once they exist ([`Reservation::set`]), as only their source knows how long they are: a client whose
+//! replies take more than its share waits before its next one is made.
+//!
+//! Lock order: the budget's lock is the last of all.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use vfs::peer::PeerKey;
+
+/// The memory of an engine's clients, bytes.
+pub struct MemoryBudget {
+    limit: usize,
+    /// Whether so much is reserved that clients may have to wait.
+    tight: AtomicBool,
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+/// What a reservation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// What a client sends, which can be left unread.
+    Request,
+    /// What it is sent, which exists before its size is known.
+    Reply,
+}
+
+/// What one client has.
+#[derive(Clone, Copy, Default)]
+struct Account {
+    requests: usize,
+    replies: usize,
+    /// Whether one of its requests has been let in beyond its share.
+    extra: bool,
+}
+
+impl Account {
+    fn all(self) -> usize {
+        self.requests + self.replies
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Set aside for connections.
+    minimum: usize,
+    /// Reserved besides.
+    used: usize,
+    by_client: HashMap<PeerKey, Account>,
+    /// How many clients have a request beyond their share.
+    extras: usize,
+    /// How many wait for some to be given back.
+    waiting: usize,
+}
+
+impl State {
+    fn of(&self, client: PeerKey) -> Account {
+        self.by_client.get(&client).copied().unwrap_or_default()
+    }
+
+    /// How much `client` may have, as much as the others have.
+    fn share(&self, limit: usize, client: PeerKey) -> usize {
+        let others = self.used - self.of(client).all();
+        limit.saturating_sub(self.minimum + others) / 2
+    }
+}
+
+impl MemoryBudget {
+    /// What a connection may have without asking: the buffers of small messages, and of their replies.
+    pub const CONNECTION: usize = 32 << 10;
+
+    /// How many clients at once may have a request beyond their share.
+    const EXTRAS: usize = 4;
+
+    /// What the replies to one client may take however little is left: a large one, so that it makes progress.
+    const REPLIES: usize = 1 << 20;
+
+    /// A budget of `limit` bytes.
+    pub fn new(limit: usize) -> Arc<MemoryBudget> {
+        Arc::new(MemoryBudget {
+            limit,
+            tight: AtomicBool::new(false),
+            state: Mutex::default(),
+            freed: Condvar::new(),
+        })
+    }
+
+    /// The bound, bytes.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The bytes that are reserved now, the minima of connections included.
+    pub fn used(&self) -> usize {
+        let state = self.state();
+        state.minimum + state.used
+    }
+
+    /// Sets the minimum of a connection aside; nothing if minima would take more than half of all.
+    pub(crate) fn connect(self: &Arc<Self>) -> Option<Minimum> {
+        let mut state = self.state();
+        if state.minimum + MemoryBudget::CONNECTION > self.limit / 2 {
+            return None;
+        }
+        state.minimum += MemoryBudget::CONNECTION;
+        Some(Minimum(self.clone()))
+    }
+
+    /// A reservation of nothing yet, on the account of `client`.
+    pub fn reservation(self: &Arc<Self>, client: PeerKey, of: Use) -> Reservation {
+        Reservation {
+            budget: self.clone(),
+            client,
+            of,
+            bytes: 0,
+            extra: false,
+        }
+    }
+
+    /// Whether the replies to `client` take more than its share. One look at a flag where memory is plenty.
+    pub(crate) fn is_overdrawn(&self, client: PeerKey) -> bool {
+        if !self.tight.load(Ordering::Relaxed) {
+            return false;
+        }
+        let state = self.state();
+        let share = state.share(self.limit, client).max(MemoryBudget::REPLIES);
+        state.of(client).replies > share
+    }
+
+    /// Waits until something has been given back, for `time` at most.
+    pub(crate) fn wait(&self, time: Duration) {
+        let mut state = self.state();
+        state.waiting += 1;
+        let waited = self.freed.wait_timeout(state, time);
+        waited.expect("no panic holds it").0.waiting -= 1;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic holds it")
+    }
+}
+
+/// A connection's minimum, which it gives back when it ends.
+pub(crate) struct Minimum(Arc<MemoryBudget>);
+
+impl Drop for Minimum {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.minimum -= MemoryBudget::CONNECTION;
+        drop(state);
+        self.0.freed.notify_one();
+    }
+}
+
+/// Some bytes of a budget on a client's account. Dropping it gives them back.
+pub struct Reservation {
+    budget: Arc<MemoryBudget>,
+    client: PeerKey,
+    of: Use,
+    bytes: usize,
+    /// Whether it is what its client has beyond its share.
+    extra: bool,
+}
+
+impl Reservation {
+    /// How many bytes it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Another one of nothing, on the same account.
+    pub fn sibling(&self) -> Reservation {
+        self.budget.reservation(self.client, self.of)
+    }
+
+    /// Makes it `bytes` large, if that is no more than it is, or there is room and the client's share allows it.
+    #[must_use]
+    pub fn try_set(&mut self, bytes: usize) -> bool {
+        if bytes == self.bytes {
+            return true;
+        }
+        let budget = self.budget.clone();
+        let mut state = budget.state();
+        let account = state.of(self.client);
+        let own = account.all() - self.bytes + bytes;
+        let beyond = bytes > self.bytes && own > state.share(self.budget.limit, self.client);
+        if beyond && !self.extra {
+            if account.extra || state.extras >= MemoryBudget::EXTRAS {
+                return false;
+            }
+            state.extras += 1;
+            self.extra = true;
+        }
+        self.change(state, bytes);
+        true
+    }
+
+    /// Makes it `bytes` large, which exist already.
+    pub fn set(&mut self, bytes: usize) {
+        if bytes != self.bytes {
+            let budget = self.budget.clone();
+            self.change(budget.state(), bytes);
+        }
+    }
+
+    fn change(&mut self, mut state: MutexGuard<'_, State>, to: usize) {
+        let budget = self.budget.clone();
+        let less = to < self.bytes;
+        let ends = less && self.extra;
+        let account = state.by_client.entry(self.client).or_default();
+        let part = match self.of {
+            Use::Request => &mut account.requests,
+            Use::Reply => &mut account.replies,
+        };
+        *part = *part - self.bytes + to;
+        account.extra = (account.extra || self.extra) && !ends;
+        if account.all() == 0 {
+            state.by_client.remove(&self.client);
+        }
+        state.used = state.used - self.bytes + to;
+        state.extras -= usize::from(ends);
+        let tight = state.minimum + state.used > budget.limit / 4;
+        budget.tight.store(tight, Ordering::Relaxed);
+        let wake = less && state.waiting > 0;
+        drop(state);
+        if wake {
+            // The others look again by themselves after a while.
+            budget.freed.notify_one();
+        }
+        self.extra &= !ends;
+        self.bytes = to;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn client(number: u32) -> PeerKey {
+        PeerKey::User(number)
+    }
+
+    #[test]
+    fn each_client_leaves_half_to_the_next() {
+        let budget = MemoryBudget::new(64 * MIB);
+        let (mut all, mut taken) = (Vec::new(), Vec::new());
+        for number in 0..5 {
+            let before = all.len();
+            loop {
+                let mut one = budget.reservation(client(number), Use::Request);
+                if !one.try_set(MIB / 2) {
+                    break;
+                }
+                all.push(one);
+            }
+            taken.push(all.len() - before);
+        }
+        // Half of what is left, and one beyond it for each of the first four.
+        assert_eq!(taken, [65, 32, 16, 8, 3]);
+        assert!(budget.used() <= budget.limit());
+        all.clear();
+        assert_eq!(budget.used(), 0);
+        let state = budget.state();
+        assert!(state.by_client.is_empty() && state.extras == 0);
+    }
+
+    #[test]
+    fn one_request_of_a_client_may_exceed_its_share() {
+        let budget = MemoryBudget::new(MIB);
+        let request = || budget.reservation(client(1), Use::Request);
+        let (mut first, mut second, mut third) = (request(), request(), request());
+        assert!(first.try_set(MIB / 2));
+        assert!(second.try_set(4 * MIB) && second.try_set(5 * MIB));
+        assert!(!third.try_set(1));
+        // While it is there only: then the next one may.
+        drop(second);
+        assert!(third.try_set(4 * MIB) && !request().try_set(1));
+    }
+
+    #[test]
+    fn replies_count_once_they_exist_and_are_waited_for_before_the_next() {
+        let budget = MemoryBudget::new(16 * MIB);
+        let mut reply = budget.reservation(client(1), Use::Reply);
+        reply.set(12 * MIB);
+        assert!(budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
+        // Another's share is half of what is left, and its replies may be a large one in any case.
+        let mut other = budget.reservation(client(2), Use::Reply);
+        other.set(2 * MIB);
+        assert!(!budget.is_overdrawn(client(2)));
+        other.set(2 * MIB + 1);
+        assert!(budget.is_overdrawn(client(2)));
+        reply.set(4 * MIB);
+        assert!(!budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
+        // What a client sends is no reason to keep its replies back.
+        drop((reply, other));
+        let mut request = budget.reservation(client(3), Use::Request);
+        request.set(15 * MIB);
+        assert!(!budget.is_overdrawn(client(3)));
+    }
+
+    #[test]
+    fn minima_take_half_of_all_at_most() {
+        let budget = MemoryBudget::new(8 * MemoryBudget::CONNECTION);
+        let minima: Vec<_> = std::iter::from_fn(|| budget.connect()).collect();
+        assert_eq!(minima.len(), 4);
+        drop(minima);
+        assert_eq!(budget.used(), 0);
+        assert!(budget.connect().is_some());
+    }
+
+    #[test]
+    fn who_waits_is_woken_when_something_is_given_back() {
+        let budget = MemoryBudget::new(8 * MIB);
+        let mut taken = budget.reservation(client(1), Use::Request);
+        assert!(taken.try_set(4 * MIB));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| budget.wait(Duration::MAX));
+            while budget.state().waiting == 0 {
+                std::thread::yield_now();
+            }
+            drop(taken);
+            waits.join().expect("no panic");
+        });
+    }
+}

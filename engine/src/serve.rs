@@ -1,0 +1,29 @@
+//! One request, served so that a panic of a source or a protocol ends nothing but it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use vfs::{Call, Patience};
+use wire::{Answer, Incoming, Malformed, Outgoing, Session};
+
+/// [`Session::serve`]. A request that panics is answered as [`Session::answer_failure`] says, or closes its connection
+/// where a protocol has no such answer; `peer` names it in the log.
+pub(crate) fn serve(
+    session: &dyn Session,
+    call: &Call,
+    patience: Patience,
+    message: &dyn Incoming,
+    out: &mut dyn Outgoing,
+    peer: &str,
+) -> Result<Answer, Malformed> {
+    let served = catch_unwind(AssertUnwindSafe(|| {
+        session.serve(call, patience, message, out)
+    }));
+    served.unwrap_or_else(|_| {
+        tracing::error!(peer, "a request has panicked and is answered with an error");
+        out.truncate(0);
+        match session.answer_failure(message, out) {
+            true => Ok(Answer::Done),
+            false => Err(Malformed::new("a request has panicked")),
+        }
+    })
+}

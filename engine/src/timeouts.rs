@@ -1,0 +1,164 @@
+//! Deadlines of connections.
+
+use std::time::{Duration, Instant};
+
+/// How long a connection may make no progress before it is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the connection's beginning until its first message has come, whole.
+    pub handshake: Duration,
+    /// From a message's first byte until its last, for each mebibyte of it that has begun: the memory of a message
+    /// that never ends is held no longer.
+    pub message: Duration,
+    /// Without a byte of a reply being taken while more wait to be sent.
+    pub send: Duration,
+    /// Without a message while none is in flight; unlimited if none is given, as clients that have mounted a file
+    /// system may not use it for days.
+    pub idle: Option<Duration>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            handshake: Duration::from_secs(30),
+            message: Duration::from_secs(30),
+            // A virtual machine that is suspended or being migrated takes no replies meanwhile.
+            send: Duration::from_secs(300),
+            idle: None,
+        }
+    }
+}
+
+impl Timeouts {
+    /// How long a connection keeps buffers that only a busy one needs: their pages cost as much to get as half a
+    /// megabyte to copy.
+    const KEEP_BUFFERS: Duration = Duration::from_millis(500);
+
+    /// How often a lane that receives looks at the time: often enough for each of its deadlines.
+    pub(crate) fn tick(&self) -> Duration {
+        let shortest = [
+            self.handshake,
+            self.message,
+            self.idle.unwrap_or(Duration::MAX),
+        ];
+        let shortest = shortest
+            .into_iter()
+            .fold(Timeouts::KEEP_BUFFERS, Duration::min);
+        shortest.max(Duration::from_millis(1))
+    }
+}
+
+/// The deadlines of what a connection's peer sends.
+pub(crate) struct Deadlines {
+    timeouts: Timeouts,
+    /// Since when nothing whole has come: a message, or before the first one the connection itself.
+    waiting: Instant,
+    /// Whether a message has come at all.
+    greeted: bool,
+    /// When the message began of which something has come.
+    began: Option<Instant>,
+}
+
+impl Deadlines {
+    pub(crate) fn new(timeouts: Timeouts) -> Deadlines {
+        Deadlines {
+            timeouts,
+            waiting: Instant::now(),
+            greeted: false,
+            began: None,
+        }
+    }
+
+    /// Whole messages have come, and of the next one something or nothing.
+    pub(crate) fn received(&mut self, partial: bool) {
+        self.greeted = true;
+        self.began = None;
+        self.incomplete(partial);
+    }
+
+    /// No whole message has come since the last call, and of the next one something or nothing.
+    pub(crate) fn incomplete(&mut self, partial: bool) {
+        if partial && self.began.is_none() {
+            self.began = Some(Instant::now());
+        }
+    }
+
+    /// The server itself could not receive for a while: a message that has begun has all its time again.
+    pub(crate) fn excuse(&mut self) {
+        if let Some(began) = &mut self.began {
+            *began = Instant::now();
+        }
+    }
+
+    /// Nothing more is being done for the peer.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        self.waiting = now;
+    }
+
+    /// How long may be waited from `now` on for more of a message of `len` bytes, as far as that is known, and why
+    /// no longer; nothing if for ever.
+    pub(crate) fn left(&self, now: Instant, len: usize) -> Option<(Duration, &'static str)> {
+        let Timeouts {
+            handshake,
+            message,
+            idle,
+            ..
+        } = self.timeouts;
+        let (due, why) = match self.began {
+            Some(began) => {
+                let mebibytes = u32::try_from(len >> 20)
+                    .unwrap_or(u32::MAX)
+                    .saturating_add(1);
+                (
+                    began + message.saturating_mul(mebibytes),
+                    "a message took too long to arrive",
+                )
+            }
+            None if !self.greeted => (self.waiting + handshake, "no message arrived in time"),
+            None => (self.waiting + idle?, "the connection was idle for too long"),
+        };
+        Some((due.saturating_duration_since(now), why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn each_phase_has_its_own_deadline() {
+        let timeouts = Timeouts {
+            handshake: 2 * SECOND,
+            message: 3 * SECOND,
+            send: SECOND,
+            idle: Some(100 * SECOND),
+        };
+        let mut deadlines = Deadlines::new(timeouts);
+        let start = deadlines.waiting;
+        let left = |deadlines: &Deadlines, after: Duration, len| {
+            deadlines.left(start + after, len).map(|(left, _)| left)
+        };
+        assert_eq!(left(&deadlines, SECOND, 0), Some(SECOND));
+        assert_eq!(left(&deadlines, 5 * SECOND, 0), Some(Duration::ZERO));
+        deadlines.incomplete(true);
+        let began = deadlines.began.expect("it has begun");
+        let left_of = |deadlines: &Deadlines, len| deadlines.left(began, len).map(|(left, _)| left);
+        assert_eq!(left_of(&deadlines, 100), Some(3 * SECOND));
+        assert_eq!(left_of(&deadlines, 4 << 20), Some(15 * SECOND));
+        // More of the same message moves nothing.
+        deadlines.incomplete(true);
+        assert_eq!(deadlines.began, Some(began));
+        deadlines.received(false);
+        deadlines.rest(start + SECOND);
+        assert_eq!(left(&deadlines, 2 * SECOND, 0), Some(99 * SECOND));
+    }
+
+    #[test]
+    fn an_idle_client_has_all_the_time_there_is() {
+        let mut deadlines = Deadlines::new(Timeouts::default());
+        deadlines.received(false);
+        assert_eq!(deadlines.left(deadlines.waiting + 1000 * SECOND, 0), None);
+    }
+}

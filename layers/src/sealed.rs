@@ -1,0 +1,46 @@
+//! Seals the handles of a source that does not do so itself ([`vfs::seal`]): a client can use those
+//! alone that it was given, and with the export alone that gave them.
+//!
+//! What it lacks on purpose: a proof that a node is in the tree. The source's own is behind it.
+
+use std::sync::Arc;
+
+use vfs::{Capabilities, Cx, FileSystem, Handle, HandleKey, Node, Result};
+
+use crate::{Layer, forward};
+
+/// The layer, with the export's key. A handle of the source's has at most
+/// [`HandleKey::longest_body`] of [`Handle::MAX_OF_SOURCE`] bytes, otherwise `EOPNOTSUPP`.
+pub struct Sealed(pub HandleKey);
+
+impl Layer for Sealed {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    fn leaves_contents(&self) -> bool {
+        true
+    }
+
+    fn handle(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Handle> {
+        let handle = inner.handle(cx)?;
+        self.0.seal(handle.bytes(), Handle::MAX_OF_SOURCE)
+    }
+
+    fn resolve(
+        &self,
+        inner: &dyn FileSystem,
+        cx: &Cx<'_>,
+        handle: &Handle,
+    ) -> Result<Arc<dyn Node>> {
+        inner.resolve(cx, &Handle::new(self.0.open(handle)?)?)
+    }
+
+    forward! {
+        id above
+        root sync
+        attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
+    }
+}

@@ -1,0 +1,307 @@
+//! Twrite to open files, and write-back through fids that are open to append.
+//!
+//! A file that is open to append is written at its end, wherever its client says. Linux's v9fs relies
+//! on the opposite: with a page cache (`cache=mmap`, `loose` or `fscache`, Linux 6.4 and later) it opens
+//! the fid with the program's `O_RDWR | O_APPEND` and then writes pages back through it, from the start
+//! of the page, with bytes that the file has already. A server that appends these corrupts the file
+//! (`docs/notes/v9fs-append.md`). So a fid that is open for reading and appending appends what lies
+//! behind the end of the file as the client knows it, and writes in place what lies before.
+//!
+//! The end as the client knows it is the size when the connection opened the file, moved on by its own
+//! writes through any fid, each taken at the offset that the client gave. A client that does not cache
+//! never writes before that end, even if others have appended meanwhile: its writes go to the end of the
+//! file. Fids that are open for writing alone are never written back through, and always append. Linux
+//! with a page cache opens no file for writing alone that it may read: once a client has done so, all of
+//! its fids append.
+//!
+//! Deliberately absent: write-back of a file that others append to at the same time. Bytes of the cached
+//! page may come twice then.
+//!
+//! Lock order: the table of reaches is held for a look-up only; a file's own order across calls of the
+//! source, with no other lock of this room.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+
+use vfs::{Access, Cx, Errno, File, NodeId, OpenFlags, Patience, Result, Want};
+
+use super::Turn;
+use super::fid::{FidState, Open, lock};
+use crate::message::WRITE_HEAD;
+
+/// How far a connection's client knows a file that it has open for writing.
+pub(super) struct Reach {
+    /// The end of the file as the client knows it.
+    end: AtomicU64,
+    /// How many fids are open for reading and appending.
+    appenders: AtomicUsize,
+    /// Up to where the client's offsets are known to be the file's own: nobody else has appended
+    /// before.
+    settled: AtomicU64,
+    /// Keeps the writes of a file with such fids in order.
+    order: Mutex<()>,
+}
+
+impl Reach {
+    fn new(size: u64) -> Reach {
+        Reach {
+            end: AtomicU64::new(size),
+            appenders: AtomicUsize::new(0),
+            settled: AtomicU64::new(size),
+            order: Mutex::new(()),
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// The client has written up to `end`.
+    fn extend(&self, end: u64) {
+        // Most writes stay within the file: those need not contend for it.
+        if end > self.end() {
+            self.end.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
+    /// Keeps other writes of the client out. `WOULD_BLOCK` if one is under way and the call may not
+    /// wait for it.
+    pub(super) fn order(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, ()>> {
+        if cx.patience == Patience::Full {
+            return Ok(lock(&self.order));
+        }
+        match self.order.try_lock() {
+            Ok(order) => Ok(order),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Errno::WOULD_BLOCK),
+        }
+    }
+
+    /// The file has `size` bytes, and the client knows it.
+    pub(super) fn resize(&self, size: u64) {
+        self.settled.store(size, Ordering::Release);
+        self.end.store(size, Ordering::Release);
+    }
+
+    /// How many of `len` bytes at `offset` belong in their place, of a file that has `size` bytes by
+    /// now. Called in [`Reach::order`].
+    fn in_place(&self, size: u64, offset: u64, len: usize) -> usize {
+        let end = self.end();
+        if size < end {
+            // Others have cut it.
+            self.end.store(size, Ordering::Release);
+            self.settled.fetch_min(size, Ordering::AcqRel);
+        } else if size == end {
+            // Nobody else has appended.
+            self.settled.store(end, Ordering::Release);
+            if offset > end {
+                // A page that comes before those in front of it: an append begins at an end that its
+                // client knows.
+                return len;
+            }
+        }
+        let before = self.settled.load(Ordering::Acquire).saturating_sub(offset);
+        usize::try_from(before).map_or(len, |before| before.min(len))
+    }
+}
+
+/// The files that a connection has open for writing: never more than its fids.
+#[derive(Default)]
+pub(super) struct Reaches(Mutex<HashMap<Key, Arc<Reach>>>);
+
+/// A node of an export. An open file keeps its export alive, so no other has its address.
+type Key = (usize, NodeId);
+
+fn key(fid: &FidState) -> Key {
+    (Arc::as_ptr(&fid.attach().export).addr(), fid.node().id())
+}
+
+impl Reaches {
+    /// Returns that of a file, if it is open for writing.
+    pub(super) fn find(&self, fid: &FidState) -> Option<Arc<Reach>> {
+        lock(&self.0).get(&key(fid)).cloned()
+    }
+}
+
+/// The part of an open fid that serves its writes.
+pub(super) struct Writer {
+    reaches: Arc<Reaches>,
+    key: Key,
+    reach: Arc<Reach>,
+    /// Whether it is open for reading and appending: a client may write back through it.
+    appender: bool,
+    /// The same file, open without appending: opened by the first write in place.
+    in_place: OnceLock<Arc<dyn File>>,
+}
+
+impl Writer {
+    /// The writer of `fid`, a file of `size` bytes that has been opened with `flags`.
+    fn new(reaches: &Arc<Reaches>, fid: &FidState, flags: OpenFlags, size: u64) -> Writer {
+        let key = key(fid);
+        let reach = {
+            let mut table = lock(&reaches.0);
+            let reach = table.entry(key);
+            reach.or_insert_with(|| Arc::new(Reach::new(size))).clone()
+        };
+        if flags.contains(OpenFlags::TRUNC) {
+            reach.resize(0);
+        }
+        let appender = flags.contains(OpenFlags::READ | OpenFlags::APPEND);
+        if appender {
+            reach.appenders.fetch_add(1, Ordering::AcqRel);
+        }
+        Writer {
+            reaches: reaches.clone(),
+            key,
+            reach,
+            appender,
+            in_place: OnceLock::new(),
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.appender {
+            self.reach.appenders.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mut table = lock(&self.reaches.0);
+        // The table's and this one: only under its lock does it become more.
+        if Arc::strong_count(&self.reach) == 2 {
+            table.remove(&self.key);
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// Returns the [`Writer`] of `fid` if `flags` open a file for writing. It had `size` bytes when it was
+    /// opened.
+    pub(super) fn writer(&self, fid: &FidState, flags: OpenFlags, size: u64) -> Option<Writer> {
+        let writes = flags.contains(OpenFlags::WRITE) && !fid.is_directory();
+        writes.then(|| Writer::new(&self.peer.reaches, fid, flags, size))
+    }
+
+    /// Notes whether the client opens a file for writing alone that it may read, which no client does
+    /// that writes pages back.
+    pub(super) fn note_open(&self, cx: &Cx<'_>, fid: &FidState, flags: OpenFlags) {
+        let both = OpenFlags::READ | OpenFlags::WRITE;
+        if fid.is_directory() || flags & both != OpenFlags::WRITE || self.appends_only() {
+            return;
+        }
+        if matches!(fid.node().access(cx, Access::READ), Ok(may) if !may.is_empty()) {
+            self.peer.appends_only.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn appends_only(&self) -> bool {
+        self.peer.appends_only.load(Ordering::Relaxed)
+    }
+
+    /// Writes the payload of a Twrite to an open file and returns how many bytes. `EBADF` if it is not open
+    /// for writing.
+    pub(super) fn write_file(&self, fid: &FidState, open: &Open, offset: u64) -> Result<usize> {
+        let writer = open.writer.as_ref().ok_or(Errno::EBADF)?;
+        let cx = self.cx(&fid.attach().caller);
+        let reach = &writer.reach;
+        let range = WRITE_HEAD..self.size;
+        if range.is_empty() {
+            // Says nothing of where the client believes the end to be.
+            return Ok(0);
+        }
+        let count = if self.appends_only() || reach.appenders.load(Ordering::Acquire) == 0 {
+            self.put(&cx, &*open.file, offset, range)?
+        } else {
+            let _order = reach.order(&cx)?;
+            match writer.appender {
+                true => self.write_back(&cx, (fid, open, writer), offset)?,
+                false => self.put(&cx, &*open.file, offset, range)?,
+            }
+        };
+        reach.extend(offset.saturating_add(count as u64));
+        Ok(count)
+    }
+
+    /// Writes what lies before the end of the file as the client knows it in its place, and appends the
+    /// rest.
+    fn write_back(
+        &self,
+        cx: &Cx<'_>,
+        (fid, open, writer): (&FidState, &Open, &Writer),
+        offset: u64,
+    ) -> Result<usize> {
+        let len = self.size - WRITE_HEAD;
+        let in_place = match offset == writer.reach.end() {
+            true => 0,
+            false => {
+                // Several steps, which must not end between them.
+                cx.may_wait()?;
+                let size = open.file.attr(cx, Want::SIZE)?.size;
+                writer.reach.in_place(size, offset, len)
+            }
+        };
+        let split = WRITE_HEAD + in_place;
+        if in_place > 0 {
+            let file = match writer.in_place.get() {
+                Some(file) => file,
+                None => {
+                    let durable = open.flags & (OpenFlags::DSYNC | OpenFlags::SYNC);
+                    let flags = OpenFlags::WRITE | OpenFlags::OWNER | durable;
+                    let file = fid.node().open(cx, flags)?;
+                    writer.in_place.get_or_init(|| file)
+                }
+            };
+            let count = self.put(cx, &**file, offset, WRITE_HEAD..split)?;
+            if count < in_place {
+                return Ok(count);
+            }
+        }
+        let behind = offset.saturating_add(in_place as u64);
+        Ok(in_place + self.put(cx, &*open.file, behind, split..self.size)?)
+    }
+
+    /// Writes a part of the message.
+    fn put(&self, cx: &Cx<'_>, file: &dyn File, offset: u64, range: Range<usize>) -> Result<usize> {
+        if range.is_empty() {
+            return Ok(0);
+        }
+        let len = range.len();
+        let mut write = |payload: &mut dyn vfs::Payload| file.write(cx, offset, payload);
+        let count = self.message.payload(range, &mut write)?;
+        debug_assert!(count <= len, "a source wrote more than it got");
+        Ok(count.min(len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_client_knows_is_written_in_place() {
+        // End as the client knows it, settled, size, offset, length: in place, end after.
+        for (end, settled, size, offset, len, expected, after) in [
+            // A page is written back from its start.
+            (5120, 5120, 5120, 4096, 6144, 1024, 5120),
+            // Bytes within the file are changed.
+            (5120, 0, 5120, 0, 4096, 4096, 5120),
+            // Pages come out of order.
+            (4096, 4096, 4096, 8192, 4096, 4096, 4096),
+            // Others have appended, which the client has learnt since, or has not.
+            (10, 10, 15, 15, 5, 0, 10),
+            (10, 10, 15, 12, 5, 0, 10),
+            // Others have appended, and the client changes what was there before.
+            (10, 8, 15, 4, 5, 4, 10),
+            // Others have cut it: what the client appends from its old end, or from the new one.
+            (10, 10, 4, 12, 5, 0, 4),
+            (10, 10, 4, 4, 5, 0, 4),
+        ] {
+            let reach = Reach::new(end);
+            reach.settled.store(settled, Ordering::Relaxed);
+            let case = (end, settled, size, offset, len);
+            let found = reach.in_place(size, offset, len);
+            assert_eq!((found, reach.end()), (expected, after), "{case:?}");
+        }
+    }
+}

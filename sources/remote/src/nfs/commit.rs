@@ -1,0 +1,227 @@
+//! COMMIT: when data becomes durable, and what happens to data that a restart of the server has lost.
+//!
+//! - fsync commits a file. If the write verifier tells that the server has restarted, the data is written again
+//!   with FILE_SYNC before fsync answers.
+//! - Too much uncommitted data is committed early, by the thread that writes.
+//! - A thread of each mount commits data that has become old, so that a file that was closed without fsync does not
+//!   hold memory, nor stay at risk, for long.
+//! - After a new connection all uncommitted data is committed before attributes or data are read: otherwise a
+//!   program would see the file without it.
+
+use std::sync::{Arc, Weak};
+
+use ::nfs::client::Stable;
+use vfs::{Call, Caller, Cx, Errno, Result};
+
+use super::file::NfsFile;
+use super::fs::Shared;
+use super::uncommitted::{Change, Commit, Uncommitted};
+use super::version::{Handle, Version};
+
+/// How often the verifier may change during one commit before that is an error.
+const ATTEMPTS: u32 = 16;
+
+impl<V: Version> Shared<V> {
+    /// Announces a change of a file's content: see [`Uncommitted::change`].
+    pub(super) fn change<'a>(
+        &'a self,
+        cx: &Cx<'_>,
+        handle: &'a Handle,
+    ) -> Result<Change<'a, NfsFile<V>>> {
+        let connection = self.version.connections();
+        self.uncommitted.change(cx, handle, connection)
+    }
+
+    /// Makes a file durable, and reports data of it that was given up.
+    pub(super) fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<()> {
+        let settled = self.settle(cx, handle);
+        self.uncommitted.take_error(handle).and(settled)
+    }
+
+    /// Makes all files durable, each as its last writer.
+    pub(super) fn commit_all(&self, cx: &Cx<'_>) -> Result<()> {
+        let mut done = Ok(());
+        for (handle, writer) in self.uncommitted.all() {
+            let caller = writer.map_or_else(|| cx.caller.clone(), |writer| writer.caller);
+            match self.commit(&cx.on_behalf_of(&caller), &handle) {
+                // Removed since.
+                Err(Errno::ESTALE) => {}
+                result => done = done.and(result),
+            }
+        }
+        done
+    }
+
+    /// Commits early after a write to `handle` if there is too much uncommitted data. A failure is reported by the
+    /// next fsync.
+    pub(super) fn commit_early(&self, cx: &Cx<'_>, handle: &Handle) {
+        if let Some(handle) = self.uncommitted.over(handle) {
+            self.settle_quietly(cx, &handle);
+        }
+    }
+
+    /// Commits uncommitted data after a new connection to the server, which may have restarted.
+    #[inline]
+    pub(super) fn settle_after_reconnect(&self, cx: &Cx<'_>) {
+        let connection = self.version.connections();
+        if self.uncommitted.is_doubtful(connection) {
+            self.settle_all(cx, connection);
+        }
+    }
+
+    #[cold]
+    fn settle_all(&self, cx: &Cx<'_>, connection: u64) {
+        let mut done = true;
+        for (handle, writer) in self.uncommitted.all() {
+            let caller = writer.map_or_else(|| cx.caller.clone(), |writer| writer.caller);
+            done &= self.settle_quietly(&cx.on_behalf_of(&caller), &handle);
+        }
+        if done {
+            self.uncommitted.settled(connection);
+        }
+    }
+
+    fn settle_quietly(&self, cx: &Cx<'_>, handle: &Handle) -> bool {
+        match self.settle(cx, handle) {
+            Ok(()) | Err(Errno::ESTALE) => true,
+            Err(errno) => {
+                tracing::debug!(%errno, "uncommitted data stays");
+                false
+            }
+        }
+    }
+
+    /// Makes a file durable. Data that the server refuses is given up: [`Uncommitted::take_error`] has the reason.
+    fn settle(&self, cx: &Cx<'_>, handle: &Handle) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let Some(commit) = self.uncommitted.begin_commit(cx, handle)? else {
+                return Ok(());
+            };
+            let verifier = match self.version.commit(cx, handle) {
+                Ok(verifier) => verifier,
+                // The file was removed, and its data with it.
+                Err(Errno::ESTALE) => {
+                    self.uncommitted.forget(handle);
+                    return Err(Errno::ESTALE);
+                }
+                Err(errno) => {
+                    self.uncommitted.failed(handle);
+                    return Err(errno);
+                }
+            };
+            if self.uncommitted.committed(handle, &commit, verifier)
+                || self.write_again(cx, handle, &commit, verifier)?
+            {
+                return Ok(());
+            }
+        }
+        self.uncommitted.failed(handle);
+        Err(Errno::EIO)
+    }
+
+    /// Writes lost data again, and says whether all of it is durable.
+    fn write_again(
+        &self,
+        cx: &Cx<'_>,
+        handle: &Handle,
+        commit: &Commit<NfsFile<V>>,
+        verifier: [u8; 8],
+    ) -> Result<bool> {
+        tracing::info!("the server has restarted: uncommitted data is written again");
+        let writer = commit.writer.as_ref();
+        let file = writer.and_then(|writer| writer.file.upgrade());
+        let open = file.as_ref().and_then(|file| file.open.as_ref());
+        let caller = writer.map_or(cx.caller, |writer| &writer.caller);
+        let cx = &cx.on_behalf_of(caller);
+        let mut rewrite = self.uncommitted.rewrite(cx, handle, commit, verifier)?;
+        let mut durable = true;
+        while let Some((offset, data)) = rewrite.next() {
+            match self.write_all(cx, handle, open, offset, data) {
+                Ok(unstable) => {
+                    durable &= unstable.is_none();
+                    rewrite.wrote(unstable);
+                }
+                // It may be possible later.
+                Err(errno @ (Errno::EINTR | Errno::ETIMEDOUT)) => {
+                    self.uncommitted.failed(handle);
+                    return Err(errno);
+                }
+                Err(errno) => {
+                    tracing::error!(%errno, "uncommitted data is lost");
+                    rewrite.give_up(errno);
+                }
+            }
+        }
+        Ok(durable)
+    }
+
+    /// Writes `data` with FILE_SYNC, and answers the verifier if the server did not make it durable nevertheless.
+    fn write_all(
+        &self,
+        cx: &Cx<'_>,
+        handle: &Handle,
+        open: Option<&V::Open>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Option<[u8; 8]>> {
+        let (mut done, mut unstable) = (0, None);
+        while done < data.len() {
+            let most = self.version.limits().write.max(1) as usize;
+            let piece = &data[done..][..most.min(data.len() - done)];
+            let at = offset + done as u64;
+            let written = self
+                .version
+                .write(cx, handle, open, at, Stable::FileSync, piece)?;
+            if written.count == 0 {
+                return Err(Errno::EIO);
+            }
+            if !written.durable {
+                unstable = Some(written.verifier);
+            }
+            done += written.count as usize;
+        }
+        Ok(unstable)
+    }
+}
+
+/// A thread that commits data though no program asks for it. Dropped, it ends.
+pub(super) struct Committer<V: Version> {
+    uncommitted: Arc<Uncommitted<NfsFile<V>>>,
+    call: Arc<Call>,
+}
+
+impl<V: Version> Committer<V> {
+    pub(super) fn start(shared: &Arc<Shared<V>>) -> std::io::Result<Committer<V>> {
+        let committer = Committer {
+            uncommitted: shared.uncommitted.clone(),
+            call: Arc::new(Call::detached()),
+        };
+        let (uncommitted, call) = (committer.uncommitted.clone(), committer.call.clone());
+        let shared = Arc::downgrade(shared);
+        std::thread::Builder::new()
+            .name("nfs-commit".into())
+            .spawn(move || commit_due(&uncommitted, &call, &shared))?;
+        Ok(committer)
+    }
+}
+
+impl<V: Version> Drop for Committer<V> {
+    fn drop(&mut self) {
+        self.uncommitted.stop();
+        self.call.cancel();
+    }
+}
+
+fn commit_due<V: Version>(
+    uncommitted: &Uncommitted<NfsFile<V>>,
+    call: &Call,
+    shared: &Weak<Shared<V>>,
+) {
+    while let Some((handle, writer)) = uncommitted.due() {
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let caller = writer.map_or(Caller::ROOT, |writer| writer.caller);
+        shared.settle_quietly(&Cx::new(&caller, call), &handle);
+    }
+}

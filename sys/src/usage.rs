@@ -1,0 +1,68 @@
+//! What threads and processes have used of processors (getrusage(2), clock_getcpuclockid(3)).
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use rustix::io::{Errno, Result};
+
+/// How often the calling thread has given its processor up to wait for something, since it began. To be
+/// preempted is not counted.
+pub fn voluntary_switches() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call writes a structure of its own type to where it is told; all of it is zero before.
+    #[allow(unsafe_code)]
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nvcsw as u64
+}
+
+/// How long processors have worked for all threads of the process `pid`, in user and system mode; `ESRCH` if
+/// there is no such process.
+pub fn process_time(pid: u32) -> Result<Duration> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::SRCH)?;
+    let mut clock = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both calls write to what they are given, which lives until then, and keep nothing of it.
+    #[allow(unsafe_code)]
+    let answers = unsafe {
+        // The first returns its error.
+        match libc::clock_getcpuclockid(pid, &mut clock) {
+            0 => crate::check(libc::clock_gettime(clock, &mut time)),
+            error => Err(Errno::from_raw_os_error(error)),
+        }
+    };
+    // A clock of no process any more is not valid.
+    answers.map_err(|error| match error {
+        Errno::INVAL => Errno::SRCH,
+        error => error,
+    })?;
+    Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_is_counted() {
+        let before = voluntary_switches();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(voluntary_switches() > before);
+    }
+
+    #[test]
+    fn the_time_of_a_process_grows_as_it_works() {
+        let own = std::process::id();
+        let before = process_time(own).expect("there");
+        while process_time(own).expect("there") == before {}
+        assert_eq!(process_time(u32::MAX), Err(Errno::SRCH));
+        let mut child = std::process::Command::new("true").spawn().expect("runs");
+        child.wait().expect("ends");
+        assert_eq!(process_time(child.id()), Err(Errno::SRCH));
+    }
+}

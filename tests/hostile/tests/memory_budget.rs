@@ -1,0 +1,232 @@
+//! Clients that send or ask for more than there is memory, beside one of another user that gets on.
+
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use engine::Tuning;
+use hostile::peer::{Bystander, Peer, encoded};
+use hostile::server::{Server, Via, tree, tuning};
+use p9::server::Options;
+use p9::{Data, Fid, Rmessage, Tag, Tmessage as T};
+
+const MIB: usize = 1 << 20;
+const MSIZE: u32 = 4 << 20;
+
+/// Runs `attack` in a thread whose sockets are another user's; nothing if that takes privileges that are not there.
+fn as_another<T: Send>(attack: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| sys::creds::set_fs_uid(65534).is_ok().then(attack));
+        thread.join().expect("no panic")
+    })
+}
+
+fn served(memory: usize) -> Server {
+    let tuning = Tuning { memory, ..tuning() };
+    let options = Options {
+        max_msize: MSIZE,
+        ..Options::default()
+    };
+    Server::with(Via::Tcp, tree(), options, tuning)
+}
+
+/// Writes and reads as much as goes into a message.
+fn assert_moves_much(peer: &mut Peer, name: &[u8]) {
+    let data = vec![3; 2 * MIB];
+    let (fid, offset) = (Fid(7), 0);
+    peer.create(fid, name);
+    for _ in 0..10 {
+        peer.ok(&T::Write {
+            fid,
+            offset,
+            data: Data(&data),
+        });
+        let count = data.len() as u32;
+        let Rmessage::Read { data: got } = peer.ok(&T::Read { fid, offset, count }) else {
+            panic!("not read");
+        };
+        assert!(got.0 == data);
+    }
+}
+
+#[test]
+fn messages_that_have_begun_stay_within_the_budget_and_leave_room_for_others() {
+    let server = served(32 * MIB);
+    let budget = server.engine.budget().clone();
+    let mut message = Vec::new();
+    let data = vec![7; MSIZE as usize - 100];
+    let (fid, offset, data) = (Fid(9), 0, Data(&data));
+    T::Write { fid, offset, data }.encode(p9::Dialect::Linux, Tag(1), &mut message);
+    message.pop();
+    let attack = || {
+        let mut attackers: Vec<_> = (0..100)
+            .map(|_| Peer::attached(&server.addr, MSIZE))
+            .collect();
+        for attacker in &mut attackers {
+            attacker.stuff(&message, 1);
+        }
+        attackers
+    };
+    let Some(attackers) = as_another(attack) else {
+        return println!("skipped: not root");
+    };
+    // Far more than they can have has been sent, of which half of all is taken.
+    while budget.used() < budget.limit() / 3 {
+        std::thread::yield_now();
+    }
+    let mut bystander = Peer::attached(&server.addr, MSIZE);
+    assert_moves_much(&mut bystander, b"bystander");
+    assert!(budget.used() <= budget.limit(), "{} bytes", budget.used());
+    drop(attackers);
+    drop(bystander);
+    while budget.used() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
+    let server = served(32 * MIB);
+    let budget = server.engine.budget().clone();
+    let mut owner = Peer::attached(&server.addr, MSIZE);
+    owner.create(Fid(1), b"large");
+    let data = vec![7; MSIZE as usize - 100];
+    owner.ok(&T::Write {
+        fid: Fid(1),
+        offset: 0,
+        data: Data(&data),
+    });
+    let attack = || {
+        let attackers = (0..100).map(|_| {
+            let mut peer = Peer::attached(&server.addr, MSIZE);
+            peer.walk(hostile::peer::ROOT, Fid(1), &[b"large"]);
+            peer.try_open(Fid(1), 0).expect("opened");
+            peer
+        });
+        // Once their share is taken, not even a walk of theirs is answered.
+        let mut attackers: Vec<_> = attackers.collect();
+        for peer in &mut attackers {
+            let (fid, offset, count) = (Fid(1), 0, MSIZE);
+            peer.stuff(&encoded(Tag(1), &T::Read { fid, offset, count }), 64);
+        }
+        attackers
+    };
+    let Some(attackers) = as_another(attack) else {
+        return println!("skipped: not root");
+    };
+    while budget.used() < budget.limit() / 3 {
+        std::thread::yield_now();
+    }
+    let mut bystander = Bystander::new(&server.addr);
+    bystander.assert_well();
+    assert_moves_much(&mut owner, b"bystander");
+    // Replies that were being made when the bound was reached come on top: one for each thread that ran.
+    let most = budget.limit() + 8 * MSIZE as usize;
+    assert!(budget.used() <= most, "{} bytes", budget.used());
+    drop((attackers, bystander, owner));
+    while budget.used() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// A control group with a limit of memory, in whichever version the system has. Removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    /// Nothing where none can be made.
+    fn new(limit: usize) -> Option<Group> {
+        let name = format!("barge-hostile-{}", std::process::id());
+        let versions = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        versions.iter().find_map(|(at, file)| {
+            let group = Group(Path::new(at).join(&name));
+            std::fs::create_dir(&group.0).ok()?;
+            std::fs::write(group.0.join(file), limit.to_string()).ok()?;
+            Some(group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// A server in a control group, which is ended and waited for.
+struct Grouped {
+    child: Child,
+    _group: Group,
+}
+
+impl Drop for Grouped {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program itself, where it has been built: `target/debug` beside this test's own `deps`.
+fn barge() -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    let program = test.parent()?.parent()?.join("barge");
+    program.exists().then_some(program)
+}
+
+#[test]
+fn many_large_writers_do_not_get_a_server_in_a_small_control_group_killed() {
+    const WRITERS: usize = 300;
+    const EACH: u16 = 4;
+    let (Some(program), Some(group)) = (barge(), Group::new(64 * MIB)) else {
+        return println!("skipped: barge has not been built, or there are no control groups");
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("socket");
+    let shared = dir.path().join("shared");
+    std::fs::create_dir(&shared).expect("made");
+    let mut child = Command::new("sh")
+        .args([
+            "-c",
+            "echo $$ > \"$1/cgroup.procs\" && exec \"$2\" serve \"$3\" --9p \"unix:$4\"",
+            "sh",
+        ])
+        .args([&group.0, &program, &shared, &socket])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let stdout = child.stdout.take().expect("piped");
+    let mut server = Grouped {
+        child,
+        _group: group,
+    };
+    let mut ready = String::new();
+    BufReader::new(stdout)
+        .read_line(&mut ready)
+        .expect("a line");
+    let addr = transports::Addr::Unix(socket);
+    let mut first = Peer::attached(&addr, MSIZE);
+    first.create(Fid(1), b"f");
+    let data = vec![7; MSIZE as usize - 100];
+    std::thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| {
+                let mut peer = Peer::attached(&addr, MSIZE);
+                peer.open(Fid(1), &[b"f"]);
+                let (fid, offset, data) = (Fid(1), 0, Data(&data));
+                for tag in 0..EACH {
+                    peer.ask(tag, &T::Write { fid, offset, data });
+                }
+                for _ in 0..EACH {
+                    let reply = peer.reply();
+                    assert!(matches!(reply.1, Rmessage::Write { .. }), "{reply:?}");
+                }
+            });
+        }
+    });
+    let ended = server.child.try_wait().expect("a child");
+    assert!(ended.is_none(), "{ended:?}");
+}

@@ -1,0 +1,93 @@
+//! Errors of accept(2): which of them end a listener, and how long to wait after the others.
+//!
+//! Linux passes errors of the new connection through accept(2), and any security module may add its own, so
+//! only those that say that the descriptor itself is of no use are final (accept(2), "Error handling").
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+/// What an error of accept(2) is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Severity {
+    /// One connection, which is gone from the queue: the next call may succeed at once.
+    Connection,
+    /// The system, or the process: the connection is still in the queue, and the next call fails alike unless
+    /// something has changed.
+    System,
+    /// The listening socket: no call will succeed any more.
+    Listener,
+}
+
+impl Severity {
+    pub(crate) fn of(error: Errno) -> Severity {
+        match error {
+            Errno::BADF | Errno::INVAL | Errno::NOTSOCK => Severity::Listener,
+            Errno::CONNABORTED | Errno::INTR | Errno::AGAIN => Severity::Connection,
+            _ => Severity::System,
+        }
+    }
+}
+
+/// Pauses between calls that fail one after the other: doubling, so that a lasting error costs no processor and
+/// a short one no time.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(1);
+
+    /// Clients whose connect(2) has succeeded wait as long as this after the error has gone.
+    const LONGEST: Duration = Duration::from_millis(512);
+
+    /// The pause after another failure.
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = Backoff::FIRST * 2u32.saturating_pow(self.failures).min(1 << 16);
+        self.failures = self.failures.saturating_add(1);
+        pause.min(Backoff::LONGEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_unusable_descriptor_is_final() {
+        for error in [Errno::BADF, Errno::INVAL, Errno::NOTSOCK] {
+            assert_eq!(Severity::of(error), Severity::Listener, "{error}");
+        }
+        for error in [
+            Errno::NOMEM,
+            Errno::NOBUFS,
+            Errno::PERM,
+            Errno::NETDOWN,
+            Errno::PROTO,
+            Errno::NOPROTOOPT,
+            Errno::HOSTDOWN,
+            Errno::NONET,
+            Errno::HOSTUNREACH,
+            Errno::OPNOTSUPP,
+            Errno::NETUNREACH,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::IO,
+            Errno::from_raw_os_error(4000),
+        ] {
+            assert_eq!(Severity::of(error), Severity::System, "{error}");
+        }
+        for error in [Errno::CONNABORTED, Errno::INTR, Errno::AGAIN] {
+            assert_eq!(Severity::of(error), Severity::Connection, "{error}");
+        }
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_bound() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<_> = (0..100).map(|_| backoff.next().as_millis()).collect();
+        assert_eq!(pauses[..4], [1, 2, 4, 8]);
+        assert_eq!(pauses[99], Backoff::LONGEST.as_millis());
+    }
+}

@@ -1,0 +1,153 @@
+//! The other end of a connection that a server accepted, as the kernel reports it.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use rustix::net::{AddressFamily, sockopt};
+use sys::vsock::VsockAddr;
+use sys::{diag, users};
+use vfs::peer::{GuestId, Origin, Owner};
+use vfs::{Caller, Groups};
+
+/// The origin of the peer of the socket `fd`, whose IP address was `peer` when the connection was
+/// new.
+///
+/// TCP: the owner of the peer's socket is looked up by its four addresses and ports, whatever the
+/// addresses are, because a process of this host can use any address of this host. Two system calls
+/// and at most two questions over netlink.
+pub(crate) fn of_peer(fd: BorrowedFd<'_>, peer: Option<SocketAddr>) -> Origin {
+    match sockopt::socket_domain(fd) {
+        Ok(AddressFamily::UNIX) => of_unix_peer(fd),
+        Ok(AddressFamily::VSOCK) => of_vsock_peer(fd),
+        Ok(AddressFamily::INET | AddressFamily::INET6) => match peer {
+            Some(peer) => of_tcp_peer(fd, peer),
+            // It is gone, and what it had sent by then can still be read.
+            None => Origin::Unidentified {
+                addr: Some(Origin::UNSPECIFIED),
+            },
+        },
+        _ => Origin::Inherited,
+    }
+}
+
+fn of_unix_peer(fd: BorrowedFd<'_>) -> Origin {
+    match sys::peer::credentials(fd) {
+        Ok((uid, gid)) => Origin::Local {
+            addr: None,
+            owner: Owner {
+                uid,
+                gid: Some(gid),
+                groups: sys::peer::groups(fd).ok().map(Into::into),
+            },
+        },
+        Err(_) => Origin::Unidentified { addr: None },
+    }
+}
+
+/// A loopback over vsock, which has no owner, is open to all users of this host.
+fn of_vsock_peer(fd: BorrowedFd<'_>) -> Origin {
+    let peer = rustix::net::getpeername(fd).ok().flatten();
+    match peer.and_then(|peer| VsockAddr::of(&peer)) {
+        Some(VsockAddr { cid, .. }) if cid != VsockAddr::LOCAL => Origin::Guest(GuestId::Cid(cid)),
+        _ => Origin::Unidentified { addr: None },
+    }
+}
+
+fn of_tcp_peer(fd: BorrowedFd<'_>, peer: SocketAddr) -> Origin {
+    let addr = peer.ip().to_canonical();
+    let local = rustix::net::getsockname(fd)
+        .ok()
+        .and_then(|local| SocketAddr::try_from(local).ok());
+    let owner = local.map(|local| diag::tcp_owner(fd, peer, local));
+    if let Some(Ok(Some(uid))) = owner {
+        return Origin::Local {
+            addr: Some(addr),
+            owner: Owner {
+                uid,
+                gid: None,
+                groups: None,
+            },
+        };
+    }
+    let same = || local.is_some_and(|local| local.ip().to_canonical() == addr);
+    match diag::is_local(addr).unwrap_or_else(|_| addr.is_loopback() || same()) {
+        true => {
+            if let Some(Err(error)) = owner {
+                tracing::warn!(%peer, "cannot find the user of a local peer: {error}");
+            }
+            Origin::Unidentified { addr: Some(addr) }
+        }
+        false => Origin::Remote {
+            addr,
+            port: peer.port(),
+        },
+    }
+}
+
+/// The caller that the owner of a socket is. Asks the user database for what the kernel did not
+/// report, which may take its time.
+pub fn caller_of(owner: &Owner) -> Caller {
+    let user = match (owner.gid, &owner.groups) {
+        (Some(_), Some(_)) => None,
+        _ => users::by_uid(owner.uid).ok().flatten(),
+    };
+    let groups = owner.groups.clone().unwrap_or_else(|| {
+        let groups = user.as_ref().map(users::groups);
+        groups.unwrap_or_default().into()
+    });
+    // A user that the database does not have has no group but the one that nobody is in.
+    let gid = owner.gid.or(user.map(|user| user.gid));
+    Caller {
+        uid: owner.uid,
+        gid: gid.unwrap_or(NOGROUP),
+        groups: Groups::Known(groups),
+    }
+}
+
+/// Linux's overflow id.
+const NOGROUP: u32 = 65534;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_local_peer_is_its_socket_s_owner() {
+        let own = rustix::process::geteuid().as_raw();
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        let Origin::Local { addr: None, owner } = of_peer(one.as_fd(), None) else {
+            panic!("not local");
+        };
+        assert_eq!(owner.uid, own);
+        let caller = caller_of(&owner);
+        assert_eq!(caller.gid, rustix::process::getegid().as_raw());
+
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let at = listener.local_addr().expect("an address");
+        let client = TcpStream::connect(at).expect("connected");
+        let (server, peer) = listener.accept().expect("accepted");
+        assert_eq!(of_peer(server.as_fd(), Some(peer)).uid(), Some(own));
+        drop(client);
+        let gone = of_peer(server.as_fd(), Some(peer));
+        let addr = Some(peer.ip());
+        assert_eq!(gone, Origin::Unidentified { addr });
+    }
+
+    #[test]
+    fn an_unknown_user_is_in_no_group() {
+        let owner = Owner {
+            uid: 0xfffe_fffe,
+            gid: None,
+            groups: None,
+        };
+        let caller = caller_of(&owner);
+        assert_eq!(
+            (caller.gid, caller.groups),
+            (NOGROUP, Groups::Known([].into()))
+        );
+    }
+}
