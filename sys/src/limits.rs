@@ -44,6 +44,23 @@ fn make_room() {
     let _ = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), last as i32);
 }
 
+/// Limits the allocator to a heap for each processor (mallopt(3), `M_ARENA_MAX`). To be called before threads start.
+///
+/// glibc makes eight, and each keeps what its threads have freed: 300 connections that had written 4 MiB at a time held
+/// 52 MiB where 32 MiB were allowed. Other C libraries have one heap.
+pub fn limit_heaps() {
+    #[cfg(target_env = "gnu")]
+    {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let heaps = i32::try_from(processors).unwrap_or(i32::MAX);
+        // SAFETY: it sets a number of the allocator's, under the allocator's own lock. A refusal changes nothing.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, heaps);
+        }
+    }
+}
+
 /// The memory that this process may take by the limits of its control group and of those above it, bytes; nothing if none is
 /// set. `memory.max` and `memory.high` of version 2, `memory.limit_in_bytes` of version 1 (cgroups(7), the kernel's
 /// `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`).

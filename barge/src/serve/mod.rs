@@ -48,6 +48,7 @@ use crate::{Done, Failure, service, signals, trouble};
 
 /// `barge serve`
 pub(crate) fn run(args: &ServeArgs) -> Done {
+    sys::limits::limit_heaps();
     sys::limits::raise_descriptors();
     serve(&match &args.file {
         Some(config) => file::plan(config)?,

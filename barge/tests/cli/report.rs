@@ -13,7 +13,7 @@ const LONG: &str = "<b onclick=alert(1)>a-name-without-any-place-where-a-line-co
 
 fn cell(median: f64, ratio: Option<f64>) -> Value {
     let (least, most) = (median * 0.9, median * 1.2);
-    json!({ "median": median, "least": least, "most": most, "runs": [least, median, most], "ratio": ratio, "system_calls": null, "processor_us": 1.5 })
+    json!({ "median": median, "least": least, "most": most, "runs": [least, median, most], "ratio": ratio, "system_calls": null, "processor_us": 1.5, "paced_us": [null, null] })
 }
 
 fn row(name: &str, unit: &str, [ours, theirs]: [f64; 2], seed: Option<f64>) -> Value {

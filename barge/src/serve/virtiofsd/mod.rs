@@ -31,6 +31,7 @@ pub(crate) fn run(args: &VirtiofsdArgs) -> Done {
     }
     let plan = args.plan()?;
     args.say_what_is_done_instead();
+    sys::limits::limit_heaps();
     args.limit_descriptors()?;
     args.drop_capabilities()?;
     super::serve(&plan)

@@ -3,7 +3,7 @@
 use vfs::{Access, Attr, Errno, Kind, OpenFlags, Result, SetAttr, SetTime, Time, Want};
 
 use super::Turn;
-use super::privileges::SET_ID;
+use super::privileges::{KILL, SET_ID};
 use crate::layout::{GetattrIn, SetattrIn, StatFs, Statx, StatxIn, StatxOut, SxTime};
 use crate::numbers::{Fattr, GETATTR_FH, InitFlags, statx};
 
@@ -96,7 +96,12 @@ impl Turn<'_> {
         };
         let fh = has(Fattr::FH).then_some(args.fh);
         let attr = match self.restores(args) {
-            true => self.restore(fh, set)?,
+            true => match self.restore(fh, set) {
+                // No overlayfs restores as a caller who may not set a mode.
+                Err(Errno::EPERM) => self.change(fh, &set)?,
+                restored => restored?,
+            },
+            false if set == KILL => self.kill_alone(fh)?,
             false => self.change(fh, &set)?,
         };
         if set.uid.is_some() || set.gid.is_some() {

@@ -38,6 +38,22 @@ pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// The bits of a mode that run a program as its owner or group.
 pub(super) const SET_ID: u32 = 0o6000;
 
+/// Takes privileges away and changes nothing else.
+///
+/// A remote source asks its server for another mode, which an ordinary caller may not set on
+/// another user's file (`EPERM`). That is no failure: such a server takes the bits away itself when
+/// the caller's write arrives.
+pub(super) const KILL: SetAttr = SetAttr {
+    mode: None,
+    uid: None,
+    gid: None,
+    size: None,
+    atime: None,
+    mtime: None,
+    ctime: false,
+    kill_priv: true,
+};
+
 /// Nodes that the client has given set-id bits or file capabilities, without asking for
 /// capabilities since.
 ///
@@ -165,11 +181,18 @@ impl Turn<'_> {
         }
         // What follows may need more patience, and this would be its trace.
         self.cx.may_wait()?;
-        let kill = SetAttr {
-            kill_priv: true,
-            ..SetAttr::default()
-        };
-        open.file.setattr(&self.cx, &kill).map(drop)
+        match open.file.setattr(&self.cx, &KILL) {
+            Err(Errno::EPERM) => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
+    /// Takes set-id bits away for a SETATTR that changes nothing else, and returns the attributes.
+    pub(super) fn kill_alone(&self, fh: Option<u64>) -> Result<Attr> {
+        match self.change(fh, &KILL) {
+            Err(Errno::EPERM) => self.attr(fh, Want::STAT),
+            done => done,
+        }
     }
 }
 

@@ -109,6 +109,7 @@ fn values_of_attributes_end_at_their_bound() {
 fn connections_end_at_their_bound() {
     let tuning = Tuning {
         connections: 3,
+        connections_per_client: Some(usize::MAX),
         ..tuning()
     };
     for via in Via::ALL {

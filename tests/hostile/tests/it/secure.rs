@@ -180,6 +180,7 @@ fn a_handshake_that_never_ends_is_ended() {
 fn handshakes_count_as_connections() {
     let rig = Rig::with(engine::Tuning {
         connections: 2,
+        connections_per_client: Some(usize::MAX),
         ..tuning()
     });
     let _waiting = rig.asked();
