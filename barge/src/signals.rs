@@ -1,8 +1,9 @@
 //! SIGTERM and SIGINT: stop cleanly; a second one: at once. SIGHUP: files are read again.
 //!
-//! Without files to read again, SIGHUP means that the terminal is gone: a server on a terminal stops cleanly. Elsewhere it is a
-//! request to read the configuration again, which service managers and scripts send to any daemon, and is ignored with a line
-//! in the log. Where it was ignored from the start (nohup(1)) it stays so.
+//! Without files to read again, SIGHUP means that the terminal is gone: a server on a terminal
+//! stops cleanly. Elsewhere it is a request to read the configuration again, which service managers
+//! and scripts send to any daemon, and is ignored with a line in the log. Where it was ignored from
+//! the start (nohup(1)) it stays so.
 
 use std::thread::JoinHandle;
 
@@ -20,7 +21,8 @@ pub(crate) struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Calls `stop` at the first signal, and ends the process as signals do at the second. SIGHUP calls `reload`, if there is one.
+/// Calls `stop` at the first signal, and ends the process as signals do at the second. SIGHUP calls
+/// `reload`, if there is one.
 pub(crate) fn on_signal(
     stop: impl Fn() + Send + 'static,
     reload: Option<Reload>,

@@ -196,8 +196,8 @@ impl Source {
         }
     }
 
-    /// The image of a path that names the file of one, as programs take it that show trees; `None` for what is no image,
-    /// or leads into one.
+    /// The image of a path that names the file of one, as programs take it that show trees; `None`
+    /// for what is no image, or leads into one.
     pub fn bare_image(&self) -> Option<Source> {
         match self {
             Source::HostDir(path) => Image::bare(path).map(Source::Image),

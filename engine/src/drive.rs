@@ -78,8 +78,8 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Receives at least a byte; 0 at the end. Nothing if none came for a while: then what only a busy connection needs
-    /// has been given back. `TimedOut` if it was too long.
+    /// Receives at least a byte; 0 at the end. Nothing if none came for a while: then what only a
+    /// busy connection needs has been given back. `TimedOut` if it was too long.
     fn receive(&mut self) -> io::Result<Option<usize>> {
         let lane = self.lane;
         let frame = |head: &[u8]| lane.session.frame(head);
@@ -119,7 +119,8 @@ impl<'a> Own<'a> {
         Ok(received)
     }
 
-    /// Waits until some memory may have been given back, with nothing in the outbox. Errs if the client is gone.
+    /// Waits until some memory may have been given back, with nothing in the outbox. Errs if the
+    /// client is gone.
     fn await_memory(&mut self) -> io::Result<()> {
         let lane = self.lane;
         self.out.shrink();
@@ -275,15 +276,17 @@ impl<'a> Own<'a> {
     }
 }
 
-/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if none came within a tick
-/// ([`crate::Timeouts`]), or four while requests are in flight and nothing of another has come.
+/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if none came
+/// within a tick ([`crate::Timeouts`]), or four while requests are in flight and nothing of another
+/// has come.
 fn receive(
     lane: &Lane,
     buffer: &mut [u8],
     poller: &mut Poller,
     partial: bool,
 ) -> io::Result<Option<usize>> {
-    // When the last request in flight is answered, the lane is not woken: it only has something to give back then.
+    // When the last request in flight is answered, the lane is not woken: it only has something to
+    // give back then.
     let tick = lane.tuning.timeouts.tick() * if partial { 1 } else { 4 };
     loop {
         if lane.outstanding() == 0 && !lane.has_backlog() {

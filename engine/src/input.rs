@@ -14,7 +14,8 @@ pub(crate) struct Input {
     pub(crate) start: usize,
     pub(crate) end: usize,
     spares: Arc<Spares>,
-    /// What the buffer holds or has held beyond [`Input::SMALL`], which every connection may.
+    /// The memory that the buffer uses or has used beyond [`Input::SMALL`], which every connection
+    /// may use.
     memory: Reservation,
 }
 
@@ -44,9 +45,10 @@ impl Input {
         self.start == self.end
     }
 
-    /// Where to receive more: never an empty slice, and nothing if there is no memory for more now. Of a large message that has begun
-    /// exactly the rest, so that no part of the next has to move when that one is done: the memory of all of it is reserved
-    /// before, lest messages that wait for more hold up each other. One that does not say how long it is may become as large as
+    /// Where to receive more: never an empty slice, and nothing if there is no memory for more now.
+    /// Of a large message that has begun exactly the rest, so that no part of the next has to move
+    /// when that one is done: the memory of all of it is reserved before, lest messages that wait
+    /// for more hold up each other. One that does not say how long it is may become as large as
     /// `frame` lets it.
     pub(crate) fn space(
         &mut self,
@@ -126,7 +128,8 @@ impl Input {
         self.is_empty() && range.len() >= Input::MANY && range.len() >= self.buffer.len() / 2
     }
 
-    /// Whether there is memory to keep what stands at `range` without the copy exceeding what its client may have.
+    /// Whether there is memory to keep what stands at `range` without the copy exceeding what its
+    /// client may have.
     pub(crate) fn may_keep(&self, range: &Range<usize>) -> bool {
         self.goes_along(range) || self.memory.sibling().try_set(range.len())
     }

@@ -40,8 +40,8 @@ pub(crate) struct Lane {
     outstanding: AtomicUsize,
     /// How many bytes they are together.
     held: AtomicUsize,
-    /// Wakes the lane's own thread from [`Link::wait`]: there only while something is in flight, as most connections are idle
-    /// and descriptors are short.
+    /// Wakes the lane's own thread from [`Link::wait`]: there only while something is in flight, as
+    /// most connections are idle and descriptors are short.
     notifier: Mutex<Option<Arc<OwnedFd>>>,
     /// Whether that thread waits for requests to be answered.
     listens: AtomicBool,
@@ -241,7 +241,8 @@ impl Lane {
         }
     }
 
-    /// Leaves a request to the workers. Errs if the system has no descriptor by which they can be waited for.
+    /// Leaves a request to the workers. Errs if the system has no descriptor by which they can be
+    /// waited for.
     pub(crate) fn offload(self: &Arc<Self>, id: u64, message: Held) -> io::Result<()> {
         self.notifier()?;
         add(&self.stats().offloaded, 1);
@@ -606,8 +607,8 @@ impl Lane {
         }
     }
 
-    /// Waits for the link or the notifier, and sends what can be sent of the backlog; for `time` at most. `TimedOut` if the
-    /// peer takes nothing of the backlog for too long.
+    /// Waits for the link or the notifier, and sends what can be sent of the backlog; for `time` at
+    /// most. `TimedOut` if the peer takes nothing of the backlog for too long.
     pub(crate) fn listen(&self, interest: Interest, time: Option<Duration>) -> io::Result<Ready> {
         let notifier = self.notifier()?;
         let send = self.tuning.timeouts.send;
@@ -637,7 +638,7 @@ impl Lane {
         }
     }
 
-    /// What wakes the lane's own thread, from now on.
+    /// Returns the eventfd that wakes the lane's own thread, from now on.
     pub(crate) fn notifier(&self) -> io::Result<Arc<OwnedFd>> {
         let mut notifier = self.notifier.lock().expect("no panic holds it");
         if let Some(notifier) = &*notifier {
@@ -649,7 +650,8 @@ impl Lane {
         Ok(made)
     }
 
-    /// Gives back what an idle connection does not need; from the lane's own thread, with nothing in flight.
+    /// Gives back what an idle connection does not need; from the lane's own thread, with nothing
+    /// in flight.
     pub(crate) fn rest(&self) {
         if self.outstanding() == 0 && !self.has_backlog() {
             *self.notifier.lock().expect("no panic holds it") = None;

@@ -1,14 +1,15 @@
 //! One bound on the memory that clients can take, shared out among them.
 //!
-//! What grows with what a client sends is reserved: messages that have come in part, requests that wait for workers,
-//! replies that are not sent. Where the budget has no room, the connection waits, unread, until others have given back
-//! what they have. One client has at most half of what the others leave, so that the next one finds room; and each
-//! connection has a minimum of its own ([`MemoryBudget::CONNECTION`]), which is set aside when it begins: small
-//! requests neither wait nor cost more than a comparison. One request of a client may exceed its share, so that some
-//! always get on, though there be many that each have a part of what they need.
+//! Memory that grows with the messages of a client is reserved: messages that have come in part,
+//! requests that wait for workers, replies that are not sent. Where the budget has no room, the
+//! connection waits, unread, until others have given back what they have. One client has at most
+//! half of what the others leave, so that the next one finds room; and each connection has a
+//! minimum of its own ([`MemoryBudget::CONNECTION`]), which is set aside when it begins: small
+//! requests neither wait nor cost more than a comparison. One request of a client may exceed its
+//! share, so that some always get on, though there be many that each have a part of what they need.
 //!
-//! Replies are counted once they exist ([`Reservation::set`]), as only their source knows how long they are: a client whose
-//! replies take more than its share waits before its next one is made.
+//! Replies are counted once they exist ([`Reservation::set`]), as only their source knows how long
+//! they are: a client whose replies take more than its share waits before its next one is made.
 //!
 //! Lock order: the budget's lock is the last of all.
 
@@ -28,16 +29,16 @@ pub struct MemoryBudget {
     freed: Condvar,
 }
 
-/// What a reservation is for.
+/// The purpose of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// What a client sends, which can be left unread.
+    /// Messages from a client, which can be left unread.
     Request,
-    /// What it is sent, which exists before its size is known.
+    /// Replies to a client, which exist before their size is known.
     Reply,
 }
 
-/// What one client has.
+/// The reservations of one client.
 #[derive(Clone, Copy, Default)]
 struct Account {
     requests: usize,
@@ -78,13 +79,15 @@ impl State {
 }
 
 impl MemoryBudget {
-    /// What a connection may have without asking: the buffers of small messages, and of their replies.
+    /// The bytes that a connection may use without a reservation: the buffers of small messages,
+    /// and of their replies.
     pub const CONNECTION: usize = 32 << 10;
 
     /// How many clients at once may have a request beyond their share.
     const EXTRAS: usize = 4;
 
-    /// What the replies to one client may take however little is left: a large one, so that it makes progress.
+    /// The bytes that the replies to one client may take however little is left: one large reply,
+    /// so that it makes progress.
     const REPLIES: usize = 1 << 20;
 
     /// A budget of `limit` bytes.
@@ -129,7 +132,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Whether the replies to `client` take more than its share. One look at a flag where memory is plenty.
+    /// Whether the replies to `client` take more than its share. One look at a flag where memory is
+    /// plenty.
     pub(crate) fn is_overdrawn(&self, client: PeerKey) -> bool {
         if !self.tight.load(Ordering::Relaxed) {
             return false;
@@ -185,7 +189,8 @@ impl Reservation {
         self.budget.reservation(self.client, self.of)
     }
 
-    /// Makes it `bytes` large, if that is no more than it is, or there is room and the client's share allows it.
+    /// Makes it `bytes` large, if that is no more than it is, or there is room and the client's
+    /// share allows it.
     #[must_use]
     pub fn try_set(&mut self, bytes: usize) -> bool {
         if bytes == self.bytes {

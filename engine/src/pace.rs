@@ -9,7 +9,8 @@ use vfs::Patience;
 pub(crate) struct Pace {
     last: Instant,
     strikes: u32,
-    /// How often the thread had waited for something when `last` was, known while there are strikes.
+    /// How often the thread had waited for something when `last` was, known while there are
+    /// strikes.
     waits: Option<u64>,
     careful_until: Option<Instant>,
 }
@@ -35,8 +36,8 @@ impl Pace {
     /// How long the lane is careful then.
     const CAREFUL: Duration = Duration::from_millis(100);
 
-    /// After one slow answer so many are watched: where processors are short, a thread that is preempted is slow,
-    /// too, but has not waited for anything.
+    /// After one slow answer so many are watched: where processors are short, a thread that is
+    /// preempted is slow, too, but has not waited for anything.
     const WITHIN: u32 = 16;
 
     pub(crate) fn begin(&mut self) {
@@ -99,7 +100,8 @@ mod tests {
 
     use super::*;
 
-    /// A thread that answers slowly `slow` times in a row, and each time has waited for something or was preempted.
+    /// A thread that answers slowly `slow` times in a row, and each time has waited for something
+    /// or was preempted.
     fn after(slow: usize, waited: bool) -> Patience {
         let (mut pace, mut now, waits) = (Pace::default(), Instant::now(), Cell::new(7));
         let reads = || waits.get();

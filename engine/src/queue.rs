@@ -54,7 +54,7 @@ impl Driven {
 pub struct Queues {
     engine: Arc<Engine>,
     session: Arc<dyn Session>,
-    /// Whose share of the workers its requests take.
+    /// The owner of the share of the workers that its requests use.
     owner: Owner,
     lanes: Mutex<Vec<Weak<QueueLane>>>,
 }

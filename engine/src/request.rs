@@ -47,7 +47,7 @@ pub(crate) trait Job: Send + Sync + Sized + 'static {
     /// The figures of its lane.
     fn stats(&self) -> &Stats;
 
-    /// Whose share of the workers it takes.
+    /// Returns the owner of the share of the workers that it uses.
     fn owner(&self) -> Owner;
 
     /// Who asked for it, if that came over a connection.
@@ -71,7 +71,7 @@ pub(crate) trait Run: Send + Sync {
     /// Has it run again if it is parked, or about to be.
     fn wake(self: Arc<Self>);
 
-    /// Whose share of the workers it takes.
+    /// Returns the owner of the share of the workers that it uses.
     fn owner(&self) -> Owner;
 }
 

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use vfs::{Call, Patience};
 use wire::{Answer, Incoming, Malformed, Outgoing, Session};
 
-/// [`Session::serve`]. A request that panics is answered as [`Session::answer_failure`] says, or closes its connection
-/// where a protocol has no such answer; `peer` names it in the log.
+/// [`Session::serve`]. A request that panics is answered as [`Session::answer_failure`] says, or
+/// closes its connection where a protocol has no such answer; `peer` names it in the log.
 pub(crate) fn serve(
     session: &dyn Session,
     call: &Call,

@@ -48,12 +48,14 @@ pub struct Tuning {
     pub workers: usize,
     /// How many connections there may be; more are closed at once.
     pub connections: usize,
-    /// How many of them one client may have: a user of this host, a guest, or an address. If none is given, half of what
-    /// other clients leave of [`Tuning::connections`], so that the next client finds a place.
+    /// How many of them one client may have: a user of this host, a guest, or an address. If none
+    /// is given, half of what other clients leave of [`Tuning::connections`], so that the next
+    /// client finds a place.
     pub connections_per_client: Option<usize>,
     /// When a connection that makes no progress is closed.
     pub timeouts: Timeouts,
-    /// How many bytes of memory the messages of all clients may take together: see [`MemoryBudget`].
+    /// How many bytes of memory the messages of all clients may take together: see
+    /// [`MemoryBudget`].
     pub memory: usize,
     /// Whether requests are counted by what they are and how long they take ([`Engine::look`]).
     pub counts: bool,
@@ -166,7 +168,8 @@ impl Engine {
             .map(drop)
     }
 
-    /// Logs that the listener `name` has ended because of `error`, and lists it in [`Engine::lost`].
+    /// Logs that the listener `name` has ended because of `error`, and lists it in
+    /// [`Engine::lost`].
     pub fn lose_listener(&self, name: &dyn Display, error: &dyn Display) {
         tracing::error!("no longer listening at {name}: {error}");
         self.lost().push(name.to_string());
@@ -182,8 +185,8 @@ impl Engine {
         self.connection_refusals.all()
     }
 
-    /// Counts a connection that was refused or closed for `reason`. If a line about it may be logged, returns the number
-    /// of those that were left out before it.
+    /// Counts a connection that was refused or closed for `reason`. If a line about it may be
+    /// logged, returns the number of those that were left out before it.
     pub(crate) fn complain(&self, client: PeerKey, reason: &'static str) -> Option<Option<u64>> {
         self.connection_refusals.count(reason);
         self.complaints.permit((client, reason))

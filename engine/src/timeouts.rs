@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 pub struct Timeouts {
     /// From the connection's beginning until its first message has come, whole.
     pub handshake: Duration,
-    /// From a message's first byte until its last, for each mebibyte of it that has begun: the memory of a message
-    /// that never ends is held no longer.
+    /// From a message's first byte until its last, for each mebibyte of it that has begun: the
+    /// memory of a message that never ends is held no longer.
     pub message: Duration,
     /// Without a byte of a reply being taken while more wait to be sent.
     pub send: Duration,
-    /// Without a message while none is in flight; unlimited if none is given, as clients that have mounted a file
-    /// system may not use it for days.
+    /// Without a message while none is in flight; unlimited if none is given, as clients that have
+    /// mounted a file system may not use it for days.
     pub idle: Option<Duration>,
 }
 
@@ -30,8 +30,8 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// How long a connection keeps buffers that only a busy one needs: their pages cost as much to get as half a
-    /// megabyte to copy.
+    /// How long a connection keeps buffers that only a busy one needs: their pages cost as much to
+    /// get as half a megabyte to copy.
     const KEEP_BUFFERS: Duration = Duration::from_millis(500);
 
     /// How often a lane that receives looks at the time: often enough for each of its deadlines.
@@ -83,20 +83,21 @@ impl Deadlines {
         }
     }
 
-    /// The server itself could not receive for a while: a message that has begun has all its time again.
+    /// The server itself could not receive for a while: a message that has begun has all its time
+    /// again.
     pub(crate) fn excuse(&mut self) {
         if let Some(began) = &mut self.began {
             *began = Instant::now();
         }
     }
 
-    /// Nothing more is being done for the peer.
+    /// Notes that no more work is under way for the peer.
     pub(crate) fn rest(&mut self, now: Instant) {
         self.waiting = now;
     }
 
-    /// How long may be waited from `now` on for more of a message of `len` bytes, as far as that is known, and why
-    /// no longer; nothing if for ever.
+    /// How long may be waited from `now` on for more of a message of `len` bytes, as far as that is
+    /// known, and why no longer; nothing if for ever.
     pub(crate) fn left(&self, now: Instant, len: usize) -> Option<(Duration, &'static str)> {
         let Timeouts {
             handshake,

@@ -3,10 +3,11 @@
 //! The pool grows while there is more to do than idle threads, up to its bound, and shrinks when there is
 //! nothing. One thread always stays, or requests would wait for ever when no other can be had.
 //!
-//! Clients take turns, and none has more than three quarters of what others leave, so that the next one finds a
-//! worker. A request that takes longer than [`Workers::STUCK`] waits for something that may never come (a mount of
-//! another file system that does not answer): it counts no longer, and another thread takes its place, for each
-//! client as many times as the pool is large. So requests that hang hold up nobody but their own client.
+//! Clients take turns, and none has more than three quarters of what others leave, so that the next
+//! one finds a worker. A request that takes longer than [`Workers::STUCK`] waits for something that
+//! may never come (a mount of another file system that does not answer): it counts no longer, and
+//! another thread takes its place, for each client as many times as the pool is large. So requests
+//! that hang hold up nobody but their own client.
 //!
 //! A worker survives a panic of what it runs.
 //!
@@ -87,7 +88,8 @@ impl Workers {
     /// How long a worker waits for work before it ends.
     const IDLE: Duration = Duration::from_secs(10);
 
-    /// How long a request may take before its worker is replaced: longer than disks and networks that work.
+    /// How long a request may take before its worker is replaced: longer than disks and networks
+    /// that work.
     pub(crate) const STUCK: Duration = Duration::from_secs(1);
 
     /// The most threads whose requests are stuck: each costs some pages of stack.
@@ -166,7 +168,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Starts the thread that looks for stuck requests, as there are requests that no worker may run.
+    /// Starts the thread that looks for stuck requests, as there are requests that no worker may
+    /// run.
     fn supervise(self: &Arc<Self>, queue: &mut Queue) {
         if queue.supervised || queue.ready.len == 0 || queue.closed {
             return;
@@ -310,8 +313,8 @@ impl Queue {
         }
     }
 
-    /// Counts as stuck what has run for `after` at `now`, within the bounds of the pool and of each owner. Returns
-    /// when the next is due, if one is.
+    /// Counts as stuck what has run for `after` at `now`, within the bounds of the pool and of each
+    /// owner. Returns when the next is due, if one is.
     fn mark_stuck(&mut self, now: Instant, after: Duration, max: usize) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         for running in self.running.iter_mut().filter(|running| !running.stuck) {
@@ -425,7 +428,8 @@ mod tests {
             std::thread::yield_now();
         }
     }
-    /// A request of `owner` that waits until its end of a channel is dropped, having said that it runs.
+    /// A request of `owner` that waits until its end of a channel is dropped, having said that it
+    /// runs.
     struct Hangs {
         owner: Owner,
         runs: std::sync::mpsc::Sender<Owner>,

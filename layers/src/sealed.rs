@@ -1,7 +1,7 @@
 //! Seals the handles of a source that does not do so itself ([`vfs::seal`]): a client can use those
 //! alone that it was given, and with the export alone that gave them.
 //!
-//! What it lacks on purpose: a proof that a node is in the tree. The source's own is behind it.
+//! Deliberately absent: a proof that a node is in the tree. The source below has its own.
 
 use std::sync::Arc;
 

@@ -14,9 +14,9 @@ pub fn have(wanted: CapabilitySet) -> bool {
     effective().contains(wanted)
 }
 
-/// Those over files: what a thread loses as it leaves user 0 for file systems (`CAP_FS_SET` in Linux's
-/// `include/linux/capability.h`), and `CAP_SYS_RESOURCE`, with which quotas and reserved blocks do not
-/// count (`CAP_NFSD_SET` has it, too).
+/// Those over files: what a thread loses as it leaves user 0 for file systems (`CAP_FS_SET` in
+/// Linux's `include/linux/capability.h`), and `CAP_SYS_RESOURCE`, with which quotas and reserved
+/// blocks do not count (`CAP_NFSD_SET` has it, too).
 const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::MKNOD)
     .union(CapabilitySet::DAC_OVERRIDE)

@@ -13,8 +13,9 @@ pub fn descriptors() -> u64 {
 /// As many descriptors as virtiofsd asks for (`--rlimit-nofile`).
 const WANTED: u64 = 1_000_000;
 
-/// Raises the limit of open descriptors, and returns what it is then: to a million or the system's bound (`fs.nr_open`) where the
-/// process has the privilege (`CAP_SYS_RESOURCE`), and else to the hard limit. A refusal leaves it as it was.
+/// Raises the limit of open descriptors, and returns what it is then: to a million or the system's
+/// bound (`fs.nr_open`) where the process has the privilege (`CAP_SYS_RESOURCE`), and else to the
+/// hard limit. A refusal leaves it as it was.
 pub fn raise_descriptors() -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let both = |limit| Rlimit {
@@ -25,7 +26,8 @@ pub fn raise_descriptors() -> u64 {
     let system = system.and_then(|most| most.trim().parse::<u64>().ok());
     let wanted = system.map_or(WANTED, |system| system.min(WANTED));
     let more = maximum.is_some_and(|maximum| maximum < wanted);
-    // Refused by systems that allow no more, and by sandboxes; what the limit is then is the answer.
+    // Refused by systems that allow no more, and by sandboxes; what the limit is then is the
+    // answer.
     if !more || setrlimit(Resource::Nofile, both(Some(wanted))).is_err() {
         let _ = setrlimit(Resource::Nofile, both(maximum));
     }
@@ -44,16 +46,18 @@ fn make_room() {
     let _ = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), last as i32);
 }
 
-/// Limits the allocator to a heap for each processor (mallopt(3), `M_ARENA_MAX`). To be called before threads start.
+/// Limits the allocator to a heap for each processor (mallopt(3), `M_ARENA_MAX`). To be called
+/// before threads start.
 ///
-/// glibc makes eight, and each keeps what its threads have freed: 300 connections that had written 4 MiB at a time held
-/// 52 MiB where 32 MiB were allowed. Other C libraries have one heap.
+/// glibc makes eight, and each keeps what its threads have freed: 300 connections that had written
+/// 4 MiB at a time held 52 MiB where 32 MiB were allowed. Other C libraries have one heap.
 pub fn limit_heaps() {
     #[cfg(target_env = "gnu")]
     {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let heaps = i32::try_from(processors).unwrap_or(i32::MAX);
-        // SAFETY: it sets a number of the allocator's, under the allocator's own lock. A refusal changes nothing.
+        // SAFETY: it sets a number of the allocator's, under the allocator's own lock. A refusal
+        // changes nothing.
         #[allow(unsafe_code)]
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, heaps);
@@ -61,8 +65,9 @@ pub fn limit_heaps() {
     }
 }
 
-/// The memory that this process may take by the limits of its control group and of those above it, bytes; nothing if none is
-/// set. `memory.max` and `memory.high` of version 2, `memory.limit_in_bytes` of version 1 (cgroups(7), the kernel's
+/// The memory that this process may take by the limits of its control group and of those above it,
+/// bytes; nothing if none is set. `memory.max` and `memory.high` of version 2,
+/// `memory.limit_in_bytes` of version 1 (cgroups(7), the kernel's
 /// `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`).
 pub fn memory() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -70,11 +75,13 @@ pub fn memory() -> Option<u64> {
     memory_by(&groups, &mounts, &|file| std::fs::read_to_string(file).ok())
 }
 
-/// [`memory`], by the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`, and of files that `read` reads.
+/// [`memory`], by the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`, and of files that
+/// `read` reads.
 fn memory_by(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     let mut least = None;
     for mount in mounts.lines() {
-        // …, root, mount point, options, optional fields, "-", type, source, options: proc_pid_mountinfo(5).
+        // …, root, mount point, options, optional fields, "-", type, source, options:
+        // proc_pid_mountinfo(5).
         let Some((place, kind)) = mount.split_once(" - ") else {
             continue;
         };

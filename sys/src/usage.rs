@@ -1,15 +1,16 @@
-//! What threads and processes have used of processors (getrusage(2), clock_getcpuclockid(3)).
+//! Processor usage of threads and processes (getrusage(2), clock_getcpuclockid(3)).
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use rustix::io::{Errno, Result};
 
-/// How often the calling thread has given its processor up to wait for something, since it began. To be
-/// preempted is not counted.
+/// How often the calling thread has given its processor up to wait for something, since it began.
+/// To be preempted is not counted.
 pub fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the call writes a structure of its own type to where it is told; all of it is zero before.
+    // SAFETY: the call writes a structure of its own type through the pointer; all of it is zero
+    // before.
     #[allow(unsafe_code)]
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
@@ -18,8 +19,8 @@ pub fn voluntary_switches() -> u64 {
     usage.ru_nvcsw as u64
 }
 
-/// How long processors have worked for all threads of the process `pid`, in user and system mode; `ESRCH` if
-/// there is no such process.
+/// How long processors have worked for all threads of the process `pid`, in user and system mode;
+/// `ESRCH` if there is no such process.
 pub fn process_time(pid: u32) -> Result<Duration> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::SRCH)?;
     let mut clock = 0;
@@ -27,7 +28,8 @@ pub fn process_time(pid: u32) -> Result<Duration> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: both calls write to what they are given, which lives until then, and keep nothing of it.
+    // SAFETY: both calls write to what they are given, which lives until then, and keep nothing of
+    // it.
     #[allow(unsafe_code)]
     let answers = unsafe {
         // The first returns its error.

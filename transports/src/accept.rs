@@ -1,19 +1,20 @@
 //! Errors of accept(2): which of them end a listener, and how long to wait after the others.
 //!
-//! Linux passes errors of the new connection through accept(2), and any security module may add its own, so
-//! only those that say that the descriptor itself is of no use are final (accept(2), "Error handling").
+//! Linux passes errors of the new connection through accept(2), and any security module may add its
+//! own, so only those that say that the descriptor itself is of no use are final (accept(2), "Error
+//! handling").
 
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// What an error of accept(2) is about.
+/// The scope of an error of accept(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
     /// One connection, which is gone from the queue: the next call may succeed at once.
     Connection,
-    /// The system, or the process: the connection is still in the queue, and the next call fails alike unless
-    /// something has changed.
+    /// The system, or the process: the connection is still in the queue, and the next call fails
+    /// alike unless something has changed.
     System,
     /// The listening socket: no call will succeed any more.
     Listener,
@@ -29,8 +30,8 @@ impl Severity {
     }
 }
 
-/// Pauses between calls that fail one after the other: doubling, so that a lasting error costs no processor and
-/// a short one no time.
+/// Pauses between calls that fail one after the other: doubling, so that a lasting error costs no
+/// processor and a short one no time.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,

@@ -78,8 +78,9 @@ pub trait Link: Send + Sync {
         self.recv(buf, wait)
     }
 
-    /// Bounds waiting from now on: [`Link::recv`] that waits is `TimedOut` if nothing comes for `recv`, and whatever sends and waits
-    /// if the peer takes nothing for `send`. Links without an end of their own on a socket or pipe may wait for ever.
+    /// Bounds waiting from now on: [`Link::recv`] that waits is `TimedOut` if nothing comes for
+    /// `recv`, and whatever sends and waits if the peer takes nothing for `send`. Links without an
+    /// end of their own on a socket or pipe may wait for ever.
     fn set_timeouts(&self, _recv: Duration, _send: Duration) -> io::Result<()> {
         Ok(())
     }
@@ -214,8 +215,9 @@ impl StreamLink {
         StreamLink::other(input, Some(output), peer.into())
     }
 
-    /// A connection over descriptors that are no sockets. Their open file descriptions may be shared with the process that
-    /// handed them over, or started this one: their flags stay as they are.
+    /// A connection over descriptors that are no sockets. Their open file descriptions may be
+    /// shared with the process that handed them over, or started this one: their flags stay as they
+    /// are.
     fn other(input: OwnedFd, output: Option<OwnedFd>, peer: String) -> io::Result<StreamLink> {
         let (input, input_blocks) = nonblocking(input)?;
         let (output, output_blocks) = output.map(nonblocking).transpose()?.unzip();
@@ -247,8 +249,9 @@ impl StreamLink {
         self.output.as_ref().unwrap_or(&self.input).as_fd()
     }
 
-    /// What became of a call that was to `wait`: one that would have to wait still has done so for as long as [`Link::set_timeouts`]
-    /// lets it. Clients that set a time of their own are told that as ever.
+    /// Returns the result of a call that was to `wait`: `WouldBlock` becomes `TimedOut`, for the
+    /// call has waited as long as [`Link::set_timeouts`] permits. Clients that set a timeout of
+    /// their own get `WouldBlock` as ever.
     fn waited<T>(&self, wait: bool, done: io::Result<T>) -> io::Result<T> {
         match done {
             Err(error)
@@ -548,8 +551,9 @@ fn tune(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Has the system find out, within some minutes, that a TCP peer which sends nothing is gone without a farewell: a host that
-/// was switched off, a connection that a firewall has forgotten (tcp(7)).
+/// Enables TCP keepalive (tcp(7)): the system detects within some minutes that a silent peer is
+/// gone without a farewell, such as a host that was switched off, or a connection that a firewall
+/// has forgotten.
 fn keep_alive(fd: BorrowedFd<'_>) {
     const IDLE: Duration = Duration::from_secs(60);
     const BETWEEN: Duration = Duration::from_secs(20);
@@ -560,8 +564,8 @@ fn keep_alive(fd: BorrowedFd<'_>) {
         .and_then(|()| sockopt::set_socket_keepalive(fd, true));
 }
 
-/// A descriptor for the same pipe or device that does not block, with an open file description of its own, or the
-/// same one where there can be none; says whether it blocks.
+/// A descriptor for the same pipe or device that does not block, with an open file description of
+/// its own, or the same one where there can be none; says whether it blocks.
 fn nonblocking(fd: OwnedFd) -> io::Result<(OwnedFd, bool)> {
     let flags = rustix::fs::fcntl_getfl(&fd)?;
     if flags.contains(OFlags::NONBLOCK) {
@@ -576,7 +580,8 @@ fn nonblocking(fd: OwnedFd) -> io::Result<(OwnedFd, bool)> {
     })
 }
 
-/// What goes at once, once poll(2) has said that something does, without blocking: PIPE_BUF (pipe(7)), bytes.
+/// The bytes that can be written without blocking once poll(2) has reported room: PIPE_BUF
+/// (pipe(7)).
 const PIECE: usize = 4096;
 
 fn signal(event: &OwnedFd) {
@@ -629,7 +634,7 @@ mod tests {
         }
     }
 
-    /// Whoever handed a pipe over may use its end, too, and block on it.
+    /// The process that passed a pipe may use its end, too, and block on it.
     #[test]
     fn descriptors_of_others_keep_their_flags() {
         let (input, output) = rustix::pipe::pipe().expect("a pipe");

@@ -153,7 +153,8 @@ impl Listener {
         Ok(accepted.map(|(fd, peer)| (fd, self.name(peer))))
     }
 
-    /// The next connection that `accept` returns once `socket` is readable, whatever errors come before.
+    /// The next connection that `accept` returns once `socket` is readable, whatever errors come
+    /// before.
     fn accept_by<C>(
         &self,
         socket: &OwnedFd,
@@ -370,7 +371,7 @@ mod tests {
         ));
     }
 
-    /// Looks at the file all the time, as another user would who waits for a moment to connect.
+    /// Polls the mode of the file, as an attacker would that waits for a moment to connect.
     #[test]
     fn the_file_of_a_socket_is_this_user_s_from_the_beginning_and_a_group_s_if_it_is_named() {
         let dir = tempfile::tempdir().expect("a directory");

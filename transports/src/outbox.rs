@@ -26,7 +26,8 @@ pub struct Outbox {
     meter: Option<Box<dyn Meter>>,
 }
 
-/// Counts the memory of an outbox. Called before it grows, so that what others may still take is known before this is taken.
+/// Counts the memory of an outbox. Called before it grows, so that what others may still take is
+/// known before this is taken.
 pub trait Meter: Send {
     /// The buffer is `bytes` large from now on.
     fn set(&mut self, bytes: usize);

@@ -1,20 +1,21 @@
-//! When to poll before sleeping: a wake-up costs far more than a look, if the next message comes soon and
-//! a processor is to spare.
+//! When to poll before sleeping: a wake-up costs far more than a look, if the next message comes
+//! soon and a processor is to spare.
 //!
-//! A poller spins, it does not yield: where processors are short, each sched_yield(2) lasts as long as the
-//! time slices of the others. It detects that its processor was taken away by the time between two looks, and then
-//! all pollers of the process sleep at once for a time that grows with what was lost.
+//! A poller spins, it does not yield: where processors are short, each sched_yield(2) lasts as long
+//! as the time slices of the others. It detects that its processor was taken away by the time
+//! between two looks, and then all pollers of the process sleep at once for a time that grows with
+//! what was lost.
 
 use std::io::{self, ErrorKind};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long an end of a connection polls: the window grows while messages come just after it slept and shrinks
-/// while they do not come at all.
+/// How long an end of a connection polls: the window grows while messages come just after it slept
+/// and shrinks while they do not come at all.
 ///
-/// Of all the pollers of the process, no more poll at once than leave a processor for others, and none for
-/// a while after one of them has lost its processor.
+/// Of all the pollers of the process, no more poll at once than leave a processor for others, and
+/// none for a while after one of them has lost its processor.
 pub struct Poller {
     max: Duration,
     window: Duration,
@@ -25,8 +26,8 @@ pub struct Poller {
 impl Poller {
     const FIRST: Duration = Duration::from_micros(5);
 
-    /// After so many misses the peer waits for the processor that this thread spins on: then messages come
-    /// only when it sleeps. Nobody had to take the processor away for that.
+    /// After so many misses the peer waits for the processor that this thread spins on: then
+    /// messages come only when it sleeps. Nobody had to take the processor away for that.
     const MISSES: u32 = 4;
 
     /// One that polls for at most `max` before it sleeps; zero is not at all.
@@ -83,7 +84,8 @@ impl Poller {
                 let gap = at - last;
                 if gap > Processors::GAP {
                     processors.lost(at, gap);
-                    // A message may have come meanwhile, which proves nothing: it would have woken this thread.
+                    // A message may have come meanwhile, which proves nothing: it would have woken
+                    // this thread.
                     return recv(true);
                 }
                 last = at;
@@ -124,17 +126,19 @@ struct Processors {
     polling: AtomicUsize,
     /// When times are counted from.
     epoch: Instant,
-    /// Until when they are taken to be short, and for how long they were the last time: nanoseconds.
+    /// Until when they are taken to be short, and for how long they were the last time:
+    /// nanoseconds.
     short_until: AtomicU64,
     short_for: AtomicU64,
 }
 
 impl Processors {
-    /// Between two looks lie some system calls at most. In a longer gap another thread had the processor, or
-    /// the hypervisor.
+    /// Between two looks lie some system calls at most. In a longer gap another thread had the
+    /// processor, or the hypervisor.
     const GAP: Duration = Duration::from_micros(8);
 
-    /// So many times the gap nobody polls: a time slice that is lost now and then costs 2 % at most.
+    /// So many times the gap nobody polls: a time slice that is lost now and then costs 2 % at
+    /// most.
     const TIMES: u32 = 64;
 
     /// The longest such time. A probe that ends in a lost time slice costs a few thousandths of it.
@@ -164,8 +168,8 @@ impl Processors {
         self.nanos(now) < self.short_until.load(Ordering::Relaxed)
     }
 
-    /// A poller was without its processor for `gap`. If that comes soon after the last time the next one is twice
-    /// as long.
+    /// A poller was without its processor for `gap`. If that comes soon after the last time the
+    /// next one is twice as long.
     fn lost(&self, now: Instant, gap: Duration) {
         let now = self.nanos(now);
         let until = self.short_until.load(Ordering::Relaxed);
@@ -201,7 +205,8 @@ mod tests {
     const LOOK: Duration = Duration::from_micros(1);
     const SLICE: Duration = Duration::from_millis(4);
 
-    /// A machine whose time passes by looks, of which each is followed by what a script says, or [`LOOK`].
+    /// A machine whose time passes by looks, of which each is followed by what a script says, or
+    /// [`LOOK`].
     struct Machine {
         processors: Processors,
         passed: Cell<Duration>,
@@ -219,8 +224,8 @@ mod tests {
             self.passed.set(self.passed.get() + time);
         }
 
-        /// Waits for a message that comes by sleeping alone, `asleep` later. After the look numbered `loses` the
-        /// processor is gone for a [`SLICE`]. Says how many looks there were.
+        /// Waits for a message that comes by sleeping alone, `asleep` later. After the look
+        /// numbered `loses` the processor is gone for a [`SLICE`]. Says how many looks there were.
         fn wait(&self, poller: &mut Poller, loses: Option<usize>, asleep: Duration) -> usize {
             let mut looks = 0;
             let clock = || self.processors.epoch + self.passed.get();

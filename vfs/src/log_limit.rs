@@ -20,8 +20,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Permits a peer [`LogLimit::BURST`] lines of one kind at once and then one every ten seconds, and all peers together four
-/// a second. The most recent [`LogLimit::PEERS`] peers are told apart: its memory is bounded.
+/// Permits a peer [`LogLimit::BURST`] lines of one kind at once and then one every ten seconds, and
+/// all peers together four a second. The most recent [`LogLimit::PEERS`] peers are told apart: its
+/// memory is bounded.
 pub struct LogLimit<K> {
     state: Mutex<State<K>>,
 }
@@ -74,7 +75,8 @@ impl<K: Copy + PartialEq> LogLimit<K> {
         }
     }
 
-    /// Whether a line that `peer` causes may be written now; if so, how many of its lines were not since the last one.
+    /// Whether a line that `peer` causes may be written now; if so, how many of its lines were not
+    /// since the last one.
     pub fn permit(&self, peer: K) -> Option<Option<u64>> {
         self.permit_at(peer, Instant::now())
     }
@@ -97,7 +99,8 @@ impl<K: Copy + PartialEq> LogLimit<K> {
 }
 
 impl<K: Copy + PartialEq> State<K> {
-    /// A place for `key`: that of the peer that has caused no line for longest if there are too many.
+    /// A place for `key`: that of the peer that has caused no line for longest if there are too
+    /// many.
     fn add(&mut self, key: K) -> usize {
         let peer = Peer {
             key,

@@ -167,9 +167,9 @@ pub trait File: Send + Sync {
     /// fallocate(2).
     fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()>;
 
-    /// Finds the next data or hole from `offset` on: lseek(2) with `SEEK_DATA`, `SEEK_HOLE`. `ENXIO` from the end of
-    /// the file on, beyond which an `offset` above `i64::MAX` always is: lseek(2)'s negative offsets (Linux's
-    /// `generic_file_llseek_size`).
+    /// Finds the next data or hole from `offset` on: lseek(2) with `SEEK_DATA`, `SEEK_HOLE`.
+    /// `ENXIO` from the end of the file on, beyond which an `offset` above `i64::MAX` always is:
+    /// lseek(2)'s negative offsets (Linux's `generic_file_llseek_size`).
     fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64>;
 
     /// Gives `each` the extents of `offset..offset+len` in order, without gaps, up to end of file,

@@ -33,9 +33,10 @@ pub trait Session: Send + Sync {
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Malformed>;
 
-    /// Answers `message`, which failed in a way that the session itself has no answer for, into `out`, which is empty:
-    /// with the protocol's general error (`EIO`, `SYSTEM_ERR`). Returns false, and leaves `out` empty, if the protocol
-    /// has none: then the connection is closed. Changes nothing, takes no lock and does not panic.
+    /// Answers `message`, which failed in a way that the session itself has no answer for, into
+    /// `out`, which is empty: with the protocol's general error (`EIO`, `SYSTEM_ERR`). Returns
+    /// false, and leaves `out` empty, if the protocol has none: then the connection is closed.
+    /// Changes nothing, takes no lock and does not panic.
     fn answer_failure(&self, _message: &dyn Incoming, _out: &mut dyn Outgoing) -> bool {
         false
     }

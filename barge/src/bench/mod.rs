@@ -69,8 +69,8 @@ pub(crate) struct BenchArgs {
     /// The size of each of readplus's files [default: 32, or 8 when quick], and of coalescing's and kept's [default: 128, or 32]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
-    /// Measure beside N busy loops: threads that compute without end, at the usual priority. Shows what is left where processors
-    /// are short
+    /// Measure beside N busy loops: threads that compute without end, at the usual priority. Shows
+    /// what is left where processors are short
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
     busy: u16,
     /// Only rows whose name has this in it
@@ -135,7 +135,8 @@ impl BenchArgs {
 
     /// How long a run lasts: with five of them, some hundred operations of the slowest kinds, and hundreds of thousands of the fastest.
     fn time(&self) -> Duration {
-        // Where processors are short, time slices of milliseconds come in between: a run has many of them.
+        // Where processors are short, time slices of milliseconds come in between: a run has many
+        // of them.
         let times = if self.busy > 0 { 5 } else { 1 };
         Duration::from_millis(times * if self.quick { 40 } else { 80 })
     }

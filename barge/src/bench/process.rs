@@ -156,8 +156,8 @@ fn ticks(stat: &str, behind: usize) -> Option<u64> {
     Some(next()? + next()?)
 }
 
-/// Loops that keep processors busy at the usual priority, until they are dropped. They are threads, so that none is left
-/// whatever ends this process.
+/// Loops that keep processors busy at the usual priority, until they are dropped. They are threads,
+/// so that none is left whatever ends this process.
 pub(super) struct BusyLoops {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,

@@ -32,7 +32,8 @@ pub(super) trait Cell<S>: Sync {
     /// How often it is done while system calls are counted; nothing if they are not.
     fn counted(&self) -> Option<usize>;
 
-    /// Whether processor time is measured at a pace, too: for operations that are done one at a time.
+    /// Whether processor time is measured at a pace, too: for operations that are done one at a
+    /// time.
     fn is_paced(&self) -> bool {
         false
     }
@@ -161,7 +162,8 @@ pub(super) fn alternate<S, C: Cell<S>>(
     Ok(rows)
 }
 
-/// Operations, or megabytes, per second, and what they were for processors; then the same at each of some paces.
+/// Operations, or megabytes, per second, and what they were for processors; then the same at each
+/// of some paces.
 fn measure<S, C: Cell<S>>(
     server: &S,
     cell: &C,

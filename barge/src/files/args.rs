@@ -12,9 +12,10 @@ use crate::tier::TierArgs;
     reason = "what help has in brackets is no link"
 )]
 pub(crate) struct LsArgs {
-    /// What to list: PATH, dir:PATH, IMAGE[/PATH] (dir:IMAGE for the file itself), image:IMAGE[/PATH], 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
-    /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2], nfs+unix:SOCKET?path=PATH, or an image in an object store: s3://BUCKET/KEY[/PATH], gs://, az://,
-    /// https://
+    /// Sources to list: PATH, dir:PATH, IMAGE[/PATH] (dir:IMAGE for the file itself),
+    /// image:IMAGE[/PATH], 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
+    /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2], nfs+unix:SOCKET?path=PATH, or an image in an
+    /// object store: s3://BUCKET/KEY[/PATH], gs://, az://, https://
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
     pub(super) places: Vec<Place>,
     /// Show kind, permissions, links, owner, group, size and time of last change
@@ -38,7 +39,8 @@ pub(crate) struct LsArgs {
 
 #[derive(Args)]
 pub(crate) struct StatArgs {
-    /// What to show; the file of an image stands for itself, image:IMAGE or IMAGE/ for the tree in it
+    /// Files to show; the file of an image stands for itself, image:IMAGE or IMAGE/ for the tree in
+    /// it
     #[arg(value_name = "SOURCE[/PATH]", required = true)]
     pub(super) places: Vec<Place>,
     /// Follow a symbolic link to what it names
@@ -65,8 +67,8 @@ pub(crate) struct CatArgs {
 
 #[derive(Args)]
 pub(crate) struct CpArgs {
-    /// What to copy, and last where to: a directory if there are several. The file of an image stands for itself, image:IMAGE or
-    /// IMAGE/ for the tree in it
+    /// Sources to copy, and last the destination: a directory if there are several sources. The
+    /// file of an image stands for itself, image:IMAGE or IMAGE/ for the tree in it
     #[arg(value_name = "SOURCE[/PATH]", num_args = 2.., required = true)]
     pub(super) places: Vec<Place>,
     /// Copy directories with all below; symbolic links, pipes and devices as what they are
@@ -91,7 +93,8 @@ pub(crate) struct CpArgs {
 
 #[derive(Args)]
 pub(crate) struct TreeArgs {
-    /// What to show; the file of an image stands for the tree in it (dir:IMAGE for the file itself)
+    /// Trees to show; the file of an image stands for the tree in it (dir:IMAGE for the file
+    /// itself)
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
     pub(super) places: Vec<Place>,
     /// Show names that begin with a dot too

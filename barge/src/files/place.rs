@@ -47,8 +47,8 @@ impl Place {
         Ok((Tree::new(fs), path))
     }
 
-    /// [`Place::open`] for a command that shows trees: the file of an image stands for the tree in it, unless it is
-    /// named with `dir:`.
+    /// [`Place::open`] for a command that shows trees: the file of an image stands for the tree in
+    /// it, unless it is named with `dir:`.
     pub(super) fn open_tree(&self, tier: &TierArgs) -> Result<(Tree, Vec<u8>), Failure> {
         match self.source.bare_image() {
             Some(source) if !self.shown.starts_with("dir:") => Place {

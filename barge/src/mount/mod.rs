@@ -45,17 +45,22 @@ pub(crate) struct MountArgs {
     source: Source,
     /// Where
     dir: PathBuf,
-    /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, suid, dev (nosuid and nodev are the default), noexec, noatime,
-    /// sync, fsname=NAME; remount with ro, rw and the like, to change those of a mount that is there; and
-    /// cache=none|readahead|mmap|loose, what is kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
-    /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel alone may keep (auto for others);
-    /// writeback, it may write behind, where nobody else changes the source; passthrough=auto|off, whether it reads and writes
-    /// files by itself, those of a local directory and those that a server by 9p+unix: hands over, as `barge serve --hand-over-files` does (auto, which
-    /// is for root, from Linux 6.9 on, not with ro, http=, writeback or cache=metadata, always or loose, of a directory with cache=auto or never alone); uid=N, gid=N, whose
-    /// everything is shown to be; soft, calls that the server does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS,
-    /// for how long a server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where what is fetched of another server's
-    /// files, or of an image in an object store, is kept for the next time, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as `barge serve --http` does. What is
-    /// for fstab alone is passed over
+    /// Options, as mount(8) and mount.fuse3(8) have them: ro, allow_other, suid, dev (nosuid and
+    /// nodev are the default), noexec, noatime, sync, fsname=NAME; remount with ro, rw and the
+    /// like, to change those of a mount that is there; and cache=none|readahead|mmap|loose, what is
+    /// kept and merged here, by the names of Linux's 9P client (mmap for a remote source);
+    /// cache_size=BYTES, the memory for it (64M); cache=never|metadata|auto|always, what the kernel
+    /// alone may keep (auto for others); writeback, it may write behind, where nobody else changes
+    /// the source; passthrough=auto|off, whether it reads and writes files by itself, those of a
+    /// local directory and those that a server by 9p+unix: hands over, as
+    /// `barge serve --hand-over-files` does (auto, which is for root, from Linux 6.9 on, not with
+    /// ro, http=, writeback or cache=metadata, always or loose, of a directory with cache=auto or
+    /// never alone); uid=N, gid=N, whose everything is shown to be; soft, calls that the server
+    /// does not answer within timeo=TENTHS of a second (600) fail; retry=SECONDS, for how long a
+    /// server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where
+    /// what is fetched of another server's files, or of an image in an object store, is kept for
+    /// the next time, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as
+    /// `barge serve --http` does. What is for fstab alone is passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground, and say 'ready' on standard output

@@ -184,7 +184,8 @@ pub(super) fn settle(
 ) -> Result<Settled, Failure> {
     let mut mount = MountOptions {
         source: source.to_string(),
-        // As fusermount3(1) mounts: programs and devices of another machine, or of an unchecked image, get no privileges.
+        // As fusermount3(1) mounts: programs and devices of another machine, or of an unchecked
+        // image, get no privileges.
         flags: ["nosuid", "nodev"]
             .into_iter()
             .filter_map(MountFlag::named)

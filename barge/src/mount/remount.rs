@@ -1,7 +1,9 @@
-//! `-o remount`: changes the flags of a mount that is there, without a word to the process that serves it.
+//! `-o remount`: changes the flags of a mount that is there, without a word to the process that
+//! serves it.
 //!
-//! The kernel's FUSE takes `ro`, `rw` and the other flags that all file systems have, and passes over the rest (`fuse_parse_param`
-//! in `fs/fuse/inode.c`). mount(8) runs its helper for it, with the options of fstab(5) and of the mount as it is.
+//! The kernel's FUSE takes `ro`, `rw` and the other flags that all file systems have, and passes
+//! over the rest (`fuse_parse_param` in `fs/fuse/inode.c`). mount(8) runs its helper for it, with
+//! the options of fstab(5) and of the mount as it is.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,7 +17,8 @@ use transports::fusedev::MountFlag;
 use super::options::MountOption;
 use crate::{Done, Failure};
 
-/// Applies the flags among `options` to the mount at `dir`. An unknown option is passed over if `sloppy`.
+/// Applies the flags among `options` to the mount at `dir`. An unknown option is passed over if
+/// `sloppy`.
 pub(super) fn remount(dir: &Path, options: &[MountOption], sloppy: bool) -> Done {
     let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", dir.display()));
     let at = place(dir).map_err(|error| failed(&error))?;
@@ -36,7 +39,8 @@ pub(super) fn remount(dir: &Path, options: &[MountOption], sloppy: bool) -> Done
     Ok(ExitCode::SUCCESS)
 }
 
-/// The path of a mount point as the kernel shows it. The mount itself is not looked at: its server may not answer.
+/// The path of a mount point as the kernel shows it. The mount itself is not looked at: its server
+/// may not answer.
 fn place(dir: &Path) -> std::io::Result<PathBuf> {
     match (dir.parent(), dir.file_name()) {
         (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {

@@ -1,6 +1,7 @@
 //! Whether a server can do its work: its listeners accept, and its sources answer.
 //!
-//! A source is probed when somebody asks, on a thread of its own that may hang with it; while one does, there is no second.
+//! A source is probed when somebody asks, on a thread of its own that may hang with it; while one
+//! does, there is no second.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,10 +1,11 @@
 //! Just enough of HTTP to show things: a request, an answer, the end of the connection (RFC 9112).
 //!
-//! A client has little time and room for its request and for taking the answer, and there are few clients at once. A client that comes
-//! when there are as many as there may be takes the place of the oldest connection of the peer that has most: slow clients
-//! cannot keep a health check away, whatever their number. Nothing can be
-//! changed by it, so nobody has to show who he is; but a page of elsewhere must not read what is here, so a client has to call
-//! this server by a name of its own: a name that its owner has pointed here (DNS rebinding) is refused.
+//! A client has little time and room for its request and for taking the answer, and there are few
+//! clients at once. A client that comes when there are as many as there may be takes the place of
+//! the oldest connection of the peer that has most: slow clients cannot keep a health check away,
+//! whatever their number. Nothing can be changed by it, so nobody has to show who he is; but a page
+//! of elsewhere must not read what is here, so a client has to call this server by a name of its
+//! own: a name that its owner has pointed here (DNS rebinding) is refused.
 //!
 //! Deliberately absent: bodies of requests, connections that stay, TLS, anything but GET and HEAD.
 
@@ -135,7 +136,8 @@ struct Clients {
 }
 
 impl Clients {
-    /// Waits until there is room for a client at the other end of `link`, and adds it. Hangs up on another if need be.
+    /// Waits until there is room for a client at the other end of `link`, and adds it. Hangs up on
+    /// another if need be.
     fn admit(&self, link: &Arc<StreamLink>) {
         let key = link.origin().key();
         let mut all = self.all();
@@ -180,7 +182,8 @@ impl Drop for Served<'_> {
     }
 }
 
-/// Answers the clients that come to `listener` with `answer`, until `stop` is readable; an error ends it early.
+/// Answers the clients that come to `listener` with `answer`, until `stop` is readable; an error
+/// ends it early.
 pub(super) fn serve(
     listener: &Listener,
     names: &Names,
@@ -254,7 +257,8 @@ fn converse(
             refusal.bytes(false)
         }
     };
-    // A client that has ended its side is no reason to look again and again while it takes the answer.
+    // A client that has ended its side is no reason to look again and again while it takes the
+    // answer.
     link.end_input();
     send(link, &bytes, stop)
 }

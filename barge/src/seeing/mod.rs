@@ -74,7 +74,8 @@ impl Sources {
         Sources(Mutex::new(sources.into_iter().map(Seen::new).collect()))
     }
 
-    /// Those that do not answer, or not as they should, a line each. Takes the time of the slowest of them, within bounds.
+    /// Those that do not answer, or not as they should, a line each. Takes the time of the slowest
+    /// of them, within bounds.
     fn troubles(&self) -> Vec<String> {
         let probe = |seen: &Seen| Some((seen.source.source.clone(), seen.probe.clone()?));
         let probes: Vec<_> = self.all().iter().filter_map(probe).collect();
@@ -189,7 +190,8 @@ impl Seeing {
         }
     }
 
-    /// 200 as long as clients can connect and get at what is served, and else 503 and why not, a line each.
+    /// 200 as long as clients can connect and get at what is served, and else 503 and why not, a
+    /// line each.
     fn health(&self) -> Answer {
         let lost = self.engine.lost_listeners().into_iter();
         let mut troubles: Vec<_> = lost

@@ -66,8 +66,9 @@ pub(crate) struct ServeArgs {
     /// asking. Not where programs of this host rename or remove files that clients use: clients hear of it a moment later
     #[arg(long)]
     delegations: bool,
-    /// State directory of NFS: the secret of file handles and the clients that may reclaim after a restart
-    /// [default: $STATE_DIRECTORY, else /var/lib/barge for root and $XDG_STATE_HOME/barge for others]
+    /// State directory of NFS: the secret of file handles and the clients that may reclaim after a
+    /// restart [default: $STATE_DIRECTORY, else /var/lib/barge for root and $XDG_STATE_HOME/barge
+    /// for others]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -181,15 +182,16 @@ pub(crate) struct ServeArgs {
     /// Maximum number of connections
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_connections: usize,
-    /// Maximum number of connections per client: a user of this host, a guest, or an address (a /64 network for IPv6) [default:
-    /// half of what other clients leave of --max-connections]
+    /// Maximum number of connections per client: a user of this host, a guest, or an address (a /64
+    /// network for IPv6) [default: half of what other clients leave of --max-connections]
     #[arg(long, value_name = "N")]
     max_connections_per_client: Option<usize>,
     #[command(flatten)]
     timeouts: TimeoutArgs,
-    /// Memory for messages of all clients together: requests that are incomplete or wait, and replies that are not sent. One
-    /// client takes at most half of what others leave; where there is none, clients wait. At most half of the memory limit of the
-    /// server's control group [default: 1G]
+    /// Memory for messages of all clients together: requests that are incomplete or wait, and
+    /// replies that are not sent. One client takes at most half of what others leave; where there
+    /// is none, clients wait. At most half of the memory limit of the server's control group
+    /// [default: 1G]
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<usize>,
     /// Requests of one connection that may wait for workers
@@ -303,7 +305,8 @@ fn memory(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("expected a number of bytes from 8M on, such as 256M, got '{text}'"))
 }
 
-/// Half of what the control group may have, if that is limited: the rest is for sources, threads and sockets.
+/// Half of what the control group may have, if that is limited: the rest is for sources, threads
+/// and sockets.
 fn most_memory() -> usize {
     let limit = sys::limits::memory().unwrap_or(u64::MAX) / 2;
     usize::try_from(limit).unwrap_or(usize::MAX)
@@ -315,14 +318,16 @@ struct TimeoutArgs {
     /// Close a connection whose first message is not complete after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     handshake_timeout: u32,
-    /// Close a connection if a message that has begun is not complete after this many seconds for each MiB of it
+    /// Close a connection if a message that has begun is not complete after this many seconds for
+    /// each MiB of it
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     message_timeout: u32,
-    /// Close a connection whose client takes no byte of its replies for this many seconds. Shorter than a virtual machine is
-    /// suspended, its guest loses the connection
+    /// Close a connection whose client takes no byte of its replies for this many seconds. Shorter
+    /// than a virtual machine is suspended, its guest loses the connection
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     send_timeout: u32,
-    /// Close a connection without requests for this many seconds; 0 is never, as mounts may be idle for days
+    /// Close a connection without requests for this many seconds; 0 is never, as mounts may be idle
+    /// for days
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
 }

@@ -1,7 +1,7 @@
 //! The secret that the keys of exports derive from: `handle-key` in the state directory.
 //!
-//! Whoever knows it makes file handles of everything that is exported, so that it is random, readable
-//! by this program's user alone, and never derived from anything else.
+//! A holder of the secret can make file handles of everything that is exported. So it is random,
+//! readable by this program's user alone, and never derived from anything else.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -35,8 +35,9 @@ impl From<io::Error> for Trouble {
 }
 
 /// The secret of the NFS server at `addr`: the one in `dir`, or else in the usual state directory,
-/// made if there is none. A new one if there is no such directory or the port is chosen anew at each
-/// start. Fails if others may know the secret, or if it cannot be kept in a `dir` that was named.
+/// made if there is none. A new one if there is no such directory or the port is chosen anew at
+/// each start. Fails if others may know the secret, or if it cannot be kept in a `dir` that was
+/// named.
 pub(super) fn of_server(dir: Option<&Path>, addr: &Addr) -> Result<HandleKey, Failure> {
     let usual = || {
         (!recovery::is_any_port(addr))

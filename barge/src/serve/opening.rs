@@ -26,7 +26,7 @@ const ROOM: usize = 16;
 pub(super) struct Opener {
     /// Where servers of NFS keep what they need after a restart, and by which address this one is known.
     known_by: Option<(Option<PathBuf>, Addr)>,
-    /// What the keys of shares derive from that seal handles, which NFS alone has.
+    /// The secret from which the keys that seal the handles of shares derive; only NFS has one.
     secret: Option<HandleKey>,
     calls: Option<Recorder>,
     kernel_handles: bool,

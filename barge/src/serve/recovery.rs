@@ -120,7 +120,7 @@ pub(super) fn is_any_port(addr: &Addr) -> bool {
     )
 }
 
-/// What tells servers of one host apart, as a name: a slash is `%2F`.
+/// Returns a file name that distinguishes the servers of one host: a slash is `%2F`.
 fn file_name(addr: &Addr) -> String {
     let addr = addr.to_string().replace('%', "%25").replace('/', "%2F");
     format!("nfs-{addr}")

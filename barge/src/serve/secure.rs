@@ -30,9 +30,9 @@ pub(crate) struct TlsArgs {
     /// Ask NFS clients for certificates (xprtsec=mtls), by these authorities, PEM
     #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
     nfs_tls_ca: Option<PathBuf>,
-    /// Which connections may use NFS and its locks (NLM), as xprtsec= of exports(5): none, tls and mtls, with colons
-    /// between them. Linux locks over v3 on plain connections only: without none, mount v3 with nolock
-    /// [default: all that can be had]
+    /// Which connections may use NFS and its locks (NLM), as xprtsec= of exports(5): none, tls and
+    /// mtls, with colons between them. Linux locks over v3 on plain connections only: without none,
+    /// mount v3 with nolock [default: all that can be had]
     #[arg(long, value_name = "LIST", requires = "nfs_tls_cert")]
     nfs_xprtsec: Option<Xprtsec>,
     /// Take clients whose certificate has this name (email:…, DNS:… or URI:…) for this user, whatever they say; may be

@@ -179,7 +179,7 @@ fn a_guest_gets_privileges_and_acls_by_default() {
     for (options, expected) in [
         (&[][..], KILLPRIV | ACL),
         (&["--no-killpriv-v2"], ACL),
-        // As it was before, for who has it in a script.
+        // The former spelling, which scripts may still use.
         (&["--killpriv-v2"], KILLPRIV | ACL),
         (&["--posix-acl=never"], KILLPRIV),
         (&["--posix-acl"], KILLPRIV | ACL),

@@ -365,7 +365,8 @@ fn a_connection_without_a_first_message_is_closed() {
     let link = rig.connect();
     assert!(at_end(&link));
     assert_eq!(refused(&rig, "timeout"), 1);
-    // The deadline is the first message's alone: the connection lives on while another one's passes.
+    // The deadline is the first message's alone: the connection lives on while another one's
+    // passes.
     let talks = rig.connect();
     send(&talks, &[b"\x01e"]);
     assert_eq!(reply(&talks), b"\x01e");

@@ -136,7 +136,8 @@ impl Device {
         sys::anybody::reads_for_anybody(self.magic)
     }
 
-    /// Whether an entry of a directory is found by its cookie also in another open of the directory.
+    /// Whether an entry of a directory is found by its cookie also in another open of the
+    /// directory.
     pub(crate) fn keeps_cookies(&self) -> bool {
         !self.is_remote() && self.magic != limits::OVERLAY
     }

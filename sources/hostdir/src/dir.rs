@@ -1,8 +1,8 @@
 //! Reading a directory.
 //!
-//! The cookies are the file system's own (`d_off`). An open directory keeps what it has read and not
-//! told yet, up to a bound for all of a tree, and where that goes on, so that reading in order neither seeks
-//! nor reads twice. One whose descriptor was taken away meanwhile seeks. Whoever
+//! The cookies are the file system's own (`d_off`). An open directory keeps what it has read and
+//! not told yet, up to a bound for all of a tree, and where that goes on, so that reading in order
+//! neither seeks nor reads twice. One whose descriptor was taken away meanwhile seeks. Whoever
 //! reads from the start may get what `listings` has kept.
 //!
 //! The number of an entry that is a mount point is that of the directory beneath the mount: the
@@ -47,7 +47,7 @@ struct State {
     /// The descriptor's own position is elsewhere.
     astray: bool,
     recording: Option<Recording>,
-    /// What of [`READ_AHEAD`] it has, bytes.
+    /// The bytes of [`READ_AHEAD`] that it uses.
     kept: usize,
 }
 

@@ -1,8 +1,9 @@
 //! The descriptors that an export may have open.
 //!
-//! A [`Budget`] counts, it does not decide who has to go: that is [`crate::table`]'s. What cannot go
-//! (an open file that cannot be opened again, an object without a name, a lock on the host) also
-//! counts as its peer's share ([`Shares`]), so that no peer takes all.
+//! A [`Budget`] counts, it does not choose the descriptor to close: [`crate::table`] does. A
+//! descriptor that cannot be closed (of an open file that cannot be opened again, an object without
+//! a name, a lock on the host) also counts as its peer's share ([`Shares`]), so that no peer takes
+//! all.
 //!
 //! Lock order: the shares' mutex last.
 
@@ -156,7 +157,7 @@ mod tests {
         Peer::remote(addr.parse().expect("an address"), 700)
     }
 
-    /// What `peer` gets until it is refused.
+    /// Takes shares for `peer` until one is refused.
     fn fill(shares: &Arc<Shares>, peer: &Peer) -> Vec<Share> {
         std::iter::from_fn(|| shares.take(Some(peer)).ok().flatten()).collect()
     }

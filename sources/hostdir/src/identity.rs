@@ -5,11 +5,12 @@
 //! serves another; [`release_thread`] gives it back.
 //!
 //! Leaving user 0 takes the capabilities over file systems (`CAP_DAC_OVERRIDE`, `CAP_CHOWN`,
-//! `CAP_FOWNER`, `CAP_FSETID`, `CAP_MKNOD`, …) out of force and coming back restores them, so the kernel
-//! checks each operation as if the caller made it. `CAP_SYS_RESOURCE`, which lets a writer past quotas and into
-//! reserved blocks, goes and comes with them, as in Linux's own NFS server (`CAP_NFSD_SET`). Where ids are translated on the way here, the super-user
-//! is another ([`crate::Options::super_user`]), and keeps those capabilities in force. Others, like `CAP_SYS_ADMIN`, stay in force: where
-//! that matters (`xattr`) barge checks itself.
+//! `CAP_FOWNER`, `CAP_FSETID`, `CAP_MKNOD`, …) out of force and coming back restores them, so the
+//! kernel checks each operation as if the caller made it. `CAP_SYS_RESOURCE`, which lets a writer
+//! past quotas and into reserved blocks, goes and comes with them, as in Linux's own NFS server
+//! (`CAP_NFSD_SET`). Where ids are translated on the way here, the super-user is another
+//! ([`crate::Options::super_user`]), and keeps those capabilities in force. Others, like
+//! `CAP_SYS_ADMIN`, stay in force: where that matters (`xattr`) barge checks itself.
 //!
 //! The umask, too, is per thread as far as a thread wants it so: threads that create files for
 //! clients clear theirs, and those of the rest of the process, and of its children, stay as they

@@ -79,11 +79,11 @@ pub struct Options {
     /// quarters of what the process may (`RLIMIT_NOFILE` as it is at [`HostDir::open`]). A program
     /// with several exports divides.
     pub descriptors: Option<usize>,
-    /// What the keys derive from that seal handles and compose numbers: the secret of the program,
-    /// or better, one that the program has derived from that and the export's name. Handles outlive
-    /// a restart only if it is the same again. Nothing means a random one for handles, and none for
-    /// numbers, which are the same after a restart then; whoever chooses inode numbers on the host can
-    /// give two files one number.
+    /// The secret from which the keys that seal handles and compose numbers derive: the program's
+    /// own, or better, one that the program has derived from that and the export's name. Handles
+    /// outlive a restart only if it is the same again. `None` means a random one for handles, and
+    /// none for numbers, which are the same after a restart then; a user who chooses inode numbers
+    /// on the host can give two files one number.
     pub key: Option<HandleKey>,
     /// Goes without kernel handles, even where they are permitted.
     pub no_kernel_handles: bool,

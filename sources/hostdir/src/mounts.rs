@@ -11,8 +11,8 @@ use vfs::Result;
 use crate::device::Device;
 use crate::tree::Tree;
 
-/// What `look` finds on one of the mounts below the root, each of which is open for reading. What
-/// cannot be opened is left out, and what has no kernel handles.
+/// Calls `look` on the mounts below the root, each open for reading, and returns the first result.
+/// Mounts that cannot be opened are left out, and those without kernel handles.
 pub(crate) fn find<T>(
     tree: &Arc<Tree>,
     look: impl Fn(&Arc<Device>, BorrowedFd<'_>) -> Result<Option<T>>,

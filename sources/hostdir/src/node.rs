@@ -1,11 +1,11 @@
 //! A node: which object it stands for, and how that is got hold of.
 //!
 //! As long as descriptors suffice it has one of the object itself (`O_PATH`: no name is walked
-//! again, so nobody can swap what the name leads to). One that is idle when they run short gives
-//! it up for the object's kernel handle, or, where handles are not permitted, for the name that
-//! it was found by last. An object without a name keeps its descriptor. One with a kernel handle that
-//! is no directory also knows the directory that it was found in first: its own handle names that. What the node does is in
-//! `ops`.
+//! again, so nobody can swap what the name leads to). One that is idle when they run short gives it
+//! up for the object's kernel handle, or, where handles are not permitted, for the name that it was
+//! found by last. An object without a name keeps its descriptor. One with a kernel handle that is
+//! no directory also knows the directory that it was found in first: its own handle names that.
+//! What the node does is in `ops`.
 //!
 //! A million of them have to fit: a node is 72 bytes (see the test), its place in the table some
 //! 20 to 40.
@@ -43,7 +43,7 @@ const PINNED: u8 = 2;
 const MIRRORED: u8 = 4;
 /// The child that was looked up here last was a known node.
 const KNOWN: u8 = 8;
-/// Has lost its last name at the cost of a peer's share.
+/// The node has lost its last name at the cost of a peer's share.
 const UNNAMED: u8 = 16;
 
 /// How an object is got hold of.
@@ -130,7 +130,7 @@ impl HostNode {
         self.flags.fetch_or(MIRRORED, Ordering::Relaxed);
     }
 
-    /// Has the node's share given back when it is dropped.
+    /// Marks the node, so that its share is given back when it is dropped.
     pub(crate) fn set_unnamed(&self) {
         self.flags.fetch_or(UNNAMED, Ordering::Relaxed);
     }
@@ -261,9 +261,9 @@ impl HostNode {
         same
     }
 
-    /// Notes that it was found in `dir`, if that is worth noting: a directory tells itself what it is
-    /// in, and an object without a handle none. The first stays, for handles name it, and clients
-    /// cache a file once for each handle.
+    /// Notes that it was found in `dir`, if that is worth noting: a directory tells itself what it
+    /// is in, and an object without a handle none. The first stays, for handles name it, and
+    /// clients cache a file once for each handle.
     pub(crate) fn note_directory(&self, dir: &HostNode) {
         if self.kind == Kind::Directory
             || self.device.mount().is_none()
@@ -395,8 +395,8 @@ impl HostNode {
         true
     }
 
-    /// Whether it has a descriptor of its own, other than `fd`: then a file can be opened again though
-    /// it has no name. False if that cannot be told now.
+    /// Whether it has a descriptor of its own, other than `fd`: then a file can be opened again
+    /// though it has no name. False if that cannot be told now.
     pub(crate) fn has_other_than(&self, fd: &Arc<Fd>) -> bool {
         let slot = self.slot.try_lock();
         slot.is_ok_and(|slot| slot.fd().is_some_and(|own| !Arc::ptr_eq(own, fd)))
@@ -444,8 +444,8 @@ impl Drop for HostNode {
 }
 
 impl Slot {
-    /// What this becomes when the descriptor of the object with this handle is closed. A directory
-    /// that finds no room beside the handle is forgotten.
+    /// Returns the slot that replaces this one when the descriptor of the object with this handle
+    /// is closed. A directory that finds no room beside the handle is forgotten.
     fn closed(&self, handle: &FileHandle) -> Slot {
         let (Ok(kind), bytes) = (u8::try_from(handle.kind()), handle.bytes()) else {
             return Slot::Large(Box::new(*handle));

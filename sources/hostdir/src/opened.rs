@@ -1,12 +1,13 @@
 //! The descriptors of open files and directories, which can be had back while those idle.
 //!
-//! Clients hold more files open than a process may have descriptors: Linux's `cache=loose` keeps one for each
-//! file that it has written. So when nodes have no more to give, an idle file gives its descriptor up, if its
-//! object has a kernel handle and a name, and opens it again when it is used. Its last name must not go meanwhile:
-//! whoever takes names away has such files opened first ([`Opened::keep`]). What the host removes in
-//! the meantime is lost to a client that has it open: `ESTALE`. A file that has lost its last name by us is opened
-//! again through its node, which keeps its own descriptor. A directory goes on where it was, if the file
-//! system's cookies are good for that.
+//! Clients hold more files open than a process may have descriptors: Linux's `cache=loose` keeps
+//! one for each file that it has written. So when nodes have no more to give, an idle file gives
+//! its descriptor up, if its object has a kernel handle and a name, and opens it again when it is
+//! used. Its last name must not go meanwhile: whoever takes names away has such files opened first
+//! ([`Opened::keep`]). What the host removes in the meantime is lost to a client that has it open:
+//! `ESTALE`. A file that has lost its last name by us is opened again through its node, which keeps
+//! its own descriptor. A directory goes on where it was, if the file system's cookies are good for
+//! that.
 //!
 //! Lock order: the gate; then a file's descriptor; then the lists, for memory only.
 
@@ -31,7 +32,7 @@ pub(crate) struct OpenFile {
     held: Mutex<Option<Held>>,
     /// Used since the clock hand last came by.
     touched: AtomicBool,
-    /// Has another descriptor than before, at another position.
+    /// Set when the descriptor was replaced by another one, at another position.
     reopened: AtomicBool,
 }
 
@@ -76,8 +77,8 @@ impl OpenFile {
         })
     }
 
-    /// What an object of `kind` on `device` takes of the share of the caller's peer when it is opened:
-    /// nothing if it can give its descriptor up. `EMFILE` if the peer has none left.
+    /// Takes the share of the caller's peer that an object of `kind` on `device` needs when it is
+    /// opened: `None` if it can give its descriptor up. Returns `EMFILE` if the peer has none left.
     pub(crate) fn share(device: &Device, kind: Kind, cx: &Cx<'_>) -> Result<Option<Share>> {
         match OpenFile::can_return(device, kind) {
             true => Ok(None),

@@ -7,9 +7,9 @@
 //! 1, words of the kernel handle (4 bits each) | handle type u8 | number u64 | kernel handle | directory
 //! 2, 0                                        | number u64     | life u64
 //! ```
-//! *directory* is the kernel handle of the directory that an object other than a directory was found
-//! in first, as far as it differs from the object's own: a bit for each word, then the words that
-//! differ. Whatever is opened by such a handle has to prove that it is below the root
+//! *directory* is the kernel handle of the directory that an object other than a directory was
+//! found in first, as far as it differs from the object's own: a bit for each word, then the words
+//! that differ. Whatever is opened by such a handle has to prove that it is below the root
 //! ([`crate::within`]); the directory helps it there.
 //!
 //! The second form is for where kernel handles are not permitted: it leads to nodes that live, and
@@ -68,7 +68,8 @@ pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
     key.seal(&body, LONGEST)
 }
 
-/// What of `dir` differs from `own`, as a handle has it; nothing if they are of different shapes.
+/// Returns the words of `dir` that differ from `own`, as a handle encodes them; `None` if the two
+/// have different shapes.
 fn difference(own: &FileHandle, dir: &FileHandle) -> Option<Vec<u8>> {
     let (words, its) = (
         own.bytes().as_chunks::<WORD>().0,
@@ -128,7 +129,7 @@ pub(crate) fn resolve(tree: &Arc<Tree>, cx: &Cx<'_>, handle: &Handle) -> Result<
     }
 }
 
-/// What a handle of the first form names.
+/// The contents of a handle of the first form.
 struct Named {
     id: NodeId,
     kernel: FileHandle,
@@ -153,8 +154,8 @@ fn by_kernel(tree: &Arc<Tree>, cx: &Cx<'_>, named: &Named) -> Result<Arc<HostNod
             return Ok(node);
         }
     }
-    // It may be on a mount below the root that nobody has looked at yet, or that has another part of
-    // a file system that is known.
+    // It may be on a mount below the root that nobody has looked at yet, or that has another part
+    // of a file system that is known.
     cx.may_wait()?;
     tree.act_as_server()?;
     mounts::find(tree, |device, mount| open_on(cx, device, mount, named))?.ok_or(Errno::ESTALE)

@@ -36,7 +36,7 @@ use crate::unnamed::Unnamed;
 use crate::within::Searches;
 
 pub(crate) struct Tree {
-    /// What the keys of handles and of numbers derive from, with the root's identity.
+    /// The secrets from which the keys of handles and of numbers derive, with the root's identity.
     secrets: [HandleKey; 2],
     keys: OnceLock<Keys>,
     /// Whether the kernel opens nodes by handle for us.
@@ -215,8 +215,8 @@ impl Tree {
         self.proc_fds.as_fd()
     }
 
-    /// The path that the kernel has for `fd`: nothing if it is too long, and a wrong one if the kernel
-    /// knows none or the object has been removed.
+    /// The path that the kernel has for `fd`: nothing if it is too long, and a wrong one if the
+    /// kernel knows none or the object has been removed.
     pub(crate) fn path_of(&self, fd: BorrowedFd<'_>) -> Option<PathBuf> {
         let number = DecInt::from_fd(fd);
         let path = rustix::fs::readlinkat(&self.proc_fds, number, Vec::new()).ok()?;
@@ -358,9 +358,10 @@ impl Tree {
     }
 }
 
-/// What tells the root `fd`, with the attributes `stx`, from others and stays the same after a
-/// restart of the host: its inode number and its birth, and the kernel's handle, which has its
-/// generation. Not the device's number, and not `f_fsid`, which XFS makes of that.
+/// Returns the bytes that distinguish the root `fd`, with the attributes `stx`, from others and
+/// stay the same after a restart of the host: its inode number and its birth, and the kernel's
+/// handle, which has its generation. They leave out the device's number, and `f_fsid`, which XFS
+/// makes of that.
 fn identity_of(fd: BorrowedFd<'_>, stx: &Statx) -> Vec<u8> {
     let mut identity = stx.stx_ino.to_le_bytes().to_vec();
     identity.extend(stx.stx_btime.tv_sec.to_le_bytes());

@@ -1,7 +1,7 @@
 //! Objects whose last name a client takes away while somebody has them.
 //!
-//! Such a one cannot be found again, so that its node keeps the descriptor. It counts as the share of
-//! the client that took the name away ([`crate::fds::Shares`]) until the node goes.
+//! Such a one cannot be found again, so that its node keeps the descriptor. It counts as the share
+//! of the client that took the name away ([`crate::fds::Shares`]) until the node goes.
 //!
 //! Lock order: the map last, and not while a share is given back.
 
@@ -26,7 +26,8 @@ pub(crate) struct Going {
 }
 
 /// Before the caller, which the thread is, takes the name `name` in the directory `dir`, whose node
-/// is `parent`, away. `EMFILE` if an object would be left without a name that its peer has no share for.
+/// is `parent`, away. `EMFILE` if an object would be left without a name that its peer has no share
+/// for.
 pub(crate) fn going(
     cx: &Cx<'_>,
     parent: &HostNode,

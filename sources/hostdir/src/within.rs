@@ -1,5 +1,5 @@
-//! Whether an object that was opened by handle is below the export's root: a second barrier behind the
-//! seal of the handle, and the place where a directory above is proven.
+//! Whether an object that was opened by handle is below the export's root: a second barrier behind
+//! the seal of the handle, and the place where a directory above is proven.
 //!
 //! A directory is asked for the directories above it. A file has no such thing, so that it is found
 //! from above instead, by the first of these that tells:
@@ -59,9 +59,9 @@ enum Leads {
     Nowhere,
 }
 
-/// Whether `fd`, opened by handle on `mount`, is the root or below it. `parent` is the directory that
-/// the handle names. Acts as the server. `EAGAIN` if only a search would tell and it is too early
-/// for another; `WOULD_BLOCK` if directories have to be read and `cx` is not to wait.
+/// Whether `fd`, opened by handle on `mount`, is the root or below it. `parent` is the directory
+/// that the handle names. Acts as the server. `EAGAIN` if only a search would tell and it is too
+/// early for another; `WOULD_BLOCK` if directories have to be read and `cx` is not to wait.
 pub(crate) fn check(
     tree: &Tree,
     cx: &Cx<'_>,
@@ -185,8 +185,8 @@ fn lists(tree: &Tree, dir: &Fd, stx: &Statx) -> Result<bool> {
     Ok(found)
 }
 
-/// Looks for a name of the object with the attributes `stx` in `top` and all directories below it on
-/// the same file system, but for at most [`SEARCH`].
+/// Looks for a name of the object with the attributes `stx` in `top` and all directories below it
+/// on the same file system, but for at most [`SEARCH`].
 fn search(tree: &Tree, top: BorrowedFd<'_>, stx: &Statx) -> Result<bool> {
     let mut next = match tree.searches.0.try_lock() {
         Ok(next) => next,

@@ -100,7 +100,8 @@ impl ImageFs {
         ImageFs::read(devices, hot).map_err(OpenError::Image)
     }
 
-    /// Whether a file that begins with `head`, [`ImageFs::HEAD`] bytes or all there are, says that it is an image.
+    /// Whether a file that begins with `head`, [`ImageFs::HEAD`] bytes or all there are, says that
+    /// it is an image.
     pub fn is_image(head: &[u8]) -> bool {
         let rofs = head.starts_with(&rofs::MAGIC.to_le_bytes());
         let erofs = head

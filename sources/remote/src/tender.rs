@@ -1,7 +1,9 @@
-//! A thread that sends what no caller waits for, so that it leaves although the program makes no further request.
+//! A thread that sends what no caller waits for, so that it leaves although the program makes no
+//! further request.
 //!
-//! Clunks and forgets travel along with requests, or some at a time. When a mount falls idle, the last of them would
-//! stay here, and the server would hold what they give up: the space of a file that has no name any more.
+//! Clunks and forgets travel along with requests, or some at a time. When a mount falls idle, the
+//! last of them would stay here, and the server would hold what they give up: the space of a file
+//! that has no name any more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, Weak};

@@ -247,7 +247,8 @@ impl<'a> Subject<'a> {
             }
             Op::Append { both, len } => {
                 let bytes = self.fresh(len);
-                // Clients may keep pages of what is open for reading, too, and write those back in whole.
+                // Clients may keep pages of what is open for reading, too, and write those back in
+                // whole.
                 OpenOptions::new()
                     .read(both)
                     .append(true)

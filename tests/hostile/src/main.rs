@@ -1,4 +1,5 @@
-//! `hostile-server 9p|virtiofs|nfs DIR|mem: [DESCRIPTORS]`: serves a tree, prints where, and ends when its input does.
+//! `hostile-server 9p|virtiofs|nfs DIR|mem: [DESCRIPTORS]`: serves a tree, prints where, and ends
+//! when its input does.
 
 use std::io::{self, Read, Write};
 use std::path::Path;

@@ -15,7 +15,8 @@ use p9::{Data, Fid, Rmessage, Tag, Tmessage as T};
 const MIB: usize = 1 << 20;
 const MSIZE: u32 = 4 << 20;
 
-/// Runs `attack` in a thread whose sockets are another user's; nothing if that takes privileges that are not there.
+/// Runs `attack` in a thread whose sockets are another user's; nothing if that takes privileges
+/// that are not there.
 fn as_another<T: Send>(attack: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| sys::creds::set_fs_uid(65534).is_ok().then(attack));
@@ -122,7 +123,8 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
     let mut bystander = Bystander::new(&server.addr);
     bystander.assert_well();
     assert_moves_much(&mut owner, b"bystander");
-    // Replies that were being made when the bound was reached come on top: one for each thread that ran.
+    // Replies that were being made when the bound was reached come on top: one for each thread that
+    // ran.
     let most = budget.limit() + 8 * MSIZE as usize;
     assert!(budget.used() <= most, "{} bytes", budget.used());
     drop((attackers, bystander, owner));
@@ -131,11 +133,12 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
     }
 }
 
-/// A control group with a limit of memory, in whichever version the system has. Removed when dropped.
+/// A control group with a limit of memory, in whichever version the system has. Removed when
+/// dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// Nothing where none can be made.
+    /// Creates a control group; `None` where that is not possible.
     fn new(limit: usize) -> Option<Group> {
         let name = format!("barge-hostile-{}", std::process::id());
         let versions = [

@@ -17,7 +17,8 @@ use transports::Addr;
 /// A user of this host that is not the one who runs the tests.
 const OTHER: u32 = 65534;
 
-/// Runs `attack` in a thread whose sockets are another user's; false if that takes privileges that are not there.
+/// Runs `attack` in a thread whose sockets are another user's; false if that takes privileges that
+/// are not there.
 fn as_another<T: Send>(attack: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| sys::creds::set_fs_uid(OTHER).is_ok().then(attack));

@@ -159,7 +159,7 @@ impl Device {
     }
 }
 
-/// What there is to do.
+/// The next event of a connection.
 enum Awaited {
     /// A message for the handler, or the end.
     Message,

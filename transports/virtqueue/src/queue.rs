@@ -280,8 +280,8 @@ impl Ring for Running {
     }
 }
 
-/// An eventfd or a pipe of the front end. The open file description is the front end's as well, which may
-/// block in read(2) on it: its flags stay as they are.
+/// An eventfd or a pipe of the front end. The open file description is the front end's as well,
+/// which may block in read(2) on it: its flags stay as they are.
 struct Event {
     fd: OwnedFd,
     /// Whether the front end left it blocking, so that poll(2) comes before each call.
@@ -294,8 +294,8 @@ impl Event {
         Ok(Event { fd, blocks })
     }
 
-    /// Makes it readable, unless it is full: then it is readable already. A front end that fills a blocking
-    /// event between the two calls delays its own queue alone.
+    /// Makes it readable, unless it is full: then it is readable already. A front end that fills a
+    /// blocking event between the two calls delays its own queue alone.
     fn signal(&self) {
         if !self.blocks || self.is_ready(PollFlags::OUT) {
             // Fails if it is full, or a pipe without a reader.

@@ -36,7 +36,8 @@ pub(super) struct Row {
     pub(super) unit: &'static str,
     /// For each server the runs, in order.
     pub(super) runs: Vec<Vec<f64>>,
-    /// For each server what the runs were for processors, and then what those at each of [`PACES`] were.
+    /// For each server what the runs were for processors, and then what those at each of [`PACES`]
+    /// were.
     pub(super) work: Vec<Work>,
     pub(super) paced: Vec<[Work; PACES.len()]>,
     /// For each server its system calls per operation, where they were counted.
@@ -64,7 +65,8 @@ impl Row {
 pub(super) const PACES: [u32; 2] = [1_000, 10_000];
 
 impl Row {
-    /// Adds what a run of a server was, and then, if they were measured, what those at each of [`PACES`] were.
+    /// Adds what a run of a server was, and then, if they were measured, what those at each of
+    /// [`PACES`] were.
     pub(super) fn add(&mut self, column: usize, works: &[Work]) {
         let sums = std::iter::once(&mut self.work[column]).chain(&mut self.paced[column]);
         for (sum, more) in sums.zip(works) {
@@ -74,7 +76,8 @@ impl Row {
     }
 }
 
-/// What was done, and for how long processors have worked for it: for the server and for the clients' threads.
+/// The operations of a run, and the processor time that the server and the clients' threads spent
+/// on them.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Work {
     pub(super) operations: usize,

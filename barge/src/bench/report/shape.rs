@@ -166,7 +166,8 @@ pub(super) struct Cell {
     /// How many times as good ours is as this, whichever is better; nothing for ours.
     pub(super) ratio: Option<f64>,
     pub(super) system_calls: Option<f64>,
-    /// Microseconds of processors for an operation, which is also seconds for a million: server and client, as many as there can be.
+    /// Microseconds of processors for an operation, which is also seconds for a million: server and
+    /// client, as many as there can be.
     pub(super) processor_us: Option<f64>,
     /// The same at each of [`super::PACES`].
     #[serde(default)]

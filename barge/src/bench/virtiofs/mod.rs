@@ -17,8 +17,8 @@ use super::report::Results;
 use super::rounds::{self, Done, measure_all};
 use crate::Failure;
 
-/// What is measured: by so many queues, with so many operations of each under way. With one queue both by
-/// a driver that polls and by one that sleeps.
+/// The cells to measure: numbers of queues, and of operations under way in each. Cells with one
+/// queue are measured both with a driver that polls and with one that sleeps.
 const CELLS: &[(Work, &[(usize, usize)])] = &[
     (
         Work::ReadSmall,

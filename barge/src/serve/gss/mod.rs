@@ -12,10 +12,10 @@ use crate::Failure;
 
 #[derive(Args)]
 pub(crate) struct SecArgs {
-    /// How NFS clients may say who they are, as sec= of exports(5): sys, krb5, krb5i and krb5p, with colons between them,
-    /// the better ways first. For Kerberos there has to be a key of nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab. Locks of
-    /// v3 (NLM) are included, which Linux asks for by sys: without sys, mount v3 with nolock
-    /// [default: sys]
+    /// How NFS clients may say who they are, as sec= of exports(5): sys, krb5, krb5i and krb5p,
+    /// with colons between them, the better ways first. For Kerberos there has to be a key of
+    /// nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab. Locks of v3 (NLM) are included, which Linux
+    /// asks for by sys: without sys, mount v3 with nolock [default: sys]
     #[arg(long, value_name = "LIST", requires = "nfs")]
     nfs_sec: Option<Sec>,
     /// Take NFS clients of this principal, as nfs/host.example.org@EXAMPLE.ORG, for this user; may be repeated

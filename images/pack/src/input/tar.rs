@@ -1,11 +1,13 @@
-//! A tar stream: v7, ustar, and the extensions of POSIX (pax) and GNU, with the sparse files of both: type `S` of old GNU
-//! archives and the versions 0.0, 0.1 and 1.0 of `GNU.sparse` records (GNU tar's manual, "Storing Sparse Files").
+//! A tar stream: v7, ustar, and the extensions of POSIX (pax) and GNU, with the sparse files of
+//! both: type `S` of old GNU archives and the versions 0.0, 0.1 and 1.0 of `GNU.sparse` records
+//! (GNU tar's manual, "Storing Sparse Files").
 //!
-//! Headers are read here one after the other, at their places: `tar`'s own reader takes records of pax apart at newlines,
-//! which values of attributes may have. Fields of numbers are read as GNU tar reads them (`from_header` in src/list.c).
+//! Headers are read here one after the other, at their places: `tar`'s own reader takes records of
+//! pax apart at newlines, which values of attributes may have. Fields of numbers are read as GNU
+//! tar reads them (`from_header` in src/list.c).
 //!
-//! Deliberately absent: sparse files of star and Solaris (`SCHILY.realsize`, `SUN.holesdata`) and volumes that continue
-//! others, which are refused.
+//! Deliberately absent: sparse files of star and Solaris (`SCHILY.realsize`, `SUN.holesdata`) and
+//! volumes that continue others, which are refused.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -133,7 +135,8 @@ const SPARSE: &[u8] = b"GNU.sparse.";
 /// The directory of an incremental archive, with its entries as data (`GNUTYPE_DUMPDIR`).
 const DUMPDIR: u8 = b'D';
 
-/// Lets later records replace earlier ones of their keys. No value deletes what was said before (POSIX, pax).
+/// Lets later records replace earlier ones of their keys. No value deletes what was said before
+/// (POSIX, pax).
 fn apply(records: &mut Records, later: Listed) {
     for (key, value) in later {
         if value.is_empty() && !key.starts_with(XATTR) {
@@ -341,7 +344,8 @@ impl Archive {
         })
     }
 
-    /// A file of `len` bytes whose parts (offset and length) lie one behind the other in the `size` bytes from `place`.
+    /// A file of `len` bytes whose parts (offset and length) lie one behind the other in the `size`
+    /// bytes from `place`.
     fn parts(
         &self,
         len: u64,
@@ -428,7 +432,8 @@ impl Archive {
     }
 }
 
-/// Whether a header's checksum is right, which alone tells a header of v7: that has no magic number.
+/// Whether a header's checksum is right, which alone tells a header of v7: that has no magic
+/// number.
 pub(super) fn is_signed(header: &[u8; BLOCK as usize]) -> bool {
     // The checksum's own eight bytes count as spaces. Some systems have added signed bytes.
     let sum = |value: fn(u8) -> i64| {
@@ -460,7 +465,8 @@ const MAJOR: Field = ("devmajor", 329..337);
 const MINOR: Field = ("devminor", 337..345);
 const REAL_SIZE: Field = ("realsize", 483..495);
 
-/// A number: octal digits with spaces or NULs around them, or a sign bit and the number in base 256. Nothing at all is 0.
+/// A number: octal digits with spaces or NULs around them, or a sign bit and the number in base
+/// 256. An empty field is 0.
 fn number(field: &[u8]) -> Option<i64> {
     match field {
         // GNU's extension: two's complement, of which the first bit says that it is this.
@@ -487,14 +493,16 @@ fn number(field: &[u8]) -> Option<i64> {
 /// Where the map of a sparse file is that records of pax tell of.
 #[derive(Debug, PartialEq)]
 enum Sparse {
-    /// In the records: 0.0, which repeats a pair of keys for each part, and 0.1, where one value has all.
+    /// In the records: 0.0, which repeats a pair of keys for each part, and 0.1, where one value
+    /// has all.
     Listed { len: u64, map: Vec<(u64, u64)> },
     /// In front of the data: 1.0.
     InFront { len: u64 },
 }
 
 impl Sparse {
-    /// Nothing if the records tell of none; what is wrong if it is none that is known.
+    /// Parses the records of a sparse file: `None` if there are none, an error text if their format
+    /// is unknown.
     fn of(records: &Listed) -> std::result::Result<Option<Sparse>, String> {
         let broken = |key: &str| format!("a broken record 'GNU.sparse.{key}'");
         let parse = |key: &str, value: &[u8]| {

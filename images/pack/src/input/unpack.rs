@@ -7,7 +7,7 @@ use flate2::read::MultiGzDecoder;
 
 use super::tar::is_signed;
 
-/// What is looked at to know an archive: a tar header, for its magic number or its checksum.
+/// The bytes that identify an archive: a tar header, with its magic number or its checksum.
 const HEAD: usize = 512;
 
 /// Where a tar header has its magic number.

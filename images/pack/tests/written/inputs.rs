@@ -137,7 +137,8 @@ fn gnus_own_format_has_long_names_and_holes() {
     );
 }
 
-/// Archives of GNU tar in all of its formats: with holes by every version, without user names, incremental.
+/// Archives of GNU tar in all of its formats: with holes by every version, without user names,
+/// incremental.
 #[test]
 fn every_format_of_gnu_tar_has_what_its_tree_has() {
     let dir = tempfile::tempdir().expect("a directory");

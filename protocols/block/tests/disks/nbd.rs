@@ -329,7 +329,8 @@ fn ranges_are_made_zeros() {
     }
 }
 
-/// The size constraints that are negotiated are those of payloads: requests without any have all lengths that there are.
+/// The size constraints that are negotiated are those of payloads: requests without any have all
+/// lengths that there are.
 #[test]
 fn only_payloads_have_a_largest_size() {
     const LONG: u32 = u32::MAX - 4095;

@@ -356,8 +356,8 @@ impl Turn<'_> {
     }
 }
 
-/// Whether OPEN or CREATE cuts a file on behalf of a caller who has no right to leave its set-id
-/// bits.
+/// Returns whether OPEN or CREATE truncates a file for a caller without the right to keep its
+/// set-id bits.
 fn kills(flags: OpenFlags, open_flags: u32) -> bool {
     open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OpenFlags::TRUNC | OpenFlags::WRITE)
 }

@@ -160,8 +160,9 @@ fn open(cx: &Cx<'_>, node: &Arc<dyn Node>, flags: OpenFlags) -> Result<Arc<dyn F
     or_executed(cx, node, flags, opened)
 }
 
-/// `opened`; if the caller may not read the file, which was to be opened as `flags` say, the file opened to be executed: that
-/// is how a client executes a program (RFC 1813 section 4.4, as in Linux's server).
+/// `opened`; if the caller may not read the file, which was to be opened as `flags` say, the file
+/// opened to be executed: that is how a client executes a program (RFC 1813 section 4.4, as in
+/// Linux's server).
 pub(super) fn or_executed(
     cx: &Cx<'_>,
     node: &Arc<dyn Node>,

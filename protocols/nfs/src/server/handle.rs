@@ -1,7 +1,8 @@
 //! File handles: a byte that says whose they are, and the source's own.
 //!
-//! The root of a single export that has a name is at `/`, and at `/NAME` as well. Clients of v4 walk there from `/`, and Linux
-//! takes a directory with the same handle below itself for a loop (`ELOOP`): so the root has another handle at its name.
+//! The root of a single export that has a name is at `/`, and at `/NAME` as well. Clients of v4
+//! walk there from `/`, and Linux takes a directory with the same handle below itself for a loop
+//! (`ELOOP`): so the root has another handle at its name.
 //!
 //! Sources make handles that cannot be forged and outlive the process where they can; nothing is added here.
 //! A node whose handle was seen lately is kept at hand, for resolving one takes system calls.

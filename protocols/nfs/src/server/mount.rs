@@ -69,8 +69,9 @@ impl<'a> Turn<'a> {
     /// The directory at `path`, whoever of those who are let in asks: to know it lets nobody do what its mode does not, and
     /// the way to it may be closed to him. The export's name may stand before it.
     ///
-    /// Symbolic links are followed as mountd(8) does, within the export: `EACCES` for what leads out of it by `..` or by an
-    /// absolute target, which is a path of the host that is not known here; `ELOOP` after 40 links, as in path_resolution(7).
+    /// Symbolic links are followed as mountd(8) does, within the export: `EACCES` for what leads
+    /// out of it by `..` or by an absolute target, which is a path of the host that is not known
+    /// here; `ELOOP` after 40 links, as in path_resolution(7).
     fn mounted(&self, path: &[u8]) -> vfs::Result<Handle> {
         if path.len() > MAX_PATH {
             return Err(Errno::ENAMETOOLONG);

@@ -2,7 +2,8 @@
 
 use vfs::{Call, Peer, PeerKey};
 
-/// The key of a peer; `None` for calls without a connection: a guest's queues, and this program's own.
+/// The key of a peer; `None` for calls without a connection: a guest's queues, and this program's
+/// own.
 pub(crate) type Key = Option<PeerKey>;
 
 /// The key of the peer of `call`.

@@ -59,7 +59,8 @@ impl Quota {
         Ok(self.charge(peer, amount))
     }
 
-    /// Takes at most `wanted` for `peer`, and no more than a quarter of what is left, so that others get something, too.
+    /// Takes at most `wanted` for `peer`, and no more than a quarter of what is left, so that
+    /// others get something, too.
     pub(crate) fn take_some(self: &Arc<Self>, peer: Key, wanted: usize) -> Charge {
         let mut used = self.used();
         let left = self.total.saturating_sub(used.total).div_ceil(4);

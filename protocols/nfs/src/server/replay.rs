@@ -1,12 +1,13 @@
-//! Duplicate request cache: replies of calls that must not be carried out twice, for v3 and v4.0 have no sessions (RFC
-//! 1813 section 4.6, RFC 7530 section 3.1.1).
+//! Duplicate request cache: replies of calls that must not be carried out twice, for v3 and v4.0
+//! have no sessions (RFC 1813 section 4.6, RFC 7530 section 3.1.1).
 //!
 //! A client whose connection broke sends the same call again, byte for byte, by another. So a call is known by the address
 //! that it came from and all its bytes: its id, who calls, and what for. What RPCSEC_GSS makes of those differs each time:
 //! there it is what was opened.
 //!
-//! The cache is bounded in bytes, in total and for each peer, and drops replies after [`Replays::KEPT_FOR`]. A reply that
-//! is longer than [`Replays::LONGEST`] is not kept, as in Linux's server.
+//! The cache is bounded in bytes, in total and for each peer, and drops replies after
+//! [`Replays::KEPT_FOR`]. A reply that is longer than [`Replays::LONGEST`] is not kept, as in
+//! Linux's server.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -57,19 +58,22 @@ struct Share {
 }
 
 impl Replays {
-    /// The longest reply that is kept, in bytes: what CREATE, RENAME and their like answer, with attributes and an ACL.
+    /// The longest reply that is kept, in bytes: what CREATE, RENAME and their like answer, with
+    /// attributes and an ACL.
     pub(super) const LONGEST: usize = 4 << 10;
 
     /// The most bytes of all replies: some 16,000 of the usual length.
     const MOST: usize = 8 << 20;
 
-    /// The most bytes of the replies to one peer: all calls that a client with many connections has in flight.
+    /// The most bytes of the replies to one peer: all calls that a client with many connections has
+    /// in flight.
     const MOST_OF_A_PEER: usize = 1 << 20;
 
     /// The bytes that a reply takes besides its own.
     const OVERHEAD: usize = 160;
 
-    /// How long a reply is kept: Linux's clients retransmit after a minute, and Linux's server keeps replies this long.
+    /// How long a reply is kept: Linux's clients retransmit after a minute, and Linux's server
+    /// keeps replies this long.
     const KEPT_FOR: Duration = Duration::from_secs(120);
 
     /// The bytes that the replies take.

@@ -1,9 +1,10 @@
 //! By what connections NFS may be asked for, as whom a certificate's owner calls (RFC 9289), and how callers may say who
 //! they are.
 //!
-//! The rules hold for NFS, its ACLs and its locks (NLM). MOUNT and NSM are answered to all: what MOUNT gives is of no use
-//! without NFS, and NSM frees only locks of the host that speaks. Linux's NLM knows neither TLS nor RPCSEC_GSS: where plain
-//! connections or AUTH_SYS are refused, its v3 mounts need `nolock`, and v4 is the better choice.
+//! The rules hold for NFS, its ACLs and its locks (NLM). MOUNT and NSM are answered to all: what
+//! MOUNT gives is of no use without NFS, and NSM frees only locks of the host that speaks. Linux's
+//! NLM knows neither TLS nor RPCSEC_GSS: where plain connections or AUTH_SYS are refused, its v3
+//! mounts need `nolock`, and v4 is the better choice.
 
 use vfs::{Caller, Groups};
 use wire::Certified;
@@ -74,7 +75,8 @@ pub(super) fn allows(flavors: &[Flavor], shown: Option<&Shown<'_>>) -> bool {
     flavors.iter().any(|flavor| flavor.service() == by)
 }
 
-/// Whether such a call is for them alone. MOUNT, NSM and NULL are for everybody, as above; v4 asks for each operation.
+/// Whether such a call is for them alone. MOUNT, NSM and NULL are for everybody, as above; v4 asks
+/// for each operation.
 pub(super) fn minds_flavors(program: u32, version: u32, procedure: u32) -> bool {
     is_secured(program) && (program, version) != (program::NFS, 4) && procedure != 0
 }

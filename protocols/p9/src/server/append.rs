@@ -1,24 +1,25 @@
 //! Twrite to open files, and write-back through fids that are open to append.
 //!
-//! A file that is open to append is written at its end, wherever its client says. Linux's v9fs relies
-//! on the opposite: with a page cache (`cache=mmap`, `loose` or `fscache`, Linux 6.4 and later) it opens
-//! the fid with the program's `O_RDWR | O_APPEND` and then writes pages back through it, from the start
-//! of the page, with bytes that the file has already. A server that appends these corrupts the file
-//! (`docs/notes/v9fs-append.md`). So a fid that is open for reading and appending appends what lies
-//! behind the end of the file as the client knows it, and writes in place what lies before.
+//! A file that is open to append is written at its end, wherever its client says. Linux's v9fs
+//! relies on the opposite: with a page cache (`cache=mmap`, `loose` or `fscache`, Linux 6.4 and
+//! later) it opens the fid with the program's `O_RDWR | O_APPEND` and then writes pages back
+//! through it, from the start of the page, with bytes that the file has already. A server that
+//! appends these corrupts the file (`docs/notes/v9fs-append.md`). So a fid that is open for reading
+//! and appending appends what lies behind the end of the file as the client knows it, and writes in
+//! place what lies before.
 //!
-//! The end as the client knows it is the size when the connection opened the file, moved on by its own
-//! writes through any fid, each taken at the offset that the client gave. A client that does not cache
-//! never writes before that end, even if others have appended meanwhile: its writes go to the end of the
-//! file. Fids that are open for writing alone are never written back through, and always append. Linux
-//! with a page cache opens no file for writing alone that it may read: once a client has done so, all of
-//! its fids append.
+//! The end as the client knows it is the size when the connection opened the file, moved on by its
+//! own writes through any fid, each taken at the offset that the client gave. A client that does
+//! not cache never writes before that end, even if others have appended meanwhile: its writes go to
+//! the end of the file. Fids that are open for writing alone are never written back through, and
+//! always append. Linux with a page cache opens no file for writing alone that it may read: once a
+//! client has done so, all of its fids append.
 //!
-//! Deliberately absent: write-back of a file that others append to at the same time. Bytes of the cached
-//! page may come twice then.
+//! Deliberately absent: write-back of a file that others append to at the same time. Bytes of the
+//! cached page may come twice then.
 //!
-//! Lock order: the table of reaches is held for a look-up only; a file's own order across calls of the
-//! source, with no other lock of this room.
+//! Lock order: the table of reaches is held for a look-up only; a file's own order across calls of
+//! the source, with no other lock of this room.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -85,8 +86,8 @@ impl Reach {
         self.end.store(size, Ordering::Release);
     }
 
-    /// How many of `len` bytes at `offset` belong in their place, of a file that has `size` bytes by
-    /// now. Called in [`Reach::order`].
+    /// How many of `len` bytes at `offset` belong in their place, of a file that has `size` bytes
+    /// by now. Called in [`Reach::order`].
     fn in_place(&self, size: u64, offset: u64, len: usize) -> usize {
         let end = self.end();
         if size < end {
@@ -97,8 +98,8 @@ impl Reach {
             // Nobody else has appended.
             self.settled.store(end, Ordering::Release);
             if offset > end {
-                // A page that comes before those in front of it: an append begins at an end that its
-                // client knows.
+                // A page that comes before those in front of it: an append begins at an end that
+                // its client knows.
                 return len;
             }
         }
@@ -176,15 +177,15 @@ impl Drop for Writer {
 }
 
 impl Turn<'_> {
-    /// Returns the [`Writer`] of `fid` if `flags` open a file for writing. It had `size` bytes when it was
-    /// opened.
+    /// Returns the [`Writer`] of `fid` if `flags` open a file for writing. It had `size` bytes when
+    /// it was opened.
     pub(super) fn writer(&self, fid: &FidState, flags: OpenFlags, size: u64) -> Option<Writer> {
         let writes = flags.contains(OpenFlags::WRITE) && !fid.is_directory();
         writes.then(|| Writer::new(&self.peer.reaches, fid, flags, size))
     }
 
-    /// Notes whether the client opens a file for writing alone that it may read, which no client does
-    /// that writes pages back.
+    /// Notes whether the client opens a file for writing alone that it may read, which no client
+    /// does that writes pages back.
     pub(super) fn note_open(&self, cx: &Cx<'_>, fid: &FidState, flags: OpenFlags) {
         let both = OpenFlags::READ | OpenFlags::WRITE;
         if fid.is_directory() || flags & both != OpenFlags::WRITE || self.appends_only() {
@@ -199,8 +200,8 @@ impl Turn<'_> {
         self.peer.appends_only.load(Ordering::Relaxed)
     }
 
-    /// Writes the payload of a Twrite to an open file and returns how many bytes. `EBADF` if it is not open
-    /// for writing.
+    /// Writes the payload of a Twrite to an open file and returns how many bytes. `EBADF` if it is
+    /// not open for writing.
     pub(super) fn write_file(&self, fid: &FidState, open: &Open, offset: u64) -> Result<usize> {
         let writer = open.writer.as_ref().ok_or(Errno::EBADF)?;
         let cx = self.cx(&fid.attach().caller);
@@ -223,8 +224,8 @@ impl Turn<'_> {
         Ok(count)
     }
 
-    /// Writes what lies before the end of the file as the client knows it in its place, and appends the
-    /// rest.
+    /// Writes what lies before the end of the file as the client knows it in its place, and appends
+    /// the rest.
     fn write_back(
         &self,
         cx: &Cx<'_>,

@@ -9,9 +9,9 @@
 //! What it lacks on purpose: authentication (a transport's business: Tauth is told that none is
 //! needed), the order of replies and cancellation (the driver's, by [`Role`]).
 //!
-//! Lock order: a shard of the fid table is held for a look-up only, and never with another lock;
-//! a fid's own mutexes are held across calls of the source, one at a time, as is the order of a file's
-//! writes (`append`).
+//! Lock order: a shard of the fid table is held for a look-up only, and never with another lock; a
+//! fid's own mutexes are held across calls of the source, one at a time, as is the order of a
+//! file's writes (`append`).
 
 mod append;
 mod attach;

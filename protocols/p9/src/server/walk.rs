@@ -103,8 +103,8 @@ pub(super) fn up(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs
     Ok((up, Some(parent.attr)))
 }
 
-/// How far above a directory the root of an attach is looked for, after the directory was moved: each
-/// step may have the source look at all directories above.
+/// How far above a directory the root of an attach is looked for, after the directory was moved:
+/// each step may have the source look at all directories above.
 const HIGHEST: usize = 64;
 
 /// `ENOENT` for what is not found to be below `root`: another may have moved it out of there.

@@ -90,10 +90,11 @@ impl Draft {
     /// Sets the attribute, `EINVAL` if it has not come whole.
     ///
     /// 9P2000.L has no request that removes one. Linux's `v9fs_xattr_set` sends a size of 0 with
-    /// `XATTR_REPLACE` for removexattr(2), and a size of 0 without flags for setxattr(2) of an empty value
-    /// (`setfattr -n user.a`), which is to stay (`__vfs_setxattr`: "empty EA, do not remove"). So a size of
-    /// 0 removes with `REPLACE` alone, where diod and QEMU remove in any case. ACLs are never empty: Linux
-    /// takes them away with a size of 0 and no flags (`v9fs_iop_set_acl`), whether or not there are any.
+    /// `XATTR_REPLACE` for removexattr(2), and a size of 0 without flags for setxattr(2) of an
+    /// empty value (`setfattr -n user.a`), which is to stay (`__vfs_setxattr`: "empty EA, do not
+    /// remove"). So a size of 0 removes with `REPLACE` alone, where diod and QEMU remove in any
+    /// case. ACLs are never empty: Linux takes them away with a size of 0 and no flags
+    /// (`v9fs_iop_set_acl`), whether or not there are any.
     pub(super) fn commit(&self, cx: &Cx<'_>, node: &dyn Node) -> Result<()> {
         let bytes = lock(&self.bytes);
         if bytes.len() != self.size {

@@ -84,7 +84,7 @@ fn export(dir: &Path) -> Arc<HostDir> {
     HostDir::open(dir, options).expect("exports")
 }
 
-/// What `handle` leads to, once searches may begin again.
+/// Resolves `handle`, once searches may begin again.
 fn resolve(fs: &HostDir, handle: &Handle) -> Result<NodeId> {
     loop {
         match fs.resolve(&root(), handle) {
@@ -112,7 +112,7 @@ const BELOW: [&str; 8] = [
 ];
 const GONE: [&str; 5] = ["a/out", "a/half", "a/removed", "leaving", "leaving/in"];
 
-/// What the host does to them while nobody serves them.
+/// Changes the files as a host may while no server exports them.
 fn shuffle(top: &Path) {
     let [from, to] = ["export", "outside"].map(|dir| top.join(dir));
     let rename = |old: PathBuf, new: PathBuf| std::fs::rename(old, new).expect("moves");

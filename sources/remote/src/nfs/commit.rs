@@ -1,12 +1,13 @@
-//! COMMIT: when data becomes durable, and what happens to data that a restart of the server has lost.
+//! COMMIT: when data becomes durable, and what happens to data that a restart of the server has
+//! lost.
 //!
-//! - fsync commits a file. If the write verifier tells that the server has restarted, the data is written again
-//!   with FILE_SYNC before fsync answers.
+//! - fsync commits a file. If the write verifier tells that the server has restarted, the data is
+//!   written again with FILE_SYNC before fsync answers.
 //! - Too much uncommitted data is committed early, by the thread that writes.
-//! - A thread of each mount commits data that has become old, so that a file that was closed without fsync does not
-//!   hold memory, nor stay at risk, for long.
-//! - After a new connection all uncommitted data is committed before attributes or data are read: otherwise a
-//!   program would see the file without it.
+//! - A thread of each mount commits data that has become old, so that a file that was closed
+//!   without fsync does not hold memory, nor stay at risk, for long.
+//! - After a new connection all uncommitted data is committed before attributes or data are read:
+//!   otherwise a program would see the file without it.
 
 use std::sync::{Arc, Weak};
 
@@ -52,8 +53,8 @@ impl<V: Version> Shared<V> {
         done
     }
 
-    /// Commits early after a write to `handle` if there is too much uncommitted data. A failure is reported by the
-    /// next fsync.
+    /// Commits early after a write to `handle` if there is too much uncommitted data. A failure is
+    /// reported by the next fsync.
     pub(super) fn commit_early(&self, cx: &Cx<'_>, handle: &Handle) {
         if let Some(handle) = self.uncommitted.over(handle) {
             self.settle_quietly(cx, &handle);
@@ -91,7 +92,8 @@ impl<V: Version> Shared<V> {
         }
     }
 
-    /// Makes a file durable. Data that the server refuses is given up: [`Uncommitted::take_error`] has the reason.
+    /// Makes a file durable. Data that the server refuses is given up: [`Uncommitted::take_error`]
+    /// has the reason.
     fn settle(&self, cx: &Cx<'_>, handle: &Handle) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Some(commit) = self.uncommitted.begin_commit(cx, handle)? else {
@@ -155,7 +157,8 @@ impl<V: Version> Shared<V> {
         Ok(durable)
     }
 
-    /// Writes `data` with FILE_SYNC, and answers the verifier if the server did not make it durable nevertheless.
+    /// Writes `data` with FILE_SYNC, and answers the verifier if the server did not make it durable
+    /// nevertheless.
     fn write_all(
         &self,
         cx: &Cx<'_>,

@@ -4,8 +4,8 @@
 //! - `version` is what the file-system traits ask of a version of the protocol; `v3` and `v4` are those.
 //! - `direct` is for a program that asks in the protocol's own words.
 //! - `secure` has a connection secured before it is used.
-//! - `fs` mounts; `node`, `file`, `dir` and `locks` are the file-system traits on top; `commit` makes written data
-//!   durable, and `uncommitted` keeps copies of it until then.
+//! - `fs` mounts; `node`, `file`, `dir` and `locks` are the file-system traits on top; `commit`
+//!   makes written data durable, and `uncommitted` keeps copies of it until then.
 //!
 //! What it lacks on purpose: delegations to write, layouts, NLM (v3 has no locks), any cache but for what is open.
 

@@ -1,13 +1,13 @@
-//! Data that was written with UNSTABLE and not committed yet (RFC 1813 sections 3.3.7 and 3.3.21, RFC 8881
-//! sections 18.3 and 18.32).
+//! Data that was written with UNSTABLE and not committed yet (RFC 1813 sections 3.3.7 and 3.3.21,
+//! RFC 8881 sections 18.3 and 18.32).
 //!
-//! A server keeps such data in memory, where a restart loses it. So a copy stays here until a COMMIT answers with
-//! the write verifier of the WRITE; another verifier means a restart, and the data has to be written again. This
-//! is the table of the copies; `commit` has the calls.
+//! A server keeps such data in memory, where a restart loses it. So a copy stays here until a
+//! COMMIT answers with the write verifier of the WRITE; another verifier means a restart, and the
+//! data has to be written again. This is the table of the copies; `commit` has the calls.
 //!
-//! The copies of a file are disjoint extents. A later write, truncation or hole takes away what it covers, so that
-//! data written again never lands on newer data: every such change is announced ([`Uncommitted::change`]), and
-//! excludes rewriting of that file.
+//! The copies of a file are disjoint extents. A later write, truncation or hole takes away what it
+//! covers, so that data written again never lands on newer data: every such change is announced
+//! ([`Uncommitted::change`]), and excludes rewriting of that file.
 //!
 //! Bounds: [`Limits`], of a file and in total, the table's own memory included.
 //!
@@ -36,8 +36,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// A disk's worth of tens of milliseconds to a second for a file, so that early commits stay cheap; the age
-    /// is that of Linux's `dirty_expire_centisecs`.
+    /// A disk's worth of tens of milliseconds to a second for a file, so that early commits stay
+    /// cheap; the age is that of Linux's `dirty_expire_centisecs`.
     pub(super) const DEFAULT: Limits = Limits {
         file: 64 << 20,
         total: 128 << 20,
@@ -138,8 +138,8 @@ impl<F> Uncommitted<F> {
         }
     }
 
-    /// Announces a change of a file's content, after waiting for data that is being written again. `connection` is
-    /// the number of the connection as it is before the change.
+    /// Announces a change of a file's content, after waiting for data that is being written again.
+    /// `connection` is the number of the connection as it is before the change.
     pub(super) fn change<'a>(
         &'a self,
         cx: &Cx<'_>,
@@ -208,8 +208,8 @@ impl<F> Uncommitted<F> {
         }
     }
 
-    /// Drops the data that a COMMIT has confirmed by its verifier, and says whether that is all that was there when
-    /// it was sent.
+    /// Drops the data that a COMMIT has confirmed by its verifier, and says whether that is all
+    /// that was there when it was sent.
     pub(super) fn committed(&self, handle: &Handle, commit: &Commit<F>, verifier: [u8; 8]) -> bool {
         let all = self.with(handle, |state| {
             let (mut all, mut kept) = (true, 0);
@@ -236,8 +236,8 @@ impl<F> Uncommitted<F> {
         });
     }
 
-    /// Excludes changes of a file, to write again what a restart of the server has lost: what `commit` was to confirm
-    /// and `verifier` does not.
+    /// Excludes changes of a file, to write again what a restart of the server has lost: what
+    /// `commit` was to confirm and `verifier` does not.
     pub(super) fn rewrite<'a>(
         &'a self,
         cx: &Cx<'_>,
@@ -293,8 +293,8 @@ impl<F> Uncommitted<F> {
             .collect()
     }
 
-    /// Whether there is data that was written over an earlier connection than `connection`: the server may have
-    /// restarted since.
+    /// Whether there is data that was written over an earlier connection than `connection`: the
+    /// server may have restarted since.
     #[inline]
     pub(super) fn is_doubtful(&self, connection: u64) -> bool {
         self.charged.load(Ordering::Acquire) > 0
@@ -306,8 +306,8 @@ impl<F> Uncommitted<F> {
         self.connection.store(connection, Ordering::Release);
     }
 
-    /// Waits for a file that is to be committed though no program asks for it, because its data is old or the table
-    /// is half full. `None` after [`Uncommitted::stop`].
+    /// Waits for a file that is to be committed though no program asks for it, because its data is
+    /// old or the table is half full. `None` after [`Uncommitted::stop`].
     pub(super) fn due(&self) -> Option<(Handle, Option<Writer<F>>)> {
         let mut table = self.table();
         loop {
@@ -477,7 +477,8 @@ impl Extent {
         offset + self.data.len() as u64
     }
 
-    /// Whether it was there when the commit of this generation was sent, and `verifier` does not confirm it.
+    /// Whether it was there when the commit of this generation was sent, and `verifier` does not
+    /// confirm it.
     fn is_lost(&self, generation: u64, verifier: [u8; 8]) -> bool {
         self.generation <= generation && self.verifier != verifier
     }
@@ -521,7 +522,8 @@ impl<F> Change<'_, F> {
         });
     }
 
-    /// Notes that the bytes from `start` to `end` are others now: a hole, a copy, or beyond the file's end.
+    /// Notes that the bytes from `start` to `end` are others now: a hole, a copy, or beyond the
+    /// file's end.
     pub(super) fn replaced(&self, start: u64, end: u64) {
         self.of.with(self.handle, |state| state.cut(start, end));
     }
@@ -538,7 +540,7 @@ pub(super) struct Rewrite<'a, F> {
     of: &'a Uncommitted<F>,
     handle: &'a Handle,
     excludes: bool,
-    /// What is still to be written.
+    /// The extents that are still to be written, by offset.
     lost: BTreeMap<u64, Extent>,
 }
 
@@ -549,7 +551,8 @@ impl<F> Rewrite<'_, F> {
         Some((offset, &extent.data))
     }
 
-    /// Notes that the next extent was written again: it stays with another verifier if that is not durable.
+    /// Notes that the next extent was written again: it stays with another verifier if that is not
+    /// durable.
     pub(super) fn wrote(&mut self, unstable: Option<[u8; 8]>) {
         let Some((offset, extent)) = self.lost.pop_first() else {
             return;

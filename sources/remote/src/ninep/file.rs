@@ -357,9 +357,9 @@ impl File for RemoteFile {
             return Err(Errno::EBADF);
         }
         cx.may_wait()?;
-        // A server may take what lies before the end that the client knows for pages that are written
-        // back (barge's own does): so an append says where the file ends. Others of this mount come
-        // before or after it.
+        // A server may take what lies before the end that the client knows for pages that are
+        // written back (barge's own does): so an append says where the file ends. Others of this
+        // mount come before or after it.
         let both = OpenFlags::READ | OpenFlags::APPEND;
         let appending = self
             .flags

@@ -300,8 +300,8 @@ impl Tended for Channel {
     }
 }
 
-/// The server forgets all nodes and files by the end, for which it is waited a while: the queues would be gone before it
-/// takes the request.
+/// The server forgets all nodes and files by the end, for which it is waited a while: the queues
+/// would be gone before it takes the request.
 impl Drop for Channel {
     fn drop(&mut self) {
         let since = Instant::now();

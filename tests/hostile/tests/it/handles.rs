@@ -1,4 +1,5 @@
-//! File handles that a client makes up, alters or takes elsewhere, and clients that take all descriptors.
+//! File handles that a client makes up, alters or takes elsewhere, and clients that take all
+//! descriptors.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -62,7 +63,7 @@ impl Client {
         Client(TcpStream::connect((host.as_str(), *port)).expect("connected"))
     }
 
-    /// What follows the head of an accepted reply.
+    /// Calls a procedure and returns the results after the head of an accepted reply.
     fn call(&mut self, program: u32, version: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
         let auth = [1, 20, 0, 0, 0, 0, 0, 0, 0];
         let head = [&[7, 0, 2, program, version, procedure][..], &auth].concat();
@@ -100,7 +101,8 @@ impl Client {
         handle
     }
 
-    /// What GETATTR says of a handle by v3, and by v4.0 and v4.1's way to say which file is meant.
+    /// Returns the statuses of a handle: from v3's GETATTR, and from PUTFH and GETATTR, which v4.0
+    /// and v4.1 share.
     fn statuses(&mut self, handle: &[u8]) -> [u32; 2] {
         let v3 = word(&self.call(NFS, 3, 1, &opaque(handle)));
         // No tag, minor version 0, two operations: PUTFH, GETATTR of the kind.
@@ -151,7 +153,8 @@ fn with_secret() -> tempfile::TempDir {
     dir
 }
 
-/// What anybody on the machine knows of a file: its number, and its kernel's handle.
+/// Returns the facts of a file that every user of the machine can learn: its number, and its
+/// kernel's handle.
 fn public(path: &Path) -> Option<(u64, FileHandle)> {
     use std::os::unix::fs::MetadataExt;
     let file = std::fs::File::open(path).expect("opened");

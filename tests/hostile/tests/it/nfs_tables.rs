@@ -1,4 +1,4 @@
-//! What NFS keeps for clients is bounded, and is each client's own: a stranger neither takes it nor crowds it out.
+//! NFS state is bounded, and is each client's own: a stranger neither takes it nor crowds it out.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -135,7 +135,7 @@ struct Net {
 }
 
 impl Net {
-    /// What the server answers behind its head.
+    /// Calls a procedure and returns the results after the head of the reply.
     fn ask(&self, what: (u32, u32, u32), body: &[u8]) -> Vec<u8> {
         let xid = self.xid.fetch_add(1, Ordering::Relaxed);
         let call = Call::detached().coming_from(self.peer.clone());
@@ -260,7 +260,7 @@ fn a_stranger_frees_no_locks_of_another_host() {
     };
     stranger.call((NLM, 4, 23), &free);
     stranger.call((NSM, 1, 6), &changed);
-    // Nor is who has its name its owner.
+    // A client with the same name is not the owner, either.
     assert_eq!(stranger.lock(&file, b"guest"), NlmStatus::Denied);
     owner.call((NSM, 1, 6), &changed);
     assert_eq!(stranger.lock(&file, b"guest"), NlmStatus::Granted);

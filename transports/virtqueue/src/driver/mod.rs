@@ -46,13 +46,14 @@ pub struct Options {
 /// How a driver waits for replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
-    /// Polls for at most so long before it sleeps in epoll_wait(2), by the rules of [`transports::Poller`].
+    /// Polls for at most so long before it sleeps in epoll_wait(2), by the rules of
+    /// [`transports::Poller`].
     Adaptive(Duration),
-    /// Polls for so long before it sleeps in epoll_wait(2), whether or not that has paid: a guest whose idle
-    /// processors poll.
+    /// Polls for so long before it sleeps in epoll_wait(2), whether or not that has paid: a guest
+    /// whose idle processors poll.
     Polling(Duration),
-    /// Sleeps in read(2) of an eventfd that blocks: a driver in user space that waits for interrupts. Not for a
-    /// [`Stream`].
+    /// Sleeps in read(2) of an eventfd that blocks: a driver in user space that waits for
+    /// interrupts. Not for a [`Stream`].
     Interrupts,
 }
 
@@ -139,7 +140,8 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Also ends the thread that watches it. An error means that the device has ended it already.
+        // Also ends the thread that watches it. An error means that the device has ended it
+        // already.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

@@ -6,8 +6,8 @@
 //! The device is not trusted: what it gives back that it does not have, or longer than there is room, ends
 //! the queue.
 //!
-//! Lock order: the poller's, which the leader has while it waits; the queue's other mutex, never held across a
-//! wait for the device.
+//! Lock order: the poller's, which the leader has while it waits; the queue's other mutex, never
+//! held across a wait for the device.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};

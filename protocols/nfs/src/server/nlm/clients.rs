@@ -1,8 +1,8 @@
 //! The clients of NLM, and the files that each has locked.
 //!
-//! A client is the name that it gives itself, at the address that it comes from: of what it says of itself nothing is proved,
-//! and a host frees no locks but its own. Names are bounded for each peer, and so are the files; a name that has nothing
-//! locked is forgotten after a while.
+//! A client is the name that it gives itself, at the address that it comes from: of what it says of
+//! itself nothing is proved, and a host frees no locks but its own. Names are bounded for each
+//! peer, and so are the files; a name that has nothing locked is forgotten after a while.
 //!
 //! Lock order: the one mutex here is held for a look-up, and across the question whether a file is locked at all.
 

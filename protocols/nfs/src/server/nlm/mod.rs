@@ -1,7 +1,8 @@
 //! NLM v4 and NSM: v3's locks, in the table that all protocols share.
 //!
-//! A client is who it says to be (`caller_name`), at the address that it comes from, by whatever connection: locks outlive
-//! connections, and go when the client says from there that it has restarted (SM_NOTIFY, FREE_ALL) or unlocks them.
+//! A client is who it says to be (`caller_name`), at the address that it comes from, by whatever
+//! connection: locks outlive connections, and go when the client says from there that it has
+//! restarted (SM_NOTIFY, FREE_ALL) or unlocks them.
 //!
 //! A LOCK that has to wait is not answered with `BLOCKED` at once, for then the server would have to call the client
 //! when it is granted, where nothing may lead: through a NAT, out of a container. Its reply is held back instead, for

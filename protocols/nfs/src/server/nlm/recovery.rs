@@ -102,8 +102,8 @@ impl Recovery {
         !self.listed.is_empty()
     }
 
-    /// Puts a client on record, which may take a disk's time: `WOULD_BLOCK` unless there is patience for that. A client for
-    /// which there is no room cannot reclaim.
+    /// Puts a client on record, which may take a disk's time: `WOULD_BLOCK` unless there is
+    /// patience for that. A client for which there is no room cannot reclaim.
     fn record(&self, client: Monitored, now: Duration, may_wait: bool) -> vfs::Result<()> {
         let mut kept = self.kept();
         let name = client.name();

@@ -97,8 +97,9 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
     carry_out(&given, &head, arguments, Reply::new(out))
 }
 
-/// Whether a compound of v4.0 makes, removes or renames something that no owner's number protects from a second time: an
-/// owner that is not confirmed yet has none (RFC 7530 section 16.18.5). Not behind READ or WRITE: no client has both in one.
+/// Whether a compound of v4.0 makes, removes or renames something that no owner's number protects
+/// from a second time: an owner that is not confirmed yet has none (RFC 7530 section 16.18.5). Not
+/// behind READ or WRITE: no client has both in one.
 fn names_change(mut arguments: XdrReader<'_>, count: u32) -> bool {
     for _ in 0..count {
         match Op::get(&mut arguments) {
@@ -468,8 +469,8 @@ impl<'t, 'a> Compound<'t, 'a> {
         }
     }
 
-    /// What an operation ends with whose result the reply has no room for (RFC 8881 section 2.10.6.4; v4.0 has
-    /// `RESOURCE` for that).
+    /// Returns the status of an operation whose result does not fit in the reply (RFC 8881 section
+    /// 2.10.6.4; v4.0 has `RESOURCE` for that).
     fn too_big(&self) -> Status {
         match &self.slot {
             Some(slot) if slot.request().cache_this => Status::RepTooBigToCache,

@@ -137,8 +137,8 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// The node of this name in the current directory. At the root, the export's name is the root itself unless something
-    /// there has that name, as MOUNT has it.
+    /// The node of this name in the current directory. At the root, the export's name is the root
+    /// itself unless something there has that name, as MOUNT has it.
     fn found(&self, bytes: &[u8]) -> Result<Place, Bad> {
         let directory = self.directory()?;
         match directory.lookup(&self.cx(), name(bytes)?) {

@@ -25,8 +25,8 @@ fn content(net: &Net, name: &str) -> Vec<u8> {
     }
 }
 
-/// A program appends 5 KiB of each letter and has it written back each time, as Linux 6.12 does: from
-/// the start of the page.
+/// A program appends 5 KiB of each letter and has it written back each time, as Linux 6.12 does:
+/// from the start of the page.
 #[track_caller]
 fn append_and_sync(net: &Net, fid: Fid, file: &mut Vec<u8>, letters: &[u8]) {
     for letter in letters {

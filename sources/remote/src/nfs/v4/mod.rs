@@ -423,7 +423,8 @@ impl Version for V4 {
         };
         loop {
             let copied = self.core.call(cx, make, |copied| copied)?;
-            // There are no bytes here to be written again, so they become durable before the next change.
+            // There are no bytes here to be written again, so they become durable before the next
+            // change.
             match copied.unstable {
                 Some(verifier) if copied.count > 0 && self.commit(cx, to.handle)? != verifier => {}
                 _ => return Ok(copied.count),

@@ -128,7 +128,8 @@ impl Served {
         self.restart_after(|_| {});
     }
 
-    /// [`Served::restart`], with a change of the tree in between: what a crash of the machine loses.
+    /// [`Served::restart`], with a change of the tree in between: what a crash of the machine
+    /// loses.
     pub(crate) fn restart_after(&self, change: impl FnOnce(&Arc<dyn FileSystem>)) {
         let mut running = self.running();
         running.engine.stop();

@@ -100,7 +100,8 @@ impl<F, N: Clone> State<F, N> {
         Ok(client)
     }
 
-    /// DESTROY_CLIENTID by `by`: `CLIENTID_BUSY` while it has sessions or state, `STALE_CLIENTID` if it is another's.
+    /// DESTROY_CLIENTID by `by`: `CLIENTID_BUSY` while it has sessions or state, `STALE_CLIENTID`
+    /// if it is another's.
     pub fn destroy_client_id(&self, id: ClientId, by: &Requester<'_>) -> Result<(), Status> {
         let mut gone = Gone::default();
         let destroyed = {

@@ -48,8 +48,8 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Takes all it has from the client that has been silent for longest, of those that count for `peer` or of all, if it has
-    /// expired and has anything.
+    /// Takes all it has from the client that has been silent for longest, of those that count for
+    /// `peer` or of all, if it has expired and has anything.
     pub(super) fn expire_oldest(&self, peer: Option<PeerKey>) -> bool {
         let now = self.now();
         let all = self.clients.all().into_iter();

@@ -16,7 +16,8 @@ pub struct Limits {
     pub all_slots: usize,
     /// Slots of all sessions of one peer.
     pub slots_of_a_peer: usize,
-    /// Bytes of the replies that all slots keep for retries. Beyond, none is kept (`RETRY_UNCACHED_REP`).
+    /// Bytes of the replies that all slots keep for retries. Beyond, none is kept
+    /// (`RETRY_UNCACHED_REP`).
     pub all_cached: usize,
     /// Those of one peer.
     pub cached_of_a_peer: usize,

@@ -123,7 +123,7 @@ pub struct State<F, N> {
     secret: RandomState,
 }
 
-/// What clients have of everything that is bounded for each peer.
+/// The quotas of every resource that is bounded for each peer.
 struct Quotas {
     clients: Arc<Quota>,
     slots: Arc<Quota>,

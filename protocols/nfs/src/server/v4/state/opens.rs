@@ -115,7 +115,8 @@ impl<F: Clone, N: Clone> State<F, N> {
         })
     }
 
-    /// Takes `bytes` for something that `client` is to hold. Where there is no room, expired clients lose what they have.
+    /// Takes `bytes` for something that `client` is to hold. Where there is no room, expired
+    /// clients lose what they have.
     fn charge(&self, client: &Client<F, N>, bytes: usize) -> Result<Charge, Status> {
         loop {
             match client.charge(bytes) {

@@ -182,9 +182,9 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// Forgets a client that has the least claim to stay, of those that count for `peer` or of all: one that never was
-    /// confirmed, of the peer that has the most of those; or one that has expired; or, of one peer, one that has nothing. The
-    /// longest silent comes first.
+    /// Forgets a client that has the least claim to stay, of those that count for `peer` or of all:
+    /// one that never was confirmed, of the peer that has the most of those; or one that has
+    /// expired; or, of one peer, one that has nothing. The longest silent comes first.
     fn make_room(
         &self,
         registry: &mut Registry<F, N>,

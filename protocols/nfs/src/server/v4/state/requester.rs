@@ -1,12 +1,14 @@
-//! The sender of a request that names a client or a session, and whether it is that client (RFC 8881 section 2.10.8.3).
+//! The sender of a request that names a client or a session, and whether it is that client (RFC
+//! 8881 section 2.10.8.3).
 //!
-//! Clients ask for no state protection (SP4_NONE), and AUTH_SYS proves nothing. So a client is known by the peers that it came
-//! from: the one of its EXCHANGE_ID or SETCLIENTID, and each other that sends one with the same owner, verifier and principal,
-//! as Linux's clients do before they use another address (trunking). Connections from those peers join its sessions by
-//! themselves, as nconnect needs it. Whoever has proved to be the client's principal (RPCSEC_GSS) needs no peer.
+//! Clients ask for no state protection (SP4_NONE), and AUTH_SYS proves nothing. So a client is
+//! known by the peers that it came from: the one of its EXCHANGE_ID or SETCLIENTID, and each other
+//! that sends one with the same owner, verifier and principal, as Linux's clients do before they
+//! use another address (trunking). Connections from those peers join its sessions by themselves, as
+//! nconnect needs it. Whoever has proved to be the client's principal (RPCSEC_GSS) needs no peer.
 //!
-//! A request from elsewhere is answered as if there were no such client or session: a client whose address has changed then
-//! says again who it is.
+//! A request from elsewhere is answered as if there were no such client or session: a client whose
+//! address has changed then says again who it is.
 
 use std::hash::BuildHasher as _;
 
@@ -64,9 +66,9 @@ impl<F, N: Clone> State<F, N> {
         self.is_client(client_id(parts.boot, parts.client), by)
     }
 
-    /// The record of the client that calls itself `owner` in a request of `by`. Usually that is [`record`]; a host that is not
-    /// the live client of this name, though it gives the same name, has a record of its own, so that neither loses its state
-    /// to the other.
+    /// The record of the client that calls itself `owner` in a request of `by`. Usually that is
+    /// [`record`]; a host that is not the live client of this name, though it gives the same name,
+    /// has a record of its own, so that neither loses its state to the other.
     pub(super) fn record_of(
         &self,
         registry: &Registry<F, N>,

@@ -146,8 +146,9 @@ impl<F, N: Clone> State<F, N> {
                 .open_owners
                 .get(number)
                 .ok_or(Status::Serverfault)?;
-            // An owner that never confirmed is taken for new (RFC 7530 section 16.18.5), even if the number is that of its
-            // last OPEN, as in Linux's server: clients number the next OPEN like the one that failed.
+            // An owner that never confirmed is taken for new (RFC 7530 section 16.18.5), even if
+            // the number is that of its last OPEN, as in Linux's server: clients number the next
+            // OPEN like the one that failed.
             let forgotten = !owner.confirmed && owner.seq.last.is_some() && !owner.seq.is_busy();
             if forgotten {
                 for serial in owner.opens.values().copied().collect::<Vec<_>>() {

@@ -235,8 +235,9 @@ impl<F, N: Clone> State<F, N> {
         })
     }
 
-    /// DESTROY_SESSION, by `connection`, which must be bound to it. `own` is the SEQUENCE in front of it,
-    /// if there is one. `DELAY` while other requests of the session are being served, `BADSESSION` if it is another's.
+    /// DESTROY_SESSION, by `connection`, which must be bound to it. `own` is the SEQUENCE in front
+    /// of it, if there is one. `DELAY` while other requests of the session are being served,
+    /// `BADSESSION` if it is another's.
     pub fn destroy_session(
         &self,
         id: &SessionId,
@@ -271,10 +272,10 @@ impl<F, N: Clone> State<F, N> {
         }
     }
 
-    /// SEQUENCE: begins the request, or answers the whole reply that it was answered before. Renews the
-    /// lease, and binds the connection to the session's requests (RFC 8881 section 2.10.3.1).
-    /// A request whose reply was not kept is [`SlotTurn::is_repeated`]. `BADSESSION` if the session is another's, and no
-    /// connection of `by` is bound to it.
+    /// SEQUENCE: begins the request, or answers the whole reply that it was answered before. Renews
+    /// the lease, and binds the connection to the session's requests (RFC 8881 section 2.10.3.1). A
+    /// request whose reply was not kept is [`SlotTurn::is_repeated`]. `BADSESSION` if the session
+    /// is another's, and no connection of `by` is bound to it.
     pub fn sequence(
         &self,
         request: Sequence,

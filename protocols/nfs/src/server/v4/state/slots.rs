@@ -55,8 +55,8 @@ pub(super) enum Taken {
 }
 
 impl Slots {
-    /// As many slots as the quota of slots has for `peer`, up to `most`; nothing if it has none. The other quota is of the
-    /// bytes of replies that are kept.
+    /// As many slots as the quota of slots has for `peer`, up to `most`; nothing if it has none.
+    /// The other quota is of the bytes of replies that are kept.
     pub(super) fn new(
         (slots, cached): (&Arc<Quota>, &Arc<Quota>),
         peer: PeerKey,

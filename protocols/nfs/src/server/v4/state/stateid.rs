@@ -1,4 +1,4 @@
-//! What stands in stateids and client ids, and which stateids are special.
+//! The contents of stateids and client ids, and the special stateids.
 //!
 //! A stateid's `other` is the boot, the client's number and a serial number of the client's; a client id
 //! the boot and the client's number. A session id is random.

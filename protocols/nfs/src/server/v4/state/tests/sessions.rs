@@ -384,7 +384,7 @@ fn rfc8881_2_10_8_3_a_session_is_not_to_be_had_from_elsewhere() {
     }
 }
 
-/// What EXCHANGE_ID answered, once more.
+/// Repeats EXCHANGE_ID and returns its result.
 fn known(world: &World, peer: &Peer) -> ExchangedId {
     let known = world.state.exchange_id(&exchange_id("a", 1, "root"));
     let known = known.expect("known");
