@@ -78,7 +78,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Receives at least a byte; 0 at the end. Nothing if none came for a while: then what only a
+    /// Receives at least a byte; 0 at the end. `None` if none came for a while: then what only a
     /// busy connection needs has been given back. `TimedOut` if it was too long.
     fn receive(&mut self) -> io::Result<Option<usize>> {
         let lane = self.lane;
@@ -276,7 +276,7 @@ impl<'a> Own<'a> {
     }
 }
 
-/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. Nothing if none came
+/// Receives at least a byte, sending on the backlog meanwhile; 0 at the end. `None` if none came
 /// within a tick ([`crate::Timeouts`]), or four while requests are in flight and nothing of another
 /// has come.
 fn receive(

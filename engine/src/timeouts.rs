@@ -97,7 +97,7 @@ impl Deadlines {
     }
 
     /// How long may be waited from `now` on for more of a message of `len` bytes, as far as that is
-    /// known, and why no longer; nothing if for ever.
+    /// known, and why no longer; `None` if for ever.
     pub(crate) fn left(&self, now: Instant, len: usize) -> Option<(Duration, &'static str)> {
         let Timeouts {
             handshake,

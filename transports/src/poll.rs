@@ -27,7 +27,7 @@ impl Poller {
     const FIRST: Duration = Duration::from_micros(5);
 
     /// After so many misses the peer waits for the processor that this thread spins on: then
-    /// messages come only when it sleeps. Nobody had to take the processor away for that.
+    /// messages come only when it sleeps. That happens without a loss of the processor.
     const MISSES: u32 = 4;
 
     /// One that polls for at most `max` before it sleeps; zero is not at all.

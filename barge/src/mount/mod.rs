@@ -60,7 +60,7 @@ pub(crate) struct MountArgs {
     /// server that is lost is waited for (60); hard, for both without end; cache_dir=DIR, where
     /// what is fetched of another server's files, or of an image in an object store, is kept for
     /// the next time, up to cache_dir_size=BYTES (10G); http=ADDR shows what is done, as
-    /// `barge serve --http` does. What is for fstab alone is passed over
+    /// `barge serve --http` does. Options for fstab alone are passed over
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground, and say 'ready' on standard output

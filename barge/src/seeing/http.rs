@@ -3,9 +3,9 @@
 //! A client has little time and room for its request and for taking the answer, and there are few
 //! clients at once. A client that comes when there are as many as there may be takes the place of
 //! the oldest connection of the peer that has most: slow clients cannot keep a health check away,
-//! whatever their number. Nothing can be changed by it, so nobody has to show who he is; but a page
-//! of elsewhere must not read what is here, so a client has to call this server by a name of its
-//! own: a name that its owner has pointed here (DNS rebinding) is refused.
+//! whatever their number. The server is read-only, so clients need no authentication; but a page of
+//! elsewhere must not read what is here, so a client has to call this server by a name of its own:
+//! a name that its owner has pointed here (DNS rebinding) is refused.
 //!
 //! Deliberately absent: bodies of requests, connections that stay, TLS, anything but GET and HEAD.
 

@@ -4,10 +4,10 @@
 //! one for each file that it has written. So when nodes have no more to give, an idle file gives
 //! its descriptor up, if its object has a kernel handle and a name, and opens it again when it is
 //! used. Its last name must not go meanwhile: whoever takes names away has such files opened first
-//! ([`Opened::keep`]). What the host removes in the meantime is lost to a client that has it open:
-//! `ESTALE`. A file that has lost its last name by us is opened again through its node, which keeps
-//! its own descriptor. A directory goes on where it was, if the file system's cookies are good for
-//! that.
+//! ([`Opened::keep`]). A file that the host removes in the meantime is lost to a client that has it
+//! open: `ESTALE`. A file that has lost its last name by us is opened again through its node, which
+//! keeps its own descriptor. A directory goes on where it was, if the file system's cookies are
+//! good for that.
 //!
 //! Lock order: the gate; then a file's descriptor; then the lists, for memory only.
 

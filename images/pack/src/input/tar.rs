@@ -501,8 +501,8 @@ enum Sparse {
 }
 
 impl Sparse {
-    /// Parses the records of a sparse file: `None` if there are none, an error text if their format
-    /// is unknown.
+    /// Parses the records of a sparse file: `None` if there are none, an error text if one is
+    /// broken or their format is unknown.
     fn of(records: &Listed) -> std::result::Result<Option<Sparse>, String> {
         let broken = |key: &str| format!("a broken record 'GNU.sparse.{key}'");
         let parse = |key: &str, value: &[u8]| {

@@ -5,7 +5,8 @@
 //! known by the peers that it came from: the one of its EXCHANGE_ID or SETCLIENTID, and each other
 //! that sends one with the same owner, verifier and principal, as Linux's clients do before they
 //! use another address (trunking). Connections from those peers join its sessions by themselves, as
-//! nconnect needs it. Whoever has proved to be the client's principal (RPCSEC_GSS) needs no peer.
+//! nconnect needs it. A sender that has proved to be the client's principal (RPCSEC_GSS) needs no
+//! peer.
 //!
 //! A request from elsewhere is answered as if there were no such client or session: a client whose
 //! address has changed then says again who it is.
