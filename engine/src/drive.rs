@@ -36,6 +36,8 @@ pub(crate) struct Own<'a> {
     poller: Poller,
     pace: Pace,
     deadlines: Deadlines,
+    /// For a reply that is being made.
+    claim: Reservation,
     /// Whether it has given back what only a busy connection needs.
     rests: bool,
 }
@@ -52,6 +54,7 @@ impl<'a> Own<'a> {
             poller: Poller::new(lane.tuning.poll),
             pace: Pace::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
+            claim: lane.reservation(Use::Reply),
             rests: false,
         }
     }
@@ -207,7 +210,7 @@ impl<'a> Own<'a> {
             }
         };
         lane.check_unused(id)?;
-        while lane.is_overdrawn() {
+        while !self.claim(range.clone()) {
             self.flush()?;
             self.await_memory()?;
         }
@@ -218,7 +221,9 @@ impl<'a> Own<'a> {
             _ => usize::MAX,
         });
         let patience = self.pace.patience();
-        match lane.serve(&lane.inline, patience, &Frame(message), &mut self.out) {
+        let served = lane.serve(&lane.inline, patience, &Frame(message), &mut self.out);
+        self.claim.set(0);
+        match served {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Secure) => self.secure(),
             Ok(Answer::WouldBlock | Answer::Parked) => {
@@ -236,6 +241,16 @@ impl<'a> Own<'a> {
                 lane.offload(id, self.input.keep(range))
             }
             Err(malformed) => Err(invalid(malformed)),
+        }
+    }
+
+    /// Sets memory aside for the reply to a message. False if the client's replies take too much
+    /// already.
+    fn claim(&mut self, range: Range<usize>) -> bool {
+        let bound = self.lane.session.reply_bound(&self.input.buffer[range]);
+        match self.lane.budget().is_large(bound) {
+            true => self.claim.try_claim(bound),
+            false => !self.lane.is_overdrawn(),
         }
     }
 

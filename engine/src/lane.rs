@@ -120,7 +120,14 @@ impl Job for Message {
             return Ran::Answered;
         }
         let frame = Frame(bytes);
-        match lane.serve(&request.call, Patience::Full, &frame, out) {
+        // Workers do not wait for memory: there are only so many.
+        let mut claim = lane.reservation(Use::Reply);
+        let bound = lane.session.reply_bound(bytes);
+        if lane.budget().is_large(bound) {
+            claim.set(bound);
+        }
+        let served = lane.serve(&request.call, Patience::Full, &frame, out);
+        match served {
             Ok(Answer::Done) => {}
             Ok(Answer::Parked) => return Ran::Parked,
             Ok(Answer::WouldBlock) => lane.fail(&"a request would block where it may wait"),

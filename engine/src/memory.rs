@@ -9,12 +9,14 @@
 //! share, so that some always get on, though there be many that each have a part of what they need.
 //!
 //! Replies are counted once they exist ([`Reservation::set`]), as only their source knows how long
-//! they are: a client whose replies take more than its share waits before its next one is made.
+//! they are: a client whose replies take more than its share waits before its next one is made. A
+//! reply that may be large is claimed before it is made ([`Reservation::try_claim`]) if one for each
+//! connection would take more than an eighth of the budget.
 //!
 //! Lock order: the budget's lock is the last of all.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ pub struct MemoryBudget {
     limit: usize,
     /// Whether so much is reserved that clients may have to wait.
     tight: AtomicBool,
+    connections: AtomicUsize,
     state: Mutex<State>,
     freed: Condvar,
 }
@@ -95,6 +98,7 @@ impl MemoryBudget {
         Arc::new(MemoryBudget {
             limit,
             tight: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
             state: Mutex::default(),
             freed: Condvar::new(),
         })
@@ -118,6 +122,7 @@ impl MemoryBudget {
             return None;
         }
         state.minimum += MemoryBudget::CONNECTION;
+        self.connections.fetch_add(1, Ordering::Relaxed);
         Some(Minimum(self.clone()))
     }
 
@@ -143,6 +148,13 @@ impl MemoryBudget {
         state.of(client).replies > share
     }
 
+    /// Whether a reply of `bytes` is to be claimed before it is made: one for each connection at the
+    /// same time would take a large part of the budget.
+    pub(crate) fn is_large(&self, bytes: usize) -> bool {
+        let all = bytes.saturating_mul(self.connections.load(Ordering::Relaxed));
+        bytes > MemoryBudget::CONNECTION / 2 && all > self.limit / 8
+    }
+
     /// Waits until something has been given back, for `time` at most.
     pub(crate) fn wait(&self, time: Duration) {
         let mut state = self.state();
@@ -163,6 +175,7 @@ impl Drop for Minimum {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.minimum -= MemoryBudget::CONNECTION;
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
         drop(state);
         self.0.freed.notify_one();
     }
@@ -207,6 +220,21 @@ impl Reservation {
             }
             state.extras += 1;
             self.extra = true;
+        }
+        self.change(state, bytes);
+        true
+    }
+
+    /// Makes it `bytes` large for a reply that is about to be made, unless the client's replies
+    /// would take more than its share then. A client without any may always have one.
+    #[must_use]
+    pub(crate) fn try_claim(&mut self, bytes: usize) -> bool {
+        let budget = self.budget.clone();
+        let state = budget.state();
+        let replies = state.of(self.client).replies;
+        let share = state.share(budget.limit, self.client);
+        if replies > 0 && replies + bytes > share.max(MemoryBudget::REPLIES) {
+            return false;
         }
         self.change(state, bytes);
         true
@@ -321,6 +349,27 @@ mod tests {
         let mut request = budget.reservation(client(3), Use::Request);
         request.set(15 * MIB);
         assert!(!budget.is_overdrawn(client(3)));
+    }
+
+    #[test]
+    fn replies_that_are_about_to_be_made_stay_within_a_share() {
+        let budget = MemoryBudget::new(32 * MIB);
+        let minima: Vec<_> = (0..100).filter_map(|_| budget.connect()).collect();
+        assert!(budget.is_large(4 * MIB) && !budget.is_large(16 << 10));
+        let mut claims = Vec::new();
+        loop {
+            let mut claim = budget.reservation(client(1), Use::Reply);
+            if !claim.try_claim(4 * MIB) {
+                break;
+            }
+            claims.push(claim);
+        }
+        assert_eq!(claims.len(), 3, "of half of what minima leave");
+        let mut other = budget.reservation(client(2), Use::Reply);
+        assert!(other.try_claim(20 * MIB), "a client's only one");
+        claims.pop();
+        drop(minima);
+        assert!(!budget.is_large(4 * MIB));
     }
 
     #[test]

@@ -21,6 +21,12 @@ pub trait Session: Send + Sync {
     /// What a whole message means to the order of things.
     fn role(&self, message: &[u8]) -> Result<Role, Malformed>;
 
+    /// The most bytes that the reply to a whole message takes, as far as the message tells; 0 for
+    /// replies of some kilobytes. So much memory is set aside before the message is served.
+    fn reply_bound(&self, _message: &[u8]) -> usize {
+        0
+    }
+
     /// Answers a whole message into `out`, which is empty, unless `patience` is too short for it:
     /// then nothing has happened and nothing is in `out`. An error closes the connection.
     ///

@@ -202,6 +202,16 @@ pub(super) fn frame(head: &[u8]) -> Result<Option<usize>, Malformed> {
     }
 }
 
+/// The bytes that a message asks to read, [`LARGEST`] at most.
+pub(super) fn reply_bound(message: &[u8]) -> usize {
+    match decode(message) {
+        Ok(Message::Request(request)) if request.kind == command::READ => {
+            request.len.min(LARGEST) as usize
+        }
+        _ => 0,
+    }
+}
+
 /// Decodes a message that [`frame`] has measured.
 pub(super) fn decode(bytes: &[u8]) -> Result<Message<'_>, Malformed> {
     let mut fields = XdrReader::new(bytes);

@@ -112,6 +112,10 @@ impl Session for Connection {
         frame(head)
     }
 
+    fn reply_bound(&self, message: &[u8]) -> usize {
+        message::reply_bound(message)
+    }
+
     fn role(&self, _: &[u8]) -> Result<Role, Malformed> {
         // Not the client's cookies.
         Ok(self.requests.next())

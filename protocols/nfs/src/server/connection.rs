@@ -40,6 +40,11 @@ impl wire::Session for Connection {
         rpc::frame(head, self.server.max_record())
     }
 
+    /// Calls and replies have the same bound: that a COMPOUND reads is known once it does.
+    fn reply_bound(&self, _: &[u8]) -> usize {
+        self.server.max_record()
+    }
+
     fn role(&self, _: &[u8]) -> Result<Role, Malformed> {
         // Not the call's own id: a client that has waited long sends the same call again.
         let id = self.calls.fetch_add(1, Ordering::Relaxed);

@@ -202,6 +202,23 @@ impl Session for Connection {
         Ok(Some(size as usize))
     }
 
+    /// The count of Tread and Treaddir.
+    fn reply_bound(&self, message: &[u8]) -> usize {
+        /// Header, fid and offset.
+        const COUNT: usize = HEADER + 12;
+        let kind = Header::decode(message)
+            .ok()
+            .and_then(|header| Kind::of(header.number));
+        let count = message.get(COUNT..).and_then(|count| count.first_chunk());
+        match (kind, count) {
+            (Some(Kind::Read | Kind::Readdir), Some(count)) => {
+                let most = self.agreed().map_or(Options::FIRST_MSIZE, |a| a.msize);
+                u32::from_le_bytes(*count).min(most) as usize
+            }
+            _ => 0,
+        }
+    }
+
     fn role(&self, message: &[u8]) -> Result<Role, Malformed> {
         let header = Header::decode(message)?;
         let id = header.tag.0.into();
