@@ -169,7 +169,7 @@ impl Engine {
     }
 
     /// Logs that the listener `name` has ended because of `error`, and lists it in
-    /// [`Engine::lost`].
+    /// [`Engine::lost_listeners`].
     pub fn lose_listener(&self, name: &dyn Display, error: &dyn Display) {
         tracing::error!("no longer listening at {name}: {error}");
         self.lost().push(name.to_string());

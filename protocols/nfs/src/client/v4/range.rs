@@ -110,7 +110,7 @@ pub struct Copy<'a> {
     pub how: CopyHow,
 }
 
-/// The answer to [`Copy`].
+/// The answer to [`struct@Copy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyDone {
     /// How many bytes.
