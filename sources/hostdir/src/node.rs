@@ -5,7 +5,7 @@
 //! up for the object's kernel handle, or, where handles are not permitted, for the name that it was
 //! found by last. An object without a name keeps its descriptor. One with a kernel handle that is
 //! no directory also knows the directory that it was found in first: its own handle names that.
-//! What the node does is in `ops`.
+//! `ops` has the node's operations.
 //!
 //! A million of them have to fit: a node is 72 bytes (see the test), its place in the table some
 //! 20 to 40.

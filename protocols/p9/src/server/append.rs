@@ -5,8 +5,8 @@
 //! later) it opens the fid with the program's `O_RDWR | O_APPEND` and then writes pages back
 //! through it, from the start of the page, with bytes that the file has already. A server that
 //! appends these corrupts the file (`docs/notes/v9fs-append.md`). So a fid that is open for reading
-//! and appending appends what lies behind the end of the file as the client knows it, and writes in
-//! place what lies before.
+//! and appending appends bytes beyond the end of the file as the client knows it, and writes bytes
+//! before that end in place.
 //!
 //! The end as the client knows it is the size when the connection opened the file, moved on by its
 //! own writes through any fid, each taken at the offset that the client gave. A client that does
