@@ -1,6 +1,10 @@
-//! Processor usage of threads and processes (getrusage(2), clock_getcpuclockid(3)).
+//! Processor usage of threads, processes and the machine (getrusage(2), clock_getcpuclockid(3),
+//! proc_loadavg(5)).
 
+use std::fs::File;
 use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use rustix::io::{Errno, Result};
@@ -46,6 +50,27 @@ pub fn process_time(pid: u32) -> Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// Returns how many threads of the machine run or wait for a processor now, the calling one
+/// included, and `None` if `/proc` cannot be read. It takes about 2 µs; the file stays open.
+pub fn running_threads() -> Option<usize> {
+    static LOAD: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/loadavg").ok());
+    let mut text = [0; 128];
+    let len = LOAD.as_ref()?.read_at(&mut text, 0).ok()?;
+    // Three averages, then running threads, a slash, all threads.
+    let text = std::str::from_utf8(&text[..len]).ok()?;
+    let (running, _) = text.split_ascii_whitespace().nth(3)?.split_once('/')?;
+    running.parse().ok()
+}
+
+/// Returns how many processors of the machine are online, whether or not this process may use
+/// them: at least one.
+pub fn online_processors() -> usize {
+    // SAFETY: the call takes a number and gives one.
+    #[allow(unsafe_code)]
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(online).unwrap_or(1).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +80,13 @@ mod tests {
         let before = voluntary_switches();
         std::thread::sleep(Duration::from_millis(1));
         assert!(voluntary_switches() > before);
+    }
+
+    #[test]
+    fn the_calling_thread_runs_on_a_processor() {
+        assert!(running_threads().expect("/proc is mounted") >= 1);
+        let here = std::thread::available_parallelism().expect("known");
+        assert!(online_processors() >= usize::from(here));
     }
 
     #[test]

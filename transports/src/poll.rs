@@ -2,13 +2,15 @@
 //! soon and a processor is to spare.
 //!
 //! A poller spins, it does not yield: where processors are short, each sched_yield(2) lasts as long
-//! as the time slices of the others. It detects that its processor was taken away by the time
-//! between two looks, and then all pollers of the process sleep at once for a time that grows with
-//! what was lost.
+//! as the time slices of the others. All pollers of the process rest, so that a wait sleeps at
+//! once, while the kernel counts more running threads than processors, and after one of them has
+//! lost its processor, which it detects by the time between two looks. Before the first poll and
+//! after each rest the count of running threads decides, which takes microseconds: a probe by
+//! spinning costs a time slice.
 
 use std::io::{self, ErrorKind};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long an end of a connection polls: the window grows while messages come just after it slept
@@ -116,8 +118,13 @@ impl Poller {
     }
 }
 
-static PROCESSORS: LazyLock<Processors> =
-    LazyLock::new(|| Processors::new(std::thread::available_parallelism().map_or(1, usize::from)));
+static PROCESSORS: LazyLock<Processors> = LazyLock::new(|| {
+    let mine = std::thread::available_parallelism().map_or(1, usize::from);
+    let all = sys::usage::online_processors();
+    // Where the count is unknown, pollers find out by themselves.
+    let busy = move || sys::usage::running_threads().is_some_and(|running| running > all);
+    Processors::new(mine, Box::new(busy))
+});
 
 /// The processors of this machine, as far as pollers may have them.
 struct Processors {
@@ -130,6 +137,10 @@ struct Processors {
     /// nanoseconds.
     short_until: AtomicU64,
     short_for: AtomicU64,
+    /// Returns whether more threads of the machine run or want to than it has processors.
+    overloaded: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Whether that is to be asked before the next poll.
+    unsure: AtomicBool,
 }
 
 impl Processors {
@@ -144,13 +155,19 @@ impl Processors {
     /// The longest such time. A probe that ends in a lost time slice costs a few thousandths of it.
     const LONGEST: Duration = Duration::from_secs(2);
 
-    fn new(processors: usize) -> Processors {
+    /// How long nobody polls after an overloaded machine was seen: another look at the count costs
+    /// two thousandths of it.
+    const OVERLOADED: Duration = Duration::from_millis(1);
+
+    fn new(processors: usize, overloaded: Box<dyn Fn() -> bool + Send + Sync>) -> Processors {
         Processors {
             limit: processors.saturating_sub(1),
             polling: AtomicUsize::new(0),
             epoch: Instant::now(),
             short_until: AtomicU64::new(0),
             short_for: AtomicU64::new(0),
+            overloaded,
+            unsure: AtomicBool::new(true),
         }
     }
 
@@ -164,8 +181,26 @@ impl Processors {
         at.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
+    #[inline]
     fn are_short(&self, now: Instant) -> bool {
-        self.nanos(now) < self.short_until.load(Ordering::Relaxed)
+        let now = self.nanos(now);
+        if now < self.short_until.load(Ordering::Relaxed) {
+            return true;
+        }
+        self.unsure.load(Ordering::Relaxed) && self.are_overloaded(now)
+    }
+
+    /// Asks the kernel, once after each rest.
+    #[cold]
+    fn are_overloaded(&self, now: u64) -> bool {
+        let overloaded = (self.overloaded)();
+        if overloaded {
+            let until = now + Processors::OVERLOADED.as_nanos() as u64;
+            self.short_until.store(until, Ordering::Relaxed);
+        } else {
+            self.unsure.store(false, Ordering::Relaxed);
+        }
+        overloaded
     }
 
     /// A poller was without its processor for `gap`. If that comes soon after the last time the
@@ -185,6 +220,7 @@ impl Processors {
         let time = time.min(longest);
         self.short_for.store(time, Ordering::Relaxed);
         self.short_until.store(now + time, Ordering::Relaxed);
+        self.unsure.store(true, Ordering::Relaxed);
     }
 }
 
@@ -199,11 +235,17 @@ impl Drop for Taken<'_> {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::sync::Arc;
 
     use super::*;
 
     const LOOK: Duration = Duration::from_micros(1);
     const SLICE: Duration = Duration::from_millis(4);
+
+    /// Of a machine that is not overloaded.
+    fn processors(processors: usize) -> Processors {
+        Processors::new(processors, Box::new(|| false))
+    }
 
     /// A machine whose time passes by looks, of which each is followed by what a script says, or
     /// [`LOOK`].
@@ -215,7 +257,7 @@ mod tests {
     impl Machine {
         fn new() -> Machine {
             Machine {
-                processors: Processors::new(2),
+                processors: processors(2),
                 passed: Cell::default(),
             }
         }
@@ -323,9 +365,33 @@ mod tests {
     }
 
     #[test]
+    fn nobody_polls_on_an_overloaded_machine() {
+        let running = Arc::new(AtomicUsize::new(3));
+        let counted = running.clone();
+        let mut machine = Machine::new();
+        let overloaded = move || counted.load(Ordering::Relaxed) > 2;
+        machine.processors = Processors::new(2, Box::new(overloaded));
+        let mut poller = poller();
+        for _ in 0..10 {
+            assert_eq!(machine.wait(&mut poller, None, SLICE), 0);
+        }
+        // The count is looked at again only after a while.
+        assert_eq!(machine.wait(&mut poller, None, Duration::ZERO), 0);
+        running.store(2, Ordering::Relaxed);
+        assert_eq!(machine.wait(&mut poller, None, SLICE), 0);
+        assert!(machine.wait(&mut poller, None, Duration::ZERO) > 0);
+        // While that goes well, nobody counts.
+        running.store(3, Ordering::Relaxed);
+        machine.pass(SLICE);
+        assert!(machine.wait(&mut poller, Some(1), Duration::ZERO) > 0);
+        machine.pass(SLICE * Processors::TIMES);
+        assert_eq!(machine.wait(&mut poller, None, Duration::ZERO), 0);
+    }
+
+    #[test]
     fn one_processor_spares_none() {
-        assert!(Processors::new(1).take().is_none());
-        let two = Processors::new(2);
+        assert!(processors(1).take().is_none());
+        let two = processors(2);
         let taken = two.take();
         assert!(taken.is_some() && two.take().is_none());
         drop(taken);
@@ -335,14 +401,14 @@ mod tests {
     #[test]
     fn polling_off_only_waits() {
         let mut poller = Poller::new(Duration::ZERO);
-        let waited = poller.wait_by(&Processors::new(8), Instant::now, Ok);
+        let waited = poller.wait_by(&processors(8), Instant::now, Ok);
         assert!(waited.expect("received"));
     }
 
     #[test]
     fn an_error_ends_the_polling() {
         let broken = |_| Err::<(), _>(ErrorKind::BrokenPipe.into());
-        let error = poller().wait_by(&Processors::new(2), Instant::now, broken);
+        let error = poller().wait_by(&processors(2), Instant::now, broken);
         assert_eq!(
             error.err().map(|error| error.kind()),
             Some(ErrorKind::BrokenPipe)
