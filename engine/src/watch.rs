@@ -2,14 +2,19 @@
 //!
 //! One thread sleeps for all of them. Most are back before their bell rings, and that cost two system calls
 //! instead of the wake-up of another thread for each such request.
+//!
+//! A bell is registered only while it is listened for. Errors and hang-ups are always reported
+//! (epoll_ctl(2)), so that a device that wakes its waiters without saying for which event, as
+//! /dev/fuse does, would wake this thread for each request.
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 
 use crate::request::Run;
 use crate::workers::Workers;
@@ -63,8 +68,6 @@ impl Watch {
         }
         let token = posts.next;
         posts.next += 1;
-        let data = EventData::new_u64(token);
-        epoll::add(&self.epoll, &bell, data, EventFlags::ONESHOT)?;
         posts.by_token.insert(token, stand_in);
         drop(posts);
         Ok(Post {
@@ -79,7 +82,7 @@ impl Watch {
         loop {
             let buffer = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, buffer, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return tracing::error!("queues are not watched: {error}"),
             }
             for event in events.drain(..) {
@@ -119,30 +122,83 @@ pub(crate) struct Post {
 impl Post {
     /// Listens, until it has rung once.
     pub(crate) fn arm(&self) {
-        self.listen_for(EventFlags::IN);
+        let (epoll, data) = (&self.watch.epoll, EventData::new_u64(self.token));
+        let once = EventFlags::IN | EventFlags::ONESHOT;
+        let done = match epoll::add(epoll, &self.bell, data, once) {
+            // It has rung since the last time.
+            Err(Errno::EXIST) => epoll::modify(epoll, &self.bell, data, once),
+            done => done,
+        };
+        if let Err(error) = done {
+            // The ring's own thread serves it when it is back.
+            tracing::warn!("a queue has no stand-in while its thread is busy: {error}");
+        }
     }
 
     /// Does not listen any more. It may have rung.
     pub(crate) fn disarm(&self) {
-        self.listen_for(EventFlags::empty());
-    }
-
-    fn listen_for(&self, events: EventFlags) {
-        let data = EventData::new_u64(self.token);
-        let events = events | EventFlags::ONESHOT;
-        let done = epoll::modify(&self.watch.epoll, self.bell.as_fd(), data, events);
-        // Only the memory for an entry could be missing, and that is there since it was entered.
-        debug_assert!(done.is_ok(), "{done:?}");
+        let done = epoll::delete(&self.watch.epoll, &self.bell);
+        debug_assert!(matches!(done, Ok(()) | Err(Errno::NOENT)), "{done:?}");
     }
 }
 
 impl Drop for Post {
     fn drop(&mut self) {
-        let _ = epoll::delete(&self.watch.epoll, &self.bell);
+        self.disarm();
         let mut posts = self.watch.posts();
         posts.by_token.remove(&self.token);
         if posts.by_token.is_empty() {
             let _ = rustix::io::write(&self.watch.end, &1u64.to_ne_bytes());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use transports::Outbox;
+
+    use super::*;
+    use crate::owner::Owner;
+
+    struct Nothing;
+
+    impl Run for Nothing {
+        fn run(self: Arc<Self>, _: &mut Outbox) {}
+
+        fn wake(self: Arc<Self>) {}
+
+        fn owner(&self) -> Owner {
+            Owner::Device(0)
+        }
+    }
+
+    /// How many descriptors the kernel wakes the thread for (proc_pid_fdinfo(5)).
+    fn registered(watch: &Watch) -> usize {
+        let path = format!("/proc/self/fdinfo/{}", watch.epoll.as_raw_fd());
+        let text = std::fs::read_to_string(path).expect("there");
+        text.lines().filter(|line| line.starts_with("tfd:")).count()
+    }
+
+    #[test]
+    fn a_bell_is_registered_only_while_it_is_listened_for() {
+        let workers = Workers::new(1, Workers::STUCK).expect("a thread");
+        let watch = Watch::new(&workers).expect("made");
+        let bell = eventfd(1, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let stand_in: Arc<dyn Run> = Arc::new(Nothing);
+        let post = watch.enter(bell.as_fd(), Arc::downgrade(&stand_in));
+        let post = post.expect("entered");
+        assert_eq!(registered(&watch), 1, "its own");
+        for _ in 0..2 {
+            post.arm();
+            assert_eq!(registered(&watch), 2);
+            // It has rung, or will.
+            post.arm();
+            assert_eq!(registered(&watch), 2);
+        }
+        post.disarm();
+        assert_eq!(registered(&watch), 1);
+        post.disarm();
     }
 }

@@ -36,8 +36,11 @@ pub struct Channel {
 struct Inner {
     /// What was found when somebody looked whether there is anything.
     next: Option<Box<Asked>>,
-    /// How many requests there were one after the other whenever somebody looked.
-    in_a_row: usize,
+    /// The thread that made the last request.
+    last: Option<u32>,
+    /// How many requests came without a pause that may be under way at once: a thread waits for
+    /// the reply to all but reads and writes.
+    at_once: usize,
     /// Those given back, to be used again, the last first: who reads or writes a file goes on with that, and fresh memory costs as much
     /// as what is copied there.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
@@ -52,9 +55,16 @@ impl Inner {
     /// How long all of them are kept for more, as connections keep what large messages take. After that it is one.
     const IDLE: Duration = Duration::from_millis(500);
 
-    /// More than so many in a row are not one program's, which waits for its answers: they are for more than one thread. What is closed is told beside
-    /// what is asked next.
+    /// More than so many are for more than one thread. Closed files are reported beside the next
+    /// request.
     const ALONE: usize = 2;
+
+    /// Returns whether the last request may still be under way, as far as its thread is concerned.
+    fn may_overlap(&mut self, message: &Message) -> bool {
+        let thread = message.thread();
+        let last = std::mem::replace(&mut self.last, thread);
+        thread.is_none() || last != thread || message.is_data()
+    }
 }
 
 impl Channel {
@@ -106,13 +116,15 @@ impl Channel {
         match came {
             Ok(len) => {
                 asked.message.len = len;
-                inner.in_a_row += 1;
-                if inner.in_a_row > Inner::ALONE {
-                    self.crew.call();
+                if inner.may_overlap(&asked.message) {
+                    inner.at_once += 1;
+                    if inner.at_once > Inner::ALONE {
+                        self.crew.call();
+                    }
                 }
                 return Ok(Some(asked));
             }
-            Err(Errno::AGAIN) => inner.in_a_row = 0,
+            Err(Errno::AGAIN) => inner.at_once = 0,
             Err(Errno::NODEV) => {
                 self.over.store(true, Ordering::Release);
                 self.crew.end();
@@ -256,6 +268,22 @@ struct Message {
 }
 
 impl Message {
+    /// The field of `fuse_in_header` at `offset`.
+    fn field(&self, offset: usize) -> Option<u32> {
+        let bytes = self.bytes().get(offset..offset + 4)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    }
+
+    /// The thread that made it, unless it is in another PID namespace.
+    fn thread(&self) -> Option<u32> {
+        self.field(32).filter(|&pid| pid != 0)
+    }
+
+    /// Whether it is FUSE_READ or FUSE_WRITE, which the kernel also sends ahead and behind.
+    fn is_data(&self) -> bool {
+        matches!(self.field(4), Some(15 | 16))
+    }
+
     fn frame(&self) -> Frame<'_> {
         Frame(&self.buffer[..self.len])
     }
@@ -283,6 +311,36 @@ impl Incoming for Message {
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// A request of a thread.
+    fn request(opcode: u32, thread: u32) -> Vec<u8> {
+        let mut header = vec![0; 40];
+        header[4..8].copy_from_slice(&opcode.to_ne_bytes());
+        header[32..36].copy_from_slice(&thread.to_ne_bytes());
+        header
+    }
+
+    #[test]
+    fn only_requests_that_overlap_call_for_another_thread() {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (kernel, device) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let crew = Arc::new(Crew::default());
+        let channel = Channel::new(device, 4096, "test".into(), crew.clone()).unwrap();
+        let calls = |requests: &[(u32, u32)]| {
+            for &(opcode, thread) in requests {
+                rustix::io::write(&kernel, &request(opcode, thread)).unwrap();
+            }
+            while channel.take(&|_| None).unwrap().is_some() {}
+            crew.has_called()
+        };
+        let (look_up, read) = (1, 15);
+        assert!(!calls(&[(look_up, 7); 20]), "one thread waits for replies");
+        assert!(!calls(&[(look_up, 7), (look_up, 8)]));
+        assert!(calls(&[(look_up, 7), (look_up, 8), (look_up, 7)]));
+        assert!(calls(&[(read, 7); 3]), "the kernel reads ahead");
+        assert!(calls(&[(look_up, 0); 3]), "threads of other namespaces");
+    }
 
     #[test]
     fn memory_of_a_dozen_requests_is_kept_until_none_has_come_for_a_while() {

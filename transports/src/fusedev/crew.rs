@@ -86,6 +86,12 @@ impl Crew {
         self.bell.notify_all();
     }
 
+    /// Returns whether one was called since the last time.
+    #[cfg(test)]
+    pub(super) fn has_called(&self) -> bool {
+        self.state().busy.take().is_some()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect(POISON)
     }
