@@ -22,8 +22,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use transports::Outbox;
+use vfs::PeerKey;
 
-use crate::owner::Owner;
 use crate::request::Run;
 
 pub(crate) struct Workers {
@@ -41,7 +41,7 @@ struct Queue {
     running: Vec<Running>,
     /// The number of the request that is run next.
     next: u64,
-    owners: HashMap<Owner, Counts>,
+    owners: HashMap<PeerKey, Counts>,
     timers: BinaryHeap<Reverse<Timer>>,
     threads: usize,
     /// How many of them wait for work, those included that are about to start.
@@ -59,15 +59,15 @@ struct Queue {
 /// Requests that wait for a worker, by their owners, who take turns.
 #[derive(Default)]
 struct Ready {
-    by_owner: HashMap<Owner, VecDeque<Arc<dyn Run>>>,
-    turns: VecDeque<Owner>,
+    by_owner: HashMap<PeerKey, VecDeque<Arc<dyn Run>>>,
+    turns: VecDeque<PeerKey>,
     len: usize,
 }
 
 /// A request that a worker runs.
 struct Running {
     number: u64,
-    owner: Owner,
+    owner: PeerKey,
     since: Instant,
     stuck: bool,
 }
@@ -87,6 +87,9 @@ struct Timer {
 impl Workers {
     /// How long a worker waits for work before it ends.
     const IDLE: Duration = Duration::from_secs(10);
+
+    /// How long a worker that waits for work keeps the memory of a large reply.
+    const RETAIN: Duration = Duration::from_millis(100);
 
     /// How long a request may take before its worker is replaced: longer than disks and networks
     /// that work.
@@ -205,7 +208,7 @@ impl Workers {
         self.queue().idle -= 1;
         let mut out = Outbox::default();
         let mut done = None;
-        while let Some((number, request)) = self.next(done.take()) {
+        while let Some((number, request)) = self.next(done.take(), &mut out) {
             let run = AssertUnwindSafe(|| request.run(&mut out));
             if catch_unwind(run).is_err() {
                 // What it says itself has gone to the standard error.
@@ -213,12 +216,16 @@ impl Workers {
                 out = Outbox::default();
             }
             out.clear();
+            if out.is_scarce() {
+                out.shrink();
+            }
             done = Some(number);
         }
     }
 
-    /// The next request for the calling worker, which has run the request `done` before.
-    fn next(self: &Arc<Self>, done: Option<u64>) -> Option<(u64, Arc<dyn Run>)> {
+    /// The next request for the calling worker, which has run the request `done` before. While there
+    /// is none for a while, the memory of a large `out` is given back.
+    fn next(self: &Arc<Self>, done: Option<u64>, out: &mut Outbox) -> Option<(u64, Arc<dyn Run>)> {
         let mut queue = self.queue();
         if let Some(done) = done {
             queue.end(done);
@@ -251,6 +258,12 @@ impl Workers {
                 None if queue.threads > 1 => Workers::IDLE,
                 None => Duration::MAX,
             };
+            let large = out.is_large();
+            let rest = if large {
+                rest.min(Workers::RETAIN)
+            } else {
+                rest
+            };
             queue.idle += 1;
             let (back, slept) = self
                 .work
@@ -258,6 +271,10 @@ impl Workers {
                 .expect("no panic holds it");
             queue = back;
             queue.idle -= 1;
+            if large && slept.timed_out() {
+                out.shrink();
+                continue;
+            }
             needless = slept.timed_out() && queue.timers.is_empty() && queue.threads > 1;
         }
     }
@@ -272,7 +289,7 @@ impl Queue {
     fn begin(&mut self, now: Instant, max: usize) -> Option<(u64, Arc<dyn Run>)> {
         let active = self.running.len() - self.stuck;
         let owners = &self.owners;
-        let may = |owner: &Owner| {
+        let may = |owner: &PeerKey| {
             let own = owners.get(owner).copied().unwrap_or_default();
             let left = max - (active - own.active).min(max);
             own.active < (left * 3 / 4).max(1) && own.stuck < max
@@ -349,7 +366,7 @@ impl Ready {
     }
 
     /// The first request of the next owner that `may` have one run.
-    fn pop(&mut self, may: impl Fn(&Owner) -> bool) -> Option<(Owner, Arc<dyn Run>)> {
+    fn pop(&mut self, may: impl Fn(&PeerKey) -> bool) -> Option<(PeerKey, Arc<dyn Run>)> {
         let at = self.turns.iter().position(may)?;
         let owner = self.turns.remove(at)?;
         let Entry::Occupied(mut waiting) = self.by_owner.entry(owner) else {
@@ -412,8 +429,8 @@ mod tests {
 
             fn wake(self: Arc<Self>) {}
 
-            fn owner(&self) -> Owner {
-                Owner::Device(0)
+            fn owner(&self) -> PeerKey {
+                PeerKey::Device(0)
             }
         }
         let workers = Workers::new(2, Workers::STUCK).expect("a thread");
@@ -431,8 +448,8 @@ mod tests {
     /// A request of `owner` that waits until its end of a channel is dropped, having said that it
     /// runs.
     struct Hangs {
-        owner: Owner,
-        runs: std::sync::mpsc::Sender<Owner>,
+        owner: PeerKey,
+        runs: std::sync::mpsc::Sender<PeerKey>,
         until: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
     }
 
@@ -449,7 +466,7 @@ mod tests {
 
         fn wake(self: Arc<Self>) {}
 
-        fn owner(&self) -> Owner {
+        fn owner(&self) -> PeerKey {
             self.owner
         }
     }
@@ -462,7 +479,7 @@ mod tests {
         let until = Arc::new(Mutex::new(until));
         let hang = |owner| {
             workers.run(Arc::new(Hangs {
-                owner: Owner::Device(owner),
+                owner: PeerKey::Device(owner),
                 runs: runs.clone(),
                 until: until.clone(),
             }));
@@ -470,7 +487,9 @@ mod tests {
         // Each has far more than the pool is large; the next one gets its turn all the same.
         for owner in 0..5 {
             (0..100).for_each(|_| hang(owner));
-            let started = all.iter().find(|started| *started == Owner::Device(owner));
+            let started = all
+                .iter()
+                .find(|started| *started == PeerKey::Device(owner));
             assert!(started.is_some());
         }
         {
@@ -493,7 +512,7 @@ mod tests {
         let (runs, _all) = std::sync::mpsc::channel();
         let (_end, until) = std::sync::mpsc::channel::<()>();
         let until = Arc::new(Mutex::new(until));
-        for owner in [0, 1, 2].map(Owner::Device) {
+        for owner in [0, 1, 2].map(PeerKey::Device) {
             for _ in 0..16 {
                 let (runs, until) = (runs.clone(), until.clone());
                 queue.ready.push(Arc::new(Hangs { owner, runs, until }));
@@ -507,7 +526,7 @@ mod tests {
         let active = |owner| {
             queue
                 .owners
-                .get(&Owner::Device(owner))
+                .get(&PeerKey::Device(owner))
                 .map_or(0, |own| own.active)
         };
         assert_eq!((begun, [0, 1, 2].map(active)), (14, [5, 5, 4]));
@@ -515,7 +534,7 @@ mod tests {
         let mut queue = Queue::default();
         for _ in 0..16 {
             let (runs, until) = (runs.clone(), until.clone());
-            let owner = Owner::Device(0);
+            let owner = PeerKey::Device(0);
             queue.ready.push(Arc::new(Hangs { owner, runs, until }));
         }
         let begun = std::iter::from_fn(|| queue.begin(now, 16)).count();
@@ -533,8 +552,8 @@ mod tests {
 
             fn wake(self: Arc<Self>) {}
 
-            fn owner(&self) -> Owner {
-                Owner::Device(0)
+            fn owner(&self) -> PeerKey {
+                PeerKey::Device(0)
             }
         }
         let workers = Workers::new(2, Workers::STUCK).expect("a thread");

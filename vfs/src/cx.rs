@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::{Errno, Peer, Result};
+use crate::{Account, Errno, Peer, Result};
 
 /// What every operation is given.
 #[derive(Clone, Copy)]
@@ -113,6 +113,8 @@ pub struct Call {
     place: AtomicU64,
     polls: bool,
     peer: Option<Arc<Peer>>,
+    /// Of a request that came over no connection.
+    account: Account,
     ours: bool,
     /// [`Call::note`]'s; [`NOTHING`] is none.
     word: AtomicU16,
@@ -143,6 +145,7 @@ impl Call {
             place: AtomicU64::new(0),
             polls: false,
             peer: None,
+            account: Account::OURS,
             ours: false,
             word: AtomicU16::new(NOTHING),
             fault: AtomicU16::new(0),
@@ -161,6 +164,7 @@ impl Call {
     pub fn woken_by(&self, waker: Waker) -> Call {
         Call {
             peer: self.peer.clone(),
+            account: self.account.clone(),
             ..Call::parkable(waker)
         }
     }
@@ -194,6 +198,7 @@ impl Call {
     pub fn beside(&self) -> Call {
         Call {
             peer: self.peer.clone(),
+            account: self.account.clone(),
             ..Call::detached()
         }
     }
@@ -206,12 +211,18 @@ impl Call {
         }
     }
 
+    /// The same request, of a guest by its queues, on its `account`.
+    pub fn on_account(self, account: Account) -> Call {
+        Call { account, ..self }
+    }
+
     /// What this program does of its own accord to answer this request: layers leave its caller as it is, while the
     /// connection is let in, or not, as ever. It cannot be parked. For what the client has no part in but by being told
     /// what came of it.
     pub fn of_ours(&self) -> Call {
         Call {
             peer: self.peer.clone(),
+            account: self.account.clone(),
             ours: true,
             ..Call::detached()
         }
@@ -225,6 +236,15 @@ impl Call {
     /// Who asked for it over a connection; nobody for what this program does of its own, or for a guest by its queues.
     pub fn peer(&self) -> Option<&Peer> {
         self.peer.as_deref()
+    }
+
+    /// The account that tables charge what they keep for this request to: its peer's, or its
+    /// guest's.
+    pub fn account(&self) -> &Account {
+        match &self.peer {
+            Some(peer) => peer.account(),
+            None => &self.account,
+        }
     }
 
     /// The caller that it is made for if its client claims to be `claimed`, without proof
