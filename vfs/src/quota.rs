@@ -428,9 +428,19 @@ fn amount_of(charge: &Option<Charge>) -> usize {
     charge.as_ref().map_or(0, Charge::amount)
 }
 
+impl Portion {
+    /// Leaves it to [`Allotment::remove`] to give the amount back: for entries that have no place
+    /// for a portion.
+    pub fn leave(mut self) {
+        self.amount = 0;
+    }
+}
+
 impl Drop for Portion {
     fn drop(&mut self) {
-        self.allotment.remove(self.amount);
+        if self.amount > 0 {
+            self.allotment.remove(self.amount);
+        }
     }
 }
 

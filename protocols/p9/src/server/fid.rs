@@ -19,7 +19,7 @@ use super::xattr::{Draft, Value};
 use crate::Fid;
 
 /// The bytes of a [`Step`] and its node, by estimate.
-pub(super) const STEP: usize = 160;
+pub(super) const STEP: usize = 176;
 
 /// The bytes of an [`Open`] and its file, by estimate.
 pub(super) const OPEN: usize = 640;
@@ -68,14 +68,13 @@ pub(super) struct Open {
     _room: Portion,
 }
 
-/// A node, and how it was walked to: what names it for removal, renaming and 9P2000's stat.
+/// A node, and how it was walked to, in room for a [`STEP`]: what names it for removal, renaming and 9P2000's stat.
 pub(super) struct Step {
     pub(super) attach: Arc<Attach>,
     pub(super) node: Arc<dyn Node>,
     /// Its name and directory when it was walked to; nothing for an attach's root, and for what
     /// `..` led to from elsewhere.
     pub(super) place: Option<Place>,
-    _room: Portion,
 }
 
 pub(super) struct Place {
@@ -232,11 +231,11 @@ impl State {
 impl Step {
     /// A node that no walk has named.
     pub(super) fn unnamed(attach: &Arc<Attach>, node: Arc<dyn Node>) -> Result<Arc<Step>> {
+        attach.room(STEP)?.leave();
         Ok(Arc::new(Step {
             attach: attach.clone(),
             node,
             place: None,
-            _room: attach.room(STEP)?,
         }))
     }
 
@@ -246,6 +245,7 @@ impl Step {
         node: Arc<dyn Node>,
         room: Portion,
     ) -> Arc<Step> {
+        room.leave();
         Arc::new(Step {
             attach: up.attach.clone(),
             node,
@@ -253,7 +253,6 @@ impl Step {
                 up: up.clone(),
                 name: Label::new(name),
             }),
-            _room: room,
         })
     }
 }
@@ -271,6 +270,7 @@ impl Drop for Step {
         while let Some(Place { up, .. }) = place {
             place = Arc::into_inner(up).and_then(|mut step| step.place.take());
         }
+        self.attach.held.remove(STEP);
     }
 }
 
