@@ -15,7 +15,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -82,12 +81,6 @@ impl PartialEq for Account {
 
 impl Eq for Account {}
 
-impl Hash for Account {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.client().hash(state);
-    }
-}
-
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.client().fmt(f)
@@ -107,7 +100,7 @@ pub struct Quota {
 #[derive(Default)]
 struct Used {
     total: usize,
-    by: HashMap<Account, usize>,
+    by: HashMap<Option<PeerKey>, usize>,
 }
 
 /// The reason why a quota is refused.
@@ -256,25 +249,22 @@ impl Quota {
 
 impl Used {
     fn of(&self, account: &Account) -> usize {
-        self.by.get(account).copied().unwrap_or(0)
+        self.by.get(&account.client()).copied().unwrap_or(0)
     }
 
     fn add(&mut self, account: &Account, amount: usize) {
         if amount > 0 {
             self.total += amount;
-            match self.by.get_mut(account) {
-                Some(own) => *own += amount,
-                None => drop(self.by.insert(account.clone(), amount)),
-            }
+            *self.by.entry(account.client()).or_default() += amount;
         }
     }
 
     fn remove(&mut self, account: &Account, amount: usize) {
-        if let Some(by) = self.by.get_mut(account) {
+        if let Some(by) = self.by.get_mut(&account.client()) {
             self.total -= amount;
             *by -= amount;
             if *by == 0 {
-                self.by.remove(account);
+                self.by.remove(&account.client());
             }
         }
     }

@@ -224,6 +224,29 @@ impl Listing {
     }
 }
 
+/// All entries of a directory of either tree.
+fn entries(dir: &dyn Node, cx: &Cx<'_>) -> Result<Vec<(Box<[u8]>, Entry)>> {
+    struct All(Vec<(Box<[u8]>, Option<Entry>)>);
+    impl DirSink for All {
+        fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+            self.0.push((entry.name.into(), entry.entry));
+            true
+        }
+    }
+    let mut all = All(Vec::new());
+    let listing = dir.open(cx, OpenFlags::READ)?;
+    listing.readdir(cx, 0, Plus::Entries, &mut all)?;
+    let looked = |(name, entry): (Box<[u8]>, Option<Entry>)| match entry {
+        Some(entry) => Some(Ok((name, entry))),
+        None => match Name::new(&name).and_then(|name| dir.lookup(cx, name)) {
+            Ok(entry) => Some(Ok((name, entry))),
+            Err(Errno::ENOENT) => None,
+            Err(errno) => Some(Err(errno)),
+        },
+    };
+    all.0.into_iter().filter_map(looked).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use vfs::PeerKey;
@@ -262,27 +285,4 @@ mod tests {
         drop(listings);
         assert_eq!(budget.used(), 0);
     }
-}
-
-/// All entries of a directory of either tree.
-fn entries(dir: &dyn Node, cx: &Cx<'_>) -> Result<Vec<(Box<[u8]>, Entry)>> {
-    struct All(Vec<(Box<[u8]>, Option<Entry>)>);
-    impl DirSink for All {
-        fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-            self.0.push((entry.name.into(), entry.entry));
-            true
-        }
-    }
-    let mut all = All(Vec::new());
-    let listing = dir.open(cx, OpenFlags::READ)?;
-    listing.readdir(cx, 0, Plus::Entries, &mut all)?;
-    let looked = |(name, entry): (Box<[u8]>, Option<Entry>)| match entry {
-        Some(entry) => Some(Ok((name, entry))),
-        None => match Name::new(&name).and_then(|name| dir.lookup(cx, name)) {
-            Ok(entry) => Some(Ok((name, entry))),
-            Err(Errno::ENOENT) => None,
-            Err(errno) => Some(Err(errno)),
-        },
-    };
-    all.0.into_iter().filter_map(looked).collect()
 }

@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use vfs::{Account, Charge, Patience, Quota};
+use vfs::{Account, Charge, Patience, PeerKey, Quota};
 use wire::Answer;
 
 use super::{Server, Stop, Turn};
@@ -39,7 +39,7 @@ struct Calls {
     order: BTreeMap<u64, Kept>,
     next: u64,
     /// The numbers of each peer's replies in `order`, the oldest first.
-    peers: HashMap<Account, VecDeque<u64>>,
+    peers: HashMap<Option<PeerKey>, VecDeque<u64>>,
 }
 
 /// A reply that is kept.
@@ -124,7 +124,7 @@ impl Calls {
     /// The number of the oldest reply, to `peer` or to all.
     fn oldest(&self, peer: Option<&Account>) -> Option<u64> {
         match peer {
-            Some(peer) => self.peers.get(peer)?.front().copied(),
+            Some(peer) => self.peers.get(&peer.client())?.front().copied(),
             None => self.order.first_key_value().map(|(&number, _)| number),
         }
     }
@@ -133,7 +133,7 @@ impl Calls {
         let number = self.next;
         self.next += 1;
         self.replies.insert(kept.key, Some(reply));
-        let peer = kept.charge.account().clone();
+        let peer = kept.charge.account().client();
         self.peers.entry(peer).or_default().push_back(number);
         self.order.insert(number, kept);
     }
@@ -144,11 +144,11 @@ impl Calls {
             return;
         };
         self.replies.remove(&gone.key);
-        let peer = gone.charge.account();
-        if let Some(numbers) = self.peers.get_mut(peer) {
+        let peer = gone.charge.account().client();
+        if let Some(numbers) = self.peers.get_mut(&peer) {
             numbers.pop_front();
             if numbers.is_empty() {
-                self.peers.remove(peer);
+                self.peers.remove(&peer);
             }
         }
     }
@@ -212,7 +212,6 @@ impl Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use vfs::PeerKey;
     use vfs::memory::{MemoryBudget, Use};
 
     use super::*;

@@ -210,12 +210,11 @@ impl<F, N: Clone> State<F, N> {
         };
         let mut counts = HashMap::new();
         for client in &unconfirmed {
-            *counts.entry(client.peer.clone()).or_insert(0) += 1;
+            *counts.entry(client.peer.client()).or_insert(0) += 1;
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        let of_most = |client: &Arc<Client<F, N>>| {
-            (most.as_ref()).is_some_and(|(peer, _)| client.peer == *peer)
-        };
+        let of_most =
+            |client: &Arc<Client<F, N>>| most.is_some_and(|(peer, _)| client.peer.client() == peer);
         let oldest = unconfirmed.into_iter().filter(of_most).max_by_key(silent);
         match oldest.or_else(expired) {
             Some(client) => {
