@@ -711,7 +711,9 @@ impl Flights {
         lane.outstanding.fetch_add(1, Ordering::SeqCst);
         lane.held.fetch_add(bytes.len(), Ordering::SeqCst);
         let lane = lane.clone();
+        let export = lane.inline.share();
         let request = Request::new(lane.stats().begins(), Message { lane, id, bytes });
+        request.call.note_share(export);
         let flight = Flight {
             request: request.clone(),
             answered: false,

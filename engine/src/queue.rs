@@ -484,6 +484,7 @@ impl QueueLane {
                 comes_back: AtomicBool::new(false),
             },
         );
+        request.call.note_share(self.inline.share());
         self.outstanding.fetch_add(1, Ordering::SeqCst);
         let mut flights = self.flights();
         flights.all.push(Flight {

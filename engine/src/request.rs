@@ -72,6 +72,11 @@ pub(crate) trait Run: Send + Sync {
 
     /// Returns the owner of the share of the workers that it uses.
     fn owner(&self) -> PeerKey;
+
+    /// Returns the number of the export that it is for, as far as it is known; 0 if it is not.
+    fn export(&self) -> u64 {
+        0
+    }
 }
 
 /// Waits for a worker, or for its lane to give it one.
@@ -164,6 +169,10 @@ impl<J: Job> Run for Request<J> {
 
     fn owner(&self) -> PeerKey {
         self.job.owner()
+    }
+
+    fn export(&self) -> u64 {
+        self.call.share()
     }
 }
 

@@ -116,6 +116,8 @@ pub struct Call {
     /// Of a request that came over no connection.
     account: Account,
     ours: bool,
+    /// [`Call::note_share`]'s; 0 is none.
+    share: AtomicU64,
     /// [`Call::note`]'s; [`NOTHING`] is none.
     word: AtomicU16,
     /// [`Call::note_fault`]'s; 0 is none.
@@ -147,6 +149,7 @@ impl Call {
             peer: None,
             account: Account::OURS,
             ours: false,
+            share: AtomicU64::new(0),
             word: AtomicU16::new(NOTHING),
             fault: AtomicU16::new(0),
         }
@@ -271,6 +274,17 @@ impl Call {
     /// Notes that it failed: by an errno, or what its protocol has instead.
     pub fn note_fault(&self, fault: u16) {
         self.fault.store(fault, Ordering::Relaxed);
+    }
+
+    /// Notes that this request is for the share that has the number `share`, which no other has
+    /// while it is served; 0 is none. So that an engine can leave workers to other shares.
+    pub fn note_share(&self, share: u64) {
+        self.share.store(share, Ordering::Relaxed);
+    }
+
+    /// The share that was noted last.
+    pub fn share(&self) -> u64 {
+        self.share.load(Ordering::Relaxed)
     }
 
     /// What was noted since last asked.

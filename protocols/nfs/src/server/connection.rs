@@ -41,7 +41,7 @@ impl wire::Session for Connection {
         rpc::frame(head, self.server.max_record())
     }
 
-    /// By procedure or operations: see [`bound`].
+    /// By procedure or operations: `server/bound.rs`.
     fn reply_bound(&self, message: &[u8], large: usize) -> usize {
         match self.server.max_record() {
             // Nothing is that large.

@@ -516,6 +516,9 @@ impl<'a> Turn<'a> {
     /// A fid's state, `EBADF` if there is none.
     #[inline]
     fn fid(&self, fid: Fid) -> vfs::Result<FidState> {
-        self.peer.fids.get(fid)
+        let state = self.peer.fids.get(fid)?;
+        self.call
+            .note_share(Arc::as_ptr(&state.attach().export) as u64);
+        Ok(state)
     }
 }
