@@ -310,7 +310,9 @@ impl Reservation {
             state.kept = state.kept - self.bytes + to;
         }
         state.extras -= usize::from(ends);
-        let tight = state.minimum + state.used > budget.limit / 4;
+        // State alone is no reason to wait.
+        let messages = state.minimum + state.used - state.kept;
+        let tight = messages > budget.limit.saturating_sub(state.kept) / 4;
         budget.tight.store(tight, Ordering::Relaxed);
         let wake = less && state.waiting > 0;
         drop(state);
@@ -437,7 +439,9 @@ mod tests {
         assert_eq!(budget.kept(), 30 * MIB);
         // A client that has its share of state may send and receive as before.
         let mut request = budget.reservation(client(0), Use::Request);
+        assert!(!request.is_scarce(), "state alone");
         assert!(request.try_set(17 * MIB) && !request.extra);
+        assert!(request.is_scarce());
         assert!(!budget.is_overdrawn(client(0)));
         // Messages leave less room for state, but no more state than that goes away.
         let mut other = budget.reservation(client(5), Use::State);
