@@ -12,19 +12,23 @@ use wire::{Answer, Malformed, Role};
 
 use crate::input::Input;
 use crate::lane::{Lane, invalid, timed_out};
-use crate::memory::{MemoryBudget, Reservation, Use};
 use crate::pace::Pace;
 use crate::request::named;
 use crate::stats::add;
 use crate::timeouts::Deadlines;
+use vfs::memory::{MemoryBudget, Reservation, Use};
 
 /// Reserves what an outbox holds beyond what every connection may.
-struct Beyond(Reservation);
+pub(crate) struct Beyond(pub(crate) Reservation);
 
 impl Meter for Beyond {
     fn set(&mut self, bytes: usize) {
         self.0
             .set(bytes.saturating_sub(MemoryBudget::CONNECTION / 2));
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.0.is_scarce()
     }
 }
 
@@ -247,10 +251,9 @@ impl<'a> Own<'a> {
     /// Sets memory aside for the reply to a message. False if the client's replies take too much
     /// already.
     fn claim(&mut self, range: Range<usize>) -> bool {
-        let bound = self.lane.session.reply_bound(&self.input.buffer[range]);
-        match self.lane.budget().is_large(bound) {
-            true => self.claim.try_claim(bound),
-            false => !self.lane.is_overdrawn(),
+        match self.lane.large_reply(&self.input.buffer[range]) {
+            Some(bound) => self.claim.try_claim(bound),
+            None => !self.lane.is_overdrawn(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use vfs::copies::copied;
 use wire::Malformed;
 
-use crate::memory::Reservation;
+use vfs::memory::Reservation;
 
 /// What has come and is not answered yet.
 pub(crate) struct Input {
@@ -221,7 +221,7 @@ impl Spares {
 mod tests {
     use super::*;
 
-    use crate::memory::{MemoryBudget, Use};
+    use vfs::memory::{MemoryBudget, Use};
 
     const LARGE: usize = 1 << 20;
 

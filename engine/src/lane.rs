@@ -12,19 +12,18 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Outbox, Ready};
 use vfs::copies::copied;
-use vfs::{Backing, Call, Origin, Patience, Peer};
+use vfs::{Backing, Call, Origin, Patience, Peer, PeerKey};
 use wire::{Answer, Malformed, Session, Voice};
 
-use crate::drive::Own;
+use crate::drive::{Beyond, Own};
 use crate::input::Held;
-use crate::memory::{MemoryBudget, Reservation, Use};
-use crate::owner::Owner;
 use crate::request::{Job, Ran, Request};
 use crate::serve::serve;
 use crate::server::{Engine, Member, Tuning};
 use crate::share::Share;
 use crate::stats::{ConnectionRefusals, Stats, add};
 use crate::workers::Workers;
+use vfs::memory::{MemoryBudget, Reservation, Use};
 
 /// What a lane's own thread and the workers share of it.
 pub(crate) struct Lane {
@@ -121,12 +120,10 @@ impl Job for Message {
         }
         let frame = Frame(bytes);
         // Workers do not wait for memory: there are only so many.
-        let mut claim = lane.reservation(Use::Reply);
-        let bound = lane.session.reply_bound(bytes);
-        if lane.budget().is_large(bound) {
-            claim.set(bound);
-        }
+        out.meter(Box::new(Beyond(lane.reservation(Use::Reply))));
+        out.expect(lane.large_reply(bytes).unwrap_or(0));
         let served = lane.serve(&request.call, Patience::Full, &frame, out);
+        out.expect(0);
         match served {
             Ok(Answer::Done) => {}
             Ok(Answer::Parked) => return Ran::Parked,
@@ -156,12 +153,12 @@ impl Job for Message {
         self.lane.stats()
     }
 
-    fn peer(&self) -> Option<&Arc<Peer>> {
-        Some(&self.lane.peer)
+    fn made_for(&self, call: Call) -> Call {
+        call.coming_from(self.lane.peer.clone())
     }
 
-    fn owner(&self) -> Owner {
-        Owner::Client(self.lane.member.client())
+    fn owner(&self) -> PeerKey {
+        self.lane.member.client()
     }
 }
 
@@ -423,6 +420,14 @@ impl Lane {
     /// Begins requests that have waited for memory, if there is some by now.
     pub(crate) fn start_waiting(&self) {
         self.start(&mut self.flights());
+    }
+
+    /// The bytes that the reply to a message may take, if that is so much that it is to be claimed
+    /// before it is made.
+    pub(crate) fn large_reply(&self, message: &[u8]) -> Option<usize> {
+        let large = self.budget().large();
+        let bound = self.session.reply_bound(message, large);
+        (bound >= large).then_some(bound)
     }
 
     /// Whether the replies to the client take more memory than it may have.
@@ -706,7 +711,9 @@ impl Flights {
         lane.outstanding.fetch_add(1, Ordering::SeqCst);
         lane.held.fetch_add(bytes.len(), Ordering::SeqCst);
         let lane = lane.clone();
+        let export = lane.inline.share();
         let request = Request::new(lane.stats().begins(), Message { lane, id, bytes });
+        request.call.note_share(export);
         let flight = Flight {
             request: request.clone(),
             answered: false,

@@ -14,11 +14,10 @@ use std::time::Duration;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::trace_span;
 use transports::{Exchange, Outbox, Poller, Ring};
-use vfs::{Call, Patience};
+use vfs::{Call, Patience, PeerKey};
 use wire::{Answer, Facts, Role, Session, Vocabulary};
 
 use crate::look::{Seen, seen};
-use crate::owner::Owner;
 use crate::pace::Pace;
 use crate::request::{Job, Ran, Request, Run, named};
 use crate::serve::serve;
@@ -55,17 +54,21 @@ pub struct Queues {
     engine: Arc<Engine>,
     session: Arc<dyn Session>,
     /// The owner of the share of the workers that its requests use.
-    owner: Owner,
+    owner: PeerKey,
+    /// The account of its requests.
+    account: vfs::Account,
     lanes: Mutex<Vec<Weak<QueueLane>>>,
 }
 
 impl Engine {
     /// What comes through queues is answered by `session`.
     pub fn queues(self: &Arc<Self>, session: Arc<dyn Session>) -> Arc<Queues> {
+        let owner = self.next_device();
         Arc::new(Queues {
             engine: self.clone(),
             session,
-            owner: self.next_device(),
+            owner,
+            account: vfs::Account::at(self.budget(), owner),
             lanes: Mutex::default(),
         })
     }
@@ -82,7 +85,7 @@ impl Queues {
             queues: self.clone(),
             ring,
             stats: self.engine.tally().open(self.session.vocabulary()),
-            inline: Call::detached(),
+            inline: Call::detached().on_account(self.account.clone()),
             wheel: Wheel::default(),
             post: OnceLock::new(),
             armed: AtomicBool::new(false),
@@ -225,7 +228,7 @@ impl Run for QueueLane {
 
     fn wake(self: Arc<Self>) {}
 
-    fn owner(&self) -> Owner {
+    fn owner(&self) -> PeerKey {
         self.queues.owner
     }
 }
@@ -301,8 +304,12 @@ impl Job for Queued {
         &self.lane.stats
     }
 
-    fn owner(&self) -> Owner {
+    fn owner(&self) -> PeerKey {
         self.lane.queues.owner
+    }
+
+    fn made_for(&self, call: Call) -> Call {
+        call.on_account(self.lane.queues.account.clone())
     }
 }
 
@@ -477,6 +484,7 @@ impl QueueLane {
                 comes_back: AtomicBool::new(false),
             },
         );
+        request.call.note_share(self.inline.share());
         self.outstanding.fetch_add(1, Ordering::SeqCst);
         let mut flights = self.flights();
         flights.all.push(Flight {
@@ -521,7 +529,7 @@ impl QueueLane {
         self.give_last(exchange);
         for mut follower in followers.unwrap_or_default() {
             let (lane, exchange) = (follower.lane, &mut *follower.exchange);
-            let call = Call::detached();
+            let call = Call::detached().on_account(lane.queues.account.clone());
             if lane.serve(&call, Patience::Full, exchange) != Answer::Done {
                 exchange.split().1.truncate(0);
             }

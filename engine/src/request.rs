@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use tracing::span::EnteredSpan;
 use tracing::{Level, Span, enabled};
 use transports::Outbox;
-use vfs::{Call, Peer};
+use vfs::{Call, PeerKey};
 
-use crate::owner::Owner;
 use crate::stats::Stats;
 use crate::workers::Workers;
 
@@ -48,11 +47,11 @@ pub(crate) trait Job: Send + Sync + Sized + 'static {
     fn stats(&self) -> &Stats;
 
     /// Returns the owner of the share of the workers that it uses.
-    fn owner(&self) -> Owner;
+    fn owner(&self) -> PeerKey;
 
-    /// Who asked for it, if that came over a connection.
-    fn peer(&self) -> Option<&Arc<Peer>> {
-        None
+    /// The call, with the client that it is made for.
+    fn made_for(&self, call: Call) -> Call {
+        call
     }
 }
 
@@ -72,7 +71,12 @@ pub(crate) trait Run: Send + Sync {
     fn wake(self: Arc<Self>);
 
     /// Returns the owner of the share of the workers that it uses.
-    fn owner(&self) -> Owner;
+    fn owner(&self) -> PeerKey;
+
+    /// Returns the number of the export that it is for, as far as it is known; 0 if it is not.
+    fn export(&self) -> u64 {
+        0
+    }
 }
 
 /// Waits for a worker, or for its lane to give it one.
@@ -89,10 +93,7 @@ impl<J: Job> Request<J> {
     pub(crate) fn new(begun: Option<Instant>, job: J) -> Arc<Request<J>> {
         Arc::new_cyclic(|request: &Weak<Request<J>>| {
             let call = Call::parkable(Waker::from(Arc::new(Wakes(request.clone()))));
-            let call = match job.peer() {
-                Some(peer) => call.coming_from(peer.clone()),
-                None => call,
-            };
+            let call = job.made_for(call);
             Request {
                 job,
                 call,
@@ -166,8 +167,12 @@ impl<J: Job> Run for Request<J> {
         }
     }
 
-    fn owner(&self) -> Owner {
+    fn owner(&self) -> PeerKey {
         self.job.owner()
+    }
+
+    fn export(&self) -> u64 {
+        self.call.share()
     }
 }
 
@@ -222,8 +227,8 @@ mod tests {
             &self.stats
         }
 
-        fn owner(&self) -> Owner {
-            Owner::Device(0)
+        fn owner(&self) -> PeerKey {
+            PeerKey::Device(0)
         }
     }
 

@@ -15,6 +15,7 @@ pub(crate) fn serve(
     out: &mut dyn Outgoing,
     peer: &str,
 ) -> Result<Answer, Malformed> {
+    call.note_share(0);
     let served = catch_unwind(AssertUnwindSafe(|| {
         session.serve(call, patience, message, out)
     }));

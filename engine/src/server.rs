@@ -15,12 +15,11 @@ use wire::Session;
 
 use crate::lane::Lane;
 use crate::look::seen;
-use crate::memory::{MemoryBudget, Minimum};
-use crate::owner::Owner;
 use crate::stats::{Account, ConnectionRefusals, Snapshot, Tally};
 use crate::timeouts::Timeouts;
 use crate::watch::Watch;
 use crate::workers::Workers;
+use vfs::memory::{MemoryBudget, Minimum};
 
 /// What clients connect to: makes a session for each.
 pub trait Service: Send + Sync {
@@ -195,7 +194,9 @@ impl Engine {
     /// The peer of a connection or datagram from `origin`.
     pub(crate) fn peer(&self, origin: Origin) -> Peer {
         let server = rustix::process::geteuid().as_raw();
-        Peer::new(origin, &self.trust, server).counting(self.refusals.clone())
+        Peer::new(origin, &self.trust, server)
+            .counting(self.refusals.clone())
+            .reserving(&self.budget)
     }
 
     /// The memory of clients.
@@ -203,8 +204,8 @@ impl Engine {
         &self.budget
     }
 
-    pub(crate) fn next_device(&self) -> Owner {
-        Owner::Device(self.devices.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn next_device(&self) -> PeerKey {
+        PeerKey::Device(self.devices.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Serves the client at the other end of `link`. Errs if there is no room for it.

@@ -160,7 +160,7 @@ mod tests {
     use transports::Outbox;
 
     use super::*;
-    use crate::owner::Owner;
+    use vfs::PeerKey;
 
     struct Nothing;
 
@@ -169,8 +169,8 @@ mod tests {
 
         fn wake(self: Arc<Self>) {}
 
-        fn owner(&self) -> Owner {
-            Owner::Device(0)
+        fn owner(&self) -> PeerKey {
+            PeerKey::Device(0)
         }
     }
 

@@ -9,6 +9,9 @@
 //! another thread takes its place, for each client as many times as the pool is large. So requests
 //! that hang hold up nobody but their own client.
 //!
+//! Where requests say which of several exports they are for, the same holds for exports: one has
+//! three quarters of what others leave, and half of the threads that may be stuck.
+//!
 //! A worker survives a panic of what it runs.
 //!
 //! Lock order: the queue alone; requests are run, woken and dropped without it.
@@ -22,8 +25,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use transports::Outbox;
+use vfs::PeerKey;
 
-use crate::owner::Owner;
 use crate::request::Run;
 
 pub(crate) struct Workers {
@@ -41,7 +44,8 @@ struct Queue {
     running: Vec<Running>,
     /// The number of the request that is run next.
     next: u64,
-    owners: HashMap<Owner, Counts>,
+    owners: HashMap<PeerKey, Counts>,
+    exports: Exports,
     timers: BinaryHeap<Reverse<Timer>>,
     threads: usize,
     /// How many of them wait for work, those included that are about to start.
@@ -56,27 +60,86 @@ struct Queue {
     closed: bool,
 }
 
-/// Requests that wait for a worker, by their owners, who take turns.
+/// The owner of requests and the export that they are for.
+type Party = (PeerKey, u64);
+
+/// Requests that wait for a worker, by party, which take turns.
 #[derive(Default)]
 struct Ready {
-    by_owner: HashMap<Owner, VecDeque<Arc<dyn Run>>>,
-    turns: VecDeque<Owner>,
+    by_party: HashMap<Party, VecDeque<Arc<dyn Run>>>,
+    turns: VecDeque<Party>,
     len: usize,
+}
+
+/// The workers of each export.
+#[derive(Default)]
+struct Exports {
+    counts: HashMap<u64, Counts>,
+    /// The first that was seen. As long as it is the only one there is nobody to leave workers to.
+    first: u64,
+    several: bool,
+}
+
+impl Exports {
+    fn see(&mut self, export: u64) {
+        if export != 0 && !self.several {
+            self.several = ![0, export].contains(&self.first);
+            self.first = export;
+        }
+    }
+
+    /// Whether one more request for `export` may run, with `active` of all requests, of `max`.
+    fn may(&self, export: u64, active: usize, max: usize) -> bool {
+        let own = self.counts.get(&export).copied().unwrap_or_default();
+        export == 0 || !self.several || own.may(active, max) && own.stuck < Exports::MOST_STUCK
+    }
+
+    /// Whether one more request for `export` may be stuck.
+    fn may_be_stuck(&self, export: u64) -> bool {
+        let own = self.counts.get(&export).copied().unwrap_or_default();
+        export == 0 || !self.several || own.stuck < Exports::MOST_STUCK
+    }
+
+    /// The most threads whose requests for one of several exports are stuck.
+    const MOST_STUCK: usize = Workers::MOST_STUCK / 2;
 }
 
 /// A request that a worker runs.
 struct Running {
     number: u64,
-    owner: Owner,
+    party: Party,
     since: Instant,
     stuck: bool,
 }
 
-/// How many workers an owner's requests have.
+/// How many workers the requests of an owner, or for an export, have.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     active: usize,
     stuck: usize,
+}
+
+impl Counts {
+    /// Whether these leave a quarter of what others have left, with `active` of all requests, of
+    /// `max`.
+    fn may(self, active: usize, max: usize) -> bool {
+        let left = max - (active - self.active).min(max);
+        self.active < (left * 3 / 4).max(1)
+    }
+
+    fn begin_to_be_stuck(&mut self) {
+        self.active -= 1;
+        self.stuck += 1;
+    }
+
+    /// A request has ended. Returns whether it was the last.
+    fn end(&mut self, stuck: bool) -> bool {
+        match stuck {
+            true => self.stuck -= 1,
+            false => self.active -= 1,
+        }
+        self.active + self.stuck == 0
+    }
 }
 
 struct Timer {
@@ -87,6 +150,9 @@ struct Timer {
 impl Workers {
     /// How long a worker waits for work before it ends.
     const IDLE: Duration = Duration::from_secs(10);
+
+    /// How long a worker that waits for work keeps the memory of a large reply.
+    const RETAIN: Duration = Duration::from_millis(100);
 
     /// How long a request may take before its worker is replaced: longer than disks and networks
     /// that work.
@@ -115,6 +181,7 @@ impl Workers {
     /// Runs `request` on a worker as soon as its owner's share allows.
     pub(crate) fn run(self: &Arc<Self>, request: Arc<dyn Run>) {
         let mut queue = self.queue();
+        queue.exports.see(request.export());
         queue.ready.push(request);
         self.staff(&mut queue);
     }
@@ -205,7 +272,7 @@ impl Workers {
         self.queue().idle -= 1;
         let mut out = Outbox::default();
         let mut done = None;
-        while let Some((number, request)) = self.next(done.take()) {
+        while let Some((number, request)) = self.next(done.take(), &mut out) {
             let run = AssertUnwindSafe(|| request.run(&mut out));
             if catch_unwind(run).is_err() {
                 // What it says itself has gone to the standard error.
@@ -213,12 +280,16 @@ impl Workers {
                 out = Outbox::default();
             }
             out.clear();
+            if out.is_scarce() {
+                out.shrink();
+            }
             done = Some(number);
         }
     }
 
-    /// The next request for the calling worker, which has run the request `done` before.
-    fn next(self: &Arc<Self>, done: Option<u64>) -> Option<(u64, Arc<dyn Run>)> {
+    /// The next request for the calling worker, which has run the request `done` before. While there
+    /// is none for a while, the memory of a large `out` is given back.
+    fn next(self: &Arc<Self>, done: Option<u64>, out: &mut Outbox) -> Option<(u64, Arc<dyn Run>)> {
         let mut queue = self.queue();
         if let Some(done) = done {
             queue.end(done);
@@ -251,6 +322,12 @@ impl Workers {
                 None if queue.threads > 1 => Workers::IDLE,
                 None => Duration::MAX,
             };
+            let large = out.is_large();
+            let rest = if large {
+                rest.min(Workers::RETAIN)
+            } else {
+                rest
+            };
             queue.idle += 1;
             let (back, slept) = self
                 .work
@@ -258,6 +335,10 @@ impl Workers {
                 .expect("no panic holds it");
             queue = back;
             queue.idle -= 1;
+            if large && slept.timed_out() {
+                out.shrink();
+                continue;
+            }
             needless = slept.timed_out() && queue.timers.is_empty() && queue.threads > 1;
         }
     }
@@ -271,22 +352,23 @@ impl Queue {
     /// The next request that may run, which is running from now on.
     fn begin(&mut self, now: Instant, max: usize) -> Option<(u64, Arc<dyn Run>)> {
         let active = self.running.len() - self.stuck;
-        let owners = &self.owners;
-        let may = |owner: &Owner| {
+        let (owners, exports) = (&self.owners, &self.exports);
+        let may = |(owner, export): &Party| {
             let own = owners.get(owner).copied().unwrap_or_default();
-            let left = max - (active - own.active).min(max);
-            own.active < (left * 3 / 4).max(1) && own.stuck < max
+            own.may(active, max) && own.stuck < max && exports.may(*export, active, max)
         };
         if active >= max {
             return None;
         }
-        let (owner, request) = self.ready.pop(may)?;
+        let (party, request) = self.ready.pop(may)?;
+        let (owner, export) = party;
         self.owners.entry(owner).or_default().active += 1;
+        self.exports.counts.entry(export).or_default().active += 1;
         let number = self.next;
         self.next += 1;
         self.running.push(Running {
             number,
-            owner,
+            party,
             since: now,
             stuck: false,
         });
@@ -299,17 +381,18 @@ impl Queue {
         let Some(at) = self.running.iter().position(is_it) else {
             return;
         };
-        let Running { owner, stuck, .. } = self.running.swap_remove(at);
+        let Running { party, stuck, .. } = self.running.swap_remove(at);
+        let (owner, export) = party;
         self.stuck -= usize::from(stuck);
-        if let Entry::Occupied(mut counts) = self.owners.entry(owner) {
-            let left = counts.get_mut();
-            match stuck {
-                true => left.stuck -= 1,
-                false => left.active -= 1,
-            }
-            if left.active + left.stuck == 0 {
-                counts.remove();
-            }
+        if let Entry::Occupied(mut counts) = self.owners.entry(owner)
+            && counts.get_mut().end(stuck)
+        {
+            counts.remove();
+        }
+        if let Entry::Occupied(mut counts) = self.exports.counts.entry(export)
+            && counts.get_mut().end(stuck)
+        {
+            counts.remove();
         }
     }
 
@@ -323,12 +406,17 @@ impl Queue {
                 next = Some(next.map_or(due, |next| next.min(due)));
                 continue;
             }
-            let counts = self.owners.entry(running.owner).or_default();
-            if self.stuck < Workers::MOST_STUCK && counts.stuck < max {
+            let (owner, export) = running.party;
+            let counts = self.owners.entry(owner).or_default();
+            if self.stuck < Workers::MOST_STUCK
+                && counts.stuck < max
+                && self.exports.may_be_stuck(export)
+            {
                 running.stuck = true;
                 self.stuck += 1;
-                counts.active -= 1;
-                counts.stuck += 1;
+                counts.begin_to_be_stuck();
+                let counts = self.exports.counts.entry(export).or_default();
+                counts.begin_to_be_stuck();
             }
         }
         next
@@ -337,31 +425,31 @@ impl Queue {
 
 impl Ready {
     fn push(&mut self, request: Arc<dyn Run>) {
-        let owner = request.owner();
+        let party = (request.owner(), request.export());
         self.len += 1;
-        match self.by_owner.entry(owner) {
+        match self.by_party.entry(party) {
             Entry::Occupied(mut waiting) => waiting.get_mut().push_back(request),
             Entry::Vacant(none) => {
                 none.insert([request].into());
-                self.turns.push_back(owner);
+                self.turns.push_back(party);
             }
         }
     }
 
-    /// The first request of the next owner that `may` have one run.
-    fn pop(&mut self, may: impl Fn(&Owner) -> bool) -> Option<(Owner, Arc<dyn Run>)> {
+    /// The first request of the next party that `may` have one run.
+    fn pop(&mut self, may: impl Fn(&Party) -> bool) -> Option<(Party, Arc<dyn Run>)> {
         let at = self.turns.iter().position(may)?;
-        let owner = self.turns.remove(at)?;
-        let Entry::Occupied(mut waiting) = self.by_owner.entry(owner) else {
+        let party = self.turns.remove(at)?;
+        let Entry::Occupied(mut waiting) = self.by_party.entry(party) else {
             return None;
         };
         let request = waiting.get_mut().pop_front()?;
         self.len -= 1;
         match waiting.get().is_empty() {
             true => drop(waiting.remove()),
-            false => self.turns.push_back(owner),
+            false => self.turns.push_back(party),
         }
-        Some((owner, request))
+        Some((party, request))
     }
 }
 
@@ -412,8 +500,8 @@ mod tests {
 
             fn wake(self: Arc<Self>) {}
 
-            fn owner(&self) -> Owner {
-                Owner::Device(0)
+            fn owner(&self) -> PeerKey {
+                PeerKey::Device(0)
             }
         }
         let workers = Workers::new(2, Workers::STUCK).expect("a thread");
@@ -431,8 +519,8 @@ mod tests {
     /// A request of `owner` that waits until its end of a channel is dropped, having said that it
     /// runs.
     struct Hangs {
-        owner: Owner,
-        runs: std::sync::mpsc::Sender<Owner>,
+        owner: PeerKey,
+        runs: std::sync::mpsc::Sender<PeerKey>,
         until: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
     }
 
@@ -449,7 +537,7 @@ mod tests {
 
         fn wake(self: Arc<Self>) {}
 
-        fn owner(&self) -> Owner {
+        fn owner(&self) -> PeerKey {
             self.owner
         }
     }
@@ -462,7 +550,7 @@ mod tests {
         let until = Arc::new(Mutex::new(until));
         let hang = |owner| {
             workers.run(Arc::new(Hangs {
-                owner: Owner::Device(owner),
+                owner: PeerKey::Device(owner),
                 runs: runs.clone(),
                 until: until.clone(),
             }));
@@ -470,7 +558,9 @@ mod tests {
         // Each has far more than the pool is large; the next one gets its turn all the same.
         for owner in 0..5 {
             (0..100).for_each(|_| hang(owner));
-            let started = all.iter().find(|started| *started == Owner::Device(owner));
+            let started = all
+                .iter()
+                .find(|started| *started == PeerKey::Device(owner));
             assert!(started.is_some());
         }
         {
@@ -493,7 +583,7 @@ mod tests {
         let (runs, _all) = std::sync::mpsc::channel();
         let (_end, until) = std::sync::mpsc::channel::<()>();
         let until = Arc::new(Mutex::new(until));
-        for owner in [0, 1, 2].map(Owner::Device) {
+        for owner in [0, 1, 2].map(PeerKey::Device) {
             for _ in 0..16 {
                 let (runs, until) = (runs.clone(), until.clone());
                 queue.ready.push(Arc::new(Hangs { owner, runs, until }));
@@ -507,7 +597,7 @@ mod tests {
         let active = |owner| {
             queue
                 .owners
-                .get(&Owner::Device(owner))
+                .get(&PeerKey::Device(owner))
                 .map_or(0, |own| own.active)
         };
         assert_eq!((begun, [0, 1, 2].map(active)), (14, [5, 5, 4]));
@@ -515,11 +605,65 @@ mod tests {
         let mut queue = Queue::default();
         for _ in 0..16 {
             let (runs, until) = (runs.clone(), until.clone());
-            let owner = Owner::Device(0);
+            let owner = PeerKey::Device(0);
             queue.ready.push(Arc::new(Hangs { owner, runs, until }));
         }
         let begun = std::iter::from_fn(|| queue.begin(now, 16)).count();
         assert_eq!(begun, 12);
+    }
+
+    /// A request that does nothing.
+    struct Idle {
+        owner: PeerKey,
+        export: u64,
+    }
+
+    impl Run for Idle {
+        fn run(self: Arc<Self>, _: &mut Outbox) {}
+
+        fn wake(self: Arc<Self>) {}
+
+        fn owner(&self) -> PeerKey {
+            self.owner
+        }
+
+        fn export(&self) -> u64 {
+            self.export
+        }
+    }
+
+    #[test]
+    fn an_export_that_hangs_leaves_workers_to_others_though_many_clients_wait_for_it() {
+        const MAX: usize = 16;
+        let mut queue = Queue::default();
+        let ask = |queue: &mut Queue, clients: std::ops::Range<u64>, export| {
+            queue.exports.see(export);
+            for owner in clients.map(PeerKey::Device) {
+                for _ in 0..MAX {
+                    queue.ready.push(Arc::new(Idle { owner, export }));
+                }
+            }
+        };
+        let begin = |queue: &mut Queue, now| std::iter::from_fn(|| queue.begin(now, MAX)).count();
+        let mut now = Instant::now();
+        // Alone it has all of them.
+        ask(&mut queue, 0..20, 1);
+        assert_eq!(begin(&mut queue, now), MAX);
+        // Beside another it leaves some, though what it has counts as stuck after a while.
+        ask(&mut queue, 20..1000, 1);
+        queue.exports.see(2);
+        for _ in 0..100 {
+            now += Workers::STUCK;
+            queue.mark_stuck(now, Workers::STUCK, MAX);
+            begin(&mut queue, now);
+        }
+        assert_eq!(queue.exports.counts[&1].stuck, Exports::MOST_STUCK);
+        assert!(queue.running.len() - queue.stuck <= MAX * 3 / 4);
+        ask(&mut queue, 1000..1001, 2);
+        assert!(begin(&mut queue, now) > 0, "the other one's");
+        let running: Vec<_> = queue.running.iter().map(|one| one.number).collect();
+        running.into_iter().for_each(|number| queue.end(number));
+        assert!(queue.exports.counts.is_empty() && queue.owners.is_empty());
     }
 
     #[test]
@@ -533,8 +677,8 @@ mod tests {
 
             fn wake(self: Arc<Self>) {}
 
-            fn owner(&self) -> Owner {
-                Owner::Device(0)
+            fn owner(&self) -> PeerKey {
+                PeerKey::Device(0)
             }
         }
         let workers = Workers::new(2, Workers::STUCK).expect("a thread");

@@ -117,6 +117,7 @@ fn server(wait_for_locks: bool) -> Server {
         Options {
             max_msize: 16 << 10,
             max_fids: 12,
+            max_held: 1 << 20,
             max_xattr_bytes: 80 << 10,
             unknown_user: Some(65534),
             wait_for_locks,

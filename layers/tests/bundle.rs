@@ -460,3 +460,22 @@ fn members_come_and_go_and_those_that_stay_are_left_as_they_are() {
     assert_eq!(ok(srv.names()), [b"b".to_vec()]);
     assert_eq!(resolve(&fs, &ok(of_b.handle())), Ok(of_b.id()));
 }
+
+#[test]
+fn requests_note_which_member_they_are_for() {
+    let [a, b] = ["a", "b"].map(member);
+    let root = root(&bundle(&[&a, &b]));
+    let share = |seen: &Seen| {
+        let mut share = 0;
+        ok(run(&Caller::ROOT, |cx| {
+            let done = seen.node.open(cx, OpenFlags::READ).map(drop);
+            share = cx.call.share();
+            done
+        }));
+        share
+    };
+    let shares = ["a", "b"].map(|name| share(&ok(root.lookup(name))));
+    assert!(shares[0] != shares[1] && !shares.contains(&0));
+    assert_eq!(share(&ok(root.lookup("a"))), shares[0]);
+    assert_eq!(share(&root), 0);
+}

@@ -24,6 +24,8 @@ pub struct Outbox {
     /// What is handed over, and where in the buffer its message begins.
     handed: Option<(usize, Arc<dyn Backing>)>,
     meter: Option<Box<dyn Meter>>,
+    /// How many bytes the message under construction may take.
+    expected: usize,
 }
 
 /// Counts the memory of an outbox. Called before it grows, so that what others may still take is
@@ -31,6 +33,11 @@ pub struct Outbox {
 pub trait Meter: Send {
     /// The buffer is `bytes` large from now on.
     fn set(&mut self, bytes: usize);
+
+    /// Whether memory is so scarce that buffers are to be given back rather than kept for later.
+    fn is_scarce(&self) -> bool {
+        false
+    }
 }
 
 impl Default for Outbox {
@@ -45,6 +52,7 @@ impl Default for Outbox {
             gap: 0,
             handed: None,
             meter: None,
+            expected: 0,
         }
     }
 }
@@ -61,6 +69,21 @@ impl Outbox {
         Outbox {
             meter: Some(meter),
             ..Outbox::default()
+        }
+    }
+
+    /// Has `meter` count its memory from now on, instead of the one before.
+    pub fn meter(&mut self, meter: Box<dyn Meter>) {
+        self.meter = Some(meter);
+        self.count(self.buffer.len());
+    }
+
+    /// The message to come may take so many bytes: they are counted as if they were there, until
+    /// something else is expected.
+    pub fn expect(&mut self, bytes: usize) {
+        if bytes != self.expected {
+            self.expected = bytes;
+            self.count(self.buffer.len());
         }
     }
 
@@ -127,6 +150,16 @@ impl Outbox {
         self.end = 0;
         self.handed = None;
         self.drop_pages();
+    }
+
+    /// Whether its memory is more than small messages need.
+    pub fn is_large(&self) -> bool {
+        self.buffer.len() > Outbox::KEEP
+    }
+
+    /// Whether its memory is needed elsewhere.
+    pub fn is_scarce(&self) -> bool {
+        self.is_large() && self.meter.as_ref().is_some_and(|meter| meter.is_scarce())
     }
 
     /// Gives all memory back, if there are no messages.
@@ -208,7 +241,7 @@ impl Outbox {
 
     fn count(&mut self, bytes: usize) {
         if let Some(meter) = &mut self.meter {
-            meter.set(bytes);
+            meter.set(bytes.max(self.expected));
         }
     }
 }

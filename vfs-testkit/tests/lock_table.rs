@@ -6,7 +6,8 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use vfs::lock::{HostLock, Lock, LockKind, LockTable, Outsider, Owner, Space};
-use vfs::{Call, Caller, Cx, Errno, Kind, Node, Op, Patience, Result};
+use vfs::memory::MemoryBudget;
+use vfs::{Account, Call, Caller, Cx, Errno, Kind, Node, Op, Patience, PeerKey, Result};
 use vfs_testkit::{Answer, Script};
 
 use LockKind::{Exclusive, Shared};
@@ -481,6 +482,56 @@ fn the_ranges_of_a_node_are_bounded() {
     }
     assert_eq!(bed.unlock(1, 0, ALL), Ok(()));
     assert!(bed.table.is_empty());
+}
+
+/// A client of `user` at `budget`.
+fn call_of(user: u32, budget: &Arc<MemoryBudget>) -> Call {
+    Call::detached().on_account(Account::at(budget, PeerKey::User(user)))
+}
+
+#[test]
+fn a_peer_leaves_ranges_of_a_node_to_others() {
+    let bed = Bed::new();
+    let budget = MemoryBudget::new(1 << 30);
+    let lock = |user, client, at: u64| {
+        let call = call_of(user, &budget);
+        let cx = Cx::new(&Caller::ROOT, &call);
+        let lock = posix(client, Shared, at * 2, at * 2);
+        bed.table.lock(&cx, &*bed.node, lock, false)
+    };
+    // Of two clients of one user.
+    let took = (0..).take_while(|at| lock(1, at % 2, *at).is_ok()).count();
+    assert_eq!(took, LockTable::MAX_HELD / 2 - 1);
+    assert_eq!(lock(1, 7, 1), Err(Errno::ENOLCK));
+    let took = (0..).take_while(|at| lock(2, 2, *at).is_ok()).count();
+    assert!(took >= LockTable::MAX_HELD / 4 - 2, "{took}");
+    // With what it unlocks it may lock others.
+    assert_eq!(bed.unlock(0, 0, ALL), Ok(()));
+    assert_eq!(lock(1, 0, 0), Ok(()));
+    for client in 0..3 {
+        bed.release(client);
+    }
+    assert!(bed.table.is_empty());
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn ranges_are_part_of_the_memory_budget() {
+    let bed = Bed::new();
+    let budget = MemoryBudget::new(256 << 10);
+    let lock = |user, at: u64| {
+        let call = call_of(user, &budget);
+        let cx = Cx::new(&Caller::ROOT, &call);
+        let lock = posix(user.into(), Shared, at * 2, at * 2);
+        bed.table.lock(&cx, &*bed.node, lock, false)
+    };
+    let took = (0..).take_while(|at| lock(1, *at).is_ok()).count();
+    assert!((200..1000).contains(&took), "{took} ranges");
+    assert!(budget.kept() <= budget.limit() / 4);
+    assert_eq!(lock(2, 0), Ok(()));
+    bed.release(1);
+    bed.release(2);
+    assert_eq!(budget.used(), 0);
 }
 
 mod model {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::{Errno, Peer, Result};
+use crate::{Account, Errno, Peer, Result};
 
 /// What every operation is given.
 #[derive(Clone, Copy)]
@@ -113,7 +113,11 @@ pub struct Call {
     place: AtomicU64,
     polls: bool,
     peer: Option<Arc<Peer>>,
+    /// Of a request that came over no connection.
+    account: Account,
     ours: bool,
+    /// [`Call::note_share`]'s; 0 is none.
+    share: AtomicU64,
     /// [`Call::note`]'s; [`NOTHING`] is none.
     word: AtomicU16,
     /// [`Call::note_fault`]'s; 0 is none.
@@ -143,7 +147,9 @@ impl Call {
             place: AtomicU64::new(0),
             polls: false,
             peer: None,
+            account: Account::OURS,
             ours: false,
+            share: AtomicU64::new(0),
             word: AtomicU16::new(NOTHING),
             fault: AtomicU16::new(0),
         }
@@ -161,6 +167,7 @@ impl Call {
     pub fn woken_by(&self, waker: Waker) -> Call {
         Call {
             peer: self.peer.clone(),
+            account: self.account.clone(),
             ..Call::parkable(waker)
         }
     }
@@ -194,6 +201,7 @@ impl Call {
     pub fn beside(&self) -> Call {
         Call {
             peer: self.peer.clone(),
+            account: self.account.clone(),
             ..Call::detached()
         }
     }
@@ -206,12 +214,18 @@ impl Call {
         }
     }
 
+    /// The same request, of a guest by its queues, on its `account`.
+    pub fn on_account(self, account: Account) -> Call {
+        Call { account, ..self }
+    }
+
     /// What this program does of its own accord to answer this request: layers leave its caller as it is, while the
     /// connection is let in, or not, as ever. It cannot be parked. For what the client has no part in but by being told
     /// what came of it.
     pub fn of_ours(&self) -> Call {
         Call {
             peer: self.peer.clone(),
+            account: self.account.clone(),
             ours: true,
             ..Call::detached()
         }
@@ -225,6 +239,15 @@ impl Call {
     /// Who asked for it over a connection; nobody for what this program does of its own, or for a guest by its queues.
     pub fn peer(&self) -> Option<&Peer> {
         self.peer.as_deref()
+    }
+
+    /// The account that tables charge what they keep for this request to: its peer's, or its
+    /// guest's.
+    pub fn account(&self) -> &Account {
+        match &self.peer {
+            Some(peer) => peer.account(),
+            None => &self.account,
+        }
     }
 
     /// The caller that it is made for if its client claims to be `claimed`, without proof
@@ -251,6 +274,17 @@ impl Call {
     /// Notes that it failed: by an errno, or what its protocol has instead.
     pub fn note_fault(&self, fault: u16) {
         self.fault.store(fault, Ordering::Relaxed);
+    }
+
+    /// Notes that this request is for the share that has the number `share`, which no other has
+    /// while it is served; 0 is none. So that an engine can leave workers to other shares.
+    pub fn note_share(&self, share: u64) {
+        self.share.store(share, Ordering::Relaxed);
+    }
+
+    /// The share that was noted last.
+    pub fn share(&self) -> u64 {
+        self.share.load(Ordering::Relaxed)
     }
 
     /// What was noted since last asked.

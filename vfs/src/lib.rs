@@ -6,7 +6,7 @@
 //! much [`Patience`]; nothing is ambient. How FUSE, NFS, 9P and remote sources map onto these
 //! traits stands in `docs/design/vfs.md`.
 //!
-//! Lock order: a [`lock::LockTable`]'s is the only lock here; see there.
+//! Lock order: a [`lock::LockTable`]'s; then those of [`quota`] and [`memory`], the innermost.
 
 #![forbid(unsafe_code)]
 
@@ -20,12 +20,14 @@ pub mod holes;
 pub mod lease;
 pub mod lock;
 pub mod log_limit;
+pub mod memory;
 pub mod name;
 pub mod node;
 pub mod op;
 pub mod payload;
 pub mod peer;
 pub mod perm;
+pub mod quota;
 pub mod ranges;
 pub mod seal;
 pub mod sip;
@@ -45,6 +47,7 @@ pub use node::{
 pub use op::Op;
 pub use payload::{Fill, Payload, Sink};
 pub use peer::{Origin, Peer, PeerKey, Trust};
+pub use quota::{Account, Allotment, Charge, Full, Portion, Quota};
 pub use ranges::Ranges;
 pub use seal::HandleKey;
 

@@ -25,7 +25,7 @@ use std::task::Waker;
 mod node;
 
 use self::node::NodeLocks;
-use crate::{Call, Cx, Errno, Node, NodeId, Patience, Result};
+use crate::{Call, Cx, Errno, Node, NodeId, Patience, Quota, Result};
 
 /// The two kinds of advisory locks of Linux, which do not see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -152,10 +152,21 @@ impl From<bool> for Wait {
 }
 
 /// Who holds which lock on the nodes of one export.
-#[derive(Default)]
 pub struct LockTable {
     nodes: Mutex<HashMap<NodeId, Arc<Mutex<NodeLocks>>>>,
     places: AtomicU64,
+    /// The ranges held of all nodes.
+    held: Arc<Quota>,
+}
+
+impl Default for LockTable {
+    fn default() -> LockTable {
+        LockTable {
+            nodes: Mutex::default(),
+            places: AtomicU64::new(0),
+            held: Quota::shared(LockTable::MOST, LockTable::SIZE),
+        }
+    }
 }
 
 impl LockTable {
@@ -164,8 +175,14 @@ impl LockTable {
     const OUTSIDER_RETRY: Duration = Duration::from_millis(20);
 
     /// The most ranges held of one node, `ENOLCK` beyond: far more than databases take, few enough
-    /// to look through for each request.
+    /// to look through for each request. A peer may have as many of them as it leaves to others.
     pub const MAX_HELD: usize = 4096;
+
+    /// The most ranges held of all nodes, `ENOLCK` beyond; a peer may have as many as it leaves.
+    const MOST: usize = 1 << 20;
+
+    /// The bytes of a range and its owner.
+    const SIZE: usize = size_of::<Lock>() + 64;
 
     /// Locks, replacing what the same owner holds of the range. `EAGAIN` if another is in the way;
     /// with [`Wait::Yes`], [`Errno::PARKED`] instead, and the caller asks again when woken. `EINVAL` for a
@@ -189,7 +206,7 @@ impl LockTable {
             cx,
             node,
             lock,
-            (wait.into(), &self.places),
+            (wait.into(), &self.places, &self.held),
             &mut woken,
         );
         self.forget_if_free(node.id(), locks);
@@ -320,6 +337,7 @@ impl LockTable {
             for lock in held {
                 let _ = locks.tell_host(&cx, node, &lock, None);
                 locks.replace(&lock, None);
+                locks.settle(lock.owner.client, None);
                 gone.push(lock);
             }
             locks.wake(&gone, &mut woken);

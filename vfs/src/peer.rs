@@ -12,7 +12,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::{Caller, Groups, perm};
+use crate::memory::MemoryBudget;
+use crate::{Account, Caller, Groups, perm};
 
 /// The other end of a connection, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +80,8 @@ pub enum PeerKey {
     Unidentified,
     /// An inherited descriptor.
     Inherited,
+    /// A virtual machine's device, or a mount of this host, by the number of its queues' driver.
+    Device(u64),
 }
 
 impl Origin {
@@ -139,6 +142,7 @@ impl fmt::Display for PeerKey {
             PeerKey::Guest(GuestId::Listener(number)) => write!(f, "guest {number}"),
             PeerKey::Unidentified => f.write_str("unidentified local process"),
             PeerKey::Inherited => f.write_str("inherited descriptor"),
+            PeerKey::Device(number) => write!(f, "device {number}"),
         }
     }
 }
@@ -160,6 +164,7 @@ pub enum Trust {
 #[derive(Debug)]
 pub struct Peer {
     origin: Origin,
+    account: Account,
     standing: Standing,
     /// The user that owns the peer's socket, set before the first request.
     owner: OnceLock<Caller>,
@@ -241,6 +246,7 @@ impl Peer {
             _ => Standing::Trusted,
         };
         Peer {
+            account: Account::of(origin.key()),
             origin,
             standing,
             owner: OnceLock::new(),
@@ -278,6 +284,19 @@ impl Peer {
     /// The same, which counts refusals there.
     pub fn counting(self, refusals: Arc<Refusals>) -> Peer {
         Peer { refusals, ..self }
+    }
+
+    /// The same, whose state is reserved in `budget`.
+    pub fn reserving(self, budget: &Arc<MemoryBudget>) -> Peer {
+        Peer {
+            account: Account::at(budget, self.key()),
+            ..self
+        }
+    }
+
+    /// The account that tables charge what they keep for the peer to.
+    pub fn account(&self) -> &Account {
+        &self.account
     }
 
     /// Counts the peer among those that were refused for this reason. Returns whether it was the

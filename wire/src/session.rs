@@ -22,8 +22,9 @@ pub trait Session: Send + Sync {
     fn role(&self, message: &[u8]) -> Result<Role, Malformed>;
 
     /// The most bytes that the reply to a whole message takes, as far as the message tells; 0 for
-    /// replies of some kilobytes. So much memory is set aside before the message is served.
-    fn reply_bound(&self, _message: &[u8]) -> usize {
+    /// replies of some kilobytes, or where that is less than `large` and takes effort to find out.
+    /// So much memory is set aside before the message is served, if it is `large` or more.
+    fn reply_bound(&self, _message: &[u8], _large: usize) -> usize {
         0
     }
 

@@ -188,10 +188,11 @@ pub(crate) struct ServeArgs {
     max_connections_per_client: Option<usize>,
     #[command(flatten)]
     timeouts: TimeoutArgs,
-    /// Memory for messages of all clients together: requests that are incomplete or wait, and
-    /// replies that are not sent. One client takes at most half of what others leave; where there
-    /// is none, clients wait. At most half of the memory limit of the server's control group
-    /// [default: 1G]
+    /// Memory for all clients together: requests that are incomplete or wait, replies that are not
+    /// sent, and, up to half, what stays between requests (replies kept for retransmissions, fids,
+    /// opens, locks, listings). One client takes at most half of what others leave. Beyond, messages
+    /// wait, and what stays is evicted or refused (EMFILE, ENOLCK, NFS4ERR_NOSPC). At most half of
+    /// the memory limit of the server's control group [default: 1G]
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<usize>,
     /// Requests of one connection that may wait for workers

@@ -11,7 +11,11 @@ use transports::{StreamLink, pair};
 use vfs::{Call, Patience};
 use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary, Voice};
 
-/// Messages are `len[1] id[1] what[1] more…`; a reply repeats its message.
+/// The bytes of the reply to `l`.
+pub(crate) const LARGE: usize = 1 << 20;
+
+/// Messages are `len[1] id[1] what[1] more…`; a reply repeats its message, but that to `l`, which is
+/// [`LARGE`].
 #[derive(Default)]
 pub(crate) struct Fake {
     /// Requests `w` wait here on their worker's thread, `s` do so until they are cancelled, `p` and `n` by
@@ -106,10 +110,13 @@ impl Session for FakeSession {
         call.note(what.into());
         let mut gates = fake.gates.lock().expect("no panic holds it");
         match what {
-            b'w' | b's' | b'p' | b'n' if patience < Patience::Full => {
+            b'w' | b's' | b'p' | b'n' | b'l' if patience < Patience::Full => {
                 return Ok(Answer::WouldBlock);
             }
-            b'w' => {
+            b'w' | b'l' => {
+                if what == b'l' {
+                    out.zeros(LARGE);
+                }
                 gates.entry(id).or_default().reached = true;
                 fake.opened.notify_all();
                 drop(
@@ -162,6 +169,9 @@ impl Session for FakeSession {
         }
         if what == b'f' {
             call.note_fault(2);
+        }
+        if what == b'l' {
+            return Ok(Answer::Done);
         }
         out.bytes(message);
         Ok(Answer::Done)

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{Timeouts, Tuning};
+use engine::{MemoryBudget, Timeouts, Tuning};
 use transports::{Link, StreamLink, pair};
 
-use crate::fake::{FakeService, Rig};
+use crate::fake::{FakeService, LARGE, Rig};
 
 pub(crate) fn send(link: &StreamLink, messages: &[&[u8]]) {
     for message in messages {
@@ -473,6 +473,35 @@ fn an_idle_connection_has_one_descriptor() {
     }
     // What waiting for it took is given back.
     while descriptors() > before + 10 {
+        std::thread::yield_now();
+    }
+}
+
+/// The memory of a worker's reply counts while it is made, while nobody takes it, and for as long as
+/// the worker keeps its buffer.
+#[test]
+fn replies_of_workers_are_part_of_the_budget() {
+    const EACH: usize = LARGE - MemoryBudget::CONNECTION;
+    let rig = Rig::new(Tuning::default());
+    let budget = rig.engine.budget();
+    let client = rig.connect();
+    for id in 1..=4 {
+        client.send(&[3, id, b'l'], true).expect("sent");
+    }
+    (1..=4).for_each(|id| rig.fake.await_reached(id));
+    assert!(budget.used() >= 4 * EACH, "{} bytes", budget.used());
+    (1..=4).for_each(|id| rig.fake.open(id));
+    let mut buffer = vec![0; LARGE];
+    let mut left = 4 * LARGE;
+    while left > 0 {
+        left -= client.recv(&mut buffer, true).expect("a reply");
+    }
+    // The workers give their buffers back when nothing comes for a while.
+    while budget.used() > MemoryBudget::CONNECTION {
+        std::thread::yield_now();
+    }
+    drop(client);
+    while budget.used() > 0 {
         std::thread::yield_now();
     }
 }

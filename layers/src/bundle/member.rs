@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use vfs::lock::{HostLock, Lock, LockKind, Outsider, Owner, Space};
 use vfs::{
     Attr, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, Export, File, Handle, Kind, Make,
-    Mode, Name, Node, NodeId, OpenFlags, Plus, Result, SetAttr, Want,
+    Mode, Name, Node, NodeId, Op, OpenFlags, Plus, Result, SetAttr, Want,
 };
 
 use super::Places;
@@ -56,6 +56,22 @@ impl Member {
         }
     }
 
+    /// Notes that a request is for this member.
+    fn note(&self, cx: &Cx<'_>) {
+        cx.call.note_share(self.numbers.place);
+    }
+
+    fn noted<T>(
+        &self,
+        _: Op,
+        _: NodeId,
+        cx: &Cx<'_>,
+        run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.note(cx);
+        run()
+    }
+
     fn both(&self, (entry, file): (Entry, Arc<dyn File>)) -> (Entry, Arc<dyn File>) {
         (self.numbers.entry(entry), file)
     }
@@ -81,22 +97,27 @@ impl Layer for Member {
 
     /// What [`super::Bundle`] takes off before it has the rest resolved.
     fn handle(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Handle> {
+        self.note(cx);
         numbers::handle(self.numbers.place, inner.handle(cx)?.bytes())
     }
 
     fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        self.note(cx);
         Ok(self.numbers.attr(inner.attr(cx, want)?))
     }
 
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        self.note(cx);
         Ok(self.numbers.attr(inner.setattr(cx, set)?))
     }
 
     fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        self.note(cx);
         Ok(self.numbers.entry(inner.lookup(cx, name)?))
     }
 
     fn parent(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Entry> {
+        self.note(cx);
         Ok(self.numbers.entry(inner.parent(cx)?))
     }
 
@@ -108,6 +129,7 @@ impl Layer for Member {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
+        self.note(cx);
         Ok(self.both(inner.create(cx, name, flags, mode)?))
     }
 
@@ -119,6 +141,7 @@ impl Layer for Member {
         what: Make<'_>,
         mode: Mode,
     ) -> Result<Entry> {
+        self.note(cx);
         Ok(self.numbers.entry(inner.make(cx, name, what, mode)?))
     }
 
@@ -129,6 +152,7 @@ impl Layer for Member {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
+        self.note(cx);
         Ok(self.both(inner.tmpfile(cx, flags, mode)?))
     }
 
@@ -139,6 +163,7 @@ impl Layer for Member {
         name: Name<'_>,
         target: &dyn Node,
     ) -> Result<Entry> {
+        self.note(cx);
         Ok(self.numbers.entry(inner.link(cx, name, target)?))
     }
 
@@ -182,10 +207,12 @@ impl Layer for Member {
     }
 
     fn file_attr(&self, inner: Opened<'_>, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+        self.note(cx);
         Ok(self.numbers.attr(inner.attr(cx, want)?))
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        self.note(cx);
         Ok(self.numbers.attr(inner.setattr(cx, set)?))
     }
 
@@ -197,6 +224,7 @@ impl Layer for Member {
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
+        self.note(cx);
         let mut numbering = Numbering {
             sink,
             numbers: self.numbers,
@@ -204,7 +232,7 @@ impl Layer for Member {
         inner.readdir(cx, cookie, plus, &mut numbering)
     }
 
-    forward! {
+    forward! { with noted:
         root resolve sync
         access statfs open readlink unlink rename xattr xattrs set_xattr remove_xattr
         read write fsync flush allocate seek extents copy lease

@@ -2,19 +2,24 @@
 //! goes on where it was, whatever was copied, made and removed since.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use vfs::{
-    Cx, DirEntry, DirSink, Entry, Errno, Kind, Name, Node, NodeId, OpenFlags, Plus, Result, Want,
-    sip,
+    Account, Charge, Cx, DirEntry, DirSink, Entry, Errno, Kind, Name, Node, NodeId, OpenFlags,
+    Plus, Quota, Result, Want, sip,
 };
 
 use super::marks::is_whiteout;
 use super::node::{OverlayNode, State};
 use super::ours;
 
-/// The entries of a directory, by their cookies.
-struct Listing(Vec<(u64, Item)>);
+/// The entries of a directory.
+struct Listing {
+    /// By their cookies.
+    entries: Vec<(u64, Item)>,
+    /// A place among those that are kept, and the bytes; none if it is not kept.
+    charges: Option<[Charge; 2]>,
+}
 
 struct Item {
     name: Box<[u8]>,
@@ -23,11 +28,73 @@ struct Item {
 }
 
 /// Those that were asked for last: a client reads one in pieces, and several are read at once.
-#[derive(Default)]
-pub(super) struct Listings(Mutex<VecDeque<(Key, Arc<Listing>)>>);
+/// Where there is no room for one more, those go that have not been read for longest: the client's
+/// own if it has its share, or anybody's.
+pub(super) struct Listings {
+    /// The one read last in front.
+    kept: Mutex<VecDeque<(Key, Arc<Listing>)>>,
+    places: Arc<Quota>,
+    bytes: Arc<Quota>,
+}
 
 /// How many are kept.
-const KEPT: usize = 16;
+const KEPT: usize = 64;
+
+/// How many bytes they take.
+const KEPT_BYTES: usize = 64 << 20;
+
+impl Default for Listings {
+    fn default() -> Listings {
+        Listings {
+            kept: Mutex::default(),
+            places: Quota::shared(KEPT, 0),
+            bytes: Quota::shared(KEPT_BYTES, 1),
+        }
+    }
+}
+
+impl Listings {
+    fn get(&self, key: Key) -> Option<Arc<Listing>> {
+        let mut kept = self.kept();
+        let at = kept.iter().position(|(of, _)| *of == key)?;
+        let found = kept.remove(at)?;
+        let listing = found.1.clone();
+        kept.push_front(found);
+        Some(listing)
+    }
+
+    /// Keeps `listing` on `account` if there is room, or can be made.
+    fn keep(&self, key: Key, mut listing: Listing, account: &Account) -> Arc<Listing> {
+        let mut kept = self.kept();
+        kept.retain(|((id, ..), _)| *id != key.0);
+        let bytes = listing.bytes();
+        listing.charges = loop {
+            let place = self.places.take(account, 1);
+            let charges = place.and_then(|place| Ok([place, self.bytes.take(account, bytes)?]));
+            let full = match charges {
+                Ok(charges) => break Some(charges),
+                Err(full) => full,
+            };
+            let may_go = |(_, listing): &(Key, Arc<Listing>)| {
+                !full.is_peers() || listing.account() == Some(account)
+            };
+            match kept.iter().rposition(may_go) {
+                Some(oldest) => drop(kept.remove(oldest)),
+                None => break None,
+            }
+        };
+        let keeps = listing.charges.is_some();
+        let listing = Arc::new(listing);
+        if keeps {
+            kept.push_front((key, listing.clone()));
+        }
+        listing
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Listing>)>> {
+        self.kept.lock().expect("no panic holds it")
+    }
+}
 
 /// A directory as it was: its number, how often it was changed here, and what the host says of it.
 type Key = (NodeId, u64, u64);
@@ -56,9 +123,9 @@ impl OverlayNode {
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let listing = self.listing(&ours(cx))?;
-        let first = listing.0.partition_point(|(at, _)| *at <= cookie);
+        let first = listing.entries.partition_point(|(at, _)| *at <= cookie);
         let this = self.this();
-        for (at, item) in &listing.0[first..] {
+        for (at, item) in &listing.entries[first..] {
             let entry = match plus {
                 Plus::Names => None,
                 Plus::Entries => match this.find(&ours(cx), Name::new(&item.name)?) {
@@ -86,19 +153,10 @@ impl OverlayNode {
         let change = self.real()?.attr(cx, Want::TIMES)?.change;
         let key = (self.id, epoch, change);
         let listings = &self.tree.listings;
-        let kept = |listings: &VecDeque<(Key, Arc<Listing>)>| {
-            let found = listings.iter().find(|(of, _)| *of == key);
-            found.map(|(_, listing)| listing.clone())
-        };
-        if let Some(listing) = kept(&listings.0.lock().expect("no panic holds it")) {
-            return Ok(listing);
+        match listings.get(key) {
+            Some(listing) => Ok(listing),
+            None => Ok(listings.keep(key, self.gather(cx)?, cx.call.account())),
         }
-        let listing = Arc::new(self.gather(cx)?);
-        let mut listings = listings.0.lock().expect("no panic holds it");
-        listings.retain(|((id, ..), _)| *id != self.id);
-        listings.truncate(KEPT - 1);
-        listings.push_front((key, listing.clone()));
-        Ok(listing)
     }
 
     fn gather(&self, cx: &Cx<'_>) -> Result<Listing> {
@@ -148,7 +206,21 @@ impl Listing {
             *cookie += *again;
         }
         listed.sort_by_key(|(cookie, _)| *cookie);
-        Listing(listed)
+        Listing {
+            entries: listed,
+            charges: None,
+        }
+    }
+
+    /// The bytes that it takes.
+    fn bytes(&self) -> usize {
+        let names = self.entries.iter().map(|(_, item)| item.name.len());
+        names.sum::<usize>() + self.entries.capacity() * size_of::<(u64, Item)>()
+    }
+
+    /// The account that it is kept on.
+    fn account(&self) -> Option<&Account> {
+        self.charges.as_ref().map(|[place, _]| place.account())
     }
 }
 
@@ -173,4 +245,44 @@ fn entries(dir: &dyn Node, cx: &Cx<'_>) -> Result<Vec<(Box<[u8]>, Entry)>> {
         },
     };
     all.0.into_iter().filter_map(looked).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use vfs::PeerKey;
+    use vfs::memory::MemoryBudget;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// A listing of about so many bytes.
+    fn listing(bytes: usize) -> Listing {
+        let item = |at: usize| (at.to_string().into_bytes().into(), at as NodeId, Kind::File);
+        Listing::new((0..bytes / 48).map(item).collect())
+    }
+
+    #[test]
+    fn listings_are_bounded_in_bytes_and_for_each_client_and_part_of_the_budget() {
+        let budget = MemoryBudget::new(64 * MIB);
+        let [one, other] = [1, 2].map(|user| Account::at(&budget, PeerKey::User(user)));
+        let listings = Listings::default();
+        listings.keep((1, 0, 0), listing(MIB), &other);
+        for node in 10..40 {
+            listings.keep((node, 0, 0), listing(MIB), &one);
+            assert!(listings.get((node, 0, 0)).is_some(), "the newest");
+            assert!(budget.kept() <= 18 * MIB, "{} bytes", budget.kept());
+        }
+        assert!(listings.get((1, 0, 0)).is_some(), "another client's");
+        assert!(listings.get((10, 0, 0)).is_none(), "the oldest");
+        // One that is too large is read, and not kept.
+        listings.keep((50, 0, 0), listing(20 * MIB), &other);
+        assert!(listings.get((50, 0, 0)).is_none());
+        for node in 100..1000 {
+            listings.keep((node, 0, 0), listing(64), &one);
+        }
+        assert!(listings.kept().len() <= KEPT);
+        drop(listings);
+        assert_eq!(budget.used(), 0);
+    }
 }

@@ -1,38 +1,100 @@
 //! Reading a directory.
 //!
 //! The cookies are the file system's own (`d_off`). An open directory keeps what it has read and
-//! not told yet, up to a bound for all of a tree, and where that goes on, so that reading in order
-//! neither seeks nor reads twice. One whose descriptor was taken away meanwhile seeks. Whoever
-//! reads from the start may get what `listings` has kept.
+//! not told yet, and where that goes on, so that reading in order neither seeks nor reads twice. One
+//! whose descriptor was taken away meanwhile seeks. A read from the start may get what `listings`
+//! has kept.
+//!
+//! What open directories keep is bounded for a tree and for each client ([`Streams`]). Where there
+//! is no room, those that have not been read for longest give up what they keep: the client's own if
+//! it has its share, or anybody's.
 //!
 //! The number of an entry that is a mount point is that of the directory beneath the mount: the
 //! kernel says so to everybody. Attributes ([`Plus::Entries`]) are those of what is mounted.
+//!
+//! Lock order: an open directory's position, then the ring of all. Another's position is only tried.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno as Raw;
 use sys::dir::Entry as RawEntry;
 use sys::errno;
-use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Kind, Name, Plus, Result};
+use vfs::{
+    Account, Charge, Cx, DirEntry, DirSink, Entry, Errno, Full, Kind, Name, Plus, Quota, Result,
+};
 
 use crate::listings::{Listing, Listings, Recording, Start};
 use crate::node::HostNode;
 use crate::opened::OpenFile;
+use crate::ring::Ring;
 use crate::tree::Tree;
 
 /// How much is read at once: some 2000 entries, so that large directories take few calls.
 const BUFFER: usize = 64 << 10;
 
-/// How much the open directories of a tree keep of what they have read and not told, bytes. One for
-/// which there is no room reads it again.
+/// How much the open directories of a tree keep of what they have read and not told, and listings
+/// take, bytes. One for which there is no room reads it again.
 const READ_AHEAD: usize = 16 << 20;
+
+/// The open directories of a tree that keep something.
+pub(crate) struct Streams {
+    quota: Arc<Quota>,
+    ring: Mutex<Ring<Weak<Stream>>>,
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams {
+            quota: Quota::shared(READ_AHEAD, 1),
+            ring: Mutex::default(),
+        }
+    }
+}
+
+impl Streams {
+    /// Takes `bytes` on `account`, which other open directories may have to give up.
+    pub(crate) fn take(
+        &self,
+        account: &Account,
+        bytes: usize,
+    ) -> std::result::Result<Charge, Full> {
+        loop {
+            match self.quota.take(account, bytes) {
+                Ok(charge) => return Ok(charge),
+                Err(full) if self.evict(full.is_peers().then_some(account)) => {}
+                Err(full) => return Err(full),
+            }
+        }
+    }
+
+    /// Has an idle open directory, of `account` or of any, give up what it keeps.
+    fn evict(&self, account: Option<&Account>) -> bool {
+        // Twice round: the hand spares at first what has been read since it last came by.
+        let rounds = 2 * self.ring().len();
+        for _ in 0..rounds {
+            let next = self.ring().advance().and_then(Weak::upgrade);
+            if next.is_some_and(|stream| stream.evict(self, account)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring<Weak<Stream>>> {
+        self.ring.lock().expect("no panic holds it")
+    }
+}
 
 /// An open directory's position.
 #[derive(Default)]
-pub(crate) struct Stream(Mutex<State>);
+pub(crate) struct Stream {
+    state: Mutex<State>,
+    /// Read since the clock hand last came by.
+    touched: AtomicBool,
+}
 
 #[derive(Default)]
 struct State {
@@ -47,8 +109,10 @@ struct State {
     /// The descriptor's own position is elsewhere.
     astray: bool,
     recording: Option<Recording>,
-    /// The bytes of [`READ_AHEAD`] that it uses.
-    kept: usize,
+    /// For the part that it keeps.
+    charge: Option<Charge>,
+    /// Where it stands in the ring, while it keeps something.
+    place: Option<u32>,
 }
 
 /// What was read of the directory.
@@ -80,7 +144,7 @@ impl Entries {
 impl Stream {
     /// Reads on behind `cookie` of `opened`, whose descriptor is `fd`.
     pub(crate) fn read(
-        &self,
+        self: &Arc<Self>,
         opened: &OpenFile,
         fd: BorrowedFd<'_>,
         cx: &Cx<'_>,
@@ -88,22 +152,42 @@ impl Stream {
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        let mut state = self.0.lock().expect("no panic holds it");
+        self.touched.store(true, Ordering::Relaxed);
+        let mut state = self.state.lock().expect("no panic holds it");
         if opened.take_reopened() {
             state.astray = true;
             state.recording = None;
         }
         state.go_to(cookie);
         let told = state.tell(opened.node(), fd, cx, plus, sink);
-        state.keep_within(&opened.node().device().tree.read_ahead);
+        let streams = &opened.node().device().tree.streams;
+        state.keep(self, streams, cx.call.account());
         told
     }
 
     /// The directory is closed.
     pub(crate) fn close(&self, tree: &Tree) {
-        let mut state = self.0.lock().expect("no panic holds it");
-        tree.read_ahead
-            .fetch_sub(std::mem::take(&mut state.kept), Ordering::Relaxed);
+        let mut state = self.state.lock().expect("no panic holds it");
+        state.give_up(&tree.streams);
+    }
+
+    /// Gives up what it keeps, if that is on `account`, unless it is or has just been read.
+    fn evict(&self, streams: &Streams, account: Option<&Account>) -> bool {
+        if self.touched.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        let Ok(mut state) = self.state.try_lock() else {
+            return false;
+        };
+        let is_its = |account| state.account() == Some(account);
+        if state.place.is_none() || !account.is_none_or(is_its) {
+            return false;
+        }
+        state.recording = None;
+        let at = state.cookie;
+        state.leave(at);
+        state.give_up(streams);
+        true
     }
 }
 
@@ -121,7 +205,7 @@ impl State {
         let mut told = false;
         loop {
             if state.at == state.entries.bytes().len() {
-                match state.fill(node, fd) {
+                match state.fill(node, fd, cx.call.account()) {
                     Ok(true) => {}
                     Ok(false) => return Ok(()),
                     // The next call meets it again.
@@ -177,24 +261,58 @@ fn with_attr(node: &HostNode, cx: &Cx<'_>, raw: &RawEntry<'_>) -> Result<Looked>
 }
 
 impl State {
-    /// Gives the memory back of what has been told, and of all if others keep too much.
-    fn keep_within(&mut self, all: &AtomicUsize) {
-        let Entries::Part { buffer, filled } = &mut self.entries else {
-            all.fetch_sub(std::mem::take(&mut self.kept), Ordering::Relaxed);
-            return;
+    /// Gives the memory back of what has been told, and of all if there is no room to keep it.
+    fn keep(&mut self, stream: &Arc<Stream>, streams: &Streams, account: &Account) {
+        let size = match &mut self.entries {
+            // A listing is charged for itself.
+            Entries::Whole(_) => {
+                self.charge = None;
+                return self.enlist(stream, streams);
+            }
+            Entries::Part { buffer, filled } => {
+                if self.at == *filled {
+                    (*buffer, *filled) = (Vec::new(), 0);
+                    (self.base, self.at) = (self.cookie, 0);
+                }
+                buffer.capacity()
+            }
         };
-        if self.at == *filled {
-            (*buffer, *filled) = (Vec::new(), 0);
-            (self.base, self.at) = (self.cookie, 0);
+        if size == 0 {
+            return self.give_up(streams);
         }
-        let (before, now) = (self.kept, buffer.capacity());
-        self.kept = now;
-        if all.fetch_add(now, Ordering::Relaxed) + now - before > READ_AHEAD && now > 0 {
-            *buffer = Vec::new();
-            self.leave(self.cookie);
-            all.fetch_sub(std::mem::take(&mut self.kept), Ordering::Relaxed);
+        if self.charge.is_none() {
+            self.charge = streams.take(account, size).ok();
         }
-        all.fetch_sub(before, Ordering::Relaxed);
+        match self.charge {
+            Some(_) => self.enlist(stream, streams),
+            None => {
+                self.leave(self.cookie);
+                self.give_up(streams);
+            }
+        }
+    }
+
+    /// The account that what it keeps is charged to.
+    fn account(&self) -> Option<&Account> {
+        let charge = match &self.entries {
+            Entries::Whole(listing) => listing.charge(),
+            Entries::Part { .. } => self.charge.as_ref(),
+        };
+        charge.map(Charge::account)
+    }
+
+    fn enlist(&mut self, stream: &Arc<Stream>, streams: &Streams) {
+        let enlist = || streams.ring().insert(Arc::downgrade(stream));
+        self.place.get_or_insert_with(enlist);
+    }
+
+    /// Gives back the memory of what it keeps, which it has left or will not read any more.
+    fn give_up(&mut self, streams: &Streams) {
+        self.entries = Entries::default();
+        self.charge = None;
+        if let Some(place) = self.place.take() {
+            streams.ring().remove(place);
+        }
     }
 
     /// Makes the entry behind `cookie` the next.
@@ -235,8 +353,8 @@ impl State {
         true
     }
 
-    /// Reads on, and says whether there was more.
-    fn fill(&mut self, node: &HostNode, fd: BorrowedFd<'_>) -> Result<bool> {
+    /// Reads on, on `account`, and says whether there was more.
+    fn fill(&mut self, node: &HostNode, fd: BorrowedFd<'_>, account: &Account) -> Result<bool> {
         if std::mem::take(&mut self.ended) {
             return Ok(false);
         }
@@ -275,7 +393,7 @@ impl State {
         if *filled == 0 {
             self.ended = true;
             if let Some(recording) = recording {
-                recording.finish(node, fd);
+                recording.finish(node, fd, account);
             }
             return Ok(false);
         }

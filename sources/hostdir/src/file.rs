@@ -23,7 +23,7 @@ use crate::{copy, direct, extents, lease};
 pub struct HostFile {
     opened: Arc<OpenFile>,
     flags: OpenFlags,
-    stream: Option<Box<Stream>>,
+    stream: Option<Arc<Stream>>,
     /// For a descriptor that it never gives back.
     _share: Option<Share>,
 }
@@ -38,7 +38,7 @@ impl HostFile {
         raw: OFlags,
         share: Option<Share>,
     ) -> HostFile {
-        let stream = (node.what() == Kind::Directory).then(Box::default);
+        let stream = (node.what() == Kind::Directory).then(Arc::default);
         HostFile {
             opened: OpenFile::new(node, fd, raw),
             flags,

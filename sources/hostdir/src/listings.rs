@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vfs::{NodeId, Want};
+use vfs::{Account, Charge, NodeId, Want};
 
 use crate::attr;
 use crate::node::HostNode;
@@ -30,6 +30,8 @@ pub(crate) struct Listing {
     node: NodeId,
     change: u64,
     entries: Vec<u8>,
+    /// There while it is kept, here or by an open directory that reads it.
+    charge: Option<Charge>,
 }
 
 /// What a directory is found to be when its start is read.
@@ -83,6 +85,7 @@ impl Listings {
                     node: now.id,
                     change: now.change,
                     entries: Vec::new(),
+                    charge: None,
                 },
                 tree: device.tree.clone(),
             });
@@ -118,6 +121,11 @@ impl Listing {
     pub(crate) fn entries(&self) -> &[u8] {
         &self.entries
     }
+
+    /// For its memory.
+    pub(crate) fn charge(&self) -> Option<&Charge> {
+        self.charge.as_ref()
+    }
 }
 
 impl Recording {
@@ -127,10 +135,13 @@ impl Recording {
         (self.listing.entries.len() <= LARGEST).then_some(self)
     }
 
-    /// The end has come: keeps it, if the directory `fd` is what it was at the start.
-    pub(crate) fn finish(mut self, node: &HostNode, fd: BorrowedFd<'_>) {
+    /// The end has come: keeps it on `account`, if the directory `fd` is what it was at the start
+    /// and there is room.
+    pub(crate) fn finish(mut self, node: &HostNode, fd: BorrowedFd<'_>, account: &Account) {
         let now = attr::read(node.device(), fd, Want::BASIC | Want::TIMES);
-        if now.is_ok_and(|now| now.change == self.listing.change) {
+        if now.is_ok_and(|now| now.change == self.listing.change)
+            && let Ok(charge) = self.tree.streams.take(account, self.listing.entries.len())
+        {
             let mut entries = std::mem::take(&mut self.listing.entries);
             entries.shrink_to_fit();
             let (node, change) = (self.listing.node, self.listing.change);
@@ -138,6 +149,7 @@ impl Recording {
                 node,
                 change,
                 entries,
+                charge: Some(charge),
             });
         }
     }
@@ -158,6 +170,7 @@ mod tests {
             node,
             change: node,
             entries: vec![0; len],
+            charge: None,
         }
     }
 

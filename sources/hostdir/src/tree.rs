@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
@@ -23,6 +22,7 @@ use vfs::{Attr, Caller, Cx, Errno, HandleKey, Result};
 use crate::attr;
 use crate::book::Book;
 use crate::device::{self, Device};
+use crate::dir::Streams;
 use crate::fds::{Budget, Fd, Shares};
 use crate::identity::{self, Switch};
 use crate::ids::{DeviceKey, Prefix, Prefixes};
@@ -50,8 +50,7 @@ pub(crate) struct Tree {
     pub(crate) searches: Searches,
     pub(crate) shares: Arc<Shares>,
     pub(crate) unnamed: Unnamed,
-    /// Bytes that open directories keep of what they have read.
-    pub(crate) read_ahead: AtomicUsize,
+    pub(crate) streams: Streams,
     budget: Arc<Budget>,
     switch: Option<Switch>,
     /// Whether threads that create files keep their umask.
@@ -104,7 +103,7 @@ impl Tree {
             // Leases may have the other quarter.
             shares: Shares::new(budget / 4 * 3),
             unnamed: Unnamed::default(),
-            read_ahead: AtomicUsize::new(0),
+            streams: Streams::default(),
             budget: Budget::new(budget),
             switch,
             keeps_umask: false,

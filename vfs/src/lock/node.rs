@@ -1,17 +1,25 @@
 //! What is locked of one node, and who waits for it.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use super::{HostLock, Lock, LockKind, LockTable, Owner, Space, Wait};
-use crate::{Call, Cx, Errno, Node, Result};
+use crate::{Account, Call, Charge, Cx, Errno, Node, Quota, Result};
 
 #[derive(Default)]
 pub(super) struct NodeLocks {
     pub(super) held: Vec<Lock>,
     /// By their places.
     pub(super) waiting: Vec<Waiting>,
+    /// For what each client holds.
+    charges: HashMap<u64, Charge>,
 }
+
+/// What a lock is asked for with: see [`LockTable::lock`]; the last place that was taken, and the
+/// quota of ranges.
+type Terms<'a> = (Wait, &'a AtomicU64, &'a Arc<Quota>);
 
 /// A request that waits.
 pub(super) struct Waiting {
@@ -29,17 +37,16 @@ fn in_the_way_of(held: &[Lock], waiting: &Lock) -> bool {
 }
 
 impl NodeLocks {
-    /// [`LockTable::lock`] of this node; `places` is the last place that was taken. Whoever it changes something
-    /// for goes to `woken`.
+    /// [`LockTable::lock`] of this node. Whoever it changes something for goes to `woken`.
     pub(super) fn lock(
         &mut self,
         cx: &Cx<'_>,
         node: &dyn Node,
         lock: Lock,
-        (wait, places): (Wait, &AtomicU64),
+        terms: Terms<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<()> {
-        let result = self.lock_or_park(cx, node, lock, (wait, places), woken);
+        let result = self.lock_or_park(cx, node, lock, terms, woken);
         match result {
             Err(Errno::PARKED | Errno::WOULD_BLOCK) => {}
             // What it has now is in the way of all that its place was in the way of.
@@ -54,7 +61,7 @@ impl NodeLocks {
         cx: &Cx<'_>,
         node: &dyn Node,
         lock: Lock,
-        (wait, places): (Wait, &AtomicU64),
+        (wait, places, quota): Terms<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<()> {
         cx.call.check()?;
@@ -67,9 +74,11 @@ impl NodeLocks {
             if self.held.len() + 2 > LockTable::MAX_HELD {
                 return Err(Errno::ENOLCK);
             }
+            let charge = self.room(cx.call.account(), quota)?;
             match self.tell_host(cx, node, &lock, Some(lock.kind)) {
                 Ok(()) => {
                     self.hold(&lock, Some(lock.kind), woken);
+                    self.settle(lock.owner.client, Some(charge));
                     return Ok(());
                 }
                 Err(Errno::EAGAIN) => Some(LockTable::OUTSIDER_RETRY),
@@ -160,7 +169,39 @@ impl NodeLocks {
         }
         self.tell_host(cx, node, range, None)?;
         self.hold(range, None, woken);
+        self.settle(range.owner.client, None);
         Ok(())
+    }
+
+    /// Room for two more ranges on `account`. `ENOLCK` if its share of this node or of all has
+    /// none. A caller without a connection or a device is this program itself, which takes no share.
+    fn room(&self, account: &Account, quota: &Arc<Quota>) -> Result<Charge> {
+        if account.client().is_some() {
+            let its = self.charges.values().filter(|one| one.account() == account);
+            let own: usize = its.map(Charge::amount).sum();
+            let others = self.held.len().saturating_sub(own);
+            if own + 2 > LockTable::MAX_HELD.saturating_sub(others).div_ceil(2) {
+                return Err(Errno::ENOLCK);
+            }
+        }
+        quota.take(account, 2).map_err(|_| Errno::ENOLCK)
+    }
+
+    /// The number of ranges that a client holds may have changed. Without a charge of its own yet it
+    /// has `new`.
+    pub(super) fn settle(&mut self, client: u64, new: Option<Charge>) {
+        let own = self.held.iter().filter(|held| held.owner.client == client);
+        let count = own.count();
+        if count == 0 {
+            self.charges.remove(&client);
+            return;
+        }
+        if let Some(new) = new {
+            self.charges.entry(client).or_insert(new);
+        }
+        if let Some(charge) = self.charges.get_mut(&client) {
+            charge.set(count);
+        }
     }
 
     /// [`LockTable::mirror`] of this node. Whoever it changes something for goes to `woken`.

@@ -112,7 +112,7 @@ impl Session for Connection {
         frame(head)
     }
 
-    fn reply_bound(&self, message: &[u8]) -> usize {
+    fn reply_bound(&self, message: &[u8], _: usize) -> usize {
         message::reply_bound(message)
     }
 

@@ -10,6 +10,7 @@ use wire::{
     XdrReader,
 };
 
+use super::bound;
 use super::gss::Shown;
 use super::security::{self, Secured};
 use super::{Server, Stop, Transports, Turn, words};
@@ -40,9 +41,13 @@ impl wire::Session for Connection {
         rpc::frame(head, self.server.max_record())
     }
 
-    /// Calls and replies have the same bound: that a COMPOUND reads is known once it does.
-    fn reply_bound(&self, _: &[u8]) -> usize {
-        self.server.max_record()
+    /// By procedure or operations: `server/bound.rs`.
+    fn reply_bound(&self, message: &[u8], large: usize) -> usize {
+        match self.server.max_record() {
+            // Nothing is that large.
+            most if most < large => 0,
+            most => bound::of(message, self.marked, most),
+        }
     }
 
     fn role(&self, _: &[u8]) -> Result<Role, Malformed> {

@@ -7,6 +7,7 @@
 //! the portmapper's own sockets, encryption (a transport's business, or a mechanism's).
 
 mod acl;
+mod bound;
 mod cache;
 mod connection;
 mod data;
@@ -16,9 +17,7 @@ mod gss;
 mod handle;
 mod mount;
 mod nlm;
-mod peer;
 mod portmap;
-mod quota;
 mod replay;
 mod security;
 mod turn;

@@ -4,10 +4,10 @@
 
 use std::sync::{Arc, PoisonError};
 
-use vfs::{Caller, Cx, Errno, Kind, LogLimit, Name, Node};
+use vfs::{Caller, Cx, Errno, Kind, LogLimit, Name, Node, PeerKey};
 
 use super::gss::Flavor;
-use super::{Stop, Turn, peer};
+use super::{Stop, Turn};
 use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};
 use crate::rpc::{Refusal, flavor};
 use crate::v3::{Handle, List};
@@ -38,7 +38,7 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
 
 impl<'a> Turn<'a> {
     fn mount(&self, path: Path<'_>) -> Result<Mounted, Stop> {
-        static REFUSED: LogLimit<peer::Key> = LogLimit::new();
+        static REFUSED: LogLimit<Option<PeerKey>> = LogLimit::new();
         match self.mounted(path.bytes) {
             Ok(root) => Ok(Mounted::Done(MountOk {
                 root,
@@ -47,7 +47,7 @@ impl<'a> Turn<'a> {
             Err(errno) => match Stop::later(errno) {
                 Some(stop) => Err(stop),
                 None => {
-                    if let Some(suppressed) = REFUSED.permit(peer::key(self.call)) {
+                    if let Some(suppressed) = REFUSED.permit(self.call.account().client()) {
                         let path = path.bytes.escape_ascii();
                         tracing::info!(%path, suppressed, "not mounted: {errno}");
                     }

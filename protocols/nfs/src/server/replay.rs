@@ -5,26 +5,27 @@
 //! that it came from and all its bytes: its id, who calls, and what for. What RPCSEC_GSS makes of those differs each time:
 //! there it is what was opened.
 //!
-//! The cache is bounded in bytes, in total and for each peer, and drops replies after
-//! [`Replays::KEPT_FOR`]. A reply that is longer than [`Replays::LONGEST`] is not kept, as in
-//! Linux's server.
+//! The cache is bounded in bytes, in total and for each peer, and what it holds is part of the
+//! memory budget. Where there is no room the oldest replies go: those of the same peer if that has
+//! its share, or of all. Replies go after [`Replays::KEPT_FOR`] as well. A reply that is longer
+//! than [`Replays::LONGEST`], or for which no room can be made, is not kept, as in Linux's server.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use vfs::Patience;
+use vfs::{Account, Charge, Patience, PeerKey, Quota};
 use wire::Answer;
 
-use super::peer::{self, Key as PeerKey};
 use super::{Server, Stop, Turn};
 
 /// Replies of calls.
-#[derive(Default)]
 pub(super) struct Replays {
     hasher: RandomState,
     calls: Mutex<Calls>,
+    /// The bytes of the replies.
+    quota: Arc<Quota>,
 }
 
 /// A call: its id and a keyed hash of the rest.
@@ -37,24 +38,25 @@ struct Calls {
     /// The replies, the oldest first.
     order: BTreeMap<u64, Kept>,
     next: u64,
-    peers: HashMap<PeerKey, Share>,
-    bytes: usize,
+    /// The numbers of each peer's replies in `order`, the oldest first.
+    peers: HashMap<Option<PeerKey>, VecDeque<u64>>,
 }
 
 /// A reply that is kept.
 struct Kept {
     key: Key,
-    peer: PeerKey,
-    bytes: usize,
+    charge: Charge,
     since: Duration,
 }
 
-/// The replies to one peer.
-#[derive(Default)]
-struct Share {
-    /// Their numbers in [`Calls::order`], the oldest first.
-    order: VecDeque<u64>,
-    bytes: usize,
+impl Default for Replays {
+    fn default() -> Replays {
+        Replays {
+            hasher: RandomState::new(),
+            calls: Mutex::default(),
+            quota: Quota::new(Replays::MOST, Replays::MOST_OF_A_PEER, 1),
+        }
+    }
 }
 
 impl Replays {
@@ -70,7 +72,7 @@ impl Replays {
     const MOST_OF_A_PEER: usize = 1 << 20;
 
     /// The bytes that a reply takes besides its own.
-    const OVERHEAD: usize = 160;
+    const OVERHEAD: usize = 256;
 
     /// How long a reply is kept: Linux's clients retransmit after a minute, and Linux's server
     /// keeps replies this long.
@@ -78,18 +80,39 @@ impl Replays {
 
     /// The bytes that the replies take.
     pub(super) fn bytes(&self) -> usize {
-        self.calls().bytes
+        self.quota.in_use()
     }
 
     /// Drops the replies that are older than [`Replays::KEPT_FOR`].
     pub(super) fn expire(&self, now: Duration) {
         let mut calls = self.calls();
-        while let Some(oldest) = calls.order.first_entry()
-            && now.saturating_sub(oldest.get().since) >= Replays::KEPT_FOR
+        while let Some((&number, oldest)) = calls.order.first_key_value()
+            && now.saturating_sub(oldest.since) >= Replays::KEPT_FOR
         {
-            let number = *oldest.key();
             calls.drop_reply(number);
         }
+    }
+
+    /// Ends the call `key`, and keeps its reply if there is room or can be made.
+    fn end(&self, key: Key, peer: &Account, reply: Option<Arc<[u8]>>, since: Duration) {
+        let mut calls = self.calls();
+        let reply = reply.filter(|reply| reply.len() <= Replays::LONGEST);
+        let Some(reply) = reply else {
+            calls.replies.remove(&key);
+            return;
+        };
+        let charge = loop {
+            let full = match self.quota.take(peer, reply.len() + Replays::OVERHEAD) {
+                Ok(charge) => break charge,
+                Err(full) => full,
+            };
+            let Some(oldest) = calls.oldest(full.is_peers().then_some(peer)) else {
+                calls.replies.remove(&key);
+                return;
+            };
+            calls.drop_reply(oldest);
+        };
+        calls.keep(Kept { key, charge, since }, reply);
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
@@ -98,33 +121,21 @@ impl Replays {
 }
 
 impl Calls {
-    fn keep(&mut self, key: Key, peer: PeerKey, reply: Arc<[u8]>, since: Duration) {
-        let bytes = reply.len() + Replays::OVERHEAD;
+    /// The number of the oldest reply, to `peer` or to all.
+    fn oldest(&self, peer: Option<&Account>) -> Option<u64> {
+        match peer {
+            Some(peer) => self.peers.get(&peer.client())?.front().copied(),
+            None => self.order.first_key_value().map(|(&number, _)| number),
+        }
+    }
+
+    fn keep(&mut self, kept: Kept, reply: Arc<[u8]>) {
         let number = self.next;
         self.next += 1;
-        self.replies.insert(key, Some(reply));
-        let kept = Kept {
-            key,
-            peer,
-            bytes,
-            since,
-        };
+        self.replies.insert(kept.key, Some(reply));
+        let peer = kept.charge.account().client();
+        self.peers.entry(peer).or_default().push_back(number);
         self.order.insert(number, kept);
-        self.bytes += bytes;
-        let share = self.peers.entry(peer).or_default();
-        share.order.push_back(number);
-        share.bytes += bytes;
-        while let Some(share) = self.peers.get(&peer)
-            && share.bytes > Replays::MOST_OF_A_PEER
-            && let Some(&oldest) = share.order.front()
-        {
-            self.drop_reply(oldest);
-        }
-        while self.bytes > Replays::MOST
-            && let Some((&oldest, _)) = self.order.first_key_value()
-        {
-            self.drop_reply(oldest);
-        }
     }
 
     /// Drops the reply with this number, which is its peer's oldest.
@@ -133,12 +144,11 @@ impl Calls {
             return;
         };
         self.replies.remove(&gone.key);
-        self.bytes -= gone.bytes;
-        if let Some(share) = self.peers.get_mut(&gone.peer) {
-            share.bytes -= gone.bytes;
-            share.order.pop_front();
-            if share.order.is_empty() {
-                self.peers.remove(&gone.peer);
+        let peer = gone.charge.account().client();
+        if let Some(numbers) = self.peers.get_mut(&peer) {
+            numbers.pop_front();
+            if numbers.is_empty() {
+                self.peers.remove(&peer);
             }
         }
     }
@@ -148,20 +158,15 @@ impl Calls {
 struct Running<'a> {
     server: &'a Server,
     key: Key,
-    peer: PeerKey,
+    peer: &'a Account,
     reply: Option<Arc<[u8]>>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut calls = self.server.replays.calls();
-        match self.reply.take() {
-            Some(reply) if reply.len() <= Replays::LONGEST => {
-                let now = (self.server.options.clock)();
-                calls.keep(self.key, self.peer, reply, now);
-            }
-            _ => drop(calls.replies.remove(&self.key)),
-        }
+        let now = (self.server.options.clock)();
+        let replays = &self.server.replays;
+        replays.end(self.key, self.peer, self.reply.take(), now);
     }
 }
 
@@ -197,7 +202,7 @@ impl Turn<'_> {
         let mut running = Running {
             server: &server,
             key,
-            peer: peer::key(self.call),
+            peer: self.call.account(),
             reply: None,
         };
         running.reply = answer(self)?;
@@ -207,35 +212,70 @@ impl Turn<'_> {
 
 #[cfg(test)]
 mod tests {
+    use vfs::memory::{MemoryBudget, Use};
+
     use super::*;
 
-    fn reply(len: usize) -> Arc<[u8]> {
-        vec![0; len].into()
+    fn peer(number: u32) -> PeerKey {
+        PeerKey::User(number)
+    }
+
+    impl Replays {
+        /// Keeps the reply of `len` bytes to a call.
+        fn answered(&self, key: Key, peer: &Account, len: usize, since: Duration) {
+            self.calls().replies.insert(key, None);
+            self.end(key, peer, Some(vec![0; len].into()), since);
+        }
+
+        fn knows(&self, key: Key) -> bool {
+            self.calls().replies.contains_key(&key)
+        }
     }
 
     #[test]
     fn replies_are_bounded_in_bytes_in_total_and_for_each_peer() {
-        let mut calls = Calls::default();
-        let peer = |number: u32| peer::of_addr([10, 0, 0, number as u8].into());
-        calls.keep((0, 0), peer(1), reply(100), Duration::ZERO);
+        let (replays, zero) = (Replays::default(), Duration::ZERO);
+        let peer = |number| Account::of(peer(number));
+        replays.answered((0, 0), &peer(1), 100, zero);
         for xid in 0..10_000 {
-            calls.keep((xid, 2), peer(2), reply(Replays::LONGEST), Duration::ZERO);
-            assert!(calls.peers[&peer(2)].bytes <= Replays::MOST_OF_A_PEER);
+            replays.answered((xid, 2), &peer(2), Replays::LONGEST, zero);
+            assert!(replays.quota.used_by(&peer(2)) <= Replays::MOST_OF_A_PEER);
         }
-        assert!(calls.replies.contains_key(&(0, 0)), "another peer's");
-        assert!(calls.replies.contains_key(&(9_999, 2)), "the newest");
-        assert!(!calls.replies.contains_key(&(0, 2)), "the oldest");
+        assert!(replays.knows((0, 0)), "another peer's");
+        assert!(replays.knows((9_999, 2)), "the newest");
+        assert!(!replays.knows((0, 2)), "the oldest");
         for number in 3..100 {
             for xid in 0..300 {
-                let key = (xid, number.into());
-                calls.keep(key, peer(number), reply(Replays::LONGEST), Duration::ZERO);
+                replays.answered((xid, number.into()), &peer(number), Replays::LONGEST, zero);
             }
         }
-        assert!(calls.bytes <= Replays::MOST);
-        let counted: usize = calls.order.values().map(|kept| kept.bytes).sum();
-        let shares: usize = calls.peers.values().map(|share| share.bytes).sum();
-        assert_eq!((counted, shares), (calls.bytes, calls.bytes));
+        assert!(replays.bytes() <= Replays::MOST);
+        let calls = replays.calls();
+        let counted: usize = calls.order.values().map(|kept| kept.charge.amount()).sum();
+        assert_eq!(counted, replays.bytes());
         assert_eq!(calls.order.len(), calls.replies.len());
+    }
+
+    #[test]
+    fn replies_are_part_of_the_memory_budget_and_the_oldest_make_room() {
+        const SMALL: usize = 128 << 10;
+        let budget = MemoryBudget::new(SMALL);
+        let replays = Replays::default();
+        let account = Account::at(&budget, peer(1));
+        for xid in 0..1000 {
+            replays.answered((xid, 0), &account, Replays::LONGEST, Duration::ZERO);
+            assert!(budget.kept() <= SMALL / 4);
+        }
+        assert_eq!(budget.kept(), replays.bytes());
+        assert!(replays.knows((999, 0)) && !replays.knows((0, 0)));
+        // Another has no reply that could make room: none of its own is kept.
+        let mut others = budget.reservation(peer(2), Use::State);
+        others.set(SMALL);
+        let stranger = Account::at(&budget, peer(3));
+        replays.answered((0, 3), &stranger, 100, Duration::ZERO);
+        assert!(!replays.knows((0, 3)));
+        replays.expire(Replays::KEPT_FOR);
+        assert_eq!((replays.bytes(), budget.kept()), (0, SMALL));
     }
 
     #[test]
@@ -243,13 +283,7 @@ mod tests {
         let replays = Replays::default();
         let second = Duration::from_secs(1);
         for at in 0..3 {
-            let since = second * at;
-            replays.calls().keep(
-                (at, 0),
-                peer::of_addr([10, 0, 0, 1].into()),
-                reply(100),
-                since,
-            );
+            replays.answered((at, 0), &Account::of(peer(1)), 100, second * at);
         }
         replays.expire(Replays::KEPT_FOR + second);
         assert_eq!(replays.calls().order.len(), 1);

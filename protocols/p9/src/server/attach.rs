@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vfs::{Call, Caller, Cx, Errno, Export, Kind, Name, Node, Peer, Result, Want};
+use vfs::{
+    Allotment, Call, Caller, Cx, Errno, Export, Kind, Name, Node, Peer, Portion, Result, Want,
+};
 
-use super::fid::{FidState, Step};
+use super::fid::{self, FidState, Step};
 use super::qid::qid_of;
 use super::{Agreed, Options, Turn};
 use crate::{Dialect, Fid, Rmessage, Uid};
@@ -60,9 +62,17 @@ pub(super) struct Attach {
     /// Whether that is below the export's own root.
     pub(super) below: bool,
     pub(super) caller: Caller,
+    /// Of all that the connection holds, bytes.
+    pub(super) held: Arc<Allotment>,
 }
 
 impl Attach {
+    /// Room for so many bytes among what the connection holds: `EMFILE` if its client has its
+    /// share, `ENFILE` if all clients together have what there is.
+    pub(super) fn room(&self, bytes: usize) -> Result<Portion> {
+        self.held.take(bytes).map_err(fid::errno)
+    }
+
     /// The caller of a message that names a group for what it makes, as far as the peer may choose
     /// it.
     pub(super) fn caller_in(&self, call: &Call, gid: u32) -> Caller {
@@ -138,13 +148,16 @@ impl Turn<'_> {
         );
         let user = &self.peer.user;
         user.get_or_init(|| format!("uid {} at /{}", caller.uid, export.name));
+        let quota = &self.peer.server.held;
+        let held = self.peer.fids.held(quota, self.call.account());
         let attach = Arc::new(Attach {
             export,
             root: node,
             below,
             caller,
+            held: held.clone(),
         });
-        let root = Step::unnamed(&attach, attach.root.clone());
+        let root = Step::unnamed(&attach, attach.root.clone())?;
         self.peer.fids.insert(fid, FidState::Walked(root))?;
         self.reply(&Rmessage::Attach { qid: qid_of(&attr) })
     }

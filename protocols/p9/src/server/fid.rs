@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use vfs::{Attr, Call, Cx, Errno, File, Kind, Name, Node, OpenFlags, Result, Want};
+use vfs::{
+    Account, Allotment, Attr, Call, Cx, Errno, File, Full, Kind, Name, Node, OpenFlags, Portion,
+    Quota, Result, Want,
+};
 
 use super::append::Writer;
 use super::attach::Attach;
@@ -14,6 +17,12 @@ use super::legacy::Records;
 use super::lock::Lockers;
 use super::xattr::{Draft, Value};
 use crate::Fid;
+
+/// The bytes of a [`Step`] and its node, by estimate.
+pub(super) const STEP: usize = 176;
+
+/// The bytes of an [`Open`] and its file, by estimate.
+pub(super) const OPEN: usize = 640;
 
 /// What a fid points at. Never changes: what a request makes of it takes its place. Clients hold
 /// many fids that are walked and nothing more, so those are steps and nothing more.
@@ -56,9 +65,10 @@ pub(super) struct Open {
     pub(super) remove: bool,
     /// How far 9P2000 has read this directory.
     pub(super) records: Mutex<Records>,
+    _room: Portion,
 }
 
-/// A node, and how it was walked to: what names it for removal, renaming and 9P2000's stat.
+/// A node, and how it was walked to, in room for a [`STEP`]: what names it for removal, renaming and 9P2000's stat.
 pub(super) struct Step {
     pub(super) attach: Arc<Attach>,
     pub(super) node: Arc<dyn Node>,
@@ -104,9 +114,14 @@ impl FidState {
         self.node().kind() == Kind::Directory
     }
 
-    /// A node of this directory by name.
-    pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>) -> FidState {
-        FidState::Walked(Step::new(self.step(), name, node))
+    /// Room for so many bytes among what the client holds: [`Attach::room`].
+    pub(super) fn room(&self, bytes: usize) -> Result<Portion> {
+        self.attach().room(bytes)
+    }
+
+    /// A node of this directory by name, in room for a [`STEP`].
+    pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>, room: Portion) -> FidState {
+        FidState::Walked(Step::new(self.step(), name, node, room))
     }
 
     /// The same place, put to another use.
@@ -191,12 +206,14 @@ impl FidState {
 }
 
 impl State {
-    /// What `fid` becomes when `file` is what opening it gave; removed when clunked, if `remove`.
+    /// What `fid` becomes when `file` is what opening it gave, in room for an [`OPEN`]; removed when
+    /// clunked, if `remove`.
     pub(super) fn opened(
         fid: &FidState,
         file: Arc<dyn File>,
         flags: OpenFlags,
         (remove, writer): (bool, Option<Writer>),
+        room: Portion,
     ) -> State {
         State::Open(Arc::new(Open {
             lockers: Lockers::new(fid.step()),
@@ -206,21 +223,29 @@ impl State {
             directory: fid.is_directory(),
             remove,
             records: Mutex::default(),
+            _room: room,
         }))
     }
 }
 
 impl Step {
     /// A node that no walk has named.
-    pub(super) fn unnamed(attach: &Arc<Attach>, node: Arc<dyn Node>) -> Arc<Step> {
-        Arc::new(Step {
+    pub(super) fn unnamed(attach: &Arc<Attach>, node: Arc<dyn Node>) -> Result<Arc<Step>> {
+        attach.room(STEP)?.leave();
+        Ok(Arc::new(Step {
             attach: attach.clone(),
             node,
             place: None,
-        })
+        }))
     }
 
-    pub(super) fn new(up: &Arc<Step>, name: Name<'_>, node: Arc<dyn Node>) -> Arc<Step> {
+    pub(super) fn new(
+        up: &Arc<Step>,
+        name: Name<'_>,
+        node: Arc<dyn Node>,
+        room: Portion,
+    ) -> Arc<Step> {
+        room.leave();
         Arc::new(Step {
             attach: up.attach.clone(),
             node,
@@ -245,6 +270,7 @@ impl Drop for Step {
         while let Some(Place { up, .. }) = place {
             place = Arc::into_inner(up).and_then(|mut step| step.place.take());
         }
+        self.attach.held.remove(STEP);
     }
 }
 
@@ -281,6 +307,8 @@ pub(super) struct Fids {
     shards: [Mutex<Shard>; Fids::SHARDS],
     count: AtomicUsize,
     most: usize,
+    /// The bytes of all that they hold. There since the first attach.
+    held: OnceLock<Arc<Allotment>>,
 }
 
 /// Clients number their fids closely, so they are kept some to a page: one that does not pays for the
@@ -292,6 +320,9 @@ struct Page([Option<FidState>; Page::FIDS]);
 
 impl Page {
     const FIDS: usize = 8;
+
+    /// The bytes of a page and its place in a shard.
+    const SIZE: usize = size_of::<Page>() + 24;
 
     fn is_empty(&self) -> bool {
         self.0.iter().all(Option::is_none)
@@ -327,7 +358,13 @@ impl Fids {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::with_hasher(hash))),
             count: AtomicUsize::new(0),
             most,
+            held: OnceLock::new(),
         }
+    }
+
+    /// Bounds what the connection holds: a part of `quota` on its client's `account`.
+    pub(super) fn held(&self, quota: &Arc<Quota>, account: &Account) -> &Arc<Allotment> {
+        self.held.get_or_init(|| Allotment::new(quota, account))
     }
 
     /// What a fid points at, `EBADF` if it is none.
@@ -352,7 +389,8 @@ impl Fids {
         Ok(())
     }
 
-    /// Adds a fid: `EBADF` if it is taken, `EMFILE` if there are too many.
+    /// Adds a fid: `EBADF` if it is taken, `EMFILE` or `ENFILE` if there are too many, of the
+    /// connection or of all its client has.
     pub(super) fn insert(&self, fid: Fid, state: FidState) -> Result<()> {
         if fid == Fid::NONE {
             return Err(Errno::EBADF);
@@ -363,13 +401,27 @@ impl Fids {
         }
         let spot = Spot::from(fid);
         let mut shard = self.shard(spot);
-        let place = &mut shard.entry(spot.page).or_default().0[spot.place];
-        if place.is_some() {
+        let inserted = match shard.entry(spot.page) {
+            Entry::Occupied(mut entry) => match &mut entry.get_mut().0[spot.place] {
+                Some(_) => Err(Errno::EBADF),
+                place => {
+                    *place = Some(state);
+                    Ok(())
+                }
+            },
+            Entry::Vacant(entry) => state
+                .attach()
+                .held
+                .add(Page::SIZE)
+                .map_err(errno)
+                .map(|()| {
+                    entry.insert(Box::default()).0[spot.place] = Some(state);
+                }),
+        };
+        if inserted.is_err() {
             self.count.fetch_sub(1, Ordering::Relaxed);
-            return Err(Errno::EBADF);
         }
-        *place = Some(state);
-        Ok(())
+        inserted
     }
 
     /// Points a fid elsewhere, unless it no longer points at `old`: `EBADF`.
@@ -400,6 +452,7 @@ impl Fids {
         if removed.is_some() {
             if entry.get().is_empty() {
                 entry.remove();
+                self.give_back(1);
             }
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -415,6 +468,7 @@ impl Fids {
                 let empty = HashMap::with_hasher(*shard.hasher());
                 std::mem::replace(&mut *shard, empty)
             };
+            self.give_back(pages.len());
             for fid in pages.values().flat_map(|page| page.0.iter().flatten()) {
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 fid.abandon();
@@ -422,9 +476,24 @@ impl Fids {
         }
     }
 
+    /// So many pages are no more.
+    fn give_back(&self, pages: usize) {
+        if let Some(held) = self.held.get() {
+            held.remove(pages * Page::SIZE);
+        }
+    }
+
     #[inline]
     fn shard(&self, spot: Spot) -> MutexGuard<'_, Shard> {
         lock(&self.shards[spot.page as usize % Fids::SHARDS])
+    }
+}
+
+/// The error of a client that holds too much, as open(2) has it.
+pub(super) fn errno(full: Full) -> Errno {
+    match full.is_peers() {
+        true => Errno::EMFILE,
+        false => Errno::ENFILE,
     }
 }
 

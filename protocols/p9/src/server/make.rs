@@ -4,7 +4,7 @@ use vfs::{Device, Errno, Kind, Make, Mode, Name, RenameFlags, Result};
 
 use super::Turn;
 use super::attach::Attach;
-use super::fid::FidState;
+use super::fid::{FidState, STEP};
 use super::qid::qid_of;
 use crate::numbers::AT_REMOVEDIR;
 use crate::{Fid, Qid, Rmessage};
@@ -99,11 +99,12 @@ impl Turn<'_> {
         let name = existing(name)?;
         let cx = self.cx(&file.attach().caller);
         let place = file.place(&cx)?;
+        let room = dir.room(STEP)?;
         place
             .up
             .node
             .rename(&cx, place.name()?, dir.node(), name, RenameFlags::empty())?;
-        let moved = dir.child(name, file.step().node.clone());
+        let moved = dir.child(name, file.step().node.clone(), room);
         // Whoever has pointed the fid elsewhere meanwhile keeps it there.
         let _ = self
             .peer

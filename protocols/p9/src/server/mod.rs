@@ -9,7 +9,8 @@
 //! What it lacks on purpose: authentication (a transport's business: Tauth is told that none is
 //! needed), the order of replies and cancellation (the driver's, by [`Role`]).
 //!
-//! Lock order: a shard of the fid table is held for a look-up only, and never with another lock; a
+//! Lock order: a shard of the fid table is held for a look-up only, and with no other lock but that
+//! of what the connection holds ([`vfs::quota`]); a
 //! fid's own mutexes are held across calls of the source, one at a time, as is the order of a
 //! file's writes (`append`).
 
@@ -33,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Once, OnceLock};
 
 use vfs::lock::Owner;
-use vfs::{Call, Cx, Errno, Patience};
+use vfs::{Call, Cx, Errno, Patience, Quota};
 use wire::{Answer, Buffered, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary};
 
 use self::append::Reaches;
@@ -53,6 +54,8 @@ pub struct Server {
     exports: Arc<dyn Exports>,
     users: Arc<dyn Users>,
     options: Options,
+    /// The bytes of what the fids of all connections hold.
+    held: Arc<Quota>,
     hands_over: bool,
 }
 
@@ -63,6 +66,11 @@ pub struct Options {
     pub max_msize: u32,
     /// The most fids of a connection.
     pub max_fids: usize,
+    /// The most bytes of fids, of what they were walked to, and of their open files, of all
+    /// connections. A client's connections together may have as much as they leave to others, and
+    /// within that what the memory budget allows ([`vfs::memory`]). Beyond, a fid is refused with
+    /// `EMFILE` or `ENFILE`.
+    pub max_held: usize,
     /// The most bytes of extended attributes that a connection's fids hold.
     pub max_xattr_bytes: usize,
     /// Whom to take a client for that names no user, or none that [`Users`] knows; nothing refuses
@@ -90,6 +98,8 @@ impl Default for Options {
             // 124 bytes each with its name, as measured, besides its node: a full table of small
             // nodes stays below 200 MiB. Linux holds one per cached name and one per open file.
             max_fids: 1 << 20,
+            // 2.5 million fids that are walked and nothing more.
+            max_held: 512 << 20,
             // 64 of the largest.
             max_xattr_bytes: 4 << 20,
             // "nobody". Linux's own first attach names that user and no number.
@@ -105,6 +115,7 @@ impl Server {
         Server {
             exports,
             users,
+            held: Quota::shared(options.max_held, 1),
             options,
             hands_over: false,
         }
@@ -203,7 +214,7 @@ impl Session for Connection {
     }
 
     /// The count of Tread and Treaddir.
-    fn reply_bound(&self, message: &[u8]) -> usize {
+    fn reply_bound(&self, message: &[u8], _: usize) -> usize {
         /// Header, fid and offset.
         const COUNT: usize = HEADER + 12;
         let kind = Header::decode(message)
@@ -505,6 +516,9 @@ impl<'a> Turn<'a> {
     /// A fid's state, `EBADF` if there is none.
     #[inline]
     fn fid(&self, fid: Fid) -> vfs::Result<FidState> {
-        self.peer.fids.get(fid)
+        let state = self.peer.fids.get(fid)?;
+        self.call
+            .note_share(Arc::as_ptr(&state.attach().export) as u64);
+        Ok(state)
     }
 }

@@ -3,7 +3,7 @@
 use vfs::{Errno, Kind, Mode, Name, OpenFlags, Patience, Result, Want};
 
 use super::Turn;
-use super::fid::{FidState, State};
+use super::fid::{FidState, OPEN, STEP, State};
 use super::qid::qid_of;
 use crate::numbers::Lopen;
 use crate::{Fid, Rmessage};
@@ -26,12 +26,13 @@ impl Turn<'_> {
             _ if asked.contains(Lopen::DIRECTORY) => return Err(Errno::ENOTDIR),
             _ => {}
         }
+        let room = state.room(OPEN)?;
         let cx = self.cx(&state.attach().caller);
         let file = state.node().open(&cx, flags)?;
         let attr = file.attr(&cx, wanted(flags))?;
         let writer = self.writer(&state, flags, attr.size);
         self.note_open(&cx, &state, flags);
-        let opened = state.with(State::opened(&state, file, flags, (false, writer)));
+        let opened = state.with(State::opened(&state, file, flags, (false, writer), room));
         self.peer.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Lopen {
             qid: qid_of(&attr),
@@ -59,11 +60,12 @@ impl Turn<'_> {
         let caller = state.attach().caller_in(self.call, gid);
         let mode = Mode::exactly(mode & 0o7777);
         let cx = self.cx(&caller);
+        let (step, open) = (state.room(STEP)?, state.room(OPEN)?);
         let (entry, file) = state.node().create(&cx, name, flags, mode)?;
-        let child = state.child(name, entry.node);
+        let child = state.child(name, entry.node, step);
         let writer = self.writer(&child, flags, entry.attr.size);
         self.note_open(&cx, &child, flags);
-        let created = child.with(State::opened(&child, file, flags, (false, writer)));
+        let created = child.with(State::opened(&child, file, flags, (false, writer), open));
         self.peer.fids.replace(fid, &state, created)?;
         self.reply(&Rmessage::Lcreate {
             qid: qid_of(&entry.attr),

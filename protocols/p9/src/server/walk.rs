@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vfs::{Cx, Errno, Name, Node, Result, Want};
 
 use super::Turn;
-use super::fid::{FidState, Step};
+use super::fid::{FidState, STEP, Step};
 use super::qid::qid_of;
 use crate::{Fid, Names, Qid, QidType, Qids, Rmessage};
 
@@ -71,7 +71,8 @@ fn next(cx: &Cx<'_>, step: &Arc<Step>, name: &[u8]) -> Result<(Arc<Step>, Qid)> 
         _ => {
             let name = Name::new(name)?;
             let entry = step.node.lookup(cx, name)?;
-            (Step::new(step, name, entry.node), Some(entry.attr))
+            let room = step.attach.room(STEP)?;
+            (Step::new(step, name, entry.node, room), Some(entry.attr))
         }
     };
     let attr = match attr {
@@ -97,7 +98,7 @@ pub(super) fn up(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs
             if attach.below {
                 check_below(cx, &parent.node, root)?;
             }
-            Step::unnamed(attach, parent.node)
+            Step::unnamed(attach, parent.node)?
         }
     };
     Ok((up, Some(parent.attr)))

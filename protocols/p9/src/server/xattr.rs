@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vfs::{Cx, Errno, Node, Payload, Result, XattrFlags, acl};
+use vfs::{Cx, Errno, Node, Payload, Portion, Result, XattrFlags, acl};
 
 use super::Turn;
 use super::fid::{State, lock};
@@ -14,6 +14,9 @@ const MOST: usize = 64 << 10;
 
 /// The longest name (`XATTR_NAME_MAX`).
 const NAME_MOST: usize = 255;
+
+/// The bytes of a [`Value`] or a [`Draft`] besides the attribute's, by estimate.
+const XATTR: usize = 192;
 
 /// How many bytes of values a connection's fids may hold yet.
 pub(super) struct XattrSpace(AtomicUsize);
@@ -52,6 +55,7 @@ impl Drop for Reserved {
 pub(super) struct Value {
     pub(super) bytes: Vec<u8>,
     _reserved: Reserved,
+    _room: Portion,
 }
 
 /// A value under construction.
@@ -62,6 +66,7 @@ pub(super) struct Draft {
     flags: XattrFlags,
     bytes: Mutex<Vec<u8>>,
     _reserved: Reserved,
+    _room: Portion,
 }
 
 impl Draft {
@@ -131,6 +136,7 @@ impl Turn<'_> {
         let size = bytes.len() as u64;
         let value = State::Value(Arc::new(Value {
             _reserved: self.peer.xattr_space.reserve(bytes.len())?,
+            _room: from.room(XATTR + bytes.len())?,
             bytes,
         }));
         self.peer.fids.insert(newfid, from.with(value))?;
@@ -158,6 +164,7 @@ impl Turn<'_> {
             flags,
             bytes: Mutex::default(),
             _reserved: self.peer.xattr_space.reserve(size)?,
+            _room: state.room(XATTR + name.len() + size)?,
         }));
         self.peer.fids.replace(fid, &state, state.with(draft))?;
         self.reply(&Rmessage::Xattrcreate {})

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use hostdir::{Identity, Options};
-use vfs::{Call, Caller, Cx, Errno, File, Node, OpenFlags, Peer, Plus, RenameFlags, Want};
+use vfs::memory::MemoryBudget;
+use vfs::{
+    Account, Call, Caller, Cx, Errno, File, Node, OpenFlags, Peer, PeerKey, Plus, RenameFlags, Want,
+};
 
 use crate::bed::{Bed, List, create, failed, is_root, name, read, root, walk, write};
 
@@ -348,6 +351,60 @@ fn open_directories_lend_their_descriptors_and_go_on_where_they_were() {
         names.sort();
         assert_eq!(names, expected);
     }
+}
+
+/// The memory of what open directories have read ahead is bounded for each client, part of the
+/// memory budget, and given up by those that idle.
+#[test]
+fn what_open_directories_keep_counts_and_idle_ones_give_it_up() {
+    const EACH: usize = 64 << 10;
+    const SHARE: usize = 8 << 20;
+    const OPEN: usize = 2 * SHARE / EACH;
+    let bed = Bed::fixed();
+    let names: Vec<String> = (0..100).map(|n| format!("f{n}")).collect();
+    bed.outside(|dir| {
+        for name in &names {
+            std::fs::write(dir.join(name), "").expect("written");
+        }
+    });
+    let budget = MemoryBudget::new(64 << 20);
+    let call = |user| Call::detached().on_account(Account::at(&budget, PeerKey::User(user)));
+    let (one, other) = (call(1), call(2));
+    // Opens the directory and reads its first entry.
+    let begin = |call: &Call| {
+        let cx = Cx::new(&Caller::ROOT, call);
+        let file = bed.root.open(&cx, OpenFlags::READ).expect("opens");
+        let mut first = List(Vec::new(), 1);
+        file.readdir(&cx, 0, Plus::Names, &mut first)
+            .expect("lists");
+        (file, first.0)
+    };
+    let others = begin(&other);
+    assert_eq!(budget.kept(), EACH);
+    let mut open = Vec::new();
+    for _ in 0..OPEN {
+        open.push(begin(&one));
+        assert!(budget.kept() <= EACH + SHARE, "{} bytes", budget.kept());
+    }
+    assert!(budget.kept() > SHARE / 2, "{} bytes", budget.kept());
+    // The first have given up what they kept, for the last.
+    let last = open.split_off(OPEN / 2);
+    drop(open.split_off(1));
+    assert!(budget.kept() > SHARE / 2, "{} bytes", budget.kept());
+    // All go on where they were.
+    for (file, mut seen) in open.into_iter().chain(last).chain([others]) {
+        let cx = Cx::new(&Caller::ROOT, &one);
+        let mut rest = List(Vec::new(), usize::MAX);
+        file.readdir(&cx, seen[0].2, Plus::Names, &mut rest)
+            .expect("lists");
+        seen.extend(rest.0);
+        let mut seen: Vec<_> = seen.into_iter().map(|entry| entry.0).collect();
+        let mut all = names.clone();
+        seen.sort();
+        all.sort();
+        assert_eq!(seen, all);
+    }
+    assert_eq!(budget.used(), 0);
 }
 
 /// A call of the client at `addr`.

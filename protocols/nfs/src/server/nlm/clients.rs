@@ -12,10 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use vfs::lock::Owner;
-use vfs::{Node, NodeId};
-
-use crate::server::peer::Key as PeerKey;
-use crate::server::quota::{Charge, Full, Quota};
+use vfs::{Account, Charge, Node, NodeId, Quota};
 
 /// A client: its address, and the name that it gives itself.
 pub(super) type Name = (Option<IpAddr>, Box<[u8]>);
@@ -36,7 +33,7 @@ struct Table {
 
 struct Client {
     name: Name,
-    peer: PeerKey,
+    peer: Account,
     locked: HashMap<NodeId, (Arc<dyn Node>, Charge)>,
     /// When it last asked for a lock.
     used: Duration,
@@ -48,9 +45,9 @@ impl Default for Clients {
         Clients {
             table: Mutex::default(),
             // Each is a machine, or pretends to be; a peer may be many behind one address.
-            names: Quota::new(4096, 1024),
+            names: Quota::new(4096, 1024, 512),
             // Each keeps a node from being forgotten.
-            files: Quota::new(1 << 16, 1 << 14),
+            files: Quota::new(1 << 16, 1 << 14, 128),
         }
     }
 }
@@ -60,7 +57,7 @@ impl Clients {
     pub(super) const IDLE: Duration = Duration::from_secs(300);
 
     /// The number of the client of this name; nothing if there are too many.
-    pub(super) fn number(&self, name: Name, peer: PeerKey, now: Duration) -> Option<u64> {
+    pub(super) fn number(&self, name: Name, peer: &Account, now: Duration) -> Option<u64> {
         let table = &mut *self.lock();
         if let Some(number) = table.by_name.get(&name) {
             let client = table.clients.get_mut(number)?;
@@ -71,7 +68,7 @@ impl Clients {
             Ok(charge) => charge,
             Err(full) => {
                 table.forget(|client| {
-                    client.locked.is_empty() && (full == Full::Total || client.peer == peer)
+                    client.locked.is_empty() && (!full.is_peers() || client.peer == *peer)
                 });
                 self.names.take(peer, 1).ok()?
             }
@@ -79,7 +76,7 @@ impl Clients {
         let number = Owner::new_client();
         let client = Client {
             name: name.clone(),
-            peer,
+            peer: peer.clone(),
             locked: HashMap::new(),
             used: now,
             _charge: charge,
@@ -106,7 +103,7 @@ impl Clients {
         if client.locked.contains_key(&node.id()) {
             return true;
         }
-        let Ok(charge) = self.files.take(client.peer, 1) else {
+        let Ok(charge) = self.files.take(&client.peer, 1) else {
             return false;
         };
         client.locked.insert(node.id(), (node.clone(), charge));
@@ -172,8 +169,9 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use vfs::PeerKey;
+
     use super::*;
-    use crate::server::peer::of_addr;
 
     fn name(last: u8, name: &str) -> Name {
         (Some([10, 0, 0, last].into()), name.as_bytes().into())
@@ -182,20 +180,20 @@ mod tests {
     #[test]
     fn names_are_an_address_s_own_bounded_for_each_peer_and_expire() {
         let clients = Clients::default();
-        let peer = |last| of_addr([10, 0, 0, last].into());
+        let peer = |last| Account::of(PeerKey::Addr([10, 0, 0, last].into()));
         let zero = Duration::ZERO;
-        let one = clients.number(name(1, "guest"), peer(1), zero);
-        let other = clients.number(name(2, "guest"), peer(2), zero);
+        let one = clients.number(name(1, "guest"), &peer(1), zero);
+        let other = clients.number(name(2, "guest"), &peer(2), zero);
         assert!(one.is_some() && other.is_some() && one != other);
         for stranger in [name(3, "").0, None] {
             assert!(clients.remove(stranger, b"guest").is_none());
         }
         for number in 0..10_000 {
             let name = name(9, &number.to_string());
-            assert!(clients.number(name, peer(9), zero).is_some());
+            assert!(clients.number(name, &peer(9), zero).is_some());
         }
         assert!(clients.len() <= 2 + 1024);
-        assert_eq!(clients.number(name(1, "guest"), peer(1), zero), one);
+        assert_eq!(clients.number(name(1, "guest"), &peer(1), zero), one);
         clients.expire(Clients::IDLE);
         assert_eq!(clients.len(), 0);
     }

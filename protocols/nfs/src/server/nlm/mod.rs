@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use vfs::lock::{Lock, LockKind, Owner, Space, Wait};
-use vfs::{Access, Call, Caller, Cx, Errno, LogLimit, Node, OpenFlags};
+use vfs::{Access, Call, Caller, Cx, Errno, LogLimit, Node, OpenFlags, PeerKey};
 use wire::Xdr;
 
 pub(super) use self::clients::Clients;
@@ -31,7 +31,7 @@ pub use self::recovery::Monitored;
 pub(super) use self::recovery::Recovery;
 pub(super) use self::waiting::Waiting;
 use super::handle::FileHandle;
-use super::{Stop, Turn, peer};
+use super::{Stop, Turn};
 use crate::nlm::{
     CancelArgs, FreeArgs, Holder, LockArgs, LockResult, MAX_NAME, MAX_OBJECT, Procedure, ShareArgs,
     ShareResult, Status, TestArgs, TestResult, Tested, UnlockArgs,
@@ -259,7 +259,7 @@ impl Turn<'_> {
         };
         let name = (self.call.addr(), lock.caller.into());
         let now = (self.server.options.clock)();
-        let client = self.server.clients.number(name, peer::key(self.call), now);
+        let client = self.server.clients.number(name, self.call.account(), now);
         let client = client.ok_or(Fault::Status(Status::DeniedNoLocks))?;
         let process = lock.process.to_be_bytes();
         Ok(Asked {
@@ -316,11 +316,11 @@ impl Turn<'_> {
 
     /// A client has restarted: what it held is free.
     fn restarted(&self, name: &[u8]) {
-        static RESTARTED: LogLimit<peer::Key> = LogLimit::new();
+        static RESTARTED: LogLimit<Option<PeerKey>> = LogLimit::new();
         let Some((client, nodes)) = self.server.clients.remove(self.call.addr(), name) else {
             return;
         };
-        if let Some(suppressed) = RESTARTED.permit(peer::key(self.call)) {
+        if let Some(suppressed) = RESTARTED.permit(self.call.account().client()) {
             let client = name.escape_ascii();
             tracing::info!(%client, suppressed, "restarted: its locks are free");
         }

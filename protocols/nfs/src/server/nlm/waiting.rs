@@ -5,11 +5,10 @@ use std::task::Waker;
 use std::time::Duration;
 
 use vfs::lock::{Owner, Wait};
-use vfs::{Errno, Patience};
+use vfs::{Account, Errno, Patience};
 
 use super::{Asked, Fault};
 use crate::nlm::Status;
-use crate::server::peer::{self, Key as PeerKey};
 use crate::server::{Stop, Turn};
 
 /// How long a reply is held back: Linux complains that a server does not answer after three minutes and a half.
@@ -23,7 +22,7 @@ struct Waiter {
     /// What it came by: a connection and its id.
     name: (u64, u32),
     owner: Owner,
-    peer: PeerKey,
+    peer: Account,
     since: Duration,
     cancelled: bool,
     waker: Waker,
@@ -122,7 +121,7 @@ impl Turn<'_> {
     }
 
     fn stand(&self, asked: &Asked, waker: &Waker) -> Stand {
-        let (now, peer) = ((self.server.options.clock)(), peer::key(self.call));
+        let (now, peer) = ((self.server.options.clock)(), self.call.account());
         let mut waiting = self.server.waiting.lock();
         let found = waiting.iter().find(|waiter| waiter.name == self.name());
         match found {
@@ -132,7 +131,7 @@ impl Turn<'_> {
                 _ => Stand::Over,
             },
             None if waiting.len() >= Waiting::MOST => Stand::Over,
-            None if waiting.iter().filter(|one| one.peer == peer).count()
+            None if waiting.iter().filter(|one| one.peer == *peer).count()
                 >= Waiting::MOST_OF_A_PEER =>
             {
                 Stand::Over
@@ -141,7 +140,7 @@ impl Turn<'_> {
                 waiting.push(Waiter {
                     name: self.name(),
                     owner: asked.lock.owner.clone(),
-                    peer,
+                    peer: peer.clone(),
                     since: now,
                     cancelled: false,
                     waker: waker.clone(),

@@ -9,7 +9,7 @@ use vfs::{Call, Caller, Patience};
 use super::state::Requester;
 use crate::rpc::Record;
 use crate::server::gss::Shown;
-use crate::server::{Server, Turn, peer};
+use crate::server::{Server, Turn};
 
 /// What a compound has of its call.
 pub(super) struct Given<'a> {
@@ -60,9 +60,9 @@ impl<'a> Given<'a> {
     }
 
     /// The sender of the call, whose [`Given::principal`] it is.
-    pub(super) fn requester<'p>(&self, principal: &'p [u8]) -> Requester<'p> {
+    pub(super) fn requester<'p>(&'p self, principal: &'p [u8]) -> Requester<'p> {
         Requester {
-            peer: peer::key(self.call),
+            peer: self.call.account(),
             principal,
             proved: self.shown.is_some(),
         }

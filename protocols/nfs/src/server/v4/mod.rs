@@ -68,10 +68,10 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
 }
 
 /// The most operations of a compound. Linux sends some ten.
-const MAX_OPERATIONS: u32 = 256;
+pub(super) const MAX_OPERATIONS: u32 = 256;
 
 /// The longest tag, which goes back as it came.
-const MAX_TAG: usize = 1024;
+pub(super) const MAX_TAG: usize = 1024;
 
 /// The bytes of an operation that failed: its number, its status and, of SETATTR, that it set nothing.
 const FAILED: usize = 12;

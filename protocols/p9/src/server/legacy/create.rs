@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, Device, Entry, Errno, Make, Mode, Name, OpenFlags, Result, Want};
+use vfs::{Cx, Device, Entry, Errno, Make, Mode, Name, OpenFlags, Portion, Result, Want};
 
 use crate::numbers::{Dm, Omode};
 use crate::server::Turn;
-use crate::server::fid::{FidState, State};
+use crate::server::fid::{FidState, OPEN, STEP, State};
 use crate::server::make::check_target;
 use crate::server::open::IOUNIT;
 use crate::server::qid::qid_of;
@@ -42,19 +42,20 @@ impl Turn<'_> {
         }
         let cx = self.cx(&dir.attach().caller);
         let bits = self.permissions(&cx, &dir, perm)?;
+        let (step, open) = (dir.room(STEP)?, dir.room(OPEN)?);
         let (qid, made) = if perm.contains(Dm::DIR) {
-            self.create_directory(&cx, &dir, name, bits, mode)?
+            self.create_directory(&cx, &dir, name, bits, (mode, step, open))?
         } else if perm.intersects(SPECIAL) {
             let entry = self.create_special(&cx, &dir, name, perm, bits, extension)?;
-            (qid_of(&entry.attr), dir.child(name, entry.node))
+            (qid_of(&entry.attr), dir.child(name, entry.node, step))
         } else {
             let flags = self.legacy_flags(mode) | OpenFlags::EXCL;
             let (entry, file) = dir.node().create(&cx, name, flags, bits)?;
-            let child = dir.child(name, entry.node);
+            let child = dir.child(name, entry.node, step);
             let remove = mode.contains(Omode::RCLOSE);
             let writer = self.writer(&child, flags, entry.attr.size);
             self.note_open(&cx, &child, flags);
-            let opened = State::opened(&child, file, flags, (remove, writer));
+            let opened = State::opened(&child, file, flags, (remove, writer), open);
             (qid_of(&entry.attr), child.with(opened))
         };
         self.peer.fids.replace(fid, &dir, made)?;
@@ -82,7 +83,7 @@ impl Turn<'_> {
         dir: &FidState,
         name: Name<'_>,
         bits: Mode,
-        mode: Omode,
+        (mode, step, open): (Omode, Portion, Portion),
     ) -> Result<(crate::Qid, FidState)> {
         let flags = self.legacy_flags(mode);
         if flags != OpenFlags::READ {
@@ -92,10 +93,10 @@ impl Turn<'_> {
         cx.may_wait()?;
         let entry = dir.node().make(cx, name, Make::Directory, bits)?;
         let qid = qid_of(&entry.attr);
-        let child = dir.child(name, entry.node);
+        let child = dir.child(name, entry.node, step);
         let file = child.node().open(cx, flags)?;
         let remove = mode.contains(Omode::RCLOSE);
-        let opened = State::opened(&child, file, flags, (remove, None));
+        let opened = State::opened(&child, file, flags, (remove, None), open);
         Ok((qid, child.with(opened)))
     }
 

@@ -16,7 +16,7 @@ pub(super) use self::records::Records;
 use vfs::{Errno, OpenFlags, Result};
 
 use super::Turn;
-use super::fid::State;
+use super::fid::{OPEN, State};
 use super::open::{IOUNIT, wanted};
 use super::qid::qid_of;
 use crate::numbers::Omode;
@@ -31,13 +31,14 @@ impl Turn<'_> {
         if state.is_directory() && flags != OpenFlags::READ {
             return Err(Errno::EISDIR);
         }
+        let room = state.room(OPEN)?;
         let cx = self.cx(&state.attach().caller);
         let file = state.node().open(&cx, flags)?;
         let attr = file.attr(&cx, wanted(flags))?;
         let remove = mode.contains(Omode::RCLOSE);
         let writer = self.writer(&state, flags, attr.size);
         self.note_open(&cx, &state, flags);
-        let opened = state.with(State::opened(&state, file, flags, (remove, writer)));
+        let opened = state.with(State::opened(&state, file, flags, (remove, writer), room));
         self.peer.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Open {
             qid: qid_of(&attr),

@@ -6,7 +6,7 @@ use vfs::{Cx, Errno, Name, RenameFlags, Result, SetAttr, SetTime, Time};
 use super::create::{check_kept, mode_bits};
 use crate::numbers::Dm;
 use crate::server::Turn;
-use crate::server::fid::{FidState, State};
+use crate::server::fid::{FidState, STEP, State};
 use crate::server::make::existing;
 use crate::{Dialect, Fid, Rmessage, Stat};
 
@@ -87,9 +87,10 @@ impl Turn<'_> {
             // Linux means rename(2).
             Dialect::Unix | Dialect::Linux => RenameFlags::empty(),
         };
+        let room = fid.room(STEP)?;
         dir.rename(cx, place.name()?, dir, name, flags)?;
         let up = FidState::Walked(place.up.clone());
-        let moved = up.child(name, fid.step().node.clone());
+        let moved = up.child(name, fid.step().node.clone(), room);
         Ok(moved.with(fid.state().clone()))
     }
 }

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vfs::lock::Owner;
+use vfs::{Account, Charge, Full, Quota};
 
-use crate::server::peer::Key as PeerKey;
-use crate::server::quota::{Charge, Full, Quota};
 use crate::v4::{ClientId, Status};
 
 use super::holdings::{Holdings, full};
@@ -65,9 +64,9 @@ pub(super) struct Client<F, N> {
     pub(super) verifier: [u8; 8],
     pub(super) principal: Box<[u8]>,
     /// The peer that it counts for: the one that it came from first.
-    pub(super) peer: PeerKey,
+    pub(super) peer: Account,
     /// All peers that it has come from.
-    pub(super) peers: Mutex<Vec<PeerKey>>,
+    pub(super) peers: Mutex<Vec<Account>>,
     /// Its place among the clients, until it is no more.
     pub(super) place: Mutex<Option<Charge>>,
     /// Bounds what it holds, in bytes.
@@ -115,8 +114,8 @@ impl<F, N> Client<F, N> {
             record: record.into(),
             verifier,
             principal: by.principal.into(),
-            peer: by.peer,
-            peers: Mutex::new(vec![by.peer]),
+            peer: by.peer.clone(),
+            peers: Mutex::new(vec![by.peer.clone()]),
             place: Mutex::default(),
             held: held.clone(),
             locker: Owner::new_client(),
@@ -161,7 +160,7 @@ impl<F, N> Client<F, N> {
 
     /// Takes `bytes` for something that the client is to hold.
     pub(super) fn charge(&self, bytes: usize) -> Result<Charge, Full> {
-        self.held.take(self.peer, bytes)
+        self.held.take(&self.peer, bytes)
     }
 
     /// [`Client::charge`], with the status of an operation that there is no room for.

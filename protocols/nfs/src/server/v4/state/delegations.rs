@@ -16,10 +16,8 @@ use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vfs::LogLimit;
+use vfs::{Charge, LogLimit, PeerKey};
 
-use crate::server::peer::Key as PeerKey;
-use crate::server::quota::Charge;
 use crate::v4::{ClientId, StateId, Status};
 
 use super::client::{Client, ClientRef, Minor};
@@ -179,7 +177,7 @@ impl<F: Clone, N: Clone> State<F, N> {
             || client.backchannels.load(Ordering::Acquire) == 0
             || self.delegations.count.load(Ordering::Relaxed) >= self.limits.all_delegations
             || lock(&client.holdings).delegations >= self.limits.delegations
-            || !self.quotas.delegations.has_room(client.peer, 1)
+            || !self.quotas.delegations.has_room(&client.peer, 1)
         {
             return Err(NoDelegation::Resource);
         }
@@ -213,7 +211,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         file: F,
     ) -> Result<StateId, Status> {
         let client = &client.0;
-        let one = self.quotas.delegations.take(client.peer, 1);
+        let one = self.quotas.delegations.take(&client.peer, 1);
         let charges = [
             one.map_err(|_| Status::Resource)?,
             client.charged(DELEGATION)?,
@@ -386,8 +384,8 @@ impl<F, N: Clone> State<F, N> {
         serial: u32,
         gone: &mut Gone<F, N>,
     ) {
-        static REVOKED: LogLimit<PeerKey> = LogLimit::new();
-        if let Some(suppressed) = REVOKED.permit(client.peer) {
+        static REVOKED: LogLimit<Option<PeerKey>> = LogLimit::new();
+        if let Some(suppressed) = REVOKED.permit(client.peer.client()) {
             let client = client.id;
             tracing::warn!(
                 client,

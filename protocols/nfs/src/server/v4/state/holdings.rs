@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bitflags::bitflags;
+use vfs::Charge;
 
-use crate::server::quota::Charge;
 use crate::v4::{SessionId, Status};
 
 use super::client::{Client, Minor};

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::server::peer::Key as PeerKey;
+use vfs::Account;
+
 use crate::v4::ClientId;
 
 use super::client::{Client, Minor, Recorded};
@@ -50,10 +51,10 @@ impl<F, N: Clone> State<F, N> {
 
     /// Takes all it has from the client that has been silent for longest, of those that count for
     /// `peer` or of all, if it has expired and has anything.
-    pub(super) fn expire_oldest(&self, peer: Option<PeerKey>) -> bool {
+    pub(super) fn expire_oldest(&self, peer: Option<&Account>) -> bool {
         let now = self.now();
         let all = self.clients.all().into_iter();
-        let all = all.filter(|client| peer.is_none_or(|peer| client.peer == peer));
+        let all = all.filter(|client| peer.is_none_or(|peer| client.peer == *peer));
         let expired = all.filter(|client| self.is_expired(client) && self.has_state(client));
         let oldest = expired.max_by_key(|client| client.silent(now));
         oldest.is_some_and(|client| self.expire(&client))

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
+use vfs::Charge;
 use vfs::lock::{LockKind, Owner};
 
-use crate::server::quota::Charge;
 use crate::v4::{StateId, Status};
 
 use super::State;

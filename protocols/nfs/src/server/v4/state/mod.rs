@@ -54,7 +54,8 @@ use std::collections::HashMap;
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex};
 
-use crate::server::quota::Quota;
+use vfs::Quota;
+
 use crate::v4::{ClientId, SessionId};
 
 use self::callbacks::AllFlights;
@@ -64,6 +65,7 @@ use self::grace::Grace;
 use self::registry::Registry;
 use self::sessions::Session;
 use self::shares::Shares;
+use self::slots::Slots;
 use self::table::Table;
 
 pub use self::callbacks::{CallAs, CallHow, Calling, What};
@@ -123,7 +125,11 @@ pub struct State<F, N> {
     secret: RandomState,
 }
 
-/// The quotas of every resource that is bounded for each peer.
+/// The bytes of a client's record and of what is always with it, by estimate.
+const CLIENT: usize = 2048;
+
+/// The quotas of every resource that is bounded for each peer, and what of the memory budget each
+/// takes.
 struct Quotas {
     clients: Arc<Quota>,
     slots: Arc<Quota>,
@@ -139,12 +145,13 @@ struct Quotas {
 impl Quotas {
     fn new(limits: &Limits) -> Quotas {
         Quotas {
-            clients: Quota::new(limits.clients, limits.clients_of_a_peer),
-            slots: Quota::new(limits.all_slots, limits.slots_of_a_peer),
-            cached: Quota::new(limits.all_cached, limits.cached_of_a_peer),
-            held: Quota::new(limits.all_held, limits.held_of_a_peer),
-            delegations: Quota::new(limits.all_delegations, limits.delegations_of_a_peer),
-            offloads: Quota::new(limits.all_offloads, limits.offloads_of_a_peer),
+            clients: Quota::new(limits.clients, limits.clients_of_a_peer, CLIENT),
+            slots: Quota::new(limits.all_slots, limits.slots_of_a_peer, Slots::SLOT),
+            cached: Quota::new(limits.all_cached, limits.cached_of_a_peer, 1),
+            held: Quota::new(limits.all_held, limits.held_of_a_peer, 1),
+            // Their bytes are among those of what is held.
+            delegations: Quota::new(limits.all_delegations, limits.delegations_of_a_peer, 0),
+            offloads: Quota::new(limits.all_offloads, limits.offloads_of_a_peer, 1024),
         }
     }
 }

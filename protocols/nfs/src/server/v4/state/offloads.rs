@@ -7,9 +7,8 @@ use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vfs::Call;
+use vfs::{Call, Charge};
 
-use crate::server::quota::Charge;
 use crate::v4::{ClientId, StateId, Status, Verifier};
 
 use super::State;
@@ -104,7 +103,7 @@ impl<F, N: Clone> State<F, N> {
     pub fn may_offload(&self, client: &ClientRef<F, N>) -> bool {
         let client = &client.0;
         let its = lock(&client.holdings).offloads.len();
-        self.quotas.offloads.has_room(client.peer, 1)
+        self.quotas.offloads.has_room(&client.peer, 1)
             && its < self.limits.offloads
             && self.can_call(client, 2)
     }
@@ -121,7 +120,7 @@ impl<F, N: Clone> State<F, N> {
         if holdings.gone || holdings.offloads.len() >= self.limits.offloads {
             return None;
         }
-        let place = self.quotas.offloads.take(client.peer, 1).ok()?;
+        let place = self.quotas.offloads.take(&client.peer, 1).ok()?;
         let serial = holdings.next_serial();
         let offload = Arc::new(Offload {
             client: client.id,

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::server::quota::{Charge, Full};
+use vfs::Charge;
+
 use crate::v4::{StateId, Status};
 
 use super::State;
@@ -121,8 +122,7 @@ impl<F: Clone, N: Clone> State<F, N> {
         loop {
             match client.charge(bytes) {
                 Ok(charge) => return Ok(charge),
-                Err(Full::Peer) if self.expire_oldest(Some(client.peer)) => {}
-                Err(Full::Total) if self.expire_oldest(None) => {}
+                Err(full) if self.expire_oldest(full.is_peers().then_some(&client.peer)) => {}
                 Err(_) => return Err(full(client.minor)),
             }
         }

@@ -4,11 +4,10 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use vfs::Ranges;
+use vfs::{Charge, Ranges};
 
 use super::gone::NodeKey;
 use super::seqid::OwnerSeq;
-use crate::server::quota::Charge;
 
 /// Owners by their names and by numbers.
 pub(super) struct Owners<O> {

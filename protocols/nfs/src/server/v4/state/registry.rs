@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use vfs::Account;
+
 use crate::v4::{ClientId, StateId, Status};
 
 use super::State;
@@ -12,8 +14,6 @@ use super::gone::Gone;
 use super::setclientid::Callback;
 use super::stateid::{self, Parts, client_id};
 use super::table::lock;
-use crate::server::peer::Key as PeerKey;
-use crate::server::quota::Full;
 
 pub(super) struct Registry<F, N> {
     /// By [`super::client::record`].
@@ -156,7 +156,7 @@ impl<F, N: Clone> State<F, N> {
     pub(super) fn new_client(
         &self,
         registry: &mut Registry<F, N>,
-        peer: PeerKey,
+        peer: &Account,
         make: impl FnOnce(ClientId) -> Client<F, N>,
         full: Status,
         gone: &mut Gone<F, N>,
@@ -164,8 +164,7 @@ impl<F, N: Clone> State<F, N> {
         let place = loop {
             match self.quotas.clients.take(peer, 1) {
                 Ok(place) => break place,
-                Err(Full::Peer) if self.make_room(registry, Some(peer), gone) => {}
-                Err(Full::Total) if self.make_room(registry, None, gone) => {}
+                Err(full) if self.make_room(registry, full.is_peers().then_some(peer), gone) => {}
                 Err(_) => return Err(full),
             }
         };
@@ -188,13 +187,13 @@ impl<F, N: Clone> State<F, N> {
     fn make_room(
         &self,
         registry: &mut Registry<F, N>,
-        peer: Option<PeerKey>,
+        peer: Option<&Account>,
         gone: &mut Gone<F, N>,
     ) -> bool {
         let now = self.now();
         let silent = |client: &Arc<Client<F, N>>| client.silent(now);
         let mut all = self.clients.all();
-        all.retain(|client| peer.is_none_or(|peer| client.peer == peer));
+        all.retain(|client| peer.is_none_or(|peer| client.peer == *peer));
         let (confirmed, unconfirmed): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|client| client.is_confirmed());
         let idle = |client: &&Arc<Client<F, N>>| {
@@ -211,11 +210,11 @@ impl<F, N: Clone> State<F, N> {
         };
         let mut counts = HashMap::new();
         for client in &unconfirmed {
-            *counts.entry(client.peer).or_insert(0) += 1;
+            *counts.entry(client.peer.client()).or_insert(0) += 1;
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
         let of_most =
-            |client: &Arc<Client<F, N>>| most.is_some_and(|(peer, _)| client.peer == peer);
+            |client: &Arc<Client<F, N>>| most.is_some_and(|(peer, _)| client.peer.client() == peer);
         let oldest = unconfirmed.into_iter().filter(of_most).max_by_key(silent);
         match oldest.or_else(expired) {
             Some(client) => {

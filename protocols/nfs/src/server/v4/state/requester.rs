@@ -13,7 +13,8 @@
 
 use std::hash::BuildHasher as _;
 
-use crate::server::peer::Key as PeerKey;
+use vfs::Account;
+
 use crate::v4::{ClientId, StateId};
 
 use super::State;
@@ -25,8 +26,8 @@ use super::table::lock;
 /// The sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Requester<'a> {
-    /// The peer of its connection.
-    pub peer: PeerKey,
+    /// The account of its connection's peer.
+    pub peer: &'a Account,
     /// As whom RPC knows the caller.
     pub principal: &'a [u8],
     /// Whether the principal is proved (RPCSEC_GSS), not only claimed.
@@ -39,18 +40,18 @@ const MOST_PEERS: usize = 32;
 impl<F, N> Client<F, N> {
     /// Whether `by` may act as this client.
     pub(super) fn is(&self, by: &Requester<'_>) -> bool {
-        by.proved && *by.principal == *self.principal || lock(&self.peers).contains(&by.peer)
+        by.proved && *by.principal == *self.principal || lock(&self.peers).contains(by.peer)
     }
 
     /// The client comes from `peer`, too.
-    pub(super) fn comes_from(&self, peer: PeerKey) {
+    pub(super) fn comes_from(&self, peer: &Account) {
         let mut peers = lock(&self.peers);
-        if !peers.contains(&peer) {
+        if !peers.contains(peer) {
             if peers.len() >= MOST_PEERS {
                 // The first is the one that it counts for.
                 peers.remove(1);
             }
-            peers.push(peer);
+            peers.push(peer.clone());
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::server::quota::Charge;
+use vfs::Charge;
+
 use crate::v4::{ClientId, SessionId, Status};
 
 use super::callbacks::{CallHow, Calls};
@@ -190,7 +191,7 @@ impl<F, N: Clone> State<F, N> {
         }
         let charge = client.charged(SESSION)?;
         let quotas = (&self.quotas.slots, &self.quotas.cached);
-        let slots = Slots::new(quotas, client.peer, fore.max_requests).ok_or(Status::Nospc)?;
+        let slots = Slots::new(quotas, &client.peer, fore.max_requests).ok_or(Status::Nospc)?;
         fore.max_requests = slots.granted();
         let id = self.unguessable(registry.serial());
         let session = Arc::new(Session {

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::server::peer::Key as PeerKey;
-use crate::server::quota::{Charge, Quota};
+use vfs::{Account, Charge, Quota};
+
 use crate::v4::Status;
 
 /// Whether sessions are to give back slots that they do not use.
@@ -16,7 +16,7 @@ fn is_tight(quota: &Quota) -> bool {
 pub(super) struct Slots {
     /// Of all sessions' slots, and of the bytes of the replies in them.
     quotas: (Arc<Quota>, Arc<Quota>),
-    peer: PeerKey,
+    peer: Account,
     /// [`Slots::granted`].
     charge: Charge,
     /// Those that have ever been used.
@@ -30,6 +30,7 @@ pub(super) struct Slots {
     busy: u32,
 }
 
+/// A slot, whose memory counts: [`Slots::SLOT`].
 #[derive(Default)]
 struct Slot {
     /// Of the last request that was answered.
@@ -55,18 +56,21 @@ pub(super) enum Taken {
 }
 
 impl Slots {
+    /// The bytes of a slot, the reply that it keeps aside.
+    pub(super) const SLOT: usize = size_of::<Slot>();
+
     /// As many slots as the quota of slots has for `peer`, up to `most`; nothing if it has none.
     /// The other quota is of the bytes of replies that are kept.
     pub(super) fn new(
         (slots, cached): (&Arc<Quota>, &Arc<Quota>),
-        peer: PeerKey,
+        peer: &Account,
         most: u32,
     ) -> Option<Slots> {
         let charge = slots.take_some(peer, most as usize);
         let granted = charge.amount() as u32;
         (granted > 0).then(|| Slots {
             quotas: (slots.clone(), cached.clone()),
-            peer,
+            peer: peer.clone(),
             charge,
             slots: Vec::new(),
             most,
@@ -139,7 +143,7 @@ impl Slots {
         slot.reply = None;
         let cached = &self.quotas.1;
         let reply = reply.and_then(|reply| {
-            let charge = cached.take(self.peer, reply.len()).ok()?;
+            let charge = cached.take(&self.peer, reply.len()).ok()?;
             Some((reply, charge))
         });
         if let Some(seqid) = slot.busy.take() {
@@ -180,7 +184,7 @@ impl Slots {
             granted
         } else if highest.saturating_add(1) >= granted && granted < self.most {
             let more = granted.min(self.most - granted);
-            self.charge.join(slots.take_some(self.peer, more as usize));
+            self.charge.join(slots.take_some(&self.peer, more as usize));
             self.granted()
         } else {
             self.target
@@ -197,11 +201,11 @@ mod tests {
     use super::*;
 
     fn slots(all: usize, most: u32) -> Slots {
-        of_budget(&Quota::new(all, all), most).expect("room")
+        of_budget(&Quota::new(all, all, 0), most).expect("room")
     }
 
     fn of_budget(budget: &Arc<Quota>, most: u32) -> Option<Slots> {
-        Slots::new((budget, &Quota::new(1000, 1000)), None, most)
+        Slots::new((budget, &Quota::new(1000, 1000, 1)), &Account::OURS, most)
     }
 
     fn served(slots: &mut Slots, number: u32, seqid: u32, highest: u32) {
@@ -235,8 +239,8 @@ mod tests {
 
     #[test]
     fn replies_are_kept_as_far_as_there_is_room() {
-        let (budget, cached) = (Quota::new(9, 9), Quota::new(10, 10));
-        let mut slots = Slots::new((&budget, &cached), None, 2).expect("room");
+        let (budget, cached) = (Quota::new(9, 9, 0), Quota::new(10, 10, 1));
+        let mut slots = Slots::new((&budget, &cached), &Account::OURS, 2).expect("room");
         for slot in 0..2 {
             assert!(matches!(slots.take(slot, 1, 1, 0), Ok(Taken::Serve)));
             slots.answer(slot, 0, Some(Arc::from(*b"a reply")));
@@ -245,6 +249,30 @@ mod tests {
         assert!(matches!(slots.take(1, 1, 1, 0), Ok(Taken::Lost)));
         drop(slots);
         assert_eq!((budget.in_use(), cached.in_use()), (0, 0));
+    }
+
+    #[test]
+    fn replies_are_kept_as_far_as_the_memory_budget_goes() {
+        use vfs::PeerKey;
+        use vfs::memory::MemoryBudget;
+        let budget = MemoryBudget::new(64 << 10);
+        let account = Account::at(&budget, PeerKey::User(1));
+        let (slots, cached) = (
+            Quota::new(9, 9, Slots::SLOT),
+            Quota::new(1 << 20, 1 << 20, 1),
+        );
+        let mut slots = Slots::new((&slots, &cached), &account, 8).expect("room");
+        let most = slots.granted();
+        for slot in 0..most {
+            assert!(matches!(slots.take(slot, 1, 1, 0), Ok(Taken::Serve)));
+            slots.answer(slot, 0, Some(vec![0; 12 << 10].into()));
+            assert!(budget.kept() <= budget.limit() / 4);
+        }
+        // One has its share; what the others were answered cannot be had again.
+        assert!(matches!(slots.take(0, 1, 1, 0), Ok(Taken::Answer(_))));
+        assert!(matches!(slots.take(1, 1, 1, 0), Ok(Taken::Lost)));
+        drop(slots);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
@@ -267,7 +295,7 @@ mod tests {
 
     #[test]
     fn rfc8881_18_46_3_slots_are_asked_back_when_scarce_and_given_again() {
-        let budget = Quota::new(64, 64);
+        let budget = Quota::new(64, 64, 0);
         let mut one = of_budget(&budget, 16).expect("room");
         assert_eq!(one.granted(), 16);
         let others: Vec<_> = std::iter::from_fn(|| of_budget(&budget, 16)).collect();

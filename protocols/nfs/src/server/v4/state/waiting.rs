@@ -12,10 +12,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vfs::Call;
 use vfs::lock::Lock;
+use vfs::{Call, Charge};
 
-use crate::server::quota::Charge;
 use crate::v4::ClientId;
 
 use super::State;

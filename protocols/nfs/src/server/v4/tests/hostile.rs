@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use layers::Bundle;
 use memory::Memory;
+use vfs::memory::MemoryBudget;
 use vfs::{Export, Time};
 use vfs_testkit::clock;
+use wire::Session as _;
 
 use super::*;
 use crate::v4::attr::{Bitmap, number as n};
@@ -220,6 +222,82 @@ fn rfc7530_a_compound_of_v4_0_has_a_bounded_reply() {
     let reply = client.net.send(&ops);
     assert_eq!(reply.status, Status::Resource);
     assert!(reply.len() <= (1 << 20) + (64 << 10), "{}", reply.len());
+}
+
+#[test]
+fn opens_and_replies_are_part_of_the_memory_budget_and_leave_room_for_others() {
+    let world = World::new();
+    let budget = MemoryBudget::new(1 << 20);
+    let client = |name: &'static [u8], addr| {
+        let net = world.net(1).reserving(addr, &budget);
+        let client = Client41::by(net, name, CHANNEL, 0);
+        client.send(&[Op::ReclaimComplete(false)]).done();
+        client
+    };
+    let (greedy, other) = (client(b"greedy", "10.0.0.1"), client(b"other", "10.0.0.2"));
+    let open = |client: &Client41, number: u32| {
+        let name = number.to_string();
+        let how = OpenHow::Create(CreateHow::Unchecked(Attributes::default()));
+        let open = client.open(BOTH, how, Claim::Null(name.as_bytes()));
+        client.send(&[Op::Putrootfh, open]).status
+    };
+    let refused = (0..5000).map(|number| open(&greedy, number));
+    let refused = refused.into_iter().find(|status| *status != Status::Ok);
+    assert_eq!(refused, Some(Status::Nospc));
+    let most = budget.limit() / 4;
+    assert!((most / 2..most + (32 << 10)).contains(&budget.kept()));
+    for number in 0..20 {
+        assert_eq!(open(&other, number), Status::Ok);
+    }
+    // Calls that change something are carried out, and their replies not kept.
+    let message = greedy.message(&[Op::Putrootfh, mkdir(b"made")], true);
+    greedy.net.again(&message).done();
+    let again = greedy.net.again(&message);
+    assert_eq!(again.status, Status::RetryUncachedRep);
+    greedy.send(&[Op::Putrootfh, Op::Lookup(b"made")]).done();
+    let held = world.server.held_bytes();
+    assert!(budget.kept() >= held.state + held.replies);
+}
+
+#[test]
+fn the_reply_to_a_write_is_small_and_to_a_read_as_long_as_it_asks() {
+    let world = World::new();
+    let client = Client41::new(&world, b"client");
+    let (handle, state) = file(&client, b"file");
+    let data = vec![1; 1 << 20];
+    let (stable, offset) = (Stable::File, 0);
+    let write = Op::Write(Write {
+        state,
+        offset,
+        stable,
+        data: Data(&data),
+    });
+    let read = |count| {
+        Op::Read(Read {
+            state,
+            offset,
+            count,
+        })
+    };
+    let bound = |ops: &[Op<'_>], large| {
+        let message = client.message(&[&[Op::Putfh(&handle)], ops].concat(), false);
+        world.server.session().reply_bound(&message, large)
+    };
+    let (small, large) = (..16 << 10, 64 << 10);
+    let get = Op::Getattr(Bitmap::of(&[n::TYPE, n::SIZE]));
+    assert!(small.contains(&bound(&[write.clone(), get], large)));
+    assert!(small.contains(&bound(&[Op::Remove(b"file")], large)));
+    let half = bound(&[read(1 << 19)], large);
+    assert!((1 << 19..(1 << 19) + (16 << 10)).contains(&half), "{half}");
+    let two = bound(&[read(1 << 19), read(1 << 19)], large);
+    assert!((1 << 20..(1 << 20) + (16 << 10)).contains(&two), "{two}");
+    // Not more than a reply may be, and nothing that is not asked for.
+    let most = (1 << 20) + (64 << 10);
+    assert_eq!(bound(&[read(u32::MAX), write.clone()], large), most);
+    assert_eq!(bound(&[read(u32::MAX)], most + 1), 0);
+    // A call that cannot be read may be anything.
+    let unreadable = world.server.session().reply_bound(&[0x80, 0, 0, 0], large);
+    assert_eq!(unreadable, most);
 }
 
 #[test]

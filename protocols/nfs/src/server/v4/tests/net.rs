@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hostdir::HostDir;
 use memory::Memory;
+use vfs::memory::MemoryBudget;
 use vfs::{Call, Export, FileSystem, HandleKey, Peer};
 use vfs_testkit::{Message, clock, session};
 use wire::{Answer, Session as _, Voice, Xdr, XdrReader};
@@ -105,6 +106,17 @@ impl World {
         Net {
             peer: Some(Arc::new(Peer::remote(addr, 700))),
             ..self.net(minor)
+        }
+    }
+}
+
+impl Net {
+    /// The same, where what its peer makes the server keep is reserved in `budget`.
+    pub(super) fn reserving(self, addr: &str, budget: &Arc<MemoryBudget>) -> Net {
+        let addr = addr.parse().expect("an address");
+        Net {
+            peer: Some(Arc::new(Peer::remote(addr, 700).reserving(budget))),
+            ..self
         }
     }
 }

@@ -323,7 +323,7 @@ fn rfc8881_8_2_5_nothing_leaks_between_clients() {
 /// The super-user of the host with this number.
 fn of_host(number: u8) -> Requester<'static> {
     Requester {
-        peer: crate::server::peer::of_addr([10, 0, 0, number].into()),
+        peer: host(number),
         ..ROOT
     }
 }

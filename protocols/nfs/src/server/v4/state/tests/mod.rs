@@ -15,6 +15,8 @@ use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use vfs::{Account, PeerKey};
+
 use super::table::lock;
 use super::*;
 use crate::v4::{StateId, Status};
@@ -204,10 +206,17 @@ impl Peer {
 
 /// The super-user, from nowhere.
 const ROOT: Requester<'static> = Requester {
-    peer: None,
+    peer: &Account::OURS,
     principal: b"root",
     proved: false,
 };
+
+/// The account of a host.
+fn host(number: u8) -> &'static Account {
+    Box::leak(Box::new(Account::of(PeerKey::Addr(
+        [10, 0, 0, number].into(),
+    ))))
+}
 
 /// Another user, from the same place.
 fn by(principal: &str) -> Requester<'_> {

@@ -340,7 +340,7 @@ fn connections_of_a_session_are_bounded_and_backchannels_stay() {
 /// From another address, as `principal`.
 fn from_elsewhere(principal: &str) -> Requester<'_> {
     Requester {
-        peer: crate::server::peer::of_addr([10, 0, 0, 9].into()),
+        peer: host(9),
         ..by(principal)
     }
 }
@@ -412,7 +412,7 @@ fn rfc8881_2_10_5_trunking_a_client_that_says_the_same_from_elsewhere_is_itself(
     assert!(state.sequence(request, &elsewhere).is_ok());
     // A proved principal needs no address.
     let proved = Requester {
-        peer: crate::server::peer::of_addr([10, 0, 0, 10].into()),
+        peer: host(10),
         proved: true,
         ..ROOT
     };

@@ -1,17 +1,26 @@
 //! One bound on the memory that clients can take, shared out among them.
 //!
-//! Memory that grows with the messages of a client is reserved: messages that have come in part,
-//! requests that wait for workers, replies that are not sent. Where the budget has no room, the
-//! connection waits, unread, until others have given back what they have. One client has at most
-//! half of what the others leave, so that the next one finds room; and each connection has a
-//! minimum of its own ([`MemoryBudget::CONNECTION`]), which is set aside when it begins: small
-//! requests neither wait nor cost more than a comparison. One request of a client may exceed its
-//! share, so that some always get on, though there be many that each have a part of what they need.
+//! Two kinds of memory are reserved in a [`MemoryBudget`]. *Messages* pass through: messages that
+//! have come in part, requests that wait for workers, replies that are not sent. *State* stays
+//! between requests until the client, time or an eviction ends it: replies that are kept for
+//! retransmissions, fids, opens, locks, sessions and what open directories have read ahead.
+//!
+//! **Messages.** Where the budget has no room, the connection waits, unread, until others have given
+//! back what they have. One client has at most half of what the others, and all state, leave, so
+//! that the next one finds room; and each connection has a minimum of its own
+//! ([`MemoryBudget::CONNECTION`]), which is set aside when it begins: small requests neither wait
+//! nor cost more than a comparison. One request of a client may exceed its share, so that some
+//! always get on, though there be many that each have a part of what they need.
 //!
 //! Replies are counted once they exist ([`Reservation::set`]), as only their source knows how long
 //! they are: a client whose replies take more than its share waits before its next one is made. A
 //! reply that may be large is claimed before it is made ([`Reservation::try_claim`]) if one for each
 //! connection would take more than an eighth of the budget.
+//!
+//! **State** never waits: a table that is refused evicts, or answers its protocol's error
+//! ([`crate::quota`]). All state together takes at most half of what the minima of connections
+//! leave, so messages always find the other half, and one client's state at most half of what the
+//! others' leaves of that.
 //!
 //! Lock order: the budget's lock is the last of all.
 
@@ -20,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use vfs::peer::PeerKey;
+use crate::PeerKey;
 
 /// The memory of an engine's clients, bytes.
 pub struct MemoryBudget {
@@ -39,19 +48,22 @@ pub enum Use {
     Request,
     /// Replies to a client, which exist before their size is known.
     Reply,
+    /// What a client makes the server keep between its requests.
+    State,
 }
 
 /// The reservations of one client.
 #[derive(Clone, Copy, Default)]
-struct Account {
+struct Reserved {
     requests: usize,
     replies: usize,
+    state: usize,
     /// Whether one of its requests has been let in beyond its share.
     extra: bool,
 }
 
-impl Account {
-    fn all(self) -> usize {
+impl Reserved {
+    fn messages(self) -> usize {
         self.requests + self.replies
     }
 }
@@ -62,7 +74,9 @@ struct State {
     minimum: usize,
     /// Reserved besides.
     used: usize,
-    by_client: HashMap<PeerKey, Account>,
+    /// How much of that is state.
+    kept: usize,
+    by_client: HashMap<PeerKey, Reserved>,
     /// How many clients have a request beyond their share.
     extras: usize,
     /// How many wait for some to be given back.
@@ -70,14 +84,22 @@ struct State {
 }
 
 impl State {
-    fn of(&self, client: PeerKey) -> Account {
+    fn of(&self, client: PeerKey) -> Reserved {
         self.by_client.get(&client).copied().unwrap_or_default()
     }
 
-    /// How much `client` may have, as much as the others have.
+    /// How much the messages of `client` may take: half of what the others, and all state, leave.
     fn share(&self, limit: usize, client: PeerKey) -> usize {
-        let others = self.used - self.of(client).all();
+        let others = self.used - self.of(client).messages();
         limit.saturating_sub(self.minimum + others) / 2
+    }
+
+    /// How much the state of `client` may take: half of what the others' leaves of half of all.
+    fn state_share(&self, limit: usize, client: PeerKey) -> usize {
+        let own = self.of(client).state;
+        let all = limit.saturating_sub(self.minimum);
+        let for_state = (all / 2).saturating_sub(self.kept - own);
+        for_state.min(all.saturating_sub(self.used - own)) / 2
     }
 }
 
@@ -115,10 +137,17 @@ impl MemoryBudget {
         state.minimum + state.used
     }
 
-    /// Sets the minimum of a connection aside; nothing if minima would take more than half of all.
-    pub(crate) fn connect(self: &Arc<Self>) -> Option<Minimum> {
+    /// The bytes of those that are state.
+    pub fn kept(&self) -> usize {
+        self.state().kept
+    }
+
+    /// Sets the minimum of a connection aside; `None` if minima would take more than half of what
+    /// state leaves.
+    pub fn connect(self: &Arc<Self>) -> Option<Minimum> {
         let mut state = self.state();
-        if state.minimum + MemoryBudget::CONNECTION > self.limit / 2 {
+        let most = self.limit.saturating_sub(state.kept) / 2;
+        if state.minimum + MemoryBudget::CONNECTION > most {
             return None;
         }
         state.minimum += MemoryBudget::CONNECTION;
@@ -139,7 +168,7 @@ impl MemoryBudget {
 
     /// Whether the replies to `client` take more than its share. One look at a flag where memory is
     /// plenty.
-    pub(crate) fn is_overdrawn(&self, client: PeerKey) -> bool {
+    pub fn is_overdrawn(&self, client: PeerKey) -> bool {
         if !self.tight.load(Ordering::Relaxed) {
             return false;
         }
@@ -148,15 +177,15 @@ impl MemoryBudget {
         state.of(client).replies > share
     }
 
-    /// Whether a reply of `bytes` is to be claimed before it is made: one for each connection at the
-    /// same time would take a large part of the budget.
-    pub(crate) fn is_large(&self, bytes: usize) -> bool {
-        let all = bytes.saturating_mul(self.connections.load(Ordering::Relaxed));
-        bytes > MemoryBudget::CONNECTION / 2 && all > self.limit / 8
+    /// The bytes from which on a reply is to be claimed before it is made: one of this size for each
+    /// connection takes an eighth of the budget.
+    pub fn large(&self) -> usize {
+        let connections = self.connections.load(Ordering::Relaxed).max(1);
+        (self.limit / 8 / connections).max(MemoryBudget::CONNECTION / 2) + 1
     }
 
     /// Waits until something has been given back, for `time` at most.
-    pub(crate) fn wait(&self, time: Duration) {
+    pub fn wait(&self, time: Duration) {
         let mut state = self.state();
         state.waiting += 1;
         let waited = self.freed.wait_timeout(state, time);
@@ -169,7 +198,7 @@ impl MemoryBudget {
 }
 
 /// A connection's minimum, which it gives back when it ends.
-pub(crate) struct Minimum(Arc<MemoryBudget>);
+pub struct Minimum(Arc<MemoryBudget>);
 
 impl Drop for Minimum {
     fn drop(&mut self) {
@@ -197,6 +226,11 @@ impl Reservation {
         self.bytes
     }
 
+    /// Whether so much of its budget is reserved that clients may have to wait.
+    pub fn is_scarce(&self) -> bool {
+        self.budget.tight.load(Ordering::Relaxed)
+    }
+
     /// Another one of nothing, on the same account.
     pub fn sibling(&self) -> Reservation {
         self.budget.reservation(self.client, self.of)
@@ -211,11 +245,14 @@ impl Reservation {
         }
         let budget = self.budget.clone();
         let mut state = budget.state();
-        let account = state.of(self.client);
-        let own = account.all() - self.bytes + bytes;
-        let beyond = bytes > self.bytes && own > state.share(self.budget.limit, self.client);
+        let reserved = state.of(self.client);
+        let (own, share) = match self.of {
+            Use::State => (reserved.state, state.state_share(budget.limit, self.client)),
+            _ => (reserved.messages(), state.share(budget.limit, self.client)),
+        };
+        let beyond = bytes > self.bytes && own - self.bytes + bytes > share;
         if beyond && !self.extra {
-            if account.extra || state.extras >= MemoryBudget::EXTRAS {
+            if self.of == Use::State || reserved.extra || state.extras >= MemoryBudget::EXTRAS {
                 return false;
             }
             state.extras += 1;
@@ -228,7 +265,7 @@ impl Reservation {
     /// Makes it `bytes` large for a reply that is about to be made, unless the client's replies
     /// would take more than its share then. A client without any may always have one.
     #[must_use]
-    pub(crate) fn try_claim(&mut self, bytes: usize) -> bool {
+    pub fn try_claim(&mut self, bytes: usize) -> bool {
         let budget = self.budget.clone();
         let state = budget.state();
         let replies = state.of(self.client).replies;
@@ -238,6 +275,11 @@ impl Reservation {
         }
         self.change(state, bytes);
         true
+    }
+
+    /// Adds `more`, of the same client and use, to this one.
+    pub fn join(&mut self, mut more: Reservation) {
+        self.bytes += std::mem::take(&mut more.bytes);
     }
 
     /// Makes it `bytes` large, which exist already.
@@ -252,19 +294,25 @@ impl Reservation {
         let budget = self.budget.clone();
         let less = to < self.bytes;
         let ends = less && self.extra;
-        let account = state.by_client.entry(self.client).or_default();
+        let reserved = state.by_client.entry(self.client).or_default();
         let part = match self.of {
-            Use::Request => &mut account.requests,
-            Use::Reply => &mut account.replies,
+            Use::Request => &mut reserved.requests,
+            Use::Reply => &mut reserved.replies,
+            Use::State => &mut reserved.state,
         };
         *part = *part - self.bytes + to;
-        account.extra = (account.extra || self.extra) && !ends;
-        if account.all() == 0 {
+        reserved.extra = (reserved.extra || self.extra) && !ends;
+        if reserved.messages() + reserved.state == 0 {
             state.by_client.remove(&self.client);
         }
         state.used = state.used - self.bytes + to;
+        if self.of == Use::State {
+            state.kept = state.kept - self.bytes + to;
+        }
         state.extras -= usize::from(ends);
-        let tight = state.minimum + state.used > budget.limit / 4;
+        // State alone is no reason to wait.
+        let messages = state.minimum + state.used - state.kept;
+        let tight = messages > budget.limit.saturating_sub(state.kept) / 4;
         budget.tight.store(tight, Ordering::Relaxed);
         let wake = less && state.waiting > 0;
         drop(state);
@@ -355,7 +403,7 @@ mod tests {
     fn replies_that_are_about_to_be_made_stay_within_a_share() {
         let budget = MemoryBudget::new(32 * MIB);
         let minima: Vec<_> = (0..100).filter_map(|_| budget.connect()).collect();
-        assert!(budget.is_large(4 * MIB) && !budget.is_large(16 << 10));
+        assert!((16 << 10..4 * MIB).contains(&budget.large()));
         let mut claims = Vec::new();
         loop {
             let mut claim = budget.reservation(client(1), Use::Reply);
@@ -369,7 +417,46 @@ mod tests {
         assert!(other.try_claim(20 * MIB), "a client's only one");
         claims.pop();
         drop(minima);
-        assert!(!budget.is_large(4 * MIB));
+        assert!(budget.large() > 4 * MIB - 1);
+    }
+
+    #[test]
+    fn state_takes_half_of_all_and_each_client_leaves_half_of_that_to_the_next() {
+        let budget = MemoryBudget::new(64 * MIB);
+        let (mut all, mut taken) = (Vec::new(), Vec::new());
+        for number in 0..4 {
+            let before = all.len();
+            loop {
+                let mut one = budget.reservation(client(number), Use::State);
+                if !one.try_set(MIB / 2) {
+                    break;
+                }
+                all.push(one);
+            }
+            taken.push(all.len() - before);
+        }
+        assert_eq!(taken, [32, 16, 8, 4]);
+        assert_eq!(budget.kept(), 30 * MIB);
+        // A client that has its share of state may send and receive as before.
+        let mut request = budget.reservation(client(0), Use::Request);
+        assert!(!request.is_scarce(), "state alone");
+        assert!(request.try_set(17 * MIB) && !request.extra);
+        assert!(request.is_scarce());
+        assert!(!budget.is_overdrawn(client(0)));
+        // Messages leave less room for state, but no more state than that goes away.
+        let mut other = budget.reservation(client(5), Use::State);
+        assert!(!other.try_set(2 * MIB));
+        all.clear();
+        drop(request);
+        assert!(other.try_set(16 * MIB) && !other.try_set(16 * MIB + 1));
+        let mut more = other.sibling();
+        assert!(!more.try_set(1));
+        other.set(MIB);
+        assert!(more.try_set(MIB));
+        other.join(more);
+        assert_eq!((other.bytes(), budget.kept()), (2 * MIB, 2 * MIB));
+        drop(other);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
@@ -379,7 +466,11 @@ mod tests {
         assert_eq!(minima.len(), 4);
         drop(minima);
         assert_eq!(budget.used(), 0);
-        assert!(budget.connect().is_some());
+        // State leaves less of it, so that messages find some room in any case.
+        let mut state = budget.reservation(client(1), Use::State);
+        state.set(4 * MemoryBudget::CONNECTION);
+        let minima: Vec<_> = std::iter::from_fn(|| budget.connect()).collect();
+        assert_eq!(minima.len(), 2);
     }
 
     #[test]

@@ -1,0 +1,87 @@
+//! How many bytes the reply to a call takes at most, as far as the call tells: so much memory is
+//! set aside before it is served where connections are many.
+//!
+//! Only the procedures and operations that return contents, names or lists count by what they ask
+//! for. A reply to WRITE, OPEN or RENAME is small, whatever stands in the call.
+
+use wire::{Malformed, Xdr, XdrReader};
+
+use crate::rpc::{self, CALL, Record, flavor, program};
+use crate::v3::{AclProcedure, Procedure, ReadArgs, ReadDirArgs, ReadDirPlusArgs};
+use crate::v4::attr::number as n;
+use crate::v4::op::Op;
+
+/// The longest list of ACL entries or of names, and the longest value of an extended attribute.
+const LIST: usize = 64 << 10;
+
+/// Heads, attributes and whatever else a procedure or an operation answers.
+const SMALL: usize = 512;
+
+/// The most bytes of the reply to the call in `message`; `most` if it does not tell, or cannot be
+/// read.
+pub(super) fn of(message: &[u8], marked: bool, most: usize) -> usize {
+    let record = match marked {
+        true => Record::new(message),
+        false => Ok(Record::unmarked(message)),
+    };
+    record
+        .and_then(|record| of_call(record.bytes(), most))
+        .map_or(most, |bytes| bytes.min(most))
+}
+
+fn of_call(record: &[u8], most: usize) -> Result<usize, Malformed> {
+    let mut from = XdrReader::new(record);
+    let _xid = from.u32()?;
+    if from.u32()? != CALL {
+        return Ok(0);
+    }
+    let Ok(call) = rpc::Call::read(&mut from) else {
+        // It is refused.
+        return Ok(SMALL);
+    };
+    // What RPCSEC_GSS protects is not opened twice.
+    if call.credential.flavor == flavor::GSS {
+        return Ok(most);
+    }
+    match (call.program, call.version) {
+        (program::NFS, 3) => of_procedure(call.procedure, from),
+        (program::NFS, 4) => of_compound(from),
+        (program::NFS_ACL, _) if call.procedure == AclProcedure::GetAcl as u32 => Ok(2 * LIST),
+        _ => Ok(SMALL),
+    }
+}
+
+fn of_procedure(procedure: u32, mut from: XdrReader<'_>) -> Result<usize, Malformed> {
+    let bytes = match Procedure::from_number(procedure) {
+        Some(Procedure::Read) => ReadArgs::get(&mut from)?.count,
+        Some(Procedure::ReadDir) => ReadDirArgs::get(&mut from)?.count,
+        Some(Procedure::ReadDirPlus) => ReadDirPlusArgs::get(&mut from)?.max_count,
+        _ => 0,
+    };
+    Ok(SMALL + bytes as usize)
+}
+
+fn of_compound(mut from: XdrReader<'_>) -> Result<usize, Malformed> {
+    let tag = from.opaque(super::v4::MAX_TAG)?;
+    let (_minor, count) = (from.u32()?, from.u32()?);
+    let mut bytes = SMALL + tag.len();
+    for _ in 0..count.min(super::v4::MAX_OPERATIONS) {
+        let Ok(op) = Op::get(&mut from) else {
+            // It fails there.
+            break;
+        };
+        let more = match op {
+            Op::Read(op) | Op::ReadPlus(op) => op.count as usize,
+            Op::Readdir(op) => op.max_count as usize,
+            Op::ListXattrs(op) => op.max_count as usize,
+            Op::Getattr(want) if !want.has(n::ACL) => 0,
+            Op::Getattr(_) | Op::GetXattr(_) => LIST,
+            Op::Readlink => 4 << 10,
+            // A retry, answered by what was kept.
+            Op::Sequence(_) => 8 << 10,
+            _ => 0,
+        };
+        bytes = bytes.saturating_add(more + SMALL);
+    }
+    Ok(bytes)
+}

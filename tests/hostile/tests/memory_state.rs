@@ -1,0 +1,199 @@
+//! Clients that make the server keep much between their requests, beside one of another user that
+//! gets on.
+
+#![forbid(unsafe_code)]
+
+use engine::Tuning;
+use hostile::peer::{Bystander, Peer, ROOT};
+use hostile::server::{Server, Via, tree, tuning};
+use p9::server::Options;
+use p9::{Data, Fid, Rmessage, Tmessage as T};
+use vfs::Errno;
+
+const MIB: usize = 1 << 20;
+const MSIZE: u32 = 64 << 10;
+
+/// Runs `attack` in a thread whose sockets are another user's; nothing if that takes privileges
+/// that are not there.
+fn as_another<T: Send>(attack: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| sys::creds::set_fs_uid(65534).is_ok().then(attack));
+        thread.join().expect("no panic")
+    })
+}
+
+fn served(memory: usize) -> Server {
+    let tuning = Tuning { memory, ..tuning() };
+    Server::with(Via::Tcp, tree(), Options::default(), tuning)
+}
+
+/// Changes the mode of a file.
+fn mode(fid: Fid, mode: u32) -> T<'static> {
+    T::Setattr {
+        fid,
+        valid: 1,
+        mode,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        atime_sec: 0,
+        atime_nsec: 0,
+        mtime_sec: 0,
+        mtime_nsec: 0,
+    }
+}
+
+/// The state of one client is a quarter of the budget at most; the bystander's is not refused, and
+/// all of it goes with the connections.
+#[track_caller]
+fn assert_bounded(server: &Server, attackers: Vec<Peer>) {
+    let budget = server.engine.budget();
+    let (kept, most) = (budget.kept(), budget.limit() / 4);
+    assert!((most / 2..=most).contains(&kept), "{kept} bytes of state");
+    let mut bystander = Bystander::new(&server.addr);
+    bystander.assert_well();
+    let mut peer = Peer::attached(&server.addr, MSIZE);
+    for fid in 1..1000 {
+        peer.walk(ROOT, Fid(fid * 8), &[]);
+    }
+    bystander.assert_well();
+    drop((attackers, bystander, peer));
+    while budget.used() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn fids_of_one_client_are_bounded_over_all_its_connections_and_in_bytes() {
+    let server = served(16 * MIB);
+    let attack = || {
+        // Far apart, so that each takes a page of the table; over as many connections as it likes.
+        let fill = |mut peer: Peer| {
+            let refused = (1..40_000).find_map(|fid| peer.try_walk(ROOT, Fid(fid * 8), &[]).err());
+            (peer, refused)
+        };
+        let peers: Vec<_> = (0..4)
+            .map(|_| Peer::attached(&server.addr, MSIZE))
+            .collect();
+        peers.into_iter().map(fill).collect::<Vec<_>>()
+    };
+    let Some(attackers) = as_another(attack) else {
+        return println!("skipped: not root");
+    };
+    let refused: Vec<_> = attackers.iter().map(|(_, refused)| *refused).collect();
+    assert_eq!(refused, [Some(Errno::EMFILE); 4]);
+    assert_bounded(
+        &server,
+        attackers.into_iter().map(|(peer, _)| peer).collect(),
+    );
+}
+
+#[test]
+fn a_fid_counts_for_all_directories_that_it_was_walked_through() {
+    let server = served(4 * MIB);
+    Peer::attached(&server.addr, MSIZE).ok(&mode(ROOT, 0o777));
+    let attack = || {
+        let mut peer = Peer::attached(&server.addr, MSIZE);
+        peer.walk(ROOT, Fid(1), &[]);
+        let (dfid, mode, gid) = (Fid(1), 0o777, 0);
+        let refused = (0..20_000).find_map(|_| {
+            let name = b"d";
+            peer.ok(&T::Mkdir {
+                dfid,
+                name,
+                mode,
+                gid,
+            });
+            peer.try_walk(Fid(1), Fid(1), &[name]).err()
+        });
+        (peer, refused)
+    };
+    let Some((attacker, refused)) = as_another(attack) else {
+        return println!("skipped: not root");
+    };
+    assert_eq!(refused, Some(Errno::EMFILE));
+    assert_bounded(&server, vec![attacker]);
+}
+
+#[test]
+fn values_of_attributes_count_over_all_connections() {
+    let server = served(16 * MIB);
+    let size = 60 << 10;
+    let attack = || {
+        let fill = |mut peer: Peer| {
+            let refused = (1..60).find_map(|fid| {
+                let fid = Fid(fid);
+                let name = b"user.large";
+                peer.try_walk(ROOT, fid, &[]).err().or_else(|| {
+                    let reply = peer.rpc(&T::Xattrcreate {
+                        fid,
+                        name,
+                        size,
+                        flags: 0,
+                    });
+                    hostile::peer::errno(&reply)
+                })
+            });
+            (peer, refused)
+        };
+        let peers: Vec<_> = (0..3)
+            .map(|_| Peer::attached(&server.addr, MSIZE))
+            .collect();
+        peers.into_iter().map(fill).collect::<Vec<_>>()
+    };
+    let Some(attackers) = as_another(attack) else {
+        return println!("skipped: not root");
+    };
+    // Each connection alone may have four MiB.
+    assert_eq!(attackers[2].1, Some(Errno::EMFILE));
+    assert_bounded(
+        &server,
+        attackers.into_iter().map(|(peer, _)| peer).collect(),
+    );
+}
+
+#[test]
+fn ranges_that_one_client_locks_leave_some_of_the_file_to_others() {
+    let server = served(64 * MIB);
+    let mut owner = Peer::attached(&server.addr, MSIZE);
+    owner.create(Fid(1), b"shared");
+    owner.ok(&mode(Fid(1), 0o666));
+    /// A lock of one byte, to be shared. 0 is granted, 1 is in the way, 2 is an error.
+    fn lock(peer: &mut Peer, at: u64) -> Result<u8, Errno> {
+        let lock = T::Lock {
+            fid: Fid(1),
+            kind: 0,
+            flags: 0,
+            start: at * 2,
+            length: 1,
+            proc_id: 1,
+            client_id: b"client",
+        };
+        match peer.rpc(&lock) {
+            Rmessage::Lock { status } => Ok(status),
+            reply => Err(hostile::peer::errno(&reply).expect("an error")),
+        }
+    }
+    let attack = || {
+        let mut peer = Peer::attached(&server.addr, MSIZE);
+        peer.walk(ROOT, Fid(1), &[b"shared"]);
+        peer.try_open(Fid(1), 0).expect("opened");
+        let granted = (0..5000)
+            .take_while(|at| lock(&mut peer, *at) == Ok(0))
+            .count();
+        (peer, granted)
+    };
+    let Some((_attacker, granted)) = as_another(attack) else {
+        return println!("skipped: not root");
+    };
+    assert!((1000..2100).contains(&granted), "{granted} ranges");
+    for at in 0..500 {
+        assert_eq!(lock(&mut owner, at), Ok(0), "{at}");
+    }
+    let data = Data(b"as before");
+    owner.ok(&T::Write {
+        fid: Fid(1),
+        offset: 0,
+        data,
+    });
+}

@@ -1,0 +1,540 @@
+//! Quotas: how much of one kind of thing all clients together, and each of them, may have.
+//!
+//! A table that a peer can fill has a [`Quota`] and keeps a [`Charge`] with each entry. Dropping
+//! the entry drops the charge, which gives back its part of the quota and of the memory budget. A
+//! table that is refused evicts something, or answers its protocol's error.
+//!
+//! A charge is made to an [`Account`], which each request has ([`crate::Call::account`]): the key
+//! that limits per peer count by, and the [`MemoryBudget`] of the engine that serves it. So no
+//! table needs to know the budget.
+//!
+//! An [`Allotment`] takes a quota in large portions for a holder whose entries come and go with
+//! every request: most then need no lock.
+//!
+//! Lock order: an allotment's mutex, a quota's, the budget's. They are the innermost.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::PeerKey;
+use crate::memory::{MemoryBudget, Reservation, Use};
+
+/// A client that limits count by, and the budget of its memory. Two accounts are equal if they are
+/// of one client.
+#[derive(Clone, Default)]
+pub struct Account(Option<Arc<Holder>>);
+
+struct Holder {
+    client: PeerKey,
+    budget: Option<Arc<MemoryBudget>>,
+}
+
+impl Account {
+    /// The account of this program itself, whose memory is not counted.
+    pub const OURS: Account = Account(None);
+
+    /// The account of `client`, whose memory is not counted.
+    pub fn of(client: PeerKey) -> Account {
+        Account(Some(Arc::new(Holder {
+            client,
+            budget: None,
+        })))
+    }
+
+    /// The account of `client` at `budget`.
+    pub fn at(budget: &Arc<MemoryBudget>, client: PeerKey) -> Account {
+        Account(Some(Arc::new(Holder {
+            client,
+            budget: Some(budget.clone()),
+        })))
+    }
+
+    /// The client; `None` for this program itself.
+    pub fn client(&self) -> Option<PeerKey> {
+        self.0.as_ref().map(|holder| holder.client)
+    }
+
+    /// Reserves `bytes` of state; [`Full::Memory`] if the client's share has no room.
+    fn reserve(&self, bytes: usize) -> Result<Option<Reservation>, Full> {
+        let Some(Holder {
+            client,
+            budget: Some(budget),
+        }) = self.0.as_deref()
+        else {
+            return Ok(None);
+        };
+        let mut reservation = budget.reservation(*client, Use::State);
+        match reservation.try_set(bytes) {
+            true => Ok(Some(reservation)),
+            false => Err(Full::Memory),
+        }
+    }
+}
+
+impl PartialEq for Account {
+    fn eq(&self, other: &Account) -> bool {
+        self.client() == other.client()
+    }
+}
+
+impl Eq for Account {}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.client().fmt(f)
+    }
+}
+
+/// A bound on a number of things, in total and for each client.
+pub struct Quota {
+    total: usize,
+    /// The most of each client; `None` is as much as it leaves.
+    each: Option<usize>,
+    /// The bytes of memory that each thing takes.
+    cost: usize,
+    used: Mutex<Used>,
+}
+
+#[derive(Default)]
+struct Used {
+    total: usize,
+    by: HashMap<Option<PeerKey>, usize>,
+}
+
+/// The reason why a quota is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// All clients together have what there is.
+    Total,
+    /// This client has its share.
+    Peer,
+    /// This client's share of the memory budget has no room.
+    Memory,
+}
+
+impl Full {
+    /// Whether this client would have to give something back itself.
+    pub fn is_peers(self) -> bool {
+        self != Full::Total
+    }
+}
+
+/// A part of a quota, which a client has until this is dropped.
+pub struct Charge {
+    quota: Arc<Quota>,
+    account: Account,
+    amount: usize,
+    memory: Option<Reservation>,
+}
+
+impl Quota {
+    /// `total` things for all clients together, of which each has at most `each`. Each thing takes
+    /// `cost` bytes of memory.
+    pub fn new(total: usize, each: usize, cost: usize) -> Arc<Quota> {
+        Arc::new(Quota {
+            total,
+            each: Some(each),
+            cost,
+            used: Mutex::default(),
+        })
+    }
+
+    /// `total` things of `cost` bytes, of which a client may have as many as it leaves: the first
+    /// that wants all has half, the next a quarter, and so on.
+    pub fn shared(total: usize, cost: usize) -> Arc<Quota> {
+        Arc::new(Quota {
+            total,
+            each: None,
+            cost,
+            used: Mutex::default(),
+        })
+    }
+
+    /// Takes `amount` on `account`.
+    pub fn take(self: &Arc<Self>, account: &Account, amount: usize) -> Result<Charge, Full> {
+        let mut used = self.used();
+        self.check(&used, account, amount)?;
+        let memory = self.reserve(account, amount)?;
+        used.add(account, amount);
+        Ok(self.charge(account, amount, memory))
+    }
+
+    /// Takes at most `wanted` on `account`, and no more than a quarter of what is left, so that
+    /// others get something, too.
+    pub fn take_some(self: &Arc<Self>, account: &Account, wanted: usize) -> Charge {
+        let mut used = self.used();
+        let left = self.total.saturating_sub(used.total).div_ceil(4);
+        let own = self.left_to(&used, account);
+        let amount = wanted.min(left).min(own);
+        let (amount, memory) = match self.reserve(account, amount) {
+            Ok(memory) => (amount, memory),
+            Err(_) => (0, None),
+        };
+        used.add(account, amount);
+        self.charge(account, amount, memory)
+    }
+
+    /// Whether `account` could take `amount`, memory aside.
+    pub fn has_room(&self, account: &Account, amount: usize) -> bool {
+        self.check(&self.used(), account, amount).is_ok()
+    }
+
+    /// How much there is for all clients together.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// How much of it is used.
+    pub fn in_use(&self) -> usize {
+        self.used().total
+    }
+
+    /// How much of it `account` uses.
+    pub fn used_by(&self, account: &Account) -> usize {
+        self.used().of(account)
+    }
+
+    fn check(&self, used: &Used, account: &Account, amount: usize) -> Result<(), Full> {
+        if amount > self.left_to(used, account) {
+            return Err(Full::Peer);
+        }
+        if amount > self.total.saturating_sub(used.total) {
+            return Err(Full::Total);
+        }
+        Ok(())
+    }
+
+    /// How much more the share of `account` allows.
+    fn left_to(&self, used: &Used, account: &Account) -> usize {
+        let own = used.of(account);
+        match self.each {
+            Some(each) => each.saturating_sub(own),
+            None => {
+                let others = used.total - own;
+                self.total
+                    .saturating_sub(others)
+                    .div_ceil(2)
+                    .saturating_sub(own)
+            }
+        }
+    }
+
+    fn reserve(&self, account: &Account, amount: usize) -> Result<Option<Reservation>, Full> {
+        match self.cost * amount {
+            0 => Ok(None),
+            bytes => account.reserve(bytes),
+        }
+    }
+
+    fn charge(
+        self: &Arc<Self>,
+        account: &Account,
+        amount: usize,
+        memory: Option<Reservation>,
+    ) -> Charge {
+        Charge {
+            quota: self.clone(),
+            account: account.clone(),
+            amount,
+            memory,
+        }
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        lock(&self.used)
+    }
+}
+
+impl Used {
+    fn of(&self, account: &Account) -> usize {
+        self.by.get(&account.client()).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, account: &Account, amount: usize) {
+        if amount > 0 {
+            self.total += amount;
+            *self.by.entry(account.client()).or_default() += amount;
+        }
+    }
+
+    fn remove(&mut self, account: &Account, amount: usize) {
+        if let Some(by) = self.by.get_mut(&account.client()) {
+            self.total -= amount;
+            *by -= amount;
+            if *by == 0 {
+                self.by.remove(&account.client());
+            }
+        }
+    }
+}
+
+impl Charge {
+    /// How much it is.
+    pub fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// The account that it is charged to.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// Adds `more`, of the same quota and account, to this one.
+    pub fn join(&mut self, mut more: Charge) {
+        self.amount += std::mem::take(&mut more.amount);
+        match (&mut self.memory, more.memory.take()) {
+            (Some(memory), Some(more)) => memory.join(more),
+            (None, more) => self.memory = more,
+            (Some(_), None) => {}
+        }
+    }
+
+    /// Makes it `amount`, even beyond the quota: for what has become more without a request.
+    pub fn set(&mut self, amount: usize) {
+        let mut used = self.quota.used();
+        used.remove(&self.account, self.amount);
+        used.add(&self.account, amount);
+        self.amount = amount;
+        if let Some(memory) = &mut self.memory {
+            memory.set(self.quota.cost * amount);
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.amount > 0 {
+            self.quota.used().remove(&self.account, self.amount);
+        }
+    }
+}
+
+/// A quota for one holder, such as a connection, whose entries come and go quickly. It takes and
+/// gives back [`Allotment::STEP`] at a time. Any thread may take and give back.
+pub struct Allotment {
+    quota: Arc<Quota>,
+    account: Account,
+    /// How much the holder's entries are.
+    used: AtomicUsize,
+    /// How much the charge is.
+    taken: AtomicUsize,
+    charge: Mutex<Option<Charge>>,
+}
+
+/// A part of an [`Allotment`], which an entry has until this is dropped.
+pub struct Portion {
+    allotment: Arc<Allotment>,
+    amount: usize,
+}
+
+impl Allotment {
+    /// How much it takes at a time: 16 KiB, where a quota is in bytes.
+    pub const STEP: usize = 16 << 10;
+
+    /// An allotment of nothing yet of `quota`, on `account`.
+    pub fn new(quota: &Arc<Quota>, account: &Account) -> Arc<Allotment> {
+        Arc::new(Allotment {
+            quota: quota.clone(),
+            account: account.clone(),
+            used: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            charge: Mutex::default(),
+        })
+    }
+
+    /// Takes `amount` until the portion is dropped.
+    pub fn take(self: &Arc<Self>, amount: usize) -> Result<Portion, Full> {
+        self.add(amount)?;
+        Ok(Portion {
+            allotment: self.clone(),
+            amount,
+        })
+    }
+
+    /// Takes `amount` until [`Allotment::remove`].
+    pub fn add(&self, amount: usize) -> Result<(), Full> {
+        let used = self.used.fetch_add(amount, Ordering::SeqCst) + amount;
+        if used <= self.taken.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.grow().inspect_err(|_| {
+            self.used.fetch_sub(amount, Ordering::SeqCst);
+        })
+    }
+
+    /// Gives `amount` back.
+    pub fn remove(&self, amount: usize) {
+        let used = self.used.fetch_sub(amount, Ordering::SeqCst) - amount;
+        let spare = self.taken.load(Ordering::SeqCst).saturating_sub(used);
+        if spare > 2 * Allotment::STEP || used == 0 {
+            self.shrink();
+        }
+    }
+
+    #[cold]
+    fn grow(&self) -> Result<(), Full> {
+        let mut charge = lock(&self.charge);
+        let (used, taken) = (self.used.load(Ordering::SeqCst), amount_of(&charge));
+        let Some(missing @ 1..) = used.checked_sub(taken) else {
+            return Ok(());
+        };
+        let more = self
+            .quota
+            .take(&self.account, missing.next_multiple_of(Allotment::STEP))
+            .or_else(|_| self.quota.take(&self.account, missing))?;
+        match &mut *charge {
+            Some(charge) => charge.join(more),
+            none => *none = Some(more),
+        }
+        self.taken.store(amount_of(&charge), Ordering::SeqCst);
+        Ok(())
+    }
+
+    #[cold]
+    fn shrink(&self) {
+        let mut charge = lock(&self.charge);
+        let Some(held) = &mut *charge else {
+            return;
+        };
+        let mut keep = self.used.load(Ordering::SeqCst);
+        if keep > 0 {
+            keep = keep.next_multiple_of(Allotment::STEP).min(held.amount());
+        }
+        loop {
+            self.taken.store(keep, Ordering::SeqCst);
+            // One that has just been added may have found more taken.
+            match self.used.load(Ordering::SeqCst) {
+                used if used > keep => keep = used,
+                _ => break,
+            }
+        }
+        held.set(keep);
+    }
+}
+
+fn amount_of(charge: &Option<Charge>) -> usize {
+    charge.as_ref().map_or(0, Charge::amount)
+}
+
+impl Portion {
+    /// Leaves it to [`Allotment::remove`] to give the amount back: for entries that have no place
+    /// for a portion.
+    pub fn leave(mut self) {
+        self.amount = 0;
+    }
+}
+
+impl Drop for Portion {
+    fn drop(&mut self) {
+        if self.amount > 0 {
+            self.allotment.remove(self.amount);
+        }
+    }
+}
+
+/// Locks what no panic leaves half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn client(number: u32) -> Account {
+        Account::of(PeerKey::User(number))
+    }
+
+    #[test]
+    fn a_peer_has_its_share_and_no_more_and_gives_it_back() {
+        let quota = Quota::new(10, 6, 0);
+        let [one, two] = [1, 2].map(client);
+        let mut first = quota.take(&one, 5).expect("room");
+        assert_eq!(quota.take(&one, 2).err(), Some(Full::Peer));
+        let second = quota.take(&two, 5).expect("room");
+        assert_eq!(quota.take(&one, 1).err(), Some(Full::Total));
+        drop(second);
+        first.join(quota.take(&one, 1).expect("room"));
+        assert_eq!((first.amount(), quota.in_use()), (6, 6));
+        first.set(2);
+        assert_eq!(quota.take_some(&two, 9).amount(), 2, "a quarter of 8");
+        assert_eq!(quota.take_some(&one, 1).amount(), 1);
+        drop(first);
+        assert_eq!(quota.in_use(), 0);
+        assert!(quota.used().by.is_empty());
+    }
+
+    #[test]
+    fn of_a_shared_quota_each_has_as_much_as_it_leaves() {
+        let quota = Quota::shared(1000, 0);
+        let fill =
+            |number| std::iter::from_fn(|| quota.take(&client(number), 1).ok()).collect::<Vec<_>>();
+        let (first, second, third) = (fill(1), fill(2), fill(3));
+        assert_eq!([&first, &second, &third].map(Vec::len), [500, 250, 125]);
+        drop(first);
+        assert_eq!(fill(2).len(), 188);
+    }
+
+    #[test]
+    fn what_is_charged_is_reserved_in_the_budget_until_it_is_dropped() {
+        let budget = MemoryBudget::new(64 * MIB);
+        let account = Account::at(&budget, PeerKey::User(1));
+        let quota = Quota::new(1000, 1000, MIB);
+        let mut charge = quota.take(&account, 10).expect("room");
+        assert_eq!(budget.kept(), 10 * MIB);
+        // A quarter of the budget is one client's, though the quota has more.
+        assert_eq!(quota.take(&account, 7).err(), Some(Full::Memory));
+        assert_eq!(quota.take_some(&account, 7).amount(), 0);
+        assert_eq!(quota.in_use(), 10, "nothing was taken");
+        charge.join(quota.take(&account, 6).expect("room"));
+        charge.set(3);
+        assert_eq!((charge.amount(), budget.kept()), (3, 3 * MIB));
+        drop(charge);
+        assert_eq!((quota.in_use(), budget.used()), (0, 0));
+    }
+
+    #[test]
+    fn an_allotment_takes_large_steps_and_gives_them_back() {
+        let budget = MemoryBudget::new(64 * MIB);
+        let account = Account::at(&budget, PeerKey::User(1));
+        let quota = Quota::shared(usize::MAX, 1);
+        let allotment = Allotment::new(&quota, &account);
+        let portions: Vec<_> = (0..1000)
+            .map(|_| allotment.take(100).expect("room"))
+            .collect();
+        assert_eq!(budget.kept(), 7 * Allotment::STEP);
+        drop(portions);
+        assert_eq!((budget.kept(), quota.in_use()), (0, 0));
+        // Up to the last byte of the share, and not beyond.
+        allotment.add(16 * MIB - 1).expect("room");
+        allotment.add(1).expect("room");
+        assert_eq!(allotment.add(1), Err(Full::Memory));
+        assert_eq!(budget.kept(), 16 * MIB);
+        allotment.remove(16 * MIB);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn an_allotment_never_has_less_than_its_holder_uses() {
+        let quota = Quota::shared(usize::MAX, 1);
+        let allotment = Allotment::new(&quota, &client(1));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..10_000 {
+                        let amount = 1 + round * 7919 % (3 * Allotment::STEP);
+                        allotment.add(amount).expect("room");
+                        allotment.remove(amount);
+                    }
+                });
+            }
+        });
+        assert_eq!(allotment.used.load(Ordering::SeqCst), 0);
+        let (taken, charged) = (allotment.taken.load(Ordering::SeqCst), quota.in_use());
+        assert_eq!((taken, charged), (0, 0));
+    }
+}
