@@ -254,6 +254,10 @@ impl DirSink for Mapping<'_> {
             ..entry
         })
     }
+
+    fn room(&self, name: usize) -> usize {
+        self.sink.room(name)
+    }
 }
 
 /// Maps the ids of named users and groups in a POSIX ACL. `EINVAL` for what is none.

@@ -392,4 +392,8 @@ impl DirSink for Meeting<'_> {
         }
         self.sink.entry(entry)
     }
+
+    fn room(&self, name: usize) -> usize {
+        self.sink.room(name)
+    }
 }

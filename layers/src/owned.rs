@@ -162,4 +162,8 @@ impl DirSink for Showing<'_> {
             ..entry
         })
     }
+
+    fn room(&self, name: usize) -> usize {
+        self.sink.room(name)
+    }
 }

@@ -370,4 +370,8 @@ impl DirSink for Meeting<'_> {
             ..entry
         })
     }
+
+    fn room(&self, name: usize) -> usize {
+        self.sink.room(name)
+    }
 }

@@ -155,6 +155,10 @@ impl DirSink for Counted<'_> {
         }
         taken
     }
+
+    fn room(&self, name: usize) -> usize {
+        self.to.room(name)
+    }
 }
 
 impl Layer for Record {

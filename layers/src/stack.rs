@@ -350,4 +350,8 @@ impl<L: Layer> DirSink for Wrapping<'_, L> {
             ..entry
         })
     }
+
+    fn room(&self, name: usize) -> usize {
+        self.sink.room(name)
+    }
 }

@@ -210,6 +210,10 @@ impl DirSink for Finding<'_> {
         }
         taken
     }
+
+    fn room(&self, name: usize) -> usize {
+        self.sink.room(name)
+    }
 }
 
 #[cfg(test)]

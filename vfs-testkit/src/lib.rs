@@ -29,3 +29,4 @@ pub use bed::{Bed, Opened, Profile, Seen, Subject, clock, run};
 pub use exhaust::exhaust;
 pub use payload::{Bytes, Message, Room};
 pub use script::{Answer, Called, Gate, Script};
+pub use seen::Kept;

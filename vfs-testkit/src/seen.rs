@@ -64,6 +64,10 @@ impl DirSink for Keep {
         });
         true
     }
+
+    fn room(&self, _name: usize) -> usize {
+        self.room - self.entries.len()
+    }
 }
 
 /// Read and write.

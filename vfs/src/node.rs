@@ -386,6 +386,12 @@ pub struct DirEntry<'a> {
 pub trait DirSink {
     /// Takes `entry`, or says that it does not fit (`false`): the next call begins with it.
     fn entry(&mut self, entry: DirEntry<'_>) -> bool;
+
+    /// About how many more entries fit if each name has `name` bytes: a hint for a source that
+    /// looks up several entries ahead of [`DirSink::entry`].
+    fn room(&self, _name: usize) -> usize {
+        usize::MAX
+    }
 }
 
 /// fallocate(2)'s modes.

@@ -6,6 +6,7 @@
 
 mod all;
 mod coalescing;
+mod find;
 mod guest;
 mod image;
 mod kept;
@@ -69,6 +70,9 @@ pub(crate) struct BenchArgs {
     /// The size of each of readplus's files [default: 32, or 8 when quick], and of coalescing's and kept's [default: 128, or 32]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
+    /// Files in the tree that find lists [default: 100000, or 20000 when quick]
+    #[arg(long = "files", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    files_in_tree: Option<u32>,
     /// Measure beside N busy loops: threads that compute without end, at the usual priority. Shows
     /// what is left where processors are short
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
@@ -95,6 +99,8 @@ enum Table {
     Nine,
     /// `barge mount` of 9P with messages merged and with a page in each, beside the local file system; needs root and fio
     Coalescing,
+    /// `barge mount` of 9P and of NFS, a tree of many files listed: files a second, and memory of the mount; needs root
+    Find,
     /// Node.js and a JDK from images, beside the kernel's EROFS and squashfs, squashfuse and erofsfuse; needs root
     Image,
     /// `barge mount` of a 9P server that is 1 ms away, with and without a directory for copies (cache_dir=); needs root
@@ -187,6 +193,7 @@ impl Table {
         Ok(match self {
             Table::Nine => ninep::run(args)?,
             Table::Coalescing => coalescing::run(args)?,
+            Table::Find => find::run(args)?,
             Table::Image => image::run(args)?,
             Table::Kept => kept::run(args)?,
             Table::Mount => mount::run(args)?,

@@ -134,6 +134,17 @@ pub(super) fn processor_time(pid: u32) -> Duration {
     times.flatten().sum()
 }
 
+/// The most bytes of memory that a process has had, but for pages of files (proc_pid_status(5)).
+pub(super) fn own_memory(process: &Path) -> u64 {
+    let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let most = kib("VmHWM").unwrap_or(0);
+    most.saturating_sub(kib("RssFile").unwrap_or(0)) << 10
+}
+
 /// How long processors have worked for all processes that this one has started and waited for.
 pub(super) fn children_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock, fstat, open};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, geteuid, kill_process, waitid};
 
 use crate::served::{BARGE, Served, complained, has, said};
@@ -173,6 +174,49 @@ fn what_is_written_to_a_remote_source_is_there_when_it_is_closed() {
         mounted.signal();
         assert!(mounted.ended().success(), "{cache}");
     }
+}
+
+/// What is known of a file that was only listed holds when it is renamed and removed. `O_PATH` makes
+/// no request, so the mount hears of the file by its name alone.
+#[test]
+fn a_file_that_was_listed_is_known_behind_its_name() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_served, url) = served_at(dir.path());
+    let (share, at) = (dir.path().join("share"), dir.path().join("at"));
+    fs::create_dir(&at).expect("made");
+    for number in 0..200 {
+        fs::write(share.join(format!("f{number}")), "x").expect("written");
+    }
+    let mounted = Mounted::new(&[&url], &at);
+    let names = |at: &Path| {
+        let entries = fs::read_dir(at).expect("listed");
+        entries
+            .map(|entry| entry.expect("an entry").path())
+            .collect()
+    };
+    let listed: Vec<_> = names(&at);
+    assert_eq!(listed.len(), 200);
+    let known: Vec<_> = (listed.iter())
+        .map(|path| open(path, OFlags::PATH, rustix::fs::Mode::empty()).expect("known"))
+        .collect();
+    for (number, path) in listed.iter().enumerate() {
+        fs::rename(path, at.join(format!("g{number}"))).expect("renamed");
+    }
+    let links = |known: &OwnedFd| fstat(known).map(|stat| stat.st_nlink);
+    assert!(known.iter().all(|known| links(known) == Ok(1)));
+    assert_eq!(fs::read(at.join("g7")).expect("read"), b"x");
+    let listed: Vec<_> = names(&at);
+    for path in &listed {
+        fs::remove_file(path).expect("removed");
+    }
+    assert!(known.iter().all(|known| links(known) == Ok(0)));
+    assert_eq!(names(&share), Vec::<std::path::PathBuf>::new());
+    drop(known);
+    unmount(&at);
+    assert!(mounted.ended().success());
 }
 
 #[test]

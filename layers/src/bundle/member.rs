@@ -253,4 +253,8 @@ impl DirSink for Numbering<'_> {
             ..entry
         })
     }
+
+    fn room(&self, name: usize) -> usize {
+        self.sink.room(name)
+    }
 }

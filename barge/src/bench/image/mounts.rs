@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
-use super::super::process::{call, this_program};
+use super::super::process::{call, own_memory, this_program};
 use crate::tools::{Tool, find};
 
 /// By what a tree is mounted, in the order of the table.
@@ -247,15 +247,4 @@ fn server(at: &Path) -> Option<PathBuf> {
     processes
         .map(|process| process.path())
         .find(|process| !process.ends_with(&ours) && told(process))
-}
-
-/// The most bytes of memory that a process has had, but for pages of files (proc_pid_status(5)).
-fn own_memory(process: &Path) -> u64 {
-    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
-    let kib = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    let most = kib("VmHWM").unwrap_or(0);
-    most.saturating_sub(kib("RssFile").unwrap_or(0)) << 10
 }

@@ -152,4 +152,8 @@ impl DirSink for Entries<'_, '_> {
         });
         true
     }
+
+    fn room(&self, name: usize) -> usize {
+        (self.end - self.turn.out.len()) / Dirent::size(self.plus, name)
+    }
 }

@@ -1,14 +1,14 @@
 //! Listings.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fuse::Request as R;
 use fuse::layout::{FlushIn, FsyncIn, GetattrIn, OpenIn, ReadIn};
 use fuse::numbers::ROOT_ID;
 use fuse::server::{Cache, Options, Server};
-use layers::{ReadOnly, stack};
+use layers::{Layer, Opened, Owned, PageCache, ReadOnly, stack};
 use memory::Memory;
-use vfs::{Errno, Export, FileSystem};
+use vfs::{Capabilities, Cx, DirSink, Errno, Export, FileSystem, Plus, Result};
 use vfs_testkit::clock;
 
 use crate::net::{Listed, Net, entry, lookup, server};
@@ -50,6 +50,56 @@ fn a_listing_has_everything_once_however_it_is_cut() {
         let mut seen: Vec<String> = listed.into_iter().map(|entry| entry.name).collect();
         seen.sort();
         assert_eq!(seen, names, "{size}");
+    }
+}
+
+/// Notes how many entries with names of four bytes listings have room for.
+struct Rooms(Arc<Mutex<Vec<usize>>>);
+
+impl Layer for Rooms {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    layers::forward! {
+        id above
+        root resolve sync
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write fsync flush allocate seek extents copy lease
+    }
+
+    fn readdir(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: Plus,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        self.0.lock().expect("no panic holds it").push(sink.room(4));
+        inner.readdir(cx, cookie, plus, sink)
+    }
+}
+
+#[test]
+fn a_source_learns_how_many_entries_a_reply_has_room_for() {
+    let rooms = Arc::<Mutex<Vec<usize>>>::default();
+    let fs = stack(Memory::new(clock()), Rooms(rooms.clone()));
+    // What is between passes it on.
+    let pages = PageCache::new(layers::pagecache::Options::default()).expect("threads");
+    let fs = stack(stack(fs, Arc::new(pages)), Owned::default());
+    let export = Arc::new(Export::new("", fs));
+    let net = Net::on(&Server::new(export, Options::default()));
+    for number in 0..50 {
+        net.create(ROOT_ID, &format!("f-{number:02}"));
+    }
+    let fh = net.opendir(ROOT_ID).fh;
+    for (size, plus) in [(1000, false), (4000, true)] {
+        let listed = net.list(ROOT_ID, fh, 0, size, plus).expect("entries");
+        let room = rooms.lock().expect("no panic holds it").pop();
+        // Behind the dots.
+        assert_eq!(room, Some(listed.len() - 2), "{size}");
     }
 }
 

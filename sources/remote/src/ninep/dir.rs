@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use p9::Tmessage;
 use p9::client::dir::{Dirent, entries};
-use p9::{Tmessage, client};
 use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, Plus, Result};
 
-use super::fid::Walk;
+use super::fid::Find;
 use super::file::RemoteFile;
 use super::pipe::Reply;
 
@@ -52,11 +52,16 @@ impl RemoteFile {
                 return Err(Errno::EIO);
             }
             offset = last.offset;
-            for some in listed.chunks(RemoteFile::LOOK_UPS) {
-                let found = match plus {
-                    Plus::Names => Vec::new(),
-                    Plus::Entries => self.look_up(cx, some)?,
+            let mut rest = &listed[..];
+            while !rest.is_empty() {
+                let (some, found) = match plus {
+                    Plus::Names => (rest, Vec::new()),
+                    Plus::Entries => {
+                        let some = &rest[..at_once(rest, sink)];
+                        (some, self.look_up(cx, some)?)
+                    }
                 };
+                rest = &rest[some.len()..];
                 let mut found = found.into_iter();
                 for dirent in some {
                     let entry = found.next().flatten();
@@ -72,49 +77,52 @@ impl RemoteFile {
     fn look_up(&self, cx: &Cx<'_>, listed: &[Dirent<'_>]) -> Result<Vec<Option<Entry>>> {
         let node = self.node.as_ref().ok_or(Errno::EIO)?;
         let (wire, dir) = (self.wire(), node.fid(cx)?);
-        let mut walks = Vec::with_capacity(listed.len());
-        for dirent in listed {
-            walks.push(if dirent.is_dot() {
-                None
-            } else {
-                Some(Walk::begin(wire, cx, dir.fid, &[dirent.name])?)
-            });
-        }
-        let mut asked = Vec::with_capacity(listed.len());
-        for walk in walks {
-            let Some(walk) = walk else {
-                asked.push(None);
-                continue;
+        let mut failed = Ok(());
+        let finds: Vec<_> = each(listed, &mut failed, |dirent| {
+            Ok((!dirent.is_dot()).then(|| Find::begin(wire, cx, dir.fid, &[dirent.name])))
+        });
+        // All that began come to their ends, whatever becomes of one: their fids are known then.
+        let found: Vec<_> = each(finds, &mut failed, |find| match find {
+            Some(find) => find?.walked(cx).map(Some),
+            None => Ok(None),
+        });
+        let mut found = found.into_iter();
+        let found = each(listed, &mut failed, |dirent| {
+            let Some(found) = found.next().flatten() else {
+                return Ok(None);
             };
-            asked.push(match walk.end(cx) {
-                Ok((held, _)) => {
-                    let mask = client::attr::ASKED;
-                    let fid = held.fid;
-                    let ticket = wire.pipe.submit(&Tmessage::Getattr { fid, mask })?;
-                    Some((held, ticket))
-                }
-                Err(errno) if passes(errno) => None,
-                Err(errno) => return Err(errno),
-            });
-        }
-        let mut found = Vec::with_capacity(listed.len());
-        for (dirent, asked) in listed.iter().zip(asked) {
-            let Some((held, ticket)) = asked else {
-                found.push(None);
-                continue;
-            };
-            found.push(match wire.pipe.wait_in(cx, ticket) {
-                Ok(reply) => {
-                    let attr = client::attr::of_getattr(&reply.message()?)?;
-                    let name = Name::new(dirent.name)?;
-                    Some(node.found(cx, Some(name), held, attr))
-                }
-                Err(errno) if passes(errno) => None,
-                Err(errno) => return Err(errno),
-            });
-        }
-        Ok(found)
+            let (held, attr) = found.end(cx)?;
+            let name = Name::new(dirent.name)?;
+            Ok(Some(node.listed(cx, name, held, attr)))
+        });
+        failed.map(|()| found)
     }
+}
+
+/// How many of `listed` are looked up at once: no more than the sink takes, by a guess.
+fn at_once(listed: &[Dirent<'_>], sink: &dyn DirSink) -> usize {
+    let bytes: usize = listed.iter().map(|dirent| dirent.name.len()).sum();
+    let room = sink.room(bytes / listed.len());
+    room.clamp(1, RemoteFile::LOOK_UPS.min(listed.len()))
+}
+
+/// What `step` makes of each; nothing where that says of one entry only that it cannot be looked at.
+/// The first other error is put into `failed`.
+fn each<T, U>(
+    all: impl IntoIterator<Item = T>,
+    failed: &mut Result<()>,
+    mut step: impl FnMut(T) -> Result<Option<U>>,
+) -> Vec<Option<U>> {
+    let step = |one| match step(one) {
+        Ok(done) => done,
+        Err(errno) => {
+            if failed.is_ok() && !passes(errno) {
+                *failed = Err(errno);
+            }
+            None
+        }
+    };
+    all.into_iter().map(step).collect()
 }
 
 /// Errors that say of one entry only that it cannot be looked at (any more).

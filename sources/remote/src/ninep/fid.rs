@@ -123,31 +123,24 @@ impl Wire {
     }
 
     /// Walks, and asks for the attributes of what is found there.
-    ///
-    /// A server of several threads may look at the new fid while it walks, and tell the attributes of where that began (diod
-    /// does): they are asked for again then.
     pub(super) fn find(
         self: &Arc<Self>,
         cx: &Cx<'_>,
         from: Fid,
         names: &[&[u8]],
     ) -> Result<(Held, Attr)> {
-        let walk = Walk::begin(self, cx, from, names)?;
-        let early = self.early(&self.ask_attr(walk.fid));
-        let was_early = early.is_some();
-        let (held, qid) = walk.end(cx)?;
-        let reply = self.late(cx, early, &self.ask_attr(held.fid))?;
-        let mut attr = self.attr_in(&reply)?;
-        if was_early && qid.is_some_and(|qid| attr::id_of(&qid) != attr.id) {
-            self.in_order.store(false, Ordering::Relaxed);
-            attr = self.attr(cx, held.fid)?;
-        }
-        Ok((held, attr))
+        let find = Find::begin(self, cx, from, names)?;
+        find.walked(cx)?.end(cx)
+    }
+
+    /// Whether the server takes what builds on requests that are not answered.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.in_order.load(Ordering::Relaxed)
     }
 
     /// Sends what builds on a request before it, if the server takes that.
     pub(super) fn early(&self, request: &Tmessage<'_>) -> Option<Ticket<'_>> {
-        if !self.in_order.load(Ordering::Relaxed) {
+        if !self.is_in_order() {
             return None;
         }
         self.pipe.submit(request).ok()
@@ -241,6 +234,77 @@ impl<'a> Walk<'a> {
             soon: false,
         };
         Ok((held, qids.iter().last()))
+    }
+}
+
+/// A walk in flight, and the request for the attributes of what it leads to, in the same flight if
+/// the server takes that.
+pub(super) struct Find<'a> {
+    walk: Walk<'a>,
+    early: Option<Ticket<'a>>,
+}
+
+/// A [`Find`] that has got there.
+pub(super) struct Found<'a> {
+    held: Held,
+    qid: Option<Qid>,
+    asked: Ticket<'a>,
+    was_early: bool,
+}
+
+impl<'a> Find<'a> {
+    pub(super) fn begin(
+        wire: &'a Arc<Wire>,
+        cx: &Cx<'_>,
+        from: Fid,
+        names: &[&[u8]],
+    ) -> Result<Find<'a>> {
+        let walk = Walk::begin(wire, cx, from, names)?;
+        let early = wire.early(&wire.ask_attr(walk.fid));
+        Ok(Find { walk, early })
+    }
+
+    /// Waits for the end of the walk.
+    pub(super) fn walked(self, cx: &Cx<'_>) -> Result<Found<'a>> {
+        let wire = self.walk.wire;
+        let (held, qid) = self.walk.end(cx)?;
+        let was_early = self.early.is_some();
+        let asked = match self.early {
+            Some(early) => early,
+            None => wire.pipe.submit(&wire.ask_attr(held.fid))?,
+        };
+        Ok(Found {
+            held,
+            qid,
+            asked,
+            was_early,
+        })
+    }
+}
+
+impl Found<'_> {
+    /// Waits for the attributes.
+    ///
+    /// A server of several threads may look at the new fid while it walks, and tell the attributes of where that began (diod
+    /// does): they are asked for again then.
+    pub(super) fn end(self, cx: &Cx<'_>) -> Result<(Held, Attr)> {
+        let Found {
+            held,
+            qid,
+            asked,
+            was_early,
+        } = self;
+        let wire = held.wire.clone();
+        let reply = match was_early {
+            true => wire.late(cx, Some(asked), &wire.ask_attr(held.fid))?,
+            false => wire.pipe.wait_in(cx, asked)?,
+        };
+        let mut attr = wire.attr_in(&reply)?;
+        if was_early && qid.is_some_and(|qid| attr::id_of(&qid) != attr.id) {
+            wire.in_order.store(false, Ordering::Relaxed);
+            attr = wire.attr(cx, held.fid)?;
+        }
+        Ok((held, attr))
     }
 }
 

@@ -16,6 +16,7 @@ use super::file::Opened;
 use super::locks;
 use super::node::RemoteNode;
 use super::pipe::Pipe;
+use super::unpinned::Unpinned;
 use crate::locks::Mirrors;
 use crate::{ConnectError, Silence};
 
@@ -70,6 +71,7 @@ pub struct Remote9p {
 pub(super) struct Shared {
     pub(super) wire: Arc<Wire>,
     pub(super) mirrors: Mirrors<Opened>,
+    pub(super) unpinned: Unpinned,
     /// Who we are, as far as locks go.
     pub(super) client_id: String,
     options: Options,
@@ -121,6 +123,7 @@ impl Remote9p {
         wire.pipe.be_soft(options.silence.soft);
         let shared = Arc::new(Shared {
             mirrors: Mirrors::default(),
+            unpinned: Unpinned::default(),
             client_id: locks::client_id(),
             roots: Mutex::new(HashMap::from([(user, Arc::new(root))])),
             root: root_id,

@@ -4,7 +4,7 @@
 //!   server does.
 //! - `device` has messages go through the queue of a device.
 //! - `handed` is about open files that a server of this host hands over.
-//! - `fid` has fids as values; `fs` attaches; `node`, `names`, `file`, `dir`, `xattr` and `locks`
+//! - `fid` has fids as values, `unpinned` the files that were listed and have none; `fs` attaches; `node`, `names`, `file`, `dir`, `xattr` and `locks`
 //!   are the file-system traits on top, and `legacy` what the dialects without `.L` do otherwise.
 
 mod device;
@@ -20,6 +20,7 @@ mod locks;
 mod names;
 mod node;
 mod pipe;
+mod unpinned;
 mod url;
 mod xattr;
 

@@ -119,6 +119,13 @@ impl RemoteNode {
     pub(super) fn remove_name(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         self.check_directory()?;
         let held = self.fid(cx)?;
+        let pin = self.pin(cx, &held, name);
+        let removed = self.remove_from(cx, &held, name, dir);
+        pin.into_iter().for_each(|pin| pin.end(cx));
+        removed
+    }
+
+    fn remove_from(&self, cx: &Cx<'_>, held: &Held, name: Name<'_>, dir: bool) -> Result<()> {
         if self.wire().is_linux() {
             let unlink = Tmessage::Unlinkat {
                 dirfid: held.fid,
@@ -150,6 +157,25 @@ impl RemoteNode {
         self.check_directory()?;
         to.check_directory()?;
         let (old, new) = (self.fid(cx)?, to.fid(cx)?);
+        let id = vfs::Node::id(self);
+        let node = self.shared.unpinned.get(id, name.bytes());
+        let pin = to.pin(cx, &new, to_name);
+        let moved = self.move_from(cx, &old, name, (to, &new), to_name);
+        pin.into_iter().for_each(|pin| pin.end(cx));
+        if let (Ok(()), Some(node)) = (moved, node) {
+            node.moved(to, to_name);
+        }
+        moved
+    }
+
+    fn move_from(
+        &self,
+        cx: &Cx<'_>,
+        old: &Held,
+        name: Name<'_>,
+        (to, new): (&RemoteNode, &Held),
+        to_name: Name<'_>,
+    ) -> Result<()> {
         if !self.wire().is_linux() {
             if vfs::Node::id(self) != vfs::Node::id(to) {
                 // 9P2000 renames within a directory only.
@@ -174,6 +200,44 @@ impl RemoteNode {
             name: to_name.bytes(),
         };
         self.wire().call(cx, &rename).map(drop)
+    }
+
+    /// Begins to give a fid to the file at `name` here, if it has none and its name is about to be
+    /// taken from it: what is known of it may outlive that.
+    fn pin(&self, cx: &Cx<'_>, dir: &Held, name: Name<'_>) -> Option<Pin<'_>> {
+        let node = self
+            .shared
+            .unpinned
+            .get(vfs::Node::id(self), name.bytes())?;
+        if node.has_fid() {
+            return None;
+        }
+        let wire = self.wire();
+        let walk = Walk::begin(wire, cx, dir.fid, &[name.bytes()]).ok()?;
+        let pin = Pin { node, walk };
+        if wire.is_in_order() {
+            return Some(pin);
+        }
+        pin.end(cx);
+        None
+    }
+}
+
+/// A walk to a file that is about to lose its name.
+struct Pin<'a> {
+    node: Arc<RemoteNode>,
+    walk: Walk<'a>,
+}
+
+impl Pin<'_> {
+    /// Keeps what it has found. That it finds nothing, or another, is no error.
+    fn end(self, cx: &Cx<'_>) {
+        let Pin { node, walk } = self;
+        if let Ok((held, Some(qid))) = walk.end(cx)
+            && attr::id_of(&qid) == vfs::Node::id(&*node)
+        {
+            node.keep(node.shared.user(cx.caller), held.into());
+        }
     }
 }
 

@@ -1,6 +1,8 @@
-//! Nodes: fids, one for each user that has asked, and operations on what they point at.
+//! Nodes: fids, one for each user that has asked, and operations on what they point at. A file that
+//! was listed has none until it is used.
 //!
-//! Lock order: a node's place, or its fids; never two at a time, and none across a request.
+//! Lock order: a node's state, never two at a time, and then the tables of files without fids; none
+//! across a request.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -24,40 +26,81 @@ pub(super) struct RemoteNode {
     pub(super) this: Weak<RemoteNode>,
     id: NodeId,
     kind: Kind,
+    /// Whether it is one of [`Shared::unpinned`].
+    listed: bool,
+    state: Mutex<State>,
+}
+
+/// There may be as many as files in a tree, so they are small.
+struct State {
     /// Where it was found, for users that have not asked yet; nothing for the root and for what was
     /// found without a name.
     place: Option<Place>,
-    /// By user.
-    fids: Mutex<Vec<(u32, Arc<Held>)>>,
+    /// Nothing for a file that was listed and not used yet.
+    fids: Option<Box<Fids>>,
 }
 
+/// Fids by user.
+struct Fids {
+    first: (u32, Arc<Held>),
+    others: Vec<(u32, Arc<Held>)>,
+}
+
+impl Fids {
+    /// The most users that a node has fids of besides the first.
+    const MOST_OTHERS: usize = 63;
+
+    fn new(user: u32, held: Arc<Held>) -> Fids {
+        Fids {
+            first: (user, held),
+            others: Vec::new(),
+        }
+    }
+
+    fn of(&self, user: u32) -> Option<&Arc<Held>> {
+        let mut all = std::iter::once(&self.first).chain(&self.others);
+        all.find(|(known, _)| *known == user).map(|(_, held)| held)
+    }
+
+    /// Adds one, and returns another that there is no room for any more.
+    fn add(&mut self, user: u32, held: Arc<Held>) -> Option<(u32, Arc<Held>)> {
+        let full = self.others.len() >= Fids::MOST_OTHERS;
+        let extra = full.then(|| self.others.remove(0));
+        self.others.push((user, held));
+        extra
+    }
+}
+
+#[derive(Clone)]
 pub(super) struct Place {
-    pub(super) up: Arc<RemoteNode>,
-    pub(super) name: Box<[u8]>,
+    up: Arc<RemoteNode>,
+    name: Box<[u8]>,
 }
 
 impl RemoteNode {
-    /// The most users that a node has fids of.
-    const MOST_USERS: usize = 64;
-
     pub(super) fn root(shared: &Arc<Shared>, id: NodeId, kind: Kind) -> Arc<RemoteNode> {
-        RemoteNode::new(shared, id, kind, None, Vec::new())
+        RemoteNode::new(shared, (id, kind), None, None)
     }
 
     fn new(
         shared: &Arc<Shared>,
-        id: NodeId,
-        kind: Kind,
+        (id, kind): (NodeId, Kind),
         place: Option<Place>,
-        fids: Vec<(u32, Arc<Held>)>,
+        fids: Option<Fids>,
     ) -> Arc<RemoteNode> {
+        if fids.is_some() && kind != Kind::Directory {
+            shared.unpinned.pin(id);
+        }
         Arc::new_cyclic(|this| RemoteNode {
             shared: shared.clone(),
             this: this.clone(),
             id,
             kind,
-            place,
-            fids: Mutex::new(fids),
+            listed: place.is_some() && fids.is_none(),
+            state: Mutex::new(State {
+                place,
+                fids: fids.map(Box::new),
+            }),
         })
     }
 
@@ -73,66 +116,126 @@ impl RemoteNode {
         held: impl Into<Arc<Held>>,
         attr: Attr,
     ) -> Entry {
-        let place = name.and_then(|name| {
-            let up = self.this.upgrade()?;
-            let name = name.bytes().into();
-            Some(Place { up, name })
-        });
-        let fids = vec![(self.shared.user(cx.caller), held.into())];
-        let node = RemoteNode::new(&self.shared, attr.id, attr.kind, place, fids);
+        let place = name.and_then(|name| self.place_of(name));
+        let fids = Fids::new(self.shared.user(cx.caller), held.into());
+        let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), place, Some(fids));
         Entry { node, attr }
     }
 
+    /// The same of a listing: only directories, and files that have a fid already, keep it.
+    pub(super) fn listed(&self, cx: &Cx<'_>, name: Name<'_>, held: Held, attr: Attr) -> Entry {
+        let unpinned = &self.shared.unpinned;
+        if attr.kind == Kind::Directory || unpinned.is_pinned(attr.id) {
+            return self.found(cx, Some(name), held, attr);
+        }
+        drop(held);
+        if let Some(node) = unpinned.get(self.id, name.bytes())
+            && (node.id, node.kind) == (attr.id, attr.kind)
+        {
+            return Entry { node, attr };
+        }
+        let place = self.place_of(name);
+        let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), place, None);
+        unpinned.insert(self.id, name.bytes(), &node);
+        Entry { node, attr }
+    }
+
+    fn place_of(&self, name: Name<'_>) -> Option<Place> {
+        let up = self.this.upgrade()?;
+        let name = name.bytes().into();
+        Some(Place { up, name })
+    }
+
+    /// Whether it was found at `name` in the directory `dir`.
+    pub(super) fn is_at(&self, dir: NodeId, name: &[u8]) -> bool {
+        let state = self.state();
+        let place = state.place.as_ref();
+        place.is_some_and(|place| place.up.id == dir && *place.name == *name)
+    }
+
+    /// It was renamed through this client: it is at `name` in the directory `to` now.
+    pub(super) fn moved(self: &Arc<Self>, to: &RemoteNode, name: Name<'_>) {
+        let Some(place) = to.place_of(name) else {
+            return;
+        };
+        let unpinned = &self.shared.unpinned;
+        let old = self.state().place.replace(place);
+        if let Some(old) = old {
+            unpinned.remove(old.up.id, &old.name, self);
+        }
+        unpinned.insert(to.id, name.bytes(), self);
+    }
+
     /// The caller's fid of it. A user that has none yet walks to where the node was found, and finds
-    /// `ESTALE` if another is there by now.
+    /// `ESTALE` if another is there by now, or nothing.
     pub(super) fn fid(&self, cx: &Cx<'_>) -> Result<Arc<Held>> {
         cx.may_wait()?;
         let user = self.shared.user(cx.caller);
         if let Some(held) = self.known(user) {
             return Ok(held);
         }
-        let mut names: Vec<&[u8]> = Vec::new();
-        let mut at = self;
+        let mut names: Vec<Box<[u8]>> = Vec::new();
+        let mut place = self.place();
+        let mut id = self.id;
         let mut from = loop {
-            match &at.place {
-                Some(place) => {
-                    names.push(&place.name);
-                    at = &place.up;
-                }
-                None if at.id == self.shared.root_id() => {
+            let Some(Place { up, name }) = place else {
+                if id == self.shared.root_id() {
                     break self.shared.root_of(cx, user)?;
                 }
-                None => return Err(Errno::ESTALE),
-            }
-            if let Some(held) = at.known(user) {
+                return Err(Errno::ESTALE);
+            };
+            names.push(name);
+            if let Some(held) = up.known(user) {
                 break held;
             }
+            (id, place) = (up.id, up.place());
         };
         names.reverse();
+        let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let mut last = None;
         for names in names.chunks(Names::MAX) {
-            let (held, qid) = self.wire().walk(cx, from.fid, names)?;
+            let (held, qid) = self.wire().walk(cx, from.fid, names).map_err(gone)?;
             (from, last) = (Arc::new(held), qid);
         }
         if last.is_some_and(|qid| attr::id_of(&qid) != self.id) {
             return Err(Errno::ESTALE);
         }
-        let mut fids = self.fids();
-        if fids.len() >= RemoteNode::MOST_USERS {
-            fids.remove(1);
-        }
-        fids.push((user, from.clone()));
+        self.keep(user, from.clone());
         Ok(from)
     }
 
-    fn known(&self, user: u32) -> Option<Arc<Held>> {
-        let fids = self.fids();
-        let known = fids.iter().find(|(known, _)| *known == user);
-        known.map(|(_, held)| held.clone())
+    /// Keeps a fid of it.
+    pub(super) fn keep(&self, user: u32, held: Arc<Held>) {
+        let mut state = self.state();
+        let extra = match &mut state.fids {
+            Some(fids) => fids.add(user, held),
+            none => {
+                if self.kind != Kind::Directory {
+                    self.shared.unpinned.pin(self.id);
+                }
+                *none = Some(Box::new(Fids::new(user, held)));
+                None
+            }
+        };
+        drop(state);
+        drop(extra);
     }
 
-    fn fids(&self) -> MutexGuard<'_, Vec<(u32, Arc<Held>)>> {
-        self.fids.lock().expect("no panic holds it")
+    /// Whether it has a fid.
+    pub(super) fn has_fid(&self) -> bool {
+        self.state().fids.is_some()
+    }
+
+    fn known(&self, user: u32) -> Option<Arc<Held>> {
+        self.state().fids.as_ref()?.of(user).cloned()
+    }
+
+    fn place(&self) -> Option<Place> {
+        self.state().place.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect(POISON)
     }
 
     /// The node behind a trait object, if it is of this connection: `EXDEV`.
@@ -157,6 +260,16 @@ impl RemoteNode {
         } else {
             Err(Errno::ESTALE)
         }
+    }
+}
+
+const POISON: &str = "no panic holds it";
+
+/// What it means that a node's own name leads nowhere.
+fn gone(errno: Errno) -> Errno {
+    match errno {
+        Errno::ENOENT | Errno::ENOTDIR => Errno::ESTALE,
+        errno => errno,
     }
 }
 
@@ -231,6 +344,18 @@ impl Node for RemoteNode {
     }
 
     fn attr(&self, cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+        cx.may_wait()?;
+        let user = self.shared.user(cx.caller);
+        if self.known(user).is_none()
+            && let Some(Place { up, name }) = self.place()
+        {
+            // The walk and the question in one flight.
+            let dir = up.fid(cx)?;
+            let (held, attr) = self.wire().find(cx, dir.fid, &[&name]).map_err(gone)?;
+            let attr = self.own(attr)?;
+            self.keep(user, held.into());
+            return Ok(attr);
+        }
         let held = self.fid(cx)?;
         self.own(self.wire().attr(cx, held.fid)?)
     }
@@ -416,9 +541,18 @@ impl Node for RemoteNode {
 /// A tree may be deep, so its places go one by one, not recursively.
 impl Drop for RemoteNode {
     fn drop(&mut self) {
-        let mut place = self.place.take();
+        let state = self.state.get_mut().expect(POISON);
+        let mut place = state.place.take();
+        let has_fid = state.fids.is_some();
+        if let (true, Some(Place { up, name })) = (self.listed, &place) {
+            self.shared.unpinned.remove(up.id, name, self);
+        }
+        if has_fid && self.kind != Kind::Directory {
+            self.shared.unpinned.unpin(self.id);
+        }
         while let Some(Place { up, .. }) = place {
-            place = Arc::into_inner(up).and_then(|mut node| node.place.take());
+            let up = Arc::into_inner(up);
+            place = up.and_then(|mut node| node.state.get_mut().expect(POISON).place.take());
         }
     }
 }

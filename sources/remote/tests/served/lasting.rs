@@ -100,7 +100,7 @@ impl Place {
         }
     }
 
-    fn again(&self) {
+    pub(crate) fn again(&self) {
         self.end();
         self.begin();
     }

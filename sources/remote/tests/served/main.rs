@@ -14,6 +14,7 @@ mod in_flight;
 mod landing;
 mod lasting;
 mod lent;
+mod listed;
 mod net;
 mod nfs;
 mod pages;

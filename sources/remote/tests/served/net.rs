@@ -18,6 +18,11 @@ impl engine::Service for Service {
     }
 }
 
+fn server(export: Export, options: p9::server::Options) -> Server {
+    let exports = ExportList(vec![Arc::new(export)]);
+    Server::new(Arc::new(exports), Arc::new(NumericUsers), options)
+}
+
 /// A tree and an engine that serves it. Stops when dropped.
 pub(crate) struct Served {
     engine: Arc<Engine>,
@@ -39,10 +44,20 @@ impl Served {
 
     /// Of an export that says itself whether it hands files over, as does a connection.
     pub(crate) fn handing(export: Export, hands_over: bool, tuning: Tuning) -> Served {
-        let exports = ExportList(vec![Arc::new(export)]);
-        let options = p9::server::Options::default();
-        let server = Server::new(Arc::new(exports), Arc::new(NumericUsers), options)
-            .handing_over(hands_over);
+        let server = server(export, p9::server::Options::default()).handing_over(hands_over);
+        Served::by(server, tuning)
+    }
+
+    /// By a server that lets a connection have `max_fids` fids.
+    pub(crate) fn narrow(fs: Arc<dyn FileSystem>, max_fids: usize) -> Served {
+        let options = p9::server::Options {
+            max_fids,
+            ..p9::server::Options::default()
+        };
+        Served::by(server(Export::new("", fs), options), Tuning::default())
+    }
+
+    fn by(server: Server, tuning: Tuning) -> Served {
         Served {
             engine: Engine::new(tuning).expect("an engine"),
             service: Service(server),

@@ -1,0 +1,186 @@
+//! Files that were listed with their attributes and keep no fid: what becomes of their nodes.
+
+use memory::Memory;
+use remote::ninep::{Options, Retry};
+use vfs::{Caller, Errno, FileSystem, OpenFlags, Plus, Result};
+use vfs_testkit::bed::{ok, run};
+use vfs_testkit::{Kept, Seen};
+
+use crate::lasting::Place;
+use crate::net::Served;
+
+const R: OpenFlags = OpenFlags::READ;
+
+fn root(fs: &dyn FileSystem) -> Seen {
+    let who = Caller::ROOT;
+    let node = ok(run(&who, |cx| fs.root(cx)));
+    Seen { node, who }
+}
+
+fn listed(dir: &Seen, most: usize) -> Vec<Kept> {
+    ok(ok(dir.open(R)).readdir(0, Plus::Entries, most))
+}
+
+/// The node of `name`, as a listing has it.
+fn of(dir: &Seen, name: &str) -> Seen {
+    let entries = listed(dir, usize::MAX);
+    let kept = entries
+        .iter()
+        .find(|kept| kept.name == name.as_bytes())
+        .expect("listed");
+    let node = kept.entry.as_ref().expect("with its node").node.clone();
+    let who = dir.who.clone();
+    Seen { node, who }
+}
+
+fn attr(node: &Seen) -> Result<u32> {
+    run(&node.who, |cx| node.node.attr(cx, vfs::Want::STAT)).map(|attr| attr.nlink)
+}
+
+/// A tree in memory, as its server and as a client of it see it.
+struct Both {
+    ours: Seen,
+    theirs: Seen,
+    _served: Served,
+}
+
+fn both() -> Both {
+    let fs = Memory::new(vfs_testkit::clock());
+    let served = Served::of(fs.clone());
+    Both {
+        theirs: root(&*fs),
+        ours: root(&*served.connect(Options::default())),
+        _served: served,
+    }
+}
+
+#[test]
+fn as_many_files_as_there_are_take_no_fid_of_the_server() {
+    let fs = Memory::new(vfs_testkit::clock());
+    let theirs = root(&*fs);
+    for at in 0..2000 {
+        ok(theirs.file(&format!("f{at}"), b"1"));
+    }
+    let served = Served::narrow(fs, 512);
+    let ours = root(&*served.connect(Options::default()));
+    let entries = listed(&ours, usize::MAX);
+    assert_eq!(entries.len(), 2000);
+    for kept in &entries {
+        let entry = kept.entry.as_ref().expect("its node");
+        assert_eq!(entry.attr.size, 1);
+    }
+    for kept in entries.iter().step_by(100) {
+        let node = kept.entry.as_ref().expect("its node").node.clone();
+        let who = Caller::ROOT;
+        assert_eq!(Seen { node, who }.content(), Ok(b"1".to_vec()));
+    }
+}
+
+#[test]
+fn no_more_is_looked_up_than_there_is_room_for() {
+    let fs = Memory::new(vfs_testkit::clock());
+    let theirs = root(&*fs);
+    for at in 0..100 {
+        ok(theirs.file(&format!("f{at}"), b""));
+    }
+    // The root's, the listing's and five of entries.
+    let served = Served::narrow(fs, 8);
+    let ours = root(&*served.connect(Options::default()));
+    assert_eq!(listed(&ours, 5).len(), 5);
+}
+
+#[test]
+fn a_listed_file_is_found_by_the_name_that_it_was_given_here() {
+    let Both { ours, theirs, .. } = &both();
+    let (one, two) = (ok(ours.mkdir("one", 0o755)), ok(ours.mkdir("two", 0o755)));
+    ok(ok(theirs.lookup("one")).file("f", b"hello"));
+    let file = of(&one, "f");
+    ok(one.rename("f", &one, "g"));
+    ok(one.rename("g", &two, "h"));
+    ok(ours.rename("two", &one, "three"));
+    assert_eq!(attr(&file), Ok(1));
+    assert_eq!(file.content(), Ok(b"hello".to_vec()));
+    // With a fid, it is found wherever others have it.
+    ok(ok(ok(theirs.lookup("one")).lookup("three")).rename("h", theirs, "i"));
+    assert_eq!(attr(&file), Ok(1));
+}
+
+#[test]
+fn a_listed_file_outlives_the_name_that_is_taken_from_it_here() {
+    let Both { ours, theirs, .. } = &both();
+    for name in ["f", "g", "h"] {
+        ok(theirs.file(name, name.as_bytes()));
+    }
+    let (f, g) = (of(ours, "f"), of(ours, "g"));
+    ok(ours.unlink("f"));
+    assert_eq!(attr(&f), Ok(0));
+    // Another takes its name.
+    ok(ours.rename("h", ours, "g"));
+    assert_eq!(attr(&g), Ok(0));
+    assert_eq!(ok(ours.lookup("g")).content(), Ok(b"h".to_vec()));
+}
+
+#[test]
+fn a_listed_file_whose_name_others_have_taken_is_stale() {
+    let Both { ours, theirs, .. } = &both();
+    for name in ["removed", "replaced", "moved"] {
+        ok(theirs.file(name, b""));
+    }
+    let [removed, replaced, moved] = ["removed", "replaced", "moved"].map(|name| of(ours, name));
+    ok(theirs.unlink("removed"));
+    ok(theirs.unlink("replaced"));
+    ok(theirs.file("replaced", b""));
+    ok(theirs.rename("moved", theirs, "there"));
+    for node in [&removed, &replaced, &moved] {
+        assert_eq!(attr(node), Err(Errno::ESTALE));
+        assert_eq!(node.open(R).err(), Some(Errno::ESTALE));
+    }
+    assert_eq!(attr(&ok(ours.lookup("there"))), Ok(1));
+    assert_eq!(attr(&of(ours, "there")), Ok(1));
+}
+
+#[test]
+fn a_file_that_has_a_fid_is_listed_with_one() {
+    let Both { ours, theirs, .. } = &both();
+    for name in ["looked up", "opened"] {
+        ok(theirs.file(name, b""));
+    }
+    let looked_up = ok(ours.lookup("looked up"));
+    let opened = of(ours, "opened");
+    let file = ok(opened.open(R));
+    let again = ["looked up", "opened"].map(|name| of(ours, name));
+    for name in ["looked up", "opened"] {
+        ok(theirs.unlink(name));
+    }
+    for node in &again {
+        assert_eq!(attr(node), Ok(0));
+    }
+    drop((looked_up, opened, file, again));
+}
+
+#[test]
+fn names_of_one_file_are_listed_and_removed_one_by_one() {
+    let Both { ours, theirs, .. } = &both();
+    let file = ok(theirs.file("a", b""));
+    ok(theirs.link("b", &file));
+    let (a, b) = (of(ours, "a"), of(ours, "b"));
+    assert_eq!(a.id(), b.id());
+    ok(ours.unlink("b"));
+    assert_eq!((attr(&a), attr(&b)), (Ok(1), Ok(1)));
+}
+
+#[test]
+fn listed_files_go_on_with_a_server_that_comes_again() {
+    let place = Place::new();
+    let fs = place.connect(Retry::Forever);
+    let (ours, theirs) = (root(&*fs), root(&*place.fs));
+    ok(ok(theirs.mkdir("d", 0o755)).file("f", b"hello"));
+    ok(theirs.file("g", b""));
+    let dir = ok(ours.lookup("d"));
+    let (f, g) = (of(&dir, "f"), of(&ours, "g"));
+    ok(ours.rename("d", &ours, "e"));
+    place.again();
+    assert_eq!(f.content(), Ok(b"hello".to_vec()));
+    place.again();
+    assert_eq!((attr(&f), attr(&g)), (Ok(1), Ok(1)));
+}
