@@ -9,6 +9,7 @@ use super::place::name;
 use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
+use crate::server::Tree;
 use crate::server::exclusive;
 use crate::server::files::or_executed;
 use crate::v4::Status;
@@ -85,7 +86,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    fn open_as(&mut self, client: &ClientRef<Files, Arc<dyn Node>>, op: Open<'_>) -> Done {
+    fn open_as(&mut self, client: &ClientRef<Files, Tree>, op: Open<'_>) -> Done {
         let (access, deny) = shares(self.minor, op.access, op.deny)?;
         let state = &self.turn.server.state;
         let reclaim = matches!(op.claim, Claim::Previous(_));
@@ -117,7 +118,7 @@ impl Compound<'_, '_> {
         let ask = OpenAsk {
             owner: op.owner.name,
             key,
-            node: found.node.clone(),
+            node: self.located(found.node.clone()),
             access,
             deny,
             reclaim,
