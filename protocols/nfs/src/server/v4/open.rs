@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Want};
+use vfs::{
+    Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Want, may_execute_to_read,
+    or_executed,
+};
 
 use super::delegation::Asked;
 use super::place::name;
@@ -11,7 +14,6 @@ use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
 use crate::server::Tree;
 use crate::server::exclusive;
-use crate::server::files::or_executed;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
 use crate::v4::op::{
@@ -149,7 +151,7 @@ impl Compound<'_, '_> {
             (None, None) => {
                 let (cx, flags) = (self.cx(), flags(access));
                 let opened = found.node.open(&cx, flags);
-                self.opened(or_executed(&cx, &found.node, flags, opened)?)
+                self.opened(or_executed(&*found.node, &cx, flags, opened)?)
             }
         };
         if found.cut {
@@ -326,7 +328,7 @@ impl Compound<'_, '_> {
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Share::READ));
         want.set(Access::WRITE, access.contains(Share::WRITE));
-        let executes = access == Share::READ && node.kind() == Kind::File;
+        let executes = may_execute_to_read(&**node, &self.cx(), flags(access));
         let also = match executes {
             true => Access::EXEC,
             false => Access::empty(),
