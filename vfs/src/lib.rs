@@ -42,7 +42,8 @@ pub use log_limit::LogLimit;
 pub use name::Name;
 pub use node::{
     Access, Allocate, Backing, CopyHow, DirEntry, DirSink, Entry, Extent, File, Limits, Make, Mode,
-    Node, NodeId, OpenFlags, Plus, RenameFlags, Seek, XattrFlags, open_by_owner,
+    Node, NodeId, OpenFlags, Plus, RenameFlags, Seek, XattrFlags, may_execute_to_read,
+    open_by_owner, or_executed,
 };
 pub use op::Op;
 pub use payload::{Fill, Payload, Sink};

@@ -11,8 +11,8 @@ use bitflags::bitflags;
 
 use crate::lock::{HostLock, LockKind, Outsider, Space};
 use crate::{
-    Attr, Broken, Caller, Cx, Device, Errno, Handle, Kind, Lease, LeaseKind, Name, Payload, Result,
-    SetAttr, Sink, StatFs, Want,
+    Attr, Broken, Caller, Cx, Device, Errno, Handle, Kind, Lease, LeaseKind, Name, Payload, Peer,
+    Result, SetAttr, Sink, StatFs, Want,
 };
 
 /// A node's number: unique and stable within a file system, the devices below it included.
@@ -257,6 +257,32 @@ pub fn open_by_owner<T>(
         true => open(&cx.on_behalf_of(&Caller::ROOT), plain),
         false => Err(Errno::EACCES),
     }
+}
+
+/// Returns `opened`, the result of opening `node` as `flags` say, or, if the caller may execute a
+/// regular file and not read it, the file opened to be executed. The kernel of a client opens a
+/// program to read, and says nothing of executing it (RFC 1813 section 4.4 for NFS; `open_exec` of
+/// Linux through v9fs for 9P); it applies the mode for its own users. A peer that acts as the owner
+/// of its socket is a program of that user, which cannot read the file on this host either:
+/// `EACCES`.
+pub fn or_executed(
+    node: &dyn Node,
+    cx: &Cx<'_>,
+    flags: OpenFlags,
+    opened: Result<Arc<dyn File>>,
+) -> Result<Arc<dyn File>> {
+    match opened {
+        Err(Errno::EACCES) if may_execute_to_read(node, cx, flags) => {
+            node.open(cx, OpenFlags::EXEC)
+        }
+        done => done,
+    }
+}
+
+/// Whether an open of `node` as `flags` say may be that of a program to execute ([`or_executed`]).
+pub fn may_execute_to_read(node: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> bool {
+    let may_claim_users = cx.call.peer().is_none_or(Peer::is_trusted);
+    may_claim_users && node.kind() == Kind::File && flags == OpenFlags::READ
 }
 
 /// A node as a directory has it: with the attributes that came along.

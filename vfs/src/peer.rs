@@ -321,6 +321,11 @@ impl Peer {
         self.owner.get()
     }
 
+    /// Whether the peer may act as any user that it names.
+    pub fn is_trusted(&self) -> bool {
+        self.standing == Standing::Trusted
+    }
+
     /// Whether the peer is a process whose user is unknown, and acts as nobody therefore.
     pub fn is_nobody(&self) -> bool {
         self.standing == Standing::Nobody

@@ -398,32 +398,81 @@ fn who_is_not_root_mounts_by_fusermount3() {
     assert_eq!(said(&output.expect("runs")), expected);
 }
 
-/// As /etc/fstab has it: mount(8) finds its helper, here in a mount namespace of its own.
-#[test]
-fn mount_finds_it_by_its_type() {
+/// Runs a script of sh(1) in a mount namespace of its own, in an empty directory `$1`, where mount(8)
+/// finds barge as the helper of fuse.barge and /etc can be written. Returns its output, with `AT` in
+/// place of the directory; nothing where that cannot be.
+fn by_mount(script: &str) -> Option<String> {
     if !geteuid().is_root() || !may_mount() {
         eprintln!("skipped: this takes root");
-        return;
+        return None;
     }
-    const SCRIPT: &str = r#"
+    const SETUP: &str = r#"
         set -e
         cd "$1"
         mkdir over at from && touch from/f
-        mount -t tmpfs none over && mkdir over/upper over/work
-        mount -t overlay none -o lowerdir=/usr/sbin,upperdir=over/upper,workdir=over/work /usr/sbin
+        mount -t tmpfs none over
+        for dir in /usr/sbin /etc; do
+            mkdir -p over/upper$dir over/work$dir
+            mount -t overlay none -o "lowerdir=$dir,upperdir=over/upper$dir,workdir=over/work$dir" $dir
+        done
         ln -s "$2" /usr/sbin/mount.fuse.barge
+    "#;
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = dir.path().to_str().expect("text");
+    let output = Command::new("unshare")
+        .args([
+            "-m",
+            "sh",
+            "-c",
+            &format!("{SETUP}{script}"),
+            "sh",
+            at,
+            BARGE,
+        ])
+        .output();
+    Some(said(&output.expect("runs")).replace(at, "AT"))
+}
+
+/// As /etc/fstab has it: mount(8) finds its helper.
+#[test]
+fn mount_finds_it_by_its_type() {
+    const SCRIPT: &str = r#"
         mount -t fuse.barge "$1/from" at -o ro,noexec,_netdev,x-systemd.automount
         grep -o "^$1/from $1/at fuse.barge ro,nosuid,nodev,noexec" /proc/mounts
         ls at
         umount at
     "#;
-    let dir = tempfile::tempdir().expect("a directory");
-    let at = dir.path().to_str().expect("text");
-    let output = Command::new("unshare")
-        .args(["-m", "sh", "-c", SCRIPT, "sh", at, BARGE])
-        .output();
-    let expected = format!("{at}/from {at}/at fuse.barge ro,nosuid,nodev,noexec\nf\n");
-    assert_eq!(said(&output.expect("runs")), expected);
+    let expected = "AT/from AT/at fuse.barge ro,nosuid,nodev,noexec\nf\n";
+    if let Some(said) = by_mount(SCRIPT) {
+        assert_eq!(said, expected);
+    }
+}
+
+#[test]
+fn mount_remounts_it_by_its_directory_and_by_fstab() {
+    const SCRIPT: &str = r#"
+        state() {
+            awk -v at="$1/at" '$2 == at { sub(",(relatime|user_id).*", "", $4); print $1, $4 }' /proc/mounts
+            touch at/new 2>/dev/null && echo writable || echo read-only
+        }
+        mount -t fuse.barge "$1/from" at
+        for options in ro rw ro,noexec; do mount -o remount,$options at && state "$1"; done
+        umount at
+        echo "$1/from $1/at fuse.barge noauto,noatime 0 0" >>/etc/fstab
+        mount at
+        for options in ro rw; do mount -o remount,$options "$1/at" && state "$1"; done
+        umount at
+    "#;
+    let [ro, rw] = [
+        "AT/from ro,nosuid,nodev\nread-only\n",
+        "AT/from rw,nosuid,nodev\nwritable\n",
+    ];
+    let noexec = ro.replace("nodev", "nodev,noexec");
+    let [ro_fstab, rw_fstab] = [ro, rw].map(|state| state.replace("nodev", "nodev,noatime"));
+    let expected = [ro, rw, &noexec, &ro_fstab, &rw_fstab].concat();
+    if let Some(said) = by_mount(SCRIPT) {
+        assert_eq!(said, expected);
+    }
 }
 
 #[test]

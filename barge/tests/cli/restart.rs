@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use tempfile::TempDir;
 
 use crate::served::{BARGE, Served};
 
@@ -90,12 +92,18 @@ pub(crate) fn free_port() -> u16 {
     free.local_addr().expect("bound").port()
 }
 
-#[test]
-fn handles_outlive_a_killed_server_and_verifiers_do_not() {
+/// A directory, a share in it with a file `f`, and the path of a state directory there.
+fn share_with_a_file() -> (TempDir, PathBuf, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let [share, state] = ["share", "state"].map(|name| dir.path().join(name));
     std::fs::create_dir(&share).expect("made");
     std::fs::write(share.join("f"), "hello").expect("written");
+    (dir, share, state)
+}
+
+#[test]
+fn handles_outlive_a_killed_server_and_verifiers_do_not() {
+    let (_dir, share, state) = share_with_a_file();
     let port = free_port();
     let serve = || serve(Command::new(BARGE), port, &share, &state);
 
@@ -117,10 +125,7 @@ fn handles_outlive_a_killed_server_and_verifiers_do_not() {
 #[test]
 fn handles_end_with_their_secret_which_others_must_not_know() {
     use std::os::unix::fs::PermissionsExt;
-    let dir = tempfile::tempdir().expect("a directory");
-    let [share, state] = ["share", "state"].map(|name| dir.path().join(name));
-    std::fs::create_dir(&share).expect("made");
-    std::fs::write(share.join("f"), "hello").expect("written");
+    let (_dir, share, state) = share_with_a_file();
     let port = free_port();
     let serve = || serve(Command::new(BARGE), port, &share, &state);
 

@@ -3,7 +3,7 @@
 //! Its contents are of one version whatever changes meanwhile: a file that has changed is of another version from then on, and nobody asks for a copy
 //! of the one that was.
 //!
-//! Lock order: the part's, which is held by the thread that writes while it does, then the state's.
+//! Lock order: the part's, which is held by the thread that writes while it does, then the state's or the source's.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,13 +22,24 @@ pub(super) struct Filling {
     pub(super) key: Key,
     pub(super) version: Version,
     store: Arc<Store>,
-    /// What it is fetched from, and on whose behalf.
-    from: Arc<dyn File>,
-    caller: Caller,
+    /// The open file of the source, until all of its bytes have come.
+    from: Mutex<Option<Arc<Source>>>,
     part: Mutex<Option<Part>>,
     state: Mutex<State>,
-    /// How many there are.
+}
+
+/// An open file of the source, with the caller that it is read for.
+struct Source {
+    file: Arc<dyn File>,
+    caller: Caller,
+    /// The number of these.
     count: Arc<AtomicUsize>,
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -37,6 +48,8 @@ struct State {
     claimed: Ranges,
     /// Bytes that are in the file.
     here: Ranges,
+    /// The number of bytes that have come, written or not.
+    brought: u64,
     /// It is put in place, or nothing becomes of it.
     over: bool,
     /// No reader brings any more.
@@ -54,7 +67,7 @@ enum Fetch {
 }
 
 impl Filling {
-    /// So many at once: each has a file open.
+    /// So many files of the source are open at once.
     const MOST: usize = 128;
 
     /// So many stretches are remembered; who reads in more has it fetched, or does not.
@@ -74,16 +87,35 @@ impl Filling {
             count.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
+        let source = Source {
+            file: from.clone(),
+            caller: caller.clone(),
+            count: count.clone(),
+        };
         Some(Arc::new(Filling {
             key,
             version,
             store: store.clone(),
-            from: from.clone(),
-            caller: caller.clone(),
+            from: Mutex::new(Some(Arc::new(source))),
             part: Mutex::default(),
             state: Mutex::default(),
-            count: count.clone(),
         }))
+    }
+
+    fn source(&self) -> MutexGuard<'_, Option<Arc<Source>>> {
+        self.from.lock().expect("no panic holds it")
+    }
+
+    /// Counts bytes of a claim that have come. Lets go of the source's file once all have.
+    pub(super) fn brought(&self, bytes: usize) {
+        let mut state = self.state();
+        state.brought += bytes as u64;
+        let all = state.brought >= self.version.size;
+        drop(state);
+        if all {
+            let source = self.source().take();
+            drop(source);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -212,14 +244,17 @@ impl Filling {
 
     /// Fetches what nobody has brought, and gives it to `each` until that says that it is enough (`false`).
     pub(super) fn fetch(&self, each: &mut dyn FnMut(u64, Vec<u8>) -> bool) {
+        let Some(source) = self.source().clone() else {
+            return;
+        };
         let call = Call::detached();
-        let cx = Cx::new(&self.caller, &call);
+        let cx = Cx::new(&source.caller, &call);
         while let Some(claim) = self.claim(0..self.version.size) {
             let mut at = claim.start;
             while at < claim.end {
                 let len = Filling::STEP.min(claim.end - at) as usize;
                 let mut sink = VecSink::new(len);
-                match self.from.read(&cx, at, len, &mut sink) {
+                match source.file.read(&cx, at, len, &mut sink) {
                     Ok(1..) if !self.is_over() => {}
                     _ => return,
                 }
@@ -235,7 +270,6 @@ impl Filling {
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
         if let Ok(Some(part)) = self.part.get_mut().map(Option::take) {
             let canceled = Errno::ECANCELED;
             self.store.give_up(&part, self.version.size, canceled);

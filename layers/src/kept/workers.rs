@@ -40,6 +40,9 @@ impl Workers {
     /// Bytes that may wait for the disk: more are left where they came from, for readers do not wait for it. So much is a moment of a disk.
     const MOST: usize = 32 << 20;
 
+    /// Bytes that a piece counts for besides its own: files may have few.
+    const OVERHEAD: usize = 1 << 10;
+
     /// Threads that fetch, which is how many calls of theirs a server has besides those of readers.
     const FETCHERS: usize = 2;
 
@@ -62,13 +65,14 @@ impl Workers {
 
     /// Whether `bytes` more can be taken.
     pub(super) fn takes(&self, bytes: usize) -> bool {
-        self.queue().bytes + bytes <= Workers::MOST
+        self.queue().bytes + bytes + Workers::OVERHEAD <= Workers::MOST
     }
 
     /// `bytes` have come.
     pub(super) fn piece(&self, filling: &Arc<Filling>, offset: u64, bytes: Vec<u8>) {
+        filling.brought(bytes.len());
         let mut queue = self.queue();
-        queue.bytes += bytes.len();
+        queue.bytes += bytes.len() + Workers::OVERHEAD;
         let piece = Job::Piece(filling.clone(), offset, bytes);
         queue.disk.push_back(piece);
         self.changed.notify_all();
@@ -132,7 +136,7 @@ impl Workers {
             match job {
                 Job::Piece(filling, offset, bytes) => {
                     filling.write(offset, &bytes);
-                    self.queue().bytes -= bytes.len();
+                    self.queue().bytes -= bytes.len() + Workers::OVERHEAD;
                 }
                 Job::Close(filling) => {
                     if filling.close() {
@@ -156,7 +160,7 @@ impl Workers {
     /// [`Workers::piece`] as soon as that can be taken; `false` if it is over.
     fn piece_in_time(&self, filling: &Arc<Filling>, offset: u64, bytes: Vec<u8>) -> bool {
         let mut queue = self.queue();
-        while queue.bytes + bytes.len() > Workers::MOST && !queue.closed {
+        while queue.bytes + bytes.len() + Workers::OVERHEAD > Workers::MOST && !queue.closed {
             queue = self.changed.wait(queue).expect("no panic holds it");
         }
         let closed = queue.closed;

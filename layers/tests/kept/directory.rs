@@ -1,7 +1,7 @@
 //! What becomes of the directory: damage, faults, want of room, the end of a process at any moment.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use layers::fault::{Fault, What, When};
@@ -318,4 +318,62 @@ fn killed_between_any_two_steps_a_copy_is_whole_or_not_there() {
         steps += 1;
     }
     assert!(steps > 10, "{steps}");
+}
+
+/// Holds up writes until it is told to go on.
+#[derive(Default)]
+struct Busy(Mutex<bool>, Condvar);
+
+impl Busy {
+    fn run<T>(&self, op: Op, _: NodeId, _: &Cx<'_>, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let goes_on = self.0.lock().expect("no panic holds it");
+        let waits = |goes_on: &mut bool| op == Op::Write && !*goes_on;
+        drop(
+            self.1
+                .wait_while(goes_on, waits)
+                .expect("no panic holds it"),
+        );
+        run()
+    }
+
+    fn go_on(&self) {
+        *self.0.lock().expect("no panic holds it") = true;
+        self.1.notify_all();
+    }
+}
+
+impl Layer for Busy {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        inner
+    }
+
+    forward! { id above root resolve sync host_lock host_lock_holder }
+
+    forward! { with run:
+        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
+    }
+}
+
+#[test]
+fn all_files_that_are_read_while_the_disk_is_busy_are_kept() {
+    let bed = Bed::new();
+    let names: Vec<_> = (0..500).map(|number| number.to_string()).collect();
+    names
+        .iter()
+        .for_each(|name| bed.file(name, &pattern(1000, 3)));
+    let busy = Arc::new(Busy::default());
+    let mount = bed.mount_with(stack(bed.dir.clone(), busy.clone()), [7; 32]);
+    let read = || {
+        names
+            .iter()
+            .for_each(|name| assert!(mount.read(name) == pattern(1000, 3)))
+    };
+    read();
+    busy.go_on();
+    mount.kept.wait();
+    bed.reads();
+    read();
+    assert_eq!(bed.reads(), 0);
 }

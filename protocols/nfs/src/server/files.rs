@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use vfs::{Caller, Cx, Errno, File, Kind, Node, NodeId, OpenFlags, Result};
+use vfs::{Caller, Cx, File, Node, NodeId, OpenFlags, Result, or_executed};
 
 use super::Server;
 use super::cache::Cache;
@@ -157,22 +157,5 @@ impl Server {
 
 fn open(cx: &Cx<'_>, node: &Arc<dyn Node>, flags: OpenFlags) -> Result<Arc<dyn File>> {
     let opened = node.open(cx, flags | OpenFlags::OWNER);
-    or_executed(cx, node, flags, opened)
-}
-
-/// `opened`; if the caller may not read the file, which was to be opened as `flags` say, the file
-/// opened to be executed: that is how a client executes a program (RFC 1813 section 4.4, as in
-/// Linux's server).
-pub(super) fn or_executed(
-    cx: &Cx<'_>,
-    node: &Arc<dyn Node>,
-    flags: OpenFlags,
-    opened: Result<Arc<dyn File>>,
-) -> Result<Arc<dyn File>> {
-    match opened {
-        Err(Errno::EACCES) if node.kind() == Kind::File && flags == OpenFlags::READ => {
-            node.open(cx, OpenFlags::EXEC)
-        }
-        done => done,
-    }
+    or_executed(&**node, cx, flags, opened)
 }

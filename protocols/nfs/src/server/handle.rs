@@ -1,8 +1,10 @@
 //! File handles: a byte that says whose they are, and the source's own.
 //!
 //! The root of a single export that has a name is at `/`, and at `/NAME` as well. Clients of v4
-//! walk there from `/`, and Linux takes a directory with the same handle below itself for a loop
-//! (`ELOOP`): so the root has another handle at its name.
+//! walk there from `/`. Linux takes a directory with the same handle below itself for a loop
+//! (`ELOOP`), and moves one that it finds in two places to the place where it was found last, with
+//! the working directories of processes. So the tree at the name is another file system to clients
+//! of v4: each of its nodes has a handle and an fsid of its own there.
 //!
 //! Sources make handles that cannot be forged and outlive the process where they can; nothing is added here.
 //! A node whose handle was seen lately is kept at hand, for resolving one takes system calls.
@@ -17,7 +19,7 @@ use super::files::AGE;
 /// The first byte of every handle of ours.
 const FORM: u8 = 1;
 
-/// The first byte of the handle of the root at the export's name.
+/// The first byte of the handles of nodes that were found through the export's name.
 const NAMED: u8 = 2;
 
 /// A file handle as it travels: opaque to clients, at most 64 bytes for v3's sake.
@@ -42,15 +44,13 @@ impl FileHandle {
         FileHandle { form: FORM, handle }
     }
 
-    /// The handle of the same directory at the export's name.
-    pub(crate) fn at_name(self) -> FileHandle {
-        FileHandle {
-            form: NAMED,
-            ..self
-        }
+    /// The handle of the same node in the tree `at_name`.
+    fn in_tree(self, at_name: bool) -> FileHandle {
+        let form = if at_name { NAMED } else { FORM };
+        FileHandle { form, ..self }
     }
 
-    /// Whether it is one of [`FileHandle::at_name`].
+    /// Whether its node was found through the export's name.
     pub(crate) fn is_at_name(&self) -> bool {
         self.form == NAMED
     }
@@ -59,6 +59,14 @@ impl FileHandle {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         [&[self.form], self.handle.bytes()].concat()
     }
+}
+
+/// A node, and in which of the export's two trees a client of v4 found it.
+#[derive(Clone)]
+pub(crate) struct Located {
+    pub(crate) node: Arc<dyn Node>,
+    /// Whether that is the tree at the export's name.
+    pub(crate) at_name: bool,
 }
 
 impl Server {
@@ -72,11 +80,21 @@ impl Server {
         Ok(node)
     }
 
-    /// The handle of `node`.
+    /// The handle of `node` in the tree at `/`.
     pub(crate) fn handle(&self, cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<FileHandle> {
+        self.handle_in(cx, node, false)
+    }
+
+    /// The handle of `node` in the tree at the export's name if `at_name`, otherwise in that at `/`.
+    pub(crate) fn handle_in(
+        &self,
+        cx: &Cx<'_>,
+        node: &Arc<dyn Node>,
+        at_name: bool,
+    ) -> Result<FileHandle> {
         let handle = node
             .handle(cx)
-            .map(FileHandle::of)
+            .map(|handle| FileHandle::of(handle).in_tree(at_name))
             .map_err(|errno| match errno {
                 Errno::EOPNOTSUPP => Errno::EIO,
                 errno => errno,
@@ -109,7 +127,9 @@ impl Server {
         if attr.nlink <= 1
             && let Ok(handle) = node.handle(cx)
         {
-            self.nodes.remove(&FileHandle::of(handle));
+            for at_name in [false, true] {
+                self.nodes.remove(&FileHandle::of(handle).in_tree(at_name));
+            }
         }
     }
 

@@ -39,7 +39,7 @@ pub use self::connection::Connection;
 use self::files::Files;
 use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
-use self::handle::FileHandle;
+use self::handle::{FileHandle, Located};
 pub use self::nlm::{CallBack, Monitored};
 use self::replay::Replays;
 pub use self::security::{CertifiedUser, Transports};
@@ -189,7 +189,7 @@ pub struct HeldBytes {
 }
 
 /// What states of v4 know nodes by.
-type Tree = Arc<dyn Node>;
+type Tree = Located;
 
 impl Server {
     /// Serves `export`.
@@ -287,12 +287,12 @@ impl Server {
 }
 
 /// Lets go of what clients of v4 no longer hold.
-fn release(export: &Export, gone: Gone<v4::Files, Arc<dyn Node>>) {
+fn release(export: &Export, gone: Gone<v4::Files, Tree>) {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     for lock in gone.locks {
         export
             .locks
-            .release(&cx, &*lock.node, |owner| *owner == lock.owner);
+            .release(&cx, &*lock.node.node, |owner| *owner == lock.owner);
     }
 }

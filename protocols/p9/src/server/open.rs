@@ -1,6 +1,6 @@
 //! Tlopen, Tlcreate, Thand, Tclunk: fids become open files, which may be handed over, and end.
 
-use vfs::{Errno, Kind, Mode, Name, OpenFlags, Patience, Result, Want};
+use vfs::{Errno, Kind, Mode, Name, OpenFlags, Patience, Result, Want, or_executed};
 
 use super::Turn;
 use super::fid::{FidState, OPEN, STEP, State};
@@ -28,7 +28,8 @@ impl Turn<'_> {
         }
         let room = state.room(OPEN)?;
         let cx = self.cx(&state.attach().caller);
-        let file = state.node().open(&cx, flags)?;
+        let node = state.node();
+        let file = or_executed(node, &cx, flags, node.open(&cx, flags))?;
         let attr = file.attr(&cx, wanted(flags))?;
         let writer = self.writer(&state, flags, attr.size);
         self.note_open(&cx, &state, flags);

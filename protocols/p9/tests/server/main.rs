@@ -1,5 +1,6 @@
 //! The server half over a tree in memory and a network that is a function call: bytes in, bytes out.
 
+mod execute;
 mod legacy;
 mod linux;
 mod net;

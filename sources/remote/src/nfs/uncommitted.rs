@@ -693,17 +693,21 @@ mod tests {
         assert_eq!(lost, [(0, b"ab".to_vec()), (4, b"efgh".to_vec())]);
     }
 
+    /// Runs `then` while the data of `file` is written again to a server that was restarted.
+    fn rewriting(of: &Uncommitted<()>, file: &Handle, then: impl FnOnce(&Cx<'_>, Rewrite<'_, ()>)) {
+        with_cx(|cx| {
+            let begun = of.begin_commit(cx, file).expect("not excluded");
+            let commit = begun.expect("data");
+            assert!(!of.committed(file, &commit, NEW));
+            then(cx, of.rewrite(cx, file, &commit, NEW).expect("no changes"));
+        });
+    }
+
     #[test]
     fn data_that_cannot_be_written_again_is_reported_once() {
         let (of, file) = (Uncommitted::new(LIMITS), file(1));
         write(&of, &file, 0, b"abc", OLD);
-        with_cx(|cx| {
-            let begun = of.begin_commit(cx, &file).expect("not excluded");
-            let commit = begun.expect("data");
-            assert!(!of.committed(&file, &commit, NEW));
-            let mut rewrite = of.rewrite(cx, &file, &commit, NEW).expect("no changes");
-            rewrite.give_up(Errno::ENOSPC);
-        });
+        rewriting(&of, &file, |_, mut rewrite| rewrite.give_up(Errno::ENOSPC));
         assert_eq!(of.all().len(), 1);
         assert_eq!(of.take_error(&file), Err(Errno::ENOSPC));
         assert_eq!(of.take_error(&file), Ok(()));
@@ -714,11 +718,7 @@ mod tests {
     fn an_interrupted_rewrite_leaves_its_data() {
         let (of, file) = (Uncommitted::new(LIMITS), file(1));
         write(&of, &file, 0, b"abc", OLD);
-        with_cx(|cx| {
-            let begun = of.begin_commit(cx, &file).expect("not excluded");
-            let commit = begun.expect("data");
-            assert!(!of.committed(&file, &commit, NEW));
-            let rewrite = of.rewrite(cx, &file, &commit, NEW).expect("no changes");
+        rewriting(&of, &file, |cx, rewrite| {
             // Changes wait for it, and give up when they are cancelled.
             cx.call.cancel();
             assert!(of.change(cx, &file, 0).is_err());

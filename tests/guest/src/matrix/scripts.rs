@@ -316,6 +316,15 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
+        name: "named",
+        file: "named.py",
+        quick: &[("ROUNDS", "5")],
+        full: &[("ROUNDS", "50")],
+        setup: Setup::Named,
+        ways: &["nfs3", "nfs4.0", "nfs4.1", "nfs4.2"],
+        ..PLAIN
+    },
+    Script {
         name: "reload",
         file: "reload.py",
         quick: &[("TURNS", "1")],

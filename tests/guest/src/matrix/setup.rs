@@ -30,6 +30,8 @@ pub(super) enum Setup {
     Restart,
     /// A guest with the share, whose server does what `{run}/barge.toml` says; its number is in `{run}/server.pid`.
     Reload,
+    /// A guest with the share, which is the server's only export and has a name: `share`.
+    Named,
 }
 
 /// All of it, as templates.
@@ -127,6 +129,9 @@ impl Setup {
                 scene.serve = vec![format!(
                     "unshare -m sh -c '{disk} && {mounted} && exec {command}'"
                 )];
+            }
+            Self::Named => {
+                scene.serve = vec![serve("share={share}", way.address(), way)];
             }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
@@ -256,6 +261,13 @@ mod tests {
         let scene = Setup::Reload.scene(Way::named("nfs4.1"), "barge", &[]);
         let keys = "nfs = \"tcp:127.0.0.1:{port}\"\nstate-dir = \"{run}/state\"\ndelegations = true\n[[share]]\nsource = \"{share}\"\n";
         assert!(scene.serve[0].contains(keys), "{}", scene.serve[0]);
+    }
+
+    #[test]
+    fn a_named_share_is_the_only_export() {
+        let scene = Setup::Named.scene(Way::named("nfs4.2"), "barge", &[]);
+        let command = "barge serve share={share} --nfs tcp:127.0.0.1:{port} ";
+        assert!(scene.serve[0].starts_with(command), "{}", scene.serve[0]);
     }
 
     #[test]

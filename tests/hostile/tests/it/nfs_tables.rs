@@ -320,12 +320,12 @@ fn clients_that_one_host_makes_up_leave_room_for_others() {
         [[10, 0, 0, 1], [10, 0, 0, 2], [10, 0, 0, 3]].map(|addr| host.from(addr));
     let pending = bystander.exchange_id(b"bystander").expect("a client");
     // He confirms none, and then all.
-    for number in 0..4500u32 {
+    for number in 0..8500u32 {
         let _ = attacker.exchange_id(&number.to_be_bytes());
     }
     let session = bystander.create_session(pending);
     let session = session.expect("what others begin does not end what was begun");
-    for number in 0..4500u32 {
+    for number in 0..8500u32 {
         if let Ok(client) = attacker.exchange_id(&[b"client", &number.to_be_bytes()[..]].concat()) {
             let _ = attacker.create_session(client);
         }

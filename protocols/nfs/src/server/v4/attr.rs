@@ -76,6 +76,8 @@ fn exclusive(server: &Server, minor: u32) -> Bitmap {
 /// A node whose attributes are told.
 pub(super) struct Described<'a> {
     node: &'a Arc<dyn Node>,
+    /// Whether it was found through the export's name.
+    at_name: bool,
     attr: &'a Attr,
     /// Its handle, if that is wanted.
     handle: Option<Vec<u8>>,
@@ -90,16 +92,18 @@ pub(super) struct Described<'a> {
 }
 
 impl<'a> Described<'a> {
-    /// `node`, with what else there is to tell of it for `want`.
+    /// `node`, found through the export's name if `at_name`, with what else there is to tell of it
+    /// for `want`.
     pub(super) fn new(
         server: &'a Server,
         cx: &Cx<'_>,
-        node: &'a Arc<dyn Node>,
+        (node, at_name): (&'a Arc<dyn Node>, bool),
         attr: &'a Attr,
         want: &Bitmap,
     ) -> Result<Described<'a>, Errno> {
         let mut described = Described {
             node,
+            at_name,
             attr,
             handle: None,
             figures: None,
@@ -111,7 +115,7 @@ impl<'a> Described<'a> {
             return Ok(described);
         }
         if want.has(n::FILEHANDLE) {
-            described.handle = Some(server.handle(cx, node)?.bytes());
+            described.handle = Some(server.handle_in(cx, node, at_name)?.bytes());
         }
         if !want.and(&FILE_SYSTEM).is_empty() {
             described.figures = Some(node.statfs(cx)?);
@@ -158,7 +162,7 @@ impl<'a> Described<'a> {
             LINK_SUPPORT link_support: true,
             SYMLINK_SUPPORT symlink_support: true,
             NAMED_ATTR named_attributes: false,
-            FSID fsid: FsId { major: attr.device, minor: 0 },
+            FSID fsid: fsid(attr.device, self.at_name),
             UNIQUE_HANDLES unique_handles: true,
             LEASE_TIME lease_time: server.options.lease.as_secs() as u32,
             RDATTR_ERROR read_error: self.referral.map_or(Status::Ok, |_| Status::Moved) as u32,
@@ -211,6 +215,14 @@ impl<'a> Described<'a> {
     }
 }
 
+/// The fsid of a file system of the source: clients see the tree at the export's name as another.
+pub(super) fn fsid(device: u64, at_name: bool) -> FsId {
+    FsId {
+        major: device,
+        minor: at_name.into(),
+    }
+}
+
 /// What of a node has to be asked for to tell `want`.
 pub(super) fn needed(want: &Bitmap) -> Want {
     let mut needed = Want::STAT;
@@ -235,7 +247,7 @@ impl Compound<'_, '_> {
             return Err(Status::Moved.into());
         }
         let attr = node.attr(&cx, needed(&want))?;
-        let described = Described::new(server, &cx, &node, &attr, &want)?;
+        let described = Described::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
         let attributes = described.attributes(server, self.minor, &want);
         self.reply.value(&attributes.set());
         let counted = self.reply.len();
@@ -333,7 +345,7 @@ impl Compound<'_, '_> {
             return Err(Status::Attrnotsupp.into());
         }
         let attr = node.attr(&cx, needed(&want))?;
-        let described = Described::new(server, &cx, &node, &attr, &want)?;
+        let described = Described::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
         let same = described.attributes(server, self.minor, &want) == *given;
         // VERIFY goes on if they are the same, NVERIFY if they are not.
         match same == (otherwise == Status::NotSame) {

@@ -40,8 +40,11 @@ impl Server {
         };
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
-        let node = calling.node.as_ref();
-        match node.map(|node| self.handle(&cx, node)).transpose() {
+        let found = calling.node.as_ref();
+        match found
+            .map(|found| self.handle_in(&cx, &found.node, found.at_name))
+            .transpose()
+        {
             Ok(handle) => {
                 let handle = handle.map(|handle| handle.bytes());
                 voice.say(&message(calling, &handle.unwrap_or_default()))

@@ -4,7 +4,7 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
-use vfs::{Node, Sink as _};
+use vfs::Sink as _;
 use wire::{Outgoing as _, Xdr as _};
 
 use super::callback::call_how;
@@ -13,6 +13,7 @@ use super::state::{
 };
 use super::{Bad, Compound, Done, Files};
 use crate::rpc;
+use crate::server::Tree;
 use crate::server::handle::FileHandle;
 use crate::v4::op::{
     BackchannelCtl, BindConnToSession, CreateSession, ExchangeId, Protect, Sequence, SetClientId,
@@ -49,7 +50,7 @@ const RDMA: u32 = 4;
 
 impl Compound<'_, '_> {
     /// The client whose session this is.
-    pub(super) fn session_client(&self) -> Result<ClientRef<Files, Arc<dyn Node>>, Status> {
+    pub(super) fn session_client(&self) -> Result<ClientRef<Files, Tree>, Status> {
         let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
         Ok(slot.client())
     }
@@ -59,7 +60,7 @@ impl Compound<'_, '_> {
         &mut self,
         given: &StateId,
         seqid: u32,
-        body: impl FnOnce(&mut Self, &ClientRef<Files, Arc<dyn Node>>) -> Done,
+        body: impl FnOnce(&mut Self, &ClientRef<Files, Tree>) -> Done,
     ) -> Done {
         if self.minor > 0 {
             let client = self.session_client()?;
@@ -94,8 +95,8 @@ impl Compound<'_, '_> {
     /// handle is what it was.
     pub(super) fn numbered(
         &mut self,
-        begin: impl FnOnce() -> Result<Begun<OwnerTurn<Files, Arc<dyn Node>>>, Status>,
-        body: impl FnOnce(&mut Self, &ClientRef<Files, Arc<dyn Node>>) -> Done,
+        begin: impl FnOnce() -> Result<Begun<OwnerTurn<Files, Tree>>, Status>,
+        body: impl FnOnce(&mut Self, &ClientRef<Files, Tree>) -> Done,
     ) -> Done {
         let start = self.reply.len();
         let turn = match begin()? {

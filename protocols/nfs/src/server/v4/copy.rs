@@ -11,7 +11,7 @@ use vfs::{Caller, CopyHow, Cx, Errno, File, Node, Want};
 
 use super::state::{ClientRef, NodeKey, Offload, Offloading, Share, Special, special};
 use super::{Compound, Done, Files};
-use crate::server::{Server, Stop};
+use crate::server::{Server, Stop, Tree};
 use crate::v4::op::Copy;
 use crate::v4::reply::{Copied, OffloadState};
 use crate::v4::types::{Stable, WriteResponse};
@@ -154,7 +154,7 @@ impl Compound<'_, '_> {
         ];
         let offloading = Offloading {
             key: self.key(&target),
-            node: target,
+            node: self.located(target),
             call: self.turn.call.beside(),
             count: copying.count,
             verifier,
@@ -206,11 +206,7 @@ struct Held {
 
 impl Held {
     /// Whether that is still so: the open was not closed or revoked, and nobody denies it who may.
-    fn is_held(
-        &self,
-        server: &Server,
-        client: &ClientRef<Files, Arc<dyn Node>>,
-    ) -> Result<(), Status> {
+    fn is_held(&self, server: &Server, client: &ClientRef<Files, Tree>) -> Result<(), Status> {
         match special(&self.state) {
             Some(Special::Bypass) if self.share == Share::READ => Ok(()),
             Some(_) => server.state.anonymous(self.key, self.share),
@@ -226,7 +222,7 @@ impl Held {
 /// A copy that goes on behind its answer. Dropping it is its end.
 struct GoingOn {
     server: Weak<Server>,
-    client: ClientRef<Files, Arc<dyn Node>>,
+    client: ClientRef<Files, Tree>,
     caller: Caller,
     /// Source and target.
     held: [Held; 2],

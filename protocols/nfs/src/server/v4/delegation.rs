@@ -14,6 +14,7 @@ use vfs::{Errno, LeaseKind, Node};
 
 use super::state::{ClientRef, NoDelegation, NodeKey, Share};
 use super::{Compound, Done, Files};
+use crate::server::Tree;
 use crate::v4::attr::{Ace, Who};
 use crate::v4::reply::{Delegation, ReadDelegation, SpaceLimit, WhyNone, WriteDelegation};
 use crate::v4::{StateId, Status};
@@ -42,7 +43,7 @@ impl Compound<'_, '_> {
     /// The delegation that comes with the open of `node` as `file`, or why there is none.
     pub(super) fn delegation(
         &self,
-        client: &ClientRef<Files, Arc<dyn Node>>,
+        client: &ClientRef<Files, Tree>,
         node: &Arc<dyn Node>,
         file: &Files,
         asked: &Asked,
@@ -76,7 +77,7 @@ impl Compound<'_, '_> {
 
     fn delegate(
         &self,
-        client: &ClientRef<Files, Arc<dyn Node>>,
+        client: &ClientRef<Files, Tree>,
         node: &Arc<dyn Node>,
         file: &Files,
         kind: Share,
@@ -115,7 +116,7 @@ impl Compound<'_, '_> {
         };
         let state = server
             .state
-            .delegate(client, key, node.clone(), kind, leased)
+            .delegate(client, key, self.located(node.clone()), kind, leased)
             .map_err(|_| NoDelegation::Resource)?;
         if again {
             // What programs of the host did while there was no server nobody has seen.
@@ -130,7 +131,7 @@ impl Compound<'_, '_> {
     /// The file of a delegation of `key` that the client has already, for an open by it.
     pub(super) fn delegated(
         &self,
-        client: &ClientRef<Files, Arc<dyn Node>>,
+        client: &ClientRef<Files, Tree>,
         key: NodeKey,
         access: Share,
     ) -> Option<Files> {
@@ -148,7 +149,7 @@ impl Compound<'_, '_> {
     /// An OPEN that denies others something waits for those who could open the file by themselves.
     pub(super) fn clear_of_delegations(
         &self,
-        client: &ClientRef<Files, Arc<dyn Node>>,
+        client: &ClientRef<Files, Tree>,
         key: NodeKey,
         deny: Share,
     ) -> Done {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
 use wire::Xdr;
 
-use super::attr::{Described, WRITE_ONLY, supported};
+use super::attr::{Described, WRITE_ONLY, fsid, supported};
 use super::referral::KNOWS;
 use super::{Bad, Compound, Done};
 use crate::server::Server;
 use crate::v4::Status;
-use crate::v4::attr::{Attributes, Bitmap, FileType, FsId, number as n};
+use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
 use crate::v4::op::Readdir;
 
 /// Cookies 1 and 2 are nobody's in v4, and a source's may be those.
@@ -64,6 +64,7 @@ impl Compound<'_, '_> {
             minor: self.minor,
             want,
             device,
+            at_name: self.is_at_name(),
             entries: Vec::with_capacity(most.min(64 << 10)),
             most,
             full: false,
@@ -108,6 +109,8 @@ struct Listing<'a> {
     want: Bitmap,
     /// The directory's file system.
     device: u64,
+    /// Whether the directory was found through the export's name.
+    at_name: bool,
     entries: Vec<u8>,
     most: usize,
     /// Whether an entry did not fit.
@@ -123,17 +126,16 @@ impl Listing<'_> {
         let Some(found) = &entry.entry else {
             // Nobody asked for more than the directory itself has of it, as readdir(3) tells of what may be a
             // mount point; or it vanished meanwhile.
-            let fsid = FsId {
-                major: self.device,
-                minor: 0,
-            };
             Attributes {
                 read_error: self.want.has(n::RDATTR_ERROR).then_some(Status::Ok as u32),
                 kind: entry
                     .kind
                     .filter(|_| self.want.has(n::TYPE))
                     .map(FileType::from),
-                fsid: self.want.has(n::FSID).then_some(fsid),
+                fsid: self
+                    .want
+                    .has(n::FSID)
+                    .then(|| fsid(self.device, self.at_name)),
                 fileid: self.want.has(n::FILEID).then_some(entry.id),
                 mounted_on: self.want.has(n::MOUNTED_ON_FILEID).then_some(entry.id),
                 ..Attributes::default()
@@ -145,7 +147,13 @@ impl Listing<'_> {
         if self.server.referrals.of(node).is_some() && self.want.and(&KNOWS).is_empty() {
             return Err(Status::Moved.into());
         }
-        let described = Described::new(self.server, &self.cx, node, &found.attr, &self.want);
+        let described = Described::new(
+            self.server,
+            &self.cx,
+            (node, self.at_name),
+            &found.attr,
+            &self.want,
+        );
         match described {
             Ok(described) => described
                 .attributes(self.server, self.minor, &self.want)

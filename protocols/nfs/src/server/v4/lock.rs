@@ -5,7 +5,7 @@ use std::task::{Wake, Waker};
 
 use super::state::{ClientRef, Locker, NodeKey, Waiter};
 use super::{Bad, Compound, Done, Files};
-use crate::server::Server;
+use crate::server::{Server, Tree};
 use crate::v4::Status;
 use crate::v4::op::{self, Lock, TestLock, Unlock};
 use crate::v4::types::{Denied, LockKind, Owner};
@@ -87,7 +87,7 @@ impl Compound<'_, '_> {
     /// [`Compound::take`] for one who waits: not before those who have waited longer, and it has a place from now on.
     fn take_in_turn(
         &mut self,
-        client: &ClientRef<Files, Arc<dyn Node>>,
+        client: &ClientRef<Files, Tree>,
         waiter: &Waiter,
         node: &Arc<dyn Node>,
         lock: &Range,
@@ -98,8 +98,9 @@ impl Compound<'_, '_> {
             server: Arc::downgrade(server),
             waiter: waiter.clone(),
         };
+        let located = self.located(node.clone());
         let make = || self.turn.call.polled(Waker::from(Arc::new(told)));
-        let Some(place) = state.wait_for_lock(client, waiter, (node, lock), make) else {
+        let Some(place) = state.wait_for_lock(client, waiter, (&located, lock), make) else {
             return self.take(node, lock);
         };
         if let Some(before) = place.before {
@@ -162,7 +163,7 @@ impl Compound<'_, '_> {
         if state.locks_in_grace() {
             return Err(Status::Grace.into());
         }
-        let client: ClientRef<Files, Arc<dyn Node>> = match self.minor {
+        let client: ClientRef<Files, Tree> = match self.minor {
             0 => {
                 self.check_client(op.owner.client)?;
                 state.client(op.owner.client)?

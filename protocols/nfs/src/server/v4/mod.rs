@@ -40,7 +40,7 @@ use self::place::Place;
 use self::reply::Reply;
 use self::state::{NodeKey, SlotTurn};
 use super::replay::Replays;
-use super::{Stop, Turn, security, words};
+use super::{Stop, Tree, Turn, security, words};
 use crate::rpc::{self, Refusal};
 use crate::v4::attr::Bitmap;
 use crate::v4::op::{Op, OpenHow};
@@ -243,7 +243,7 @@ struct Compound<'t, 'a> {
     /// Where its own results begin, behind number and status.
     body: usize,
     /// The session's slot that it came by (v4.1).
-    slot: Option<SlotTurn<Files, Arc<dyn Node>>>,
+    slot: Option<SlotTurn<Files, Tree>>,
     /// The current file handle.
     current: Option<Place>,
     /// The saved one.

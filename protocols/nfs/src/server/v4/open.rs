@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Want};
+use vfs::{
+    Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Want, may_execute_to_read,
+    or_executed,
+};
 
 use super::delegation::Asked;
 use super::place::name;
 use super::set::{Change, NOT_EXCLUSIVE, to_set};
 use super::state::{ClientRef, OpenAsk, Share};
 use super::{Bad, Compound, Done, Files};
+use crate::server::Tree;
 use crate::server::exclusive;
-use crate::server::files::or_executed;
 use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, OpenArguments, number as n};
 use crate::v4::op::{
@@ -85,7 +88,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    fn open_as(&mut self, client: &ClientRef<Files, Arc<dyn Node>>, op: Open<'_>) -> Done {
+    fn open_as(&mut self, client: &ClientRef<Files, Tree>, op: Open<'_>) -> Done {
         let (access, deny) = shares(self.minor, op.access, op.deny)?;
         let state = &self.turn.server.state;
         let reclaim = matches!(op.claim, Claim::Previous(_));
@@ -117,7 +120,7 @@ impl Compound<'_, '_> {
         let ask = OpenAsk {
             owner: op.owner.name,
             key,
-            node: found.node.clone(),
+            node: self.located(found.node.clone()),
             access,
             deny,
             reclaim,
@@ -148,7 +151,7 @@ impl Compound<'_, '_> {
             (None, None) => {
                 let (cx, flags) = (self.cx(), flags(access));
                 let opened = found.node.open(&cx, flags);
-                self.opened(or_executed(&cx, &found.node, flags, opened)?)
+                self.opened(or_executed(&*found.node, &cx, flags, opened)?)
             }
         };
         if found.cut {
@@ -325,7 +328,7 @@ impl Compound<'_, '_> {
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Share::READ));
         want.set(Access::WRITE, access.contains(Share::WRITE));
-        let executes = access == Share::READ && node.kind() == Kind::File;
+        let executes = may_execute_to_read(&**node, &self.cx(), flags(access));
         let also = match executes {
             true => Access::EXEC,
             false => Access::empty(),

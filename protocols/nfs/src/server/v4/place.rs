@@ -7,7 +7,7 @@ use vfs::{Errno, Kind, Name, Node};
 
 use super::{Bad, Compound, Done};
 use crate::server::gss::Flavor;
-use crate::server::handle::FileHandle;
+use crate::server::handle::{FileHandle, Located};
 use crate::v4::Status;
 use crate::v4::types::{GssInfo, SecInfo};
 
@@ -15,14 +15,10 @@ use crate::v4::types::{GssInfo, SecInfo};
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) node: Arc<dyn Node>,
+    /// Whether it was found through the export's name.
+    at_name: bool,
     /// Its handle, if that is at hand.
-    pub(super) handle: Option<FileHandle>,
-}
-
-impl From<Arc<dyn Node>> for Place {
-    fn from(node: Arc<dyn Node>) -> Place {
-        Place { node, handle: None }
-    }
+    handle: Option<FileHandle>,
 }
 
 /// A name as v4 has it: what is none has other errors than a local file system's.
@@ -84,22 +80,41 @@ impl Compound<'_, '_> {
         if let Some(handle) = place.handle {
             return Ok(handle);
         }
-        let handle = self.turn.server.handle(&cx, &place.node)?;
+        let server = self.turn.server;
+        let handle = server.handle_in(&cx, &place.node, place.at_name)?;
         place.handle = Some(handle);
         Ok(handle)
     }
 
-    /// Goes to `place`.
-    pub(super) fn go_to(&mut self, place: impl Into<Place>) {
+    /// Goes to `node`, which was found from the current one.
+    pub(super) fn go_to(&mut self, node: Arc<dyn Node>) {
+        let at_name = self.is_at_name();
+        self.go_into(node, at_name);
+    }
+
+    /// Goes to `node` in the tree at the export's name if `at_name`, otherwise in that at `/`.
+    fn go_into(&mut self, node: Arc<dyn Node>, at_name: bool) {
         self.state = None;
-        self.current = Some(place.into());
+        self.current = Some(Place {
+            node,
+            at_name,
+            handle: None,
+        });
+    }
+
+    /// `node`, which was found from the current one, as the state of clients names it.
+    pub(super) fn located(&self, node: Arc<dyn Node>) -> Located {
+        let at_name = self.is_at_name();
+        Located { node, at_name }
     }
 
     pub(super) fn putfh(&mut self, handle: &[u8]) -> Done {
         let handle = FileHandle::read(handle).ok_or(Status::Badhandle)?;
         let node = self.turn.server.node(&self.cx(), &handle)?;
-        self.go_to(Place {
+        self.state = None;
+        self.current = Some(Place {
             node,
+            at_name: handle.is_at_name(),
             handle: Some(handle),
         });
         Ok(())
@@ -107,7 +122,7 @@ impl Compound<'_, '_> {
 
     pub(super) fn putrootfh(&mut self) -> Done {
         let root = self.turn.server.export.fs.root(&self.cx())?;
-        self.go_to(root);
+        self.go_into(root, false);
         Ok(())
     }
 
@@ -133,50 +148,47 @@ impl Compound<'_, '_> {
 
     pub(super) fn lookup(&mut self, bytes: &[u8]) -> Done {
         let found = self.found(bytes)?;
-        self.go_to(found);
+        self.go_into(found.node, found.at_name);
         Ok(())
     }
 
     /// The node of this name in the current directory. At the root, the export's name is the root
     /// itself unless something there has that name, as MOUNT has it.
-    fn found(&self, bytes: &[u8]) -> Result<Place, Bad> {
+    fn found(&self, bytes: &[u8]) -> Result<Located, Bad> {
         let directory = self.directory()?;
         match directory.lookup(&self.cx(), name(bytes)?) {
             Err(Errno::ENOENT) if *bytes == *self.turn.server.export.name.as_bytes() => {
                 self.named_root(&directory)
             }
-            found => Ok(found?.node.into()),
+            found => Ok(self.located(found?.node)),
         }
     }
 
     /// The root at the export's name, looked up in `directory`: `NOENT` unless that is the root.
-    fn named_root(&self, directory: &Arc<dyn Node>) -> Result<Place, Bad> {
-        let (cx, server) = (self.cx(), self.turn.server);
-        let root = server.export.fs.root(&cx)?;
+    fn named_root(&self, directory: &Arc<dyn Node>) -> Result<Located, Bad> {
+        let root = self.turn.server.export.fs.root(&self.cx())?;
         if root.id() != directory.id() || self.is_at_name() {
             return Err(Status::Noent.into());
         }
-        let handle = server.handle(&cx, &root)?.at_name();
-        Ok(Place {
+        Ok(Located {
             node: root,
-            handle: Some(handle),
+            at_name: true,
         })
     }
 
-    /// Whether the current directory is the root at the export's name.
-    fn is_at_name(&self) -> bool {
-        let handle = self.current.as_ref().and_then(|place| place.handle);
-        handle.is_some_and(|handle| handle.is_at_name())
+    /// Whether the current node was found through the export's name.
+    pub(super) fn is_at_name(&self) -> bool {
+        self.current.as_ref().is_some_and(|place| place.at_name)
     }
 
     pub(super) fn lookup_parent(&mut self) -> Done {
         let directory = self.directory()?;
-        if self.is_at_name() {
-            return self.putrootfh();
-        }
         let parent = directory.parent(&self.cx())?;
         if parent.node.id() == directory.id() {
-            return Err(Status::Noent.into());
+            return match self.is_at_name() {
+                true => self.putrootfh(),
+                false => Err(Status::Noent.into()),
+            };
         }
         self.go_to(parent.node);
         Ok(())

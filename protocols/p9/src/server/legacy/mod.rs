@@ -13,7 +13,7 @@ mod wstat;
 
 pub(super) use self::records::Records;
 
-use vfs::{Errno, OpenFlags, Result};
+use vfs::{Errno, OpenFlags, Result, or_executed};
 
 use super::Turn;
 use super::fid::{OPEN, State};
@@ -33,7 +33,8 @@ impl Turn<'_> {
         }
         let room = state.room(OPEN)?;
         let cx = self.cx(&state.attach().caller);
-        let file = state.node().open(&cx, flags)?;
+        let node = state.node();
+        let file = or_executed(node, &cx, flags, node.open(&cx, flags))?;
         let attr = file.attr(&cx, wanted(flags))?;
         let remove = mode.contains(Omode::RCLOSE);
         let writer = self.writer(&state, flags, attr.size);

@@ -60,9 +60,10 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            clients: 4096,
-            // A peer may be many machines behind one address.
-            clients_of_a_peer: 1024,
+            clients: 8192,
+            // A peer may be many machines behind one address: a thousand are the clients of one
+            // test of pynfs, each with an open file.
+            clients_of_a_peer: 2048,
             sessions: 16,
             // Linux asks for 64 and, told that there are more, takes them.
             slots: 256,

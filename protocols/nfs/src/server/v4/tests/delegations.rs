@@ -156,6 +156,27 @@ fn rfc8881_20_2_who_wants_to_write_waits_until_a_delegation_is_given_back() {
 }
 
 #[test]
+fn a_delegation_is_recalled_by_the_handle_that_its_client_knows() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    std::fs::write(directory.path().join("f"), "old").expect("written");
+    let source = hostdir::HostDir::open(directory.path(), hostdir::Options::default());
+    let world = World::named("share", source.expect("exported"));
+    let [client, writer] = [b"client", b"writer"].map(|name| Client41::called(&world, name));
+    let open = client.open(READ, OpenHow::NoCreate, Claim::Null(b"f"));
+    let reply = client.send(&[Op::Putrootfh, Op::Lookup(b"share"), open, Op::Getfh]);
+    let reply = reply.done();
+    let ((), ()) = (reply.ok(), reply.ok());
+    let opened: Opened<'_> = reply.ok();
+    let handle: &[u8] = reply.ok();
+    let Delegation::Read(given) = opened.delegation else {
+        panic!("expected a delegation, got {:?}", opened.delegation);
+    };
+    assert_eq!(try_open(&writer, WRITE), Status::Delay);
+    let heard = Heard::on(&client.net);
+    assert_eq!((heard.state, &heard.handle[..]), (given.state, handle));
+}
+
+#[test]
 fn a_program_of_the_host_that_writes_waits_until_a_delegation_is_given_back() {
     let scene = Scene::new();
     let client = Client41::called(&scene.world, b"client");

@@ -9,7 +9,7 @@ use vfs_testkit::clock;
 
 use super::*;
 use crate::v4::attr::{Bitmap, number as n};
-use crate::v4::op::{Create, CreateWhat, Read, Write};
+use crate::v4::op::{Create, CreateWhat, Read, Readdir, Write};
 use crate::v4::types::{Data, Stable};
 
 /// `a`, which some are let into, and `b`, which everybody is.
@@ -134,15 +134,45 @@ fn rfc8881_7_3_a_single_export_with_a_name_is_at_the_root_and_at_its_name() {
         name: b"dir",
         attributes: Attributes::default(),
     });
-    net.send(&[Op::Putrootfh, make.clone()]).done();
+    net.send(&[Op::Putrootfh, make]).done();
     let root = handle(&[Op::Putrootfh]);
     let share = handle(&[Op::Putrootfh, Op::Lookup(b"share")]);
-    // Linux takes a directory below itself with the same handle for a loop.
+    // Linux takes a directory below itself with the same handle for a loop, and moves one that it
+    // finds in two places: the tree at the name is a file system of its own.
     assert_ne!(root, share);
-    assert_eq!(identity(&root), identity(&share));
     let dir = handle(&[Op::Putrootfh, Op::Lookup(b"dir")]);
-    assert_eq!(handle(&[Op::Putfh(&share), Op::Lookup(b"dir")]), dir);
+    let again = handle(&[Op::Putfh(&share), Op::Lookup(b"dir")]);
+    assert_ne!(again, dir);
+    for (one, other) in [(&root, &share), (&dir, &again)] {
+        let [one, other] = [one, other].map(|handle| identity(handle));
+        assert_eq!((one.1, one.0 == other.0), (other.1, false));
+    }
+    assert_eq!(identity(&share).0, identity(&again).0);
+    assert_eq!(handle(&[Op::Putfh(&again), Op::LookupParent]), share);
     assert_eq!(handle(&[Op::Putfh(&share), Op::LookupParent]), root);
+    let list = Op::Readdir(Readdir {
+        cookie: 0,
+        verifier: [0; 8],
+        dir_count: 4096,
+        max_count: 4096,
+        attributes: Bitmap::of(&[n::FSID, n::FILEHANDLE]),
+    });
+    let listed = net.send(&at(&share, list)).done();
+    let is_listed = |handle: &Vec<u8>| listed.bytes.windows(handle.len()).any(|w| w == handle);
+    assert_eq!([&again, &dir].map(is_listed), [true, false]);
+    // A file that is removed in one tree is gone from both.
+    let link = Op::Create(Create {
+        what: CreateWhat::Link(b"dir"),
+        name: b"link",
+        attributes: Attributes::default(),
+    });
+    net.send(&at(&share, link)).done();
+    let links = [&root, &share].map(|tree| handle(&[Op::Putfh(tree), Op::Lookup(b"link")]));
+    net.send(&at(&root, Op::Remove(b"link"))).done();
+    for link in links {
+        let got = net.send(&at(&link, Op::Getattr(Bitmap::of(&[n::FILEID]))));
+        assert_eq!(got.status, Status::Stale);
+    }
     net.send(&[Op::Putrootfh, Op::Secinfo(b"share")]).done();
     for no_such in [
         [Op::Putfh(&share), Op::Lookup(b"share")],

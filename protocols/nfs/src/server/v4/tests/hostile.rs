@@ -197,19 +197,24 @@ fn rfc8881_4_2_3_handles_that_nobody_was_given_lead_nowhere() {
     );
 }
 
-#[test]
-fn rfc7530_a_compound_of_v4_0_has_a_bounded_reply() {
-    let world = World::new();
-    let client = Client40::new(&world, b"client");
+/// A client of v4.0 with a file of 1 MiB, the file's handle and the stateid of its open.
+fn client_with_a_mebibyte(world: &World) -> (Client40, Vec<u8>, StateId) {
+    let client = Client40::new(world, b"client");
     let (handle, state) = client.create(b"owner", b"file");
-    let data = vec![1; 1 << 20];
     let write = Op::Write(Write {
         state,
         offset: 0,
         stable: Stable::File,
-        data: Data(&data),
+        data: Data(&[1; 1 << 20]),
     });
     client.net.send(&[Op::Putfh(&handle), write]).done();
+    (client, handle, state)
+}
+
+#[test]
+fn rfc7530_a_compound_of_v4_0_has_a_bounded_reply() {
+    let world = World::new();
+    let (client, handle, state) = client_with_a_mebibyte(&world);
     let read = Op::Read(Read {
         state,
         offset: 0,
@@ -303,16 +308,7 @@ fn the_reply_to_a_write_is_small_and_to_a_read_as_long_as_it_asks() {
 #[test]
 fn replies_that_are_kept_are_short_and_go_after_a_while() {
     let world = World::new();
-    let client = Client40::new(&world, b"client");
-    let (handle, state) = client.create(b"owner", b"file");
-    let data = vec![1; 1 << 20];
-    let write = Op::Write(Write {
-        state,
-        offset: 0,
-        stable: Stable::File,
-        data: Data(&data),
-    });
-    client.net.send(&[Op::Putfh(&handle), write]).done();
+    let (client, handle, _) = client_with_a_mebibyte(&world);
     let before = world.server.held_bytes().replies;
     let read = Op::Read(Read {
         state: StateId::ANONYMOUS,

@@ -248,7 +248,7 @@ impl Called {
 /// What a compound is answered.
 #[derive(PartialEq)]
 pub(super) struct Reply {
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     pub(super) status: Status,
     /// How many operations are answered.
     pub(super) count: u32,

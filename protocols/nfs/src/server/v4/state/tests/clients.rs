@@ -412,3 +412,12 @@ fn clients_that_hold_nothing_make_room_for_others_of_their_peer() {
     assert!(world.state.client(busy.id()).is_ok());
     session.client(&world);
 }
+
+#[test]
+fn a_peer_may_have_two_thousand_clients_that_all_hold_a_file_open() {
+    let world = World::with(Limits::default());
+    for number in 0..2048 {
+        let client = world.v40(&number.to_string());
+        assert!(world.open(&client, "o", A, R, NONE).is_ok(), "{number}");
+    }
+}
