@@ -19,6 +19,7 @@ use crate::memory::{MemoryBudget, Minimum};
 use crate::owner::Owner;
 use crate::stats::{Account, ConnectionRefusals, Snapshot, Tally};
 use crate::timeouts::Timeouts;
+use crate::trim::Trim;
 use crate::watch::Watch;
 use crate::workers::Workers;
 
@@ -100,6 +101,7 @@ pub struct Engine {
     lost: Mutex<Vec<String>>,
     connection_refusals: ConnectionRefusals,
     budget: Arc<MemoryBudget>,
+    trim: Arc<Trim>,
     /// Limits the lines about clients that are refused or whose connections are closed.
     complaints: LogLimit<(PeerKey, &'static str)>,
     devices: AtomicU64,
@@ -140,6 +142,7 @@ impl Engine {
             lost: Mutex::default(),
             connection_refusals: ConnectionRefusals::default(),
             budget: MemoryBudget::new(tuning.memory),
+            trim: Arc::default(),
             complaints: LogLimit::new(),
             devices: AtomicU64::new(0),
         }))
@@ -454,6 +457,7 @@ impl Drop for Place {
         }
         drop(alive);
         self.engine.changed.notify_all();
+        self.engine.trim.connection_ended();
     }
 }
 
