@@ -68,7 +68,12 @@ impl Crowd {
     /// Opens `count` connections to `port` of this host.
     pub(super) fn open(protocol: Protocol, kind: Kind, port: u16, count: u16) -> io::Result<Crowd> {
         let open = |_| protocol.open(kind, port);
-        (0..count).map(open).collect::<io::Result<_>>().map(Crowd)
+        let mut all: Vec<_> = (0..count).map(open).collect::<io::Result<_>>()?;
+        // All at once: what some have taken keeps others of the same client waiting.
+        for (stream, burden) in &mut all {
+            stuff(stream, burden)?;
+        }
+        Ok(Crowd(all.into_iter().map(|(stream, _)| stream).collect()))
     }
 
     /// Replaces connections, the oldest first, until told to stop.
@@ -81,7 +86,7 @@ impl Crowd {
         let (began, mut done) = (Instant::now(), 0);
         let count = self.0.len();
         while !stop.load(Ordering::Relaxed) && count > 0 {
-            self.0[done as usize % count] = protocol.open(Kind::Idle, port)?;
+            self.0[done as usize % count] = protocol.open(Kind::Idle, port)?.0;
             done += 1;
             let next = began + Duration::from_secs(1) * done / REOPENED;
             sleep(next.saturating_duration_since(Instant::now()));
@@ -91,26 +96,26 @@ impl Crowd {
 }
 
 impl Protocol {
-    /// Connects, makes a first exchange, and does what connections of `kind` do.
-    fn open(self, kind: Kind, port: u16) -> io::Result<TcpStream> {
+    /// Connects and makes the first exchanges. Returns the messages that burden the server, too.
+    fn open(self, kind: Kind, port: u16) -> io::Result<(TcpStream, Vec<u8>)> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         if kind == Kind::Unread {
             sockopt::set_socket_recv_buffer_size(&stream, 4096)?;
         }
-        match self {
+        let burden = match self {
             Protocol::P9 => self.greet_p9(&mut stream, kind)?,
             Protocol::Nfs3 => self.greet_nfs(&mut stream, kind)?,
-        }
-        Ok(stream)
+        };
+        Ok((stream, burden))
     }
 
-    fn greet_p9(self, stream: &mut TcpStream, kind: Kind) -> io::Result<()> {
+    fn greet_p9(self, stream: &mut TcpStream, kind: Kind) -> io::Result<Vec<u8>> {
         let version = Dialect::Linux.version().as_bytes();
         let msize = LARGE + 24;
         p9_call(stream, Tag::NONE, &Tmessage::Version { msize, version })?;
         if matches!(kind, Kind::Idle | Kind::Reopening) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let (root, data, afid) = (Fid(0), Fid(1), Fid::NONE);
         p9_call(
@@ -142,7 +147,7 @@ impl Protocol {
         p9_call(stream, Tag(1), &open)?;
         if kind == Kind::Unfinished {
             let head = p9::message::write_head(Tag(1), data, 0, LARGE);
-            return stuff(stream, &[&head[..], &[7; BEGUN]].concat());
+            return Ok([&head[..], &[7; BEGUN]].concat());
         }
         let mut reads = Vec::new();
         for tag in 0..4 {
@@ -153,14 +158,14 @@ impl Protocol {
             };
             read.encode(Dialect::Linux, Tag(tag), &mut reads);
         }
-        stuff(stream, &reads)
+        Ok(reads)
     }
 
-    fn greet_nfs(self, stream: &mut TcpStream, kind: Kind) -> io::Result<()> {
+    fn greet_nfs(self, stream: &mut TcpStream, kind: Kind) -> io::Result<Vec<u8>> {
         const NFS: u32 = 100_003;
         const MOUNT: u32 = 100_005;
         if matches!(kind, Kind::Idle | Kind::Reopening) {
-            return nfs_call(stream, NFS, 0, &[]).map(drop);
+            return nfs_call(stream, NFS, 0, &[]).map(|_| Vec::new());
         }
         let root = nfs_call(stream, MOUNT, 1, &opaque(b"/"))?;
         let look_up = [opaque(&handle(&root)?), opaque(DATA.0.as_bytes())].concat();
@@ -170,10 +175,10 @@ impl Protocol {
             let mut call = rpc(NFS, 7, &body);
             let mark = (call.len() - 4 + LARGE as usize - BEGUN) as u32 | 1 << 31;
             call[..4].copy_from_slice(&mark.to_be_bytes());
-            return stuff(stream, &call);
+            return Ok(call);
         }
         let read = rpc(NFS, 6, &[file, words(&[0, 0, LARGE])].concat());
-        stuff(stream, &read.repeat(4))
+        Ok(read.repeat(4))
     }
 }
 

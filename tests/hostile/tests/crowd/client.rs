@@ -145,6 +145,9 @@ impl Client {
                 let (id, sequence) = client.exchange_id(name.as_bytes()).expect("a client");
                 (client.id, client.sequence) = (id, sequence);
                 client.session = client.create_session().expect("a session");
+                // RECLAIM_COMPLETE of all: without it OPEN is answered GRACE.
+                let nothing_to_reclaim = client.begin().op(58, &[0]);
+                assert_eq!(client.compound(&nothing_to_reclaim).0, 0);
             }
             Protocol::Nbd => client.negotiate(),
         }
@@ -440,12 +443,12 @@ impl Client {
         Ok(results[8..24].to_vec())
     }
 
-    /// v4: an OPEN of the file for reading by an owner of its own, for a compound whose current
+    /// v4: an OPEN of a file for reading by an owner of its own, for a compound whose current
     /// file handle is the root.
-    pub(crate) fn open(&self, owner: &str) -> Ops {
+    pub(crate) fn open(&self, owner: &str, file: &str) -> Ops {
         let ops = Ops::new().op(18, &[1, 1, 0]).raw(&self.id);
         let ops = ops.raw(&opaque(owner.as_bytes())).words(&[0, 0]);
-        ops.raw(&opaque(FILE.as_bytes()))
+        ops.raw(&opaque(file.as_bytes()))
     }
 
     /// NBD: the handshake, for the file.
