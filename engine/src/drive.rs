@@ -120,6 +120,7 @@ impl<'a> Own<'a> {
                 self.input.shrink();
                 self.out.shrink();
                 lane.rest();
+                sys::pages::release_stack();
                 self.rests = true;
             }
         }

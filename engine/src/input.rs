@@ -3,6 +3,7 @@
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use sys::pages::PageBuffer;
 use vfs::copies::copied;
 use wire::Malformed;
 
@@ -10,7 +11,7 @@ use vfs::memory::Reservation;
 
 /// What has come and is not answered yet.
 pub(crate) struct Input {
-    pub(crate) buffer: Vec<u8>,
+    pub(crate) buffer: PageBuffer,
     pub(crate) start: usize,
     pub(crate) end: usize,
     spares: Arc<Spares>,
@@ -29,7 +30,7 @@ impl Input {
     /// An empty one, whose memory is reserved as `memory` is.
     pub(crate) fn new(memory: Reservation) -> Input {
         Input {
-            buffer: Vec::new(),
+            buffer: PageBuffer::new(),
             start: 0,
             end: 0,
             spares: Arc::default(),
@@ -85,16 +86,9 @@ impl Input {
             true => wanted,
             false => self.buffer.len().max(until),
         };
-        if wanted > Input::MANY && wanted > self.buffer.len() {
-            // Fresh pages take no memory until something comes into them: the peer may send no more than
-            // this message's beginning.
-            let mut larger = vec![0; wanted];
-            copied(self.end);
-            larger[..self.end].copy_from_slice(&self.buffer[..self.end]);
-            self.buffer = larger;
-        } else {
-            self.buffer.resize(wanted, 0);
-        }
+        // Fresh pages take no memory until something comes into them: the peer may send no more than
+        // the beginning of a message.
+        self.buffer.grow(wanted);
         Ok(Some(&mut self.buffer[self.end..until]))
     }
 
@@ -114,11 +108,11 @@ impl Input {
         let (buffer, memory) = self
             .spares
             .take()
-            .unwrap_or_else(|| (Vec::new(), self.memory.sibling()));
-        Held {
+            .unwrap_or_else(|| (PageBuffer::new(), self.memory.sibling()));
+        Held::Whole {
             buffer: std::mem::replace(&mut self.buffer, buffer),
             range,
-            home: Some(self.spares.clone()),
+            home: self.spares.clone(),
             memory: Some(std::mem::replace(&mut self.memory, memory)),
         }
     }
@@ -142,7 +136,7 @@ impl Input {
 
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
-            self.buffer = Vec::new();
+            self.buffer = PageBuffer::new();
             self.memory.set(0);
             *self.spares.all() = None;
         }
@@ -150,13 +144,21 @@ impl Input {
 }
 
 /// A message in flight.
-pub(crate) struct Held {
-    buffer: Vec<u8>,
-    range: Range<usize>,
-    /// Where the buffer goes when it is answered.
-    home: Option<Arc<Spares>>,
-    /// There until it is dropped.
-    memory: Option<Reservation>,
+pub(crate) enum Held {
+    /// A copy of a small one.
+    Copy {
+        bytes: Vec<u8>,
+        _memory: Reservation,
+    },
+    /// A large one in the buffer that it arrived in.
+    Whole {
+        buffer: PageBuffer,
+        range: Range<usize>,
+        /// Where the buffer goes when it is answered.
+        home: Arc<Spares>,
+        /// There until it is dropped.
+        memory: Option<Reservation>,
+    },
 }
 
 impl Held {
@@ -164,11 +166,9 @@ impl Held {
     pub(crate) fn copy(message: &[u8], mut memory: Reservation) -> Held {
         copied(message.len());
         memory.set(message.len());
-        Held {
-            buffer: message.to_vec(),
-            range: 0..message.len(),
-            home: None,
-            memory: Some(memory),
+        Held::Copy {
+            bytes: message.to_vec(),
+            _memory: memory,
         }
     }
 }
@@ -177,24 +177,34 @@ impl Deref for Held {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.buffer[self.range.clone()]
+        match self {
+            Held::Copy { bytes, .. } => bytes,
+            Held::Whole { buffer, range, .. } => &buffer[range.clone()],
+        }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let (Some(home), Some(memory)) = (&self.home, self.memory.take()) {
-            home.give_back((std::mem::take(&mut self.buffer), memory));
+        if let Held::Whole {
+            buffer,
+            home,
+            memory,
+            ..
+        } = self
+            && let Some(memory) = memory.take()
+        {
+            home.give_back((std::mem::take(buffer), memory));
         }
     }
 }
 
 /// Buffers that large messages took along and that came back; nothing while none are wanted.
 #[derive(Default)]
-struct Spares(Mutex<Option<Vec<Spare>>>);
+pub(crate) struct Spares(Mutex<Option<Vec<Spare>>>);
 
 /// A buffer, and the memory that is reserved for it.
-type Spare = (Vec<u8>, Reservation);
+type Spare = (PageBuffer, Reservation);
 
 impl Spares {
     /// As many as workers are at once at large messages of a connection, as a rule.
@@ -238,7 +248,8 @@ mod tests {
         while input.end < LARGE {
             input.end += input.space(frame).expect("room").expect("memory").len();
         }
-        input.buffer.extend_from_slice(behind);
+        input.buffer.grow(LARGE + behind.len());
+        input.buffer[LARGE..][..behind.len()].copy_from_slice(behind);
         input.end += behind.len();
         input.start = LARGE;
         0..LARGE

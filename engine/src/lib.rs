@@ -29,6 +29,7 @@ mod server;
 mod share;
 mod stats;
 mod timeouts;
+mod trim;
 mod watch;
 mod wheel;
 mod workers;

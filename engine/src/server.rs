@@ -17,6 +17,7 @@ use crate::lane::Lane;
 use crate::look::seen;
 use crate::stats::{Account, ConnectionRefusals, Snapshot, Tally};
 use crate::timeouts::Timeouts;
+use crate::trim::Trim;
 use crate::watch::Watch;
 use crate::workers::Workers;
 use vfs::memory::{MemoryBudget, Minimum};
@@ -99,6 +100,7 @@ pub struct Engine {
     lost: Mutex<Vec<String>>,
     connection_refusals: ConnectionRefusals,
     budget: Arc<MemoryBudget>,
+    trim: Arc<Trim>,
     /// Limits the lines about clients that are refused or whose connections are closed.
     complaints: LogLimit<(PeerKey, &'static str)>,
     devices: AtomicU64,
@@ -139,6 +141,7 @@ impl Engine {
             lost: Mutex::default(),
             connection_refusals: ConnectionRefusals::default(),
             budget: MemoryBudget::new(tuning.memory),
+            trim: Arc::default(),
             complaints: LogLimit::new(),
             devices: AtomicU64::new(0),
         }))
@@ -455,6 +458,7 @@ impl Drop for Place {
         }
         drop(alive);
         self.engine.changed.notify_all();
+        self.engine.trim.connection_ended();
     }
 }
 

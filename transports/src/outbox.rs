@@ -2,6 +2,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use sys::pages::PageBuffer;
 use vfs::copies::copied;
 use vfs::{Backing, Fill, Patience, Result, Sink};
 use wire::Outgoing;
@@ -13,7 +14,7 @@ use crate::Pages;
 pub struct Outbox {
     /// Always initialized to its end, so that file contents can land in it without being zeroed
     /// first each time.
-    buffer: Vec<u8>,
+    buffer: PageBuffer,
     message: usize,
     end: usize,
     /// From how many bytes of a file on its pages are taken.
@@ -44,7 +45,7 @@ impl Default for Outbox {
     /// One that takes no pages.
     fn default() -> Outbox {
         Outbox {
-            buffer: Vec::new(),
+            buffer: PageBuffer::new(),
             message: 0,
             end: 0,
             pages_from: usize::MAX,
@@ -165,7 +166,7 @@ impl Outbox {
     /// Gives all memory back, if there are no messages.
     pub fn shrink(&mut self) {
         if self.end == 0 {
-            self.buffer = Vec::new();
+            self.buffer = PageBuffer::new();
             self.pages = None;
             self.count(0);
         }
@@ -227,15 +228,15 @@ impl Outbox {
         let capacity = end.next_power_of_two().max(4096);
         if self.end > 0 {
             self.count(capacity);
-            self.buffer.resize(capacity, 0);
+            self.buffer.grow(capacity);
         } else if capacity <= Outbox::KEEP {
             self.count(capacity);
-            self.buffer = vec![0; capacity];
+            self.buffer = PageBuffer::zeroed(capacity);
         } else {
             // It is for one large message as a rule: for a mebibyte and its header, not for two.
             let capacity = end.next_multiple_of(Outbox::KEEP);
             self.count(capacity);
-            self.buffer = vec![0; capacity];
+            self.buffer = PageBuffer::zeroed(capacity);
         }
     }
 

@@ -11,8 +11,9 @@ use super::{BenchArgs, Table, guest};
 use crate::{Done, Failure};
 
 /// The tables of `all`, with how many seconds each takes when quick and when not, on two idle cores of 2023: what the time left is told by.
-const ALL: [(Table, [f64; 2]); 12] = [
+const ALL: [(Table, [f64; 2]); 13] = [
     (Table::Coalescing, [110.0, 1000.0]),
+    (Table::Crowd, [100.0, 150.0]),
     (Table::Virtiofs, [35.0, 150.0]),
     (Table::Readplus, [40.0, 100.0]),
     (Table::Zerocopy, [70.0, 205.0]),

@@ -6,6 +6,7 @@
 
 mod all;
 mod coalescing;
+mod crowd;
 mod find;
 mod guest;
 mod image;
@@ -77,6 +78,9 @@ pub(crate) struct BenchArgs {
     /// what is left where processors are short
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
     busy: u16,
+    /// Hostile connections of crowd
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..))]
+    connections: u16,
     /// Only rows whose name has this in it
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -101,6 +105,8 @@ enum Table {
     Coalescing,
     /// `barge mount` of 9P and of NFS, a tree of many files listed: files a second, and memory of the mount; needs root
     Find,
+    /// A client of 9P and of NFS beside thousands of hostile connections; needs root
+    Crowd,
     /// Node.js and a JDK from images, beside the kernel's EROFS and squashfs, squashfuse and erofsfuse; needs root
     Image,
     /// `barge mount` of a 9P server that is 1 ms away, with and without a directory for copies (cache_dir=); needs root
@@ -194,6 +200,7 @@ impl Table {
             Table::Nine => ninep::run(args)?,
             Table::Coalescing => coalescing::run(args)?,
             Table::Find => find::run(args)?,
+            Table::Crowd => crowd::run(args)?,
             Table::Image => image::run(args)?,
             Table::Kept => kept::run(args)?,
             Table::Mount => mount::run(args)?,

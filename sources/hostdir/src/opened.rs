@@ -12,6 +12,7 @@
 //! Lock order: the gate; then a file's descriptor; then the lists, for memory only.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, Weak};
@@ -55,7 +56,9 @@ pub(crate) struct Opened {
     ring: Mutex<Ring<Weak<OpenFile>>>,
     /// How many have given theirs up.
     away: AtomicUsize,
-    by_node: Mutex<HashMap<NodeId, Vec<Weak<OpenFile>>>>,
+    /// Those that have, by node and their own addresses: whatever many files of a node have none, one
+    /// comes and goes in no time.
+    by_node: Mutex<HashMap<NodeId, HashMap<usize, Weak<OpenFile>>>>,
     /// Held by who takes names away; whoever takes a descriptor away needs it for himself.
     gate: RwLock<()>,
 }
@@ -119,6 +122,7 @@ impl OpenFile {
             fd: fd.clone(),
             place,
         });
+        tree.opened.forget(self);
         tree.opened.away.fetch_sub(1, Ordering::Relaxed);
         Ok(fd)
     }
@@ -159,13 +163,16 @@ impl OpenFile {
         }
         let mut by_node = opened.by_node.lock().expect("no panic holds it");
         let files = by_node.entry(self.node.number()).or_default();
-        files.retain(|file| file.strong_count() > 0);
-        files.push(Arc::downgrade(self));
+        files.insert(self.address(), Arc::downgrade(self));
         opened.away.fetch_add(1, Ordering::Relaxed);
         let gone = held.take();
         drop((by_node, held));
         drop(gone);
         true
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Held>> {
@@ -184,7 +191,7 @@ impl Drop for OpenFile {
             }
             None => {
                 opened.away.fetch_sub(1, Ordering::Relaxed);
-                opened.forget_dead(self.node.number());
+                opened.forget(self);
             }
         }
     }
@@ -232,30 +239,25 @@ impl Opened {
 
     /// Those of a node that have no descriptor. Under the gate.
     fn away_of(&self, node: NodeId) -> Vec<Arc<OpenFile>> {
-        let files = self.forget(node);
-        let away: Vec<_> = files
-            .iter()
-            .filter_map(Weak::upgrade)
+        let by_node = self.by_node.lock().expect("no panic holds it");
+        let files: Vec<_> = match by_node.get(&node) {
+            Some(files) => files.values().filter_map(Weak::upgrade).collect(),
+            None => Vec::new(),
+        };
+        drop(by_node);
+        files
+            .into_iter()
             .filter(|file| file.held().is_none())
-            .collect();
-        if !away.is_empty() {
-            let mut by_node = self.by_node.lock().expect("no panic holds it");
-            by_node.insert(node, away.iter().map(Arc::downgrade).collect());
-        }
-        away
+            .collect()
     }
 
-    fn forget(&self, node: NodeId) -> Vec<Weak<OpenFile>> {
+    /// A file that has a descriptor again, or is no more.
+    fn forget(&self, file: &OpenFile) {
         let mut by_node = self.by_node.lock().expect("no panic holds it");
-        by_node.remove(&node).unwrap_or_default()
-    }
-
-    fn forget_dead(&self, node: NodeId) {
-        let mut by_node = self.by_node.lock().expect("no panic holds it");
-        if let Some(files) = by_node.get_mut(&node) {
-            files.retain(|file| file.strong_count() > 0);
-            if files.is_empty() {
-                by_node.remove(&node);
+        if let Entry::Occupied(mut files) = by_node.entry(file.node.number()) {
+            files.get_mut().remove(&file.address());
+            if files.get().is_empty() {
+                files.remove();
             }
         }
     }

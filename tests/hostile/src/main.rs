@@ -1,14 +1,16 @@
 //! `hostile-server 9p|virtiofs|nfs DIR|mem: [DESCRIPTORS]`: serves a tree, prints where, and ends
-//! when its input does.
+//! when its input does. In `HOSTILE_CONNECTIONS` a number: so many connections may one client have.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use hostile::server::{Server, Via, host_dir, nfs, tree, tuning};
+use p9::server::Options;
 use vfs::FileSystem;
 
 fn main() -> io::Result<()> {
+    sys::limits::limit_heaps();
     sys::limits::raise_descriptors();
     let mut args = std::env::args().skip(1);
     let protocol = args.next();
@@ -18,10 +20,16 @@ fn main() -> io::Result<()> {
         "mem:" => tree(),
         dir => host_dir(Path::new(dir), descriptors),
     };
+    let mut tuning = tuning();
+    let connections = std::env::var("HOSTILE_CONNECTIONS").ok();
+    if let Some(connections) = connections.and_then(|number| number.parse().ok()) {
+        tuning.connections = connections;
+        tuning.connections_per_client = Some(connections);
+    }
     let server = match protocol.as_deref() {
         Some("virtiofs") => Server::virtiofs(fs),
-        Some("nfs") => Server::of(Via::Unix, tuning(), Arc::new(nfs(fs))),
-        _ => Server::new(Via::Unix, fs),
+        Some("nfs") => Server::of(Via::Unix, tuning, Arc::new(nfs(fs))),
+        _ => Server::with(Via::Unix, fs, Options::default(), tuning),
     };
     let mut stdout = io::stdout();
     writeln!(stdout, "{}", server.addr)?;

@@ -19,17 +19,22 @@ impl Process {
     /// Runs `program` (`CARGO_BIN_EXE_hostile-server`, which only tests know) over `dir`, or a tree in
     /// memory, with so many descriptors for the tree. It serves 9P.
     pub fn start(program: &str, dir: Option<&Path>, descriptors: Option<usize>) -> Process {
-        Process::serving("9p", program, dir, descriptors)
+        Process::serving("9p", program, dir, descriptors, None)
     }
 
     /// The same, but it is a virtiofs device.
     pub fn virtiofs(program: &str, dir: Option<&Path>, descriptors: Option<usize>) -> Process {
-        Process::serving("virtiofs", program, dir, descriptors)
+        Process::serving("virtiofs", program, dir, descriptors, None)
     }
 
     /// The same, but it serves NFS.
     pub fn nfs(program: &str, dir: &Path) -> Process {
-        Process::serving("nfs", program, Some(dir), None)
+        Process::serving("nfs", program, Some(dir), None, None)
+    }
+
+    /// Serves a tree in memory over `protocol` to one client of so many connections.
+    pub fn crowded(program: &str, protocol: &str, connections: usize) -> Process {
+        Process::serving(protocol, program, None, None, Some(connections))
     }
 
     fn serving(
@@ -37,10 +42,13 @@ impl Process {
         program: &str,
         dir: Option<&Path>,
         descriptors: Option<usize>,
+        connections: Option<usize>,
     ) -> Process {
         let mut command = Command::new(program);
         command.arg(protocol).arg(dir.unwrap_or(Path::new("mem:")));
         command.args(descriptors.map(|number| number.to_string()));
+        let connections = connections.map(|number| ("HOSTILE_CONNECTIONS", number.to_string()));
+        command.envs(connections);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

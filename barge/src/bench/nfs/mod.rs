@@ -4,7 +4,7 @@
 mod calls;
 mod prepared;
 pub(super) mod servers;
-mod work;
+pub(super) mod work;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -30,6 +30,11 @@ pub(in crate::bench) struct Server {
 }
 
 impl Server {
+    /// The port of NFS.
+    pub(in crate::bench) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Connects to NFS in `version`, or to MOUNT.
     pub(in crate::bench) fn dial(&self, mount: bool, version: u32) -> Dial {
         let port = if mount { self.mount_port } else { self.port };

@@ -16,7 +16,7 @@ const SMALL: u32 = 4096;
 
 /// What an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(in crate::bench) enum Work {
     /// 4 KiB from anywhere in a cached file.
     ReadSmall,
     /// 4 KiB to anywhere in a file.
@@ -82,7 +82,7 @@ impl Work {
 
 /// A version of the protocol; of v4, the minor one.
 #[derive(Clone, Copy)]
-pub(super) enum Version {
+pub(in crate::bench) enum Version {
     Three,
     Four(u32),
 }
@@ -97,7 +97,7 @@ impl fmt::Display for Version {
 }
 
 /// A connection that is ready for some work.
-pub(super) struct Client {
+pub(in crate::bench) struct Client {
     work: Work,
     prepared: Prepared,
     random: u64,
@@ -107,7 +107,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Connects; `number` tells the names that this client makes from others'.
-    pub(super) fn connect(
+    pub(in crate::bench) fn connect(
         server: &Server,
         version: Version,
         work: Work,
@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Does the work, `depth` at a time, for about `time` or `most` times, and says how often and how long.
-    pub(super) fn run(&mut self, depth: usize, time: Duration, most: usize) -> Done {
+    pub(in crate::bench) fn run(&mut self, depth: usize, time: Duration, most: usize) -> Done {
         let (work, with) = (self.work, &self.prepared);
         let piece = match work {
             Work::List => return with.list(time, most),

@@ -1,7 +1,7 @@
 //! The table `9p`: barge and diod on the same directory, driven by the same client.
 
 mod servers;
-mod work;
+pub(super) mod work;
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ const SMALL: u32 = 4096;
 
 /// What an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(in crate::bench) enum Work {
     /// 4 KiB from anywhere in a cached file.
     ReadSmall,
     /// The next 1 MiB of a cached file, in as few messages as the server takes.
@@ -35,7 +35,7 @@ pub(super) enum Work {
 }
 
 /// One connection with what an operation needs open.
-pub(super) struct Client {
+pub(in crate::bench) struct Client {
     pipe: Arc<Pipe>,
     root: Fid,
     many: Fid,
@@ -52,7 +52,7 @@ const DEPTH: usize = 64;
 
 impl Client {
     /// Connects; `number` tells the names that this client makes from others'.
-    pub(super) fn connect(
+    pub(in crate::bench) fn connect(
         addr: &Addr,
         aname: &str,
         number: usize,
@@ -120,7 +120,13 @@ impl Client {
     }
 
     /// Does `work`, `depth` at a time, for about `time` or `most` times, and says how often and how long.
-    pub(super) fn run(&mut self, work: Work, depth: usize, time: Duration, most: usize) -> Done {
+    pub(in crate::bench) fn run(
+        &mut self,
+        work: Work,
+        depth: usize,
+        time: Duration,
+        most: usize,
+    ) -> Done {
         if work == Work::List {
             return self.list(time, most);
         }

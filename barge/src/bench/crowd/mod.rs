@@ -1,0 +1,238 @@
+//! The table `crowd`: what a client notices of thousands of hostile connections of another user,
+//! and the memory that they take.
+
+mod hostile;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+use transports::Addr;
+
+use self::hostile::{Crowd, Kind, Protocol, REOPENED, become_another};
+use super::BenchArgs;
+use super::nfs::servers::Server;
+use super::nfs::work::{Client as NfsClient, Version, Work as NfsWork};
+use super::ninep::work::{Client as P9Client, Work as P9Work};
+use super::place::Place;
+use super::process::{Process, free_port, needs_root};
+use super::report::{Results, Row};
+use super::rounds::Done;
+use crate::Failure;
+
+/// How long the server has to return memory after the crowd has gone.
+const RETURN: Duration = Duration::from_secs(6);
+
+/// An ordinary client: one operation at a time.
+type Bystander = Box<dyn FnMut() -> Done + Send>;
+
+/// A server of one cell.
+struct Served {
+    p9: Addr,
+    nfs: Server,
+}
+
+pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
+    needs_root("crowd")?;
+    sys::limits::raise_descriptors();
+    let place = Place::make(args)?;
+    let mut cells = Vec::new();
+    for (name, protocol) in [("9P", Protocol::P9), ("NFS v3", Protocol::Nfs3)] {
+        let kinds = Kind::ALL.map(|kind| (format!("{name}, {}", kind.name()), protocol, kind));
+        cells.extend(kinds.into_iter().filter(|(name, ..)| args.wants(name)));
+    }
+    args.steps.plan(cells.len());
+    let mut rows = Vec::new();
+    for (name, protocol, kind) in cells {
+        match measure(args, &place, &name, protocol, kind) {
+            Ok(measured) => rows.extend(measured),
+            Err(why) => args.steps.fail(format!("{name}: {why}")),
+        }
+        args.steps.done()?;
+    }
+    let count = args.connections;
+    Ok(Results {
+        title: format!("A client beside {count} hostile connections of another user"),
+        notes: vec![
+            format!(
+                "over loopback TCP, one operation at a time, {} runs of {} ms; all options at their \
+                 defaults but for the number of connections",
+                args.runs(),
+                time(args).as_millis()
+            ),
+            format!(
+                "resident memory of the server: before, and at most beside the crowd; or beside the \
+                 crowd as before, and {} s after it has gone",
+                RETURN.as_secs()
+            ),
+            format!("opening and reopening: {REOPENED} connections a second, the oldest first"),
+        ],
+        missing: Vec::new(),
+        servers: vec!["alone".into(), format!("beside {count}")],
+        peers: Vec::new(),
+        limit: None,
+        rows,
+    })
+}
+
+/// How long a run lasts: thousands of operations, of which the hundredth part counts.
+fn time(args: &BenchArgs) -> Duration {
+    args.time() * 5
+}
+
+/// Measures a bystander alone and then beside a crowd: a row for each of its operations, and two for
+/// the server's memory.
+fn measure(
+    args: &BenchArgs,
+    place: &Place,
+    name: &str,
+    protocol: Protocol,
+    kind: Kind,
+) -> Result<Vec<Row>, String> {
+    let text = |failure: Failure| failure.message;
+    let p9 = Addr::Tcp {
+        host: "127.0.0.1".into(),
+        port: free_port().map_err(text)?,
+    };
+    let many = (u32::from(args.connections) * 2 + 100).to_string();
+    let options = [
+        "--9p",
+        &p9.to_string(),
+        "--max-connections",
+        &many,
+        "--max-connections-per-client",
+        &many,
+    ];
+    let (_, nfs) =
+        super::nfs::servers::barge((&place.share, &place.run), None, &options).map_err(text)?;
+    let served = Served { p9, nfs };
+    let process = &served.nfs.process;
+    let port = match (protocol, &served.p9) {
+        (Protocol::P9, Addr::Tcp { port, .. }) => *port,
+        _ => served.nfs.port(),
+    };
+    let mut bystanders = served.bystanders(protocol)?;
+    let mut rows: Vec<Row> = bystanders
+        .iter()
+        .map(|(what, _)| {
+            let name = format!("{name}: {what}, 99th percentile");
+            Row::new(name, "µs", vec![Vec::new(); 2])
+        })
+        .collect();
+    let mut run = |column: usize| -> Result<(), String> {
+        for round in 0..=args.runs() {
+            for ((_, bystander), row) in bystanders.iter_mut().zip(&mut rows) {
+                let slowest = percentile(bystander, time(args))?;
+                // The first round warms up.
+                if round > 0 {
+                    row.runs[column].push(slowest);
+                }
+            }
+        }
+        Ok(())
+    };
+    run(0)?;
+    let before = memory(process, "VmRSS")?;
+    let stop = AtomicBool::new(false);
+    let opened = scope(|threads| {
+        let crowd = threads.spawn(|| -> io::Result<Crowd> {
+            become_another()?;
+            let crowd = Crowd::open(protocol, kind, port, args.connections)?;
+            match kind {
+                Kind::Reopening => crowd.reopen(protocol, port, &stop),
+                _ => Ok(crowd),
+            }
+        });
+        // What connects is not there yet: only one that reopens goes on.
+        let crowd = match kind {
+            Kind::Reopening => {
+                let measured = run(1);
+                stop.store(true, Ordering::Relaxed);
+                let crowd = crowd.join();
+                measured?;
+                crowd
+            }
+            _ => {
+                let crowd = crowd.join();
+                run(1)?;
+                crowd
+            }
+        };
+        let crowd = crowd.map_err(|_| "the crowd panicked")?;
+        crowd.map_err(|error| format!("the crowd: {error}"))
+    })?;
+    let beside = memory(process, "VmHWM")?;
+    drop(opened);
+    std::thread::sleep(RETURN);
+    let afterwards = memory(process, "VmRSS")?;
+    let row = |what: &str, figures: [f64; 2]| {
+        let runs = figures.map(|figure| vec![figure]).into();
+        Row::new(format!("{name}: {what}"), "MiB", runs)
+    };
+    rows.push(row("memory, at most", [before, beside]));
+    rows.push(row("memory, afterwards", [before, afterwards]));
+    Ok(rows)
+}
+
+impl Served {
+    /// Clients that read 4 KiB and get attributes.
+    fn bystanders(&self, protocol: Protocol) -> Result<[(&'static str, Bystander); 2], String> {
+        const ONE: (usize, Duration, usize) = (1, Duration::MAX, 1);
+        let (depth, time, most) = ONE;
+        Ok(match protocol {
+            Protocol::P9 => {
+                let client = |number| P9Client::connect(&self.p9, "", number);
+                let (mut reads, mut attributes) = (client(0)?, client(1)?);
+                [
+                    (
+                        "4 KiB read",
+                        Box::new(move || reads.run(P9Work::ReadSmall, depth, time, most)),
+                    ),
+                    (
+                        "walk+getattr+clunk",
+                        Box::new(move || attributes.run(P9Work::LookUp, depth, time, most)),
+                    ),
+                ]
+            }
+            Protocol::Nfs3 => {
+                let client =
+                    |work, number| NfsClient::connect(&self.nfs, Version::Three, work, number);
+                let mut reads = client(NfsWork::ReadSmall, 0)?;
+                let mut attributes = client(NfsWork::Attributes, 1)?;
+                [
+                    ("4 KiB read", Box::new(move || reads.run(depth, time, most))),
+                    (
+                        "getattr",
+                        Box::new(move || attributes.run(depth, time, most)),
+                    ),
+                ]
+            }
+        })
+    }
+}
+
+/// The 99th percentile of how long an operation takes, done again and again for `time`, in
+/// microseconds.
+fn percentile(bystander: &mut Bystander, time: Duration) -> Result<f64, String> {
+    let began = Instant::now();
+    let mut all = Vec::new();
+    while began.elapsed() < time {
+        let (_, took) = bystander().map_err(|errno| errno.to_string())?;
+        all.push(took);
+    }
+    all.sort_unstable();
+    let at = (all.len() * 99 / 100).min(all.len().saturating_sub(1));
+    let slowest = all.get(at).ok_or("no operation ended")?;
+    Ok(slowest.as_secs_f64() * 1e6)
+}
+
+/// A figure of the memory of a process in MiB, by its name in /proc/PID/status (proc_pid_status(5)).
+fn memory(process: &Process, field: &str) -> Result<f64, String> {
+    let path = format!("/proc/{}/status", process.pid());
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<f64>().ok());
+    kib.map(|kib| kib / 1024.0)
+        .ok_or_else(|| format!("{path}: no {field}"))
+}
