@@ -124,10 +124,17 @@ impl Post {
     pub(crate) fn arm(&self) {
         let (epoll, data) = (&self.watch.epoll, EventData::new_u64(self.token));
         let once = EventFlags::IN | EventFlags::ONESHOT;
-        let done = match epoll::add(epoll, &self.bell, data, once) {
-            // It has rung since the last time.
-            Err(Errno::EXIST) => epoll::modify(epoll, &self.bell, data, once),
-            done => done,
+        let done = loop {
+            match epoll::add(epoll, &self.bell, data, once) {
+                // It has rung since the last time, or is armed.
+                Err(Errno::EXIST) => {}
+                done => break done,
+            }
+            match epoll::modify(epoll, &self.bell, data, once) {
+                // Disarmed in between, by a thread that is back.
+                Err(Errno::NOENT) => {}
+                done => break done,
+            }
         };
         if let Err(error) = done {
             // The ring's own thread serves it when it is back.
