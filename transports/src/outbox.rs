@@ -59,8 +59,9 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// The most bytes one message may have: far beyond what any protocol here agrees on.
-    const LIMIT: usize = 64 << 20;
+    /// The most bytes of one message: NBD's largest payload, which no other protocol here exceeds,
+    /// and its head.
+    const LIMIT: usize = (64 << 20) + (64 << 10);
 
     /// The buffer of small messages.
     const KEEP: usize = 16 << 10;

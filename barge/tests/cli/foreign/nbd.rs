@@ -1,7 +1,9 @@
 //! NBD: libnbd's tools and QEMU's.
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -153,4 +155,58 @@ fn a_drive_without_a_file_is_refused() {
     }
     let told = run(BARGE, &["serve", &path, "--block", ",ro"]);
     assert_eq!(told.status.code(), Some(2));
+}
+
+/// Sends requests as long as nbdkit takes them, by the protocol's oldest handshake and simple
+/// replies (doc/proto.md): no tool here sends more than 32 MiB at once.
+#[test]
+fn requests_of_64_mib_are_written_and_read_back() {
+    const LEN: usize = 64 << 20;
+    let disk = Disk::new(&[], &[]).expect("needs no tools");
+    let file = File::create(disk.dir.path().join("large")).expect("made");
+    file.set_len(LEN as u64 + 4096).expect("sized");
+    let mut stream = UnixStream::connect(disk.dir.path().join("socket")).expect("connected");
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).expect("greeted");
+    let export_name = [
+        &3u32.to_be_bytes()[..],
+        b"IHAVEOPT",
+        &1u32.to_be_bytes(),
+        &5u32.to_be_bytes(),
+        b"large",
+    ];
+    stream.write_all(&export_name.concat()).expect("sent");
+    // The size and the flags, without zeros after them.
+    stream.read_exact(&mut [0; 10]).expect("an export");
+    let request = |kind: u16| {
+        let (magic, flags, cookie) = (0x2560_9513u32, 0u16, 7u64);
+        [
+            &magic.to_be_bytes()[..],
+            &flags.to_be_bytes(),
+            &kind.to_be_bytes(),
+            &cookie.to_be_bytes(),
+            &4096u64.to_be_bytes(),
+            &(LEN as u32).to_be_bytes(),
+        ]
+        .concat()
+    };
+    let done = [
+        &0x6744_6698u32.to_be_bytes()[..],
+        &[0; 4],
+        &7u64.to_be_bytes(),
+    ]
+    .concat();
+    let (read, write) = (0, 1);
+    let data: Vec<u8> = (0..LEN as u32).map(|at| (at / 251) as u8).collect();
+    stream.write_all(&request(write)).expect("sent");
+    stream.write_all(&data).expect("sent");
+    let mut reply = [0; 16];
+    stream.read_exact(&mut reply).expect("a reply");
+    assert_eq!(reply, done[..]);
+    stream.write_all(&request(read)).expect("sent");
+    stream.read_exact(&mut reply).expect("a reply");
+    assert_eq!(reply, done[..]);
+    let mut back = vec![0; LEN];
+    stream.read_exact(&mut back).expect("the data");
+    assert!(back == data, "other data");
 }

@@ -64,8 +64,9 @@ pub(super) const REQUEST_HEAD: usize = 28;
 /// The longest data of an option: names have 4096 bytes, and a query of metadata has several.
 const LONGEST_OPTION: u32 = 64 << 10;
 
-/// The most bytes to read or write at once, as the protocol's default has it.
-pub(super) const LARGEST: u32 = 32 << 20;
+/// The largest payload of a request or a reply, in bytes: nbdkit's (`MAX_REQUEST_SIZE`), and twice
+/// the protocol's default.
+pub(super) const LARGEST: u32 = 64 << 20;
 
 /// The kinds of requests.
 pub(super) mod command {

@@ -37,7 +37,7 @@ fn send_by(call: &Call, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>
     while let Some(len) = connection.frame(rest)? {
         assert!(len <= rest.len(), "{len} bytes of {}", rest.len());
         let message = Message::new(rest[..len].to_vec());
-        let (_, reply) = serve_patiently(connection, call, &message, 64 << 20)?;
+        let (_, reply) = serve_patiently(connection, call, &message, 65 << 20)?;
         replies.extend(reply);
         rest = &rest[len..];
     }
@@ -189,7 +189,7 @@ fn an_export_is_chosen_by_go_or_by_its_name_alone() {
         &option(7, &named("dir/disk", &[0, 0])),
     ]
     .concat();
-    let blocks = [1u32, 4096, 32 << 20].map(u32::to_be_bytes).concat();
+    let blocks = [1u32, 4096, 64 << 20].map(u32::to_be_bytes).concat();
     let expected = [
         reply_to(7, 3, &[&[0, 0], &size[..], &flags].concat()),
         reply_to(7, 3, &[&[0, 3], &blocks[..]].concat()),
@@ -270,7 +270,7 @@ fn messages_in_the_wrong_phase_end_the_connection() {
         [flags.clone(), request(READ, 0, 0, 1)].concat(),
         0u32.to_be_bytes().to_vec(),
         b"GET / HTTP/1.1".to_vec(),
-        request(WRITE, 0, 0, (32 << 20) + 1),
+        request(WRITE, 0, 0, (64 << 20) + 1),
         option(7, &[0; 70_000]),
     ] {
         assert!(send(&connection(), &bad).is_err(), "{}", bad.escape_ascii());
@@ -344,10 +344,16 @@ fn only_payloads_have_a_largest_size() {
     let read = |len| request(READ, DF, 0, len);
     let invalid = [&22u32.to_be_bytes()[..], &[0; 2]].concat();
     assert_eq!(
-        say(&read((32 << 20) + 1)),
+        say(&read((64 << 20) + 1)),
         chunk((1 << 15) + 1, true, &invalid)
     );
-    assert_eq!(say(&read(32 << 20)).len(), 20 + 8 + (32 << 20));
+    assert_eq!(say(&read(64 << 20)).len(), 20 + 8 + (64 << 20));
+    let data = pattern(64 << 20, 1);
+    let write = [request(WRITE, 0, 4096, 64 << 20), data.clone()].concat();
+    assert_eq!(say(&write), simple(0));
+    let written = [&4096u64.to_be_bytes()[..], &data].concat();
+    assert!(say(&request(READ, DF, 4096, 64 << 20)) == chunk(1, true, &written));
+    assert_eq!(say(&request(WRITE_ZEROES, 0, 4096, 64 << 20)), simple(0));
     let status = say(&request(BLOCK_STATUS, 0, u64::from(LONG), LONG));
     let hole = [1, LONG, 3].map(u32::to_be_bytes).concat();
     assert_eq!(status, chunk(5, true, &hole));
