@@ -42,13 +42,17 @@ pub(crate) struct Own<'a> {
     deadlines: Deadlines,
     /// For a reply that is being made.
     claim: Reservation,
+    /// How long the next wait for memory lasts at most.
+    recheck: Duration,
     /// Whether it has given back what only a busy connection needs.
     rests: bool,
 }
 
 impl<'a> Own<'a> {
-    /// How long to wait for memory before looking again: others may have been woken instead.
-    const RECHECK: Duration = Duration::from_millis(500);
+    /// How long to wait for memory before looking again, since others may have been woken instead:
+    /// at first, and at most once that was in vain some times. A client that takes its share with
+    /// thousands of connections would have them look all the time.
+    const RECHECK: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
 
     pub(crate) fn new(lane: &'a Arc<Lane>) -> Own<'a> {
         Own {
@@ -59,6 +63,7 @@ impl<'a> Own<'a> {
             pace: Pace::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
             claim: lane.reservation(Use::Reply),
+            recheck: Own::RECHECK[0],
             rests: false,
         }
     }
@@ -92,7 +97,7 @@ impl<'a> Own<'a> {
         let frame = |head: &[u8]| lane.session.frame(head);
         if self.rests {
             let now = Instant::now();
-            let left = self.deadlines.left(now, 0);
+            let left = self.deadlines.left(now, self.message_len()?);
             let interest = Interest {
                 read: true,
                 write: false,
@@ -112,10 +117,11 @@ impl<'a> Own<'a> {
             self.deadlines.excuse();
             return Ok(None);
         };
+        self.recheck = Own::RECHECK[0];
         let received = receive(lane, buffer, &mut self.poller, partial)?;
         if received.is_none() {
             self.check_deadline()?;
-            if self.input.is_empty() && lane.outstanding() == 0 && !lane.has_backlog() {
+            if lane.outstanding() == 0 && !lane.has_backlog() {
                 self.deadlines.rest(Instant::now());
                 self.input.shrink();
                 self.out.shrink();
@@ -138,10 +144,11 @@ impl<'a> Own<'a> {
                 read: false,
                 write: true,
             };
-            lane.listen(interest, Some(Own::RECHECK))?;
+            lane.listen(interest, Some(self.recheck))?;
         } else {
-            lane.budget().wait(Own::RECHECK);
+            lane.budget().wait(self.recheck);
         }
+        self.recheck = (2 * self.recheck).min(Own::RECHECK[1]);
         let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
         let ready = lane.link.wait(nothing, lane.engine().stop_fd(), at_once)?;
         match ready.hung_up || ready.woken || lane.is_gone() {
@@ -155,12 +162,16 @@ impl<'a> Own<'a> {
         if self.input.is_empty() && self.lane.outstanding() > 0 {
             return Ok(None);
         }
-        let frame = self.lane.session.frame(self.input.bytes());
-        let len = frame.map_err(invalid)?.unwrap_or(0);
-        match self.deadlines.left(Instant::now(), len) {
+        match self.deadlines.left(Instant::now(), self.message_len()?) {
             Some((Duration::ZERO, why)) => Err(timed_out(why)),
             _ => Ok(None),
         }
+    }
+
+    /// The length of the message of which a part has come, 0 while it is unknown.
+    fn message_len(&self) -> io::Result<usize> {
+        let frame = self.lane.session.frame(self.input.bytes());
+        Ok(frame.map_err(invalid)?.unwrap_or(0))
     }
 
     /// Answers every whole message that is there, and returns how many.
@@ -219,6 +230,7 @@ impl<'a> Own<'a> {
             self.flush()?;
             self.await_memory()?;
         }
+        self.recheck = Own::RECHECK[0];
         let message = &self.input.buffer[range.clone()];
         // Pages are waited for while they are sent, as all is if nobody else could want to send.
         self.out.take_pages(match lane.outstanding() {

@@ -85,6 +85,21 @@ impl Process {
         rustix::process::Pid::from_child(&self.child)
     }
 
+    /// How many of its threads wait in recv(2) (proc_pid_syscall(5)).
+    pub fn receiving(&self) -> usize {
+        const RECVFROM: &str = if cfg!(target_arch = "x86_64") {
+            "45 "
+        } else {
+            "207 "
+        };
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let tasks = std::fs::read_dir(tasks).expect("it runs");
+        tasks
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("syscall")).ok())
+            .filter(|call| call.starts_with(RECVFROM))
+            .count()
+    }
+
     /// How many descriptors it has open.
     pub fn descriptors(&self) -> usize {
         let path = format!("/proc/{}/fd", self.child.id());

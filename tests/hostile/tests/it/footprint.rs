@@ -96,6 +96,29 @@ fn a_connection_costs_little_and_less_while_it_is_idle() {
 }
 
 #[test]
+fn a_message_that_does_not_go_on_wakes_nobody_until_its_deadline() {
+    let server = Process::start(SERVER, None, None);
+    let (mut peers, _) = connections(&server, 100, 8192);
+    let message = encoded(Tag(1), &T::Statfs { fid: ROOT });
+    for peer in &mut peers {
+        peer.send(&message[..message.len() - 1]);
+    }
+    while server.receiving() == 0 {
+        std::thread::yield_now();
+    }
+    // A thread in recv(2) looks at the time twice a second.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.receiving() > 0 {
+        assert!(Instant::now() < deadline, "{} receive", server.receiving());
+        std::thread::yield_now();
+    }
+    for peer in &mut peers {
+        peer.send(&message[message.len() - 1..]);
+        assert!(peer.receive().is_some());
+    }
+}
+
+#[test]
 fn a_connection_that_was_busy_costs_no_more_once_it_is_idle() {
     let server = Process::start(SERVER, None, None);
     let (mut peers, _) = connections(&server, 100, 1 << 20);
