@@ -145,8 +145,9 @@ impl Drop for PageBuffer {
 /// they are costly to find.
 #[inline(never)]
 pub fn release_stack() {
-    /// More than the frames of this function and of madvise(2)'s wrapper.
-    const FRAMES: usize = 2048;
+    /// More than the frames of this function and of madvise(2)'s wrapper, and little enough that
+    /// the page below is rarely spared for them.
+    const FRAMES: usize = 512;
     let Some(bottom) = stack_bottom() else {
         return;
     };
