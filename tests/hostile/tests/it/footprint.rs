@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 1000;
 const FRESH: u64 = 50 << 10;
 
 /// The memory that an idle connection may take, bytes: frames of a build for tests are larger.
-const IDLE: u64 = 20 << 10;
+const IDLE: u64 = if cfg!(debug_assertions) { 20 } else { 16 } << 10;
 
 /// Connections, each in a session, and what of the server's memory each of them takes.
 fn connections(server: &Process, number: usize, msize: u32) -> (Vec<Peer>, u64) {
