@@ -176,8 +176,8 @@ fn what_is_written_to_a_remote_source_is_there_when_it_is_closed() {
     }
 }
 
-/// What is known of a file that was only listed holds when it is renamed and removed. `O_PATH` makes
-/// no request, so the mount hears of the file by its name alone.
+/// A file that was only listed stays known when it is renamed and removed. `O_PATH` makes no request,
+/// so the mount knows the file by its name alone.
 #[test]
 fn a_file_that_was_listed_is_known_behind_its_name() {
     if !may_mount() {

@@ -320,7 +320,7 @@ fn killed_between_any_two_steps_a_copy_is_whole_or_not_there() {
     assert!(steps > 10, "{steps}");
 }
 
-/// Holds up writes until it is told to go on.
+/// Blocks writes until it is released.
 #[derive(Default)]
 struct Busy(Mutex<bool>, Condvar);
 

@@ -5,9 +5,9 @@
 //! whose descriptor was taken away meanwhile seeks. A read from the start may get what `listings`
 //! has kept.
 //!
-//! What open directories keep is bounded for a tree and for each client ([`Streams`]). Where there
-//! is no room, those that have not been read for longest give up what they keep: the client's own if
-//! it has its share, or anybody's.
+//! The listings of open directories are bounded for a tree and for each client ([`Streams`]). Where
+//! there is no room, the least recently read directories give theirs up: the client's own if it has
+//! its share, otherwise any client's.
 //!
 //! The number of an entry that is a mount point is that of the directory beneath the mount: the
 //! kernel says so to everybody. Attributes ([`Plus::Entries`]) are those of what is mounted.
@@ -70,7 +70,7 @@ impl Streams {
         }
     }
 
-    /// Has an idle open directory, of `account` or of any, give up what it keeps.
+    /// Drops the listing of an idle open directory, of `account` or of any.
     fn evict(&self, account: Option<&Account>) -> bool {
         // Twice round: the hand spares at first what has been read since it last came by.
         let rounds = 2 * self.ring().len();

@@ -14,7 +14,7 @@ use wire::Xdr;
 
 use super::super::place::DATA;
 
-/// What a hostile connection does.
+/// The behaviour of a hostile connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Idle,

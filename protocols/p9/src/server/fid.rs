@@ -206,8 +206,8 @@ impl FidState {
 }
 
 impl State {
-    /// What `fid` becomes when `file` is what opening it gave, in room for an [`OPEN`]; removed when
-    /// clunked, if `remove`.
+    /// Returns the state of `fid` once it is open as `file`, in room for an [`OPEN`]. Its file is
+    /// removed at the clunk if `remove`.
     pub(super) fn opened(
         fid: &FidState,
         file: Arc<dyn File>,

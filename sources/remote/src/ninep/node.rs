@@ -36,7 +36,7 @@ struct State {
     /// Where it was found, for users that have not asked yet; nothing for the root and for what was
     /// found without a name.
     place: Option<Place>,
-    /// Nothing for a file that was listed and not used yet.
+    /// `None` for a file that was listed and not used yet.
     fids: Option<Box<Fids>>,
 }
 
@@ -265,7 +265,7 @@ impl RemoteNode {
 
 const POISON: &str = "no panic holds it";
 
-/// What it means that a node's own name leads nowhere.
+/// Translates the error of a lookup by a node's own name: the node is stale if the name is gone.
 fn gone(errno: Errno) -> Errno {
     match errno {
         Errno::ENOENT | Errno::ENOTDIR => Errno::ESTALE,
