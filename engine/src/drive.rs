@@ -16,7 +16,7 @@ use crate::pace::Pace;
 use crate::request::named;
 use crate::stats::add;
 use crate::timeouts::Deadlines;
-use vfs::memory::{MemoryBudget, Reservation, Use};
+use vfs::memory::{MemoryBudget, Reservation, Use, Want};
 
 /// Reserves what an outbox holds beyond what every connection may.
 pub(crate) struct Beyond(pub(crate) Reservation);
@@ -42,17 +42,14 @@ pub(crate) struct Own<'a> {
     deadlines: Deadlines,
     /// For a reply that is being made.
     claim: Reservation,
-    /// How long the next wait for memory lasts at most.
-    recheck: Duration,
     /// Whether it has given back what only a busy connection needs.
     rests: bool,
 }
 
 impl<'a> Own<'a> {
-    /// How long to wait for memory before looking again, since others may have been woken instead:
-    /// at first, and at most once that was in vain some times. A client that takes its share with
-    /// thousands of connections would have them look all the time.
-    const RECHECK: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
+    /// The longest wait for memory before the lane checks whether its client is still there.
+    /// Thousands of connections of one client may wait: each check costs some microseconds.
+    const RECHECK: Duration = Duration::from_secs(10);
 
     pub(crate) fn new(lane: &'a Arc<Lane>) -> Own<'a> {
         Own {
@@ -63,7 +60,6 @@ impl<'a> Own<'a> {
             pace: Pace::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
             claim: lane.reservation(Use::Reply),
-            recheck: Own::RECHECK[0],
             rests: false,
         }
     }
@@ -111,13 +107,15 @@ impl<'a> Own<'a> {
             }
         }
         let partial = !self.input.is_empty();
-        let Some(buffer) = self.input.space(frame).map_err(invalid)? else {
-            self.await_memory()?;
-            // For which the client is not to blame.
-            self.deadlines.excuse();
-            return Ok(None);
+        let buffer = match self.input.space(frame).map_err(invalid)? {
+            Ok(buffer) => buffer,
+            Err(want) => {
+                self.await_memory(want)?;
+                // For which the client is not to blame.
+                self.deadlines.excuse();
+                return Ok(None);
+            }
         };
-        self.recheck = Own::RECHECK[0];
         let received = receive(lane, buffer, &mut self.poller, partial)?;
         if received.is_none() {
             self.check_deadline()?;
@@ -133,9 +131,9 @@ impl<'a> Own<'a> {
         Ok(received)
     }
 
-    /// Waits until some memory may have been given back, with nothing in the outbox. Errs if the
+    /// Waits until there may be the memory that it wants, with nothing in the outbox. Errs if the
     /// client is gone.
-    fn await_memory(&mut self) -> io::Result<()> {
+    fn await_memory(&mut self, want: Want) -> io::Result<()> {
         let lane = self.lane;
         self.out.shrink();
         if lane.has_backlog() {
@@ -144,11 +142,10 @@ impl<'a> Own<'a> {
                 read: false,
                 write: true,
             };
-            lane.listen(interest, Some(self.recheck))?;
+            lane.listen(interest, Some(Own::RECHECK))?;
         } else {
-            lane.budget().wait(self.recheck);
+            lane.wait_for(want, Own::RECHECK);
         }
-        self.recheck = (2 * self.recheck).min(Own::RECHECK[1]);
         let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
         let ready = lane.link.wait(nothing, lane.engine().stop_fd(), at_once)?;
         match ready.hung_up || ready.woken || lane.is_gone() {
@@ -226,11 +223,10 @@ impl<'a> Own<'a> {
             }
         };
         lane.check_unused(id)?;
-        while !self.claim(range.clone()) {
+        while let Err(want) = self.claim(range.clone()) {
             self.flush()?;
-            self.await_memory()?;
+            self.await_memory(want)?;
         }
-        self.recheck = Own::RECHECK[0];
         let message = &self.input.buffer[range.clone()];
         // Pages are waited for while they are sent, as all is if nobody else could want to send.
         self.out.take_pages(match lane.outstanding() {
@@ -261,12 +257,13 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Sets memory aside for the reply to a message. False if the client's replies take too much
-    /// already.
-    fn claim(&mut self, range: Range<usize>) -> bool {
+    /// Sets memory aside for the reply to a message. Errs with what to wait for if the client's
+    /// replies take too much already.
+    fn claim(&mut self, range: Range<usize>) -> Result<(), Want> {
         match self.lane.large_reply(&self.input.buffer[range]) {
-            Some(bound) => self.claim.try_claim(bound),
-            None => !self.lane.is_overdrawn(),
+            Some(bound) if !self.claim.try_claim(bound) => Err(Want::Reply(bound)),
+            None if self.lane.is_overdrawn() => Err(Want::Settled),
+            _ => Ok(()),
         }
     }
 

@@ -7,7 +7,7 @@ use sys::pages::PageBuffer;
 use vfs::copies::copied;
 use wire::Malformed;
 
-use vfs::memory::Reservation;
+use vfs::memory::{Reservation, Want};
 
 /// What has come and is not answered yet.
 pub(crate) struct Input {
@@ -46,7 +46,7 @@ impl Input {
         self.start == self.end
     }
 
-    /// Where to receive more: never an empty slice, and nothing if there is no memory for more now.
+    /// Where to receive more: never an empty slice, or the memory to wait for if there is none now.
     /// Of a large message that has begun exactly the rest, so that no part of the next has to move
     /// when that one is done: the memory of all of it is reserved before, lest messages that wait
     /// for more hold up each other. One that does not say how long it is may become as large as
@@ -54,7 +54,7 @@ impl Input {
     pub(crate) fn space(
         &mut self,
         frame: impl Fn(&[u8]) -> Result<Option<usize>, Malformed>,
-    ) -> Result<Option<&mut [u8]>, Malformed> {
+    ) -> Result<Result<&mut [u8], Want>, Malformed> {
         let was_full = self.end == self.buffer.len() && self.start < self.end;
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
@@ -80,7 +80,8 @@ impl Input {
             .into_iter()
             .find(|&until| self.reserve(until))
         else {
-            return Ok(None);
+            let more = least - Input::SMALL - self.memory.bytes();
+            return Ok(Err(Want::Request(more)));
         };
         let wanted = match until > least {
             true => wanted,
@@ -89,7 +90,7 @@ impl Input {
         // Fresh pages take no memory until something comes into them: the peer may send no more than
         // the beginning of a message.
         self.buffer.grow(wanted);
-        Ok(Some(&mut self.buffer[self.end..until]))
+        Ok(Ok(&mut self.buffer[self.end..until]))
     }
 
     /// Whether the buffer may hold `bytes`.
@@ -308,7 +309,7 @@ mod tests {
         let space = input
             .space(frame)
             .map(|space| space.map(|space| space.len()));
-        assert_eq!(space, Ok(Some(Input::MANY)));
+        assert_eq!(space, Ok(Ok(Input::MANY)));
     }
 
     #[test]
@@ -328,11 +329,11 @@ mod tests {
             let space = input.space(frame).expect("room");
             space.map(|space| space.len())
         });
-        let rest = Some(LARGE - 1);
-        assert_eq!(had, [rest, rest, rest, None]);
+        let (rest, want) = (Ok(LARGE - 1), Want::Request(LARGE - Input::SMALL));
+        assert_eq!(had, [rest, rest, rest, Err(want)]);
         let [.., third, last] = &mut all;
         (third.start, third.end) = (0, 0);
         third.shrink();
-        assert!(last.space(frame).expect("room").is_some());
+        assert!(last.space(frame).expect("room").is_ok());
     }
 }

@@ -281,6 +281,7 @@ impl Engine {
         for lane in lanes {
             lane.link.end_input();
         }
+        self.budget.close();
         self.changed.notify_all();
     }
 

@@ -6,7 +6,7 @@
 //! retransmissions, fids, opens, locks, sessions and what open directories have read ahead.
 //!
 //! **Messages.** Where the budget has no room, the connection waits, unread, until others have given
-//! back what they have. One client has at most half of what the others, and all state, leave, so
+//! back what they have ([`MemoryBudget::wait`]). One client has at most half of what the others, and all state, leave, so
 //! that the next one finds room; and each connection has a minimum of its own
 //! ([`MemoryBudget::CONNECTION`]), which is set aside when it begins: small requests neither wait
 //! nor cost more than a comparison. One request of a client may exceed its share, so that some
@@ -24,11 +24,15 @@
 //!
 //! Lock order: the budget's lock is the last of all.
 
+mod waiters;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+pub use self::waiters::Want;
+use self::waiters::{Waiter, Waiters};
 use crate::PeerKey;
 
 /// The memory of an engine's clients, bytes.
@@ -38,7 +42,6 @@ pub struct MemoryBudget {
     tight: AtomicBool,
     connections: AtomicUsize,
     state: Mutex<State>,
-    freed: Condvar,
 }
 
 /// The purpose of a reservation.
@@ -79,8 +82,9 @@ struct State {
     by_client: HashMap<PeerKey, Reserved>,
     /// How many clients have a request beyond their share.
     extras: usize,
-    /// How many wait for some to be given back.
-    waiting: usize,
+    waiters: Waiters,
+    /// Whether nobody waits any more.
+    closed: bool,
 }
 
 impl State {
@@ -100,6 +104,59 @@ impl State {
         let all = limit.saturating_sub(self.minimum);
         let for_state = (all / 2).saturating_sub(self.kept - own);
         for_state.min(all.saturating_sub(self.used - own)) / 2
+    }
+
+    /// Whether the share of `client` has room for `more` bytes.
+    fn fits(&self, limit: usize, client: PeerKey, of: Use, more: usize) -> bool {
+        let own = self.of(client);
+        match of {
+            Use::State => own.state + more <= self.state_share(limit, client),
+            _ => own.messages() + more <= self.share(limit, client),
+        }
+    }
+
+    /// Whether `client` may have a request beyond its share.
+    fn may_exceed(&self, client: PeerKey) -> bool {
+        !self.of(client).extra && self.extras < MemoryBudget::EXTRAS
+    }
+
+    /// How much the replies to `client` may take.
+    fn reply_share(&self, limit: usize, client: PeerKey) -> usize {
+        self.share(limit, client).max(MemoryBudget::REPLIES)
+    }
+
+    /// Whether a reply of `bytes` may be made: a client without any may always have one.
+    fn may_reply(&self, limit: usize, client: PeerKey, bytes: usize) -> bool {
+        let replies = self.of(client).replies;
+        replies == 0 || replies + bytes <= self.reply_share(limit, client)
+    }
+
+    /// Whether so much is reserved that clients may have to wait. State alone is no reason to.
+    fn is_tight(&self, limit: usize) -> bool {
+        let messages = self.minimum + self.used - self.kept;
+        messages > limit.saturating_sub(self.kept) / 4
+    }
+
+    fn is_overdrawn(&self, limit: usize, client: PeerKey) -> bool {
+        self.is_tight(limit) && self.of(client).replies > self.reply_share(limit, client)
+    }
+
+    fn allows(&self, limit: usize, client: PeerKey, want: Want) -> bool {
+        match want {
+            Want::Request(more) => {
+                self.fits(limit, client, Use::Request, more) || self.may_exceed(client)
+            }
+            Want::Reply(bytes) => self.may_reply(limit, client, bytes),
+            Want::Settled => !self.is_overdrawn(limit, client),
+        }
+    }
+
+    /// Takes those out that wait for no more than there is.
+    fn take_waiters(&mut self, limit: usize) -> Vec<Arc<Waiter>> {
+        let mut waiters = std::mem::take(&mut self.waiters);
+        let taken = waiters.take(|client, want| self.allows(limit, client, want));
+        self.waiters = waiters;
+        taken
     }
 }
 
@@ -122,7 +179,6 @@ impl MemoryBudget {
             tight: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
             state: Mutex::default(),
-            freed: Condvar::new(),
         })
     }
 
@@ -172,9 +228,7 @@ impl MemoryBudget {
         if !self.tight.load(Ordering::Relaxed) {
             return false;
         }
-        let state = self.state();
-        let share = state.share(self.limit, client).max(MemoryBudget::REPLIES);
-        state.of(client).replies > share
+        self.state().is_overdrawn(self.limit, client)
     }
 
     /// The bytes from which on a reply is to be claimed before it is made: one of this size for each
@@ -184,12 +238,42 @@ impl MemoryBudget {
         (self.limit / 8 / connections).max(MemoryBudget::CONNECTION / 2) + 1
     }
 
-    /// Waits until something has been given back, for `time` at most.
-    pub fn wait(&self, time: Duration) {
+    /// Waits until there may be room for what a connection of `client` wants, for `time` at most.
+    /// Returns at once if there is room already, or the budget is closed.
+    ///
+    /// Clients take turns, and the connections of one are woken in the order in which they came,
+    /// each when what it wants is there. A connection that is woken tries again: another one may
+    /// have been faster.
+    pub fn wait(&self, client: PeerKey, want: Want, time: Duration) {
         let mut state = self.state();
-        state.waiting += 1;
-        let waited = self.freed.wait_timeout(state, time);
-        waited.expect("no panic holds it").0.waiting -= 1;
+        if state.closed || state.allows(self.limit, client, want) {
+            return;
+        }
+        let waiter = Waiter::new(want);
+        state.waiters.push(client, waiter.clone());
+        let mut state = waiter.wait(state, time);
+        if !waiter.is_woken() {
+            state.waiters.remove(client, &waiter);
+        }
+    }
+
+    /// Wakes all that wait, and lets nobody wait from now on.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        let all = state.waiters.take_all();
+        drop(state);
+        all.iter().for_each(|waiter| waiter.notify());
+    }
+
+    /// Wakes those that the last change has made room for.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        if state.waiters.is_empty() {
+            return;
+        }
+        let taken = state.take_waiters(self.limit);
+        drop(state);
+        taken.iter().for_each(|waiter| waiter.notify());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -205,8 +289,7 @@ impl Drop for Minimum {
         let mut state = self.0.state();
         state.minimum -= MemoryBudget::CONNECTION;
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
-        drop(state);
-        self.0.freed.notify_one();
+        self.0.wake(state);
     }
 }
 
@@ -245,14 +328,10 @@ impl Reservation {
         }
         let budget = self.budget.clone();
         let mut state = budget.state();
-        let reserved = state.of(self.client);
-        let (own, share) = match self.of {
-            Use::State => (reserved.state, state.state_share(budget.limit, self.client)),
-            _ => (reserved.messages(), state.share(budget.limit, self.client)),
-        };
-        let beyond = bytes > self.bytes && own - self.bytes + bytes > share;
-        if beyond && !self.extra {
-            if self.of == Use::State || reserved.extra || state.extras >= MemoryBudget::EXTRAS {
+        let more = bytes.checked_sub(self.bytes);
+        let fits = more.is_none_or(|more| state.fits(budget.limit, self.client, self.of, more));
+        if !fits && !self.extra {
+            if self.of == Use::State || !state.may_exceed(self.client) {
                 return false;
             }
             state.extras += 1;
@@ -268,9 +347,7 @@ impl Reservation {
     pub fn try_claim(&mut self, bytes: usize) -> bool {
         let budget = self.budget.clone();
         let state = budget.state();
-        let replies = state.of(self.client).replies;
-        let share = state.share(budget.limit, self.client);
-        if replies > 0 && replies + bytes > share.max(MemoryBudget::REPLIES) {
+        if !state.may_reply(budget.limit, self.client, bytes) {
             return false;
         }
         self.change(state, bytes);
@@ -292,8 +369,7 @@ impl Reservation {
 
     fn change(&mut self, mut state: MutexGuard<'_, State>, to: usize) {
         let budget = self.budget.clone();
-        let less = to < self.bytes;
-        let ends = less && self.extra;
+        let ends = to < self.bytes && self.extra;
         let reserved = state.by_client.entry(self.client).or_default();
         let part = match self.of {
             Use::Request => &mut reserved.requests,
@@ -310,16 +386,9 @@ impl Reservation {
             state.kept = state.kept - self.bytes + to;
         }
         state.extras -= usize::from(ends);
-        // State alone is no reason to wait.
-        let messages = state.minimum + state.used - state.kept;
-        let tight = messages > budget.limit.saturating_sub(state.kept) / 4;
+        let tight = state.is_tight(budget.limit);
         budget.tight.store(tight, Ordering::Relaxed);
-        let wake = less && state.waiting > 0;
-        drop(state);
-        if wake {
-            // The others look again by themselves after a while.
-            budget.freed.notify_one();
-        }
+        budget.wake(state);
         self.extra &= !ends;
         self.bytes = to;
     }
@@ -473,18 +542,88 @@ mod tests {
         assert_eq!(minima.len(), 2);
     }
 
+    /// Waits on a thread of its own; returns once it does.
+    fn waits<'scope, 'env>(
+        scope: &'scope std::thread::Scope<'scope, 'env>,
+        budget: &'env MemoryBudget,
+        client: PeerKey,
+        want: Want,
+    ) -> std::thread::ScopedJoinHandle<'scope, ()> {
+        let count = || budget.state().waiters.len(client);
+        let before = count();
+        let waits = scope.spawn(move || budget.wait(client, want, Duration::MAX));
+        while count() == before && !waits.is_finished() {
+            std::thread::yield_now();
+        }
+        waits
+    }
+
     #[test]
-    fn who_waits_is_woken_when_something_is_given_back() {
+    fn a_connection_is_woken_when_there_is_what_it_waits_for() {
         let budget = MemoryBudget::new(8 * MIB);
-        let mut taken = budget.reservation(client(1), Use::Request);
-        assert!(taken.try_set(4 * MIB));
+        let request = || budget.reservation(client(1), Use::Request);
+        let (mut first, mut second, mut beyond) = (request(), request(), request());
+        assert!(first.try_set(3 * MIB) && second.try_set(MIB) && beyond.try_set(MIB));
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| budget.wait(Duration::MAX));
-            while budget.state().waiting == 0 {
-                std::thread::yield_now();
-            }
-            drop(taken);
-            waits.join().expect("no panic");
+            let large = waits(scope, &budget, client(1), Want::Request(2 * MIB));
+            let small = waits(scope, &budget, client(1), Want::Request(MIB));
+            second.set(MIB - 1);
+            assert_eq!(
+                budget.state().waiters.len(client(1)),
+                2,
+                "a byte is no reason to wake"
+            );
+            // Room for the first one, and then for the next, which came later.
+            drop(first);
+            large.join().expect("no panic");
+            assert_eq!(budget.state().waiters.len(client(1)), 1);
+            drop(second);
+            small.join().expect("no panic");
         });
+    }
+
+    #[test]
+    fn clients_that_wait_take_turns() {
+        let budget = MemoryBudget::new(8 * MIB);
+        let mut replies = [1, 2].map(|number| budget.reservation(client(number), Use::Reply));
+        for reply in &mut replies {
+            reply.set(4 * MIB);
+        }
+        std::thread::scope(|scope| {
+            let want = Want::Reply(MIB);
+            let many: Vec<_> = (0..3)
+                .map(|_| waits(scope, &budget, client(1), want))
+                .collect();
+            let one = waits(scope, &budget, client(2), want);
+            drop(replies);
+            one.join().expect("no panic");
+            // Each change wakes one of a client: a connection that goes on is a change, too.
+            while !many.iter().all(|waits| waits.is_finished()) {
+                budget.reservation(client(1), Use::Reply).set(1);
+            }
+            assert!(budget.state().waiters.is_empty());
+        });
+    }
+
+    #[test]
+    fn a_closed_budget_lets_nobody_wait() {
+        let budget = MemoryBudget::new(8 * MIB);
+        let mut reply = budget.reservation(client(1), Use::Reply);
+        reply.set(8 * MIB);
+        std::thread::scope(|scope| {
+            let waits = waits(scope, &budget, client(1), Want::Settled);
+            budget.close();
+            waits.join().expect("no panic");
+            budget.wait(client(1), Want::Settled, Duration::MAX);
+        });
+    }
+
+    #[test]
+    fn a_wait_that_is_over_leaves_nothing() {
+        let budget = MemoryBudget::new(8 * MIB);
+        let mut reply = budget.reservation(client(1), Use::Reply);
+        reply.set(8 * MIB);
+        budget.wait(client(1), Want::Reply(1), Duration::ZERO);
+        assert!(budget.state().waiters.is_empty());
     }
 }
