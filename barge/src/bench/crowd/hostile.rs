@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
+use std::thread::{park, sleep};
 use std::time::{Duration, Instant};
 
 use p9::{Dialect, Fid, Names, Tag, Tmessage, Uid};
@@ -78,11 +78,11 @@ impl Crowd {
 
     /// Replaces connections, the oldest first, until told to stop.
     pub(super) fn reopen(
-        mut self,
+        &mut self,
         protocol: Protocol,
         port: u16,
         stop: &AtomicBool,
-    ) -> io::Result<Crowd> {
+    ) -> io::Result<()> {
         let (began, mut done) = (Instant::now(), 0);
         let count = self.0.len();
         while !stop.load(Ordering::Relaxed) && count > 0 {
@@ -91,7 +91,15 @@ impl Crowd {
             let next = began + Duration::from_secs(1) * done / REOPENED;
             sleep(next.saturating_duration_since(Instant::now()));
         }
-        Ok(self)
+        Ok(())
+    }
+
+    /// Does nothing until told to stop, and woken.
+    pub(super) fn stay(&self, stop: &AtomicBool) -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            park();
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,8 @@ mod hostile;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::scope;
+use std::sync::mpsc::channel;
+use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use transports::Addr;
@@ -21,7 +22,14 @@ use super::report::{Results, Row};
 use super::rounds::Done;
 use crate::Failure;
 
-/// How long the server has to return memory after the crowd has gone.
+/// The time between the crowd's arrival and the measurement: its connections give back the buffers
+/// of their first messages after two seconds.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// How long the server has to end the crowd's connections before the next round.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the server has to return memory after the last crowd has gone.
 const RETURN: Duration = Duration::from_secs(6);
 
 /// An ordinary client: one operation at a time.
@@ -56,10 +64,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
         title: format!("A client beside {count} hostile connections of another user"),
         notes: vec![
             format!(
-                "over loopback TCP, one operation at a time, {} runs of {} ms; all options at their \
-                 defaults but for the number of connections",
+                "over loopback TCP, one operation at a time, {} runs of {} ms, alone and beside a \
+                 crowd by turns, from {} s after it has come; all options at their defaults but \
+                 for the number of connections",
                 args.runs(),
-                time(args).as_millis()
+                time(args).as_millis(),
+                SETTLE.as_secs()
             ),
             format!(
                 "resident memory of the server: before, and at most beside the crowd; or beside the \
@@ -78,7 +88,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Results, Failure> {
 
 /// How long a run lasts: thousands of operations, of which the hundredth part counts.
 fn time(args: &BenchArgs) -> Duration {
-    args.time() * 5
+    args.time() * 20
 }
 
 /// Measures a bystander alone and then beside a crowd: a row for each of its operations, and two for
@@ -120,51 +130,26 @@ fn measure(
             Row::new(name, "µs", vec![Vec::new(); 2])
         })
         .collect();
+    // Warms up.
+    for (_, bystander) in &mut bystanders {
+        percentile(bystander, time(args))?;
+    }
     let mut run = |column: usize| -> Result<(), String> {
-        for round in 0..=args.runs() {
-            for ((_, bystander), row) in bystanders.iter_mut().zip(&mut rows) {
-                let slowest = percentile(bystander, time(args))?;
-                // The first round warms up.
-                if round > 0 {
-                    row.runs[column].push(slowest);
-                }
-            }
+        for ((_, bystander), row) in bystanders.iter_mut().zip(&mut rows) {
+            let slowest = percentile(bystander, time(args))?;
+            row.runs[column].push(slowest);
         }
         Ok(())
     };
-    run(0)?;
     let before = memory(process, "VmRSS")?;
-    let stop = AtomicBool::new(false);
-    let opened = scope(|threads| {
-        let crowd = threads.spawn(|| -> io::Result<Crowd> {
-            become_another()?;
-            let crowd = Crowd::open(protocol, kind, port, args.connections)?;
-            match kind {
-                Kind::Reopening => crowd.reopen(protocol, port, &stop),
-                _ => Ok(crowd),
-            }
-        });
-        // What connects is not there yet: only one that reopens goes on.
-        let crowd = match kind {
-            Kind::Reopening => {
-                let measured = run(1);
-                stop.store(true, Ordering::Relaxed);
-                let crowd = crowd.join();
-                measured?;
-                crowd
-            }
-            _ => {
-                let crowd = crowd.join();
-                run(1)?;
-                crowd
-            }
-        };
-        let crowd = crowd.map_err(|_| "the crowd panicked")?;
-        crowd.map_err(|error| format!("the crowd: {error}"))
-    })?;
+    for _ in 0..args.runs() {
+        run(0)?;
+        let crowd = (protocol, kind, port, args.connections);
+        beside(crowd, || run(1))?;
+        sleep(PAUSE);
+    }
     let beside = memory(process, "VmHWM")?;
-    drop(opened);
-    std::thread::sleep(RETURN);
+    sleep(RETURN);
     let afterwards = memory(process, "VmRSS")?;
     let row = |what: &str, figures: [f64; 2]| {
         let runs = figures.map(|figure| vec![figure]).into();
@@ -173,6 +158,40 @@ fn measure(
     rows.push(row("memory, at most", [before, beside]));
     rows.push(row("memory, afterwards", [before, afterwards]));
     Ok(rows)
+}
+
+/// Runs `measure` beside a crowd of so many connections to `port`.
+fn beside(
+    (protocol, kind, port, count): (Protocol, Kind, u16, u16),
+    mut measure: impl FnMut() -> Result<(), String>,
+) -> Result<(), String> {
+    let stop = AtomicBool::new(false);
+    let (opened, is_open) = channel();
+    scope(|threads| {
+        let crowd = threads.spawn(|| -> io::Result<()> {
+            // Dropped at the end, which tells that it has failed, too.
+            let opened = opened;
+            become_another()?;
+            let mut crowd = Crowd::open(protocol, kind, port, count)?;
+            let _ = opened.send(());
+            match kind {
+                Kind::Reopening => crowd.reopen(protocol, port, &stop),
+                _ => crowd.stay(&stop),
+            }
+        });
+        let measured = match is_open.recv() {
+            Ok(()) => {
+                sleep(SETTLE);
+                measure()
+            }
+            Err(_) => Ok(()),
+        };
+        stop.store(true, Ordering::Relaxed);
+        crowd.thread().unpark();
+        let crowd = crowd.join().map_err(|_| "the crowd panicked")?;
+        crowd.map_err(|error| format!("the crowd: {error}"))?;
+        measured
+    })
 }
 
 impl Served {
