@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use vfs::lock::{HostLock, LockKind, Outsider, Space};
 use vfs::{
-    Access, Allocate, Attr, Backing, Broken, Capabilities, CopyHow, Cx, DirEntry, DirSink, Entry,
-    Errno, Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node,
-    NodeId, OpenFlags, Payload, Plus, RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want,
+    Access, Allocate, Attr, Backing, Broken, Capabilities, CopyHow, Cx, DirSink, Entry, Errno,
+    Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node, NodeId,
+    OpenFlags, Payload, Plus, RelaySink, RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want,
     XattrFlags,
 };
 
@@ -274,10 +274,9 @@ impl<L: Layer> File for LayeredFile<L> {
     }
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        let mut wrapping = Wrapping {
-            sink,
-            layer: &self.layer,
-        };
+        let mut wrapping = RelaySink::new(sink, |sink, entry| {
+            sink.entry(entry.map_entry(|entry| wrap_entry(&self.layer, entry)))
+        });
         self.layer
             .readdir(self.opened(), cx, cookie, plus, &mut wrapping)
     }
@@ -334,24 +333,5 @@ impl<L: Layer> File for LayeredFile<L> {
             true => self.inner.backing(cx),
             false => None,
         }
-    }
-}
-
-/// Wraps the nodes that come with entries.
-struct Wrapping<'a, L> {
-    sink: &'a mut dyn DirSink,
-    layer: &'a Arc<L>,
-}
-
-impl<L: Layer> DirSink for Wrapping<'_, L> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        self.sink.entry(DirEntry {
-            entry: entry.entry.map(|entry| wrap_entry(self.layer, entry)),
-            ..entry
-        })
-    }
-
-    fn room(&self, name: usize) -> usize {
-        self.sink.room(name)
     }
 }
