@@ -27,7 +27,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use vfs::lock::{HostLock, Space};
+use vfs::lock::{HostLock, LockRange};
 use vfs::{
     Attr, Caller, CopyHow, Cx, DirSink, Entry, File, FileSystem, Kind, Name, Node, NodeId,
     OpenFlags, Plus, RelaySink, Result, SetAttr, Want,
@@ -366,12 +366,10 @@ impl Layer for Kept {
         &self,
         inner: &dyn Node,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         state: HostLock,
     ) -> Result<()> {
-        inner.host_lock(cx, space, start, end, state)?;
+        inner.host_lock(cx, range, state)?;
         if let Some(entry) = self.shared.table.find(inner.id())
             && state != HostLock::Unlocked
         {

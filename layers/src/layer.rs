@@ -135,8 +135,8 @@ macro_rules! operation {
     ($how:tt xattrs) => { $crate::layer_method! { $how Xattrs xattrs [&dyn vfs::Node] xattrs() -> Vec<u8> } };
     ($how:tt set_xattr) => { $crate::layer_method! { $how SetXattr set_xattr [&dyn vfs::Node] set_xattr(name: &[u8], value: &[u8], flags: vfs::XattrFlags) -> () } };
     ($how:tt remove_xattr) => { $crate::layer_method! { $how RemoveXattr remove_xattr [&dyn vfs::Node] remove_xattr(name: &[u8]) -> () } };
-    ($how:tt host_lock) => { $crate::layer_method! { $how HostLock host_lock [&dyn vfs::Node] host_lock(space: vfs::lock::Space, start: u64, end: u64, state: vfs::lock::HostLock) -> () } };
-    ($how:tt host_lock_holder) => { $crate::layer_method! { $how HostLockHolder host_lock_holder [&dyn vfs::Node] host_lock_holder(space: vfs::lock::Space, start: u64, end: u64, kind: vfs::lock::LockKind) -> Option<vfs::lock::Outsider> } };
+    ($how:tt host_lock) => { $crate::layer_method! { $how HostLock host_lock [&dyn vfs::Node] host_lock(range: vfs::lock::LockRange, state: vfs::lock::HostLock) -> () } };
+    ($how:tt host_lock_holder) => { $crate::layer_method! { $how HostLockHolder host_lock_holder [&dyn vfs::Node] host_lock_holder(range: vfs::lock::LockRange, kind: vfs::lock::LockKind) -> Option<vfs::lock::Outsider> } };
 
     ($how:tt file_attr) => { $crate::layer_method! { $how FileAttr file_attr [layers::Opened<'_>] attr(want: vfs::Want) -> vfs::Attr } };
     ($how:tt file_setattr) => { $crate::layer_method! { $how FileSetattr file_setattr [layers::Opened<'_>] setattr(set: &vfs::SetAttr) -> vfs::Attr } };

@@ -28,7 +28,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vfs::lock::{HostLock, Space};
+use vfs::lock::{HostLock, LockRange};
 use vfs::{
     Attr, CopyHow, Cx, DirSink, Entry, File, FileSystem, Kind, Node, OpenFlags, Plus, RelaySink,
     Result, SetAttr, Want,
@@ -331,18 +331,16 @@ impl Layer for PageCache {
         &self,
         inner: &dyn Node,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         state: HostLock,
     ) -> Result<()> {
         let Some(file) = self.table.find(inner.id()) else {
-            return inner.host_lock(cx, space, start, end, state);
+            return inner.host_lock(cx, range, state);
         };
         if state != HostLock::Exclusive {
             file.clean(cx)?;
         }
-        inner.host_lock(cx, space, start, end, state)?;
+        inner.host_lock(cx, range, state)?;
         if state != HostLock::Unlocked {
             file.doubt();
         }

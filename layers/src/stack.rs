@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Allocate, Attr, Backing, Broken, Capabilities, CopyHow, Cx, DirSink, Entry, Errno,
     Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node, NodeId,
@@ -218,28 +218,17 @@ impl<L: Layer> Node for LayeredNode<L> {
         self.layer.remove_xattr(&*self.inner, cx, name)
     }
 
-    fn host_lock(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        self.layer
-            .host_lock(&*self.inner, cx, space, start, end, state)
+    fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
+        self.layer.host_lock(&*self.inner, cx, range, state)
     }
 
     fn host_lock_holder(
         &self,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        self.layer
-            .host_lock_holder(&*self.inner, cx, space, start, end, kind)
+        self.layer.host_lock_holder(&*self.inner, cx, range, kind)
     }
 }
 

@@ -110,9 +110,9 @@ fn call(op: Op, top: &Top, cx: &Cx<'_>) -> Result<()> {
         Op::Xattrs => node.xattrs(cx).map(drop),
         Op::SetXattr => node.set_xattr(cx, b"user.a", b"", XattrFlags::empty()),
         Op::RemoveXattr => node.remove_xattr(cx, b"user.a"),
-        Op::HostLock => node.host_lock(cx, Space::Posix, 0, 1, HostLock::Shared),
+        Op::HostLock => node.host_lock(cx, Space::Posix.range(0, 1), HostLock::Shared),
         Op::HostLockHolder => node
-            .host_lock_holder(cx, Space::Posix, 0, 1, LockKind::Shared)
+            .host_lock_holder(cx, Space::Posix.range(0, 1), LockKind::Shared)
             .map(drop),
         Op::FileAttr => file.attr(cx, Want::STAT).map(drop),
         Op::FileSetattr => file.setattr(cx, &set).map(drop),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use vfs::lock::{HostLock, Lock, LockKind, Outsider, Owner, Space};
+use vfs::lock::{HostLock, Lock, LockKind, LockRange, Outsider, Owner};
 use vfs::{
     Cx, DirEntry, DirSink, Entry, Errno, Export, Handle, Kind, Node, NodeId, Op, Plus, RelaySink,
     Result,
@@ -108,28 +108,24 @@ impl Layer for Member {
         &self,
         inner: &dyn Node,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         state: HostLock,
     ) -> Result<()> {
         let locks = &self.export.locks;
-        locks.mirror(cx, inner, &self.owner, (space, start, end), state)
+        locks.mirror(cx, inner, &self.owner, range, state)
     }
 
     fn host_lock_holder(
         &self,
         inner: &dyn Node,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
         let asked = Lock {
-            space,
-            start,
-            end,
+            space: range.space,
+            start: range.start,
+            end: range.end,
             kind,
             owner: self.owner.clone(),
         };

@@ -7,7 +7,7 @@ use ::nfs::client::v3::{
     Read, ReadDir, ReadLink, Remove, Rename, SetAttr as AskSetAttr, Write,
 };
 use ::nfs::client::{Ask, Failure, Limits, Listed, Made, Stable, Tree, Written};
-use vfs::lock::{HostLock, LockKind, Outsider};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Capabilities, CopyHow, Cx, Errno, Kind, Level, Make, OpenFlags, Result, Seek,
     SetAttr, SetTime, Sink, StatFs, XattrFlags,
@@ -16,7 +16,6 @@ use vfs::{
 use super::conn::{Conn, Flight, Pauses};
 use super::place::{Place, end_in};
 use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
-use crate::locks::Range;
 
 /// A server that speaks v3.
 pub(super) struct V3 {
@@ -507,7 +506,7 @@ impl Version for V3 {
         false
     }
 
-    fn set_lock(&self, _: &Cx<'_>, _: Open<'_, V3>, _: &Range, _: HostLock) -> Result<()> {
+    fn set_lock(&self, _: &Cx<'_>, _: Open<'_, V3>, _: &LockRange, _: HostLock) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -515,7 +514,7 @@ impl Version for V3 {
         &self,
         _: &Cx<'_>,
         _: Open<'_, V3>,
-        _: &Range,
+        _: &LockRange,
         _: LockKind,
     ) -> Result<Option<Outsider>> {
         Err(Errno::EOPNOTSUPP)

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use ::nfs::client::{Limits, Listed, Made, Stable, Written};
-use vfs::lock::{HostLock, LockKind, Outsider};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Capabilities, CopyHow, Cx, Errno, Make, NodeId, OpenFlags, Result, Seek, SetAttr,
     Sink, StatFs, XattrFlags,
 };
-
-use crate::locks::Range;
 
 /// A file handle: what the server calls a node.
 pub(super) type Handle = Arc<[u8]>;
@@ -250,7 +248,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         &self,
         cx: &Cx<'_>,
         open: Open<'_, Self>,
-        range: &Range,
+        range: &LockRange,
         state: HostLock,
     ) -> Result<()>;
 
@@ -258,7 +256,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         &self,
         cx: &Cx<'_>,
         open: Open<'_, Self>,
-        range: &Range,
+        range: &LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>>;
 }

@@ -24,7 +24,7 @@ use ::nfs::client::v4::{
     ReadLink, Remove, Rename, Seek as AskSeek, SetAttr as AskSetAttr, StateId,
 };
 use ::nfs::client::{Limits, Listed, Stable, Tree, Written};
-use vfs::lock::{HostLock, LockKind, Outsider};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Capabilities, CopyHow, Cx, Errno, Level, Make, OpenFlags, Result, Seek, SetAttr,
     Sink, StatFs, XattrFlags,
@@ -37,7 +37,6 @@ pub(super) use self::keeper::Keeper;
 use self::life::Life;
 pub(super) use self::opens::Opening;
 use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
-use crate::locks::Range;
 
 /// A server that speaks v4.
 pub(super) struct V4 {
@@ -463,7 +462,7 @@ impl Version for V4 {
         &self,
         cx: &Cx<'_>,
         open: Open<'_, V4>,
-        range: &Range,
+        range: &LockRange,
         state: HostLock,
     ) -> Result<()> {
         let kind = match state {
@@ -478,7 +477,7 @@ impl Version for V4 {
         &self,
         cx: &Cx<'_>,
         open: Open<'_, V4>,
-        range: &Range,
+        range: &LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
         locks::find(&self.core, cx, open.state, range, kind)
