@@ -95,35 +95,22 @@ impl Version for V4 {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let since = |minor, level| match self.core.minor >= minor {
-            true => level,
+        let if_any = |there| match there {
+            true => Level::Native,
             false => Level::None,
         };
         Capabilities {
-            read_only: false,
-            xattr: if self.xattr {
-                Level::Native
-            } else {
-                Level::None
-            },
-            acl: Level::None,
+            xattr: if_any(self.xattr),
             host_locks: Level::Native,
             handles: Level::Native,
             change: Level::Native,
-            holes: since(2, Level::Native),
+            holes: if_any(self.core.minor >= 2),
             // Whether a server has them is known when it is asked.
-            copy: since(2, Level::Native),
-            clone: if self.clone {
-                Level::Native
-            } else {
-                Level::None
-            },
-            tmpfile: Level::None,
+            copy: if_any(self.core.minor >= 2),
+            clone: if_any(self.clone),
             devices: Level::Native,
             owners: Level::Native,
-            // The server's to know.
-            stable_cookies: false,
-            no_births: false,
+            ..Capabilities::default()
         }
     }
 
