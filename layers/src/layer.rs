@@ -195,6 +195,18 @@ macro_rules! layer_method {
             layer.$name(inner, &cx.on_behalf_of(&who), $($arg),*)
         }
     };
+    // A method of a wrapper's: the layer does it with what is below.
+    ([layered] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        fn $method(&self, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            self.layer.$name(self.below(), cx, $($arg),*)
+        }
+    };
+    // A method of a wrapper's: the object that it wraps does it.
+    ([wrapped] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        fn $method(&self, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            self.inner.$method(cx, $($arg),*)
+        }
+    };
     // A shared layer does it.
     ([shared] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         #[inline]
@@ -213,12 +225,19 @@ macro_rules! layer_method {
 ///   returns another value of that type, for instance with [`crate::WithAttr`].
 /// - `forward! { with RUN: … }`: `self.RUN(op, node, cx, run)` decides whether and when `run()`
 ///   has it done below.
+///
+/// Two more write methods of [`vfs::FileSystem`], [`vfs::Node`] or [`vfs::File`], for a type that
+/// wraps another object of its kind as its field `inner`:
+/// - `forward! { wrapped: … }`: `self.inner` does it.
+/// - `forward! { layered: … }`: the layer `self.layer` does it with what `self.below()` returns.
 #[macro_export]
 macro_rules! forward {
     (with $with:ident: $($op:ident)*) => { $($crate::operation! { [with $with] $op })* };
     (by $who:ident: $($op:ident)*) => { $($crate::operation! { [by $who] $op })* };
     (showing $show:ident: $($op:ident)*) => { $($crate::operation! { [showing $show] $op })* };
     (to $choose:ident: $($op:ident)*) => { $($crate::operation! { [to $choose] $op })* };
+    (layered: $($op:ident)*) => { $($crate::operation! { [layered] $op })* };
+    (wrapped: $($op:ident)*) => { $($crate::operation! { [wrapped] $op })* };
     (shared: $($op:ident)*) => { $($crate::operation! { [shared] $op })* };
     (declare: $($op:ident)*) => { $($crate::operation! { [declare] $op })* };
     ($($op:ident)*) => { $($crate::operation! { [] $op })* };
