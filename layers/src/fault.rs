@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use vfs::{Call, Capabilities, Cx, Errno, NodeId, Op, Patience, Result};
+use vfs::{Call, Cx, Errno, NodeId, Op, Patience, Result};
 
 use crate::{Clock, Layer, forward};
 
@@ -161,11 +161,7 @@ fn next(random: &mut u64) -> f64 {
 }
 
 impl Layer for Fault {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
-    forward! { id above }
+    forward! { capabilities id above }
 
     forward! { with strike:
         root resolve sync

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use vfs::lock::{HostLock, Space};
+use vfs::lock::{HostLock, LockRange};
 use vfs::{Attr, Caller, Capabilities, Cx, Errno, Node, Result, SetAttr};
 
 use crate::{Clients, Layer, Opened, ReadOnly, Squash, Through, forward};
@@ -129,16 +129,12 @@ impl Layer for Gate {
         &self,
         inner: &dyn Node,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         state: HostLock,
     ) -> Result<()> {
         match (self.choose(cx), state) {
-            (Ok((layer, who)), _) => {
-                layer.host_lock(inner, &cx.on_behalf_of(&who), space, start, end, state)
-            }
-            (Err(_), HostLock::Unlocked) => inner.host_lock(cx, space, start, end, state),
+            (Ok((layer, who)), _) => layer.host_lock(inner, &cx.on_behalf_of(&who), range, state),
+            (Err(_), HostLock::Unlocked) => inner.host_lock(cx, range, state),
             (Err(errno), _) => Err(errno),
         }
     }

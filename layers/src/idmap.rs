@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use vfs::acl::is_acl;
 use vfs::{
-    Acl, Attr, Caller, Capabilities, Cx, DirEntry, DirSink, Entry, File, Groups, Make, Mode, Name,
-    Node, OpenFlags, Plus, Result, SetAttr, Want, Whose, XattrFlags,
+    Acl, Attr, Caller, Cx, DirSink, Entry, File, Groups, Make, Mode, Name, Node, OpenFlags, Plus,
+    RelaySink, Result, SetAttr, Whose, XattrFlags,
 };
 
 use crate::squash::NOBODY;
-use crate::{Layer, Opened, existing, forward};
+use crate::{Layer, Opened, WithAttr, existing, forward};
 
 mod map;
 
@@ -71,46 +71,24 @@ impl MapIds {
         }
     }
 
-    fn entry_out(&self, entry: Entry) -> Entry {
-        Entry {
-            attr: self.attr_out(entry.attr),
-            ..entry
-        }
-    }
-
-    fn both_out(&self, (entry, file): (Entry, Arc<dyn File>)) -> (Entry, Arc<dyn File>) {
-        (self.entry_out(entry), file)
+    /// Runs an operation for the caller below, and maps the owners in its value.
+    fn mapped<T: WithAttr>(
+        &self,
+        cx: &Cx<'_>,
+        run: impl FnOnce(&Cx<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let who = self.caller(cx);
+        Ok(run(&cx.on_behalf_of(&who))?.map_attr(|attr| self.attr_out(attr)))
     }
 }
 
 impl Layer for MapIds {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     fn leaves_contents(&self) -> bool {
         true
     }
 
-    fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        let who = self.caller(cx);
-        Ok(self.attr_out(inner.attr(&cx.on_behalf_of(&who), want)?))
-    }
-
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let who = self.caller(cx);
-        let set = self.request(set)?;
-        Ok(self.attr_out(inner.setattr(&cx.on_behalf_of(&who), &set)?))
-    }
-
-    fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        let who = self.caller(cx);
-        Ok(self.entry_out(inner.lookup(&cx.on_behalf_of(&who), name)?))
-    }
-
-    fn parent(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Entry> {
-        let who = self.caller(cx);
-        Ok(self.entry_out(inner.parent(&cx.on_behalf_of(&who))?))
+        self.mapped(cx, |cx| inner.setattr(cx, &self.request(set)?))
     }
 
     fn create(
@@ -121,17 +99,14 @@ impl Layer for MapIds {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        let who = self.caller(cx);
-        let inside = cx.on_behalf_of(&who);
-        let opened = match self.may_make(cx.caller) {
-            Ok(()) => inner.create(&inside, name, flags, mode)?,
+        self.mapped(cx, |inside| match self.may_make(cx.caller) {
+            Ok(()) => inner.create(inside, name, flags, mode),
             Err(refused) => {
-                let entry = existing::find(inner, &inside, name, flags, refused)?;
-                let file = entry.node.open(&inside, flags)?;
-                (entry, file)
+                let entry = existing::find(inner, inside, name, flags, refused)?;
+                let file = entry.node.open(inside, flags)?;
+                Ok((entry, file))
             }
-        };
-        Ok(self.both_out(opened))
+        })
     }
 
     fn make(
@@ -142,12 +117,10 @@ impl Layer for MapIds {
         what: Make<'_>,
         mode: Mode,
     ) -> Result<Entry> {
-        let who = self.caller(cx);
-        let inside = cx.on_behalf_of(&who);
-        if let Err(refused) = self.may_make(cx.caller) {
-            return Err(existing::refuse(inner, &inside, name, refused));
-        }
-        Ok(self.entry_out(inner.make(&inside, name, what, mode)?))
+        self.mapped(cx, |inside| match self.may_make(cx.caller) {
+            Ok(()) => inner.make(inside, name, what, mode),
+            Err(refused) => Err(existing::refuse(inner, inside, name, refused)),
+        })
     }
 
     fn tmpfile(
@@ -158,19 +131,7 @@ impl Layer for MapIds {
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
         self.may_make(cx.caller)?;
-        let who = self.caller(cx);
-        Ok(self.both_out(inner.tmpfile(&cx.on_behalf_of(&who), flags, mode)?))
-    }
-
-    fn link(
-        &self,
-        inner: &dyn Node,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        target: &dyn Node,
-    ) -> Result<Entry> {
-        let who = self.caller(cx);
-        Ok(self.entry_out(inner.link(&cx.on_behalf_of(&who), name, target)?))
+        self.mapped(cx, |cx| inner.tmpfile(cx, flags, mode))
     }
 
     fn xattr(&self, inner: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
@@ -207,15 +168,8 @@ impl Layer for MapIds {
         inner.set_xattr(&inside, name, &value, flags)
     }
 
-    fn file_attr(&self, inner: Opened<'_>, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        let who = self.caller(cx);
-        Ok(self.attr_out(inner.attr(&cx.on_behalf_of(&who), want)?))
-    }
-
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let who = self.caller(cx);
-        let set = self.request(set)?;
-        Ok(self.attr_out(inner.setattr(&cx.on_behalf_of(&who), &set)?))
+        self.mapped(cx, |cx| inner.setattr(cx, &self.request(set)?))
     }
 
     fn readdir(
@@ -227,36 +181,20 @@ impl Layer for MapIds {
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let who = self.caller(cx);
-        let mut mapping = Mapping { sink, map: self };
+        let mapped = |entry: Entry| entry.map_attr(|attr| self.attr_out(attr));
+        let mut mapping = RelaySink::new(sink, |sink, entry| sink.entry(entry.map_entry(mapped)));
         inner.readdir(&cx.on_behalf_of(&who), cookie, plus, &mut mapping)
     }
 
-    forward! { id above }
+    forward! { capabilities id above }
+
+    forward! { showing mapped: attr lookup parent link file_attr }
 
     forward! { by caller:
         root resolve sync
         handle access statfs open readlink unlink rename xattrs remove_xattr host_lock
         host_lock_holder
         read write fsync flush allocate seek extents copy lease
-    }
-}
-
-/// Maps the owners that come with entries.
-struct Mapping<'a> {
-    sink: &'a mut dyn DirSink,
-    map: &'a MapIds,
-}
-
-impl DirSink for Mapping<'_> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        self.sink.entry(DirEntry {
-            entry: entry.entry.map(|entry| self.map.entry_out(entry)),
-            ..entry
-        })
-    }
-
-    fn room(&self, name: usize) -> usize {
-        self.sink.room(name)
     }
 }
 

@@ -27,10 +27,10 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use vfs::lock::{HostLock, Space};
+use vfs::lock::{HostLock, LockRange};
 use vfs::{
-    Attr, Caller, Capabilities, CopyHow, Cx, DirEntry, DirSink, Entry, File, FileSystem, Kind,
-    Name, Node, NodeId, OpenFlags, Plus, Result, SetAttr, Want,
+    Attr, Caller, CopyHow, Cx, DirSink, Entry, File, FileSystem, Kind, Name, Node, NodeId,
+    OpenFlags, Plus, RelaySink, Result, SetAttr, Want,
 };
 
 use self::copy::Copy;
@@ -256,12 +256,8 @@ impl Shared {
 }
 
 impl Layer for Kept {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     forward! {
-        id above
+        capabilities id above
         root resolve sync
         handle access statfs readlink parent make link unlink rename xattr xattrs set_xattr remove_xattr
         host_lock_holder
@@ -342,7 +338,13 @@ impl Layer for Kept {
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        inner.readdir(cx, cookie, plus, &mut Meeting { layer: self, sink })
+        let mut meeting = RelaySink::new(sink, |sink, entry| {
+            if let Some(entry) = &entry.entry {
+                self.meet(&entry.attr);
+            }
+            sink.entry(entry)
+        });
+        inner.readdir(cx, cookie, plus, &mut meeting)
     }
 
     fn copy(
@@ -364,36 +366,15 @@ impl Layer for Kept {
         &self,
         inner: &dyn Node,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         state: HostLock,
     ) -> Result<()> {
-        inner.host_lock(cx, space, start, end, state)?;
+        inner.host_lock(cx, range, state)?;
         if let Some(entry) = self.shared.table.find(inner.id())
             && state != HostLock::Unlocked
         {
             entry.doubt();
         }
         Ok(())
-    }
-}
-
-/// Entries tell what is known here of the files that come along.
-struct Meeting<'a> {
-    layer: &'a Kept,
-    sink: &'a mut dyn DirSink,
-}
-
-impl DirSink for Meeting<'_> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        if let Some(entry) = &entry.entry {
-            self.layer.meet(&entry.attr);
-        }
-        self.sink.entry(entry)
-    }
-
-    fn room(&self, name: usize) -> usize {
-        self.sink.room(name)
     }
 }

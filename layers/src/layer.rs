@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use vfs::{Capabilities, File, FileSystem, Node, NodeId};
+use vfs::{File, FileSystem, Node, NodeId};
 
 /// An open file below a layer. It reads as the file itself.
 #[derive(Clone, Copy)]
@@ -46,10 +46,14 @@ impl Below for Opened<'_> {
     }
 }
 
-/// A method of [`Layer`] that says where a node is, rather than what becomes of an operation.
+/// A method of [`Layer`] about the tree, rather than one of the operations.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! layer_place {
+    ([declare] capabilities) => {
+        /// What it can do, over something that can do what `inner` says.
+        fn capabilities(&self, inner: vfs::Capabilities) -> vfs::Capabilities;
+    };
     ([declare] id) => {
         /// The number by which those above know the node that has the number `below` there.
         fn id(&self, below: vfs::NodeId) -> vfs::NodeId;
@@ -59,6 +63,11 @@ macro_rules! layer_place {
         /// layer. It is handed on as it is, not wrapped.
         fn above(&self, inner: &dyn vfs::Node, cx: &vfs::Cx<'_>)
         -> vfs::Result<Option<vfs::Entry>>;
+    };
+    ([] capabilities) => {
+        fn capabilities(&self, inner: vfs::Capabilities) -> vfs::Capabilities {
+            inner
+        }
     };
     ([] id) => {
         #[inline]
@@ -70,6 +79,11 @@ macro_rules! layer_place {
         #[inline]
         fn above(&self, _: &dyn vfs::Node, _: &vfs::Cx<'_>) -> vfs::Result<Option<vfs::Entry>> {
             Ok(None)
+        }
+    };
+    ([shared] capabilities) => {
+        fn capabilities(&self, inner: vfs::Capabilities) -> vfs::Capabilities {
+            (**self).capabilities(inner)
         }
     };
     ([shared] id) => {
@@ -94,6 +108,7 @@ macro_rules! layer_place {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! operation {
+    ($how:tt capabilities) => { $crate::layer_place! { $how capabilities } };
     ($how:tt id) => { $crate::layer_place! { $how id } };
     ($how:tt above) => { $crate::layer_place! { $how above } };
 
@@ -120,8 +135,8 @@ macro_rules! operation {
     ($how:tt xattrs) => { $crate::layer_method! { $how Xattrs xattrs [&dyn vfs::Node] xattrs() -> Vec<u8> } };
     ($how:tt set_xattr) => { $crate::layer_method! { $how SetXattr set_xattr [&dyn vfs::Node] set_xattr(name: &[u8], value: &[u8], flags: vfs::XattrFlags) -> () } };
     ($how:tt remove_xattr) => { $crate::layer_method! { $how RemoveXattr remove_xattr [&dyn vfs::Node] remove_xattr(name: &[u8]) -> () } };
-    ($how:tt host_lock) => { $crate::layer_method! { $how HostLock host_lock [&dyn vfs::Node] host_lock(space: vfs::lock::Space, start: u64, end: u64, state: vfs::lock::HostLock) -> () } };
-    ($how:tt host_lock_holder) => { $crate::layer_method! { $how HostLockHolder host_lock_holder [&dyn vfs::Node] host_lock_holder(space: vfs::lock::Space, start: u64, end: u64, kind: vfs::lock::LockKind) -> Option<vfs::lock::Outsider> } };
+    ($how:tt host_lock) => { $crate::layer_method! { $how HostLock host_lock [&dyn vfs::Node] host_lock(range: vfs::lock::LockRange, state: vfs::lock::HostLock) -> () } };
+    ($how:tt host_lock_holder) => { $crate::layer_method! { $how HostLockHolder host_lock_holder [&dyn vfs::Node] host_lock_holder(range: vfs::lock::LockRange, kind: vfs::lock::LockKind) -> Option<vfs::lock::Outsider> } };
 
     ($how:tt file_attr) => { $crate::layer_method! { $how FileAttr file_attr [layers::Opened<'_>] attr(want: vfs::Want) -> vfs::Attr } };
     ($how:tt file_setattr) => { $crate::layer_method! { $how FileSetattr file_setattr [layers::Opened<'_>] setattr(set: &vfs::SetAttr) -> vfs::Attr } };
@@ -167,11 +182,29 @@ macro_rules! layer_method {
             inner.$method(&cx.on_behalf_of(&who), $($arg),*)
         }
     };
+    // The layer's method `show` runs it below, and shows what comes of it.
+    ([showing $show:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            self.$show(cx, |cx| inner.$method(cx, $($arg),*))
+        }
+    };
     // What the layer's method `choose` chooses for the context does it, on behalf of whom it says.
     ([to $choose:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
             let (layer, who) = self.$choose(cx)?;
             layer.$name(inner, &cx.on_behalf_of(&who), $($arg),*)
+        }
+    };
+    // A method of a wrapper's: the layer does it with what is below.
+    ([layered] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        fn $method(&self, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            self.layer.$name(self.below(), cx, $($arg),*)
+        }
+    };
+    // A method of a wrapper's: the object that it wraps does it.
+    ([wrapped] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+        fn $method(&self, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
+            self.inner.$method(cx, $($arg),*)
         }
     };
     // A shared layer does it.
@@ -184,16 +217,27 @@ macro_rules! layer_method {
 }
 
 /// Writes methods of a [`Layer`] that leave their operation as it is:
-/// - `forward! { lookup attr … }`: what is below does it; `id` and `above`: nodes are where they are.
+/// - `forward! { lookup attr … }`: what is below does it; `id` and `above`: nodes are where they are;
+///   `capabilities`: those below.
 /// - `forward! { by WHO: … }`: what is below does it for the caller that `self.WHO(cx)` answers.
 /// - `forward! { to CHOOSE: … }`: the layer and the caller that `self.CHOOSE(cx)` answers; its error is the operation's.
+/// - `forward! { showing SHOW: … }`: `self.SHOW(cx, run)` calls `run(cx)`, which does it below, and
+///   returns another value of that type, for instance with [`crate::WithAttr`].
 /// - `forward! { with RUN: … }`: `self.RUN(op, node, cx, run)` decides whether and when `run()`
 ///   has it done below.
+///
+/// Two more write methods of [`vfs::FileSystem`], [`vfs::Node`] or [`vfs::File`], for a type that
+/// wraps another object of its kind as its field `inner`:
+/// - `forward! { wrapped: … }`: `self.inner` does it.
+/// - `forward! { layered: … }`: the layer `self.layer` does it with what `self.below()` returns.
 #[macro_export]
 macro_rules! forward {
     (with $with:ident: $($op:ident)*) => { $($crate::operation! { [with $with] $op })* };
     (by $who:ident: $($op:ident)*) => { $($crate::operation! { [by $who] $op })* };
+    (showing $show:ident: $($op:ident)*) => { $($crate::operation! { [showing $show] $op })* };
     (to $choose:ident: $($op:ident)*) => { $($crate::operation! { [to $choose] $op })* };
+    (layered: $($op:ident)*) => { $($crate::operation! { [layered] $op })* };
+    (wrapped: $($op:ident)*) => { $($crate::operation! { [wrapped] $op })* };
     (shared: $($op:ident)*) => { $($crate::operation! { [shared] $op })* };
     (declare: $($op:ident)*) => { $($crate::operation! { [declare] $op })* };
     ($($op:ident)*) => { $($crate::operation! { [] $op })* };
@@ -208,9 +252,6 @@ macro_rules! forward {
     reason = "as many as copy_file_range(2), and the object"
 )]
 pub trait Layer: Send + Sync + 'static {
-    /// What it can do, over something that can do what `inner` says.
-    fn capabilities(&self, inner: Capabilities) -> Capabilities;
-
     /// Whether it makes nothing of [`vfs::Op::Read`] and [`vfs::Op::Write`], does not want to know of them, and leaves [`vfs::Op::Open`] its
     /// flags: then the host may do them without it ([`vfs::File::backing`]).
     fn leaves_contents(&self) -> bool {
@@ -218,7 +259,7 @@ pub trait Layer: Send + Sync + 'static {
     }
 
     forward! { declare:
-        id above
+        capabilities id above
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
@@ -228,16 +269,12 @@ pub trait Layer: Send + Sync + 'static {
 
 /// A layer that somebody else keeps hold of, too.
 impl<L: Layer + ?Sized> Layer for Arc<L> {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        (**self).capabilities(inner)
-    }
-
     fn leaves_contents(&self) -> bool {
         (**self).leaves_contents()
     }
 
     forward! { shared:
-        id above
+        capabilities id above
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder

@@ -38,6 +38,7 @@ mod through;
 pub mod touched;
 pub mod trace;
 mod whole;
+mod with_attr;
 pub mod xattrmap;
 
 pub use bad_map::BadMap;
@@ -59,6 +60,7 @@ pub use stack::stack;
 pub use through::Through;
 pub use touched::Touched;
 pub use trace::Trace;
+pub use with_attr::WithAttr;
 pub use xattrmap::XattrMap;
 
 use std::sync::Arc;

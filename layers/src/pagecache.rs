@@ -28,10 +28,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vfs::lock::{HostLock, Space};
+use vfs::lock::{HostLock, LockRange};
 use vfs::{
-    Attr, Capabilities, CopyHow, Cx, DirEntry, DirSink, Entry, File, FileSystem, Kind, Node,
-    OpenFlags, Plus, Result, SetAttr, Want,
+    Attr, CopyHow, Cx, DirSink, Entry, File, FileSystem, Kind, Node, OpenFlags, Plus, RelaySink,
+    Result, SetAttr, Want,
 };
 
 use self::cached::Cached;
@@ -164,17 +164,13 @@ impl PageCache {
 }
 
 impl Layer for PageCache {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     /// Nothing is kept here of an open file that the host reads and writes by itself.
     fn leaves_contents(&self) -> bool {
         self.mode != Mode::Loose
     }
 
     forward! {
-        id above
+        capabilities id above
         root resolve
         handle access statfs readlink parent unlink rename xattr xattrs set_xattr remove_xattr
         host_lock_holder
@@ -306,11 +302,10 @@ impl Layer for PageCache {
         plus: Plus,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        let mut meeting = Meeting {
-            layer: self,
-            since: self.landings(),
-            sink,
-        };
+        let since = self.landings();
+        let mut meeting = RelaySink::new(sink, |sink, entry| {
+            sink.entry(entry.map_entry(|entry| self.met(entry, since)))
+        });
         inner.readdir(cx, cookie, plus, &mut meeting)
     }
 
@@ -336,42 +331,19 @@ impl Layer for PageCache {
         &self,
         inner: &dyn Node,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         state: HostLock,
     ) -> Result<()> {
         let Some(file) = self.table.find(inner.id()) else {
-            return inner.host_lock(cx, space, start, end, state);
+            return inner.host_lock(cx, range, state);
         };
         if state != HostLock::Exclusive {
             file.clean(cx)?;
         }
-        inner.host_lock(cx, space, start, end, state)?;
+        inner.host_lock(cx, range, state)?;
         if state != HostLock::Unlocked {
             file.doubt();
         }
         Ok(())
-    }
-}
-
-/// Entries with what is known here of the files that come along.
-struct Meeting<'a> {
-    layer: &'a PageCache,
-    since: u64,
-    sink: &'a mut dyn DirSink,
-}
-
-impl DirSink for Meeting<'_> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        let (layer, since) = (self.layer, self.since);
-        self.sink.entry(DirEntry {
-            entry: entry.entry.map(|entry| layer.met(entry, since)),
-            ..entry
-        })
-    }
-
-    fn room(&self, name: usize) -> usize {
-        self.sink.room(name)
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vfs::{
-    Access, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, File, FileSystem, Mode, Name, Node,
-    NodeId, Op, OpenFlags, Payload, Plus, Result, Sink, Want,
+    Access, Cx, DirSink, Entry, Errno, File, FileSystem, Mode, Name, Node, NodeId, Op, OpenFlags,
+    Payload, Plus, RelaySink, Result, Sink, Want,
 };
 
 use crate::{Clock, Layer, Opened, forward};
@@ -138,34 +138,7 @@ impl Record {
     }
 }
 
-/// Counts what a listing gives away.
-struct Counted<'a> {
-    to: &'a mut dyn DirSink,
-    entries: usize,
-    next: Option<u64>,
-}
-
-impl DirSink for Counted<'_> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        let cookie = entry.cookie;
-        let taken = self.to.entry(entry);
-        if taken {
-            self.entries += 1;
-            self.next = Some(cookie);
-        }
-        taken
-    }
-
-    fn room(&self, name: usize) -> usize {
-        self.to.room(name)
-    }
-}
-
 impl Layer for Record {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     fn root(&self, inner: &dyn FileSystem, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
         let call = (Op::Root, 0, Given::Nothing);
         self.told(call, cx, || inner.root(cx), Outcome::found)
@@ -272,13 +245,17 @@ impl Layer for Record {
         let given = Given::Range(number(inner.file), cookie, u64::from(plus == Plus::Entries));
         let call = (Op::Readdir, inner.node.id(), given);
         let list = || {
-            let mut counted = Counted {
-                to: sink,
-                entries: 0,
-                next: None,
-            };
+            let (mut entries, mut next) = (0, None);
+            let mut counted = RelaySink::new(sink, |sink, entry| {
+                let cookie = entry.cookie;
+                let taken = sink.entry(entry);
+                if taken {
+                    (entries, next) = (entries + 1, Some(cookie));
+                }
+                taken
+            });
             inner.readdir(cx, cookie, plus, &mut counted)?;
-            Ok((counted.entries, counted.next))
+            Ok((entries, next))
         };
         let outcome = |&(entries, next): &(usize, Option<u64>)| Outcome {
             next,
@@ -307,7 +284,7 @@ impl Layer for Record {
         self.told(call, cx, || inner.flush(cx), |()| Outcome::default())
     }
 
-    forward! { id above }
+    forward! { capabilities id above }
 
     forward! { with briefly:
         resolve sync

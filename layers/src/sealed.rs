@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Capabilities, Cx, FileSystem, Handle, HandleKey, Node, Result};
+use vfs::{Cx, FileSystem, Handle, HandleKey, Node, Result};
 
 use crate::{Layer, forward};
 
@@ -14,10 +14,6 @@ use crate::{Layer, forward};
 pub struct Sealed(pub HandleKey);
 
 impl Layer for Sealed {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     fn leaves_contents(&self) -> bool {
         true
     }
@@ -37,7 +33,7 @@ impl Layer for Sealed {
     }
 
     forward! {
-        id above
+        capabilities id above
         root sync
         attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder

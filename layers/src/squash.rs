@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use vfs::{Caller, Capabilities, Cx, Groups, Node, Peer, Result, SetAttr};
+use vfs::{Caller, Cx, Groups, Node, Peer, Result, SetAttr};
 
 use crate::{Layer, Opened, forward};
 
@@ -101,10 +101,6 @@ impl Squash {
 }
 
 impl Layer for Squash {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     fn leaves_contents(&self) -> bool {
         true
     }
@@ -119,7 +115,7 @@ impl Layer for Squash {
         inner.setattr(&cx.on_behalf_of(&who), &self.request(set))
     }
 
-    forward! { id above }
+    forward! { capabilities id above }
 
     forward! { by caller:
         root resolve sync

@@ -6,15 +6,12 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
 use vfs::{
-    Access, Allocate, Attr, Backing, Broken, Capabilities, CopyHow, Cx, DirEntry, DirSink, Entry,
-    Errno, Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node,
-    NodeId, OpenFlags, Payload, Plus, RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want,
-    XattrFlags,
+    Backing, Capabilities, CopyHow, Cx, DirSink, Entry, Errno, File, FileSystem, Handle, Kind,
+    Make, Mode, Name, Node, NodeId, OpenFlags, Plus, RelaySink, RenameFlags, Result,
 };
 
-use crate::{Layer, Opened};
+use crate::{Layer, Opened, forward};
 
 /// `fs` with `layer` over it.
 pub fn stack<L: Layer>(fs: Arc<dyn FileSystem>, layer: L) -> Arc<dyn FileSystem> {
@@ -88,6 +85,10 @@ impl<L: Layer> FileSystem for LayeredFs<L> {
 }
 
 impl<L: Layer> LayeredNode<L> {
+    fn below(&self) -> &dyn Node {
+        &*self.inner
+    }
+
     fn wrap(&self, entry: Entry) -> Entry {
         wrap_entry(&self.layer, entry)
     }
@@ -119,33 +120,9 @@ impl<L: Layer> Node for LayeredNode<L> {
         self.inner.kind()
     }
 
-    fn handle(&self, cx: &Cx<'_>) -> Result<Handle> {
-        self.layer.handle(&*self.inner, cx)
-    }
-
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.layer.attr(&*self.inner, cx, want)
-    }
-
-    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        self.layer.setattr(&*self.inner, cx, set)
-    }
-
-    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        self.layer.access(&*self.inner, cx, want)
-    }
-
-    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        self.layer.statfs(&*self.inner, cx)
-    }
-
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let file = self.layer.open(&*self.inner, cx, flags)?;
         Ok(wrap_file(&self.layer, self.inner.clone(), file))
-    }
-
-    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        self.layer.readlink(&*self.inner, cx)
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
@@ -185,10 +162,6 @@ impl<L: Layer> Node for LayeredNode<L> {
         Ok(self.wrap(self.layer.link(&*self.inner, cx, name, target)?))
     }
 
-    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
-        self.layer.unlink(&*self.inner, cx, name, dir)
-    }
-
     fn rename(
         &self,
         cx: &Cx<'_>,
@@ -202,49 +175,14 @@ impl<L: Layer> Node for LayeredNode<L> {
             .rename(&*self.inner, cx, name, to, to_name, flags)
     }
 
-    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        self.layer.xattr(&*self.inner, cx, name)
-    }
-
-    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        self.layer.xattrs(&*self.inner, cx)
-    }
-
-    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.layer.set_xattr(&*self.inner, cx, name, value, flags)
-    }
-
-    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.layer.remove_xattr(&*self.inner, cx, name)
-    }
-
-    fn host_lock(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        self.layer
-            .host_lock(&*self.inner, cx, space, start, end, state)
-    }
-
-    fn host_lock_holder(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        kind: LockKind,
-    ) -> Result<Option<Outsider>> {
-        self.layer
-            .host_lock_holder(&*self.inner, cx, space, start, end, kind)
+    forward! { layered:
+        handle attr setattr access statfs readlink unlink xattr xattrs set_xattr remove_xattr
+        host_lock host_lock_holder
     }
 }
 
 impl<L: Layer> LayeredFile<L> {
-    fn opened(&self) -> Opened<'_> {
+    fn below(&self) -> Opened<'_> {
         Opened {
             file: &*self.inner,
             node: &*self.node,
@@ -257,55 +195,12 @@ impl<L: Layer> File for LayeredFile<L> {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.layer.file_attr(self.opened(), cx, want)
-    }
-
-    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        self.layer.file_setattr(self.opened(), cx, set)
-    }
-
-    fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
-        self.layer.read(self.opened(), cx, offset, len, sink)
-    }
-
-    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
-        self.layer.write(self.opened(), cx, offset, data)
-    }
-
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        let mut wrapping = Wrapping {
-            sink,
-            layer: &self.layer,
-        };
+        let mut wrapping = RelaySink::new(sink, |sink, entry| {
+            sink.entry(entry.map_entry(|entry| wrap_entry(&self.layer, entry)))
+        });
         self.layer
-            .readdir(self.opened(), cx, cookie, plus, &mut wrapping)
-    }
-
-    fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
-        self.layer.fsync(self.opened(), cx, datasync)
-    }
-
-    fn flush(&self, cx: &Cx<'_>) -> Result<()> {
-        self.layer.flush(self.opened(), cx)
-    }
-
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
-        self.layer.allocate(self.opened(), cx, how, offset, len)
-    }
-
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
-        self.layer.seek(self.opened(), cx, offset, what)
-    }
-
-    fn extents(
-        &self,
-        cx: &Cx<'_>,
-        offset: u64,
-        len: u64,
-        each: &mut dyn FnMut(Extent) -> bool,
-    ) -> Result<()> {
-        self.layer.extents(self.opened(), cx, offset, len, each)
+            .readdir(self.below(), cx, cookie, plus, &mut wrapping)
     }
 
     fn copy(
@@ -322,11 +217,11 @@ impl<L: Layer> File for LayeredFile<L> {
             _ => return Err(Errno::EXDEV),
         };
         self.layer
-            .copy(self.opened(), cx, offset, to, to_offset, len, how)
+            .copy(self.below(), cx, offset, to, to_offset, len, how)
     }
 
-    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
-        self.layer.lease(self.opened(), cx, kind, broken)
+    forward! { layered:
+        file_attr file_setattr read write fsync flush allocate seek extents lease
     }
 
     fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
@@ -334,24 +229,5 @@ impl<L: Layer> File for LayeredFile<L> {
             true => self.inner.backing(cx),
             false => None,
         }
-    }
-}
-
-/// Wraps the nodes that come with entries.
-struct Wrapping<'a, L> {
-    sink: &'a mut dyn DirSink,
-    layer: &'a Arc<L>,
-}
-
-impl<L: Layer> DirSink for Wrapping<'_, L> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        self.sink.entry(DirEntry {
-            entry: entry.entry.map(|entry| wrap_entry(self.layer, entry)),
-            ..entry
-        })
-    }
-
-    fn room(&self, name: usize) -> usize {
-        self.sink.room(name)
     }
 }

@@ -1,8 +1,6 @@
 //! The layer that is none: everything below as it is. What a stack has where one of its layers is left out, and what stacking itself
 //! is measured and tested by.
 
-use vfs::Capabilities;
-
 use crate::{Layer, forward};
 
 /// Passes everything on.
@@ -10,16 +8,12 @@ use crate::{Layer, forward};
 pub struct Through;
 
 impl Layer for Through {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     fn leaves_contents(&self) -> bool {
         true
     }
 
     forward! {
-        id above
+        capabilities id above
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder

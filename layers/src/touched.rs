@@ -11,8 +11,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vfs::{
-    Capabilities, Cx, DirEntry, DirSink, Entry, FileSystem, Name, Node, NodeId, Plus, Result, Sink,
-    Want,
+    Cx, DirSink, Entry, FileSystem, Name, Node, NodeId, Plus, RelaySink, Result, Sink, Want,
 };
 
 use crate::{Layer, Opened, forward};
@@ -135,10 +134,6 @@ fn add(known: &mut BTreeMap<u64, u64>, range: Range<u64>) -> Vec<Range<u64>> {
 }
 
 impl Layer for Touched {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     fn root(&self, inner: &dyn FileSystem, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
         let root = inner.root(cx)?;
         self.state.lock().expect("no panic holds it").root = Some(root.id());
@@ -176,8 +171,17 @@ impl Layer for Touched {
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let dir = inner.node.id();
-        let record = self;
-        inner.readdir(cx, cookie, plus, &mut Finding { record, dir, sink })?;
+        let mut finding = RelaySink::new(sink, |sink, entry| {
+            let node = entry.entry.as_ref().map(|entry| entry.node.id());
+            let name = entry.name;
+            let taken = sink.entry(entry);
+            if let (true, Some(node)) = (taken, node) {
+                drop(self.found(dir, name, node));
+            }
+            taken
+        });
+        // Its nodes can be used without a look-up.
+        inner.readdir(cx, cookie, plus, &mut finding)?;
         if let Ok(attr) = inner.attr(cx, Want::SIZE) {
             self.touch_now(dir, 0..attr.size);
         }
@@ -185,34 +189,11 @@ impl Layer for Touched {
     }
 
     forward! {
-        id above
+        capabilities id above
         resolve sync
         handle attr setattr access statfs open readlink parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
         file_attr file_setattr write fsync flush allocate seek extents copy lease
-    }
-}
-
-/// A listing: its nodes can be used without being looked up.
-struct Finding<'a> {
-    record: &'a Touched,
-    dir: NodeId,
-    sink: &'a mut dyn DirSink,
-}
-
-impl DirSink for Finding<'_> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        let node = entry.entry.as_ref().map(|entry| entry.node.id());
-        let name = entry.name;
-        let taken = self.sink.entry(entry);
-        if let (true, Some(node)) = (taken, node) {
-            drop(self.record.found(self.dir, name, node));
-        }
-        taken
-    }
-
-    fn room(&self, name: usize) -> usize {
-        self.sink.room(name)
     }
 }
 

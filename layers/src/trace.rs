@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tracing::{Level, enabled, event};
-use vfs::{Allocate, Capabilities, CopyHow, Cx, Errno, File, NodeId, Op, Payload, Result, Sink};
+use vfs::{Allocate, CopyHow, Cx, Errno, File, NodeId, Op, Payload, Result, Sink};
 
 use crate::{Clock, Layer, Opened, forward};
 
@@ -18,43 +18,36 @@ pub struct Trace {
     clock: Clock,
 }
 
+/// Defines a method that runs an operation and reports it as an event of one level: `tracing` keeps
+/// the level of each place in the code in a static.
+macro_rules! report {
+    ($name:ident, $level:expr) => {
+        fn $name<T>(
+            &self,
+            op: Op,
+            node: NodeId,
+            cx: &Cx<'_>,
+            run: impl FnOnce() -> Result<T>,
+        ) -> Result<T> {
+            if !enabled!(target: TARGET, $level) {
+                return run();
+            }
+            let (result, time) = self.timed(run);
+            let (op, uid, us, errno) = (op.name(), cx.caller.uid, micros(time), errno(&result));
+            event!(target: TARGET, $level, op, node, uid, us, errno);
+            result
+        }
+    };
+}
+
 impl Trace {
     /// Measures by `clock`.
     pub fn new(clock: Clock) -> Trace {
         Trace { clock }
     }
 
-    fn debug<T>(
-        &self,
-        op: Op,
-        node: NodeId,
-        cx: &Cx<'_>,
-        run: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        if !enabled!(target: TARGET, Level::DEBUG) {
-            return run();
-        }
-        let (result, time) = self.timed(run);
-        let (op, uid, us, errno) = (op.name(), cx.caller.uid, micros(time), errno(&result));
-        event!(target: TARGET, Level::DEBUG, op, node, uid, us, errno);
-        result
-    }
-
-    fn trace<T>(
-        &self,
-        op: Op,
-        node: NodeId,
-        cx: &Cx<'_>,
-        run: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        if !enabled!(target: TARGET, Level::TRACE) {
-            return run();
-        }
-        let (result, time) = self.timed(run);
-        let (op, uid, us, errno) = (op.name(), cx.caller.uid, micros(time), errno(&result));
-        event!(target: TARGET, Level::TRACE, op, node, uid, us, errno);
-        result
-    }
+    report!(debug, Level::DEBUG);
+    report!(trace, Level::TRACE);
 
     /// [`Trace::trace`] of what moves `len` bytes, or fewer, at `offset`.
     fn moved(
@@ -88,10 +81,6 @@ fn errno<T>(result: &Result<T>) -> Option<tracing::field::DebugValue<Errno>> {
 }
 
 impl Layer for Trace {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     fn read(
         &self,
         inner: Opened<'_>,
@@ -156,7 +145,7 @@ impl Layer for Trace {
         self.moved(Op::Copy, inner.node.id(), (offset, len), copy)
     }
 
-    forward! { id above }
+    forward! { capabilities id above }
 
     forward! { with debug:
         root resolve sync

@@ -52,8 +52,11 @@ fn behind_a_closed_gate_nothing_is_but_locks_are_given_back() {
     let (gate, root) = gated();
     let file = ok(root.file("file", b"data"));
     let open = ok(file.open(RW));
-    let lock =
-        |node: &dyn Node, state| run(&ALICE, |cx| node.host_lock(cx, Space::Posix, 0, 9, state));
+    let lock = |node: &dyn Node, state| {
+        run(&ALICE, |cx| {
+            node.host_lock(cx, Space::Posix.range(0, 9), state)
+        })
+    };
     lock(&*file.node, HostLock::Exclusive).expect("locked");
     gate.close();
     refused(open.read(0, 9), Errno::ESTALE);

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use layers::{Layer, stack};
 use vfs::lock::{HostLock, LockKind, Space};
 use vfs::{
-    Access, Allocate, Call, Caller, Capabilities, CopyHow, Cx, DirEntry, DirSink, File, FileSystem,
-    Handle, Kind, Make, Mode, Name, Node, NodeId, Op, OpenFlags, Plus, RenameFlags, Result, Seek,
-    SetAttr, Want, XattrFlags,
+    Access, Allocate, Call, Caller, Capabilities, CopyHow, Cx, DirEntry, File, FileSystem, Handle,
+    Kind, Make, Mode, Name, Node, NodeId, Op, OpenFlags, Plus, RenameFlags, Result, Seek, SetAttr,
+    Want, XattrFlags,
 };
 use vfs_testkit::{Answer, Bytes, Room, Script};
 
@@ -52,15 +52,6 @@ impl Layer for Recorder {
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
         file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-    }
-}
-
-/// Takes every entry, and drops it.
-struct Any;
-
-impl DirSink for Any {
-    fn entry(&mut self, _: DirEntry<'_>) -> bool {
-        true
     }
 }
 
@@ -110,15 +101,15 @@ fn call(op: Op, top: &Top, cx: &Cx<'_>) -> Result<()> {
         Op::Xattrs => node.xattrs(cx).map(drop),
         Op::SetXattr => node.set_xattr(cx, b"user.a", b"", XattrFlags::empty()),
         Op::RemoveXattr => node.remove_xattr(cx, b"user.a"),
-        Op::HostLock => node.host_lock(cx, Space::Posix, 0, 1, HostLock::Shared),
+        Op::HostLock => node.host_lock(cx, Space::Posix.range(0, 1), HostLock::Shared),
         Op::HostLockHolder => node
-            .host_lock_holder(cx, Space::Posix, 0, 1, LockKind::Shared)
+            .host_lock_holder(cx, Space::Posix.range(0, 1), LockKind::Shared)
             .map(drop),
         Op::FileAttr => file.attr(cx, Want::STAT).map(drop),
         Op::FileSetattr => file.setattr(cx, &set).map(drop),
         Op::Read => file.read(cx, 0, 10, &mut Room::new(10)).map(drop),
         Op::Write => file.write(cx, 0, &mut Bytes::new(b"data")).map(drop),
-        Op::Readdir => file.readdir(cx, 0, Plus::Entries, &mut Any),
+        Op::Readdir => file.readdir(cx, 0, Plus::Entries, &mut |_: DirEntry<'_>| true),
         Op::Fsync => file.fsync(cx, false),
         Op::Flush => file.flush(cx),
         Op::Allocate => file.allocate(cx, Allocate::Extend, 0, 1),

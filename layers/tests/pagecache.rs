@@ -3,12 +3,11 @@
 mod common;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use common::{Data, Passing, RW, create, open, tried, with};
-use layers::fault::{Fault, What, When};
+use common::{Bed, Data, Passing, RW, Read, Write, create, open, tried, with, write};
+use layers::fault::{What, When};
 use layers::pagecache::{Mode, Options, PageCache};
-use layers::{Opened, stack};
+use layers::stack;
 use memory::Memory;
 use vfs::{
     Call, Caller, Cx, Errno, File, FileSystem, Op, OpenFlags, Payload, Result, SetAttr, Sink, Want,
@@ -32,68 +31,23 @@ impl Messages {
 }
 
 impl Passing for Messages {
-    fn read(
-        &self,
-        inner: Opened<'_>,
-        cx: &Cx<'_>,
-        at: u64,
-        len: usize,
-        sink: &mut dyn Sink,
-    ) -> Result<usize> {
-        self.reads
-            .lock()
-            .expect("no panic holds it")
-            .push((at, len as u64));
-        inner.read(cx, at, len, sink)
+    fn read(&self, at: u64, len: usize, sink: &mut dyn Sink, below: Read<'_>) -> Result<usize> {
+        let mut reads = self.reads.lock().expect("no panic holds it");
+        reads.push((at, len as u64));
+        drop(reads);
+        below(sink)
     }
 
-    fn write(
-        &self,
-        inner: Opened<'_>,
-        cx: &Cx<'_>,
-        at: u64,
-        data: &mut dyn Payload,
-    ) -> Result<usize> {
-        let len = data.len() as u64;
-        self.writes
-            .lock()
-            .expect("no panic holds it")
-            .push((at, len));
-        inner.write(cx, at, data)
+    fn write(&self, at: u64, data: &mut dyn Payload, below: Write<'_>) -> Result<usize> {
+        let mut writes = self.writes.lock().expect("no panic holds it");
+        writes.push((at, data.len() as u64));
+        drop(writes);
+        below(data)
     }
 }
 
-/// A cache over a tree that others use, too.
-struct Bed {
-    below: Arc<dyn FileSystem>,
-    messages: Arc<Messages>,
-    fault: Arc<Fault>,
-    above: Arc<dyn FileSystem>,
-}
-
-fn bed(mode: Mode, memory: u64) -> Bed {
-    let below: Arc<dyn FileSystem> = Memory::new(clock());
-    let fault = Arc::new(Fault::new(3, Arc::new(|| Duration::ZERO)));
-    let messages = Arc::new(Messages::default());
-    let cache = PageCache::new(Options {
-        mode,
-        memory: memory as usize,
-        threads: 2,
-    });
-    let over = stack(stack(below.clone(), fault.clone()), Data(messages.clone()));
-    Bed {
-        below,
-        messages,
-        fault,
-        above: stack(over, cache.expect("a thread")),
-    }
-}
-
-fn write(file: &dyn File, at: u64, data: &[u8]) {
-    assert_eq!(
-        with(|cx| file.write(cx, at, &mut Bytes::new(data))),
-        data.len()
-    );
+fn bed(mode: Mode, memory: u64) -> Bed<Messages> {
+    Bed::new(mode, memory as usize, Messages::default())
 }
 
 fn read(file: &dyn File, at: u64, len: u64) -> Vec<u8> {
@@ -115,7 +69,7 @@ fn a_stream_of_small_writes_leaves_in_large_messages() {
         write(&*file, number as u64 * 4096, page);
     }
     with(|cx| file.flush(cx));
-    let written = Messages::take(&bed.messages.writes);
+    let written = Messages::take(&bed.passing.writes);
     assert!(written.len() <= 24, "{} messages", written.len());
     assert!(read(&*open(&*bed.below, "f", OpenFlags::READ), 0, 20 * MIB) == data);
 }
@@ -135,7 +89,7 @@ fn several_files_written_at_once_all_merge() {
             });
         }
     });
-    let written = Messages::take(&bed.messages.writes);
+    let written = Messages::take(&bed.passing.writes);
     let mean = 16 * MIB / written.len() as u64;
     assert!(mean >= 256 * KIB, "messages of {mean} bytes");
 }
@@ -160,7 +114,7 @@ fn four_writers_of_one_file_merge() {
             });
         }
     });
-    let written = Messages::take(&bed.messages.writes);
+    let written = Messages::take(&bed.passing.writes);
     let mean = 16 * MIB / written.len() as u64;
     assert!(mean >= 256 * KIB, "messages of {mean} bytes");
     let below = open(&*bed.below, "f", OpenFlags::READ);
@@ -184,11 +138,11 @@ fn writes_at_random_leave_in_the_order_of_their_offsets() {
         write(&*file, at, &data[at as usize..][..4096]);
     }
     with(|cx| file.fsync(cx, false));
-    let written = Messages::take(&bed.messages.writes);
+    let written = Messages::take(&bed.passing.writes);
     assert_eq!(written, [(0, MIB)]);
     assert!(read(&*file, 0, 2 * MIB) == data);
     assert_eq!(
-        Messages::take(&bed.messages.reads),
+        Messages::take(&bed.passing.reads),
         [],
         "what was written is read here"
     );
@@ -206,7 +160,7 @@ fn a_stream_of_small_reads_is_read_ahead_of() {
             "page {number}"
         );
     }
-    let asked = Messages::take(&bed.messages.reads);
+    let asked = Messages::take(&bed.passing.reads);
     assert!(asked.len() <= 40, "{} messages", asked.len());
     assert_eq!(
         asked.iter().map(|(_, len)| len).sum::<u64>(),
@@ -243,7 +197,7 @@ fn a_file_twice_the_memory_is_read_at_random_by_few_messages() {
             "page {number}"
         );
     }
-    let asked = Messages::take(&bed.messages.reads);
+    let asked = Messages::take(&bed.passing.reads);
     assert!(asked.len() <= 2048 / 4, "{} messages", asked.len());
     let bytes: u64 = asked.iter().map(|(_, len)| len).sum();
     assert!(bytes <= 3 * 8 * MIB, "{bytes} bytes");
@@ -259,11 +213,11 @@ fn what_came_along_for_nothing_is_brought_along_no_more() {
     for at in far.by_ref().take(64) {
         read(&*file, at, 4096);
     }
-    Messages::take(&bed.messages.reads);
+    Messages::take(&bed.passing.reads);
     for at in far.by_ref().take(1024) {
         read(&*file, at, 4096);
     }
-    let asked = Messages::take(&bed.messages.reads);
+    let asked = Messages::take(&bed.passing.reads);
     assert_eq!(asked.len(), 1024);
     let pages = asked.iter().filter(|&&(_, len)| len == 4096);
     assert!(pages.count() >= 1024 - 1024 / 32, "but for the tries");
@@ -276,14 +230,14 @@ fn what_was_handed_out_comes_along_again_once_the_file_is_opened_anew() {
     let block = 512 * KIB;
     let page = |file: &dyn File, number: u64| {
         read(file, block + number * 4 * KIB, 4096);
-        Messages::take(&bed.messages.reads)
+        Messages::take(&bed.passing.reads)
     };
     // Blocks, the last first, which is no stream.
     let crowd = |file: &dyn File| {
         for number in (32..64).rev() {
             read(file, number * 64 * KIB, 64 << 10);
         }
-        Messages::take(&bed.messages.reads);
+        Messages::take(&bed.passing.reads);
     };
     let file = open(&*bed.above, "f", OpenFlags::READ);
     assert_eq!(page(&*file, 7), [(block, 64 * KIB)], "and all around it");
@@ -302,7 +256,7 @@ fn loose_has_only_what_came_along_with_reads_at_random() {
     let bed = bed(Mode::Loose, 4 * MIB);
     let mut data = pattern(4 * MIB, 11);
     write(&*create(&*bed.below, "f"), 0, &data);
-    let reads = || Messages::take(&bed.messages.reads);
+    let reads = || Messages::take(&bed.passing.reads);
     let file = open(&*bed.above, "f", RW);
     let stream: Vec<_> = (0..4).map(|number| (number * 16 * KIB, 16 * KIB)).collect();
     for &(at, len) in &stream {
@@ -325,7 +279,7 @@ fn loose_has_only_what_came_along_with_reads_at_random() {
     // What is written is below at once, and is what is read then.
     write(&*file, 846 * 4 * KIB + 5, b"written");
     data[(846 << 12) + 5..][..7].copy_from_slice(b"written");
-    assert_eq!(Messages::take(&bed.messages.writes).len(), 1);
+    assert_eq!(Messages::take(&bed.passing.writes).len(), 1);
     assert_eq!(page(&*file, &data, 846).len(), 1);
     assert_eq!(page(&*file, &data, 847), []);
     let again = open(&*bed.above, "f", RW);
@@ -350,7 +304,7 @@ fn what_came_along_is_written_to_and_cut_off() {
     let at = 512 * KIB;
     read(&*file, at + 20 * KIB, 4096);
     assert_eq!(
-        Messages::take(&bed.messages.reads),
+        Messages::take(&bed.passing.reads),
         [(at, 64 * KIB)],
         "all of its block"
     );
@@ -359,7 +313,7 @@ fn what_came_along_is_written_to_and_cut_off() {
     write(&*file, here as u64, &[9; 200]);
     data[here..here + 200].fill(9);
     assert!(read(&*file, at, 60 << 10) == data[at as usize..][..60 << 10]);
-    assert_eq!(Messages::take(&bed.messages.reads), []);
+    assert_eq!(Messages::take(&bed.passing.reads), []);
     let cut = |size| SetAttr {
         size: Some(size),
         ..SetAttr::default()
@@ -387,7 +341,7 @@ fn what_was_read_is_kept_until_others_change_it() {
     for _ in 0..3 {
         assert_eq!(read(&*open(&*bed.above, "f", RW), 0, 10), b"before");
     }
-    assert_eq!(Messages::take(&bed.messages.reads).len(), 1);
+    assert_eq!(Messages::take(&bed.passing.reads).len(), 1);
     write(&*other, 0, b"behind it");
     assert_eq!(read(&*open(&*bed.above, "f", RW), 0, 10), b"behind it");
 }
@@ -420,7 +374,7 @@ fn what_nobody_was_told_is_told_to_the_next() {
     write(&*file, 0, b"lost");
     drop(file);
     // It is written behind the drop.
-    while Messages::take(&bed.messages.writes).is_empty() {
+    while Messages::take(&bed.passing.writes).is_empty() {
         std::thread::yield_now();
     }
     // Nor does it go by in silence when all is to be written.
@@ -483,16 +437,9 @@ impl Passing for Meanwhile {
         self.act();
     }
 
-    fn read(
-        &self,
-        inner: Opened<'_>,
-        cx: &Cx<'_>,
-        at: u64,
-        len: usize,
-        sink: &mut dyn Sink,
-    ) -> Result<usize> {
+    fn read(&self, _: u64, len: usize, sink: &mut dyn Sink, below: Read<'_>) -> Result<usize> {
         let mut room = Room::new(len);
-        let got = inner.read(cx, at, len, &mut room)?;
+        let got = below(&mut room)?;
         self.act();
         sink.bytes(room.data());
         Ok(got)
@@ -580,5 +527,5 @@ fn who_may_not_wait_gets_what_is_here_and_leaves_what_is_not() {
         file.attr(&cx, Want::STAT).map(drop),
         Err(Errno::WOULD_BLOCK)
     );
-    assert_eq!(Messages::take(&bed.messages.writes), []);
+    assert_eq!(Messages::take(&bed.passing.writes), []);
 }

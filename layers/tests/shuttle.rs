@@ -4,16 +4,13 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use common::{Data, Passing, RW, tried, with};
-use layers::fault::{Fault, What, When};
-use layers::pagecache::{Mode, Options, PageCache};
-use layers::{Opened, stack};
-use memory::Memory;
+use common::{Bed, Passing, RW, Read, Write, tried, with};
+use layers::fault::{What, When};
+use layers::pagecache::Mode;
 use shuttle::thread::{spawn, yield_now};
-use vfs::{Cx, Errno, File, FileSystem, Op, Payload, Result, SetAttr, Sink};
-use vfs_testkit::{Bytes, Room, clock};
+use vfs::{Errno, File, FileSystem, Op, Payload, Result, SetAttr, Sink};
+use vfs_testkit::{Bytes, Room};
 
 /// More than a message carries, so that some leaves by itself.
 const PIECE: usize = 700 << 10;
@@ -23,66 +20,34 @@ const PIECE: usize = 700 << 10;
 struct Slow;
 
 impl Passing for Slow {
-    fn read(
-        &self,
-        inner: Opened<'_>,
-        cx: &Cx<'_>,
-        at: u64,
-        len: usize,
-        sink: &mut dyn Sink,
-    ) -> Result<usize> {
+    fn read(&self, _: u64, len: usize, sink: &mut dyn Sink, below: Read<'_>) -> Result<usize> {
         yield_now();
         let mut room = Room::new(len.min(sink.room()));
-        inner.read(cx, at, len, &mut room)?;
+        below(&mut room)?;
         yield_now();
         sink.bytes(room.data());
         Ok(room.data().len())
     }
 
-    fn write(
-        &self,
-        inner: Opened<'_>,
-        cx: &Cx<'_>,
-        at: u64,
-        data: &mut dyn Payload,
-    ) -> Result<usize> {
+    fn write(&self, _: u64, data: &mut dyn Payload, below: Write<'_>) -> Result<usize> {
         let mut whole = Vec::new();
         data.bytes(&mut |piece| {
             whole.extend_from_slice(piece);
             Ok(())
         })?;
         yield_now();
-        let written = inner.write(cx, at, &mut Bytes::new(&whole));
+        let written = below(&mut Bytes::new(&whole));
         yield_now();
         written
     }
 }
 
-/// A tree, and the cache over it.
-struct Bed {
-    below: Arc<dyn FileSystem>,
-    fault: Arc<Fault>,
-    above: Arc<dyn FileSystem>,
-}
-
-fn bed(memory: usize) -> Bed {
+fn bed(memory: usize) -> Bed<Slow> {
     bed_of(Mode::Mmap, memory)
 }
 
-fn bed_of(mode: Mode, memory: usize) -> Bed {
-    let below: Arc<dyn FileSystem> = Memory::new(clock());
-    let fault = Arc::new(Fault::new(3, Arc::new(|| Duration::ZERO)));
-    let cache = PageCache::new(Options {
-        mode,
-        memory,
-        threads: 2,
-    });
-    let over = stack(stack(below.clone(), fault.clone()), Data(Arc::new(Slow)));
-    Bed {
-        below,
-        fault,
-        above: stack(over, cache.expect("a thread")),
-    }
+fn bed_of(mode: Mode, memory: usize) -> Bed<Slow> {
+    Bed::new(mode, memory, Slow)
 }
 
 fn create(fs: &dyn FileSystem) -> Arc<dyn File> {

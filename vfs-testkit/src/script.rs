@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Waker;
 
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Allocate, Attr, Broken, Call, Caller, Capabilities, CopyHow, Cx, Device, DirEntry,
     DirSink, Entry, Errno, Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode,
@@ -534,33 +534,28 @@ impl Node for ScriptNode {
         self.script.done(Op::RemoveXattr, cx, self.id, what)
     }
 
-    fn host_lock(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        let what = format!("{space:?} {start}..={end} {state:?}");
+    fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
+        let what = format!("{} {state:?}", shown(range));
         self.script.done(Op::HostLock, cx, self.id, what)
     }
 
     fn host_lock_holder(
         &self,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        let what = format!("{space:?} {start}..={end} {kind:?}");
+        let what = format!("{} {kind:?}", shown(range));
         match self.script.answer(Op::HostLockHolder, cx, self.id, what)? {
             None => Ok(None),
             Some(Answer::Outsider(outsider)) => Ok(Some(outsider)),
             Some(other) => wrong(Op::HostLockHolder, &other),
         }
     }
+}
+
+fn shown(LockRange { space, start, end }: LockRange) -> String {
+    format!("{space:?} {start}..={end}")
 }
 
 impl Script {

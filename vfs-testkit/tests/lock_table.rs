@@ -693,7 +693,7 @@ mod model {
 
 /// Another table's clients are one owner here.
 fn mirror(bed: &Bed, space: Space, range: (u64, u64), state: HostLock) -> Result<()> {
-    let range = (space, range.0, range.1);
+    let range = space.range(range.0, range.1);
     bed.table
         .mirror(&bed.cx(), &*bed.node, &owner(9), range, state)
 }

@@ -29,6 +29,7 @@ pub mod peer;
 pub mod perm;
 pub mod quota;
 pub mod ranges;
+pub mod relay;
 pub mod seal;
 pub mod sip;
 
@@ -50,6 +51,7 @@ pub use payload::{Fill, Payload, Sink};
 pub use peer::{Origin, Peer, PeerKey, Trust};
 pub use quota::{Account, Allotment, Charge, Full, Portion, Quota};
 pub use ranges::Ranges;
+pub use relay::RelaySink;
 pub use seal::HandleKey;
 
 /// What every operation answers: a value or a Linux errno.

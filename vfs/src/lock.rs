@@ -36,6 +36,25 @@ pub enum Space {
     Flock,
 }
 
+impl Space {
+    /// The range from `start` to `end`, which belongs to it.
+    pub const fn range(self, start: u64, end: u64) -> LockRange {
+        let space = self;
+        LockRange { space, start, end }
+    }
+}
+
+/// A range of a file that is or may be locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRange {
+    /// Which kind of locks.
+    pub space: Space,
+    /// The first byte.
+    pub start: u64,
+    /// The last byte, [`u64::MAX`] for all there may ever be.
+    pub end: u64,
+}
+
 /// A lock's strength.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockKind {
@@ -106,6 +125,10 @@ pub struct Lock {
 }
 
 impl Lock {
+    fn range(&self) -> LockRange {
+        self.space.range(self.start, self.end)
+    }
+
     fn overlaps(&self, start: u64, end: u64) -> bool {
         self.start <= end && start <= self.end
     }
@@ -278,7 +301,7 @@ impl LockTable {
         cx: &Cx<'_>,
         node: &dyn Node,
         owner: &Owner,
-        (space, start, end): (Space, u64, u64),
+        range: LockRange,
         state: HostLock,
     ) -> Result<()> {
         let kind = match state {
@@ -287,9 +310,9 @@ impl LockTable {
             HostLock::Exclusive => Some(LockKind::Exclusive),
         };
         let range = Lock {
-            space,
-            start,
-            end,
+            space: range.space,
+            start: range.start,
+            end: range.end,
             kind: kind.unwrap_or(LockKind::Shared),
             owner: owner.clone(),
         };
@@ -356,7 +379,7 @@ impl LockTable {
         if inside.is_some() {
             return Ok(inside);
         }
-        let outside = node.host_lock_holder(cx, lock.space, lock.start, lock.end, lock.kind)?;
+        let outside = node.host_lock_holder(cx, lock.range(), lock.kind)?;
         Ok(outside.map(|held| Lock {
             space: lock.space,
             start: held.start,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-use crate::lock::{HostLock, LockKind, Outsider, Space};
+use crate::lock::{HostLock, LockKind, LockRange, Outsider};
 use crate::{
     Attr, Broken, Caller, Cx, Device, Errno, Handle, Kind, Lease, LeaseKind, Name, Payload, Peer,
     Result, SetAttr, Sink, StatFs, Want,
@@ -108,26 +108,17 @@ pub trait Node: Send + Sync {
     /// Removes an extended attribute, `ENODATA` if there is none.
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()>;
 
-    /// Tells those who share this node outside barge what `start..=end` is locked as from now
+    /// Tells those who share this node outside barge what `range` is locked as from now
     /// on, for all of barge's clients together: who of those holds what is the business of
     /// [`crate::lock::LockTable`], its only caller. `EAGAIN` if an outsider is in the way. (Where an
     /// export is served both by itself and among others, each has a table, and either is outside the other.)
-    fn host_lock(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()>;
+    fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()>;
 
-    /// The first lock outside barge that a lock of `kind` on `start..=end` would meet.
+    /// The first lock outside barge that a lock of `kind` on `range` would meet.
     fn host_lock_holder(
         &self,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>>;
 }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Allocate, Attr, Broken, CopyHow, Cx, Device, DirEntry, DirSink, Entry, Errno, Extent,
     File, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node, NodeId, OpenFlags, Payload, Plus,
@@ -233,18 +233,11 @@ impl Node for Dir {
     }
 
     /// Nobody outside has it.
-    fn host_lock(&self, _: &Cx<'_>, _: Space, _: u64, _: u64, _: HostLock) -> Result<()> {
+    fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
         Ok(())
     }
 
-    fn host_lock_holder(
-        &self,
-        _: &Cx<'_>,
-        _: Space,
-        _: u64,
-        _: u64,
-        _: LockKind,
-    ) -> Result<Option<Outsider>> {
+    fn host_lock_holder(&self, _: &Cx<'_>, _: LockRange, _: LockKind) -> Result<Option<Outsider>> {
         Ok(None)
     }
 }

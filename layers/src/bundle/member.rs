@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use vfs::lock::{HostLock, Lock, LockKind, Outsider, Owner, Space};
+use vfs::lock::{HostLock, Lock, LockKind, LockRange, Outsider, Owner};
 use vfs::{
-    Attr, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, Export, File, Handle, Kind, Make,
-    Mode, Name, Node, NodeId, Op, OpenFlags, Plus, Result, SetAttr, Want,
+    Cx, DirEntry, DirSink, Entry, Errno, Export, Handle, Kind, Node, NodeId, Op, Plus, RelaySink,
+    Result,
 };
 
 use super::Places;
 use super::dir::Dir;
 use super::numbers::{self, Numbers};
-use crate::{Layer, Opened, forward};
+use crate::{Layer, Opened, WithAttr, forward};
 
 pub(super) struct Member {
     places: Weak<Places>,
@@ -72,16 +72,18 @@ impl Member {
         run()
     }
 
-    fn both(&self, (entry, file): (Entry, Arc<dyn File>)) -> (Entry, Arc<dyn File>) {
-        (self.numbers.entry(entry), file)
+    /// Runs an operation of this member, and numbers its value.
+    fn numbered<T: WithAttr>(
+        &self,
+        cx: &Cx<'_>,
+        run: impl FnOnce(&Cx<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.note(cx);
+        Ok(run(cx)?.map_attr(|attr| self.numbers.attr(attr)))
     }
 }
 
 impl Layer for Member {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     fn id(&self, below: NodeId) -> NodeId {
         self.numbers.id(below)
     }
@@ -101,99 +103,29 @@ impl Layer for Member {
         numbers::handle(self.numbers.place, inner.handle(cx)?.bytes())
     }
 
-    fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.note(cx);
-        Ok(self.numbers.attr(inner.attr(cx, want)?))
-    }
-
-    fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        self.note(cx);
-        Ok(self.numbers.attr(inner.setattr(cx, set)?))
-    }
-
-    fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        self.note(cx);
-        Ok(self.numbers.entry(inner.lookup(cx, name)?))
-    }
-
-    fn parent(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Entry> {
-        self.note(cx);
-        Ok(self.numbers.entry(inner.parent(cx)?))
-    }
-
-    fn create(
-        &self,
-        inner: &dyn Node,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        flags: OpenFlags,
-        mode: Mode,
-    ) -> Result<(Entry, Arc<dyn File>)> {
-        self.note(cx);
-        Ok(self.both(inner.create(cx, name, flags, mode)?))
-    }
-
-    fn make(
-        &self,
-        inner: &dyn Node,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        what: Make<'_>,
-        mode: Mode,
-    ) -> Result<Entry> {
-        self.note(cx);
-        Ok(self.numbers.entry(inner.make(cx, name, what, mode)?))
-    }
-
-    fn tmpfile(
-        &self,
-        inner: &dyn Node,
-        cx: &Cx<'_>,
-        flags: OpenFlags,
-        mode: Mode,
-    ) -> Result<(Entry, Arc<dyn File>)> {
-        self.note(cx);
-        Ok(self.both(inner.tmpfile(cx, flags, mode)?))
-    }
-
-    fn link(
-        &self,
-        inner: &dyn Node,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        target: &dyn Node,
-    ) -> Result<Entry> {
-        self.note(cx);
-        Ok(self.numbers.entry(inner.link(cx, name, target)?))
-    }
-
     /// The member's own table is the host of the bundle's.
     fn host_lock(
         &self,
         inner: &dyn Node,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         state: HostLock,
     ) -> Result<()> {
         let locks = &self.export.locks;
-        locks.mirror(cx, inner, &self.owner, (space, start, end), state)
+        locks.mirror(cx, inner, &self.owner, range, state)
     }
 
     fn host_lock_holder(
         &self,
         inner: &dyn Node,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
         let asked = Lock {
-            space,
-            start,
-            end,
+            space: range.space,
+            start: range.start,
+            end: range.end,
             kind,
             owner: self.owner.clone(),
         };
@@ -206,16 +138,6 @@ impl Layer for Member {
         }))
     }
 
-    fn file_attr(&self, inner: Opened<'_>, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.note(cx);
-        Ok(self.numbers.attr(inner.attr(cx, want)?))
-    }
-
-    fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        self.note(cx);
-        Ok(self.numbers.attr(inner.setattr(cx, set)?))
-    }
-
     fn readdir(
         &self,
         inner: Opened<'_>,
@@ -225,36 +147,27 @@ impl Layer for Member {
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         self.note(cx);
-        let mut numbering = Numbering {
-            sink,
-            numbers: self.numbers,
-        };
+        let numbers = self.numbers;
+        let numbered = |entry: Entry| entry.map_attr(|attr| numbers.attr(attr));
+        let mut numbering = RelaySink::new(sink, |sink, entry| {
+            sink.entry(DirEntry {
+                id: numbers.id(entry.id),
+                ..entry.map_entry(numbered)
+            })
+        });
         inner.readdir(cx, cookie, plus, &mut numbering)
+    }
+
+    forward! { capabilities }
+
+    forward! { showing numbered:
+        attr setattr lookup parent create make tmpfile link
+        file_attr file_setattr
     }
 
     forward! { with noted:
         root resolve sync
         access statfs open readlink unlink rename xattr xattrs set_xattr remove_xattr
         read write fsync flush allocate seek extents copy lease
-    }
-}
-
-/// Numbers entries anew.
-struct Numbering<'a> {
-    sink: &'a mut dyn DirSink,
-    numbers: Numbers,
-}
-
-impl DirSink for Numbering<'_> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        self.sink.entry(DirEntry {
-            id: self.numbers.id(entry.id),
-            entry: entry.entry.map(|entry| self.numbers.entry(entry)),
-            ..entry
-        })
-    }
-
-    fn room(&self, name: usize) -> usize {
-        self.sink.room(name)
     }
 }

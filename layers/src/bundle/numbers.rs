@@ -14,7 +14,7 @@
 use std::collections::HashSet;
 
 use vfs::sip::{self, Key};
-use vfs::{Attr, Entry, Errno, Handle, NodeId, Result};
+use vfs::{Attr, Errno, Handle, NodeId, Result};
 
 /// For hashes of bundles alone.
 const KEY: Key = *b"barge bundle    ";
@@ -79,14 +79,6 @@ impl Numbers {
             id: self.id(attr.id),
             device: self.hash(b'd', attr.device).max(1),
             ..attr
-        }
-    }
-
-    /// One of the member's nodes, to be wrapped.
-    pub(super) fn entry(&self, entry: Entry) -> Entry {
-        Entry {
-            attr: self.attr(entry.attr),
-            ..entry
         }
     }
 

@@ -4,15 +4,13 @@ use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-use vfs::{
-    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Fill, Lease, LeaseKind,
-    OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
-};
+use vfs::{Attr, CopyHow, Cx, Errno, File, Fill, OpenFlags, Patience, Result, SetAttr, Sink, Want};
 
 use super::Shared;
 use super::copy::Copy;
 use super::filling::Filling;
 use super::table::Entry;
+use crate::forward;
 
 /// What a file is known by.
 pub(super) const ASKED: Want = Want::STAT.union(Want::GENERATION);
@@ -198,40 +196,6 @@ impl File for KeptFile {
         }
     }
 
-    fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
-        self.inner.write(cx, offset, data)
-    }
-
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        self.inner.readdir(cx, cookie, plus, sink)
-    }
-
-    fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
-        self.inner.fsync(cx, datasync)
-    }
-
-    fn flush(&self, cx: &Cx<'_>) -> Result<()> {
-        self.inner.flush(cx)
-    }
-
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
-        self.inner.allocate(cx, how, offset, len)
-    }
-
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
-        self.inner.seek(cx, offset, what)
-    }
-
-    fn extents(
-        &self,
-        cx: &Cx<'_>,
-        offset: u64,
-        len: u64,
-        each: &mut dyn FnMut(Extent) -> bool,
-    ) -> Result<()> {
-        self.inner.extents(cx, offset, len, each)
-    }
-
     fn copy(
         &self,
         cx: &Cx<'_>,
@@ -245,9 +209,7 @@ impl File for KeptFile {
         self.inner.copy(cx, offset, to, to_offset, len, how)
     }
 
-    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
-        self.inner.lease(cx, kind, broken)
-    }
+    forward! { wrapped: write readdir fsync flush allocate seek extents lease }
 }
 
 /// Has what a reader gets, too; nothing if it came as a file, which is read faster from where it is.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use vfs::{
-    Access, Attr, Cx, DirEntry, DirSink, Entry, Errno, File, Kind, Make, Mode, Name, Node,
-    OpenFlags, Result, SetAttr, Want, perm,
+    Access, Attr, Cx, DirEntry, Entry, Errno, File, Kind, Make, Mode, Name, Node, OpenFlags,
+    Result, SetAttr, Want, perm,
 };
 
 use super::find::{Above, above};
@@ -259,16 +259,13 @@ impl OverlayNode {
 
     /// Whether the directory has no entries. The caller holds the names.
     pub(super) fn is_empty(&self, cx: &Cx<'_>) -> Result<bool> {
-        struct Any(bool);
-        impl DirSink for Any {
-            fn entry(&mut self, _: DirEntry<'_>) -> bool {
-                self.0 = true;
-                false
-            }
-        }
-        let mut any = Any(false);
+        let mut empty = true;
+        let mut any = |_: DirEntry<'_>| {
+            empty = false;
+            false
+        };
         self.list_held(&ours(cx), 0, vfs::Plus::Names, &mut any)?;
-        Ok(!any.0)
+        Ok(empty)
     }
 
     /// Puts an empty directory, as `node` is, in the place of what `node` has above, which has whiteouts only.

@@ -10,9 +10,7 @@
 
 use std::sync::Arc;
 
-use vfs::{
-    Cx, DirEntry, DirSink, Entry, Errno, Handle, Kind, Name, Node, NodeId, OpenFlags, Plus, Result,
-};
+use vfs::{Cx, DirEntry, Entry, Errno, Handle, Kind, Name, Node, NodeId, OpenFlags, Plus, Result};
 
 use super::find::{id_above, known};
 use super::node::{OverlayNode, State};
@@ -186,20 +184,14 @@ fn name_where(
     cx: &Cx<'_>,
     is_it: impl Fn(&Entry, Name<'_>) -> bool,
 ) -> Result<Vec<u8>> {
-    struct Search<F> {
-        is_it: F,
-        found: Option<Vec<u8>>,
-    }
-    impl<F: Fn(&Entry, Name<'_>) -> bool> DirSink for Search<F> {
-        fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-            let name = Name::new(entry.name).ok().zip(entry.entry);
-            let found = name.is_some_and(|(name, entry)| (self.is_it)(&entry, name));
-            self.found = found.then(|| entry.name.to_vec());
-            !found
-        }
-    }
-    let mut search = Search { is_it, found: None };
+    let mut found = None;
+    let mut search = |entry: DirEntry<'_>| {
+        let name = Name::new(entry.name).ok().zip(entry.entry);
+        let is_found = name.is_some_and(|(name, entry)| is_it(&entry, name));
+        found = is_found.then(|| entry.name.to_vec());
+        !is_found
+    };
     let listing = dir.open(cx, OpenFlags::READ)?;
     listing.readdir(cx, 0, Plus::Entries, &mut search)?;
-    search.found.ok_or(Errno::ESTALE)
+    found.ok_or(Errno::ESTALE)
 }

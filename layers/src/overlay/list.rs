@@ -226,16 +226,13 @@ impl Listing {
 
 /// All entries of a directory of either tree.
 fn entries(dir: &dyn Node, cx: &Cx<'_>) -> Result<Vec<(Box<[u8]>, Entry)>> {
-    struct All(Vec<(Box<[u8]>, Option<Entry>)>);
-    impl DirSink for All {
-        fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-            self.0.push((entry.name.into(), entry.entry));
-            true
-        }
-    }
-    let mut all = All(Vec::new());
+    let mut all: Vec<(Box<[u8]>, Option<Entry>)> = Vec::new();
+    let mut take = |entry: DirEntry<'_>| {
+        all.push((entry.name.into(), entry.entry));
+        true
+    };
     let listing = dir.open(cx, OpenFlags::READ)?;
-    listing.readdir(cx, 0, Plus::Entries, &mut all)?;
+    listing.readdir(cx, 0, Plus::Entries, &mut take)?;
     let looked = |(name, entry): (Box<[u8]>, Option<Entry>)| match entry {
         Some(entry) => Some(Ok((name, entry))),
         None => match Name::new(&name).and_then(|name| dir.lookup(cx, name)) {
@@ -244,7 +241,7 @@ fn entries(dir: &dyn Node, cx: &Cx<'_>) -> Result<Vec<(Box<[u8]>, Entry)>> {
             Err(errno) => Some(Err(errno)),
         },
     };
-    all.0.into_iter().filter_map(looked).collect()
+    all.into_iter().filter_map(looked).collect()
 }
 
 #[cfg(test)]

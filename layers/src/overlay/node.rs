@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 
 use vfs::acl::{self, Acl};
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
     RenameFlags, Result, SetAttr, SetTime, StatFs, Want, XattrFlags, perm,
@@ -411,18 +411,11 @@ impl Node for OverlayNode {
     }
 
     /// Nobody outside sees them: what they are on may be below, or become a copy.
-    fn host_lock(&self, _: &Cx<'_>, _: Space, _: u64, _: u64, _: HostLock) -> Result<()> {
+    fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
         Ok(())
     }
 
-    fn host_lock_holder(
-        &self,
-        _: &Cx<'_>,
-        _: Space,
-        _: u64,
-        _: u64,
-        _: LockKind,
-    ) -> Result<Option<Outsider>> {
+    fn host_lock_holder(&self, _: &Cx<'_>, _: LockRange, _: LockKind) -> Result<Option<Outsider>> {
         Ok(None)
     }
 }

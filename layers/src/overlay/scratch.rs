@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vfs::{
-    Cx, DirEntry, DirSink, Entry, Errno, Kind, Make, Mode, Name, Node, OpenFlags, Plus,
-    RenameFlags, Result, SetAttr, Want,
+    Cx, DirEntry, Entry, Errno, Kind, Make, Mode, Name, Node, OpenFlags, Plus, RenameFlags, Result,
+    SetAttr, Want,
 };
 
 use super::marks::WHITEOUT;
@@ -127,22 +127,15 @@ impl Scratch {
     }
 }
 
-/// The entries of a directory that is about to be removed.
-#[derive(Default)]
-struct Names(Vec<Vec<u8>>);
-
-impl DirSink for Names {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        self.0.push(entry.name.to_vec());
-        true
-    }
-}
-
 fn empty(dir: &dyn Node, cx: &Cx<'_>, depth: usize) -> Result<()> {
-    let mut names = Names::default();
+    let mut names = Vec::new();
+    let mut take = |entry: DirEntry<'_>| {
+        names.push(entry.name.to_vec());
+        true
+    };
     let listing = dir.open(cx, OpenFlags::READ)?;
-    listing.readdir(cx, 0, Plus::Names, &mut names)?;
-    for name in names.0 {
+    listing.readdir(cx, 0, Plus::Names, &mut take)?;
+    for name in names {
         let name = Name::new(&name)?;
         let entry = dir.lookup(cx, name)?;
         remove(dir, cx, name, &entry, depth)?;

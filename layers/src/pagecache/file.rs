@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vfs::{
-    Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Extent, File, Lease, LeaseKind,
-    OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Allocate, Attr, Backing, CopyHow, Cx, Extent, File, OpenFlags, Payload, Result, Seek, SetAttr,
+    Sink, Want,
 };
 
 use super::Mode;
@@ -15,6 +15,7 @@ use super::ahead::Stream;
 use super::cached::{Cached, Fetched};
 use super::pages::{BLOCK, Piece};
 use super::table::Table;
+use crate::forward;
 use crate::sync::{Mutex, MutexGuard};
 
 /// One open of a file that the cache knows.
@@ -260,10 +261,6 @@ impl File for CachedFile {
         Ok(len)
     }
 
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        self.inner.readdir(cx, cookie, plus, sink)
-    }
-
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
         self.cached.clean(cx)?;
         let durable = self.inner.fsync(cx, datasync);
@@ -319,9 +316,7 @@ impl File for CachedFile {
         done
     }
 
-    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
-        self.inner.lease(cx, kind, broken)
-    }
+    forward! { wrapped: readdir lease }
 
     /// What was written here is below first, and nothing is kept of what was read.
     fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {

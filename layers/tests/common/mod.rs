@@ -3,12 +3,16 @@
 #![allow(dead_code, reason = "each test has use for some of it")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use layers::{Layer, Opened};
+use layers::fault::Fault;
+use layers::pagecache::{self, PageCache};
+use layers::{Layer, Opened, stack};
+use memory::Memory;
 use vfs::{
-    Call, Caller, Capabilities, Cx, Entry, File, FileSystem, Mode, Name, Node, OpenFlags, Payload,
-    Result, Sink,
+    Call, Caller, Cx, Entry, File, FileSystem, Mode, Name, Node, OpenFlags, Payload, Result, Sink,
 };
+use vfs_testkit::{Bytes, clock};
 
 pub(crate) const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
@@ -33,43 +37,38 @@ pub(crate) fn open(fs: &dyn FileSystem, name: &str, flags: OpenFlags) -> Arc<dyn
     with(|cx| fs.root(cx)?.lookup(cx, name)?.node.open(cx, flags))
 }
 
-/// What somebody does with data that passes, and asks below for it.
+/// Writes all of `data`.
+pub(crate) fn write(file: &dyn File, at: u64, data: &[u8]) {
+    let written = with(|cx| file.write(cx, at, &mut Bytes::new(data)));
+    assert_eq!(written, data.len());
+}
+
+/// Continues a read below the layer.
+pub(crate) type Read<'a> = &'a mut dyn FnMut(&mut dyn Sink) -> Result<usize>;
+
+/// Continues a write below the layer.
+pub(crate) type Write<'a> = &'a mut dyn FnMut(&mut dyn Payload) -> Result<usize>;
+
+/// Sees the data that pass a layer, and continues each operation below it.
 pub(crate) trait Passing: Send + Sync + 'static {
-    fn read(
-        &self,
-        inner: Opened<'_>,
-        cx: &Cx<'_>,
-        at: u64,
-        len: usize,
-        sink: &mut dyn Sink,
-    ) -> Result<usize> {
-        inner.read(cx, at, len, sink)
+    fn read(&self, _at: u64, _len: usize, sink: &mut dyn Sink, below: Read<'_>) -> Result<usize> {
+        below(sink)
     }
 
-    fn write(
-        &self,
-        inner: Opened<'_>,
-        cx: &Cx<'_>,
-        at: u64,
-        data: &mut dyn Payload,
-    ) -> Result<usize> {
-        inner.write(cx, at, data)
+    fn write(&self, _at: u64, data: &mut dyn Payload, below: Write<'_>) -> Result<usize> {
+        below(data)
     }
 
     /// A name was looked up.
     fn found(&self) {}
 }
 
-/// The layer of one who sees data pass: all else is passed on.
+/// A layer that data pass by `P`: all else is passed on.
 pub(crate) struct Data<P>(pub(crate) Arc<P>);
 
 impl<P: Passing> Layer for Data<P> {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
     layers::forward! {
-        id above
+        capabilities id above
         root resolve sync
         handle attr setattr access statfs open readlink parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
@@ -90,7 +89,8 @@ impl<P: Passing> Layer for Data<P> {
         len: usize,
         sink: &mut dyn Sink,
     ) -> Result<usize> {
-        self.0.read(inner, cx, at, len, sink)
+        let mut below = |sink: &mut dyn Sink| inner.read(cx, at, len, sink);
+        self.0.read(at, len, sink, &mut below)
     }
 
     fn write(
@@ -100,6 +100,35 @@ impl<P: Passing> Layer for Data<P> {
         at: u64,
         data: &mut dyn Payload,
     ) -> Result<usize> {
-        self.0.write(inner, cx, at, data)
+        let mut below = |data: &mut dyn Payload| inner.write(cx, at, data);
+        self.0.write(at, data, &mut below)
+    }
+}
+
+/// A page cache over a tree that others use, too: faults and `P` come between.
+pub(crate) struct Bed<P> {
+    pub(crate) below: Arc<dyn FileSystem>,
+    pub(crate) passing: Arc<P>,
+    pub(crate) fault: Arc<Fault>,
+    pub(crate) above: Arc<dyn FileSystem>,
+}
+
+impl<P: Passing> Bed<P> {
+    pub(crate) fn new(mode: pagecache::Mode, memory: usize, passing: P) -> Bed<P> {
+        let below: Arc<dyn FileSystem> = Memory::new(clock());
+        let fault = Arc::new(Fault::new(3, Arc::new(|| Duration::ZERO)));
+        let passing = Arc::new(passing);
+        let cache = PageCache::new(pagecache::Options {
+            mode,
+            memory,
+            threads: 2,
+        });
+        let over = stack(stack(below.clone(), fault.clone()), Data(passing.clone()));
+        Bed {
+            below,
+            passing,
+            fault,
+            above: stack(over, cache.expect("a thread")),
+        }
     }
 }

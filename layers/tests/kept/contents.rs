@@ -125,7 +125,7 @@ fn who_is_told_of_a_change_reads_the_source() {
             let (start, end) = (0, u64::MAX >> 1);
             with(|cx| {
                 let node = fs.root(cx)?.lookup(cx, name)?.node;
-                node.host_lock(cx, Space::Posix, start, end, HostLock::Shared)
+                node.host_lock(cx, Space::Posix.range(start, end), HostLock::Shared)
             });
         },
     ];

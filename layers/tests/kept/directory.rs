@@ -7,9 +7,7 @@ use std::time::Duration;
 use layers::fault::{Fault, What, When};
 use layers::{Layer, forward, stack};
 use vfs::attr::SetTime;
-use vfs::{
-    Capabilities, Cx, Errno, File, Make, Mode, Name, NodeId, Op, RenameFlags, Result, SetAttr, Time,
-};
+use vfs::{Cx, Errno, File, Make, Mode, Name, NodeId, Op, RenameFlags, Result, SetAttr, Time};
 use vfs_testkit::bed::pattern;
 
 use crate::common::{RW, open, with};
@@ -263,6 +261,19 @@ fn a_full_disk_makes_the_bound_what_there_is() {
     assert_eq!(bed.reads(), 0);
 }
 
+/// Methods of a layer that runs every operation on nodes and files but locks by its method `run`.
+macro_rules! forward_run {
+    () => {
+        forward! { capabilities id above root resolve sync host_lock host_lock_holder }
+
+        forward! { with run:
+            handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+            unlink rename xattr xattrs set_xattr remove_xattr
+            file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
+        }
+    };
+}
+
 /// From some operation on nothing is done any more: the process was killed there.
 struct Killed(AtomicU64);
 
@@ -281,17 +292,7 @@ impl Killed {
 }
 
 impl Layer for Killed {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
-    forward! { id above root resolve sync host_lock host_lock_holder }
-
-    forward! { with run:
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward_run!();
 }
 
 #[test]
@@ -343,17 +344,7 @@ impl Busy {
 }
 
 impl Layer for Busy {
-    fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        inner
-    }
-
-    forward! { id above root resolve sync host_lock host_lock_holder }
-
-    forward! { with run:
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward_run!();
 }
 
 #[test]

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{Data, Passing, create, open, with};
+use common::{Data, Passing, Read, create, open, with, write};
 use layers::kept::{Kept, Options};
-use layers::{Opened, stack};
+use layers::stack;
 use memory::Memory;
-use vfs::{Cx, DirEntry, DirSink, File, FileSystem, Name, OpenFlags, Plus, Result, SetAttr, Sink};
-use vfs_testkit::{Bytes, Room, clock};
+use vfs::{DirEntry, File, FileSystem, Name, OpenFlags, Plus, Result, SetAttr, Sink};
+use vfs_testkit::{Room, clock};
 
 pub(crate) const READ: OpenFlags = OpenFlags::READ;
 
@@ -24,15 +24,8 @@ pub(crate) const READ: OpenFlags = OpenFlags::READ;
 struct Counting(AtomicU64);
 
 impl Passing for Counting {
-    fn read(
-        &self,
-        inner: Opened<'_>,
-        cx: &Cx<'_>,
-        at: u64,
-        len: usize,
-        sink: &mut dyn Sink,
-    ) -> Result<usize> {
-        let read = inner.read(cx, at, len, sink)?;
+    fn read(&self, _: u64, _: usize, sink: &mut dyn Sink, below: Read<'_>) -> Result<usize> {
+        let read = below(sink)?;
         self.0.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
@@ -116,13 +109,6 @@ pub(crate) fn put(fs: &dyn FileSystem, name: &str, contents: &[u8]) {
     write(&*file, 0, contents);
 }
 
-pub(crate) fn write(file: &dyn File, at: u64, data: &[u8]) {
-    assert_eq!(
-        with(|cx| file.write(cx, at, &mut Bytes::new(data))),
-        data.len()
-    );
-}
-
 pub(crate) fn cut(file: &dyn File, size: u64) {
     let set = SetAttr {
         size: Some(size),
@@ -159,26 +145,18 @@ impl Mount {
     }
 }
 
-#[derive(Default)]
-struct Names(Vec<(String, u64)>, u64);
-
-impl DirSink for Names {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        let bytes = entry.entry.map_or(0, |entry| entry.attr.blocks * 512);
-        let name = String::from_utf8_lossy(entry.name).into_owned();
-        self.0.push((name, bytes));
-        self.1 = entry.cookie;
-        true
-    }
-}
-
 pub(crate) fn listed(fs: &dyn FileSystem) -> Vec<(String, u64)> {
-    let mut names = Names::default();
+    let mut names = Vec::new();
+    let mut take = |entry: DirEntry<'_>| {
+        let bytes = entry.entry.map_or(0, |entry| entry.attr.blocks * 512);
+        names.push((String::from_utf8_lossy(entry.name).into_owned(), bytes));
+        true
+    };
     with(|cx| {
         let dir = fs.root(cx)?.open(cx, READ)?;
-        dir.readdir(cx, 0, Plus::Entries, &mut names)
+        dir.readdir(cx, 0, Plus::Entries, &mut take)
     });
-    names.0
+    names
 }
 
 pub(crate) fn names(fs: &dyn FileSystem) -> Vec<String> {

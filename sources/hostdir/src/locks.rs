@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno as Raw;
 use sys::errno;
 use sys::lock::Kind as Ofd;
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Errno, Kind, NodeId, Ranges, Result};
 
 use crate::fds::{Fd, Share};
@@ -74,18 +74,12 @@ impl Mirrors {
 }
 
 /// [`vfs::Node::host_lock`].
-pub(crate) fn set(
-    node: &HostNode,
-    cx: &Cx<'_>,
-    space: Space,
-    start: u64,
-    end: u64,
-    state: HostLock,
-) -> Result<()> {
+pub(crate) fn set(node: &HostNode, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
     node.device().brief(cx.patience)?;
     let mirror = node.device().tree.mirrors.of(node);
     let mut mirror = mirror.lock().expect("no panic holds it");
-    match space {
+    let (start, end) = (range.start, range.end);
+    match range.space {
         Space::Posix => mirror.set_range(node, cx, start, end, state),
         Space::Flock => mirror.set_whole(node, cx, state),
     }
@@ -95,15 +89,14 @@ pub(crate) fn set(
 pub(crate) fn holder(
     node: &HostNode,
     cx: &Cx<'_>,
-    space: Space,
-    start: u64,
-    end: u64,
+    range: LockRange,
     kind: LockKind,
 ) -> Result<Option<Outsider>> {
     node.device().brief(cx.patience)?;
     let mirror = node.device().tree.mirrors.of(node);
     let mirror = mirror.lock().expect("no panic holds it");
-    match space {
+    let (start, end) = (range.start, range.end);
+    match range.space {
         Space::Posix => mirror.range_holder(node, cx, start, end, kind),
         Space::Flock => mirror.whole_holder(node, cx, kind),
     }

@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::path::DecInt;
 use sys::errno;
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
     RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
@@ -212,26 +212,17 @@ impl Node for HostNode {
         xattr::remove(&self.device().tree, cx, fd.as_fd(), name)
     }
 
-    fn host_lock(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        locks::set(self, cx, space, start, end, state)
+    fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
+        locks::set(self, cx, range, state)
     }
 
     fn host_lock_holder(
         &self,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        locks::holder(self, cx, space, start, end, kind)
+        locks::holder(self, cx, range, kind)
     }
 }
 

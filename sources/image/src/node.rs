@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
     RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
@@ -237,18 +237,11 @@ impl<F: Format> Node for ImageNode<F> {
     }
 
     /// Nobody is outside.
-    fn host_lock(&self, _: &Cx<'_>, _: Space, _: u64, _: u64, _: HostLock) -> Result<()> {
+    fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
         Ok(())
     }
 
-    fn host_lock_holder(
-        &self,
-        _: &Cx<'_>,
-        _: Space,
-        _: u64,
-        _: u64,
-        _: LockKind,
-    ) -> Result<Option<Outsider>> {
+    fn host_lock_holder(&self, _: &Cx<'_>, _: LockRange, _: LockKind) -> Result<Option<Outsider>> {
         Ok(None)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
 
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Caller, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId,
     OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs, Want, XattrFlags,
@@ -398,18 +398,11 @@ impl Node for MemNode {
     }
 
     /// Nobody is outside.
-    fn host_lock(&self, _: &Cx<'_>, _: Space, _: u64, _: u64, _: HostLock) -> Result<()> {
+    fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
         Ok(())
     }
 
-    fn host_lock_holder(
-        &self,
-        _: &Cx<'_>,
-        _: Space,
-        _: u64,
-        _: u64,
-        _: LockKind,
-    ) -> Result<Option<Outsider>> {
+    fn host_lock_holder(&self, _: &Cx<'_>, _: LockRange, _: LockKind) -> Result<Option<Outsider>> {
         Ok(None)
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Errno, Kind, Node, NodeId, OpenFlags, Ranges, Result};
 
 /// A node that a server has locks for.
@@ -17,29 +17,29 @@ pub(crate) trait Lockable: Node {
     /// What is open on the server.
     type Open;
 
+    /// Whether the server has locks of this kind for it.
+    fn has_locks(&self, space: Space) -> bool;
+
     /// Opens it.
     fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Self::Open>;
 
     /// Locks or unlocks through what is open; `EAGAIN` if somebody is in the way.
-    fn set_lock(&self, cx: &Cx<'_>, open: &Self::Open, lock: &Range, state: HostLock)
-    -> Result<()>;
+    fn set_lock(
+        &self,
+        cx: &Cx<'_>,
+        open: &Self::Open,
+        lock: &LockRange,
+        state: HostLock,
+    ) -> Result<()>;
 
     /// Who is in the way of a lock, if it is not us.
     fn find_lock(
         &self,
         cx: &Cx<'_>,
         open: &Self::Open,
-        lock: &Range,
+        lock: &LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>>;
-}
-
-/// What is locked: both ends belong to it.
-#[derive(Clone, Copy)]
-pub(crate) struct Range {
-    pub(crate) space: Space,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
 }
 
 /// The mirrors of the nodes that have locks.
@@ -69,7 +69,7 @@ impl<O> Mirrors<O> {
         &self,
         node: &impl Lockable<Open = O>,
         cx: &Cx<'_>,
-        range: Range,
+        range: LockRange,
         state: HostLock,
     ) -> Result<()> {
         self.with(node, cx, range.space, (), |mirror| {
@@ -82,7 +82,7 @@ impl<O> Mirrors<O> {
         &self,
         node: &impl Lockable<Open = O>,
         cx: &Cx<'_>,
-        range: Range,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
         self.with(node, cx, range.space, None, |mirror| {
@@ -90,7 +90,7 @@ impl<O> Mirrors<O> {
         })
     }
 
-    /// Does something with a node's mirror; `otherwise` is the answer for kinds that have none.
+    /// Does something with a node's mirror; `otherwise` is the answer for nodes that have none.
     fn with<T>(
         &self,
         node: &impl Lockable<Open = O>,
@@ -99,7 +99,7 @@ impl<O> Mirrors<O> {
         otherwise: T,
         what: impl FnOnce(&mut Mirror<O>) -> Result<T>,
     ) -> Result<T> {
-        if !matches!(node.kind(), Kind::File | Kind::Directory) {
+        if !matches!(node.kind(), Kind::File | Kind::Directory) || !node.has_locks(space) {
             return Ok(otherwise);
         }
         cx.may_wait()?;
@@ -132,7 +132,7 @@ impl<O> Mirror<O> {
         &mut self,
         node: &N,
         cx: &Cx<'_>,
-        range: &Range,
+        range: &LockRange,
         state: HostLock,
     ) -> Result<()> {
         if self.open.is_none() {
@@ -161,7 +161,7 @@ impl<O> Mirror<O> {
         &self,
         node: &N,
         cx: &Cx<'_>,
-        range: &Range,
+        range: &LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
         if let Some(open) = &self.open {

@@ -314,13 +314,14 @@ impl NodeLocks {
             if before == after {
                 continue;
             }
-            if let Err(errno) = node.host_lock(cx, change.space, start, end, after) {
-                for (start, end, before) in told {
-                    let _ = node.host_lock(cx, change.space, start, end, before);
+            let range = change.space.range(start, end);
+            if let Err(errno) = node.host_lock(cx, range, after) {
+                for (range, before) in told {
+                    let _ = node.host_lock(cx, range, before);
                 }
                 return Err(errno);
             }
-            told.push((start, end, before));
+            told.push((range, before));
         }
         Ok(())
     }

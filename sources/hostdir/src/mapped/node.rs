@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use sys::payload::VecSink;
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
     RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
@@ -488,26 +488,17 @@ impl Node for MappedNode {
         xattr::erase(fd.as_fd(), name)
     }
 
-    fn host_lock(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        self.inner.host_lock(cx, space, start, end, state)
+    fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
+        self.inner.host_lock(cx, range, state)
     }
 
     fn host_lock_holder(
         &self,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        self.inner.host_lock_holder(cx, space, start, end, kind)
+        self.inner.host_lock_holder(cx, range, kind)
     }
 }
 

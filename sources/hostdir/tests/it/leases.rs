@@ -193,7 +193,7 @@ fn locks_break_no_lease_and_outlive_it() {
         let file = world.open(flags);
         let lease = lease(&file, kind).0.expect("nobody else has it open");
         let node = world.node();
-        let set = |start, state| node.host_lock(&brief(), Space::Posix, start, start, state);
+        let set = |start, state| node.host_lock(&brief(), Space::Posix.range(start, start), state);
         assert_eq!(set(0, lock), Ok(()));
         assert!(!lease.is_broken());
         drop(lease);

@@ -108,7 +108,7 @@ fn whole_files_are_locked_apart() {
     let bed = Bed::fixed();
     let (entry, _file) = create(&root(), &*bed.root, "f", 0o600).expect("creates");
     let (node, out) = (&*entry.node, outsider(&bed));
-    let all = |state| node.host_lock(&root(), Space::Flock, 0, u64::MAX, state);
+    let all = |state| node.host_lock(&root(), Space::Flock.range(0, u64::MAX), state);
     all(HostLock::Shared).expect("free");
     assert!(out.try_lock_shared().is_ok());
     // The outsider is in the way of more, and what was held stays held.

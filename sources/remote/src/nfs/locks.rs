@@ -2,21 +2,19 @@
 //! Linux has two that do not see each other, so that flock(2) is a lock of the whole file, as Linux's own
 //! client has it. v3 has none without NLM.
 
-use vfs::lock::{HostLock, LockKind, Outsider};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Kind, OpenFlags, Result};
 
 use super::node::NfsNode;
 use super::version::{Open, Target, Version};
-use crate::locks::{Lockable, Range};
-
-impl<V: Version> NfsNode<V> {
-    pub(super) fn has_locks(&self) -> bool {
-        vfs::Node::kind(self) == Kind::File && self.shared.version.has_locks()
-    }
-}
+use crate::locks::Lockable;
 
 impl<V: Version> Lockable for NfsNode<V> {
     type Open = V::Open;
+
+    fn has_locks(&self, _: Space) -> bool {
+        vfs::Node::kind(self) == Kind::File && self.shared.version.has_locks()
+    }
 
     fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<V::Open> {
         let target = Target {
@@ -26,7 +24,13 @@ impl<V: Version> Lockable for NfsNode<V> {
         self.shared.version.open(cx, target, flags)
     }
 
-    fn set_lock(&self, cx: &Cx<'_>, open: &V::Open, lock: &Range, state: HostLock) -> Result<()> {
+    fn set_lock(
+        &self,
+        cx: &Cx<'_>,
+        open: &V::Open,
+        lock: &LockRange,
+        state: HostLock,
+    ) -> Result<()> {
         let handle = self.handle();
         let open = Open {
             handle,
@@ -39,7 +43,7 @@ impl<V: Version> Lockable for NfsNode<V> {
         &self,
         cx: &Cx<'_>,
         open: &V::Open,
-        lock: &Range,
+        lock: &LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
         let handle = self.handle();

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Cx, Entry, Errno, File, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
     RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
@@ -13,7 +13,6 @@ use super::file::NfsFile;
 use super::fs::Shared;
 use super::version::{Found, Handle, Target, Version};
 use crate::file::may_open;
-use crate::locks::Range;
 use crate::xattr::{MOST, check_name};
 
 /// A node.
@@ -346,34 +345,17 @@ impl<V: Version> Node for NfsNode<V> {
         self.shared.version.remove_xattr(cx, &self.handle, name)
     }
 
-    fn host_lock(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        let range = Range { space, start, end };
-        match self.has_locks() {
-            true => self.shared.mirrors.lock(self, cx, range, state),
-            false => Ok(()),
-        }
+    fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
+        self.shared.mirrors.lock(self, cx, range, state)
     }
 
     fn host_lock_holder(
         &self,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        let range = Range { space, start, end };
-        match self.has_locks() {
-            true => self.shared.mirrors.holder(self, cx, range, kind),
-            false => Ok(None),
-        }
+        self.shared.mirrors.holder(self, cx, range, kind)
     }
 }
 

@@ -7,16 +7,14 @@ use ::nfs::client::v3::{
     Read, ReadDir, ReadLink, Remove, Rename, SetAttr as AskSetAttr, Write,
 };
 use ::nfs::client::{Ask, Failure, Limits, Listed, Made, Stable, Tree, Written};
-use vfs::lock::{HostLock, LockKind, Outsider};
 use vfs::{
-    Access, Attr, Capabilities, CopyHow, Cx, Errno, Kind, Level, Make, OpenFlags, Result, Seek,
-    SetAttr, SetTime, Sink, StatFs, XattrFlags,
+    Access, Attr, Capabilities, Cx, Errno, Kind, Level, Make, OpenFlags, Result, SetAttr, SetTime,
+    Sink, StatFs,
 };
 
 use super::conn::{Conn, Flight, Pauses};
 use super::place::{Place, end_in};
 use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
-use crate::locks::Range;
 
 /// A server that speaks v3.
 pub(super) struct V3 {
@@ -163,22 +161,12 @@ impl Version for V3 {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            read_only: false,
-            xattr: Level::None,
-            acl: Level::None,
-            host_locks: Level::None,
             handles: Level::Native,
             // Times, in nanoseconds.
             change: Level::Emulated,
-            holes: Level::None,
-            copy: Level::None,
-            clone: Level::None,
-            tmpfile: Level::None,
             devices: Level::Native,
             owners: Level::Native,
-            // The server's to know.
-            stable_cookies: false,
-            no_births: false,
+            ..Capabilities::default()
         }
     }
 
@@ -464,61 +452,6 @@ impl Version for V3 {
 
     fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<[u8; 8]> {
         self.call(cx, &Commit { handle }, |verifier| verifier)
-    }
-
-    fn allocate(&self, _: &Cx<'_>, _: Open<'_, V3>, _: u64, _: u64, _: bool) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn seek(&self, _: &Cx<'_>, _: Open<'_, V3>, _: u64, _: Seek) -> Result<Option<u64>> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn copy(
-        &self,
-        _: &Cx<'_>,
-        _: Open<'_, V3>,
-        _: u64,
-        _: Open<'_, V3>,
-        _: u64,
-        _: u64,
-        _: CopyHow,
-    ) -> Result<u64> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8]) -> Result<Vec<u8>> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn xattrs(&self, _: &Cx<'_>, _: &Handle) -> Result<Vec<u8>> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn set_xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8], _: &[u8], _: XattrFlags) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn remove_xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8]) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn has_locks(&self) -> bool {
-        false
-    }
-
-    fn set_lock(&self, _: &Cx<'_>, _: Open<'_, V3>, _: &Range, _: HostLock) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn find_lock(
-        &self,
-        _: &Cx<'_>,
-        _: Open<'_, V3>,
-        _: &Range,
-        _: LockKind,
-    ) -> Result<Option<Outsider>> {
-        Err(Errno::EOPNOTSUPP)
     }
 }
 

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use ::nfs::client::{Limits, Listed, Made, Stable, Written};
-use vfs::lock::{HostLock, LockKind, Outsider};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Capabilities, CopyHow, Cx, Errno, Make, NodeId, OpenFlags, Result, Seek, SetAttr,
     Sink, StatFs, XattrFlags,
 };
-
-use crate::locks::Range;
 
 /// A file handle: what the server calls a node.
 pub(super) type Handle = Arc<[u8]>;
@@ -65,7 +63,8 @@ pub(super) struct Paged {
     pub(super) end: bool,
 }
 
-/// A version of the protocol. Methods wait for the server.
+/// A version of the protocol. Methods wait for the server. A version that lacks an operation leaves it at
+/// the default: `EOPNOTSUPP`.
 pub(super) trait Version: Send + Sync + Sized + 'static {
     /// What is open on the server.
     type Open: Send + Sync;
@@ -195,72 +194,73 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
     /// Makes what was written durable; the verifier tells whether it was all there.
     fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<[u8; 8]>;
 
+    /// Reserves space for a range, or makes a hole of it.
     fn allocate(
         &self,
-        cx: &Cx<'_>,
-        open: Open<'_, Self>,
-        offset: u64,
-        len: u64,
-        hole: bool,
-    ) -> Result<()>;
+        _cx: &Cx<'_>,
+        _open: Open<'_, Self>,
+        _offset: u64,
+        _len: u64,
+        _hole: bool,
+    ) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
-    /// Data or a hole at `offset` or behind it, nothing if there is none; `EOPNOTSUPP` if the version cannot
-    /// tell.
-    fn seek(
-        &self,
-        cx: &Cx<'_>,
-        open: Open<'_, Self>,
-        offset: u64,
-        what: Seek,
-    ) -> Result<Option<u64>>;
+    /// Data or a hole at `offset` or behind it, nothing if there is none.
+    fn seek(&self, _: &Cx<'_>, _: Open<'_, Self>, _: u64, _: Seek) -> Result<Option<u64>> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
     /// Copies up to `len` bytes, which are durable then.
     #[allow(clippy::too_many_arguments)]
     fn copy(
         &self,
-        cx: &Cx<'_>,
-        from: Open<'_, Self>,
-        offset: u64,
-        to: Open<'_, Self>,
-        to_offset: u64,
-        len: u64,
-        how: CopyHow,
-    ) -> Result<u64>;
+        _cx: &Cx<'_>,
+        _from: Open<'_, Self>,
+        _offset: u64,
+        _to: Open<'_, Self>,
+        _to_offset: u64,
+        _len: u64,
+        _how: CopyHow,
+    ) -> Result<u64> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
-    fn xattr(&self, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Result<Vec<u8>>;
+    fn xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
     /// The names, each ended by a NUL.
-    fn xattrs(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>>;
+    fn xattrs(&self, _: &Cx<'_>, _: &Handle) -> Result<Vec<u8>> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
-    fn set_xattr(
-        &self,
-        cx: &Cx<'_>,
-        handle: &Handle,
-        name: &[u8],
-        value: &[u8],
-        flags: XattrFlags,
-    ) -> Result<()>;
+    fn set_xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8], _: &[u8], _: XattrFlags) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
-    fn remove_xattr(&self, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Result<()>;
+    fn remove_xattr(&self, _: &Cx<'_>, _: &Handle, _: &[u8]) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
     /// Whether files can be locked at all.
-    fn has_locks(&self) -> bool;
+    fn has_locks(&self) -> bool {
+        false
+    }
 
-    fn set_lock(
-        &self,
-        cx: &Cx<'_>,
-        open: Open<'_, Self>,
-        range: &Range,
-        state: HostLock,
-    ) -> Result<()>;
+    fn set_lock(&self, _: &Cx<'_>, _: Open<'_, Self>, _: &LockRange, _: HostLock) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
     fn find_lock(
         &self,
-        cx: &Cx<'_>,
-        open: Open<'_, Self>,
-        range: &Range,
-        kind: LockKind,
-    ) -> Result<Option<Outsider>>;
+        _: &Cx<'_>,
+        _: Open<'_, Self>,
+        _: &LockRange,
+        _: LockKind,
+    ) -> Result<Option<Outsider>> {
+        Err(Errno::EOPNOTSUPP)
+    }
 }
 
 /// What a server has to tell of a node at least, asked for where it has not.

@@ -173,23 +173,13 @@ impl FileSystem for Remote9p {
         let linux = self.shared.wire.is_linux();
         let native = |has| if has { Level::Native } else { Level::None };
         Capabilities {
-            read_only: false,
             xattr: native(linux),
-            // Whether the server enforces them cannot be told.
-            acl: Level::None,
             host_locks: native(linux),
-            handles: Level::None,
             // A server without counters tells times, in nanoseconds.
             change: if linux { Level::Emulated } else { Level::None },
-            holes: Level::None,
-            copy: Level::None,
-            clone: Level::None,
-            tmpfile: Level::None,
             devices: native(self.shared.wire.dialect() != Dialect::Plan9),
             owners: native(linux),
-            // The server's to know.
-            stable_cookies: false,
-            no_births: false,
+            ..Capabilities::default()
         }
     }
 }

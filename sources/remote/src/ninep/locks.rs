@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use p9::numbers::{lock_kind, lock_status};
 use p9::{Rmessage, Tmessage};
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, Errno, OpenFlags, Result};
 
 use super::file::{Opened, open_fid};
 use super::node::RemoteNode;
-use crate::locks::{Lockable, Range};
+use crate::locks::Lockable;
 
 /// Who we are to a server: a name that no other client has.
 pub(super) fn client_id() -> String {
@@ -24,11 +24,21 @@ pub(super) fn client_id() -> String {
 impl Lockable for RemoteNode {
     type Open = Opened;
 
+    fn has_locks(&self, _: Space) -> bool {
+        self.wire().is_linux()
+    }
+
     fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Opened> {
         open_fid(self.wire(), cx, self.fid(cx)?.fid, flags)
     }
 
-    fn set_lock(&self, cx: &Cx<'_>, open: &Opened, lock: &Range, state: HostLock) -> Result<()> {
+    fn set_lock(
+        &self,
+        cx: &Cx<'_>,
+        open: &Opened,
+        lock: &LockRange,
+        state: HostLock,
+    ) -> Result<()> {
         let lock = Tmessage::Lock {
             fid: open.held.fid,
             kind: match state {
@@ -53,7 +63,7 @@ impl Lockable for RemoteNode {
         &self,
         cx: &Cx<'_>,
         open: &Opened,
-        lock: &Range,
+        lock: &LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
         let client = self.shared.client_id.as_bytes();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use p9::client::{ask, attr};
 use p9::{Names, Rmessage, Tmessage};
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Caller, Cx, Entry, Errno, File, Groups, Handle, Kind, Make, Mode, Name, Node,
     NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
@@ -18,7 +18,6 @@ use vfs::{
 use super::fid::{Held, Wire};
 use super::file::RemoteFile;
 use super::fs::Shared;
-use crate::locks::Range;
 
 /// A node.
 pub(super) struct RemoteNode {
@@ -507,34 +506,17 @@ impl Node for RemoteNode {
         self.take_xattr(cx, name)
     }
 
-    fn host_lock(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        let range = Range { space, start, end };
-        match self.wire().is_linux() {
-            true => self.shared.mirrors.lock(self, cx, range, state),
-            false => Ok(()),
-        }
+    fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
+        self.shared.mirrors.lock(self, cx, range, state)
     }
 
     fn host_lock_holder(
         &self,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        let range = Range { space, start, end };
-        match self.wire().is_linux() {
-            true => self.shared.mirrors.holder(self, cx, range, kind),
-            false => Ok(None),
-        }
+        self.shared.mirrors.holder(self, cx, range, kind)
     }
 }
 

@@ -96,22 +96,17 @@ impl FileSystem for RemoteFuse {
         let client = self.shared.channel.client();
         let native = |has| if has { Level::Native } else { Level::None };
         Capabilities {
-            read_only: false,
             xattr: Level::Native,
             acl: native(client.has(InitFlags::POSIX_ACL)),
             host_locks: native(client.has(InitFlags::POSIX_LOCKS)),
-            handles: Level::None,
             // Times, in nanoseconds.
             change: Level::Emulated,
             holes: Level::Native,
             copy: Level::Native,
-            clone: Level::None,
             tmpfile: native(client.minor() >= 37),
             devices: Level::Native,
             owners: Level::Native,
-            // The server's to know.
-            stable_cookies: false,
-            no_births: false,
+            ..Capabilities::default()
         }
     }
 }

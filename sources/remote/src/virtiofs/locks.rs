@@ -3,28 +3,19 @@
 use fuse::Request;
 use fuse::layout::{LkIn, LkOut};
 use fuse::numbers::{InitFlags, LK_FLOCK, lock_kind};
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
 use vfs::{Cx, OpenFlags, Result};
 
 use super::channel::Room;
 use super::file::Opened;
 use super::node::FuseNode;
-use crate::locks::{Lockable, Range};
-
-impl FuseNode {
-    pub(super) fn has_locks(&self, space: Space) -> bool {
-        self.channel().client().has(match space {
-            Space::Posix => InitFlags::POSIX_LOCKS,
-            Space::Flock => InitFlags::FLOCK_LOCKS,
-        })
-    }
-}
+use crate::locks::Lockable;
 
 /// All of ours have one owner: who of barge's clients holds what is not the server's business. Not the 0 that
 /// FLUSH releases the locks of.
 const OWNER: u64 = 1;
 
-fn asked(open: &Opened, range: &Range, kind: u32) -> LkIn {
+fn asked(open: &Opened, range: &LockRange, kind: u32) -> LkIn {
     /// `OFFSET_MAX`: a lock that ends there has no end.
     const LAST: u64 = i64::MAX as u64;
     LkIn {
@@ -44,11 +35,24 @@ fn asked(open: &Opened, range: &Range, kind: u32) -> LkIn {
 impl Lockable for FuseNode {
     type Open = Opened;
 
+    fn has_locks(&self, space: Space) -> bool {
+        self.channel().client().has(match space {
+            Space::Posix => InitFlags::POSIX_LOCKS,
+            Space::Flock => InitFlags::FLOCK_LOCKS,
+        })
+    }
+
     fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Opened> {
         Opened::open(self, cx, flags)
     }
 
-    fn set_lock(&self, cx: &Cx<'_>, open: &Opened, range: &Range, state: HostLock) -> Result<()> {
+    fn set_lock(
+        &self,
+        cx: &Cx<'_>,
+        open: &Opened,
+        range: &LockRange,
+        state: HostLock,
+    ) -> Result<()> {
         let kind = match state {
             HostLock::Unlocked => lock_kind::UNLCK,
             HostLock::Shared => lock_kind::RDLCK,
@@ -62,7 +66,7 @@ impl Lockable for FuseNode {
         &self,
         cx: &Cx<'_>,
         open: &Opened,
-        range: &Range,
+        range: &LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
         let kind = match kind {

@@ -11,7 +11,7 @@ use fuse::layout::{
 };
 use fuse::message::{Rest, SetxattrIn, Text};
 use fuse::numbers::{GETATTR_FH, InitFlags, ROOT_ID, statx};
-use vfs::lock::{HostLock, LockKind, Outsider, Space};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
     RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
@@ -20,7 +20,6 @@ use vfs::{
 use super::channel::{Channel, Room};
 use super::file::FuseFile;
 use super::fs::Shared;
-use crate::locks::Range;
 use crate::xattr::{MOST, check_name};
 
 /// A node.
@@ -354,33 +353,16 @@ impl Node for FuseNode {
         self.ask(cx, &Request::Removexattr { name })
     }
 
-    fn host_lock(
-        &self,
-        cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
-        state: HostLock,
-    ) -> Result<()> {
-        let range = Range { space, start, end };
-        match self.has_locks(space) {
-            true => self.shared.mirrors.lock(self, cx, range, state),
-            false => Ok(()),
-        }
+    fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
+        self.shared.mirrors.lock(self, cx, range, state)
     }
 
     fn host_lock_holder(
         &self,
         cx: &Cx<'_>,
-        space: Space,
-        start: u64,
-        end: u64,
+        range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
-        let range = Range { space, start, end };
-        match self.has_locks(space) {
-            true => self.shared.mirrors.holder(self, cx, range, kind),
-            false => Ok(None),
-        }
+        self.shared.mirrors.holder(self, cx, range, kind)
     }
 }

@@ -214,10 +214,10 @@ fn locks_are_taken_again() {
     };
     let (ours, theirs) = (node(&*fs), node(&*other));
     let lock = |node: &dyn Node, start, end| {
-        with(|cx| node.host_lock(cx, Space::Posix, start, end, HostLock::Exclusive))
+        with(|cx| node.host_lock(cx, Space::Posix.range(start, end), HostLock::Exclusive))
     };
     lock(&*ours, 0, 9).expect("locked");
-    with(|cx| ours.host_lock(cx, Space::Posix, 3, 5, HostLock::Unlocked)).expect("unlocked");
+    with(|cx| ours.host_lock(cx, Space::Posix.range(3, 5), HostLock::Unlocked)).expect("unlocked");
     place.again();
     // Ours comes again first.
     with(|cx| ours.attr(cx, Want::STAT)).expect("there");

@@ -4,13 +4,12 @@
 use std::cell::Cell;
 
 use ::nfs::client::v4::{Lock, LockRange, TestLock, Unlock};
-use vfs::lock::{LockKind, Outsider};
+use vfs::lock::{LockKind, LockRange as Range, Outsider};
 use vfs::{Cx, Errno, Result};
 
 use super::core::Core;
 use super::life::Life;
 use super::opens::{Held, Opening};
-use crate::locks::Range;
 
 /// What an open file has been locked as so far, and what counts of what is asked.
 struct Counting<'a> {

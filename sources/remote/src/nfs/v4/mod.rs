@@ -24,7 +24,7 @@ use ::nfs::client::v4::{
     ReadLink, Remove, Rename, Seek as AskSeek, SetAttr as AskSetAttr, StateId,
 };
 use ::nfs::client::{Limits, Listed, Stable, Tree, Written};
-use vfs::lock::{HostLock, LockKind, Outsider};
+use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
 use vfs::{
     Access, Attr, Capabilities, CopyHow, Cx, Errno, Level, Make, OpenFlags, Result, Seek, SetAttr,
     Sink, StatFs, XattrFlags,
@@ -37,7 +37,6 @@ pub(super) use self::keeper::Keeper;
 use self::life::Life;
 pub(super) use self::opens::Opening;
 use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
-use crate::locks::Range;
 
 /// A server that speaks v4.
 pub(super) struct V4 {
@@ -96,35 +95,22 @@ impl Version for V4 {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let since = |minor, level| match self.core.minor >= minor {
-            true => level,
+        let if_any = |there| match there {
+            true => Level::Native,
             false => Level::None,
         };
         Capabilities {
-            read_only: false,
-            xattr: if self.xattr {
-                Level::Native
-            } else {
-                Level::None
-            },
-            acl: Level::None,
+            xattr: if_any(self.xattr),
             host_locks: Level::Native,
             handles: Level::Native,
             change: Level::Native,
-            holes: since(2, Level::Native),
+            holes: if_any(self.core.minor >= 2),
             // Whether a server has them is known when it is asked.
-            copy: since(2, Level::Native),
-            clone: if self.clone {
-                Level::Native
-            } else {
-                Level::None
-            },
-            tmpfile: Level::None,
+            copy: if_any(self.core.minor >= 2),
+            clone: if_any(self.clone),
             devices: Level::Native,
             owners: Level::Native,
-            // The server's to know.
-            stable_cookies: false,
-            no_births: false,
+            ..Capabilities::default()
         }
     }
 
@@ -463,7 +449,7 @@ impl Version for V4 {
         &self,
         cx: &Cx<'_>,
         open: Open<'_, V4>,
-        range: &Range,
+        range: &LockRange,
         state: HostLock,
     ) -> Result<()> {
         let kind = match state {
@@ -478,7 +464,7 @@ impl Version for V4 {
         &self,
         cx: &Cx<'_>,
         open: Open<'_, V4>,
-        range: &Range,
+        range: &LockRange,
         kind: LockKind,
     ) -> Result<Option<Outsider>> {
         locks::find(&self.core, cx, open.state, range, kind)
