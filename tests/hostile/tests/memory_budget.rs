@@ -127,7 +127,7 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
     }
 }
 
-/// What a connection of a crowd does.
+/// Misbehaves in one of three ways.
 fn misbehave(client: &mut Client, how: usize) {
     match how % 3 {
         // A message without its last byte.
@@ -199,7 +199,7 @@ fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
     }
     ordinary(&mut Client::new(protocol, &server.addr, "late"));
     drop((crowd, early));
-    // What clients hold by leases stays.
+    // State under leases stays.
     while budget.used() > budget.kept() {
         std::thread::yield_now();
     }

@@ -30,7 +30,7 @@ use hostile::user::as_another;
 use tempfile::TempDir;
 use vfs::memory::MemoryBudget;
 
-/// A server, what it serves, and its clients.
+/// A server, its tree, and its clients.
 trait Stage: Sync {
     type Client;
 
@@ -45,11 +45,11 @@ trait Stage: Sync {
 struct Row<S: Stage> {
     /// The protocol and the table.
     name: String,
-    /// What is served, within which bounds.
+    /// The server, and its bounds.
     serve: Box<dyn Fn() -> S>,
     /// Fills the table, and returns what keeps it full.
     fill: fn(&S) -> Held,
-    /// What an ordinary client does.
+    /// The operation of an ordinary client.
     ordinary: fn(&mut S::Client),
 }
 

@@ -1,4 +1,4 @@
-//! What every protocol over sockets has: connections, messages, replies and workers.
+//! Tables of every protocol over sockets: connections, messages, replies and workers.
 
 use std::sync::Arc;
 
@@ -128,7 +128,7 @@ fn hanging(protocol: Protocol) -> Sockets {
     }
 }
 
-/// What most clients do: attributes, a write that needs memory, and a read whose reply does.
+/// Gets attributes, writes so much that it needs memory, and reads so much that the reply does.
 fn reads_and_writes(client: &mut Client) {
     client.attributes();
     client.write(64 << 10);
