@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vfs::{Errno, Peer, PeerKey, Result};
+use vfs::{Account, Errno, PeerKey, Result};
 
 /// How many descriptors may be open, and how many are.
 pub(crate) struct Budget {
@@ -90,10 +90,10 @@ impl Shares {
         })
     }
 
-    /// One more of `peer`'s share, `EMFILE` if that is used up. A call that came over no connection
-    /// is this program's or a guest's by its queues, and held to the budget alone.
-    pub(crate) fn take(self: &Arc<Shares>, peer: Option<&Peer>) -> Result<Option<Share>> {
-        let Some(peer) = peer.map(Peer::key) else {
+    /// Takes one more for the client of `account`, a connection's or a guest's; `EMFILE` if its
+    /// share is used up. `None` for what this program does itself, which the budget alone bounds.
+    pub(crate) fn take(self: &Arc<Shares>, account: &Account) -> Result<Option<Share>> {
+        let Some(peer) = account.client() else {
             return Ok(None);
         };
         let mut held = self.held();
@@ -149,17 +149,18 @@ impl AsFd for Fd {
 
 #[cfg(test)]
 mod tests {
-    use vfs::{Origin, Trust};
+    use vfs::{Origin, Peer, Trust};
 
     use super::*;
 
-    fn peer(addr: &str) -> Peer {
-        Peer::remote(addr.parse().expect("an address"), 700)
+    fn peer(addr: &str) -> Account {
+        let peer = Peer::remote(addr.parse().expect("an address"), 700);
+        peer.account().clone()
     }
 
-    /// Takes shares for `peer` until one is refused.
-    fn fill(shares: &Arc<Shares>, peer: &Peer) -> Vec<Share> {
-        std::iter::from_fn(|| shares.take(Some(peer)).ok().flatten()).collect()
+    /// Takes shares for a client until one is refused.
+    fn fill(shares: &Arc<Shares>, client: &Account) -> Vec<Share> {
+        std::iter::from_fn(|| shares.take(client).ok().flatten()).collect()
     }
 
     #[test]
@@ -167,14 +168,17 @@ mod tests {
         let shares = Shares::new(1000);
         let first = fill(&shares, &peer("10.0.0.1"));
         let second = fill(&shares, &peer("10.0.0.2"));
-        let local = fill(&shares, &Peer::new(Origin::Inherited, &Trust::All, 0));
-        assert_eq!([first.len(), second.len(), local.len()], [500, 250, 125]);
+        let local = Peer::new(Origin::Inherited, &Trust::All, 0);
+        let local = fill(&shares, local.account());
+        let guest = fill(&shares, &Account::of(PeerKey::Device(0)));
+        let all = [first.len(), second.len(), local.len(), guest.len()];
+        assert_eq!(all, [500, 250, 125, 63]);
         assert_eq!(fill(&shares, &peer("10.0.0.1")).len(), 0);
         drop(first);
-        assert_eq!(fill(&shares, &peer("10.0.0.2")).len(), 188);
-        drop((second, local));
+        assert_eq!(fill(&shares, &peer("10.0.0.2")).len(), 156);
+        drop((second, local, guest));
         assert_eq!(fill(&shares, &peer("10.0.0.2")).len(), 500);
-        assert!(matches!(shares.take(None), Ok(None)));
+        assert!(matches!(shares.take(&Account::OURS), Ok(None)));
     }
 
     #[test]

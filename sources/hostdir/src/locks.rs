@@ -304,7 +304,7 @@ fn open(node: &HostNode, cx: &Cx<'_>) -> Result<Option<Open>> {
         _ => return Ok(None),
     };
     let tree = &node.device().tree;
-    let share = tree.shares.take(cx.call.peer())?;
+    let share = tree.shares.take(cx.call.account())?;
     let fd = node.fd(cx.patience)?;
     tree.act_as_server()?;
     for &flags in flags {

@@ -80,12 +80,12 @@ impl OpenFile {
         })
     }
 
-    /// Takes the share of the caller's peer that an object of `kind` on `device` needs when it is
-    /// opened: `None` if it can give its descriptor up. Returns `EMFILE` if the peer has none left.
+    /// Takes the share of the call's client that an object of `kind` on `device` needs when it is
+    /// opened: `None` if it can give its descriptor up. Returns `EMFILE` if the client has none left.
     pub(crate) fn share(device: &Device, kind: Kind, cx: &Cx<'_>) -> Result<Option<Share>> {
         match OpenFile::can_return(device, kind) {
             true => Ok(None),
-            false => device.tree.shares.take(cx.call.peer()),
+            false => device.tree.shares.take(cx.call.account()),
         }
     }
 

@@ -391,7 +391,7 @@ impl HostNode {
             raw |= OFlags::EXCL;
         }
         // It has no name to be found by.
-        let share = tree.shares.take(cx.call.peer())?;
+        let share = tree.shares.take(cx.call.account())?;
         let dir = self.fd(cx.patience)?;
         tree.act(cx)?;
         let bits = self.bits(&dir, mode)?;

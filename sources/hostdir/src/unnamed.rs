@@ -34,7 +34,7 @@ pub(crate) fn going(
     dir: BorrowedFd<'_>,
     name: Name<'_>,
 ) -> Result<Option<Going>> {
-    if cx.call.peer().is_none() {
+    if cx.call.account().client().is_none() {
         return Ok(None);
     }
     let device = parent.device();
@@ -48,7 +48,7 @@ pub(crate) fn going(
     let Some(node) = device.tree.table.get(attr.id) else {
         return Ok(None);
     };
-    let share = device.tree.shares.take(cx.call.peer())?;
+    let share = device.tree.shares.take(cx.call.account())?;
     Ok(share.map(|share| Going { node, share }))
 }
 

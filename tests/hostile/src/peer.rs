@@ -24,9 +24,12 @@ pub struct Peer {
 }
 
 /// What Unix and TCP sockets have in common.
-trait Stream: Read + Write + Send {
+pub trait Stream: Read + Write + Send {
+    /// Shuts it down, in one or both directions.
     fn end(&self, how: Shutdown) -> io::Result<()>;
+    /// Whether reading and writing return at once.
     fn nonblocking(&self, on: bool) -> io::Result<()>;
+    /// The same connection once more.
     fn twin(&self) -> io::Result<Box<dyn Stream>>;
 }
 
@@ -58,27 +61,34 @@ impl Stream for UnixStream {
     }
 }
 
+/// A connection to `addr`, which fails what takes longer than any machine does.
+///
+/// # Panics
+/// If there is none to be had.
+pub fn dial(addr: &Addr) -> Box<dyn Stream> {
+    match addr {
+        Addr::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port)).expect("connected");
+            stream.set_nodelay(true).expect("a TCP socket");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+            Box::new(stream)
+        }
+        Addr::Unix(path) => {
+            let stream = UnixStream::connect(path).expect("connected");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+            Box::new(stream)
+        }
+        other => panic!("{other} is nothing to connect to"),
+    }
+}
+
 impl Peer {
     /// Connects, and says nothing yet.
     pub fn connect(addr: &Addr) -> Peer {
-        let stream: Box<dyn Stream> = match addr {
-            Addr::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).expect("connected");
-                stream.set_nodelay(true).expect("a TCP socket");
-                stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-                stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-                Box::new(stream)
-            }
-            Addr::Unix(path) => {
-                let stream = UnixStream::connect(path).expect("connected");
-                stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-                stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-                Box::new(stream)
-            }
-            other => panic!("{other} is nothing to connect to"),
-        };
         Peer {
-            stream,
+            stream: dial(addr),
             dialect: Dialect::Linux,
         }
     }

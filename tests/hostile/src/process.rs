@@ -1,7 +1,7 @@
 //! A server in a process of its own.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use transports::Addr;
@@ -115,4 +115,11 @@ impl Drop for Process {
             assert!(status.success(), "the server ended by {status}");
         }
     }
+}
+
+/// The program `barge`, if it has been built: beside the directory of the test that calls this.
+pub fn barge() -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    let program = test.parent()?.parent()?.join("barge");
+    program.exists().then_some(program)
 }

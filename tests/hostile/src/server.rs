@@ -1,6 +1,7 @@
 //! The engine with 9P over a tree, or as a virtiofs device, listening on a socket of this machine, in this process.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,10 +11,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use engine::{Engine, Service, Tuning};
 use hostdir::HostDir;
 use memory::Memory;
+use nfs::server::Options as NfsOptions;
 use p9::server::{ExportList, NumericUsers, Options};
 use transports::{Addr, Listener};
 use vfs::{Export, FileSystem, Time};
 use virtqueue::{Config, Device, Stop};
+
+use crate::client::Protocol;
 
 /// A running server. Dropping it stops it, and fails if one of its threads has panicked.
 pub struct Server {
@@ -70,6 +74,27 @@ impl Server {
         Server::of(via, tuning, Arc::new(nine(fs, options)))
     }
 
+    /// Serves `fs` over a protocol of sockets, which every user of this host may connect to.
+    pub fn speaking(protocol: Protocol, fs: Arc<dyn FileSystem>, tuning: Tuning) -> Server {
+        let (via, service): (_, Arc<dyn Service>) = match protocol {
+            Protocol::P9 => (Via::Tcp, Arc::new(nine(fs, Options::default()))),
+            Protocol::P9Unix => (Via::Unix, Arc::new(nine(fs, Options::default()))),
+            Protocol::Nbd => (Via::Tcp, Arc::new(nbd(fs))),
+            _ => (Via::Tcp, Arc::new(nfs(fs))),
+        };
+        let server = Server::of(via, tuning, service);
+        server.let_everybody_in();
+        server
+    }
+
+    /// Lets every user of this host connect to the Unix socket, if it is one.
+    fn let_everybody_in(&self) {
+        if let Some(file) = &self.file {
+            let everybody = std::fs::Permissions::from_mode(0o666);
+            std::fs::set_permissions(file, everybody).expect("the socket's mode");
+        }
+    }
+
     /// Serves whatever `service` is.
     pub fn of(via: Via, tuning: Tuning, service: Arc<dyn Service>) -> Server {
         Server::at(via, tuning, |engine, listener| {
@@ -79,9 +104,14 @@ impl Server {
 
     /// Serves `fs` as a virtiofs device to each monitor that comes, as many as they are.
     pub fn virtiofs(fs: Arc<dyn FileSystem>) -> Server {
+        Server::virtiofs_within(fs, tuning())
+    }
+
+    /// The same within these bounds, to the monitors of every user of this host.
+    pub fn virtiofs_within(fs: Arc<dyn FileSystem>, tuning: Tuning) -> Server {
         let options = fuse::server::Options::default();
         let server = fuse::server::Server::new(Arc::new(Export::new("", fs)), options);
-        Server::at(Via::Unix, tuning(), |engine, listener| {
+        let server = Server::at(Via::Unix, tuning, |engine, listener| {
             let drives = engine.clone();
             engine.host(move |stop| {
                 std::thread::scope(|scope| {
@@ -94,7 +124,9 @@ impl Server {
                     }
                 });
             })
-        })
+        });
+        server.let_everybody_in();
+        server
     }
 
     fn at(
@@ -196,14 +228,30 @@ pub fn nine(fs: Arc<dyn FileSystem>, options: Options) -> impl Service {
 
 /// NFS over `fs`, as the engine takes it.
 pub fn nfs(fs: Arc<dyn FileSystem>) -> impl Service {
+    let start = Instant::now();
+    nfs_with(fs, NfsOptions::new(7, Arc::new(move || start.elapsed())))
+}
+
+/// NBD of the files of `fs`, which may be written, as the engine takes it.
+pub fn nbd(fs: Arc<dyn FileSystem>) -> impl Service {
+    struct Nbd(block::nbd::Server);
+    impl Service for Nbd {
+        fn session(&self) -> Box<dyn wire::Session> {
+            Box::new(self.0.session())
+        }
+    }
+    let export = Arc::new(Export::new("", fs));
+    Nbd(block::nbd::Server::new(export, false, Vec::new()))
+}
+
+/// NFS over `fs` with these options, as the engine takes it.
+pub fn nfs_with(fs: Arc<dyn FileSystem>, options: NfsOptions) -> impl Service {
     struct Nfs(Arc<nfs::server::Server>);
     impl Service for Nfs {
         fn session(&self) -> Box<dyn wire::Session> {
             Box::new(self.0.session())
         }
     }
-    let start = Instant::now();
-    let options = nfs::server::Options::new(7, Arc::new(move || start.elapsed()));
     Nfs(nfs::server::Server::new(
         Arc::new(Export::new("", fs)),
         options,

@@ -7,22 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use engine::Tuning;
+use hostile::client::{Client, FILE, Protocol, SIZE};
 use hostile::peer::{Bystander, Peer, encoded};
-use hostile::server::{Server, Via, tree, tuning};
+use hostile::process::barge;
+use hostile::server::{Server, Via, host_dir, tree, tuning};
+use hostile::user::as_another;
 use p9::server::Options;
 use p9::{Data, Fid, Rmessage, Tag, Tmessage as T};
 
 const MIB: usize = 1 << 20;
 const MSIZE: u32 = 4 << 20;
-
-/// Runs `attack` in a thread whose sockets are another user's; nothing if that takes privileges
-/// that are not there.
-fn as_another<T: Send>(attack: impl FnOnce() -> T + Send) -> Option<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| sys::creds::set_fs_uid(65534).is_ok().then(attack));
-        thread.join().expect("no panic")
-    })
-}
 
 fn served(memory: usize) -> Server {
     let tuning = Tuning { memory, ..tuning() };
@@ -133,6 +127,95 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
     }
 }
 
+/// Misbehaves in one of three ways.
+fn misbehave(client: &mut Client, how: usize) {
+    match how % 3 {
+        // A message without its last byte.
+        0 => {
+            let mut message = client.write_request(SIZE);
+            message.pop();
+            client.stuff(&message);
+        }
+        // Large replies, and small ones, that are not read.
+        1 => {
+            for _ in 0..8 {
+                let request = client.read_request(SIZE);
+                client.stuff(&request);
+            }
+        }
+        _ => {
+            for _ in 0..64 {
+                let request = client.read_request(1 << 10);
+                client.stuff(&request);
+            }
+        }
+    }
+}
+
+/// A crowd of one client over `protocol` beside a bystander; false if that takes privileges that are
+/// not there.
+fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
+    const CROWD: usize = 512;
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join(FILE), vec![7; SIZE as usize]).expect("written");
+    let bounds = Tuning {
+        connections: 3 * CROWD,
+        memory: 64 * MIB,
+        workers: 4,
+        ..tuning()
+    };
+    let server = Server::speaking(protocol, host_dir(dir.path(), None), bounds);
+    let budget = server.engine.budget();
+    let assert_below = || {
+        let used = budget.used();
+        assert!(used <= budget.limit(), "{protocol:?}: {used} bytes");
+    };
+    let ordinary = |client: &mut Client| {
+        client.attributes();
+        client.write(64 << 10);
+        client.read(SIZE);
+        assert_below();
+    };
+    let mut early = Client::new(protocol, &server.addr, "early");
+    ordinary(&mut early);
+    let attack = || {
+        let connect = |number| Client::new(protocol, &server.addr, &format!("attacker {number}"));
+        let mut crowd: Vec<_> = (0..CROWD).map(connect).collect();
+        for (number, client) in crowd.iter_mut().enumerate() {
+            misbehave(client, number);
+            assert_below();
+        }
+        // As much is used as one client may.
+        while budget.used() < budget.limit() / 2 {
+            std::thread::yield_now();
+        }
+        crowd
+    };
+    let Some(crowd) = as_another(attack) else {
+        return false;
+    };
+    for _ in 0..20 {
+        ordinary(&mut early);
+    }
+    ordinary(&mut Client::new(protocol, &server.addr, "late"));
+    drop((crowd, early));
+    // State under leases stays.
+    while budget.used() > budget.kept() {
+        std::thread::yield_now();
+    }
+    true
+}
+
+#[test]
+fn a_crowd_of_hostile_connections_stays_below_the_budget_over_every_protocol() {
+    sys::limits::raise_descriptors();
+    for protocol in Protocol::ALL {
+        if !crowd_stays_below_the_budget(protocol) {
+            return println!("skipped: not root");
+        }
+    }
+}
+
 /// A control group with a limit of memory, in whichever version the system has. Removed when
 /// dropped.
 struct Group(PathBuf);
@@ -171,13 +254,6 @@ impl Drop for Grouped {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The program itself, where it has been built: `target/debug` beside this test's own `deps`.
-fn barge() -> Option<PathBuf> {
-    let test = std::env::current_exe().ok()?;
-    let program = test.parent()?.parent()?.join("barge");
-    program.exists().then_some(program)
 }
 
 #[test]

@@ -6,21 +6,13 @@
 use engine::Tuning;
 use hostile::peer::{Bystander, Peer, ROOT};
 use hostile::server::{Server, Via, tree, tuning};
+use hostile::user::as_another;
 use p9::server::Options;
 use p9::{Data, Fid, Rmessage, Tmessage as T};
 use vfs::Errno;
 
 const MIB: usize = 1 << 20;
 const MSIZE: u32 = 64 << 10;
-
-/// Runs `attack` in a thread whose sockets are another user's; nothing if that takes privileges
-/// that are not there.
-fn as_another<T: Send>(attack: impl FnOnce() -> T + Send) -> Option<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| sys::creds::set_fs_uid(65534).is_ok().then(attack));
-        thread.join().expect("no panic")
-    })
-}
 
 fn served(memory: usize) -> Server {
     let tuning = Tuning { memory, ..tuning() };

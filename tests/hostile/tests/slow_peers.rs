@@ -9,22 +9,11 @@ use engine::{Engine, Timeouts, Tuning};
 use hostile::peer::{Bystander, Peer, encoded};
 use hostile::process::Process;
 use hostile::server::{Server, Via, tree, tuning};
+use hostile::user::as_another;
 use p9::server::Options;
 use p9::{Data, Fid, Tag, Tmessage as T};
 use rustix::process::{Resource, Rlimit, prlimit};
 use transports::Addr;
-
-/// A user of this host that is not the one who runs the tests.
-const OTHER: u32 = 65534;
-
-/// Runs `attack` in a thread whose sockets are another user's; false if that takes privileges that
-/// are not there.
-fn as_another<T: Send>(attack: impl FnOnce() -> T + Send) -> Option<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| sys::creds::set_fs_uid(OTHER).is_ok().then(attack));
-        thread.join().expect("no panic")
-    })
-}
 
 fn connect(addr: &Addr) -> TcpStream {
     let Addr::Tcp { host, port } = addr else {

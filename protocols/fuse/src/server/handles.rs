@@ -1,9 +1,9 @@
 //! What the client has open.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use vfs::{Errno, File, Kind, Node, OpenFlags, Result};
+use vfs::{Account, Allotment, Errno, File, Kind, Node, OpenFlags, Portion, Quota, Result};
 
 use super::lock::Lockers;
 use super::shards::{Life, Shard, Shards};
@@ -48,16 +48,33 @@ impl Open {
     }
 }
 
-/// The open files of a mount, by numbers that are never used again.
+/// The open files of a mount, by numbers that are never used again. They are bounded in number,
+/// and their bytes are state of the guest in the memory budget.
 pub(super) struct Handles {
-    table: Shards<Arc<Open>>,
+    table: Shards<Handle>,
     next: AtomicU64,
     count: AtomicUsize,
     most: usize,
+    /// The bytes of the handles, on the client's account.
+    bytes: OnceLock<Arc<Allotment>>,
+}
+
+/// The bytes that an open file takes, by estimate, with the source's.
+const OPEN: usize = 640;
+
+/// An entry of the table.
+pub(super) struct Handle {
+    open: Arc<Open>,
+    /// For [`OPEN`].
+    _room: Portion,
 }
 
 /// A place for one more, given back when dropped.
-pub(super) struct Reserved<'a>(Option<&'a Handles>);
+pub(super) struct Reserved<'a> {
+    handles: &'a Handles,
+    /// `None` once it is used.
+    room: Option<Portion>,
+}
 
 impl Handles {
     pub(super) fn new(most: usize) -> Handles {
@@ -66,6 +83,7 @@ impl Handles {
             next: AtomicU64::new(1),
             count: AtomicUsize::new(0),
             most,
+            bytes: OnceLock::new(),
         }
     }
 
@@ -73,12 +91,22 @@ impl Handles {
     #[inline]
     pub(super) fn get(&self, life: Life, fh: u64) -> Result<Arc<Open>> {
         let part = self.table.of(life, fh).ok_or(Errno::EBADF)?;
-        part.table.get(&fh).cloned().ok_or(Errno::EBADF)
+        let handle = part.table.get(&fh).ok_or(Errno::EBADF)?;
+        Ok(handle.open.clone())
     }
 
-    /// Keeps a place free, `ENFILE` if there is none.
-    pub(super) fn reserve(&self) -> Result<Reserved<'_>> {
-        let reserved = Reserved(Some(self));
+    /// Keeps a place free, `ENFILE` if there is none, or no memory for it on `account`, which is
+    /// the same for all requests of a mount.
+    pub(super) fn reserve(&self, account: &Account) -> Result<Reserved<'_>> {
+        let bytes = self.bytes.get_or_init(|| {
+            // The number of handles is the bound of this table itself.
+            Allotment::new(&Quota::shared(usize::MAX, 1), account)
+        });
+        let room = bytes.take(OPEN).map_err(|_| Errno::ENFILE)?;
+        let reserved = Reserved {
+            handles: self,
+            room: Some(room),
+        };
         match self.count.fetch_add(1, Ordering::Relaxed) < self.most {
             true => Ok(reserved),
             false => Err(Errno::ENFILE),
@@ -91,11 +119,11 @@ impl Handles {
         let removed = part.table.remove(&fh).ok_or(Errno::EBADF)?;
         drop(part);
         self.count.fetch_sub(1, Ordering::Relaxed);
-        Ok(removed)
+        Ok(removed.open)
     }
 
     /// A life begins, without any. Those of the one before are to be closed.
-    pub(super) fn begin(&self, life: Life) -> Vec<Shard<Arc<Open>>> {
+    pub(super) fn begin(&self, life: Life) -> Vec<Shard<Handle>> {
         let past = self.table.begin(life);
         let count = past.iter().map(Shard::len).sum();
         self.count.fetch_sub(count, Ordering::Relaxed);
@@ -111,19 +139,20 @@ impl Handles {
 impl Reserved<'_> {
     /// Puts `open` there, and says what it is open as; `ESTALE` if its life is over.
     pub(super) fn keep(mut self, life: Life, open: Open) -> Result<u64> {
-        let handles = self.0.ok_or(Errno::ESTALE)?;
+        let handles = self.handles;
         let fh = handles.next.fetch_add(1, Ordering::Relaxed);
         let mut part = handles.table.of(life, fh).ok_or(Errno::ESTALE)?;
-        part.table.insert(fh, Arc::new(open));
-        self.0 = None;
+        let room = self.room.take().ok_or(Errno::ESTALE)?;
+        let open = Arc::new(open);
+        part.table.insert(fh, Handle { open, _room: room });
         Ok(fh)
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        if let Some(handles) = self.0 {
-            handles.count.fetch_sub(1, Ordering::Relaxed);
+        if self.room.is_some() {
+            self.handles.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

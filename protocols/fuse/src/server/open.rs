@@ -29,7 +29,7 @@ impl Turn<'_> {
         if node.kind() == Kind::Directory {
             return Err(Errno::EISDIR);
         }
-        let place = self.peer.handles.reserve()?;
+        let place = self.peer.handles.reserve(self.cx.call.account())?;
         let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
         let kill = kills(flags, args.open_flags);
         // First, as it changes nothing.
@@ -65,7 +65,7 @@ impl Turn<'_> {
             return Err(Errno::ENOSYS);
         }
         self.check_room(OpenOut::SIZE)?;
-        let place = self.peer.handles.reserve()?;
+        let place = self.peer.handles.reserve(self.cx.call.account())?;
         let opened = self.opened_as(place, self.open_directory()?)?;
         self.reply(&[&opened.encode()])
     }
@@ -144,7 +144,7 @@ impl Turn<'_> {
     ) -> Result<()> {
         self.check_room(EntryOut::SIZE + OpenOut::SIZE)?;
         let up = self.directory()?;
-        let place = self.peer.handles.reserve()?;
+        let place = self.peer.handles.reserve(self.cx.call.account())?;
         self.peer.nodes.check_room()?;
         self.may_label()?;
         if flags.contains(OpenFlags::APPEND) {

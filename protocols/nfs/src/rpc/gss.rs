@@ -77,6 +77,20 @@ impl<'a> GssCredential<'a> {
             false => Ok(credential),
         }
     }
+
+    /// Whether the call asks for a context.
+    pub(crate) fn makes_context(&self) -> bool {
+        matches!(
+            self.procedure,
+            GssProcedure::Init | GssProcedure::ContinueInit
+        )
+    }
+
+    /// Whether the call is answered with full patience alone: no lane waits for a directory of
+    /// principals or for a cipher.
+    pub(crate) fn is_left_to_workers(&self) -> bool {
+        self.makes_context() || self.service != Service::None
+    }
 }
 
 xdr_struct! {

@@ -3,10 +3,14 @@
 //!
 //! Only the procedures and operations that return contents, names or lists count by what they ask
 //! for. A reply to WRITE, OPEN or RENAME is small, whatever stands in the call.
+//!
+//! A call that RPCSEC_GSS signs or encrypts is answered by a worker alone, which opens it once
+//! (`server/gss`). A worker begins a request only while the replies to its client are within their
+//! share; the lane, which claims memory for the replies that it makes, makes none for such a call.
 
 use wire::{Malformed, Xdr, XdrReader};
 
-use crate::rpc::{self, CALL, Record, flavor, program};
+use crate::rpc::{self, CALL, GssCredential, Record, flavor, program};
 use crate::v3::{AclProcedure, Procedure, ReadArgs, ReadDirArgs, ReadDirPlusArgs};
 use crate::v4::attr::number as n;
 use crate::v4::op::Op;
@@ -25,11 +29,11 @@ pub(super) fn of(message: &[u8], marked: bool, most: usize) -> usize {
         false => Ok(Record::unmarked(message)),
     };
     record
-        .and_then(|record| of_call(record.bytes(), most))
+        .and_then(|record| of_call(record.bytes()))
         .map_or(most, |bytes| bytes.min(most))
 }
 
-fn of_call(record: &[u8], most: usize) -> Result<usize, Malformed> {
+fn of_call(record: &[u8]) -> Result<usize, Malformed> {
     let mut from = XdrReader::new(record);
     let _xid = from.u32()?;
     if from.u32()? != CALL {
@@ -39,9 +43,11 @@ fn of_call(record: &[u8], most: usize) -> Result<usize, Malformed> {
         // It is refused.
         return Ok(SMALL);
     };
-    // What RPCSEC_GSS protects is not opened twice.
     if call.credential.flavor == flavor::GSS {
-        return Ok(most);
+        let credential = GssCredential::of(&call.credential);
+        if credential.is_ok_and(|credential| credential.is_left_to_workers()) {
+            return Ok(0);
+        }
     }
     match (call.program, call.version) {
         (program::NFS, 3) => of_procedure(call.procedure, from),

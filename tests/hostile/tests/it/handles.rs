@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use hostdir::HostDir;
 use hostile::peer::{Bystander, Peer, ROOT};
+use hostile::rpc::{self, MOUNT, NFS, opaque, results, unwrap, word, words};
 use hostile::server::{Server, Via, host_dir, tuning};
 use layers::{Bundle, ReadOnly, Record, stack};
 use nfs::server::Options;
@@ -21,8 +22,6 @@ use sys::handle::FileHandle;
 use transports::Addr;
 use vfs::{Errno, Export, FileSystem, HandleKey, Op, sip};
 
-const NFS: u32 = 100_003;
-const MOUNT: u32 = 100_005;
 const OK: u32 = 0;
 
 /// NFS, as the engine takes it.
@@ -65,29 +64,20 @@ impl Client {
 
     /// Calls a procedure and returns the results after the head of an accepted reply.
     fn call(&mut self, program: u32, version: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
-        let auth = [1, 20, 0, 0, 0, 0, 0, 0, 0];
-        let head = [&[7, 0, 2, program, version, procedure][..], &auth].concat();
-        let head: Vec<u8> = head
-            .iter()
-            .flat_map(|word: &u32| word.to_be_bytes())
-            .collect();
-        let mark = (1 << 31 | (head.len() + arguments.len()) as u32).to_be_bytes();
-        self.0
-            .write_all(&[&mark[..], &head, arguments].concat())
-            .expect("sent");
+        let call = rpc::call(7, (program, version, procedure), arguments);
+        self.0.write_all(&call).expect("sent");
         let mut mark = [0; 4];
         self.0.read_exact(&mut mark).expect("answered");
         let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
         self.0.read_exact(&mut reply).expect("answered");
-        assert_eq!(reply[4..24], [1, 0, 0, 0, 0].map(u32::to_be_bytes).concat());
-        reply.split_off(24)
+        results(&reply).to_vec()
     }
 
     /// The handle of what is at `path`.
     fn handle(&mut self, path: &str) -> Vec<u8> {
         let found = self.call(MOUNT, 3, 1, &opaque(b"/"));
         assert_eq!(word(&found), OK);
-        let mut handle = bytes(&found[4..]);
+        let mut handle = unwrap(&found[4..]);
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let found = self.call(
                 NFS,
@@ -96,7 +86,7 @@ impl Client {
                 &[opaque(&handle), opaque(name.as_bytes())].concat(),
             );
             assert_eq!(word(&found), OK, "{path}");
-            handle = bytes(&found[4..]);
+            handle = unwrap(&found[4..]);
         }
         handle
     }
@@ -105,17 +95,14 @@ impl Client {
     /// and v4.1 share.
     fn statuses(&mut self, handle: &[u8]) -> [u32; 2] {
         let v3 = word(&self.call(NFS, 3, 1, &opaque(handle)));
-        // No tag, minor version 0, two operations: PUTFH, GETATTR of the kind.
-        let compound = [
-            [0, 0, 2, 22].map(u32::to_be_bytes).concat(),
-            opaque(handle),
-            [9, 1, 1 << 1].map(u32::to_be_bytes).concat(),
-        ];
-        [v3, word(&self.call(NFS, 4, 1, &compound.concat()))]
+        // PUTFH, and GETATTR of the kind.
+        let ops = rpc::Ops::default().op(22, &[]).opaque(handle);
+        let compound = ops.op(9, &[1, 1 << 1]).compound(0);
+        [v3, word(&self.call(NFS, 4, 1, &compound))]
     }
 
     fn write(&mut self, handle: &[u8], data: &[u8]) -> u32 {
-        let numbers = [0, 0, data.len() as u32, 2].map(u32::to_be_bytes).concat();
+        let numbers = words(&[0, 0, data.len() as u32, 2]);
         word(&self.call(NFS, 3, 7, &[opaque(handle), numbers, opaque(data)].concat()))
     }
 
@@ -126,21 +113,6 @@ impl Client {
             assert!([22, 70, 10001].contains(&status), "{what}: {status}");
         }
     }
-}
-
-fn opaque(bytes: &[u8]) -> Vec<u8> {
-    let mut put = (bytes.len() as u32).to_be_bytes().to_vec();
-    put.extend(bytes);
-    put.resize(put.len().next_multiple_of(4), 0);
-    put
-}
-
-fn word(bytes: &[u8]) -> u32 {
-    u32::from_be_bytes(*bytes.first_chunk().expect("a word"))
-}
-
-fn bytes(opaque: &[u8]) -> Vec<u8> {
-    opaque[4..][..word(opaque) as usize].to_vec()
 }
 
 /// A directory with an export and a secret beside it.

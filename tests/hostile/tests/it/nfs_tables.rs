@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hostile::process::Process;
+use hostile::rpc::{self, MOUNT, NFS, NLM, Ops};
 use hostile::server::tree;
 use nfs::mount;
 use nfs::nlm::{FreeArgs, Lock, LockArgs, LockResult, Status as NlmStatus};
@@ -19,94 +20,9 @@ use vfs::{Call, Export, Peer};
 use vfs_testkit::{Message, session};
 use wire::{Answer, Xdr, XdrReader};
 
-const NFS: u32 = 100_003;
-const MOUNT: u32 = 100_005;
-const NLM: u32 = 100_021;
 const NSM: u32 = 100_024;
 
 const MIB: usize = 1 << 20;
-
-/// A call of the super-user as it travels.
-fn call_bytes(xid: u32, (program, version, procedure): (u32, u32, u32), body: &[u8]) -> Vec<u8> {
-    let mut message = vec![0; 4];
-    // AUTH_SYS of an unnamed machine, and no verifier.
-    let head = [
-        xid, 0, 2, program, version, procedure, 1, 20, 0, 0, 0, 0, 0, 0, 0,
-    ];
-    for number in head {
-        number.put(&mut message);
-    }
-    message.extend_from_slice(body);
-    let mark = (message.len() as u32 - 4) | 1 << 31;
-    message[..4].copy_from_slice(&mark.to_be_bytes());
-    message
-}
-
-/// Operations of a compound.
-#[derive(Default)]
-struct Ops {
-    count: u32,
-    bytes: Vec<u8>,
-}
-
-impl Ops {
-    fn op(mut self, number: u32, arguments: &[u32]) -> Ops {
-        self.count += 1;
-        number.put(&mut self.bytes);
-        arguments.iter().for_each(|word| word.put(&mut self.bytes));
-        self
-    }
-
-    fn opaque(mut self, bytes: &[u8]) -> Ops {
-        bytes.put(&mut self.bytes);
-        self
-    }
-
-    fn raw(mut self, bytes: &[u8]) -> Ops {
-        self.bytes.extend_from_slice(bytes);
-        self
-    }
-
-    fn words(self, words: &[u32]) -> Ops {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
-        self.raw(&bytes)
-    }
-
-    fn root(self) -> Ops {
-        self.op(24, &[])
-    }
-
-    fn lookup(self, name: &[u8]) -> Ops {
-        self.op(15, &[]).opaque(name)
-    }
-
-    /// A new directory without attributes.
-    fn mkdir(self, name: &[u8]) -> Ops {
-        self.op(6, &[2]).opaque(name).words(&[0, 0])
-    }
-
-    /// A READ of a MiB, without an open.
-    fn read(self) -> Ops {
-        self.op(25, &[0, 0, 0, 0, 0, 0, MIB as u32])
-    }
-
-    /// A READDIR of as much as may be.
-    fn readdir(self) -> Ops {
-        self.op(26, &[0, 0, 0, 0, MIB as u32, MIB as u32, 0])
-    }
-
-    fn sequence(self, session: &[u8], seqid: u32) -> Ops {
-        self.op(53, &[]).raw(session).words(&[seqid, 0, 0, 0])
-    }
-
-    fn compound(&self, minor: u32) -> Vec<u8> {
-        let mut body = Vec::new();
-        for number in [0, minor, self.count] {
-            number.put(&mut body);
-        }
-        [&body[..], &self.bytes].concat()
-    }
-}
 
 /// A server in this process, asked by its sessions.
 struct Host(Arc<Server>);
@@ -139,7 +55,7 @@ impl Net {
     fn ask(&self, what: (u32, u32, u32), body: &[u8]) -> Vec<u8> {
         let xid = self.xid.fetch_add(1, Ordering::Relaxed);
         let call = Call::detached().coming_from(self.peer.clone());
-        let message = call_bytes(xid, what, body);
+        let message = rpc::call(xid, what, body);
         let message = Message::new(&message);
         let served = session::serve_patiently(&self.session, &call, &message, 4 * MIB);
         let (answer, reply) = served.expect("a call");
@@ -287,7 +203,7 @@ fn a_stranger_takes_no_slot_and_ends_no_session() {
     let [owner, stranger] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|addr| host.from(addr));
     let client = owner.exchange_id(b"owner").expect("a client");
     let session = owner.create_session(client).expect("a session");
-    let root = |seqid| Ops::default().sequence(&session, seqid).root();
+    let root = |seqid| Ops::default().sequence(&session, seqid, 0, 1).root();
     assert_eq!(owner.compound(1, &root(1)).0, Status::Ok);
     // He knows the session's id, and nothing of it is to be had.
     assert_eq!(stranger.compound(1, &root(2)).0, Status::Badsession);
@@ -332,7 +248,7 @@ fn clients_that_one_host_makes_up_leave_room_for_others() {
     }
     let late = third.exchange_id(b"third").expect("room");
     third.create_session(late).expect("room");
-    let root = Ops::default().sequence(&session, 1).root();
+    let root = Ops::default().sequence(&session, 1, 0, 1).root();
     assert_eq!(bystander.compound(1, &root).0, Status::Ok);
 }
 
@@ -402,11 +318,11 @@ fn replies_of_small_requests_are_bounded() {
     let server = Process::nfs(SERVER, dir.path());
     let mut ops = Ops::default().root().lookup(b"file");
     for _ in 0..200 {
-        ops = ops.read();
+        ops = ops.read(MIB as u32);
     }
     let mut peers: Vec<UnixStream> = (0..20).map(|_| connect(&server)).collect();
     for (xid, peer) in (0..).zip(&mut peers) {
-        let message = call_bytes(xid, (NFS, 4, 1), &ops.compound(0));
+        let message = rpc::call(xid, (NFS, 4, 1), &ops.compound(0));
         peer.write_all(&message).expect("sent");
     }
     for peer in &mut peers {
@@ -428,18 +344,18 @@ fn little_is_kept_of_replies_when_their_client_has_gone() {
     let server = Process::nfs(SERVER, dir.path());
     let exchange = |xid, ops: &Ops| {
         let mut peer = connect(&server);
-        let message = call_bytes(xid, (NFS, 4, 1), &ops.compound(0));
+        let message = rpc::call(xid, (NFS, 4, 1), &ops.compound(0));
         peer.write_all(&message).expect("sent");
         let mut reply = vec![0; mark(&mut peer)];
         peer.read_exact(&mut reply).expect("a reply");
     };
-    exchange(1, &Ops::default().root().readdir());
+    exchange(1, &Ops::default().root().readdir(MIB as u32));
     let before = server.memory() as usize;
     for xid in 0..48 {
         let mut ops = Ops::default().root().mkdir(xid.to_string().as_bytes());
         ops = ops.root();
         for _ in 0..50 {
-            ops = ops.readdir();
+            ops = ops.readdir(MIB as u32);
         }
         exchange(xid + 2, &ops);
     }

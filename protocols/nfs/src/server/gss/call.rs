@@ -26,18 +26,13 @@ impl Connection {
         out: &mut dyn Outgoing,
     ) -> Result<Answer, Stop> {
         let credential = GssCredential::of(&asked.head.credential).map_err(refused)?;
-        let is_sealed = credential.service != Service::None;
-        let makes = match credential.procedure {
-            GssProcedure::Init | GssProcedure::ContinueInit => true,
-            GssProcedure::Destroy | GssProcedure::Data => false,
-        };
-        if (makes || is_sealed) && asked.patience < Patience::Full {
+        if credential.is_left_to_workers() && asked.patience < Patience::Full {
             return Err(Stop::Later(Answer::WouldBlock));
         }
         if credential.procedure != GssProcedure::Data && asked.head.procedure != NULL {
             return Err(refused(AuthStat::BadCred));
         }
-        if makes {
+        if credential.makes_context() {
             return self.make_context(gss, asked, &credential, out);
         }
         let context = gss

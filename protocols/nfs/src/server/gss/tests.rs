@@ -7,7 +7,7 @@ use hostdir::HostDir;
 use memory::Memory;
 use vfs::{FileSystem, Patience};
 use vfs_testkit::clock;
-use wire::{Xdr, XdrReader};
+use wire::{Session as _, Xdr, XdrReader};
 
 use self::net::{Client, GARBAGE, World, plain, put, reply_of};
 use super::Flavor;
@@ -354,4 +354,38 @@ fn rfc2203_5_3_3_a_body_that_is_sealed_is_opened_once_with_full_patience() {
     assert!(client.would_block(&call, Patience::None));
     assert!(client.would_block(&call, Patience::Brief));
     assert_eq!(client.send(&call), Some(Ok(vec![])));
+}
+
+#[test]
+fn memory_is_claimed_for_what_a_call_asks_for_and_not_where_a_worker_answers() {
+    let world = world();
+    let root = root_of(&world).0;
+    let session = world.server.session();
+    let large = 64 << 10;
+    let bounds = |service| {
+        let client = Client::new(&world, "alice", service);
+        let bound = |procedure, args: &[u8]| {
+            let message = client.message((program::NFS, 3, procedure as u32), args);
+            session.reply_bound(&message, large)
+        };
+        let (file, offset, count) = (root, 0, 1 << 19);
+        let read = ReadArgs {
+            file,
+            offset,
+            count,
+        };
+        [
+            bound(Procedure::GetAttr, &put(&root)),
+            bound(Procedure::Read, &put(&read)),
+        ]
+    };
+    let [attributes, read] = bounds(Service::None);
+    assert!(attributes < 4 << 10, "{attributes}");
+    assert!((1 << 19..(1 << 19) + (4 << 10)).contains(&read), "{read}");
+    // Those are not answered by the thread that claims.
+    for service in [Service::Integrity, Service::Privacy] {
+        assert_eq!(bounds(service), [0, 0], "{service:?}");
+    }
+    let init = net::init_message(GssProcedure::Init, &[], b"alice", 0);
+    assert_eq!(session.reply_bound(&init, large), 0);
 }

@@ -41,6 +41,8 @@ pub(super) struct Holdings<F, N> {
     pub(super) locks: usize,
     pub(super) delegations: usize,
     pub(super) revoked: usize,
+    /// For [`REVOKED`] of each of them.
+    revoked_charge: Option<Charge>,
     /// Delegations that were revoked.
     lost: usize,
     /// Delegations that the client was, or is to be, asked for.
@@ -71,6 +73,7 @@ impl<F, N> Default for Holdings<F, N> {
             locks: 0,
             delegations: 0,
             revoked: 0,
+            revoked_charge: None,
             lost: 0,
             recalled: Vec::new(),
             keep: None,
@@ -116,6 +119,9 @@ pub(super) struct Open<F, N> {
 
 /// The bytes that an open takes, with its reservation and the source's file.
 pub(super) const OPEN: usize = 640;
+
+/// The bytes that a revoked state takes.
+pub(super) const REVOKED: usize = 256;
 
 /// The files of an open: one for each way in which it was opened.
 pub(super) struct Files<F> {
@@ -237,7 +243,12 @@ impl<F, N: Clone> Holdings<F, N> {
             Held::Open(_) => self.opens -= 1,
             Held::Lock(_) => self.locks -= 1,
             Held::Delegation(_) => self.delegations -= 1,
-            Held::Revoked => self.revoked -= 1,
+            Held::Revoked => {
+                self.revoked -= 1;
+                if self.revoked == 0 {
+                    self.revoked_charge = None;
+                }
+            }
             Held::RevokedDelegation => self.lost -= 1,
             Held::Copy(_) | Held::Closed(_) => {}
         }
@@ -400,17 +411,32 @@ impl<F, N: Clone> Holdings<F, N> {
         for &serial in &opens {
             self.close(client, serial, shares, gone);
         }
-        let all = opens.into_iter().chain(locks).chain(delegated);
-        for serial in all.filter(|_| revoke) {
-            self.states.insert(serial, Held::Revoked);
-            self.revoked += 1;
-        }
         self.open_owners.clear();
         self.lock_owners.clear();
-        if !revoke {
+        if revoke {
+            let all = opens.into_iter().chain(locks).chain(delegated);
+            self.revoke(client, all.collect());
+        } else {
             self.states = HashMap::new();
             (self.revoked, self.lost) = (0, 0);
+            self.revoked_charge = None;
         }
+    }
+
+    /// Makes states that were taken away known as revoked: `BAD_STATEID` instead of `EXPIRED` if
+    /// there is no room for that.
+    fn revoke(&mut self, client: &Client<F, N>, serials: Vec<u32>) {
+        // The states' own charges have been given back.
+        let Ok(charge) = client.charge(serials.len() * REVOKED) else {
+            return;
+        };
+        match &mut self.revoked_charge {
+            Some(all) => all.join(charge),
+            none => *none = Some(charge),
+        }
+        self.revoked += serials.len();
+        let revoked = serials.into_iter().map(|serial| (serial, Held::Revoked));
+        self.states.extend(revoked);
     }
 
     /// Forgets v4.0 open owners that have had nothing open since before `before` (RFC 7530 section

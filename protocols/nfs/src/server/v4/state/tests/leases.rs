@@ -129,3 +129,27 @@ fn what_was_never_of_use_is_reaped() {
     assert!(world.state.sessions.all().is_empty());
     assert!(lock(&world.state.connections).is_empty());
 }
+
+#[test]
+fn states_that_were_revoked_take_room_until_they_are_freed() {
+    let world = World::new();
+    let (holder, other) = (world.v41("a"), world.v41("b"));
+    let client = holder.client(&world);
+    let open = |owner: &str, deny| world.open(&client, owner, A, R, deny).expect("opened");
+    let mut opened: Vec<_> = (0..99)
+        .map(|owner| open(&owner.to_string(), NONE))
+        .collect();
+    opened.push(open("denies", W));
+    world.pass(LEASE + Duration::from_secs(1));
+    let held = || world.state.quotas.held.in_use();
+    let before = held();
+    assert!(world.open(&other.client(&world), "o", A, W, NONE).is_ok());
+    let revoked = 100 * super::super::holdings::REVOKED;
+    let after = held();
+    assert!((revoked..before).contains(&after), "{after} bytes");
+    let client = holder.client(&world);
+    for stateid in &opened {
+        assert_eq!(world.state.free_stateid(&client, stateid), Ok(()));
+    }
+    assert_eq!(held(), after - revoked);
+}

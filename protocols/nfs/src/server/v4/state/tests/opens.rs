@@ -274,3 +274,31 @@ fn opens_of_a_client_are_bounded() {
     let begun = [1, 2, 3].map(|number: u8| world.state.open_turn(first.id(), &[number], 1));
     assert_eq!(begun[2].as_ref().err(), Some(&Status::Resource));
 }
+
+#[test]
+fn an_open_examines_no_more_reservations_of_a_file_however_many_there_are() {
+    let world = World::new();
+    let client = world.v41("a").client(&world);
+    let owners: Vec<String> = (0..2000).map(|number| number.to_string()).collect();
+    let open = |owner: &str, access| {
+        let opened = world.open(&client, owner, A, access, NONE);
+        opened.expect("opened")
+    };
+    let opened: Vec<_> = owners
+        .iter()
+        .map(|owner| (open(owner, R), open(owner, RW)).1)
+        .collect();
+    open("reader", R);
+    assert_eq!(world.state.shares.len(), 2001);
+    // One for each combination of access and denial.
+    assert_eq!(world.state.shares.examined(A), 2);
+    // The one in the way is found among them, and not among those that are closed.
+    let other = world.v41("b").client(&world);
+    let deny_write = || world.open(&other, "o", A, R, W);
+    assert_eq!(deny_write(), Err(Status::ShareDenied));
+    for stateid in &opened {
+        assert!(world.state.close(&client, stateid, A).is_ok());
+    }
+    assert!(deny_write().is_ok());
+    assert_eq!(world.state.shares.len(), 2);
+}

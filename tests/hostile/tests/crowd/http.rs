@@ -1,0 +1,114 @@
+//! The status page, as the program serves it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use hostile::process::barge;
+use vfs::memory::MemoryBudget;
+
+use super::{Held, Stage, assert_hold, row};
+
+/// The protocol's name.
+#[derive(Debug)]
+struct Http;
+
+/// The program, with a status page.
+struct Page {
+    child: Child,
+    addr: String,
+}
+
+impl Page {
+    /// `None` where the program has not been built.
+    fn start() -> Option<Page> {
+        let mut child = Command::new(barge()?)
+            .args(["serve", "mem:", "--9p", "tcp:127.0.0.1:0", "--http", "0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let stdout = child.stdout.take().expect("piped");
+        let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        let said: Vec<_> = lines.take_while(|line| line != "ready").collect();
+        let addr = said.iter().find_map(|line| line.strip_prefix("http://"));
+        Some(Page {
+            child,
+            addr: addr.expect("a page").trim_end_matches('/').into(),
+        })
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Stage for Page {
+    type Client = Visitor;
+
+    fn client(&self, _: &str) -> Visitor {
+        Visitor(self.addr.clone())
+    }
+
+    /// Not known outside the process.
+    fn budget(&self) -> Option<&MemoryBudget> {
+        None
+    }
+}
+
+/// A client that connects for each request: the server ends the connection.
+struct Visitor(String);
+
+impl Visitor {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.0).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+    }
+}
+
+/// How long an answer may take: more than any machine does, and less than so many clients of five
+/// seconds each.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Beginnings of requests.
+fn slow_requests(page: &Page) -> Held {
+    let attacker = page.client("attacker");
+    let begin = |_| {
+        let mut stream = attacker.connect();
+        // One that is turned away at once may not even take this.
+        let _ = stream.write_all(b"GET / HT");
+        stream
+    };
+    Box::new((0..200).map(begin).collect::<Vec<_>>())
+}
+
+fn asks_for_health(client: &mut Visitor) {
+    let mut stream = client.connect();
+    let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    stream.write_all(request).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nok\n"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn one_client_that_takes_all_connections_of_the_page_makes_no_other_fail() {
+    if barge().is_none() {
+        return println!("skipped: barge has not been built");
+    }
+    let serve = || Page::start().expect("built");
+    assert_hold([row(
+        Http,
+        "connections",
+        serve,
+        slow_requests,
+        asks_for_health,
+    )]);
+}

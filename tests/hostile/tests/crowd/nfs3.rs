@@ -1,0 +1,155 @@
+//! NFS v3 with NLM, and what v4.0 shares with it: replies that are kept for retransmissions.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use engine::Tuning;
+use hostile::client::{Client, Protocol};
+use hostile::rpc::{NFS, Ops, opaque, words};
+
+use super::sockets::{Sockets, plain, small};
+use super::{Held, Stage, assert_hold, file, row, until};
+
+/// Where locks of attackers are.
+const FAR: u64 = 1 << 40;
+
+const GRANTED: u32 = 0;
+const NO_LOCKS: u32 = 2;
+
+/// Names of clients that one host makes up, each of which locks a byte of some file.
+fn names(stage: &Sockets) -> Held {
+    let mut client = stage.client("attacker");
+    // Each takes a descriptor of the host.
+    let files: Vec<_> = (0..16).map(|number| client.lookup(&file(number))).collect();
+    let lock = |number: u64| {
+        let name = format!("made up {number}");
+        client
+            .file
+            .clone_from(&files[number as usize % files.len()]);
+        client.nlm(false, name.as_bytes(), 1, FAR + 2 * number)
+    };
+    let end = (0..5000).map(lock).find(|status| *status != GRANTED);
+    assert_eq!(end, Some(NO_LOCKS));
+    Box::new(client)
+}
+
+/// Ranges of one file, by one client.
+fn ranges(stage: &Sockets) -> Held {
+    let mut client = stage.client("attacker");
+    let lock = |number: u64| client.nlm(false, b"attacker", 1, FAR + 2 * number);
+    let end = (0..5000).map(lock).find(|status| *status != GRANTED);
+    assert_eq!(end, Some(NO_LOCKS));
+    Box::new(client)
+}
+
+fn locks_a_byte(client: &mut Client) {
+    assert_eq!(client.nlm(false, b"bystander", 1, 0), GRANTED);
+    assert_eq!(client.nlm(true, b"bystander", 1, 0), GRANTED);
+}
+
+/// LOCKs that wait for a byte which the attacker has locked: more than may wait in all.
+fn waiting(stage: &Sockets) -> Held {
+    const CONNECTIONS: u32 = 22;
+    const OF_EACH: u32 = 200;
+    /// The bytes of the reply to a LOCK.
+    const REPLY: u64 = 36;
+    let most = 4096;
+    let mut holder = stage.client("holder");
+    assert_eq!(holder.nlm(false, b"attacker", 0, FAR), GRANTED);
+    let mut all: Vec<_> = (0..CONNECTIONS)
+        .map(|number| stage.client(&format!("attacker {number}")))
+        .collect();
+    let sent = || stage.server.engine.stats().1.sent;
+    let before = sent();
+    for (client, number) in all.iter_mut().zip(0..) {
+        for owner in 0..OF_EACH {
+            let owner = 1 + number * OF_EACH + owner;
+            let call = client.nlm_lock_call(true, b"attacker", owner, FAR);
+            client.send(&call);
+        }
+    }
+    // Those that find no place are answered.
+    let refused = u64::from(CONNECTIONS * OF_EACH) - most;
+    until(|| sent() >= before + refused * REPLY);
+    Box::new((holder, all))
+}
+
+/// Waits for a byte that is unlocked soon. The LOCK may come to it only then, so several times.
+fn waits_for_a_byte(client: &mut Client) {
+    for owner in 1..20 {
+        assert_eq!(client.nlm(false, b"bystander", 0, 0), GRANTED);
+        let wait = client.nlm_lock_call(true, b"bystander", owner, 0);
+        client.send(&wait);
+        let statuses = [client.nlm(true, b"bystander", 0, 0), client.nlm_status()];
+        assert_eq!(statuses, [GRANTED; 2]);
+        assert_eq!(client.nlm(true, b"bystander", owner, 0), GRANTED);
+    }
+}
+
+/// As much memory as by default, so that the tables' own bounds count.
+pub(crate) fn with_memory(protocol: Protocol) -> Sockets {
+    let bounds = Tuning {
+        memory: 1 << 30,
+        ..small()
+    };
+    Sockets::serving_tree(protocol, bounds)
+}
+
+/// Calls that change nothing, but whose replies are kept: more than may be.
+fn replies(stage: &Sockets) -> Held {
+    const CALLS: usize = 500;
+    let mut client = stage.client("attacker");
+    let remove = match stage.protocol {
+        Protocol::Nfs3 => [opaque(&client.root), opaque(b"none")].concat(),
+        _ => Ops::default()
+            .root()
+            .op(28, &[])
+            .opaque(b"none")
+            .compound(0),
+    };
+    let what = match stage.protocol {
+        Protocol::Nfs3 => (NFS, 3, 12),
+        _ => (NFS, 4, 1),
+    };
+    for _ in 0..80 {
+        let calls: Vec<u8> = (0..CALLS)
+            .flat_map(|_| client.call(what, &remove))
+            .collect();
+        client.send(&calls);
+        client.take_replies(CALLS);
+    }
+    Box::new(client)
+}
+
+/// The name of a directory that is not there.
+fn new_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("made {}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Makes a directory, and sends the call of before again.
+fn makes_and_repeats(client: &mut Client) {
+    // Without attributes.
+    let place = [opaque(&client.root), opaque(new_name().as_bytes())].concat();
+    client.once_more((NFS, 3, 9), &[place, words(&[0; 6])].concat());
+}
+
+fn makes_and_repeats_in_v4(client: &mut Client) {
+    let make = Ops::default().root().mkdir(new_name().as_bytes());
+    client.once_more((NFS, 4, 1), &make.compound(0));
+}
+
+#[test]
+fn one_client_that_fills_a_table_of_nfs_v3_makes_no_other_fail() {
+    let v3 = Protocol::Nfs3;
+    let v40 = Protocol::Nfs40;
+    let serve = move || plain(v3);
+    let keeping = |protocol| move || with_memory(protocol);
+    let kept = "replies kept for retransmissions";
+    assert_hold([
+        row(v3, "NLM names", serve, names, locks_a_byte),
+        row(v3, "NLM ranges", serve, ranges, locks_a_byte),
+        row(v3, "NLM LOCKs that wait", serve, waiting, waits_for_a_byte),
+        row(v3, kept, keeping(v3), replies, makes_and_repeats),
+        row(v40, kept, keeping(v40), replies, makes_and_repeats_in_v4),
+    ]);
+}

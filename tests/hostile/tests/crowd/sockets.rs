@@ -1,0 +1,230 @@
+//! Tables of every protocol over sockets: connections, messages, replies and workers.
+
+use std::sync::Arc;
+
+use engine::{ConnectionRefusals, Tuning};
+use hostile::client::{Client, Protocol, SIZE};
+use hostile::server::{Server, tuning};
+use transports::Addr;
+use vfs::memory::MemoryBudget;
+use vfs::{Attr, Kind, Level, Op, Patience};
+use vfs_testkit::script::{Answer, Gate, Script, plain_attr};
+
+use super::{Held, Row, Stage, Tree, assert_hold, row, until};
+
+/// A server at a socket.
+pub(crate) struct Sockets {
+    pub(crate) protocol: Protocol,
+    pub(crate) server: Server,
+    pub(crate) tree: Option<Tree>,
+    /// Opens when requests that hang may end.
+    gate: Gate,
+}
+
+impl Stage for Sockets {
+    type Client = Client;
+
+    fn client(&self, name: &str) -> Client {
+        Client::new(self.protocol, self.addr(), name)
+    }
+
+    fn budget(&self) -> Option<&MemoryBudget> {
+        Some(self.server.engine.budget())
+    }
+}
+
+impl Sockets {
+    pub(crate) fn addr(&self) -> &Addr {
+        &self.server.addr
+    }
+
+    /// `server` of what is made by hand.
+    pub(crate) fn of(protocol: Protocol, server: Server) -> Sockets {
+        Sockets {
+            protocol,
+            server,
+            tree: None,
+            gate: Gate::new(),
+        }
+    }
+
+    /// A directory of the host within `bounds`.
+    pub(crate) fn serving_tree(protocol: Protocol, bounds: Tuning) -> Sockets {
+        let tree = Tree::new();
+        let server = Server::speaking(protocol, tree.served.clone(), bounds);
+        Sockets {
+            tree: Some(tree),
+            ..Sockets::of(protocol, server)
+        }
+    }
+
+    /// The number of connections that were refused because their client had too many.
+    fn refused(&self) -> u64 {
+        let all = self.server.engine.connection_refusals();
+        let is_it = |(name, _): &(&str, u64)| *name == ConnectionRefusals::CLIENT_CONNECTIONS;
+        all.into_iter().find(is_it).expect("a reason").1
+    }
+}
+
+/// A few tens of connections and some megabytes.
+pub(crate) fn small() -> Tuning {
+    Tuning {
+        connections: 64,
+        memory: 32 << 20,
+        ..tuning()
+    }
+}
+
+/// Less memory than the largest message for each connection. Pages of files would take none.
+fn tight() -> Tuning {
+    Tuning {
+        zerocopy: false,
+        memory: 12 << 20,
+        ..small()
+    }
+}
+
+pub(crate) fn plain(protocol: Protocol) -> Sockets {
+    Sockets::serving_tree(protocol, small())
+}
+
+/// A tree whose first reads hang, and whose attributes, or whose flushes for `Nbd`, take a worker.
+fn hanging_tree(slow: Op, gate: &Gate) -> Arc<Script> {
+    let script = Script::new();
+    script.set_capabilities(vfs::Capabilities {
+        handles: Level::Native,
+        ..Default::default()
+    });
+    for _ in 0..1000 {
+        script.next(Op::Read, Answer::Hold(gate.clone()));
+    }
+    script.always(slow, Answer::Needs(Patience::Full));
+    let file = Attr {
+        size: SIZE.into(),
+        ..plain_attr(2, Kind::File)
+    };
+    script.always(Op::FileAttr, Answer::Attr(file));
+    script
+}
+
+/// The bounds of a server that hangs.
+fn few_workers() -> Tuning {
+    Tuning {
+        workers: 4,
+        ..small()
+    }
+}
+
+fn hanging(protocol: Protocol) -> Sockets {
+    let slow = match protocol {
+        Protocol::Nbd => Op::Fsync,
+        _ => Op::Attr,
+    };
+    let gate = Gate::new();
+    let tree = hanging_tree(slow, &gate);
+    Sockets {
+        gate,
+        ..Sockets::of(protocol, Server::speaking(protocol, tree, few_workers()))
+    }
+}
+
+/// Gets attributes, writes so much that it needs memory, and reads so much that the reply does.
+fn reads_and_writes(client: &mut Client) {
+    client.attributes();
+    client.write(64 << 10);
+    client.read(SIZE);
+}
+
+fn all_connections(stage: &Sockets) -> Held {
+    let all: Vec<_> = (0..100)
+        .map(|_| Client::silent(stage.protocol, stage.addr()))
+        .collect();
+    until(|| stage.refused() >= 50);
+    Box::new(all)
+}
+
+/// So many clients of the attacker's.
+pub(crate) fn attackers(stage: &Sockets, number: usize) -> Vec<Client> {
+    let one = |number| stage.client(&format!("attacker {number}"));
+    (0..number).map(one).collect()
+}
+
+/// Messages of 1 MiB without their last byte.
+fn unfinished_messages(stage: &Sockets) -> Held {
+    let budget = stage.server.engine.budget();
+    let mut all = attackers(stage, 30);
+    for client in &mut all {
+        let mut message = client.write_request(SIZE);
+        message.pop();
+        client.stuff(&message);
+    }
+    until(|| budget.used() >= budget.limit() / 3);
+    Box::new(all)
+}
+
+/// Requests for 1 MiB each, whose replies are not read.
+fn unread_replies(stage: &Sockets) -> Held {
+    let mut all = attackers(stage, 30);
+    let budget = stage.server.engine.budget();
+    for client in &mut all {
+        for _ in 0..20 {
+            let request = client.read_request(SIZE);
+            client.stuff(&request);
+        }
+    }
+    until(|| budget.used() >= budget.limit() / 3);
+    Box::new(all)
+}
+
+/// Opens its gate when the attacker goes: a request that hangs ends some time.
+struct Hung {
+    gate: Gate,
+    _clients: Vec<Client>,
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        self.gate.open();
+    }
+}
+
+fn hung_requests(stage: &Sockets) -> Held {
+    let mut clients = attackers(stage, 8);
+    let offloaded = || stage.server.engine.stats().1.offloaded;
+    let before = offloaded();
+    for client in &mut clients {
+        for _ in 0..16 {
+            let request = client.read_request(4096);
+            client.send(&request);
+        }
+    }
+    until(|| offloaded() >= before + 8 * 16);
+    Box::new(Hung {
+        gate: stage.gate.clone(),
+        _clients: clients,
+    })
+}
+
+#[test]
+fn one_client_that_fills_what_all_protocols_have_makes_no_other_fail() {
+    type Fill = fn(&Sockets) -> Held;
+    let tables: [(&str, Fill); 3] = [
+        ("connections", all_connections),
+        ("held bytes of messages", unfinished_messages),
+        ("replies not read", unread_replies),
+    ];
+    let rows = Protocol::ALL.into_iter().flat_map(|protocol| {
+        let serve = move || Sockets::serving_tree(protocol, tight());
+        let plain = tables.map(|(table, fill)| row(protocol, table, serve, fill, reads_and_writes));
+        let hangs = move || hanging(protocol);
+        let workers: Row<Sockets> = row(
+            protocol,
+            "workers",
+            hangs,
+            hung_requests,
+            Client::attributes,
+        );
+        plain.into_iter().chain([workers])
+    });
+    assert_hold(rows);
+}
