@@ -89,6 +89,7 @@ impl Queues {
             wheel: Wheel::default(),
             post: OnceLock::new(),
             armed: AtomicBool::new(false),
+            called: AtomicBool::new(false),
             flights: Mutex::default(),
             outstanding: AtomicUsize::new(0),
             quiet: Condvar::new(),
@@ -163,6 +164,8 @@ struct QueueLane {
     post: OnceLock<Post>,
     /// Whether somebody has asked to be called, and nobody has said since that he is back.
     armed: AtomicBool,
+    /// Whether a stand-in was called without the bell, and has not begun.
+    called: AtomicBool,
     flights: Mutex<Flights>,
     outstanding: AtomicUsize,
     /// Rung when nothing is in flight any more.
@@ -214,9 +217,11 @@ enum Next {
     Stopped,
 }
 
-/// Standing in, which a worker does when the ring's bell has rung.
+/// Standing in, which a worker does when the ring's bell has rung, or there was more when its
+/// thread left it.
 impl Run for QueueLane {
     fn run(self: Arc<Self>, _: &mut Outbox) {
+        self.called.store(false, Ordering::SeqCst);
         if !self.wheel.try_take() {
             return;
         }
@@ -360,8 +365,11 @@ impl QueueLane {
             match next? {
                 Next::More => {}
                 Next::Leave => {
-                    self.ring.leave()?;
-                    break;
+                    let more = self.ring.leave()?;
+                    if !more || self.wheel.is_awaited() {
+                        break;
+                    }
+                    self.ring.come_back()?;
                 }
                 // Its bell would ring for ever.
                 Next::Stopped => break,
@@ -410,10 +418,13 @@ impl QueueLane {
 
     /// Serves a request that may take long, and lets others have the wheel meanwhile. Says whether it is
     /// back at it.
-    fn go_away(&self, request: Arc<Request<Queued>>, own: bool) -> io::Result<bool> {
+    fn go_away(self: &Arc<Self>, request: Arc<Request<Queued>>, own: bool) -> io::Result<bool> {
         let left = self.ring.leave();
         self.wheel.release();
-        self.arm();
+        match left {
+            Ok(true) => self.call_stand_in(),
+            _ => self.arm(),
+        }
         request.job.comes_back.store(true, Ordering::Relaxed);
         request.run(&mut Outbox::default());
         if own {
@@ -422,8 +433,15 @@ impl QueueLane {
             return Ok(false);
         }
         self.disarm();
-        left.and_then(|()| self.ring.come_back())?;
+        left.and_then(|_| self.ring.come_back())?;
         Ok(true)
+    }
+
+    /// Calls a stand-in at once: the bell need not ring.
+    fn call_stand_in(self: &Arc<Self>) {
+        if !self.called.swap(true, Ordering::SeqCst) {
+            self.queues.engine.workers().run(self.clone());
+        }
     }
 
     fn arm(&self) {

@@ -52,6 +52,13 @@ pub fn process_time(pid: u32) -> Result<Duration> {
 
 /// Returns how many threads of the machine run or wait for a processor now, the calling one
 /// included, and `None` if `/proc` cannot be read. It takes about 2 µs; the file stays open.
+///
+/// The count is the machine's (or that of the container, where lxcfs stands in for `/proc/loadavg`).
+/// It does not show that the processors of this process's cpuset are busy while others are idle,
+/// that a quota of its cgroup is used up (`cpu.max`), or that the host of a virtual machine takes
+/// time (steal). The cgroup's `cpu.pressure` shows all but the last, but as a total of the past
+/// that needs two reads and the time between them, and it counts each wait for a processor, those
+/// of this process's own threads for each other included.
 pub fn running_threads() -> Option<usize> {
     static LOAD: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/loadavg").ok());
     let mut text = [0; 128];

@@ -24,9 +24,9 @@ pub trait Ring: Send + Sync {
     /// once the ring is to be left alone.
     fn wait(&self, wait: bool) -> io::Result<bool>;
 
-    /// Leaves the ring: from now on its bell rings when there is something to take, at once if there is
-    /// already, and when the ring is to be left alone.
-    fn leave(&self) -> io::Result<()>;
+    /// Leaves the ring: from now on its bell rings when there is something to take. Returns whether
+    /// there is something already, for which it need not ring.
+    fn leave(&self) -> io::Result<bool>;
 
     /// Comes back to it: the bell need not ring any more.
     fn come_back(&self) -> io::Result<()>;

@@ -216,9 +216,9 @@ impl Ring for Channel {
         Ok(true)
     }
 
-    /// The device is its own bell.
-    fn leave(&self) -> io::Result<()> {
-        Ok(())
+    /// The device is its own bell, and rings as long as it has requests.
+    fn leave(&self) -> io::Result<bool> {
+        Ok(false)
     }
 
     fn come_back(&self) -> io::Result<()> {

@@ -1,14 +1,16 @@
 //! A queue that is running.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 use transports::{Exchange, Ring};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 
@@ -35,6 +37,8 @@ struct Inner {
     memory: Arc<Memory>,
     /// Notifies the guest.
     call: Option<Arc<Event>>,
+    /// Whether the guest is yet to be notified of replies that were given after the stop.
+    late: bool,
     /// How many requests were taken and not given back.
     in_flight: u16,
     /// Those given back, to be used again.
@@ -61,6 +65,7 @@ impl Running {
                 queue,
                 memory,
                 call: call.map(Event::new).transpose()?.map(Arc::new),
+                late: false,
                 in_flight: 0,
                 spare: Vec::new(),
             }),
@@ -72,12 +77,18 @@ impl Running {
         })
     }
 
-    /// Whoever drives it ends after what is in flight.
+    /// Whoever drives it ends after what is in flight. Returns once no thread notifies the guest
+    /// any more: [`Running::take_call`] does, of later replies.
     pub(crate) fn stop(&self) {
+        let inner = self.inner();
         self.stopped.store(true, Ordering::SeqCst);
-        // Both fail only when they are readable anyway.
+        let call = inner.call.clone();
+        drop(inner);
+        // Fails only when it is readable anyway.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        self.kick.signal();
+        if let Some(call) = call {
+            call.free_writers(2);
+        }
     }
 
     /// A pipe of one page holds so many signals twice; an eventfd, any number.
@@ -93,14 +104,25 @@ impl Running {
         self.inner().queue.next_avail()
     }
 
+    /// Replaces the event that notifies the guest. Returns once no thread signals the one before.
     pub(crate) fn set_call(&self, call: Option<OwnedFd>) -> io::Result<()> {
-        self.inner().call = call.map(Event::new).transpose()?.map(Arc::new);
+        let call = call.map(Event::new).transpose()?.map(Arc::new);
+        let before = std::mem::replace(&mut self.inner().call, call);
+        if let Some(before) = before {
+            before.free_writers(1);
+        }
         Ok(())
     }
 
-    /// Takes back what tells the guest.
+    /// Takes back the event that notifies the guest, after a stop and the end of all requests.
     pub(crate) fn take_call(&self) -> Option<OwnedFd> {
-        Arc::into_inner(self.inner().call.take()?).map(|call| call.fd)
+        let mut inner = self.inner();
+        let (call, late) = (inner.call.take()?, inner.late);
+        drop(inner);
+        if late {
+            call.signal_apart();
+        }
+        Arc::into_inner(call).map(|call| call.fd)
     }
 
     pub(crate) fn set_memory(&self, memory: &Arc<Memory>) {
@@ -212,10 +234,15 @@ impl Ring for Running {
             queue,
             memory,
             call,
+            late,
             ..
         } = &mut *inner;
         // Where the guest cannot be asked it is told.
         if !queue.needs_notification(memory.map_ref()).unwrap_or(true) {
+            return;
+        }
+        if self.stopped.load(Ordering::SeqCst) {
+            *late = true;
             return;
         }
         let call = call.clone();
@@ -258,13 +285,11 @@ impl Ring for Running {
         }
     }
 
-    fn leave(&self) -> io::Result<()> {
+    fn leave(&self) -> io::Result<bool> {
         // Of what was signalled before, all is known.
         self.clear_kick()?;
-        if self.inner().ask_to_be_told()? || self.stopped.load(Ordering::SeqCst) {
-            self.kick.signal();
-        }
-        Ok(())
+        let more = self.inner().ask_to_be_told()?;
+        Ok(more && !self.stopped.load(Ordering::SeqCst))
     }
 
     fn come_back(&self) -> io::Result<()> {
@@ -280,38 +305,103 @@ impl Ring for Running {
     }
 }
 
-/// An eventfd or a pipe of the front end. The open file description is the front end's as well,
-/// which may block in read(2) on it: its flags stay as they are.
+/// An eventfd or a pipe of the front end, which may do anything with it at any time: read it, fill
+/// it, block in read(2) on it, change its flags. So its flags stay as they are, and tell nothing.
 struct Event {
     fd: OwnedFd,
-    /// Whether the front end left it blocking, so that poll(2) comes before each call.
-    blocks: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// An anonymous inode. Where it is another kind than an eventfd, writes fail.
+    Eventfd,
+    Pipe,
+    /// A pipe by an open file description that is not the front end's, and does not block.
+    OwnPipe,
 }
 
 impl Event {
+    /// How long a thread that waits for the writers of an event sleeps between two looks.
+    const PAUSE: Duration = Duration::from_micros(50);
+
+    /// Errs with `InvalidInput` for what is neither an eventfd nor a pipe: reads, writes and even
+    /// poll(2) of other files may last for as long as their owner likes.
     fn new(fd: OwnedFd) -> io::Result<Event> {
-        let blocks = !rustix::fs::fcntl_getfl(&fd)?.contains(OFlags::NONBLOCK);
-        Ok(Event { fd, blocks })
+        // Anonymous inodes have no type.
+        let kind = match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
+            FileType::Unknown => Kind::Eventfd,
+            FileType::Fifo if *PIPES_HAVE_NOWAIT => Kind::Pipe,
+            FileType::Fifo => return Event::reopened(&fd),
+            _ => {
+                let why = "expected an eventfd or a pipe";
+                return Err(io::Error::new(ErrorKind::InvalidInput, why));
+            }
+        };
+        Ok(Event { fd, kind })
     }
 
-    /// Makes it readable, unless it is full: then it is readable already. A front end that fills a
-    /// blocking event between the two calls delays its own queue alone.
+    /// The pipe `fd`, by a description of its own.
+    fn reopened(fd: &OwnedFd) -> io::Result<Event> {
+        let access = rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE;
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(Event {
+            fd: rustix::fs::open(path, flags, Mode::empty())?,
+            kind: Kind::OwnPipe,
+        })
+    }
+
+    /// Makes it readable, unless it is full: then it is readable already. A front end that has
+    /// filled an eventfd makes the calling thread wait, until [`Event::free_writers`].
     fn signal(&self) {
-        if !self.blocks || self.is_ready(PollFlags::OUT) {
-            // Fails if it is full, or a pipe without a reader.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        let one = 1u64.to_ne_bytes();
+        // Fails if it is full, or a pipe without a reader.
+        let _ = match self.kind {
+            Kind::Pipe => {
+                let flags = ReadWriteFlags::NOWAIT;
+                rustix::io::pwritev2(&self.fd, &[IoSlice::new(&one)], u64::MAX, flags)
+            }
+            Kind::Eventfd | Kind::OwnPipe => rustix::io::write(&self.fd, &one),
+        };
+    }
+
+    /// [`Event::signal`], without waiting for as long as the front end likes.
+    fn signal_apart(self: &Arc<Self>) {
+        let event = self.clone();
+        let writer = std::thread::Builder::new().name("barge-call".into());
+        match writer.spawn(move || event.signal()) {
+            Ok(_) => self.free_writers(1),
+            Err(error) => tracing::warn!("the guest is not notified of the last replies: {error}"),
         }
     }
 
-    /// Takes a signal away, if there is one.
-    fn clear(&self) -> io::Result<()> {
-        // One consumer at a time reads, and the front end does not: it does not block in between.
-        if self.blocks && !self.is_ready(PollFlags::IN) {
-            return Ok(());
+    /// Waits until no thread signals it: until only `holders` have it that do not. A thread that
+    /// waits in write(2) because the eventfd is full goes on when that is read; if the front end has
+    /// filled it again before, when it is read again.
+    fn free_writers(self: &Arc<Self>, holders: usize) {
+        while Arc::strong_count(self) > holders {
+            match self.kind == Kind::Eventfd && !self.is_ready(PollFlags::OUT) {
+                true => drop(self.clear()),
+                false => std::thread::sleep(Event::PAUSE),
+            }
         }
+    }
+
+    /// Makes it not readable, and does not wait.
+    fn clear(&self) -> io::Result<()> {
         // An eventfd gives its count, a pipe all that it holds.
-        match rustix::io::read(&self.fd, &mut [0; 4096]) {
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
+        let mut buffer = [0; 4096];
+        let read = match self.kind {
+            Kind::Eventfd | Kind::Pipe => {
+                let flags = ReadWriteFlags::NOWAIT;
+                let mut buffers = [IoSliceMut::new(&mut buffer)];
+                rustix::io::preadv2(&self.fd, &mut buffers, u64::MAX, flags)
+            }
+            Kind::OwnPipe => rustix::io::read(&self.fd, &mut buffer),
+        };
+        match read {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -322,6 +412,14 @@ impl Event {
         polled.is_ok() && fds[0].revents().contains(events)
     }
 }
+
+/// Whether pipes take `RWF_NOWAIT`, as they do from Linux 6.4 on.
+static PIPES_HAVE_NOWAIT: LazyLock<bool> = LazyLock::new(|| {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).is_ok_and(|(_reader, writer)| {
+        let flags = ReadWriteFlags::NOWAIT;
+        rustix::io::pwritev2(&writer, &[IoSlice::new(&[0])], u64::MAX, flags).is_ok()
+    })
+});
 
 fn broken(error: virtio_queue::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error.to_string())
@@ -546,33 +644,133 @@ mod tests {
         assert_eq!(take(&running).split().0.size(), 16);
     }
 
-    /// The queue runs on a thread of its own, so that one that blocks fails the test.
-    fn answers_one(running: Running) {
-        let (done, ended) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            running.give(take(&running));
-            running.tell();
-            done.send(())
-        });
-        let ended = ended.recv_timeout(std::time::Duration::from_secs(60));
-        assert!(ended.is_ok(), "the queue waits for its front end");
+    /// The end of what runs on a thread of its own, so that a test fails if that blocks.
+    struct Ending(std::sync::mpsc::Receiver<()>);
+
+    impl Ending {
+        fn of(run: impl FnOnce() + Send + 'static) -> Ending {
+            let (done, ended) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                run();
+                done.send(())
+            });
+            Ending(ended)
+        }
+
+        fn wait(self) {
+            let ended = self.0.recv_timeout(Duration::from_secs(60));
+            assert!(ended.is_ok(), "the queue waits for its front end");
+        }
+    }
+
+    /// A queue with a request, whose call event is `call`.
+    fn with_call(memory: &Arc<Memory>, call: &OwnedFd) -> Arc<Running> {
+        let running = running(memory, &[(START + 0x8000, 4, 0, 0)]);
+        let call = call.try_clone().expect("cloned");
+        running.set_call(Some(call)).expect("set");
+        Arc::new(running)
+    }
+
+    fn full_eventfd() -> OwnedFd {
+        let counter = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+        rustix::io::write(&counter, &(u64::MAX - 1).to_ne_bytes()).expect("written");
+        counter
+    }
+
+    fn fill(pipe: &OwnedFd) {
+        let writer = Event::new(pipe.try_clone().expect("cloned")).expect("an event");
+        while writer.is_ready(PollFlags::OUT) {
+            rustix::io::write(pipe, &[0; 4096]).expect("written");
+        }
     }
 
     #[test]
-    fn a_guest_that_cannot_be_told_keeps_nobody_waiting() {
-        let memory = memory();
-        let start = || running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+    fn a_full_pipe_keeps_nobody_waiting() {
         let (_reader, full) = rustix::pipe::pipe().expect("a pipe");
-        let filling = Event::new(full.try_clone().expect("cloned")).expect("an event");
-        while filling.is_ready(PollFlags::OUT) {
-            rustix::io::write(&full, &[0; 4096]).expect("written");
+        fill(&full);
+        let running = with_call(&memory(), &full);
+        Ending::of(move || {
+            running.give(take(&running));
+            running.tell();
+        })
+        .wait();
+    }
+
+    #[test]
+    fn a_full_eventfd_holds_up_a_queue_until_it_is_replaced_or_the_queue_stops() {
+        let releases: [fn(&Running); 2] = [
+            |running| running.set_call(None).expect("set"),
+            |running| running.stop(),
+        ];
+        for release in releases {
+            let running = with_call(&memory(), &full_eventfd());
+            let queue = running.clone();
+            let ending = Ending::of(move || {
+                queue.give(take(&queue));
+                queue.tell();
+            });
+            let signals = || {
+                let inner = running.inner();
+                inner.call.as_ref().map_or(0, Arc::strong_count) > 1
+            };
+            while !signals() {
+                std::thread::yield_now();
+            }
+            Ending::of(move || release(&running)).wait();
+            ending.wait();
         }
-        let counter = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
-        rustix::io::write(&counter, &(u64::MAX - 1).to_ne_bytes()).expect("written");
-        for call in [full, counter] {
-            let running = start();
-            running.set_call(Some(call)).expect("set");
-            answers_one(running);
+    }
+
+    #[test]
+    fn replies_after_a_stop_are_notified_of_when_the_event_is_taken_back() {
+        for call in [
+            eventfd(0, EventfdFlags::CLOEXEC).expect("an event"),
+            full_eventfd(),
+        ] {
+            let running = with_call(&memory(), &call);
+            let exchange = take(&running);
+            running.stop();
+            let (queue, ours) = (running.clone(), call.try_clone().expect("cloned"));
+            Ending::of(move || {
+                queue.give(exchange);
+                queue.tell();
+                assert!(queue.take_call().is_some());
+                // Which does not block.
+                rustix::io::read(&ours, &mut [0; 8]).expect("read");
+            })
+            .wait();
+        }
+    }
+
+    #[test]
+    fn a_pipe_of_its_own_description_blocks_nobody() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        fill(&writer);
+        let ends = [&writer, &reader].map(|end| Event::reopened(end).expect("opened"));
+        for event in [&writer, &reader] {
+            let flags = rustix::fs::fcntl_getfl(event).expect("flags");
+            assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
+        }
+        Ending::of(move || {
+            let [writer, reader] = ends;
+            writer.signal();
+            while reader.is_ready(PollFlags::IN) {
+                reader.clear().expect("read");
+            }
+            reader.clear().expect("nothing to read");
+            writer.signal();
+            assert!(reader.is_ready(PollFlags::IN));
+        })
+        .wait();
+    }
+
+    #[test]
+    fn an_event_is_an_eventfd_or_a_pipe() {
+        let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let file = tempfile::tempfile().expect("a file");
+        for other in [OwnedFd::from(socket), file.into()] {
+            let error = Event::new(other).err().map(|error| error.kind());
+            assert_eq!(error, Some(ErrorKind::InvalidInput));
         }
     }
 
@@ -617,7 +815,7 @@ mod tests {
             assert!(running.wait(true).expect("not broken"));
         }
         // One that stands in finds those after the ring was left alone.
-        running.leave().expect("not broken");
+        assert!(!running.leave().expect("not broken"));
         assert!(!running.kick.is_ready(PollFlags::IN));
         full.signal();
         assert!(running.kick.is_ready(PollFlags::IN));
@@ -626,6 +824,8 @@ mod tests {
     #[test]
     fn a_stop_ends_the_waiting_and_nothing_more_is_taken() {
         let memory = memory();
+        let asks = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
+        assert!(asks.leave().expect("not broken"));
         let idle = Arc::new(running(&memory, &[]));
         assert!(idle.wait(false).is_err());
         let waiting = std::thread::spawn({
@@ -637,5 +837,6 @@ mod tests {
         let busy = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
         busy.stop();
         assert!(busy.take(&|_| None).expect("not broken").is_none());
+        assert!(!busy.leave().expect("not broken"));
     }
 }

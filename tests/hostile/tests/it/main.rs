@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod call;
 mod drain;
 mod footprint;
 mod frames;

@@ -1,0 +1,266 @@
+//! Guests whose event for notifications takes none: a front end may fill it, or change its flags,
+//! whenever it likes.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hostile::guest::{Ask, Guest, INIT, Place, descriptor, request};
+use hostile::server::{Server, tree};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::OFlags;
+use rustix::io::ReadWriteFlags;
+use rustix::pipe::PipeFlags;
+
+use crate::{mounted, socket};
+
+/// How long an answer may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The most that an eventfd counts.
+const MOST: u64 = u64::MAX - 1;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+
+/// A queue that asks the same again and again.
+struct Asker<'a> {
+    guest: &'a Guest,
+    index: u32,
+    place: Place,
+    asked: u16,
+}
+
+impl Asker<'_> {
+    /// Queue `index` of `guest`, whose parts, message and reply stand from `at` on.
+    fn new<'a>(guest: &'a Guest, index: u32, at: u64, message: &[u8]) -> Asker<'a> {
+        let place = Place {
+            descriptors: at,
+            available: at + 0x1000,
+            used: at + 0x2000,
+            ..Place::GOOD
+        };
+        let (asked, reply) = (at + 0x3000, at + 0x4000);
+        guest.write(asked, message);
+        guest.write(at, &descriptor(asked, message.len() as u32, NEXT, 1));
+        guest.write(at + 16, &descriptor(reply, 4096, WRITE, 0));
+        let asker = Asker {
+            guest,
+            index,
+            place,
+            asked: 0,
+        };
+        asker.start();
+        asker
+    }
+
+    fn start(&self) {
+        let next = u32::from(self.asked);
+        let started = self.guest.start(self.index, self.place, next);
+        started.expect("started");
+    }
+
+    fn set_call(&self, call: &OwnedFd) {
+        let index = u64::from(self.index).to_ne_bytes();
+        let told = self.guest.tell(Ask::SetVringCall, &index, &[call.as_fd()]);
+        told.expect("told");
+    }
+
+    /// Makes a request, and waits until its reply is in the used ring.
+    fn ask(&mut self) {
+        self.asked += 1;
+        let available = self.asked.to_le_bytes();
+        self.guest.write(self.place.available + 2, &available);
+        self.guest.kick();
+        let began = Instant::now();
+        while self.guest.number(self.place.used + 2) != self.asked {
+            assert!(began.elapsed() < PATIENCE, "queue {} hangs", self.index);
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// An event that takes nothing once it is [`Deaf::fill`]ed.
+struct Deaf {
+    call: OwnedFd,
+    way: Way,
+    /// The other end of a pipe.
+    _reader: Option<OwnedFd>,
+    over: Arc<AtomicBool>,
+    fillers: Vec<JoinHandle<()>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// An eventfd that is full, and blocks.
+    Full,
+    /// An eventfd that blocks since after the device has got it.
+    BlocksLater,
+    /// An eventfd that is full again as soon as it is read.
+    Refilled,
+    /// A pipe that is full, and blocks.
+    Pipe,
+}
+
+impl Deaf {
+    fn new(way: Way) -> Deaf {
+        let event = |flags| eventfd(0, EventfdFlags::CLOEXEC | flags).expect("an event");
+        let (reader, call) = match way {
+            Way::Full | Way::Refilled => (None, event(EventfdFlags::empty())),
+            Way::BlocksLater => (None, event(EventfdFlags::NONBLOCK)),
+            Way::Pipe => {
+                let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+                (Some(reader), writer)
+            }
+        };
+        Deaf {
+            call,
+            way,
+            _reader: reader,
+            over: Arc::default(),
+            fillers: Vec::new(),
+        }
+    }
+
+    fn fill(&mut self) {
+        match self.way {
+            Way::Pipe => {
+                while ready(self.call.as_fd(), PollFlags::OUT, Duration::ZERO) {
+                    rustix::io::write(&self.call, &[0; 4096]).expect("written");
+                }
+                return;
+            }
+            Way::BlocksLater => {
+                rustix::fs::fcntl_setfl(&self.call, OFlags::empty()).expect("set");
+            }
+            Way::Full | Way::Refilled => {}
+        }
+        self.drain();
+        // Others fill it again, once they have.
+        if self.fillers.is_empty() {
+            rustix::io::write(&self.call, &MOST.to_ne_bytes()).expect("written");
+        }
+        if let Way::Refilled = self.way
+            && self.fillers.is_empty()
+        {
+            self.fillers = (0..2).map(|_| self.filler()).collect();
+        }
+    }
+
+    fn filler(&self) -> JoinHandle<()> {
+        let (call, over) = (self.call.try_clone().expect("cloned"), self.over.clone());
+        std::thread::spawn(move || {
+            while !over.load(Ordering::SeqCst) {
+                rustix::io::write(&call, &MOST.to_ne_bytes()).expect("written");
+            }
+        })
+    }
+
+    fn drain(&self) {
+        let mut count = [0; 8];
+        let mut buffers = [io::IoSliceMut::new(&mut count)];
+        let _ = rustix::io::preadv2(&self.call, &mut buffers, u64::MAX, ReadWriteFlags::NOWAIT);
+    }
+}
+
+impl Drop for Deaf {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        for filler in std::mem::take(&mut self.fillers) {
+            while !filler.is_finished() {
+                self.drain();
+            }
+            filler.join().expect("no panic");
+        }
+    }
+}
+
+fn ready(fd: BorrowedFd<'_>, events: PollFlags, time: Duration) -> bool {
+    let time = Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    let mut fds = [PollFd::from_borrowed_fd(fd, events)];
+    poll(&mut fds, Some(&time)).expect("polled") == 1
+}
+
+/// A guest that has filled its event stops none but the queue whose event it is, and that only
+/// until it is given another event or is stopped.
+fn attack(way: Way) {
+    let server = Server::virtiofs(tree());
+    let guest = Guest::set_up(socket(&server.addr), false).expect("agreed");
+    let mut one = Asker::new(&guest, 1, 0, &request(26, 2, 0, &INIT));
+    let mut other = Asker::new(&guest, 2, 0x8000, &request(3, 4, 1, &[0; 16]));
+    let mut deaf = Deaf::new(way);
+    let mut attack = |one: &mut Asker<'_>| {
+        one.set_call(&deaf.call);
+        deaf.fill();
+        one.ask();
+        other.ask();
+        drop(mounted(&server.addr));
+    };
+
+    attack(&mut one);
+    let call = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+    one.set_call(&call);
+    one.ask();
+    assert!(ready(call.as_fd(), PollFlags::IN, PATIENCE), "no interrupt");
+
+    attack(&mut one);
+    guest.stop(1).expect("stopped");
+    one.start();
+    one.ask();
+
+    attack(&mut one);
+    drop(server);
+}
+
+fn in_time(way: Way) {
+    let (done, ended) = channel();
+    std::thread::spawn(move || {
+        attack(way);
+        done.send(())
+    });
+    let ended = ended.recv_timeout(4 * PATIENCE);
+    assert!(ended.is_ok(), "{way:?}: the server waits for its guest");
+}
+
+#[test]
+fn a_full_event_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
+    in_time(Way::Full);
+}
+
+#[test]
+fn an_event_that_blocks_later_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
+    in_time(Way::BlocksLater);
+}
+
+#[test]
+fn an_event_that_is_filled_again_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
+    in_time(Way::Refilled);
+}
+
+#[test]
+fn a_full_pipe_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
+    in_time(Way::Pipe);
+}
+
+#[test]
+fn files_that_are_no_events_notify_nobody() {
+    let server = Server::virtiofs(tree());
+    let file = tempfile::tempfile().expect("a file");
+    let (socket_one, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let null = std::fs::File::open("/dev/null").expect("a device");
+    let calls: [OwnedFd; 3] = [file.into(), socket_one.into(), null.into()];
+    for call in calls {
+        let guest = Guest::set_up(socket(&server.addr), false).expect("agreed");
+        let queue = Asker::new(&guest, 1, 0, &request(26, 2, 0, &INIT));
+        let index = u64::from(queue.index).to_ne_bytes();
+        let told = guest.tell(Ask::SetVringCall, &index, &[call.as_fd()]);
+        told.expect_err("no event");
+    }
+}
