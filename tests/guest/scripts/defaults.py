@@ -1,8 +1,9 @@
 #!/usr/bin/python3 -B
 """Measures each server of each protocol with default options, through a plain mount, by turns.
 
-`$RUN/mounts` on the host: lines of a protocol, a column and a mount command without its directory, with tabs between them. ROUNDS: measurements of each
-cell. SECONDS: the time of each load. SIZE: of the file, MiB."""
+`$RUN/mounts` on the host: lines of a protocol, a column and a mount command without its directory,
+with tabs between them. ROUNDS: measurements of each cell. SECONDS: the time of each load. SIZE: of
+the file, MiB."""
 
 import json
 import os

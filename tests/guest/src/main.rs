@@ -32,7 +32,7 @@ enum Subcommands {
     Local(LocalArgs),
     /// Run every script with every kernel and way to mount
     Matrix(MatrixArgs),
-    /// Measure servers with default options through plain mounts, by turns: virtiofs beside virtiofsd, 9P beside diod and QEMU's own, NFS beside Ganesha
+    /// Measure servers with default options through plain mounts, by turns: virtiofs, 9P, NFS
     #[command(alias = "fio")]
     Defaults(DefaultsArgs),
     /// Read files of data and holes by NFS 4.2, with READ_PLUS and with READ by turns

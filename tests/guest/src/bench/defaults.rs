@@ -1,7 +1,8 @@
-//! Servers with default options, each through the plain mount line of its protocol: no option is named but those that the server cannot run without,
-//! and no mount option but those that reach it.
+//! Servers with default options, each through the plain mount line of its protocol: no server option
+//! but those that it cannot run without, and no mount option but those that reach it.
 //!
-//! TCP goes through QEMU's network, which is emulated; virtio devices go through shared memory. Servers of one protocol are compared, not protocols.
+//! TCP goes through QEMU's network, which is emulated; virtio devices go through shared memory.
+//! Servers of one protocol are compared, not protocols.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,11 +50,19 @@ const QEMU_9P: [&str; 4] = [
     "virtio-9p-pci,fsdev=qemu,mount_tag=qemu",
 ];
 
-/// Ganesha denies access unless configured, and answers nothing for 90 s unless `Graceless`. The first line lets it run without a portmapper, which v4 does not use.
+/// Ganesha denies access unless configured, and grants no open for 90 s unless `Graceless`. Over
+/// v4.2 direct reads of Linux 6.12 from Ganesha 4.3 fail with `EIO`, so that the mount negotiates
+/// v4.1. The first line lets it run without a portmapper, which v4 does not use.
 const GANESHA: &str = r#"cat >{run}/ganesha.conf <<END
-NFS_CORE_PARAM { NFS_Port = {port4}; Bind_addr = 127.0.0.1; Protocols = 4; Enable_UDP = None; Enable_NLM = false; Enable_RQUOTA = false; }
-NFSv4 { Graceless = true; RecoveryRoot = "{run}"; }
-EXPORT { Export_Id = 1; Path = {share}; Pseudo = /; Access_Type = RW; FSAL { Name = VFS; } }
+NFS_CORE_PARAM {
+    NFS_Port = {port4}; Bind_addr = 127.0.0.1; Protocols = 4;
+    Enable_UDP = None; Enable_NLM = false; Enable_RQUOTA = false;
+}
+NFSv4 { Graceless = true; Minor_Versions = 0, 1; RecoveryRoot = "{run}"; }
+EXPORT {
+    Export_Id = 1; Path = {share}; Pseudo = /; Access_Type = RW;
+    FSAL { Name = VFS; }
+}
 END
 ganesha.nfsd -F -f {run}/ganesha.conf -L {run}/ganesha.log -p {run}/ganesha.pid"#;
 
@@ -185,7 +194,8 @@ impl Column {
         format!("{}\t{}\t{}\n", protocol.get_name(), self.name, self.mount)
     }
 
-    /// The command of a run's server. A shell outlives a peer that ends with its guest, and ends on SIGTERM at once.
+    /// The command of a run's server. A shell outlives a peer that ends with its guest, and ends on
+    /// SIGTERM at once.
     fn command(&self) -> Option<String> {
         let serve = self.serve.as_ref()?;
         Some(match self.program {
