@@ -1,5 +1,5 @@
-//! Servers with default options, each through the plain mount line of its protocol: no server option
-//! but those that it cannot run without, and no mount option but those that reach it.
+//! Servers with default options, each through the plain mount line of its protocol: no server
+//! option but those that it cannot run without, and no mount option but those that reach it.
 //!
 //! TCP goes through QEMU's network, which is emulated; virtio devices go through shared memory.
 //! Servers of one protocol are compared, not protocols.
