@@ -10,14 +10,43 @@ use super::all::Unmeasured;
 use super::report::{Results, Row};
 use super::{BenchArgs, Table};
 use crate::Failure;
-use crate::tools::{Tool, find};
+use crate::tools::{self, Tool, find};
 
 /// What it measures.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bench {
     Caches,
-    Fio,
+    /// Servers with default options, of one protocol.
+    Defaults(Protocol),
     Readplus,
+}
+
+/// A protocol of [`Bench::Defaults`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Virtiofs,
+    NineP,
+    Nfs,
+}
+
+impl Protocol {
+    /// As barge-guest has it.
+    fn name(self) -> &'static str {
+        match self {
+            Protocol::Virtiofs => "virtiofs",
+            Protocol::NineP => "9p",
+            Protocol::Nfs => "nfs",
+        }
+    }
+
+    /// The peers that barge-guest leaves out where they are not installed.
+    fn peer(self) -> &'static Tool {
+        match self {
+            Protocol::Virtiofs => &Tool::VIRTIOFSD,
+            Protocol::NineP => &Tool::DIOD,
+            Protocol::Nfs => &Tool::GANESHA,
+        }
+    }
 }
 
 /// What it tells.
@@ -40,12 +69,20 @@ struct ToldRow {
 }
 
 impl Bench {
-    pub(super) const ALL: [Bench; 3] = [Bench::Caches, Bench::Fio, Bench::Readplus];
+    pub(super) const ALL: [Bench; 5] = [
+        Bench::Caches,
+        Bench::Defaults(Protocol::Virtiofs),
+        Bench::Defaults(Protocol::NineP),
+        Bench::Defaults(Protocol::Nfs),
+        Bench::Readplus,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Bench::Caches => "caches",
-            Bench::Fio => "fio",
+            Bench::Defaults(Protocol::Virtiofs) => "defaults virtiofs",
+            Bench::Defaults(Protocol::NineP) => "defaults 9p",
+            Bench::Defaults(Protocol::Nfs) => "defaults nfs",
             Bench::Readplus => "readplus",
         }
     }
@@ -54,7 +91,9 @@ impl Bench {
     pub(super) fn table(self) -> Table {
         match self {
             Bench::Caches => Table::Coalescing,
-            Bench::Fio => Table::Virtiofs,
+            Bench::Defaults(Protocol::Virtiofs) => Table::Virtiofs,
+            Bench::Defaults(Protocol::NineP) => Table::Nine,
+            Bench::Defaults(Protocol::Nfs) => Table::Nfs,
             Bench::Readplus => Table::Readplus,
         }
     }
@@ -64,8 +103,10 @@ impl Bench {
         match (self, quick) {
             (Bench::Caches, true) => 130.0,
             (Bench::Caches, false) => 275.0,
-            (Bench::Fio, true) => 90.0,
-            (Bench::Fio, false) => 240.0,
+            (Bench::Defaults(Protocol::Nfs), true) => 45.0,
+            (Bench::Defaults(_), true) => 60.0,
+            (Bench::Defaults(Protocol::Nfs), false) => 125.0,
+            (Bench::Defaults(_), false) => 180.0,
             (Bench::Readplus, true) => 50.0,
             (Bench::Readplus, false) => 40.0,
         }
@@ -82,22 +123,31 @@ impl Bench {
             return Err(Unmeasured::LeftOut(why.into()));
         };
         let mut command = Command::new(program);
-        command.args([self.name(), "--json", "--barge"]);
+        // The first word of the name is the subcommand.
+        command.args(self.name().split(' ').take(1));
+        command.args(["--json", "--barge"]);
         command.arg(std::env::current_exe().map_err(Failure::new)?);
         let rounds = args.runs.unwrap_or(if args.quick { 1 } else { 3 });
         command.args(["--rounds", &rounds.to_string()]);
         let mut missing = Vec::new();
-        if self == Bench::Fio {
-            command.args(["--seconds", if args.quick { "2" } else { "4" }]);
-            match find("virtiofsd") {
-                Some(virtiofsd) => {
+        match self {
+            Bench::Defaults(protocol) => {
+                command.args(["--only", protocol.name()]);
+                command.args(["--seconds", if args.quick { "1" } else { "2" }]);
+                let peer = protocol.peer();
+                if !peer.missing_from(&tools::dirs()).is_empty() {
+                    missing.push(peer.is_missing());
+                }
+                if protocol == Protocol::Virtiofs
+                    && let Some(virtiofsd) = find("virtiofsd")
+                {
                     command.arg("--virtiofsd").arg(virtiofsd);
                 }
-                None => missing.push(Tool::VIRTIOFSD.is_missing()),
             }
-        }
-        if self != Bench::Fio && args.quick {
-            command.args(["--size", "8"]);
+            Bench::Caches | Bench::Readplus if args.quick => {
+                command.args(["--size", "8"]);
+            }
+            Bench::Caches | Bench::Readplus => {}
         }
         let (told, status) = told(&mut command)?;
         for why in told.failed {

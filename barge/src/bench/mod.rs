@@ -84,8 +84,8 @@ pub(crate) struct BenchArgs {
     /// Only rows whose name has this in it
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Also what takes a kernel's client, in virtual machines: caches of the 9P client, virtiofs, READ_PLUS (of all, coalescing,
-    /// virtiofs and readplus); takes barge-guest
+    /// Also what takes a kernel's client, in virtual machines: servers with default options, caches of the 9P client, READ_PLUS
+    /// (of all, virtiofs, 9p, nfs, coalescing and readplus); takes barge-guest
     #[arg(long)]
     guest: bool,
     #[command(flatten)]

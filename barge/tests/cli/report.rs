@@ -61,7 +61,7 @@ fn kept(dir: &Path) -> std::path::PathBuf {
             table("zerocopy", &sized.collect::<Vec<_>>()),
             table("coalescing", &named),
             { "name": "nfs", "seconds": 0.0, "outcome": { "failed": LONG } },
-            { "name": "guest fio", "seconds": 0.0, "outcome": { "left_out": "it takes a virtual machine: --guest" } },
+            { "name": "guest defaults 9p", "seconds": 0.0, "outcome": { "left_out": "it takes a virtual machine: --guest" } },
         ],
     });
     let path = dir.join("kept.json");
@@ -211,7 +211,7 @@ fn tables_are_measured_one_after_the_other() {
     assert!(row["cells"][0]["median"].as_f64() > Some(0.0), "{row}");
     assert_eq!(outcome("zerocopy")["left_out"], "it has no such row");
     assert_eq!(
-        outcome("guest fio")["left_out"],
+        outcome("guest defaults 9p")["left_out"],
         "it takes a virtual machine: --guest"
     );
 }

@@ -20,10 +20,10 @@ class Measured:
             for column in self.told["columns"][:: -1 if turn % 2 else 1]:
                 yield turn >= warm, column
 
-    def by_turns(self, what, measure):
+    def by_turns(self, what, measure, warm=1):
         """What `measure` gives of each column in each round that counts; nothing of a column where it has failed."""
         results = {column: [] for column in self.told["columns"]}
-        for counts, column in self.turns():
+        for counts, column in self.turns(warm):
             if column not in results:
                 continue
             try:

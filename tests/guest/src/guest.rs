@@ -49,6 +49,8 @@ pub struct Case {
 pub struct Seat {
     /// What it mounts.
     pub mount: Mount,
+    /// Types of file systems that its scripts mount besides.
+    pub kinds: Vec<&'static str>,
     /// Its processors.
     pub cpus: u16,
     /// Further arguments for QEMU.

@@ -49,11 +49,13 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8]) -> Result<Vec<
     }
 
     let mount = &spec.seat.mount;
+    let kinds = [&*spec.root.kind, &mount.kind]
+        .into_iter()
+        .chain(spec.seat.kinds.iter().copied());
     let wanted: Vec<&str> = BASE
         .iter()
         .copied()
-        .chain(modules_of(&spec.root.kind).iter().copied())
-        .chain(modules_of(&mount.kind).iter().copied())
+        .chain(kinds.flat_map(modules_of).copied())
         .chain(modules_for(&spec.seat.qemu).iter().copied())
         .collect();
     let modules = kernel.modules(&wanted)?;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use barge_guest::bench::{self, Table};
+use barge_guest::bench::{self, Protocol, Table};
 use barge_guest::guest::{Case, Mount, Seat};
 use barge_guest::hosted::{self, Hosted};
 use barge_guest::kernel::{self, Kernel};
@@ -32,8 +32,9 @@ enum Subcommands {
     Local(LocalArgs),
     /// Run every script with every kernel and way to mount
     Matrix(MatrixArgs),
-    /// Measure a file on a RAM disk with fio, through each server by turns
-    Fio(FioArgs),
+    /// Measure servers with default options through plain mounts, by turns: virtiofs, 9P, NFS
+    #[command(alias = "fio")]
+    Defaults(DefaultsArgs),
     /// Read files of data and holes by NFS 4.2, with READ_PLUS and with READ by turns
     Readplus(BenchArgs),
     /// Read and write a file by the kernel's 9P client in each of its cache modes, and by `barge mount`
@@ -163,11 +164,14 @@ struct MatrixArgs {
 }
 
 #[derive(Args)]
-struct FioArgs {
-    /// How many seconds each load takes
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+struct DefaultsArgs {
+    /// Only this protocol
+    #[arg(long, value_name = "PROTOCOL")]
+    only: Option<Protocol>,
+    /// The time of each load, seconds
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     seconds: u16,
-    /// A virtiofsd to measure beside it
+    /// The virtiofsd to measure [default: that of the search path]
     #[arg(long, value_name = "PATH")]
     virtiofsd: Option<PathBuf>,
     #[command(flatten)]
@@ -179,10 +183,10 @@ struct BenchArgs {
     /// Kernel line
     #[arg(short, long, default_value = "6.12")]
     kernel: String,
-    /// How often each thing is measured
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
-    /// Size of the file [default: 256 for fio, 32 for readplus and caches]
+    /// How often each thing is measured [default: 3 for defaults, 5 for readplus and caches]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
+    /// Size of the file [default: 128 for defaults, 32 for readplus and caches]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
     /// The barge under test, if not the release build of this workspace
@@ -210,7 +214,7 @@ fn main() -> ExitCode {
         Subcommands::Run(args) => run_one(args),
         Subcommands::Local(args) => run_local(args),
         Subcommands::Matrix(args) => run_matrix(args),
-        Subcommands::Fio(args) => run_fio(args),
+        Subcommands::Defaults(args) => run_defaults(args),
         Subcommands::Readplus(args) => run_bench(Table::Readplus, args),
         Subcommands::Caches(args) => run_bench(Table::Caches, args),
         Subcommands::Fetch(args) => fetch(args),
@@ -238,6 +242,7 @@ fn run_one(args: RunArgs) -> Result<u8> {
         serve: args.serve,
         seats: vec![Seat {
             mount: Mount::usual(&args.kind, args.device, &args.options),
+            kinds: Vec::new(),
             cpus: args.cpus,
             qemu: args.qemu,
         }],
@@ -317,8 +322,9 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
     })
 }
 
-fn run_fio(args: FioArgs) -> Result<u8> {
-    let table = Table::Fio {
+fn run_defaults(args: DefaultsArgs) -> Result<u8> {
+    let table = Table::Defaults {
+        only: args.only,
         seconds: args.seconds,
         virtiofsd: args.virtiofsd,
     };

@@ -17,7 +17,7 @@ use crate::meeting::Meeting;
 use crate::server::{Address, Server};
 use crate::{Dirs, quote, tlshd, tools};
 
-/// What to run. Templates may name `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
+/// What to run. Templates may name `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The kernel line.
@@ -142,6 +142,7 @@ impl Seat {
     pub(crate) fn map(&self, change: impl Fn(&str) -> String) -> Self {
         Self {
             mount: self.mount.map(&change),
+            kinds: self.kinds.clone(),
             cpus: self.cpus,
             qemu: self.qemu.iter().map(|text| change(text)).collect(),
         }

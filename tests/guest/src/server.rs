@@ -30,9 +30,9 @@ pub struct Address {
     values: Vec<(&'static str, String)>,
 }
 
-/// Two each: for two servers, or for two guests of one.
-const PORTS: [&str; 2] = ["port", "port2"];
-const SOCKETS: [&str; 2] = ["socket", "socket2"];
+/// For several servers, or for several guests of one.
+const PORTS: [&str; 4] = ["port", "port2", "port3", "port4"];
+const SOCKETS: [&str; 3] = ["socket", "socket2", "socket3"];
 
 impl Address {
     /// Free loopback ports, and names for sockets below the directory `run` of a run. In `tls` are certificates, if there are any, and in `tools` the harness's
@@ -45,7 +45,7 @@ impl Address {
             ("tools", tools.join("bin").display().to_string()),
             ("run", run.display().to_string()),
         ];
-        // Held until both are known, lest they be the same.
+        // Held until all are known, lest two be the same.
         let mut held = Vec::new();
         for name in PORTS {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -58,7 +58,7 @@ impl Address {
         Ok(Self { values })
     }
 
-    /// A template with `{share}`, `{port}`, `{port2}`, `{socket}`, `{socket2}`, `{host}`, `{run}`, `{tls}` and `{tools}` replaced.
+    /// A template with `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{host}`, `{run}`, `{tls}` and `{tools}` replaced.
     pub fn fill(&self, template: &str) -> String {
         fill(template, &self.values)
     }

@@ -202,6 +202,7 @@ impl Way {
         let options = [&usual, further].concat();
         Seat {
             mount: Mount::usual(self.kind(), self.source(), &options),
+            kinds: Vec::new(),
             cpus: match self.protocol {
                 Virtiofs { queues } => queues.max(2),
                 NineP | Connected | Mounted(_) | NinepVirtio | Nfs { .. } => 2,
@@ -266,7 +267,7 @@ fn nfs_options(version: &str, rpcbind: bool) -> String {
 }
 
 /// QEMU's arguments for a virtiofs device. Requests are as long as the queue has room for, less four pages.
-fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 4] {
+pub(crate) fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 4] {
     let device = format!("vhost-user-fs-pci,chardev={tag},tag={tag}");
     [
         "-chardev".into(),

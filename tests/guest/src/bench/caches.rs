@@ -8,7 +8,7 @@ use crate::ways::Way;
 /// Room for two files of any size that is sensible; only what is written takes space.
 const DISK: &str = "truncate -s 2G {share}/disk && mkfs.ext4 -q {share}/disk && exec";
 
-pub(super) fn subject(barge: &str) -> Subject {
+pub(super) fn subject(barge: &str, rounds: Option<u16>) -> Subject {
     let way = Way::named("none");
     let serve = format!("sh -c '{DISK} {barge} serve {{share}} {}'", way.address());
     let mut seat = way.seat(&[]);
@@ -22,6 +22,7 @@ pub(super) fn subject(barge: &str) -> Subject {
         seat,
         env: vec![("BARGE", barge.to_owned())],
         size: 32,
+        rounds: rounds.unwrap_or(5),
         timeout: Duration::from_secs(720),
     }
 }

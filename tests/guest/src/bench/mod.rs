@@ -1,7 +1,7 @@
 //! Measurements in one guest, on a RAM disk of the host. They are not tests: a guest is emulated, so what counts is what stands side by side.
 
 mod caches;
-mod fio;
+mod defaults;
 mod readplus;
 
 use std::fs;
@@ -16,11 +16,13 @@ use crate::{Dirs, quote};
 
 /// What can be measured.
 pub enum Table {
-    /// A file by 9P, by virtiofs and by another virtiofsd, if there is one: its path.
-    Fio {
-        /// How many seconds each load takes.
+    /// Servers with default options through plain mounts.
+    Defaults {
+        /// The only protocol, if not all are measured.
+        only: Option<Protocol>,
+        /// The time of each load, seconds.
         seconds: u16,
-        /// Another virtiofsd.
+        /// The virtiofsd, if not that of the search path.
         virtiofsd: Option<PathBuf>,
     },
     /// Files of data and holes by NFS 4.2, with READ_PLUS and with READ.
@@ -29,12 +31,14 @@ pub enum Table {
     Caches,
 }
 
+pub use defaults::Protocol;
+
 /// How anything is measured.
 pub struct Options {
     /// The kernel line.
     pub kernel: String,
-    /// How often each thing is.
-    pub rounds: u16,
+    /// How often each thing is measured; what suits the table if none.
+    pub rounds: Option<u16>,
     /// The size of its file or files, MiB; what suits the table if none.
     pub size: Option<u16>,
     /// The program that serves; this workspace's release build if none.
@@ -57,6 +61,7 @@ struct Subject {
     env: Vec<(&'static str, String)>,
     /// MiB.
     size: u16,
+    rounds: u16,
     timeout: Duration,
 }
 
@@ -82,15 +87,17 @@ impl Drop for RamDisk {
 pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Result<Plan> {
     let barge = dirs.barge(options.barge.as_deref())?;
     let subject = match table {
-        Table::Fio { seconds, virtiofsd } => {
-            fio::subject(&barge, options.rounds, seconds, virtiofsd.as_deref())
-        }
-        Table::Readplus => readplus::subject(&barge),
-        Table::Caches => caches::subject(&barge),
+        Table::Defaults {
+            only,
+            seconds,
+            virtiofsd,
+        } => defaults::subject(&barge, only, options.rounds, seconds, virtiofsd)?,
+        Table::Readplus => readplus::subject(&barge, options.rounds),
+        Table::Caches => caches::subject(&barge, options.rounds),
     };
     let size = options.size.unwrap_or(subject.size);
     let usual = [
-        ("ROUNDS", options.rounds.to_string()),
+        ("ROUNDS", subject.rounds.to_string()),
         ("SIZE", size.to_string()),
     ];
     let json = options.json.then(|| ("JSON", "1".to_owned()));

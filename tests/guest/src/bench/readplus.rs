@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Subject, with_port_told};
 use crate::ways::Way;
 
-pub(super) fn subject(barge: &str) -> Subject {
+pub(super) fn subject(barge: &str, rounds: Option<u16>) -> Subject {
     let serve = |port: &str, options: &str| {
         format!(
             "{barge} serve {{share}} --nfs tcp:127.0.0.1:{{{port}}} --state-dir {{run}}/state-{port} {options}"
@@ -18,6 +18,7 @@ pub(super) fn subject(barge: &str) -> Subject {
         seat: Way::named("nfs4.2").seat(&[]),
         env: Vec::new(),
         size: 32,
+        rounds: rounds.unwrap_or(5),
         timeout: Duration::from_secs(480),
     }
 }
