@@ -125,7 +125,7 @@ fn lock(guest: &Guest, at: u64, state: HostLock) -> Result<(), Errno> {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     let node = guest.0.lookup(FILE)?.node;
-    node.host_lock(&cx, Space::Posix, at, at, state)
+    node.host_lock(&cx, Space::Posix.range(at, at), state)
 }
 
 fn locks(stage: &Devices) -> Held {
