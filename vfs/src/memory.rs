@@ -6,8 +6,8 @@
 //! retransmissions, fids, opens, locks, sessions and what open directories have read ahead.
 //!
 //! **Messages.** Where the budget has no room, the connection waits, unread, until others have given
-//! back what they have ([`MemoryBudget::wait`]). One client has at most half of what the others, and all state, leave, so
-//! that the next one finds room; and each connection has a minimum of its own
+//! back what they have ([`MemoryBudget::wait`]). One client has at most half of what the others, and
+//! all state, leave, so that the next one finds room; and each connection has a minimum of its own
 //! ([`MemoryBudget::CONNECTION`]), which is set aside when it begins: small requests neither wait
 //! nor cost more than a comparison. One request of a client may exceed its share, so that some
 //! always get on, though there be many that each have a part of what they need.
