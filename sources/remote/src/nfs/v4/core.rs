@@ -273,20 +273,40 @@ impl Core {
         mut place: Place<'_>,
         read: impl FnOnce(S::Answer<'_>, Option<&mut Place<'_>>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let Turn { life, slot, flight } = turn;
+        let Turn {
+            life,
+            slot,
+            mut flight,
+        } = turn;
         let compound = Compound {
             minor: self.minor,
             sequence: slot.as_ref().map(|(_, sequence)| *sequence),
             steps,
         };
-        let mut turned = (false, None);
-        let mut news = 0;
         let conn = &self.conn;
-        let done = conn.end_in(cx, flight, &compound, &mut place, |done, place| {
-            turned = (done.turned, done.highest);
-            news = done.told;
-            done.result.map(|answer| read(answer, place))
-        });
+        let mut read = Some(read);
+        let mut pauses = Pauses::new();
+        let (done, turned, news) = loop {
+            let mut turned = (false, None);
+            let mut news = 0;
+            let done = conn.end_in(cx, flight, &compound, &mut place, |done, place| {
+                turned = (done.turned, done.highest);
+                news = done.told;
+                let answer = done.result?;
+                let read = read.take().ok_or(Failure::Later)?;
+                Ok(read(answer, place))
+            });
+            let delayed = matches!(done, Ok(Err(Failure::Later))) && !turned.0;
+            if slot.is_none() || !delayed {
+                break (done, turned, news);
+            }
+            // The slot is busy: the same request came over a connection that was lost since. Only
+            // its slot and number lead to its reply; in another slot it would be carried out twice.
+            if let Err(errno) = pauses.pause(cx) {
+                break (Err(Failure::Refused(errno)), turned, news);
+            }
+            flight = conn.begin(cx, &compound);
+        };
         if let (Some(table), Some((slot, _))) = (&life.session, slot) {
             match &done {
                 // It was done, though not kept to be told again: it may be done once more.

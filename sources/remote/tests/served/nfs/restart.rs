@@ -1,6 +1,7 @@
 //! A server that goes away and comes again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -292,6 +293,64 @@ fn locks_are_kept_over_a_restart() {
             table.unlock(cx, &*node.node, mine.space, 0, 9, &mine.owner)
         }));
         ok(take(&theirs, &others, &lock(2, 5, 5)));
+    }
+}
+
+/// A server whose first removal of a file ends only once the returned sender says so; the receiver
+/// hears that the file is gone.
+fn removing_slowly() -> (Arc<Served>, Receiver<()>, SyncSender<()>) {
+    let (removed, is_removed) = sync_channel(1);
+    let (end, may_end) = sync_channel(1);
+    let may_end = Mutex::new(Some(may_end));
+    let hold = move |event: &Event<'_>| {
+        let first = (event.op == Op::Unlink).then(|| may_end.lock().expect("no panic").take());
+        if let Some(may_end) = first.flatten() {
+            removed.send(()).expect("heard");
+            may_end.recv().expect("told");
+        }
+    };
+    let record = Record::new(Arc::new(|| Duration::ZERO), Box::new(hold));
+    let fs = layers::stack(Memory::new(vfs_testkit::clock()), record);
+    (Served::over(fs), is_removed, end)
+}
+
+#[test]
+fn a_request_that_goes_on_over_a_lost_connection_is_not_carried_out_twice() {
+    for version in [(4, 1), (4, 2)] {
+        let (served, is_removed, end) = removing_slowly();
+        let fs = served.mount(Options {
+            version: Some(version),
+            ..Options::default()
+        });
+        let root = root(&fs);
+        ok(root.file("file", b"data"));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let removes = scope.spawn(|| {
+                let removed = root.unlink("file");
+                done.store(true, Ordering::Relaxed);
+                removed
+            });
+            is_removed.recv().expect("removed");
+            served.hang_up();
+            // These take slots all the time, and find out that the connection is lost.
+            let others: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        while !done.load(Ordering::Relaxed) {
+                            root.attr();
+                        }
+                    })
+                })
+                .collect();
+            // The removal has come over the new connection, before this.
+            ok(root.file("other", b""));
+            end.send(()).expect("heard");
+            assert_eq!(removes.join().expect("no panic"), Ok(()), "{version:?}");
+            for other in others {
+                other.join().expect("no panic");
+            }
+        });
     }
 }
 
