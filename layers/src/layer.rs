@@ -51,7 +51,7 @@ impl Below for Opened<'_> {
 #[macro_export]
 macro_rules! layer_place {
     ([declare] capabilities) => {
-        /// What it can do, over something that can do what `inner` says.
+        /// Its capabilities, over something with those of `inner`.
         fn capabilities(&self, inner: vfs::Capabilities) -> vfs::Capabilities;
     };
     ([declare] id) => {

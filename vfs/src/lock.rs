@@ -47,7 +47,7 @@ impl Space {
 /// A range of a file that is or may be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRange {
-    /// Which kind of locks.
+    /// The kind of its locks.
     pub space: Space,
     /// The first byte.
     pub start: u64,

@@ -17,7 +17,7 @@ use crate::meeting::Meeting;
 use crate::server::{Address, Server};
 use crate::{Dirs, quote, tlshd, tools};
 
-/// What to run. Templates may name `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
+/// A run: servers, guests and scripts. Templates may name `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The kernel line.

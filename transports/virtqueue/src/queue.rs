@@ -77,8 +77,8 @@ impl Running {
         })
     }
 
-    /// Whoever drives it ends after what is in flight. Returns once no thread notifies the guest
-    /// any more: [`Running::take_call`] does, of later replies.
+    /// Stops the queue: its threads end after the requests in flight. Returns once no thread
+    /// notifies the guest any more: [`Running::take_call`] does, of later replies.
     pub(crate) fn stop(&self) {
         let inner = self.inner();
         self.stopped.store(true, Ordering::SeqCst);
@@ -735,7 +735,7 @@ mod tests {
                 queue.give(exchange);
                 queue.tell();
                 assert!(queue.take_call().is_some());
-                // Which does not block.
+                // This does not block.
                 rustix::io::read(&ours, &mut [0; 8]).expect("read");
             })
             .wait();
