@@ -16,7 +16,7 @@ use crate::pace::Pace;
 use crate::request::named;
 use crate::stats::add;
 use crate::timeouts::Deadlines;
-use vfs::memory::{MemoryBudget, Reservation, Use, Want};
+use vfs::memory::{MemoryBudget, Need, Reservation, Use};
 
 /// Reserves what an outbox holds beyond what every connection may.
 pub(crate) struct Beyond(pub(crate) Reservation);
@@ -109,8 +109,8 @@ impl<'a> Own<'a> {
         let partial = !self.input.is_empty();
         let buffer = match self.input.space(frame).map_err(invalid)? {
             Ok(buffer) => buffer,
-            Err(want) => {
-                self.await_memory(want)?;
+            Err(need) => {
+                self.await_memory(need)?;
                 // For which the client is not to blame.
                 self.deadlines.excuse();
                 return Ok(None);
@@ -131,9 +131,9 @@ impl<'a> Own<'a> {
         Ok(received)
     }
 
-    /// Waits until there may be the memory that it wants, with nothing in the outbox. Errs if the
+    /// Waits until there may be the memory that it needs, with nothing in the outbox. Errs if the
     /// client is gone.
-    fn await_memory(&mut self, want: Want) -> io::Result<()> {
+    fn await_memory(&mut self, need: Need) -> io::Result<()> {
         let lane = self.lane;
         self.out.shrink();
         if lane.has_backlog() {
@@ -144,7 +144,7 @@ impl<'a> Own<'a> {
             };
             lane.listen(interest, Some(Own::RECHECK))?;
         } else {
-            lane.wait_for(want, Own::RECHECK);
+            lane.wait_for(need, Own::RECHECK);
         }
         let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
         let ready = lane.link.wait(nothing, lane.engine().stop_fd(), at_once)?;
@@ -223,9 +223,9 @@ impl<'a> Own<'a> {
             }
         };
         lane.check_unused(id)?;
-        while let Err(want) = self.claim(range.clone()) {
+        while let Err(need) = self.claim(range.clone()) {
             self.flush()?;
-            self.await_memory(want)?;
+            self.await_memory(need)?;
         }
         let message = &self.input.buffer[range.clone()];
         // Pages are waited for while they are sent, as all is if nobody else could want to send.
@@ -259,10 +259,10 @@ impl<'a> Own<'a> {
 
     /// Sets memory aside for the reply to a message. Errs with what to wait for if the client's
     /// replies take too much already.
-    fn claim(&mut self, range: Range<usize>) -> Result<(), Want> {
+    fn claim(&mut self, range: Range<usize>) -> Result<(), Need> {
         match self.lane.large_reply(&self.input.buffer[range]) {
-            Some(bound) if !self.claim.try_claim(bound) => Err(Want::Reply(bound)),
-            None if self.lane.is_overdrawn() => Err(Want::Settled),
+            Some(bound) if !self.claim.try_claim(bound) => Err(Need::Reply(bound)),
+            None if self.lane.is_overdrawn() => Err(Need::Settled),
             _ => Ok(()),
         }
     }

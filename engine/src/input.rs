@@ -7,7 +7,7 @@ use sys::pages::PageBuffer;
 use vfs::copies::copied;
 use wire::Malformed;
 
-use vfs::memory::{Reservation, Want};
+use vfs::memory::{Need, Reservation};
 
 /// What has come and is not answered yet.
 pub(crate) struct Input {
@@ -54,7 +54,7 @@ impl Input {
     pub(crate) fn space(
         &mut self,
         frame: impl Fn(&[u8]) -> Result<Option<usize>, Malformed>,
-    ) -> Result<Result<&mut [u8], Want>, Malformed> {
+    ) -> Result<Result<&mut [u8], Need>, Malformed> {
         let was_full = self.end == self.buffer.len() && self.start < self.end;
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
@@ -81,7 +81,7 @@ impl Input {
             .find(|&until| self.reserve(until))
         else {
             let more = least - Input::SMALL - self.memory.bytes();
-            return Ok(Err(Want::Request(more)));
+            return Ok(Err(Need::Request(more)));
         };
         let wanted = match until > least {
             true => wanted,
@@ -329,8 +329,8 @@ mod tests {
             let space = input.space(frame).expect("room");
             space.map(|space| space.len())
         });
-        let (rest, want) = (Ok(LARGE - 1), Want::Request(LARGE - Input::SMALL));
-        assert_eq!(had, [rest, rest, rest, Err(want)]);
+        let (rest, need) = (Ok(LARGE - 1), Need::Request(LARGE - Input::SMALL));
+        assert_eq!(had, [rest, rest, rest, Err(need)]);
         let [.., third, last] = &mut all;
         (third.start, third.end) = (0, 0);
         third.shrink();

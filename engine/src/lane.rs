@@ -23,7 +23,7 @@ use crate::server::{Engine, Member, Tuning};
 use crate::share::Share;
 use crate::stats::{ConnectionRefusals, Stats, add};
 use crate::workers::Workers;
-use vfs::memory::{MemoryBudget, Reservation, Use, Want};
+use vfs::memory::{MemoryBudget, Need, Reservation, Use};
 
 /// What a lane's own thread and the workers share of it.
 pub(crate) struct Lane {
@@ -435,9 +435,9 @@ impl Lane {
         self.budget().is_overdrawn(self.member.client())
     }
 
-    /// Waits until there may be the memory that it wants, for `time` at most.
-    pub(crate) fn wait_for(&self, want: Want, time: Duration) {
-        self.budget().wait(self.member.client(), want, time);
+    /// Waits until there may be the memory that it needs, for `time` at most.
+    pub(crate) fn wait_for(&self, need: Need, time: Duration) {
+        self.budget().wait(self.member.client(), need, time);
     }
 
     /// A reservation of nothing on the client's account.

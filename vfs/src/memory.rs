@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-pub use self::waiters::Want;
+pub use self::waiters::Need;
 use self::waiters::{Waiter, Waiters};
 use crate::PeerKey;
 
@@ -141,20 +141,20 @@ impl State {
         self.is_tight(limit) && self.of(client).replies > self.reply_share(limit, client)
     }
 
-    fn allows(&self, limit: usize, client: PeerKey, want: Want) -> bool {
-        match want {
-            Want::Request(more) => {
+    fn allows(&self, limit: usize, client: PeerKey, need: Need) -> bool {
+        match need {
+            Need::Request(more) => {
                 self.fits(limit, client, Use::Request, more) || self.may_exceed(client)
             }
-            Want::Reply(bytes) => self.may_reply(limit, client, bytes),
-            Want::Settled => !self.is_overdrawn(limit, client),
+            Need::Reply(bytes) => self.may_reply(limit, client, bytes),
+            Need::Settled => !self.is_overdrawn(limit, client),
         }
     }
 
     /// Takes those out that wait for no more than there is.
     fn take_waiters(&mut self, limit: usize) -> Vec<Arc<Waiter>> {
         let mut waiters = std::mem::take(&mut self.waiters);
-        let taken = waiters.take(|client, want| self.allows(limit, client, want));
+        let taken = waiters.take(|client, need| self.allows(limit, client, need));
         self.waiters = waiters;
         taken
     }
@@ -238,18 +238,18 @@ impl MemoryBudget {
         (self.limit / 8 / connections).max(MemoryBudget::CONNECTION / 2) + 1
     }
 
-    /// Waits until there may be room for what a connection of `client` wants, for `time` at most.
+    /// Waits until there may be room for what a connection of `client` needs, for `time` at most.
     /// Returns at once if there is room already, or the budget is closed.
     ///
     /// Clients take turns, and the connections of one are woken in the order in which they came,
-    /// each when what it wants is there. A connection that is woken tries again: another one may
+    /// each when what it needs is there. A connection that is woken tries again: another one may
     /// have been faster.
-    pub fn wait(&self, client: PeerKey, want: Want, time: Duration) {
+    pub fn wait(&self, client: PeerKey, need: Need, time: Duration) {
         let mut state = self.state();
-        if state.closed || state.allows(self.limit, client, want) {
+        if state.closed || state.allows(self.limit, client, need) {
             return;
         }
-        let waiter = Waiter::new(want);
+        let waiter = Waiter::new(need);
         state.waiters.push(client, waiter.clone());
         let mut state = waiter.wait(state, time);
         if !waiter.is_woken() {
@@ -547,11 +547,11 @@ mod tests {
         scope: &'scope std::thread::Scope<'scope, 'env>,
         budget: &'env MemoryBudget,
         client: PeerKey,
-        want: Want,
+        need: Need,
     ) -> std::thread::ScopedJoinHandle<'scope, ()> {
         let count = || budget.state().waiters.len(client);
         let before = count();
-        let waits = scope.spawn(move || budget.wait(client, want, Duration::MAX));
+        let waits = scope.spawn(move || budget.wait(client, need, Duration::MAX));
         while count() == before && !waits.is_finished() {
             std::thread::yield_now();
         }
@@ -565,8 +565,8 @@ mod tests {
         let (mut first, mut second, mut beyond) = (request(), request(), request());
         assert!(first.try_set(3 * MIB) && second.try_set(MIB) && beyond.try_set(MIB));
         std::thread::scope(|scope| {
-            let large = waits(scope, &budget, client(1), Want::Request(2 * MIB));
-            let small = waits(scope, &budget, client(1), Want::Request(MIB));
+            let large = waits(scope, &budget, client(1), Need::Request(2 * MIB));
+            let small = waits(scope, &budget, client(1), Need::Request(MIB));
             second.set(MIB - 1);
             assert_eq!(
                 budget.state().waiters.len(client(1)),
@@ -590,11 +590,11 @@ mod tests {
             reply.set(4 * MIB);
         }
         std::thread::scope(|scope| {
-            let want = Want::Reply(MIB);
+            let need = Need::Reply(MIB);
             let many: Vec<_> = (0..3)
-                .map(|_| waits(scope, &budget, client(1), want))
+                .map(|_| waits(scope, &budget, client(1), need))
                 .collect();
-            let one = waits(scope, &budget, client(2), want);
+            let one = waits(scope, &budget, client(2), need);
             drop(replies);
             one.join().expect("no panic");
             // Each change wakes one of a client: a connection that goes on is a change, too.
@@ -611,10 +611,10 @@ mod tests {
         let mut reply = budget.reservation(client(1), Use::Reply);
         reply.set(8 * MIB);
         std::thread::scope(|scope| {
-            let waits = waits(scope, &budget, client(1), Want::Settled);
+            let waits = waits(scope, &budget, client(1), Need::Settled);
             budget.close();
             waits.join().expect("no panic");
-            budget.wait(client(1), Want::Settled, Duration::MAX);
+            budget.wait(client(1), Need::Settled, Duration::MAX);
         });
     }
 
@@ -623,7 +623,7 @@ mod tests {
         let budget = MemoryBudget::new(8 * MIB);
         let mut reply = budget.reservation(client(1), Use::Reply);
         reply.set(8 * MIB);
-        budget.wait(client(1), Want::Reply(1), Duration::ZERO);
+        budget.wait(client(1), Need::Reply(1), Duration::ZERO);
         assert!(budget.state().waiters.is_empty());
     }
 }

@@ -30,7 +30,7 @@ pub(super) enum Protocol {
 }
 
 impl Protocol {
-    /// As barge-guest has it.
+    /// The value of barge-guest's `--only`.
     fn name(self) -> &'static str {
         match self {
             Protocol::Virtiofs => "virtiofs",
@@ -87,6 +87,15 @@ impl Bench {
         }
     }
 
+    /// The subcommand of barge-guest.
+    fn subcommand(self) -> &'static str {
+        match self {
+            Bench::Caches => "caches",
+            Bench::Defaults(_) => "defaults",
+            Bench::Readplus => "readplus",
+        }
+    }
+
     /// The table that it is a part of.
     pub(super) fn table(self) -> Table {
         match self {
@@ -123,9 +132,7 @@ impl Bench {
             return Err(Unmeasured::LeftOut(why.into()));
         };
         let mut command = Command::new(program);
-        // The first word of the name is the subcommand.
-        command.args(self.name().split(' ').take(1));
-        command.args(["--json", "--barge"]);
+        command.args([self.subcommand(), "--json", "--barge"]);
         command.arg(std::env::current_exe().map_err(Failure::new)?);
         let rounds = args.runs.unwrap_or(if args.quick { 1 } else { 3 });
         command.args(["--rounds", &rounds.to_string()]);

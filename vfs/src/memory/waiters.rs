@@ -11,7 +11,7 @@ use crate::PeerKey;
 
 /// The memory that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum Need {
     /// So many bytes more of requests.
     Request(usize),
     /// A reply of so many bytes.
@@ -22,15 +22,15 @@ pub enum Want {
 
 /// A connection that waits.
 pub(super) struct Waiter {
-    want: Want,
+    need: Need,
     woken: AtomicBool,
     freed: Condvar,
 }
 
 impl Waiter {
-    pub(super) fn new(want: Want) -> Arc<Waiter> {
+    pub(super) fn new(need: Need) -> Arc<Waiter> {
         Arc::new(Waiter {
-            want,
+            need,
             woken: AtomicBool::new(false),
             freed: Condvar::new(),
         })
@@ -102,7 +102,7 @@ impl Waiters {
 
     /// Takes the connections out that may go on: of each client whose turn it is the first one, if
     /// `allows` says that there is room for it.
-    pub(super) fn take(&mut self, allows: impl Fn(PeerKey, Want) -> bool) -> Vec<Arc<Waiter>> {
+    pub(super) fn take(&mut self, allows: impl Fn(PeerKey, Need) -> bool) -> Vec<Arc<Waiter>> {
         let mut taken = Vec::new();
         for _ in 0..self.turns.len().min(Waiters::TURNS) {
             let Some(client) = self.turns.pop_front() else {
@@ -113,7 +113,7 @@ impl Waiters {
             };
             if queue
                 .front()
-                .is_some_and(|first| allows(client, first.want))
+                .is_some_and(|first| allows(client, first.need))
             {
                 taken.extend(queue.pop_front());
             }

@@ -84,10 +84,10 @@ impl Asker<'_> {
     }
 }
 
-/// An event that takes nothing once it is [`Deaf::fill`]ed.
-struct Deaf {
+/// An event that takes nothing once it is [`FullEvent::fill`]ed.
+struct FullEvent {
     call: OwnedFd,
-    way: Way,
+    kind: Kind,
     /// The other end of a pipe.
     _reader: Option<OwnedFd>,
     over: Arc<AtomicBool>,
@@ -95,7 +95,7 @@ struct Deaf {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Kind {
     /// An eventfd that is full, and blocks.
     Full,
     /// An eventfd that blocks since after the device has got it.
@@ -106,20 +106,20 @@ enum Way {
     Pipe,
 }
 
-impl Deaf {
-    fn new(way: Way) -> Deaf {
+impl FullEvent {
+    fn new(kind: Kind) -> FullEvent {
         let event = |flags| eventfd(0, EventfdFlags::CLOEXEC | flags).expect("an event");
-        let (reader, call) = match way {
-            Way::Full | Way::Refilled => (None, event(EventfdFlags::empty())),
-            Way::BlocksLater => (None, event(EventfdFlags::NONBLOCK)),
-            Way::Pipe => {
+        let (reader, call) = match kind {
+            Kind::Full | Kind::Refilled => (None, event(EventfdFlags::empty())),
+            Kind::BlocksLater => (None, event(EventfdFlags::NONBLOCK)),
+            Kind::Pipe => {
                 let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
                 (Some(reader), writer)
             }
         };
-        Deaf {
+        FullEvent {
             call,
-            way,
+            kind,
             _reader: reader,
             over: Arc::default(),
             fillers: Vec::new(),
@@ -127,24 +127,24 @@ impl Deaf {
     }
 
     fn fill(&mut self) {
-        match self.way {
-            Way::Pipe => {
+        match self.kind {
+            Kind::Pipe => {
                 while ready(self.call.as_fd(), PollFlags::OUT, Duration::ZERO) {
                     rustix::io::write(&self.call, &[0; 4096]).expect("written");
                 }
                 return;
             }
-            Way::BlocksLater => {
+            Kind::BlocksLater => {
                 rustix::fs::fcntl_setfl(&self.call, OFlags::empty()).expect("set");
             }
-            Way::Full | Way::Refilled => {}
+            Kind::Full | Kind::Refilled => {}
         }
         self.drain();
         // Others fill it again, once they have.
         if self.fillers.is_empty() {
             rustix::io::write(&self.call, &MOST.to_ne_bytes()).expect("written");
         }
-        if let Way::Refilled = self.way
+        if let Kind::Refilled = self.kind
             && self.fillers.is_empty()
         {
             self.fillers = (0..2).map(|_| self.filler()).collect();
@@ -167,7 +167,7 @@ impl Deaf {
     }
 }
 
-impl Drop for Deaf {
+impl Drop for FullEvent {
     fn drop(&mut self) {
         self.over.store(true, Ordering::SeqCst);
         for filler in std::mem::take(&mut self.fillers) {
@@ -190,15 +190,15 @@ fn ready(fd: BorrowedFd<'_>, events: PollFlags, time: Duration) -> bool {
 
 /// A guest that has filled its event stops none but the queue whose event it is, and that only
 /// until it is given another event or is stopped.
-fn attack(way: Way) {
+fn attack(kind: Kind) {
     let server = Server::virtiofs(tree());
     let guest = Guest::set_up(socket(&server.addr), false).expect("agreed");
     let mut one = Asker::new(&guest, 1, 0, &request(26, 2, 0, &INIT));
     let mut other = Asker::new(&guest, 2, 0x8000, &request(3, 4, 1, &[0; 16]));
-    let mut deaf = Deaf::new(way);
+    let mut event = FullEvent::new(kind);
     let mut attack = |one: &mut Asker<'_>| {
-        one.set_call(&deaf.call);
-        deaf.fill();
+        one.set_call(&event.call);
+        event.fill();
         one.ask();
         other.ask();
         drop(mounted(&server.addr));
@@ -219,34 +219,34 @@ fn attack(way: Way) {
     drop(server);
 }
 
-fn in_time(way: Way) {
+fn in_time(kind: Kind) {
     let (done, ended) = channel();
     std::thread::spawn(move || {
-        attack(way);
+        attack(kind);
         done.send(())
     });
     let ended = ended.recv_timeout(4 * PATIENCE);
-    assert!(ended.is_ok(), "{way:?}: the server waits for its guest");
+    assert!(ended.is_ok(), "{kind:?}: the server waits for its guest");
 }
 
 #[test]
 fn a_full_event_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
-    in_time(Way::Full);
+    in_time(Kind::Full);
 }
 
 #[test]
 fn an_event_that_blocks_later_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
-    in_time(Way::BlocksLater);
+    in_time(Kind::BlocksLater);
 }
 
 #[test]
 fn an_event_that_is_filled_again_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
-    in_time(Way::Refilled);
+    in_time(Kind::Refilled);
 }
 
 #[test]
 fn a_full_pipe_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
-    in_time(Way::Pipe);
+    in_time(Kind::Pipe);
 }
 
 #[test]
