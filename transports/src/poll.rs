@@ -2,15 +2,17 @@
 //! soon and a processor is to spare.
 //!
 //! A poller spins, it does not yield: where processors are short, each sched_yield(2) lasts as long
-//! as the time slices of the others. All pollers of the process rest, so that a wait sleeps at
-//! once, while the kernel counts more running threads than processors, and after one of them has
-//! lost its processor, which it detects by the time between two looks. Before the first poll and
-//! after each rest the count of running threads decides, which takes microseconds: a probe by
-//! spinning costs a time slice.
+//! as the time slices of the others. Two observations end the polling of all pollers of the
+//! process, so that each wait sleeps at once:
+//!
+//! - Each millisecond one of them asks the kernel whether more threads run than there are
+//!   processors. While that is often so, a poller holds the processor that its peer waits for.
+//! - A long time between two looks shows that it has lost its own processor. The count misses that
+//!   where the process may run on some of the machine's processors alone.
 
 use std::io::{self, ErrorKind};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long an end of a connection polls: the window grows while messages come just after it slept
@@ -139,8 +141,12 @@ struct Processors {
     short_for: AtomicU64,
     /// Returns whether more threads of the machine run or want to than it has processors.
     overloaded: Box<dyn Fn() -> bool + Send + Sync>,
-    /// Whether that is to be asked before the next poll.
-    unsure: AtomicBool,
+    /// When that is to be asked again: nanoseconds.
+    next_look: AtomicU64,
+    /// How often the answer was yes of late: see [`Processors::CROWDED`].
+    crowded: AtomicU32,
+    /// Whether nobody polls because it was yes too often.
+    are_crowded: AtomicBool,
 }
 
 impl Processors {
@@ -156,9 +162,15 @@ impl Processors {
     /// The longest such time. A probe that ends in a lost time slice costs a few thousandths of it.
     const LONGEST: Duration = Duration::from_secs(2);
 
-    /// How long nobody polls after an overloaded machine was seen: another look at the count costs
-    /// two thousandths of it.
-    const OVERLOADED: Duration = Duration::from_millis(1);
+    /// How often the count is looked at, which costs two thousandths of this time.
+    const LOOKS: Duration = Duration::from_millis(1);
+
+    /// A look at an overloaded machine counts two, another one minus one. At so many polling ends,
+    /// and at zero it begins again. On an idle machine one look in eight finds threads of the
+    /// kernel that wait for the processor of a poller until the next tick, often four looks in a
+    /// row. Beside a busy loop each look finds the loop, or every other one where the peer sleeps
+    /// more than it works.
+    const CROWDED: u32 = 24;
 
     fn new(processors: usize, overloaded: Box<dyn Fn() -> bool + Send + Sync>) -> Processors {
         Processors {
@@ -168,7 +180,10 @@ impl Processors {
             short_until: AtomicU64::new(0),
             short_for: AtomicU64::new(0),
             overloaded,
-            unsure: AtomicBool::new(true),
+            next_look: AtomicU64::new(0),
+            // The first look decides.
+            crowded: AtomicU32::new(1),
+            are_crowded: AtomicBool::new(true),
         }
     }
 
@@ -188,20 +203,28 @@ impl Processors {
         if now < self.short_until.load(Ordering::Relaxed) {
             return true;
         }
-        self.unsure.load(Ordering::Relaxed) && self.are_overloaded(now)
+        if now >= self.next_look.load(Ordering::Relaxed) {
+            self.look(now);
+        }
+        self.are_crowded.load(Ordering::Relaxed)
     }
 
-    /// Asks the kernel, once after each rest.
+    /// Asks the kernel.
     #[cold]
-    fn are_overloaded(&self, now: u64) -> bool {
-        let overloaded = (self.overloaded)();
-        if overloaded {
-            let until = now + Processors::OVERLOADED.as_nanos() as u64;
-            self.short_until.store(until, Ordering::Relaxed);
-        } else {
-            self.unsure.store(false, Ordering::Relaxed);
+    fn look(&self, now: u64) {
+        let next = now + Processors::LOOKS.as_nanos() as u64;
+        self.next_look.store(next, Ordering::Relaxed);
+        let crowded = self.crowded.load(Ordering::Relaxed);
+        let crowded = match (self.overloaded)() {
+            true => (crowded + 2).min(Processors::CROWDED),
+            false => crowded.saturating_sub(1),
+        };
+        self.crowded.store(crowded, Ordering::Relaxed);
+        match crowded {
+            0 => self.are_crowded.store(false, Ordering::Relaxed),
+            Processors::CROWDED => self.are_crowded.store(true, Ordering::Relaxed),
+            _ => {}
         }
-        overloaded
     }
 
     /// A poller was without its processor for `gap`. If that comes soon after the last time the
@@ -221,7 +244,9 @@ impl Processors {
         let time = time.min(longest);
         self.short_for.store(time, Ordering::Relaxed);
         self.short_until.store(now + time, Ordering::Relaxed);
-        self.unsure.store(true, Ordering::Relaxed);
+        // The first look after it decides.
+        self.crowded.store(1, Ordering::Relaxed);
+        self.are_crowded.store(true, Ordering::Relaxed);
     }
 }
 
@@ -395,20 +420,51 @@ mod tests {
         let overloaded = move || counted.load(Ordering::Relaxed) > 2;
         machine.processors = Processors::new(2, Box::new(overloaded));
         let mut poller = poller();
-        for _ in 0..10 {
-            assert_eq!(machine.wait(&mut poller, None, SLICE), 0);
+        let mut count = |machine: &Machine, threads, times| -> Vec<bool> {
+            running.store(threads, Ordering::Relaxed);
+            let mut polls = || {
+                poller.window = poller.max;
+                machine.wait(&mut poller, None, Processors::LOOKS) > 0
+            };
+            (0..times).map(|_| polls()).collect()
+        };
+        // Every other look is enough.
+        for _ in 0..24 {
+            assert_eq!(count(&machine, 3, 1), [false]);
+            assert_eq!(count(&machine, 2, 1), [false]);
         }
-        // The count is looked at again only after a while.
-        assert_eq!(machine.wait(&mut poller, None, Duration::ZERO), 0);
-        running.store(2, Ordering::Relaxed);
-        assert_eq!(machine.wait(&mut poller, None, SLICE), 0);
-        assert!(machine.wait(&mut poller, None, Duration::ZERO) > 0);
-        // While that goes well, nobody counts.
+        let polled = count(&machine, 2, 40);
+        assert!(polled.is_sorted() && !polled[20] && polled[24]);
+        // One look in five, four in a row, is not.
+        for _ in 0..10 {
+            assert_eq!(count(&machine, 3, 4), [true; 4]);
+            assert_eq!(count(&machine, 2, 16), [true; 16]);
+        }
+        let polled = count(&machine, 3, 24);
+        assert!(polled.iter().rev().is_sorted() && polled[10] && !polled[12]);
+        assert_eq!(count(&machine, 3, 100), [false; 100]);
+    }
+
+    #[test]
+    fn after_a_loss_one_look_decides() {
+        let running = Arc::new(AtomicUsize::new(2));
+        let counted = running.clone();
+        let mut machine = Machine::new();
+        let overloaded = move || counted.load(Ordering::Relaxed) > 2;
+        machine.processors = Processors::new(2, Box::new(overloaded));
+        let mut poller = poller();
+        assert_eq!(machine.wait(&mut poller, Some(3), Duration::ZERO), 3);
         running.store(3, Ordering::Relaxed);
-        machine.pass(SLICE);
-        assert!(machine.wait(&mut poller, Some(1), Duration::ZERO) > 0);
         machine.pass(SLICE * Processors::TIMES);
         assert_eq!(machine.wait(&mut poller, None, Duration::ZERO), 0);
+        running.store(2, Ordering::Relaxed);
+        machine.pass(SLICE);
+        assert_eq!(machine.wait(&mut poller, None, SLICE), 0);
+        machine.pass(SLICE);
+        assert_eq!(machine.wait(&mut poller, None, SLICE), 0);
+        assert_eq!(machine.wait(&mut poller, Some(3), Duration::ZERO), 3);
+        machine.pass(2 * SLICE * Processors::TIMES);
+        assert!(machine.wait(&mut poller, None, Duration::ZERO) > 0);
     }
 
     #[test]
