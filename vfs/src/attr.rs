@@ -52,6 +52,17 @@ impl Kind {
     pub const fn from_d_type(d_type: u8) -> Option<Kind> {
         Kind::from_mode((d_type as u32) << 12)
     }
+
+    /// Returns `mode` as a write or a change of owner leaves it: what is no directory loses its
+    /// set-user-id bit, and its set-group-id bit if its group may execute it; without that
+    /// permission the bit means mandatory locks, and stays (Linux: `setattr_should_drop_suidgid`).
+    pub const fn mode_without_set_id(self, mode: u32) -> u32 {
+        match self {
+            Kind::Directory => mode,
+            _ if mode & 0o010 != 0 => mode & !0o6000,
+            _ => mode & !0o4000,
+        }
+    }
 }
 
 /// A moment, or how long after the Unix epoch it is.

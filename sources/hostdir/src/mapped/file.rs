@@ -31,7 +31,7 @@ impl MappedFile {
         }
         let fd = self.inner.fd(cx.patience)?;
         let mut attr = read_attr(self.inner.node(), fd.as_fd(), cx, Want::STAT)?;
-        let mode = permit::without_set_id(&attr);
+        let mode = attr.kind.mode_without_set_id(attr.mode);
         if mode == attr.mode {
             return Ok(());
         }

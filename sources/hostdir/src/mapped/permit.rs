@@ -90,7 +90,7 @@ pub(super) fn change(caller: &Caller, now: &Attr, set: &SetAttr, open: bool) -> 
     then.uid = set.uid.unwrap_or(now.uid);
     then.gid = set.gid.unwrap_or(now.gid);
     if set.uid.is_some() || set.gid.is_some() || set.kill_priv {
-        then.mode = without_set_id(&then);
+        then.mode = then.kind.mode_without_set_id(then.mode);
     }
     if let Some(mode) = set.mode {
         require_owner(caller, now)?;
@@ -104,7 +104,7 @@ pub(super) fn change(caller: &Caller, now: &Attr, set: &SetAttr, open: bool) -> 
             require(caller, now, Access::WRITE)?;
         }
         if caller.uid != 0 && set.mode.is_none() {
-            then.mode = without_set_id(&then);
+            then.mode = then.kind.mode_without_set_id(then.mode);
         }
     }
     for time in [set.atime, set.mtime] {
@@ -117,16 +117,6 @@ pub(super) fn change(caller: &Caller, now: &Attr, set: &SetAttr, open: bool) -> 
         }
     }
     Ok(then)
-}
-
-/// The permissions without set-id bits, of what is no directory. Set-gid without execute
-/// permission for the group once meant mandatory locks, and stays.
-pub(super) fn without_set_id(attr: &Attr) -> u32 {
-    match attr.kind {
-        Kind::Directory => attr.mode,
-        _ if attr.mode & 0o010 != 0 => attr.mode & !0o6000,
-        _ => attr.mode & !0o4000,
-    }
 }
 
 fn may_set_gid(caller: &Caller, gid: u32) -> bool {

@@ -90,7 +90,8 @@ impl<V: Version> NfsNode<V> {
         let mut set = *set;
         if std::mem::take(&mut set.kill_priv) && set.mode.is_none() && self.kind == Kind::File {
             let mode = version.attr(cx, &self.handle)?.mode;
-            set.mode = Some(without_set_id(mode)).filter(|&without| without != mode);
+            let less = Kind::File.mode_without_set_id(mode);
+            set.mode = (less != mode).then_some(less);
         }
         // There is no word for it alone: whatever is changed marks it, and be it to what it was.
         if std::mem::take(&mut set.ctime) && set == SetAttr::default() {
@@ -123,14 +124,6 @@ impl<V: Version> NfsNode<V> {
             .downcast_ref::<NfsNode<V>>()
             .filter(|node| Arc::ptr_eq(&node.shared, &self.shared))
             .ok_or(Errno::EXDEV)
-    }
-}
-
-/// What Linux's `setattr_should_drop_suidgid` leaves of a mode.
-fn without_set_id(mode: u32) -> u32 {
-    match mode & 0o010 {
-        0 => mode & !0o4000,
-        _ => mode & !0o6000,
     }
 }
 

@@ -285,7 +285,8 @@ pub(super) fn change(
         set.kill_priv = false;
         if set.mode.is_none() && kind == Kind::File {
             let mode = wire.attr(cx, fid)?.mode;
-            set.mode = Some(without_set_id(mode)).filter(|&without| without != mode);
+            let less = Kind::File.mode_without_set_id(mode);
+            set.mode = (less != mode).then_some(less);
         }
     }
     if set == SetAttr::default() {
@@ -297,14 +298,6 @@ pub(super) fn change(
         super::legacy::setattr(wire, cx, fid, kind, &set)?;
     }
     wire.attr(cx, fid)
-}
-
-/// What Linux's `setattr_should_drop_suidgid` leaves of a mode.
-fn without_set_id(mode: u32) -> u32 {
-    match mode & 0o010 {
-        0 => mode & !0o4000,
-        _ => mode & !0o6000,
-    }
 }
 
 /// What the permission bits allow a caller, as Linux decides it; groups that nobody told of do not count.

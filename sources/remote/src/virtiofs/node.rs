@@ -143,7 +143,7 @@ impl FuseNode {
                 Some(mode) => mode,
                 None => self.attr_by(cx, fh, Want::BASIC)?.mode,
             };
-            let less = without_privileges(mode);
+            let less = Kind::File.mode_without_set_id(mode);
             if less != mode {
                 set.mode = Some(less);
             }
@@ -166,14 +166,6 @@ impl FuseNode {
             true => (mode.bits, mode.umask),
             false => (mode.bits & !mode.umask, 0),
         }
-    }
-}
-
-/// A mode as a write leaves it. Without execution by the group, the set-gid bit means locking.
-fn without_privileges(mode: u32) -> u32 {
-    match mode & 0o010 {
-        0 => mode & !0o4000,
-        _ => mode & !0o6000,
     }
 }
 
