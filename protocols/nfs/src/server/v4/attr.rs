@@ -1,4 +1,5 @@
-//! Attributes: GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 8881 sections 18.1, 18.7, 18.30 to 18.32).
+//! Attributes: GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 8881 sections 18.1, 18.7, 18.30,
+//! 18.31, 18.15).
 
 use std::sync::Arc;
 
@@ -18,14 +19,14 @@ use crate::v4::attr::{Attributes, Bitmap, FileType, FsId, NfsTime, SpecData, Who
 use crate::v4::op::Setattr;
 use crate::v4::reply::Accessible;
 
-/// What can only be set.
+/// The write-only attributes.
 pub(super) const WRITE_ONLY: Bitmap =
     Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::MODE_UMASK]);
 
-/// What the source keeps as extended attributes.
+/// The attributes that the source stores as extended attributes.
 pub(super) const KEPT: Bitmap = Bitmap::of(&[n::ACL, n::SEC_LABEL]);
 
-/// What tells of the file system rather than of a node.
+/// The attributes of the file system instead of a node.
 const FILE_SYSTEM: Bitmap = Bitmap::of(&[
     n::FILES_AVAIL,
     n::FILES_FREE,
@@ -38,7 +39,7 @@ const FILE_SYSTEM: Bitmap = Bitmap::of(&[
     n::CLONE_BLKSIZE,
 ]);
 
-/// Which attributes a minor version has, of a source that has what those tell.
+/// Returns the attributes that a minor version supports, given the source's capabilities.
 pub(super) fn supported(server: &Server, minor: u32) -> Bitmap {
     const ACL: Bitmap = Bitmap::of(&[n::ACL]);
     const LABEL: Bitmap = Bitmap::of(&[n::SEC_LABEL]);
@@ -66,34 +67,34 @@ pub(super) fn supported(server: &Server, minor: u32) -> Bitmap {
     }
 }
 
-/// Which attributes an exclusive create takes.
+/// Returns the attributes that an exclusive create accepts.
 fn exclusive(server: &Server, minor: u32) -> Bitmap {
     supported(server, minor)
         .and(&SETTABLE)
         .without(&NOT_EXCLUSIVE)
 }
 
-/// A node whose attributes are told.
+/// A node and the data that its requested attributes need.
 pub(super) struct Described<'a> {
     node: &'a Arc<dyn Node>,
-    /// Whether it was found through the export's name.
+    /// Whether the node was found through the export's name.
     at_name: bool,
     attr: &'a Attr,
-    /// Its handle, if that is wanted.
+    /// The file handle, if requested.
     handle: Option<Vec<u8>>,
-    /// Figures of its file system, if they are wanted.
+    /// The figures of the file system, if requested.
     figures: Option<StatFs>,
-    /// Its ACLs, if they are wanted and it has any.
+    /// The ACLs, if requested and present.
     acls: Option<Acls>,
-    /// Its security label, if that is wanted and it has one.
+    /// The security label, if requested and present.
     label: Option<Vec<u8>>,
-    /// Where it is, if that is elsewhere: then little is told.
+    /// The referral, if the file system is absent: then few attributes are available.
     referral: Option<&'a Referral>,
 }
 
 impl<'a> Described<'a> {
-    /// `node`, found through the export's name if `at_name`, with what else there is to tell of it
-    /// for `want`.
+    /// Collects what the attributes in `want` need of `node`, which was found through the export's
+    /// name if `at_name`.
     pub(super) fn new(
         server: &'a Server,
         cx: &Cx<'_>,
@@ -129,7 +130,7 @@ impl<'a> Described<'a> {
         Ok(described)
     }
 
-    /// Those of its attributes that are in `want`, which a minor version supports.
+    /// Returns the attributes in `want`, all of which the minor version must support.
     pub(super) fn attributes(&self, server: &Server, minor: u32, want: &Bitmap) -> Attributes<'_> {
         let attr = self.attr;
         let want = match self.referral {
@@ -201,7 +202,7 @@ impl<'a> Described<'a> {
             FS_LAYOUT_TYPES layouts: Vec::new(),
             SUPPATTR_EXCLCREAT supported_exclusive: exclusive(server, minor),
             CLONE_BLKSIZE clone_block: if can.clone == Level::None { 0 } else { figures.bsize },
-            // NFS4_CHANGE_TYPE_IS_UNDEFINED: it may be made of times.
+            // NFS4_CHANGE_TYPE_IS_UNDEFINED: the source may derive it from times.
             CHANGE_ATTR_TYPE change_type: 4,
             XATTR_SUPPORT xattr_support: can.xattr != Level::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
             OPEN_ARGUMENTS open_arguments: open::TAKES,
@@ -215,7 +216,8 @@ impl<'a> Described<'a> {
     }
 }
 
-/// The fsid of a file system of the source: clients see the tree at the export's name as another.
+/// Returns the fsid of a file system of the source. Clients see the tree at the export's name as a
+/// separate file system.
 pub(super) fn fsid(device: u64, at_name: bool) -> FsId {
     FsId {
         major: device,
@@ -223,7 +225,7 @@ pub(super) fn fsid(device: u64, at_name: bool) -> FsId {
     }
 }
 
-/// What of a node has to be asked for to tell `want`.
+/// Returns which of a node's attributes the source must supply for `want`.
 pub(super) fn needed(want: &Bitmap) -> Want {
     let mut needed = Want::STAT;
     if want.has(n::TIME_CREATE) {
@@ -268,7 +270,8 @@ impl Compound<'_, '_> {
             done,
         } = to_set(server, self.minor, &op.attributes, node.kind())?;
         if node.kind() == Kind::Symlink {
-            // It means nothing, and few file systems keep one: clients that copy trees set it all the same.
+            // A link's mode has no meaning, and few file systems store one: clients that copy trees
+            // set it all the same.
             set.mode = None;
         }
         let cx = self.cx();
@@ -278,7 +281,7 @@ impl Compound<'_, '_> {
                 self.file_of(&op.state, &node, vfs::OpenFlags::WRITE)?
                     .map(|open| open.file)
             }
-            // Its own delegation shall not be in its way.
+            // The caller's own delegation must not be in its way.
             None => self
                 .delegated_to_caller(&node, Share::WRITE)
                 .map(|delegated| delegated.file),
@@ -287,7 +290,7 @@ impl Compound<'_, '_> {
             self.may_label(&node)?;
         }
         if acls.is_some() || label.is_some() {
-            // More than one step.
+            // More than one step: it must not block after the first.
             cx.may_wait()?;
         }
         if set != SetAttr::default() {
@@ -312,7 +315,8 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// Sets what the source keeps as extended attributes, one by one; or tells what was left as it was, and why.
+    /// Sets the attributes that the source stores as extended attributes, one by one. The error
+    /// names those left unset.
     pub(super) fn set_kept(
         &self,
         node: &Arc<dyn Node>,
@@ -326,7 +330,7 @@ impl Compound<'_, '_> {
         label.map_err(|errno| (LABEL, errno))
     }
 
-    /// Sets a node's ACLs, none that the list says nothing of is left.
+    /// Sets a node's ACLs. Removes the default ACL if `acls` has none.
     fn set_acls(&self, node: &Arc<dyn Node>, acls: &Acls) -> Result<(), Errno> {
         let access = Becomes::Set(Some(&acls.access));
         let default = Becomes::Set(acls.default.as_ref());
@@ -347,7 +351,7 @@ impl Compound<'_, '_> {
         let attr = node.attr(&cx, needed(&want))?;
         let described = Described::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
         let same = described.attributes(server, self.minor, &want) == *given;
-        // VERIFY goes on if they are the same, NVERIFY if they are not.
+        // VERIFY succeeds if the attributes are equal, NVERIFY if they are not.
         match same == (otherwise == Status::NotSame) {
             true => Ok(()),
             false => Err(otherwise.into()),
@@ -380,7 +384,8 @@ impl Compound<'_, '_> {
     }
 }
 
-/// The bits of ACCESS: read, lookup, modify, extend, delete, execute; xattr read, write, list.
+/// Returns the bits of ACCESS: read, lookup, modify, extend, delete, execute; xattr read, write,
+/// list.
 fn access_bits(directory: bool) -> impl Iterator<Item = (u32, Access)> {
     let bits = [
         (0x01, Access::READ, true),
@@ -402,7 +407,7 @@ fn allowed_bits(minor: u32) -> u32 {
     if minor >= 2 { 0x1ff } else { 0x3f }
 }
 
-/// What an ACL or a label cannot be set for.
+/// Returns the status of a failed attempt to set an ACL or a label.
 fn kept_status(errno: Errno) -> Status {
     match errno {
         Errno::EOPNOTSUPP => Status::Attrnotsupp,
@@ -410,7 +415,7 @@ fn kept_status(errno: Errno) -> Status {
     }
 }
 
-/// `node`'s ACLs; nothing if it has none.
+/// Returns `node`'s ACLs, or `None` if the source has none for it.
 fn acls(cx: &Cx<'_>, node: &Arc<dyn Node>, attr: &Attr) -> Result<Option<Acls>, Errno> {
     let access = match server::acl::access(cx, node, attr) {
         Err(Errno::EOPNOTSUPP) => return Ok(None),

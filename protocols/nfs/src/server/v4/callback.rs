@@ -1,6 +1,8 @@
-//! Calls to clients, by the connections that their sessions are bound to (RFC 8881 sections 18.33 and 20, RFC 7862 section 16).
+//! The callback channel: calls to clients over the connections that their sessions are bound to
+//! (RFC 8881 sections 18.33 and 20, RFC 7862 section 16).
 //!
-//! What is to be asked, and by which way, is the state's to say. Here it is written and sent, and replies are read.
+//! The state chooses the calls and their connections. This module encodes and sends them, and
+//! decodes the replies.
 
 use vfs::{Call, Caller, Cx};
 use wire::{Xdr as _, XdrReader};
@@ -16,14 +18,14 @@ use crate::v4::types::{CallbackSecurity, Owner, Stable, WriteResponse};
 use crate::v4::{ClientId, Status};
 
 impl Server {
-    /// Somebody wants `key`, which clients may have delegations of.
+    /// Recalls the delegations of `key` because of a conflicting request.
     pub(in crate::server) fn recall(&self, key: NodeKey) {
         for client in self.state.recall(key) {
             self.call_back(client);
         }
     }
 
-    /// Sends `client` what it is to be asked for, as far as it can be now.
+    /// Sends `client` the pending callbacks that can be sent now.
     pub(in crate::server) fn call_back(&self, client: ClientId) {
         for calling in self.state.callbacks(client) {
             let xid = calling.xid;
@@ -53,7 +55,7 @@ impl Server {
         }
     }
 
-    /// A client has answered call `xid` by `connection`, as stands in `from`.
+    /// Handles the reply in `from` of a client to call `xid` over `connection`.
     pub(in crate::server) fn called_back(
         &self,
         connection: u64,
@@ -66,7 +68,7 @@ impl Server {
         }
     }
 
-    /// Revokes what was not given back, and calls again.
+    /// Revokes the delegations that were not returned in time, and repeats calls.
     pub(in crate::server) fn tend_callbacks(&self) {
         for client in self.state.tend_callbacks() {
             self.call_back(client);
@@ -74,7 +76,8 @@ impl Server {
     }
 }
 
-/// How a client wants to be called, if it is known how to: the first way that is.
+/// Returns how to call a client: with the first of its security flavors that is supported, or
+/// `None` if there is none.
 pub(super) fn call_how(
     program: u32,
     minor: u32,
@@ -100,7 +103,7 @@ pub(super) fn call_how(
     })
 }
 
-/// A call as it travels, about the file of `handle` if it is about one.
+/// Encodes a call. `handle` is the handle of the file that it concerns, empty if none.
 fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
     let mut message = vec![0; rpc::MARK];
     calling.xid.put(&mut message);
@@ -141,7 +144,7 @@ fn message(calling: &Calling<Tree>, handle: &[u8]) -> Vec<u8> {
         }),
         What::MayLock(owner) => CallbackOp::NotifyLock(NotifyLock {
             handle,
-            // Sessions alone are told, whose clients know themselves.
+            // CB_NOTIFY_LOCK goes only over sessions, whose clients know their own ID.
             owner: Owner {
                 client: 0,
                 name: owner,

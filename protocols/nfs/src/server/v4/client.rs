@@ -1,5 +1,5 @@
-//! Clients and sessions: who a client is, and how its requests are counted (RFC 8881 sections 18.33 to 18.38,
-//! 18.46 to 18.51; RFC 7530 sections 16.29, 16.33, 16.34).
+//! Clients and sessions: client IDs, and the sequence numbers of requests (RFC 8881 sections 18.33
+//! to 18.38, 18.46 to 18.51; RFC 7530 sections 16.28, 16.33, 16.34).
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ mod flag {
     pub(super) const USE_PNFS_DS: u32 = 0x4_0000;
     pub(super) const UPD_CONFIRMED: u32 = 0x4000_0000;
     pub(super) const CONFIRMED: u32 = 0x8000_0000;
-    /// What a client may say.
+    /// The flags that a client may send.
     pub(super) const ASKED: u32 = SUPP_MOVED_REFER
         | SUPP_MOVED_MIGR
         | BIND_PRINC_STATEID
@@ -49,13 +49,14 @@ const BACKCHANNEL: u32 = 2;
 const RDMA: u32 = 4;
 
 impl Compound<'_, '_> {
-    /// The client whose session this is.
+    /// Returns the client of the compound's session.
     pub(super) fn session_client(&self) -> Result<ClientRef<Files, Tree>, Status> {
         let slot = self.slot.as_ref().ok_or(Status::OpNotInSession)?;
         Ok(slot.client())
     }
 
-    /// Runs `body` for the client that `given` is of: in v4.0 once for each number of its owner's.
+    /// Runs `body` for the client of the stateid `given`: in v4.0 only once for each seqid of the
+    /// owner.
     pub(super) fn with_client(
         &mut self,
         given: &StateId,
@@ -71,7 +72,8 @@ impl Compound<'_, '_> {
         self.numbered(|| server.state.stateid_turn(given, seqid), body)
     }
 
-    /// v4.0: `STALE_CLIENTID` unless the sender may act as `client`. In v4.1 SEQUENCE says so.
+    /// v4.0: returns `STALE_CLIENTID` unless the sender may act as `client`. In v4.1 SEQUENCE
+    /// checks that.
     pub(super) fn check_client(&self, client: ClientId) -> Result<(), Status> {
         let principal = self.turn.principal();
         let by = self.turn.requester(&principal);
@@ -81,7 +83,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// v4.0: `BAD_STATEID` unless the sender may act as the client that `stateid` is of.
+    /// v4.0: returns `BAD_STATEID` unless the sender may act as the client of `stateid`.
     pub(super) fn check_holder(&self, stateid: &StateId) -> Result<(), Status> {
         let principal = self.turn.principal();
         let by = self.turn.requester(&principal);
@@ -91,8 +93,8 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// v4.0: runs `body` unless it was run before; then its answer is given again, and the current file
-    /// handle is what it was.
+    /// v4.0: runs `body` unless the request is a repetition. Then writes the cached result and
+    /// restores the current file handle of that time.
     pub(super) fn numbered(
         &mut self,
         begin: impl FnOnce() -> Result<Begun<OwnerTurn<Files, Tree>>, Status>,
@@ -186,7 +188,7 @@ impl Compound<'_, '_> {
         }
         match op.protect {
             Protect::None => {}
-            // Every client's own principal is all the protection there is.
+            // Every client's own principal is the only protection.
             Protect::Machine(_) => return Err(Status::Inval.into()),
             Protect::Ssv(_) => return Err(Status::EncrAlgUnsupp.into()),
         }
@@ -312,8 +314,8 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// SEQUENCE, of a compound of `count` operations: whether the rest is to be carried out, or was answered before
-    /// as the reply has it now.
+    /// Runs SEQUENCE for a compound of `count` operations. Returns whether the rest is to be run:
+    /// `false` if the compound is a repetition, whose cached reply is then in place.
     pub(super) fn sequence(&mut self, op: Sequence, count: u32) -> Result<bool, Bad> {
         let mut digest = DefaultHasher::new();
         let rest = self.arguments.rest();
@@ -366,7 +368,7 @@ impl Compound<'_, '_> {
     }
 }
 
-/// A channel as the state has it.
+/// Converts a channel's attributes from the wire.
 fn channel(asked: &types::Channel) -> Channel {
     Channel {
         max_request: asked.max_request,
@@ -377,7 +379,7 @@ fn channel(asked: &types::Channel) -> Channel {
     }
 }
 
-/// A channel as it travels.
+/// Converts a channel's attributes to the wire.
 fn told(agreed: &Channel) -> types::Channel {
     types::Channel {
         header_pad: 0,
@@ -390,9 +392,9 @@ fn told(agreed: &Channel) -> types::Channel {
     }
 }
 
-/// What an owner's last request was answered (v4.0), and where it came to.
+/// The cached result of an owner's last request (v4.0), with the current file handle after it.
 struct Kept<'a> {
-    /// Which operation it was.
+    /// The operation's number.
     number: u32,
     status: Status,
     handle: Option<&'a [u8]>,

@@ -1,8 +1,10 @@
-//! COPY, and what asks after and ends one that goes on behind its answer (RFC 7862 sections 4, 15.2, 15.8 and 15.9).
+//! COPY, OFFLOAD_STATUS and OFFLOAD_CANCEL (RFC 7862 sections 4, 15.2, 15.8 and 15.9).
 //!
-//! A copy is carried out while the client waits, for a second. What is not done then goes on by whoever takes long work off
-//! this room ([`super::super::Options::run`]), step by step; the client is told of its end by CB_OFFLOAD. A client that
-//! cannot be told, or wants to wait, is answered with what there is, and asks again for the rest.
+//! A copy runs synchronously for up to a second. The rest continues asynchronously, step by step,
+//! on the executor of long work that the embedder supplies ([`super::super::Options::run`]), and
+//! CB_OFFLOAD reports its completion. If the client has no callback channel or asked for a
+//! synchronous copy, the reply says how much was copied, and the client sends another COPY for the
+//! rest.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,26 +19,27 @@ use crate::v4::reply::{Copied, OffloadState};
 use crate::v4::types::{Stable, WriteResponse};
 use crate::v4::{StateId, Status, Verifier};
 
-/// How long a copy goes on before it is answered, with what there is of it or as one that goes on: no client waits so long
-/// that it takes the answer for lost.
+/// The time after which a copy is answered, with its progress or as an asynchronous one: too short
+/// for a client to take the reply for lost.
 const COPY_TIME: Duration = Duration::from_secs(1);
 
-/// How much is copied between two looks at the clock, or at whether it may go on: a second's work of a slow disk.
+/// The bytes copied between two checks of the clock or of the permission to continue: a slow disk
+/// takes a second for them.
 const COPY_STEP: u64 = 16 << 20;
 
-/// A copy under way.
+/// A copy in progress.
 struct Copying {
     from: Arc<dyn File>,
     to: Arc<dyn File>,
     from_offset: u64,
     to_offset: u64,
     length: u64,
-    /// How many bytes are copied.
+    /// The number of bytes copied.
     count: u64,
 }
 
 impl Copying {
-    /// Copies some more. Whether there is more behind that.
+    /// Copies the next step. Returns whether there is more to copy.
     fn step(&mut self, cx: &Cx<'_>) -> Result<bool, Errno> {
         let step = (self.length - self.count).min(COPY_STEP);
         let at = self.from_offset + self.count;
@@ -68,7 +71,7 @@ impl Compound<'_, '_> {
             },
         };
         cx.may_wait()?;
-        // They would overlap, which no part of it shows.
+        // Overlapping ranges, which the steps could not detect.
         let apart = op.from_offset.abs_diff(op.to_offset);
         if self.saved_node()?.id() == self.node()?.id() && apart < length {
             return Err(Status::Inval.into());
@@ -81,7 +84,7 @@ impl Compound<'_, '_> {
             length,
             count: 0,
         };
-        // What is lost from here on is written again.
+        // Taken first, so that the client rewrites data that a crash from here on loses.
         let verifier = server.write_verifier();
         let may_go_on = !op.synchronous && self.may_go_on();
         let mut more = length > 0;
@@ -91,7 +94,7 @@ impl Compound<'_, '_> {
             more = match copying.step(&cx) {
                 Ok(more) => more,
                 Err(errno) if copying.count == 0 => return Err(errno.into()),
-                // It comes again for the rest.
+                // The client's next COPY, for the rest, gets the error.
                 Err(_) => false,
             };
             self.affected();
@@ -126,7 +129,7 @@ impl Compound<'_, '_> {
         server.options.run.is_some() && client.is_ok_and(|client| server.state.may_offload(&client))
     }
 
-    /// Has a copy go on behind the answer. What names it then, if there is room.
+    /// Continues a copy asynchronously. Returns its stateid, or `None` if there is no room for it.
     fn goes_on(
         &self,
         op: &Copy<'_>,
@@ -139,7 +142,7 @@ impl Compound<'_, '_> {
         let held = |given: &StateId, node: &Arc<dyn Node>, share| {
             let given = self.current_of(given)?;
             Ok::<_, Status>(Held {
-                // Whichever of its states: another open by the same owner makes a new one.
+                // Any state of the open: another open by the same owner increments the seqid.
                 state: match special(&given) {
                     Some(_) => given,
                     None => StateId { seqid: 0, ..given },
@@ -197,7 +200,7 @@ impl Compound<'_, '_> {
     }
 }
 
-/// By what a file is read or written.
+/// The stateid with which a copy accesses a file.
 struct Held {
     state: StateId,
     key: NodeKey,
@@ -205,7 +208,8 @@ struct Held {
 }
 
 impl Held {
-    /// Whether that is still so: the open was not closed or revoked, and nobody denies it who may.
+    /// Checks that the stateid is still valid: neither closed nor revoked, and no conflicting deny
+    /// bits.
     fn is_held(&self, server: &Server, client: &ClientRef<Files, Tree>) -> Result<(), Status> {
         match special(&self.state) {
             Some(Special::Bypass) if self.share == Share::READ => Ok(()),
@@ -219,21 +223,21 @@ impl Held {
     }
 }
 
-/// A copy that goes on behind its answer. Dropping it is its end.
+/// An asynchronous copy. Dropping it reports its completion.
 struct GoingOn {
     server: Weak<Server>,
     client: ClientRef<Files, Tree>,
     caller: Caller,
-    /// Source and target.
+    /// The source and the target.
     held: [Held; 2],
     copying: Copying,
     offload: Arc<Offload>,
-    /// What was in the way.
+    /// The error that ended the copy.
     status: Status,
 }
 
 impl GoingOn {
-    /// Has another step done.
+    /// Schedules the next step.
     fn again(self, server: &Server) {
         if let Some(run) = &server.options.run {
             run(Box::new(move || self.go_on()));

@@ -1,12 +1,13 @@
-//! Delegations: when one comes with an OPEN, and how it goes (RFC 8881 sections 10.4, 18.6 and 18.16).
+//! Delegations: when an OPEN returns one, and how it ends (RFC 8881 sections 10.4, 18.6 and 18.16).
 //!
-//! As Linux's server does: one for reading where nobody writes, one for both where nobody else has the file open;
-//! none to a client that cannot be called, or of a file that was wanted lately. Who has the file open is the source's to
-//! say, by giving a lease or not: it sees all protocols and the host.
+//! As in Linux's server, a read delegation requires that the file has no writers, and a write
+//! delegation (for reading and writing) that nobody else has it open. A client without a callback
+//! channel gets none, and neither does a file with a recent conflict. The source decides whether a
+//! file is in use by others, by granting a lease or not: it sees all protocols and the host.
 //!
-//! A client under a write delegation is told to write back when it closes the file (a space limit of nothing): so what
-//! others find of size and times is as it would be without (RFC 8881 section 10.4.3), and no disk is too full for
-//! what a program has closed.
+//! A client with a write delegation is told to write back when it closes the file (a space limit of
+//! zero). Thus others see the same size and times as without the delegation (RFC 8881 section
+//! 10.4.3), and no file system is too full for data that a program has already closed.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::v4::attr::{Ace, Who};
 use crate::v4::reply::{Delegation, ReadDelegation, SpaceLimit, WhyNone, WriteDelegation};
 use crate::v4::{StateId, Status};
 
-/// What a client wants of delegations (`OPEN4_SHARE_ACCESS_WANT_*`).
+/// The client's wishes about delegations (`OPEN4_SHARE_ACCESS_WANT_*`).
 mod want {
     pub(super) const MASK: u32 = 0xff00;
     pub(super) const READ: u32 = 0x100;
@@ -29,18 +30,19 @@ mod want {
     pub(super) const CANCEL: u32 = 0x500;
 }
 
-/// What an OPEN that may come with a delegation was.
+/// The arguments of an OPEN that may return a delegation.
 pub(super) struct Asked {
-    /// `share_access`, with what is wanted.
+    /// `share_access`, including the want bits.
     pub(super) access: u32,
-    /// What it opened for.
+    /// The access of the open.
     pub(super) share: Share,
-    /// Of a delegation before the server's restart.
+    /// Whether the OPEN reclaims a delegation from before the server's restart.
     pub(super) again: bool,
 }
 
 impl Compound<'_, '_> {
-    /// The delegation that comes with the open of `node` as `file`, or why there is none.
+    /// Returns the delegation that comes with the open of `node` as `file`, or the reason why there
+    /// is none.
     pub(super) fn delegation(
         &self,
         client: &ClientRef<Files, Tree>,
@@ -85,7 +87,7 @@ impl Compound<'_, '_> {
     ) -> Result<StateId, NoDelegation> {
         let server = self.turn.server;
         let key = self.key(node);
-        // A client with a delegation locks by itself.
+        // A client with a delegation grants locks locally.
         let unsettled = !again && server.state.locks_in_grace();
         if !server.options.delegations || unsettled {
             return Err(NoDelegation::Resource);
@@ -119,16 +121,16 @@ impl Compound<'_, '_> {
             .delegate(client, key, self.located(node.clone()), kind, leased)
             .map_err(|_| NoDelegation::Resource)?;
         if again {
-            // What programs of the host did while there was no server nobody has seen.
+            // The host's programs may have conflicted with it, unseen, while the server was down.
             server.state.recall(key);
         } else if lease.is_broken() {
-            // Before there was anything to recall.
+            // The lease was broken before there was a delegation to recall.
             server.recall(key);
         }
         Ok(state)
     }
 
-    /// The file of a delegation of `key` that the client has already, for an open by it.
+    /// Returns the file of a delegation of `key` that the client already holds, for an open by it.
     pub(super) fn delegated(
         &self,
         client: &ClientRef<Files, Tree>,
@@ -139,14 +141,16 @@ impl Compound<'_, '_> {
         Some(self.opened(delegated.file))
     }
 
-    /// The file of a delegation of `node` that the session's client has, if that covers `access`.
+    /// Returns the file of a delegation of `node` that the session's client holds, if it covers
+    /// `access`.
     pub(super) fn delegated_to_caller(&self, node: &Arc<dyn Node>, access: Share) -> Option<Files> {
         let client = self.session_client().ok()?;
         let state = &self.turn.server.state;
         state.delegated_file(&client, self.key(node), access)
     }
 
-    /// An OPEN that denies others something waits for those who could open the file by themselves.
+    /// Returns `DELAY` and recalls the delegations if an OPEN with deny bits conflicts with those
+    /// of other clients, which could open the file locally.
     pub(super) fn clear_of_delegations(
         &self,
         client: &ClientRef<Files, Tree>,
@@ -163,7 +167,7 @@ impl Compound<'_, '_> {
 
     pub(super) fn delegation_return(&mut self, given: StateId) -> Done {
         if self.minor == 0 {
-            // Which has none.
+            // v4.0 clients have none.
             return Err(Status::BadStateid.into());
         }
         let key = self.key(&self.node()?);
@@ -174,7 +178,7 @@ impl Compound<'_, '_> {
     }
 }
 
-/// Nobody may open the file who has not asked the server.
+/// No principal may open the file without asking the server.
 const NOBODY: Ace<'static> = Ace {
     kind: 0,
     flag: 0,

@@ -13,7 +13,7 @@ use crate::v4::Status;
 use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
 use crate::v4::op::Readdir;
 
-/// Cookies 1 and 2 are nobody's in v4, and a source's may be those.
+/// v4 reserves the cookies 1 and 2, which a source may use.
 const RESERVED: u64 = 2;
 
 impl Compound<'_, '_> {
@@ -44,8 +44,8 @@ impl Compound<'_, '_> {
         }
         let cx = self.cx();
         let file = self.turn.server.file(&cx, &node, OpenFlags::READ)?;
-        // What counts is all of the result: the verifier first, and at the end that nothing follows and
-        // whether that is all.
+        // The limit applies to the whole result: the verifier before the entries, and after them
+        // the end of the list and the eof flag.
         const AROUND: usize = 8 + 4 + 4;
         let most = (op.max_count as usize)
             .min(self.turn.server.options.max_io as usize)
@@ -101,13 +101,13 @@ impl Compound<'_, '_> {
     }
 }
 
-/// Entries as they travel.
+/// Encoded entries.
 struct Listing<'a> {
     server: &'a Server,
     cx: Cx<'a>,
     minor: u32,
     want: Bitmap,
-    /// The directory's file system.
+    /// The device number of the directory's file system.
     device: u64,
     /// Whether the directory was found through the export's name.
     at_name: bool,
@@ -115,8 +115,8 @@ struct Listing<'a> {
     most: usize,
     /// Whether an entry did not fit.
     full: bool,
-    /// Why an entry's attributes cannot be told, if they cannot: it is too early, or it is elsewhere, and whoever asks does not
-    /// know of such.
+    /// The reason why the READDIR fails at an entry, if it does: its attributes cannot be read yet,
+    /// or it is a referral and the client does not support those.
     failed: Option<Bad>,
 }
 
@@ -124,8 +124,8 @@ impl Listing<'_> {
     /// Writes the attributes of an entry.
     fn attributes(&mut self, entry: &DirEntry<'_>) -> Done {
         let Some(found) = &entry.entry else {
-            // Nobody asked for more than the directory itself has of it, as readdir(3) tells of what may be a
-            // mount point; or it vanished meanwhile.
+            // Only attributes of the directory entry itself were requested (with the mounted-on
+            // values for a mount point, as in readdir(3)), or the file was removed meanwhile.
             Attributes {
                 read_error: self.want.has(n::RDATTR_ERROR).then_some(Status::Ok as u32),
                 kind: entry

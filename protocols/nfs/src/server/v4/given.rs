@@ -1,4 +1,4 @@
-//! What a compound has of its call.
+//! The context that a compound has from its call.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::rpc::Record;
 use crate::server::gss::Shown;
 use crate::server::{Server, Turn};
 
-/// What a compound has of its call.
+/// The context that a compound has from its call.
 pub(super) struct Given<'a> {
     pub(super) server: &'a Arc<Server>,
     pub(super) connection: u64,
     pub(super) call: &'a Call,
-    /// One in its place that is woken by nobody, if it cannot be parked: what would wait for another client is told to
-    /// come again instead.
+    /// A substitute for `call` with a waker that does nothing, if the call cannot be parked: an
+    /// operation that would wait for another client returns `DELAY` instead.
     pub(super) stand_in: Option<Call>,
     pub(super) patience: Patience,
     pub(super) caller: &'a Caller,
@@ -28,7 +28,7 @@ pub(super) struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    /// What there is of a call, and its reply.
+    /// Splits a call into the context and the reply.
     pub(super) fn of<'t: 'a>(turn: &'a mut Turn<'t>) -> (Given<'a>, &'a mut dyn wire::Outgoing) {
         let given = Given {
             server: turn.server,
@@ -48,7 +48,7 @@ impl<'a> Given<'a> {
         (given, turn.out)
     }
 
-    /// As whom RPC knows the caller: what tells whose a client is.
+    /// Returns the RPC principal of the caller, by which the owner of a client ID is recognised.
     pub(super) fn principal(&self) -> Cow<'a, [u8]> {
         match self.shown {
             Some(shown) => Cow::Borrowed(shown.principal.as_bytes()),
@@ -59,7 +59,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// The sender of the call, whose [`Given::principal`] it is.
+    /// Returns the sender of the call. `principal` is the one that [`Given::principal`] returns.
     pub(super) fn requester<'p>(&'p self, principal: &'p [u8]) -> Requester<'p> {
         Requester {
             peer: self.call.account(),

@@ -14,7 +14,8 @@ use crate::v4::types::Stable;
 use crate::v4::{StateId, Status};
 
 impl Compound<'_, '_> {
-    /// What `state` names of `node`, open for `access`; nothing for I/O without an open.
+    /// Returns the open, lock or delegation of `node` that `given` names, if that allows `access`.
+    /// Returns `None` for the special stateids.
     pub(super) fn file_of(
         &self,
         given: &StateId,
@@ -45,9 +46,10 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// Whether the caller may use what is open by a stateid, which is no secret: if he opened it himself, if he could
-    /// open it now, or if it is his, as its mode may have been set since. From another address he may be another to the
-    /// export: then only what he could open now.
+    /// Checks that the caller may use the open of a stateid, which is no secret: if the caller
+    /// opened the file, could open it now, or owns it, as its mode may have changed since. From
+    /// another address the caller may have another identity at the export: then only a check of
+    /// whether the caller could open it now counts.
     fn check_user(&self, open: &Files, node: &Arc<dyn Node>, share: Share) -> Done {
         let caller = self.turn.caller;
         if open.addr != self.turn.call.addr() {
@@ -59,7 +61,7 @@ impl Compound<'_, '_> {
         self.check_access(node, share)
     }
 
-    /// The file that `state` names of `node`, or that one opened for `access`.
+    /// Returns the file that `state` names for `node`, or one opened for `access`.
     pub(super) fn file(
         &self,
         state: &StateId,
@@ -79,7 +81,8 @@ impl Compound<'_, '_> {
         self.reply.value(&0u32);
         self.reply.value(&0u32);
         let got = self.read_into(&self.cx(), &file, op.offset, op.count)?;
-        // A source may give less than there is, and all that was asked for may be all there is.
+        // A source may return less than there is, and the count asked for may end exactly at the
+        // end of file.
         let size = file.attr(&self.cx(), Want::SIZE)?.size;
         let eof = got == 0 && op.count > 0 || op.offset.saturating_add(got as u64) >= size;
         self.reply.patch(eof_at, &u32::from(eof).to_be_bytes());
@@ -87,7 +90,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// Reads up to `count` bytes into the reply and pads them. Says how many they are.
+    /// Reads up to `count` bytes into the reply and pads them. Returns their number.
     pub(super) fn read_into(
         &mut self,
         cx: &Cx<'_>,
@@ -143,7 +146,8 @@ impl Compound<'_, '_> {
         let file = match self.delegated_to_caller(&node, Share::READ) {
             Some(delegated) => delegated.file,
             None => {
-                // For reading if that may be: one for writing would keep others from having it delegated.
+                // For reading if possible: an open for writing would prevent others from getting a
+                // delegation.
                 let ways = [OpenFlags::READ, OpenFlags::WRITE];
                 self.turn.server.file_to_sync(&cx, &node, ways)?
             }

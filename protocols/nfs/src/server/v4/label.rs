@@ -1,8 +1,9 @@
-//! Security labels (RFC 7862 sections 9 and 12.2.4): those of SELinux, kept as the source's extended attributes.
+//! Security labels (RFC 7862 sections 9 and 12.2.4): those of SELinux, stored as extended
+//! attributes of the source.
 //!
-//! The server keeps and tells them; whose security module goes by them is its client's, as with labels of format and
-//! policy 0, the only ones that Linux's client has. A source's kernel lets nobody but itself set them, so the server does,
-//! for the owner of a file or the super-user.
+//! The server stores and returns the labels; clients enforce them, with format and policy 0, the
+//! only ones that Linux's client supports. The kernel of a source lets only privileged processes
+//! set them, so the server does that on behalf of a file's owner or the superuser.
 
 use std::sync::Arc;
 
@@ -14,13 +15,13 @@ use crate::v4::attr::SecLabel;
 
 const NAME: &[u8] = b"security.selinux";
 
-/// The longest label, as Linux has it (`NFS4_MAXLABELLEN`).
+/// The maximum length of a label, as in Linux (`NFS4_MAXLABELLEN`).
 const LONGEST: usize = 2048;
 
-/// The format, and the policy.
+/// The format and the policy of all labels.
 const WHICHEVER: u32 = 0;
 
-/// As the attribute tells a label.
+/// Returns the attribute's value for a label.
 pub(super) fn told(label: &[u8]) -> SecLabel<'_> {
     SecLabel {
         format: WHICHEVER,
@@ -29,7 +30,7 @@ pub(super) fn told(label: &[u8]) -> SecLabel<'_> {
     }
 }
 
-/// The label that the attribute tells.
+/// Returns the label in the attribute's value.
 pub(super) fn given<'a>(given: &SecLabel<'a>) -> Result<&'a [u8], Status> {
     match given.label {
         _ if given.format != WHICHEVER => Err(Status::WrongLfs),
@@ -38,7 +39,7 @@ pub(super) fn given<'a>(given: &SecLabel<'a>) -> Result<&'a [u8], Status> {
     }
 }
 
-/// The label of `node`, if it has one.
+/// Returns the label of `node`, if it has one.
 pub(super) fn of(cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<Option<Vec<u8>>, Errno> {
     match node.xattr(&cx.on_behalf_of(&Caller::ROOT), NAME) {
         Ok(label) => Ok(Some(label)),
@@ -48,7 +49,7 @@ pub(super) fn of(cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<Option<Vec<u8>>, E
 }
 
 impl Compound<'_, '_> {
-    /// Whether the caller may label `node`.
+    /// Returns `EPERM` if the caller may not label `node`.
     pub(super) fn may_label(&self, node: &Arc<dyn Node>) -> Result<(), Errno> {
         let caller = self.turn.caller.uid;
         match caller == Caller::ROOT.uid || caller == node.attr(&self.cx(), Want::BASIC)?.uid {
@@ -57,7 +58,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// Labels `node`, as the server.
+    /// Sets the label of `node` with the server's own privileges.
     pub(super) fn set_label(&self, node: &Arc<dyn Node>, label: &[u8]) -> Result<(), Errno> {
         let cx = self.cx();
         let cx = cx.on_behalf_of(&Caller::ROOT);

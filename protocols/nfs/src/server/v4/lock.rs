@@ -1,4 +1,5 @@
-//! LOCK, LOCKT, LOCKU (RFC 8881 sections 18.10 to 18.12), RELEASE_LOCKOWNER (RFC 7530 section 16.37).
+//! LOCK, LOCKT, LOCKU (RFC 8881 sections 18.10 to 18.12), RELEASE_LOCKOWNER (RFC 7530 section
+//! 16.37).
 
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
@@ -23,7 +24,7 @@ impl Compound<'_, '_> {
         let given = self.current_of(&given)?;
         self.with_client(&given, seqid, |compound, client| {
             let locker = match &op.locker {
-                // v4.1 leaves it out.
+                // v4.1 clients leave the owner's client out.
                 op::Locker::New(new) if compound.minor == 0 && new.owner.client != client.id() => {
                     compound.turn.server.state.client(new.owner.client)?;
                     return Err(Status::BadStateid.into());
@@ -65,7 +66,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    /// Has the lock table lock, or says who is in the way.
+    /// Acquires a lock in the lock table, or writes the conflicting lock and returns `DENIED`.
     fn take(&mut self, node: &Arc<dyn Node>, lock: &Range) -> Done {
         let cx = self.cx();
         let server = self.turn.server;
@@ -75,7 +76,7 @@ impl Compound<'_, '_> {
                 done => return Ok(done?),
             }
             let Some(holder) = server.export.locks.holder(&cx, &**node, lock)? else {
-                // It went just now; or it is on its way.
+                // The conflicting lock has just been released, or is just being acquired.
                 return Err(Status::Delay.into());
             };
             if !server.state.expire_courteous_holder(holder.owner.client) {
@@ -84,7 +85,8 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// [`Compound::take`] for one who waits: not before those who have waited longer, and it has a place from now on.
+    /// Acquires a lock as [`Compound::take`] does, but for a waiting owner: after those that have
+    /// waited longer, and from now on with a place in the queue.
     fn take_in_turn(
         &mut self,
         client: &ClientRef<Files, Tree>,
@@ -113,7 +115,7 @@ impl Compound<'_, '_> {
         loop {
             match locks.lock(&cx, &**node, lock.clone(), Wait::Yes) {
                 Err(Errno::PARKED) => {}
-                // Its owner asks for another lock at the same time.
+                // The same owner waits for another lock at the same time.
                 Err(Errno::EINTR) => return Err(Status::Delay.into()),
                 done => return Ok(done?),
             }
@@ -122,7 +124,7 @@ impl Compound<'_, '_> {
             }
             let holder = locks.holder(&cx, &**node, lock)?;
             let Some(holder) = holder.or_else(|| locks.next(node.id(), lock)) else {
-                // It went just now; or it is on its way.
+                // The conflicting lock has just been released, or is just being acquired.
                 return Err(Status::Delay.into());
             };
             if !state.expire_courteous_holder(holder.owner.client) {
@@ -213,7 +215,7 @@ impl Compound<'_, '_> {
     }
 }
 
-/// Has a lock owner told that it may get what it waits for.
+/// The waker of a waiting lock owner: notifies its client that the lock may be available.
 struct Told {
     server: Weak<Server>,
     waiter: Waiter,
@@ -230,7 +232,7 @@ impl Wake for Told {
 }
 
 impl Server {
-    /// Ends the places of those who have not come in time.
+    /// Removes the waiting owners whose clients have not retried in time.
     pub(in crate::server) fn tend_places(&self) {
         for (key, call) in self.state.places_over() {
             leave(self, key, &call);
@@ -238,7 +240,7 @@ impl Server {
     }
 }
 
-/// Whoever stood in the lock table by `call` does so no longer.
+/// Removes the waiter of `call` from the lock table's queue.
 fn leave(server: &Server, key: NodeKey, call: &Call) {
     call.cancel();
     server.export.locks.leave(key.node, call);
@@ -251,7 +253,7 @@ fn strength(kind: LockKind) -> Strength {
     }
 }
 
-/// The first and the last byte of a range; all ones is as long as can be.
+/// Returns the first and the last byte of a range. A length of all ones means up to the end.
 fn range(offset: u64, length: u64) -> Result<(u64, u64), Status> {
     match length {
         0 => Err(Status::Inval),

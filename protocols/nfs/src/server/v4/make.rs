@@ -1,4 +1,5 @@
-//! What changes directories: CREATE, REMOVE, RENAME, LINK (RFC 8881 sections 18.4, 18.9, 18.25, 18.26).
+//! Changes to directories: CREATE, REMOVE, RENAME, LINK (RFC 8881 sections 18.4, 18.9, 18.25,
+//! 18.26).
 
 use std::sync::Arc;
 
@@ -15,15 +16,15 @@ use crate::v4::reply::{Created, Renamed};
 use crate::v4::types::ChangeInfo;
 
 impl Compound<'_, '_> {
-    /// The change counter of a directory.
+    /// Returns the change counter of a directory.
     pub(super) fn change(&self, node: &Arc<dyn Node>) -> Result<u64, Errno> {
         Ok(node.attr(&self.cx(), Want::TIMES)?.change)
     }
 
-    /// What became of a directory that was at `before`.
+    /// Returns the change information of a directory whose counter was `before`.
     pub(super) fn change_since(&self, before: u64, node: &Arc<dyn Node>) -> ChangeInfo {
         ChangeInfo {
-            // Others than this server's clients may have changed it as well.
+            // Local programs and other protocols' clients may have changed it as well.
             atomic: false,
             before,
             after: self.change(node).unwrap_or(before),
@@ -66,7 +67,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// The mode of something of this kind to make, and what is to be set of it afterwards.
+    /// Returns the mode to create a node of this kind with, and the attributes to set afterwards.
     pub(super) fn attributes_of_new(
         &self,
         attributes: &Attributes<'_>,
@@ -83,7 +84,7 @@ impl Compound<'_, '_> {
         };
         rest.mode = None;
         rest.kill_priv = false;
-        // What it is made as already.
+        // The new node has these values already.
         let caller = self.turn.caller;
         rest.uid = rest.uid.filter(|&uid| uid != caller.uid);
         rest.gid = rest.gid.filter(|&gid| gid != caller.gid);
@@ -91,7 +92,8 @@ impl Compound<'_, '_> {
         Ok((mode, change))
     }
 
-    /// Sets the rest of what was wanted of something new. It stays, even if that fails.
+    /// Sets the remaining attributes of a new node. The node stays even if that fails. Returns the
+    /// attributes that were set.
     pub(super) fn finish_new(&self, node: &Arc<dyn Node>, rest: &Change) -> Bitmap {
         use crate::v4::attr::number as n;
         const MADE_WITH: Bitmap = Bitmap::of(&[n::MODE, n::MODE_UMASK]);
@@ -136,7 +138,7 @@ impl Compound<'_, '_> {
         let victim = server.going(&cx, &to, new)?;
         from.rename(&cx, old, &*to, new, RenameFlags::empty())
             .map_err(|errno| match errno {
-                // What is replaced is of another kind.
+                // The name to be replaced is of another kind.
                 Errno::EISDIR | Errno::ENOTDIR => Bad::Status(Status::Exist),
                 errno => errno.into(),
             })?;

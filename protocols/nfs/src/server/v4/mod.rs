@@ -1,8 +1,8 @@
-//! v4: compounds, whose operations are carried out one after the other until one fails.
+//! NFSv4 compounds: runs the operations in order until one fails.
 //!
-//! A compound may be carried out again from its beginning as long as nothing it did had an effect: an
-//! operation that would block then ends the attempt. Once one had an effect, the rest runs with full
-//! patience, for there is no way back.
+//! A compound may be restarted from its beginning as long as none of its operations had an effect:
+//! an operation that would block ends the attempt with `WOULD_BLOCK`. After the first effect there
+//! is no way back, and the rest runs with full patience.
 
 mod attr;
 mod callback;
@@ -46,19 +46,19 @@ use crate::v4::attr::Bitmap;
 use crate::v4::op::{Op, OpenHow};
 use crate::v4::{StateId, Status};
 
-/// What an open of v4 holds: a file, and who opened it.
+/// The state of a v4 open: its file and the caller that opened it.
 #[derive(Clone)]
 pub(crate) struct Files {
     file: Arc<dyn File>,
     caller: Caller,
     solid: Arc<Solid>,
-    /// Where he called from.
+    /// The client's address at the time of the OPEN.
     addr: Option<IpAddr>,
-    /// A delegation's.
+    /// The source's lease, if these are a delegation's.
     _lease: Option<Arc<dyn vfs::Lease>>,
 }
 
-/// Answers a call of v4.
+/// Serves a v4 call.
 pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     match procedure {
         0 => Ok(()),
@@ -67,13 +67,14 @@ pub(super) fn serve(turn: &mut Turn<'_>, procedure: u32) -> Result<(), Stop> {
     }
 }
 
-/// The most operations of a compound. Linux sends some ten.
+/// The maximum number of operations in a compound. Linux sends about ten.
 pub(super) const MAX_OPERATIONS: u32 = 256;
 
-/// The longest tag, which goes back as it came.
+/// The maximum length of a tag, which the reply repeats.
 pub(super) const MAX_TAG: usize = 1024;
 
-/// The bytes of an operation that failed: its number, its status and, of SETATTR, that it set nothing.
+/// The bytes of a failed operation's result: its number, its status and, for SETATTR, an empty
+/// bitmap.
 const FAILED: usize = 12;
 
 fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
@@ -97,9 +98,9 @@ fn compound(turn: &mut Turn<'_>) -> Result<(), Stop> {
     carry_out(&given, &head, arguments, Reply::new(out))
 }
 
-/// Whether a compound of v4.0 makes, removes or renames something that no owner's number protects
-/// from a second time: an owner that is not confirmed yet has none (RFC 7530 section 16.18.5). Not
-/// behind READ or WRITE: no client has both in one.
+/// Returns whether a v4.0 compound creates, removes or renames a name without protection against a
+/// repeated execution by an owner's seqid: an unconfirmed owner has none (RFC 7530 section
+/// 16.18.5). The search ends at READ or WRITE: no client sends both in one compound.
 fn names_change(mut arguments: XdrReader<'_>, count: u32) -> bool {
     for _ in 0..count {
         match Op::get(&mut arguments) {
@@ -112,7 +113,7 @@ fn names_change(mut arguments: XdrReader<'_>, count: u32) -> bool {
     false
 }
 
-/// What a compound says before its operations.
+/// The fields of a compound that precede its operations.
 struct Head<'a> {
     tag: &'a [u8],
     minor: u32,
@@ -128,9 +129,9 @@ fn carry_out<'t>(
     let Head { tag, minor, count } = *head;
     let start = reply.len();
     match minor {
-        // Of v4.0 no session says how long replies may be.
+        // v4.0 has no session that limits the length of replies.
         0 => reply.limit(rpc::MARK + turn.server.max_record()),
-        // The session bounds it.
+        // The session limits its length.
         _ if asks_to_keep(arguments) => reply.keep(usize::MAX),
         _ => {}
     }
@@ -175,9 +176,9 @@ fn carry_out<'t>(
 
 /// How a compound ended.
 enum Ended {
-    /// With this status, after so many operations.
+    /// Ended with this status, after this number of operations.
     At(Status, u32),
-    /// It was carried out before, and its reply is the one of then.
+    /// A repeated compound: the reply is the cached one.
     Before,
 }
 
@@ -188,12 +189,12 @@ fn too_many(minor: u32) -> Status {
     }
 }
 
-/// Why an operation is not done, or not yet.
+/// The reason why an operation is not done, or not yet.
 #[derive(Debug)]
 enum Bad {
-    /// It failed.
+    /// The operation failed.
     Status(Status),
-    /// It failed, and what else it has to say of that stands in the reply.
+    /// The operation failed, and the reply already contains the body that goes with the status.
     Answered(Status),
     /// The whole call ends.
     Stop(Stop),
@@ -208,7 +209,7 @@ impl From<Status> for Bad {
 impl From<Errno> for Bad {
     fn from(errno: Errno) -> Bad {
         if errno == Errno::PARKED {
-            // Whoever is in the way may be this very client, and its answer behind this one.
+            // The conflicting holder may be this very client, whose return comes after this reply.
             return Bad::Status(Status::Delay);
         }
         match Stop::later(errno) {
@@ -227,34 +228,35 @@ impl From<Malformed> for Bad {
 
 type Done = Result<(), Bad>;
 
-/// A compound being carried out.
+/// A compound under way.
 struct Compound<'t, 'a> {
     turn: &'t Given<'t>,
     patience: Patience,
     arguments: XdrReader<'a>,
     reply: Reply<'t>,
     minor: u32,
-    /// Where its results begin in the reply.
+    /// The offset of the compound's results in the reply.
     start: usize,
-    /// The number of the operation that is being carried out.
+    /// The number of the current operation.
     number: u32,
-    /// That of the operation that the compound is named by so far.
+    /// The weight of the operation that names the compound so far.
     weight: u8,
-    /// Where its own results begin, behind number and status.
+    /// The offset of the current operation's own results, after number and status.
     body: usize,
-    /// The session's slot that it came by (v4.1).
+    /// The session's slot that the compound uses (v4.1).
     slot: Option<SlotTurn<Files, Tree>>,
     /// The current file handle.
     current: Option<Place>,
-    /// The saved one.
+    /// The saved file handle.
     saved: Option<Place>,
     /// The current stateid (RFC 8881 section 16.2.3.1.2).
     state: Option<StateId>,
-    /// The saved one.
+    /// The saved stateid.
     saved_state: Option<StateId>,
 }
 
-/// How much an operation says of what its compound is for. The first of the heaviest names it.
+/// Returns how much an operation says about its compound's purpose. The first of the heaviest names
+/// it.
 fn weight(number: u32) -> u8 {
     match number {
         number::SEQUENCE | number::SAVEFH => 1,
@@ -265,7 +267,7 @@ fn weight(number: u32) -> u8 {
 }
 
 impl<'t, 'a> Compound<'t, 'a> {
-    /// Carries out `count` operations. Says how the last one ended, and which one that was.
+    /// Runs `count` operations. Returns the status of the last one that ran, and how many ran.
     fn run(&mut self, count: u32) -> Result<Ended, Stop> {
         for at in 0..count {
             match self.operation(at, count)? {
@@ -277,8 +279,8 @@ impl<'t, 'a> Compound<'t, 'a> {
         Ok(Ended::At(Status::Ok, count))
     }
 
-    /// Carries out the next operation, the `at`th of `count`, and answers it; nothing if the whole compound
-    /// was answered before.
+    /// Runs the next operation, the `at`th of `count`, and writes its result. Returns `None` if the
+    /// whole compound is a repetition and the cached reply answers it.
     fn operation(&mut self, at: u32, count: u32) -> Result<Option<Status>, Stop> {
         let start = self.reply.len();
         let mut peek = self.arguments;
@@ -334,7 +336,7 @@ impl<'t, 'a> Compound<'t, 'a> {
             Err(Bad::Status(status)) => {
                 self.reply.truncate(body);
                 if number == number::SETATTR {
-                    // Which attributes were set it says in any case.
+                    // A failed SETATTR also returns which attributes it set.
                     self.reply.value(&Bitmap::default());
                 }
                 status
@@ -347,9 +349,10 @@ impl<'t, 'a> Compound<'t, 'a> {
         Ok(Some(status))
     }
 
-    /// Whether the caller may ask for operation `number` in the way that it says who it is. What sets the current file
-    /// handle fails for what comes `next` then, unless that fails itself, or asks which ways there are (RFC 8881 section
-    /// 2.6.3.1.1).
+    /// Returns whether the caller's security flavor allows operation `number`. An operation that
+    /// sets the current file handle also fails if the operation after it, present if `next`, is not
+    /// allowed, except where that operation reports `WRONGSEC` itself or asks for the allowed
+    /// flavors (RFC 8881 section 2.6.3.1.1).
     fn is_secure(&self, number: u32, next: bool) -> bool {
         let flavors = &self.turn.server.options.flavors;
         if security::allows(flavors, self.turn.shown) {
@@ -362,8 +365,8 @@ impl<'t, 'a> Compound<'t, 'a> {
         free(number) && (!number::SETS_HANDLE.contains(&number) || next.is_none_or(may_follow))
     }
 
-    /// Whether operation `number` belongs to this minor version, and may be the `at`th of `count` (RFC 8881
-    /// section 2.10.6.2, the operations' own sections).
+    /// Checks that operation `number` exists in this minor version and may be the `at`th of `count`
+    /// (RFC 8881 section 2.10.6.2, the operations' own sections).
     fn may_stand_here(&self, number: u32, at: u32, count: u32) -> Result<(), Bad> {
         use self::number as n;
         let of_4_0 = [
@@ -388,7 +391,8 @@ impl<'t, 'a> Compound<'t, 'a> {
         ];
         match (number, self.slot.is_some()) {
             (n::SEQUENCE, _) if at > 0 => Err(Status::SequencePos.into()),
-            // RFC 8881 section 2.10.6.1.3: the SEQUENCE before it is answered again, and that is all.
+            // RFC 8881 section 2.10.6.1.3: a retry without a cached reply repeats the SEQUENCE and
+            // nothing else.
             _ if self.slot.as_ref().is_some_and(SlotTurn::is_repeated) => {
                 Err(Status::RetryUncachedRep.into())
             }
@@ -430,7 +434,7 @@ impl<'t, 'a> Compound<'t, 'a> {
             Op::Write(op) => self.write(op),
             Op::Commit(op) => self.commit(op),
             Op::ReadPlus(op) if self.turn.server.options.read_plus => self.read_plus(op),
-            // The client falls back on READ for good.
+            // The client falls back to READ permanently.
             Op::ReadPlus(_) => Err(Status::Notsupp.into()),
             Op::Seek(op) => self.seek(op),
             Op::Allocate(op) => self.allocate(op),
@@ -479,7 +483,7 @@ impl<'t, 'a> Compound<'t, 'a> {
         }
     }
 
-    /// What the state knows `node` by.
+    /// Returns the state's key of `node`.
     fn key(&self, node: &Arc<dyn Node>) -> NodeKey {
         NodeKey {
             export: 0,
@@ -487,7 +491,8 @@ impl<'t, 'a> Compound<'t, 'a> {
         }
     }
 
-    /// The stateid that `given` means: the current one, where it says so.
+    /// Returns the stateid that `given` stands for: the current one if it is the special current
+    /// stateid.
     fn current_of(&self, given: &StateId) -> Result<StateId, Status> {
         match *given {
             StateId::CURRENT if self.minor > 0 => self.state.ok_or(Status::BadStateid),
@@ -495,13 +500,13 @@ impl<'t, 'a> Compound<'t, 'a> {
         }
     }
 
-    /// Answers the new stateid of what an operation changed.
+    /// Writes the new stateid of the state that an operation changed, and makes it the current one.
     fn changed(&mut self, state: StateId) {
         self.state = Some(state);
         self.reply.value(&state);
     }
 
-    /// The context of calls of the source.
+    /// Returns the context for calls of the source.
     fn cx(&self) -> Cx<'t> {
         let turn: &'t Given<'t> = self.turn;
         Cx {
@@ -511,13 +516,13 @@ impl<'t, 'a> Compound<'t, 'a> {
         }
     }
 
-    /// Something has changed, and it cannot be begun anew.
+    /// Records that the compound had an effect, so that it cannot be restarted.
     fn affected(&mut self) {
         self.patience = Patience::Full;
     }
 }
 
-/// Whether a SEQUENCE comes next, and asks that its reply be kept.
+/// Returns whether the next operation is a SEQUENCE that asks to cache its reply.
 fn asks_to_keep(mut arguments: XdrReader<'_>) -> bool {
     matches!(Op::get(&mut arguments), Ok(Op::Sequence(op)) if op.cache_this)
 }

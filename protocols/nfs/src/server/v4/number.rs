@@ -1,4 +1,4 @@
-//! Numbers of operations that tell what else is to be told apart of them.
+//! The numbers of the operations that the server treats specially, alone or in groups.
 
 pub(super) const CLOSE: u32 = 4;
 pub(super) const COMMIT: u32 = 5;
@@ -42,17 +42,17 @@ pub(super) const COPY: u32 = 60;
 pub(super) const SETXATTR: u32 = 73;
 pub(super) const REMOVEXATTR: u32 = 75;
 pub(super) const ILLEGAL: u32 = 10044;
-/// The last of each minor version.
+/// The last operation of each minor version.
 pub(super) const LAST: [u32; 3] = [39, 58, 75];
 
-/// Those that set the current file handle without a look at any directory.
+/// The operations that set the current file handle without a lookup.
 pub(super) const SETS_HANDLE: [u32; 4] = [PUTFH, PUTPUBFH, PUTROOTFH, RESTOREFH];
 
-/// Those that look up a name.
+/// The operations that look up a name and report `WRONGSEC` themselves.
 pub(super) const LOOKS_UP: [u32; 3] = [LOOKUP, LOOKUPP, OPEN];
 
-/// Those that no file's contents, names and attributes can be learned or changed by: whoever cannot say well enough who
-/// he is may use them.
+/// The operations that reveal and change nothing of files' contents, names and attributes: they
+/// need no allowed security flavor.
 pub(super) const FOR_ALL: [u32; 21] = [
     PUTFH,
     PUTPUBFH,
@@ -77,8 +77,8 @@ pub(super) const FOR_ALL: [u32; 21] = [
     RECLAIM_COMPLETE,
 ];
 
-/// Those that change something and have something to say of it: at most [`MOST_OF_A_CHANGE`] bytes, unless they
-/// fail.
+/// The operations that change something and whose successful results have a body, of at most
+/// [`MOST_OF_A_CHANGE`] bytes.
 pub(super) const CHANGES: [u32; 15] = [
     CLOSE,
     COMMIT,
@@ -97,5 +97,6 @@ pub(super) const CHANGES: [u32; 15] = [
     REMOVEXATTR,
 ];
 
-/// OPEN's: stateid, change, flags, attributes, and a delegation with its stateid, limit and permissions.
+/// OPEN's: stateid, change, flags, attributes, and a delegation with its stateid, limit and
+/// permissions.
 pub(super) const MOST_OF_A_CHANGE: usize = 16 + 20 + 4 + 16 + 4 + 16 + 4 + 12 + 16;

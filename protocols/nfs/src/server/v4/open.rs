@@ -1,4 +1,5 @@
-//! OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE (RFC 8881 sections 18.2, 18.16, 18.18; RFC 7530 section 16.18).
+//! OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE (RFC 8881 sections 18.2, 18.16, 18.18; RFC 7530
+//! section 16.18).
 
 use std::sync::Arc;
 
@@ -24,41 +25,41 @@ use crate::v4::types::ChangeInfo;
 
 /// Flags of OPEN's result.
 mod flag {
-    /// The owner has to confirm (v4.0).
+    /// The open-owner must be confirmed (v4.0).
     pub(super) const CONFIRM: u32 = 0x2;
-    /// Locks are those of fcntl(2).
+    /// Locks have the semantics of fcntl(2).
     pub(super) const LOCKTYPE_POSIX: u32 = 0x4;
-    /// Who waits for a lock is told when it may be had (v4.1).
+    /// CB_NOTIFY_LOCK may announce a lock to its waiters (v4.1).
     pub(super) const MAY_NOTIFY_LOCK: u32 = 0x20;
 }
 
-/// What OPEN takes, by the numbers of its arguments.
+/// The arguments of OPEN that the server supports, as bit numbers.
 pub(super) const TAKES: OpenArguments = OpenArguments {
-    // Reading, writing, both.
+    // READ, WRITE, BOTH.
     share_access: Bitmap::of(&[1, 2, 3]),
-    // Nothing as well.
+    // The same, and NONE.
     share_deny: Bitmap::of(&[0, 1, 2, 3]),
-    // Any delegation, none.
+    // ANY_DELEG, NO_DELEG.
     share_access_want: Bitmap::of(&[3, 4]),
-    // A name, what was open before a restart, a handle; the first and the last with a delegation, too.
+    // NULL, PREVIOUS, DELEGATE_CUR, FH, DELEG_CUR_FH.
     open_claim: Bitmap::of(&[0, 1, 2, 4, 5]),
-    // All that there are.
+    // UNCHECKED4, GUARDED4, EXCLUSIVE4, EXCLUSIVE4_1.
     create_mode: Bitmap::of(&[0, 1, 2, 3]),
 };
 
-/// What is opened, and what came of the name.
+/// The file that an OPEN found or created.
 struct Found {
     node: Arc<dyn Node>,
-    /// Open already: it was made.
+    /// The open file, if the OPEN created it.
     file: Option<Arc<dyn File>>,
     change: ChangeInfo,
     set: Bitmap,
-    /// It was there, and is to be cut.
+    /// Whether the file existed and is to be truncated.
     cut: bool,
 }
 
 impl Found {
-    /// Something that was there.
+    /// Returns the result for a file that existed.
     fn there(node: Arc<dyn Node>, change: ChangeInfo) -> Found {
         Found {
             node,
@@ -92,7 +93,7 @@ impl Compound<'_, '_> {
         let (access, deny) = shares(self.minor, op.access, op.deny)?;
         let state = &self.turn.server.state;
         let reclaim = matches!(op.claim, Claim::Previous(_));
-        // Before anything is made.
+        // Checked before anything is created.
         if !reclaim && state.in_grace() {
             return Err(Status::Grace.into());
         }
@@ -126,14 +127,14 @@ impl Compound<'_, '_> {
             reclaim,
         };
         let opening = match state.open(client, ask) {
-            // Whoever may not open it at all is told that instead.
+            // `ACCESS` takes precedence over `SHARE_DENIED`.
             Err(Status::ShareDenied) => {
                 self.check_access(&found.node, access)?;
                 return Err(Status::ShareDenied.into());
             }
             opening => opening?,
         };
-        // What is delegated is not opened again: that would break the lease.
+        // A delegated file is not opened again: that would break the lease.
         let held = opening.held().cloned().or(delegated);
         let file = match (found.file, held) {
             (Some(file), _) => self.opened(file),
@@ -144,7 +145,7 @@ impl Compound<'_, '_> {
             (None, None) if reclaim => {
                 let server = self.turn.server;
                 let file = server.file(&self.cx(), &found.node, flags(access))?;
-                // It may come to be leased, and others shall not use it then.
+                // The file may be leased later: other requests must not share this open then.
                 server.files.forget(found.node.id());
                 self.opened(file)
             }
@@ -178,7 +179,8 @@ impl Compound<'_, '_> {
                 };
                 match claim {
                     Claim::Previous(0) => Delegation::None,
-                    // Its maker sets what the verifier stands in for.
+                    // The client sets the times after an exclusive create, which hold the verifier
+                    // until then.
                     _ if is_exclusive(&op.how) => Delegation::None,
                     _ => self.delegation(client, &found.node, &file, &asked),
                 }
@@ -202,7 +204,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// The current file itself.
+    /// Finds the current file itself.
     fn found_here(&mut self, how: &OpenHow<'_>) -> Result<Found, Bad> {
         let change = ChangeInfo {
             atomic: false,
@@ -212,7 +214,7 @@ impl Compound<'_, '_> {
         let mut found = Found::there(self.node()?, change);
         match how {
             OpenHow::NoCreate => {}
-            // As if it had been found by its name.
+            // Handled like a file found by name.
             OpenHow::Create(CreateHow::Unchecked(attributes)) => {
                 (found.cut, found.set) = self.cuts(attributes)?;
             }
@@ -221,7 +223,7 @@ impl Compound<'_, '_> {
         Ok(found)
     }
 
-    /// The file of this name in the current directory, made if that is asked for.
+    /// Finds the file of this name in the current directory, or creates it if `how` asks for that.
     fn find(&mut self, bytes: &[u8], how: &OpenHow<'_>, access: Share) -> Result<Found, Bad> {
         let directory = self.directory()?;
         let child = name(bytes)?;
@@ -255,7 +257,7 @@ impl Compound<'_, '_> {
                 self.affected();
                 let mut set = self.finish_new(&node, &rest);
                 if verifier.is_some() {
-                    // The client sets them as they should be.
+                    // The client sets the real times afterwards.
                     set = set.or(&VERIFIER);
                 }
                 Ok(Found {
@@ -274,7 +276,7 @@ impl Compound<'_, '_> {
                     (CreateHow::Unchecked(attributes), _) => {
                         (found.cut, found.set) = self.cuts(attributes)?;
                     }
-                    // The same request again, whose answer was lost.
+                    // A retransmission of a request whose reply was lost.
                     (_, Some(verifier))
                         if exclusive::is_made_with(
                             &found.node.attr(&cx, Want::STAT)?,
@@ -291,8 +293,8 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// Whether a file that is there is to be cut to nothing, and which attributes that sets: of those to
-    /// create it with, none else counts.
+    /// Returns whether an existing file is to be truncated to nothing, and which attributes that
+    /// sets: of the attributes to create with, only a size of zero applies to an existing file.
     fn cuts(&self, attributes: &Attributes<'_>) -> Result<(bool, Bitmap), Status> {
         to_set(self.turn.server, self.minor, attributes, Kind::File)?;
         Ok(match attributes.size {
@@ -301,18 +303,18 @@ impl Compound<'_, '_> {
         })
     }
 
-    /// Only regular files are opened.
+    /// Returns the error of opening a node that is not a regular file.
     fn check_opened(&self, node: &Arc<dyn Node>) -> Result<(), Status> {
         match node.kind() {
             Kind::Symlink => Err(Status::Symlink),
             Kind::File | Kind::Directory => self.check_regular(node),
-            // RFC 7530 section 16.16.6 knows links and everything else.
+            // RFC 7530 section 16.16.6 has `SYMLINK` for links and for everything else.
             _ if self.minor == 0 => Err(Status::Symlink),
             _ => self.check_regular(node),
         }
     }
 
-    /// A file that the caller has opened.
+    /// Returns the state of a file that the caller has opened.
     pub(super) fn opened(&self, file: Arc<dyn File>) -> Files {
         Files {
             file,
@@ -323,7 +325,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// Whether the caller could open `node` for `access`: [`or_executed`] holds here, too.
+    /// Checks that the caller could open `node` for `access`. [`or_executed`] applies here as well.
     pub(super) fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), Bad> {
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Share::READ));
@@ -379,10 +381,10 @@ impl Compound<'_, '_> {
     }
 }
 
-/// Where an exclusive create keeps its verifier.
+/// The attributes in which an exclusive create stores its verifier.
 const VERIFIER: Bitmap = Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET]);
 
-/// Whether a file is made with a verifier, if it is made.
+/// Returns whether a create stores a verifier.
 fn is_exclusive(how: &OpenHow<'_>) -> bool {
     matches!(
         how,
@@ -390,8 +392,8 @@ fn is_exclusive(how: &OpenHow<'_>) -> bool {
     )
 }
 
-/// What OPEN and OPEN_DOWNGRADE share and deny. What a v4.1 client wants of delegations besides does not
-/// matter.
+/// Returns the share access and deny bits of OPEN and OPEN_DOWNGRADE. The delegation wants of v4.1,
+/// in the same word, are ignored.
 fn shares(minor: u32, access: u32, deny: u32) -> Result<(Share, Share), Status> {
     const WANTS: u32 = 0x3_ff00;
     let access = if minor > 0 { access & !WANTS } else { access };

@@ -1,5 +1,5 @@
-//! The current and the saved file handle, and the operations that move them (RFC 8881 sections 18.8, 18.13,
-//! 18.14, 18.19 to 18.21, 18.27 to 18.29, 18.45).
+//! The current and the saved file handle, and the operations that set them (RFC 8881 sections 18.8,
+//! 18.13, 18.14, 18.19 to 18.21, 18.27 to 18.29, 18.45).
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::server::handle::{FileHandle, Located};
 use crate::v4::Status;
 use crate::v4::types::{GssInfo, SecInfo};
 
-/// A node that a compound has come to.
+/// The node of the current or the saved file handle.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) node: Arc<dyn Node>,
-    /// Whether it was found through the export's name.
+    /// Whether the node was found through the export's name.
     at_name: bool,
-    /// Its handle, if that is at hand.
+    /// The node's file handle, if already computed.
     handle: Option<FileHandle>,
 }
 
-/// A name as v4 has it: what is none has other errors than a local file system's.
+/// Parses a name. Invalid names have other errors in v4 than in a local file system.
 pub(super) fn name(bytes: &[u8]) -> Result<Name<'_>, Status> {
     Name::new(bytes).map_err(|errno| match errno {
         Errno::ENAMETOOLONG => Status::Nametoolong,
@@ -32,19 +32,19 @@ pub(super) fn name(bytes: &[u8]) -> Result<Name<'_>, Status> {
 }
 
 impl Compound<'_, '_> {
-    /// The current node.
+    /// Returns the current node.
     pub(super) fn node(&self) -> Result<Arc<dyn Node>, Status> {
         let place = self.current.as_ref().ok_or(Status::Nofilehandle)?;
         Ok(place.node.clone())
     }
 
-    /// The saved node.
+    /// Returns the saved node.
     pub(super) fn saved_node(&self) -> Result<Arc<dyn Node>, Status> {
         let place = self.saved.as_ref().ok_or(Status::Nofilehandle)?;
         Ok(place.node.clone())
     }
 
-    /// The current node, which has to be a directory.
+    /// Returns the current node, which must be a directory.
     pub(super) fn directory(&self) -> Result<Arc<dyn Node>, Status> {
         let node = self.node()?;
         match node.kind() {
@@ -54,14 +54,14 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// The current node, which has to be a regular file.
+    /// Returns the current node, which must be a regular file.
     pub(super) fn regular(&self) -> Result<Arc<dyn Node>, Status> {
         let node = self.node()?;
         self.check_regular(&node)?;
         Ok(node)
     }
 
-    /// What is the matter with a node that is no regular file.
+    /// Returns the error for a node that is not a regular file.
     pub(super) fn check_regular(&self, node: &Arc<dyn Node>) -> Result<(), Status> {
         match node.kind() {
             Kind::File => Ok(()),
@@ -73,7 +73,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// The handle of the current node.
+    /// Returns the file handle of the current node.
     pub(super) fn handle(&mut self) -> Result<FileHandle, Bad> {
         let cx = self.cx();
         let place = self.current.as_mut().ok_or(Status::Nofilehandle)?;
@@ -86,13 +86,14 @@ impl Compound<'_, '_> {
         Ok(handle)
     }
 
-    /// Goes to `node`, which was found from the current one.
+    /// Makes `node`, found from the current node, the current one.
     pub(super) fn go_to(&mut self, node: Arc<dyn Node>) {
         let at_name = self.is_at_name();
         self.go_into(node, at_name);
     }
 
-    /// Goes to `node` in the tree at the export's name if `at_name`, otherwise in that at `/`.
+    /// Makes `node` the current node, in the tree at the export's name if `at_name`, otherwise in
+    /// the tree at `/`.
     fn go_into(&mut self, node: Arc<dyn Node>, at_name: bool) {
         self.state = None;
         self.current = Some(Place {
@@ -102,7 +103,7 @@ impl Compound<'_, '_> {
         });
     }
 
-    /// `node`, which was found from the current one, as the state of clients names it.
+    /// Returns `node`, found from the current node, in the form that the state stores.
     pub(super) fn located(&self, node: Arc<dyn Node>) -> Located {
         let at_name = self.is_at_name();
         Located { node, at_name }
@@ -152,8 +153,8 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// The node of this name in the current directory. At the root, the export's name is the root
-    /// itself unless something there has that name, as MOUNT has it.
+    /// Looks up a name in the current directory. In the root, the export's name is the root itself
+    /// unless an entry has that name, as with MOUNT.
     fn found(&self, bytes: &[u8]) -> Result<Located, Bad> {
         let directory = self.directory()?;
         match directory.lookup(&self.cx(), name(bytes)?) {
@@ -164,7 +165,7 @@ impl Compound<'_, '_> {
         }
     }
 
-    /// The root at the export's name, looked up in `directory`: `NOENT` unless that is the root.
+    /// Returns the root at the export's name. Returns `NOENT` if `directory` is not the root.
     fn named_root(&self, directory: &Arc<dyn Node>) -> Result<Located, Bad> {
         let root = self.turn.server.export.fs.root(&self.cx())?;
         if root.id() != directory.id() || self.is_at_name() {
@@ -176,7 +177,7 @@ impl Compound<'_, '_> {
         })
     }
 
-    /// Whether the current node was found through the export's name.
+    /// Returns whether the current node was found through the export's name.
     pub(super) fn is_at_name(&self) -> bool {
         self.current.as_ref().is_some_and(|place| place.at_name)
     }
@@ -210,7 +211,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// Answers how one may say who one is. From v4.1 on the file handle is used up by that.
+    /// Writes the allowed security flavors. From v4.1 on this consumes the current file handle.
     fn flavors(&mut self) {
         let flavors = &self.turn.server.options.flavors;
         let info = |flavor: &Flavor| match flavor.service() {

@@ -1,7 +1,8 @@
-//! READ_PLUS (RFC 7862 section 15.10): a READ that need not send holes, and never costs much more than one.
+//! READ_PLUS (RFC 7862 section 15.10): a READ that may leave out holes, and never costs much more
+//! than a READ.
 //!
-//! Each byte told of, be it in a hole or not, is one that the file had at some moment of the call, as with READ. Where
-//! there is nothing to be won, nothing is asked: see [`vfs::holes`].
+//! Each byte of the result, in a hole or not, is one that the file had at some moment during the
+//! call, as with READ. Holes are searched for only where they are likely: see [`vfs::holes`].
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::{Bad, Compound, Done};
 use crate::v4::op::Read;
 use crate::v4::types::Content;
 
-/// How long a piece's head is: what it is, where, and how many bytes follow.
+/// The length of a segment's header: content type, offset and length.
 const PIECE_HEAD: usize = 16;
 
 impl Compound<'_, '_> {
@@ -29,14 +30,15 @@ impl Compound<'_, '_> {
             }
         };
         let count = op.count.min(self.turn.server.options.max_io).into();
-        // Before all else: what is behind the end of file now is no hole in what it holds later.
+        // Before the file is searched: what lies beyond its end now need not be a hole in what it
+        // contains later.
         let size = file.attr(&self.cx(), Want::SIZE)?.size;
         let (from, end) = (op.offset, op.offset.saturating_add(count).min(size));
         let walk = Walk::new(&*file, &solid, from..end);
         self.pieces(&file, size, from, walk)
     }
 
-    /// Answers what a walk through a file of `size`, from `from` on, meets, as it is met.
+    /// Writes the segments that `walk` finds from offset `from` on in a file of `size` bytes.
     fn pieces(
         &mut self,
         file: &Arc<dyn File>,
@@ -65,7 +67,8 @@ impl Compound<'_, '_> {
             self.reply.value(&piece.offset);
             self.reply.value(&0u32);
             let got = match self.piece(file, &piece, Patience::Brief) {
-                // All at once: Linux reads ahead over holes, and would wait for each piece.
+                // Reads the rest in one piece: Linux reads ahead over holes, and would wait for
+                // each piece.
                 Err(Bad::Stop(Stop::Later(Answer::WouldBlock)))
                     if self.cx().patience == Patience::Full =>
                 {
@@ -78,7 +81,7 @@ impl Compound<'_, '_> {
             let count = (got as u32).to_be_bytes();
             self.reply.patch(start + PIECE_HEAD - 4, &count);
             if got as u64 != piece.len {
-                // It has been cut, the source has no more for now, or the reply is full.
+                // The file was truncated, the source has no more for now, or the reply is full.
                 at = piece.offset + got as u64;
                 size = match got {
                     0 => at,
@@ -93,7 +96,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// Reads a piece of data, with no more than `patience`.
+    /// Reads a segment of data, with at most `patience`.
     fn piece(
         &mut self,
         file: &Arc<dyn File>,

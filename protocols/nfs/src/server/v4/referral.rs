@@ -1,8 +1,10 @@
-//! Exports that are elsewhere: a client that comes to one is told where (RFC 8881 section 11.4, RFC 7530 section 8.4).
+//! Referrals: exports on other servers, to which a client is directed (RFC 8881 section 11.4, RFC
+//! 7530 section 8.4).
 //!
-//! Such a file system is absent here: there is a directory in its place, with a file system number of its own, and all
-//! that may be asked of it is which that is and where it can be found (`fs_locations`). Anything else is `MOVED`. v3 and
-//! other protocols, which have no such word, show an empty directory.
+//! The file system of a referral is absent here: a directory with a file system number of its own
+//! takes its place, and only that number and the file system's locations (`fs_locations`) can be
+//! queried. Everything else fails with `MOVED`. v3 and other protocols, which have no such error,
+//! show an empty directory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,19 +13,19 @@ use vfs::{Call, Caller, Cx, Export, Name, Node, NodeId};
 
 use crate::v4::attr::{Bitmap, FsLocation, FsLocations, number as n};
 
-/// An export that is elsewhere.
+/// An export on another server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Referral {
-    /// What it is called here: a name in the root.
+    /// The export's name here: an entry of the root.
     pub name: String,
-    /// Its path there.
+    /// The export's path on the other servers.
     pub path: String,
-    /// Which servers have it: host names or addresses, the better ones first.
+    /// The servers' host names or addresses, in order of preference.
     pub hosts: Vec<String>,
 }
 
 impl Referral {
-    /// Where it is.
+    /// Returns the value of `fs_locations`.
     pub(super) fn locations(&self) -> FsLocations<'_> {
         fn components(path: &str) -> Vec<&[u8]> {
             let names = path.split('/').filter(|name| !name.is_empty());
@@ -39,7 +41,7 @@ impl Referral {
     }
 }
 
-/// What is told of an absent file system.
+/// The attributes that an absent file system has.
 pub(super) const TOLD: Bitmap = Bitmap::of(&[
     n::FSID,
     n::RDATTR_ERROR,
@@ -47,10 +49,11 @@ pub(super) const TOLD: Bitmap = Bitmap::of(&[
     n::MOUNTED_ON_FILEID,
 ]);
 
-/// What says that whoever asks knows of absent file systems, and gets of what he asks for what there is.
+/// The attributes that show a client to support absent file systems: a request for one of them
+/// succeeds with those attributes that exist.
 pub(super) const KNOWS: Bitmap = Bitmap::of(&[n::RDATTR_ERROR, n::FS_LOCATIONS]);
 
-/// Operations that are nothing to do with the file system that the current file handle is of.
+/// Returns whether an operation does not concern the file system of the current file handle.
 pub(super) fn is_elsewhere(number: u32) -> bool {
     const GETATTR: u32 = 9;
     const LOOKUPP: u32 = 16;
@@ -82,12 +85,12 @@ pub(super) fn is_elsewhere(number: u32) -> bool {
     ) || OF_CLIENTS.contains(&number)
 }
 
-/// What is elsewhere, by the nodes that stand for it.
+/// The referrals, by the nodes that stand for them.
 #[derive(Default)]
 pub(in crate::server) struct Referrals(HashMap<NodeId, Referral>);
 
 impl Referrals {
-    /// Those among `all` whose names are in the root of `export`.
+    /// Returns the referrals in `all` whose names exist in the root of `export`.
     pub(in crate::server) fn new(export: &Export, all: &[Referral]) -> Referrals {
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
@@ -109,7 +112,7 @@ impl Referrals {
         Referrals(found.collect())
     }
 
-    /// Where `node` is, if that is elsewhere.
+    /// Returns the referral of `node`, if it is one.
     pub(super) fn of(&self, node: &Arc<dyn Node>) -> Option<&Referral> {
         match self.0.is_empty() {
             true => None,

@@ -1,4 +1,4 @@
-//! A reply under construction, of which a part may be kept to be sent again.
+//! A reply under construction, parts of which can be cached for retransmission.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -8,21 +8,22 @@ use wire::{Buffered, Outgoing, Xdr};
 
 use super::FAILED;
 
-/// A reply on its way out, and a copy of what is put into it while one is wanted.
+/// A reply under construction, and a copy of the data written to it while one is being made.
 pub(super) struct Reply<'a> {
     out: &'a mut dyn Outgoing,
     copy: Option<Copy>,
-    /// How long it may be, if it has less room than there is: always with an operation that failed behind it.
+    /// The maximum length of the reply, at which a failed operation's result must still fit.
     most: usize,
 }
 
 struct Copy {
-    /// Where it begins in the reply.
+    /// The offset in the reply at which the copy begins.
     base: usize,
     bytes: Vec<u8>,
-    /// How long it may become.
+    /// The maximum length of the copy.
     most: usize,
-    /// Something went in that is too long to keep, a file's contents for one: `bytes` are none.
+    /// Whether the copy is incomplete, for example because of a file's contents: `bytes` is empty
+    /// then.
     lost: bool,
 }
 
@@ -50,17 +51,17 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// It may be `most` bytes long, with all that stands before it.
+    /// Limits the reply to `most` bytes, including those already written.
     pub(super) fn limit(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// Whether it has become too long for one more operation.
+    /// Returns whether there is no room for another operation.
     pub(super) fn is_over(&self) -> bool {
         self.out.len().saturating_add(FAILED) > self.most
     }
 
-    /// Keeps a copy of all that is put in from now on, unless that comes to more than `most` bytes.
+    /// Starts a copy of all data written from now on, of at most `most` bytes.
     pub(super) fn keep(&mut self, most: usize) {
         self.copy = Some(Copy {
             base: self.out.len(),
@@ -70,13 +71,14 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// Ends the copy. Nothing if it has a file's contents or became too long, or there was none.
+    /// Ends the copy and returns it, or `None` if it contains a file's contents, became too long or
+    /// was not started.
     pub(super) fn kept(&mut self) -> Option<Arc<[u8]>> {
         let copy = self.copy.take()?;
         (!copy.lost).then(|| copy.bytes.into())
     }
 
-    /// Puts a value in.
+    /// Appends a value.
     pub(super) fn value<'v>(&mut self, value: &impl Xdr<'v>) {
         value.put(&mut Buffered::new(self));
     }

@@ -1,4 +1,4 @@
-//! What attributes ask a source to set: those of SETATTR, and of what is made.
+//! The conversion of attributes to changes of the source, for SETATTR and for new nodes.
 
 use vfs::{Kind, SetAttr};
 
@@ -9,7 +9,7 @@ use crate::v4::Status;
 use crate::v4::acl::Acls;
 use crate::v4::attr::{Attributes, Bitmap, SetTime, Who, number as n};
 
-/// What can be set.
+/// The attributes that can be set.
 pub(super) const SETTABLE: Bitmap = Bitmap::of(&[
     n::SIZE,
     n::ACL,
@@ -22,22 +22,23 @@ pub(super) const SETTABLE: Bitmap = Bitmap::of(&[
     n::MODE_UMASK,
 ]);
 
-/// What an exclusive create does not take: its verifier is kept in the times, and it makes nothing but empty files.
+/// The attributes that an exclusive create rejects: the times store its verifier, and it creates
+/// only empty files.
 pub(super) const NOT_EXCLUSIVE: Bitmap =
     Bitmap::of(&[n::TIME_ACCESS_SET, n::TIME_MODIFY_SET, n::SIZE]);
 
-/// What attributes are to be.
+/// Changes to a node's attributes.
 #[derive(Default)]
 pub(super) struct Change {
     pub(super) set: SetAttr,
     pub(super) acls: Option<Acls>,
     /// The security label.
     pub(super) label: Option<Vec<u8>>,
-    /// Which attributes that sets.
+    /// The attributes that these changes set.
     pub(super) done: Bitmap,
 }
 
-/// What `attributes` of a node of this kind are to the source.
+/// Converts `attributes` of a node of this kind to changes of the source.
 pub(super) fn to_set(
     server: &Server,
     minor: u32,

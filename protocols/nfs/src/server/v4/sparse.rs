@@ -1,4 +1,4 @@
-//! What finds, makes and shares ranges: SEEK, ALLOCATE, DEALLOCATE, CLONE, IO_ADVISE (RFC 7862 section 15).
+//! Operations on ranges: SEEK, ALLOCATE, DEALLOCATE, CLONE, IO_ADVISE (RFC 7862 section 15).
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Compound<'_, '_> {
                 eof: offset >= size,
                 offset,
             },
-            // No data from here on.
+            // There is no data after the offset.
             Err(Errno::ENXIO) => Sought {
                 eof: true,
                 offset: size,
@@ -63,7 +63,7 @@ impl Compound<'_, '_> {
         Ok(())
     }
 
-    /// Source and target of a copy or clone.
+    /// Returns the source and the target of a copy or clone.
     pub(super) fn two_files(
         &self,
         from: &crate::v4::StateId,
@@ -101,7 +101,7 @@ impl Compound<'_, '_> {
     pub(super) fn io_advise(&mut self, op: IoAdvise) -> Done {
         let node = self.regular()?;
         self.file(&op.state, &node, OpenFlags::READ)?;
-        // None is acted on: the host reads ahead by itself.
+        // No advice is applied: the host reads ahead by itself.
         self.reply.value(&Bitmap::default());
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Extended attributes (RFC 8276 section 8.4): those of the user's namespace.
+//! Extended attributes (RFC 8276 section 8.4), of the `user` namespace only.
 
 use vfs::XattrFlags;
 
@@ -7,10 +7,10 @@ use crate::v4::Status;
 use crate::v4::op::{ListXattrs, SetXattr};
 use crate::v4::reply::XattrNames;
 
-/// What names have in front at the source, and not on the wire.
+/// The prefix that names have in the source but not on the wire.
 const USER: &[u8] = b"user.";
 
-/// The longest value, as Linux has it.
+/// The maximum length of a value, as in Linux.
 const MAX_VALUE: usize = 65536;
 
 fn full_name(name: &[u8]) -> Result<Vec<u8>, Status> {
@@ -66,7 +66,8 @@ impl Compound<'_, '_> {
             .split(|&byte| byte == 0)
             .filter_map(|name| name.strip_prefix(USER))
             .collect();
-        // The cookie is how many have been told; behind cookie, count and end stand the names.
+        // The cookie is the number of names already returned. The names come after the cookie, the
+        // count and the eof flag.
         let told = usize::try_from(op.cookie).unwrap_or(usize::MAX);
         let rest = match names.get(told..) {
             Some(rest) => rest,
